@@ -464,7 +464,7 @@ impl Landing {
         self.stores.forget_pages(file.number, range);
     }
 
-    /// Makes the kernel learn the length of a file, so that who has it mapped reaches what was gained.
+    /// Makes the kernel learn the length of a file: who has it mapped reaches what was gained, and nobody is shown anything behind what was lost.
     pub fn tell_len(&self, file: &LandingFile) {
         self.stores.look_at(file.number);
     }

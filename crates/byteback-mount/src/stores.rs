@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use byteback_extents::ByteRange;
 use byteback_host::tree::{self as host};
 use fuser::{INodeNo, Notifier};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, statx};
 
 use crate::inodes::NodeId;
 use crate::tree::{Tree, stale};
@@ -165,7 +165,8 @@ impl Stores {
         }
     }
 
-    /// Makes the kernel ask for the attributes of a node that has a name, if programs have it open: by a look at it through the mount.
+    /// Makes the kernel learn the length of a file that has a name, if programs have it open: by a look at it through the mount. Then no program is shown
+    /// anything beyond it.
     pub(crate) fn look_at(&self, node: NodeId) {
         let Some(kernel) = &self.kernel else { return };
         if self.tree.handles.any_of(node).is_none() {
@@ -173,7 +174,6 @@ impl Stores {
         }
         if let Some(path) = self.tree.path_of(node) {
             let flusher = kernel.flusher.lock().unwrap_or_else(PoisonError::into_inner);
-            // Whoever asks later hears it as well; only who has mapped it does not ask.
             let _ = flusher.look(node, path);
         }
     }
@@ -247,8 +247,23 @@ fn describe(node: NodeId, path: Option<&[std::ffi::OsString]>) -> String {
     }
 }
 
-/// Reaches a node by its names, and looks at it: the kernel asks for its attributes if it does not know them.
-fn look_through_mount(root: &OwnedFd, path: &[std::ffi::OsString], node: NodeId) -> io::Result<OwnedFd> {
+/// Looks at a file until the kernel has its length. An answer that crosses another one is not believed, and asked for once more.
+fn learn_len_through_mount(root: &OwnedFd, path: &[std::ffi::OsString], node: NodeId) -> io::Result<()> {
+    const ATTEMPTS_MAX: usize = 8;
+    let named = reach_through_mount(root, path, node)?;
+    for _ in 0..ATTEMPTS_MAX {
+        let len_bytes =
+            |sync| statx(&named, "", AtFlags::EMPTY_PATH | sync, StatxFlags::SIZE).map(|stat| stat.stx_size);
+        let told_bytes = len_bytes(AtFlags::STATX_FORCE_SYNC)?;
+        if len_bytes(AtFlags::STATX_DONT_SYNC)? == told_bytes {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Reaches a file by its names.
+fn reach_through_mount(root: &OwnedFd, path: &[std::ffi::OsString], node: NodeId) -> io::Result<OwnedFd> {
     let (name, directories) = path.split_last().ok_or_else(stale)?;
     let mut held: Option<OwnedFd> = None;
     for directory in directories {
@@ -272,7 +287,7 @@ fn look_through_mount(root: &OwnedFd, path: &[std::ffi::OsString], node: NodeId)
 }
 
 fn sync_through_mount(root: &OwnedFd, path: &[std::ffi::OsString], node: NodeId) -> io::Result<()> {
-    let named = look_through_mount(root, path, node)?;
+    let named = reach_through_mount(root, path, node)?;
     let open = |flags| host::reopen(&named, flags | OFlags::NONBLOCK);
     let file = open(OFlags::RDONLY).or_else(|error| match error.raw_os_error() {
         // Our own user's file that may be written but not read.

@@ -71,7 +71,7 @@ impl Flusher {
         self.order(files, false)
     }
 
-    /// Looks at a file, so that the kernel asks for its attributes if it does not know them.
+    /// Looks at a file until the kernel knows its length.
     pub(super) fn look(&self, node: NodeId, path: Vec<std::ffi::OsString>) -> io::Result<()> {
         self.order(vec![(node, path)], true)?.into_iter().collect()
     }
@@ -98,7 +98,7 @@ fn serve(mounted: &Mounted, orders: &Receiver<Order>) {
     while let Ok(Order { files, is_look, done }) = orders.recv() {
         let root = mounted.open_root();
         let sync = |(node, path): &ToSync| match &root {
-            Ok(root) if is_look => super::look_through_mount(root, path, *node).map(drop),
+            Ok(root) if is_look => super::learn_len_through_mount(root, path, *node),
             Ok(root) => super::sync_through_mount(root, path, *node),
             Err(_) => Err(super::stale()),
         };

@@ -233,10 +233,16 @@ impl LandedFile {
         if !is_of_nothing {
             self.landing.forget_content(&self.file, range);
         }
-        self.watched.noticed().believe();
         if !is_of_nothing && range.is_none() {
+            // The kernel knows the new end before any read shows it: a read that ends there does not move an end that was told later than the read was
+            // asked for, and programs would see zeros up to the old one.
+            self.watched.noticed().tell_len();
             self.landing.tell_len(&self.file);
+            self.watched.noticed().believe();
+            // Pages that were read meanwhile hold old bytes behind the end, which a program that lengthens the file would see.
+            self.landing.forget_content(&self.file, None);
         }
+        self.watched.noticed().believe();
         // From the first piece on: as long as it was then, which nobody had touched.
         self.landed_bytes = self.landed_bytes.or(lens.map(|(before_bytes, _)| before_bytes));
         done.map_err(failed)?;

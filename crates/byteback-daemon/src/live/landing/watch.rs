@@ -10,8 +10,9 @@
 //! it. Until the kernel has forgotten its pages of a piece, what lay there before is kept (*in doubt*): a byte of a page that is equal to
 //! that was not stored to. Nor was one that is equal to what is there now. Only the others are the program's.
 //!
-//! **Ends.** Until then the kernel is told the length of before as well, and reads into its pages get the old bytes behind a new, lower end. Otherwise
-//! it shows programs the zeros with which it fills up a page. Once a program has changed the file itself, only what is true counts.
+//! **Ends.** Until then the kernel is told the length of before as well, and reads into its pages get the old bytes behind a new, lower end, until it
+//! has taken in that end. Otherwise it shows programs the zeros with which it fills up a page. Once a program has changed the file itself, only what is true
+//! counts.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -141,7 +142,12 @@ impl Noticed {
         self.theirs.is_empty() && !self.is_cut
     }
 
-    /// The kernel has no old pages of the file any more.
+    /// The kernel may know how long the file is: it has no pages from before the piece that lands. Reads still get the old bytes behind the end.
+    pub(super) fn tell_len(&mut self) {
+        self.len_before = None;
+    }
+
+    /// The kernel has no old pages of the file any more, and knows where it ends.
     pub(super) fn believe(&mut self) {
         self.len_before = None;
         self.in_doubt.clear();

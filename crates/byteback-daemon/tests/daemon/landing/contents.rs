@@ -597,8 +597,8 @@ fn lines_of(path: &Path) -> Vec<String> {
 }
 
 /// A program that reads while others cut the file off sees the end of before, or of afterwards: what it takes for the content it may write
-/// back. The kernel itself lets a reader see the new length and a page of before once in some thousand times, when it is interrupted between both;
-/// where it is not told of the old end, that is one read in eighty.
+/// back. The kernel itself lets a reader see the new length and a page of before, when it is interrupted between both: one read in some hundred thousand.
+/// Where the kernel hears of the new end only after reads have shown it, that is one in two thousand; where it is not told of the old one, one in eighty.
 #[test]
 fn readers_see_no_zeros_where_others_cut_a_file_off() {
     const ROUNDS: usize = 4000;
@@ -635,7 +635,7 @@ fn readers_see_no_zeros_where_others_cut_a_file_off() {
         let seen: usize = told.iter().map(|(seen, _)| seen).sum();
         let zeros: usize = told.iter().map(|(_, zeros)| zeros).sum();
         println!("{zeros} of {seen} reads saw zeros");
-        assert!(zeros * 250 <= seen, "{zeros} of {seen} reads saw zeros");
+        assert!(zeros <= 1 + seen / 20_000, "{zeros} of {seen} reads saw zeros");
     });
     rig.end();
 }
