@@ -15,7 +15,8 @@
 //! not whole. The next start then writes the file anew, beside it and renamed, so that nothing behind the end ever comes to count. The same when most of
 //! it is out of date.
 //!
-//! After a write or sync that failed nothing is known of the file: all further changes are refused until it is opened again.
+//! After a write or sync that failed nothing is known of the file: before any further change it is written anew from what was acknowledged, so that a disk
+//! that was full for a while stops nobody for longer.
 //!
 //! **What is withheld**: nodes that are here and are not to be told to the server, as they are ignored ([`Withheld`]). Such a node has a name that the server has never
 //! heard, and an origin with a sequence number that no batch has.
@@ -89,9 +90,6 @@ pub enum IdentityError {
         /// Which was to have it.
         node: u64,
     },
-    /// A change before this one failed.
-    #[error("the map of files to the server's failed before; start again to go on")]
-    Failed,
 }
 
 fn failed(what: &'static str) -> impl FnOnce(io::Error) -> IdentityError {
@@ -386,6 +384,7 @@ pub struct Identities {
     file: Arc<dyn DurableFile>,
     known: Known,
     records: usize,
+    /// The last change could not be written: what the file holds is not known.
     has_failed: bool,
 }
 
@@ -516,13 +515,15 @@ impl Identities {
     /// Makes changes, in their order, and durable.
     ///
     /// # Errors
-    /// [`IdentityError::Taken`]: nothing is changed then. What else fails leaves it open until the next start which of them were made.
+    /// [`IdentityError::Taken`]: nothing is changed then. After what else fails nothing is changed here; whether a start finds it changed is open until the next
+    /// change that succeeds.
     pub fn change(&mut self, changes: &[IdentityChange]) -> Result<(), IdentityError> {
-        if self.has_failed {
-            return Err(IdentityError::Failed);
-        }
         if changes.is_empty() {
             return Ok(());
+        }
+        if self.has_failed {
+            (self.file, self.records) = write_anew(&*self.dir, &self.known)?;
+            self.has_failed = false;
         }
         let mut undos = Vec::with_capacity(changes.len());
         for change in changes {
@@ -536,7 +537,7 @@ impl Identities {
         }
         let kept = self.keep(changes);
         if kept.is_err() {
-            // Whether it is durable nobody knows; until that is known it is not told.
+            // Whether it is durable nobody knows.
             self.has_failed = true;
             self.take_back(undos);
         }

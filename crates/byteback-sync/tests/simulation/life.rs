@@ -236,6 +236,8 @@ impl Life {
             }
             96 => machine.give_up(),
             97 => machine.start(),
+            98 => machine.fill_disk(true),
+            99 => machine.fill_disk(false),
             100..102 => self.crash_within(at),
             102 => {
                 const YEAR_S: i64 = 365 * 24 * 3600;
@@ -260,6 +262,7 @@ impl Life {
         for (machine, programs) in self.machines.iter_mut().zip(&mut self.programs) {
             machine.network.cut(false);
             machine.network.set(Faults::default(), 1_000_000);
+            machine.fill_disk(false);
             programs.close(machine);
             machine.begin_sync();
         }

@@ -3,6 +3,7 @@
 //!
 //! When the power is cut, the files stay as they are, and of everything else what was durable: the strictest of what a real machine may do to the order of both.
 
+use super::full_disk::{FullDir, Fullness};
 use super::network::SimNetwork;
 use super::state::State;
 use super::views::{Canary, Ear, SteppedLanding, WaitingTree};
@@ -32,6 +33,12 @@ use std::time::Duration;
 /// The server's address: of nobody, as the network is brought.
 pub(crate) const URL: &str = "http://127.0.0.1:9";
 
+/// Whether the disk was full: as an error of the system, or as the tree tells it.
+fn is_for_want_of_room(error: &EngineError) -> bool {
+    let told = format!("{error:?}");
+    told.contains("StorageFull") || told.contains("no storage space")
+}
+
 struct Running {
     task: u64,
     listener: u64,
@@ -47,6 +54,8 @@ pub(crate) struct Machine {
     name: &'static str,
     base: PathBuf,
     disk: SimDisk,
+    /// Whether it has room for what the engine remembers.
+    fullness: Fullness,
     pub(crate) network: SimNetwork,
     token: String,
     device: u64,
@@ -94,6 +103,7 @@ impl Machine {
             name: parts.name,
             base: parts.base,
             disk,
+            fullness: Fullness::new(parts.seed ^ 0x6675_6c6c),
             network: parts.network,
             token: parts.token,
             device: parts.device,
@@ -168,6 +178,7 @@ impl Machine {
     /// Lets the engine run, if it does not yet.
     pub(crate) fn begin_sync(&mut self) {
         self.start();
+        self.bury();
         if self.running.is_some() {
             return;
         }
@@ -204,7 +215,10 @@ impl Machine {
             folder: self.folder.clone(),
             device: self.device,
             renew: None,
-            dir: self.dir("sync"),
+            dir: Arc::new(FullDir {
+                inner: self.dir("sync"),
+                fullness: self.fullness.clone(),
+            }),
             host: self.name.into(),
             east_of_utc_s: 0,
             path: "/p".into(),
@@ -213,7 +227,13 @@ impl Machine {
             randomness: Arc::new(SimRandomness::new(self.random.next_u64())),
             stop,
         };
-        let mut engine = Engine::open(parts).unwrap();
+        let mut engine = match Engine::open(parts) {
+            Ok(engine) => engine,
+            Err(error) if is_for_want_of_room(&error) => {
+                return self.world.note(&format!("{} has no room: {error}", self.name));
+            }
+            Err(error) => panic!("{}: the engine does not begin: {error}", self.name),
+        };
         let handle = engine.handle();
         let listener = engine.listener();
         let ended = Arc::new(Mutex::new(None));
@@ -232,6 +252,31 @@ impl Machine {
         });
     }
 
+    /// Its disk has no room any more for what the engine remembers, or has some again.
+    pub(crate) fn fill_disk(&self, is_full: bool) {
+        self.world.note(&format!("{}: its disk is full: {is_full}", self.name));
+        self.fullness.set(is_full);
+    }
+
+    /// An engine that could not begin for want of room is gone.
+    fn bury(&mut self) {
+        if let Some(running) = self.running.take_if(|running| running.ended.lock().unwrap().is_some()) {
+            self.look_why(&running);
+            self.world.kill(running.listener);
+        }
+    }
+
+    /// Nothing but a full disk ends an engine.
+    fn look_why(&self, running: &Running) {
+        match running.ended.lock().unwrap().take() {
+            Some(Err(error)) if is_for_want_of_room(&error) => {
+                self.world.note(&format!("{} had no room: {error}", self.name));
+            }
+            Some(Err(error)) => panic!("{}: the engine gave up: {error:?}", self.name),
+            Some(Ok(())) | None => {}
+        }
+    }
+
     /// Ends the engine in good order.
     pub(crate) fn end_sync(&mut self) {
         let Some(running) = self.running.take() else { return };
@@ -243,9 +288,7 @@ impl Machine {
             self.world.run_until(now_ns);
         }
         self.world.kill(running.listener);
-        if let Some(Err(error)) = running.ended.lock().unwrap().take() {
-            panic!("{}: the engine gave up: {error}", self.name);
-        }
+        self.look_why(&running);
         self.world.note(&format!("{} has ended sync", self.name));
     }
 

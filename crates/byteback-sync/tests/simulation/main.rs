@@ -18,6 +18,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a test")]
 
+mod full_disk;
 mod life;
 mod machine;
 mod network;
@@ -85,7 +86,7 @@ fn an_engine_that_is_ended_before_it_sends_leaves_nothing_on_its_way() {
 }
 
 /// Lives of which one must show what is wrong.
-const LIVES_OF_CANARIES: u64 = 30;
+const LIVES_OF_CANARIES: u64 = 60;
 
 #[test]
 fn the_same_seed_is_the_same_life() {

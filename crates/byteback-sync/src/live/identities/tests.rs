@@ -258,7 +258,37 @@ fn after_a_write_that_failed_nothing_is_told_that_is_not_durable() {
     disk.crash_at_sync(disk.counters().syncs + 1, CrashPhase::Before);
     assert!(matches!(map.change(&[change]), Err(IdentityError::Io { .. })));
     assert_eq!(map.file_of(NodeId::ROOT), Some(own(NodeId::ROOT.0)));
-    assert!(matches!(map.change(&[change]), Err(IdentityError::Failed)));
+}
+
+#[test]
+fn failed_change_is_made_once_there_is_room() {
+    for phase in [0, 1, 2, 3, 4, 5] {
+        let disk = SimDisk::new(phase);
+        let mut map = open(&disk).unwrap();
+        let bound = |node: u64, file: u128| IdentityChange::Bound {
+            node: NodeId(node),
+            file: FileId(file),
+            origin: None,
+        };
+        map.change(&[bound(2, 102)]).unwrap();
+        // The write or the sync of the change, and then each step of writing it anew.
+        for operation in 1..=2 + phase {
+            disk.fail_op(disk.counters().ops + operation, 28);
+        }
+        let mut attempts = 0;
+        while let Err(error) = map.change(&[bound(3, 103), bound(4, 104)]) {
+            assert!(matches!(error, IdentityError::Io { .. }), "{error}");
+            assert_eq!(map.node_of(FileId(103)), None);
+            attempts += 1;
+            assert!(attempts <= 8);
+        }
+        assert!(attempts > 0);
+        map.change(&[bound(5, 105)]).unwrap();
+        let found = open(&disk.crash(phase)).unwrap();
+        for node in 2..=5 {
+            assert_eq!(found.node_of(FileId(100 + u128::from(node))), Some(NodeId(node)));
+        }
+    }
 }
 
 #[test]
