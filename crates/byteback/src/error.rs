@@ -93,6 +93,7 @@ impl From<ServerError> for CommandError {
         let exit = Exit::of_server(&error);
         let next = next_step(&error);
         let said = error.problem.as_ref().map(|problem| problem.detail.clone());
+        let code = error.problem.as_ref().map(|problem| problem.code);
         let message = match error.kind {
             ServerErrorKind::Unreachable => format!("cannot reach {} ({})", error.server(), error.message),
             ServerErrorKind::Tls => format!("cannot connect to {} securely: {}", error.server(), error.message),
@@ -104,6 +105,7 @@ impl From<ServerError> for CommandError {
                 )
             }
             ServerErrorKind::Forbidden | ServerErrorKind::NotFound => said.unwrap_or_else(|| error.message.clone()),
+            _ if code == Some(Code::InvalidParameter) => said.unwrap_or_else(|| error.message.clone()),
             _ => format!(
                 "{} did not do what was asked: {} ({})",
                 error.server(),
@@ -122,6 +124,9 @@ fn next_step(error: &ServerError) -> String {
         Some(Code::SnapshotNotFound) => "'byteback snapshots' lists those that there are.",
         Some(Code::NodeNotFound) => {
             "'byteback ls SNAPSHOT' lists what is in it; paths begin at the folder that was saved."
+        }
+        Some(Code::InvalidParameter) => {
+            "Check what was asked for; 'byteback snapshots' and 'byteback versions FILE' list the states that there are."
         }
         Some(Code::Unauthorized) => {
             "Join the server again with a new code ('byteback invite' makes one), or name the right --token-file."

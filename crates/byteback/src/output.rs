@@ -77,7 +77,7 @@ impl Output {
         let _ = if self.json {
             write_object(&mut out, "verbose_status", &Warning { message: text })
         } else {
-            writeln!(out, "byteback: note: {text}")
+            writeln!(out, "byteback: note: {}", in_words(text))
         };
     }
 
@@ -88,7 +88,8 @@ impl Output {
             let error = ErrorText { message: reason };
             write_object(&mut out, "error", &ItemError { error, during, item })
         } else {
-            match item.filter(|item| !names(reason, &item.to_string())) {
+            let reason = in_words(reason);
+            match item.filter(|item| !names(&reason, &item.to_string())) {
                 Some(item) if !item.as_bytes().is_empty() => writeln!(out, "byteback: {item}: {reason}"),
                 _ => writeln!(out, "byteback: {reason}"),
             }
@@ -107,7 +108,7 @@ impl Output {
             };
             write_object(&mut out, "exit_error", &body)
         } else {
-            writeln!(out, "byteback: {}", failure.message)
+            writeln!(out, "byteback: {}", in_words(&failure.message))
                 .and_then(|()| next.map_or(Ok(()), |next| writeln!(out, "  {next}")))
         };
     }
@@ -116,6 +117,20 @@ impl Output {
     pub(crate) fn shows_progress(self) -> bool {
         !self.quiet && !self.json && io::stderr().is_terminal()
     }
+}
+
+/// A message without the numbers that the system gives its errors: they tell people nothing. Programs get them, with `--json`.
+fn in_words(message: &str) -> String {
+    const START: &str = " (os error ";
+    let mut parts = message.split(START);
+    let mut words = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if number.bytes().all(|byte| byte.is_ascii_digit()) => words.push_str(rest),
+            _ => words.extend([START, part]),
+        }
+    }
+    words
 }
 
 /// Whether a message names an item already. A name that is part of a word is not meant by it.

@@ -289,7 +289,13 @@ fn version_that_sync_replaced_or_removed_comes_back() {
         .run(&["restore", "--at", "@1", name])
         .ends_with(1)
         .says("byteback versions");
-    world.run(&["restore", "--at", "@99999", name]).ends_with(1);
+    let never = world.run(&["restore", "--at", "@99999", name]).ends_with(1);
+    assert!(
+        never.stderr.starts_with("byteback: folder ")
+            && never.stderr.contains("has no sequence number 99999, only 1 to "),
+        "{}",
+        never.stderr
+    );
     // By the time at which the directory came back, later than the file; with the folder not mounted.
     let of_dir = world.run(&["versions", "--json", dir.to_str().unwrap()]).fine().json();
     world.on_tree("umount", &[]).fine();

@@ -246,7 +246,11 @@ fn wrong_missing_and_foreign_tokens_end_with_12() {
 #[test]
 fn what_is_not_bound_or_not_there_is_said_to_be() {
     let world = World::served();
-    world.run(&["backup", "nowhere"]).ends_with(1).says("it must exist");
+    let nowhere = world.run(&["backup", "nowhere"]).ends_with(1);
+    assert_eq!(
+        nowhere.stderr,
+        "byteback: cannot find nowhere: No such file or directory\n  Check the path: it must exist.\n"
+    );
     fs::create_dir(world.path("unbound")).unwrap();
     world.run(&["backup", "unbound"]).ends_with(10).says("byteback init");
     fs::create_dir(world.tree().join("below")).unwrap();
