@@ -465,12 +465,13 @@ impl Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let clear_set_id = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let is_direct = !is_through_page_cache(lock_owner);
         let origin = match open_flags(flags.0) {
             _ if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) => Origin::PageCache,
-            flags if flags.contains(OFlags::APPEND) => Origin::Append,
+            // The parts of a long direct append come in any order, each with its own place: to aim each at the end would mix them up.
+            flags if flags.contains(OFlags::APPEND) && !is_direct => Origin::Append,
             _ => Origin::Program,
         };
-        let is_direct = !is_through_page_cache(lock_owner);
         if !is_direct {
             self.tree.note_pages(fh.0);
         }

@@ -390,13 +390,13 @@ impl Landing {
         Ok(())
     }
 
-    /// Moves the time of the last modification of a node on, as a program does, if it still is `from_ns`: by a nanosecond, or by a second where the
-    /// file system has no finer times.
+    /// Moves the time of the last modification of a node on, as a program does, if it still is `from_ns`: by a nanosecond, or by the
+    /// next larger step, up to two seconds, where the file system has no finer times.
     ///
     /// # Errors
     /// [`LandingError::Overtaken`] if it has no name any more; what the system answered.
     pub fn advance_time(&self, node: LoggedNode, from_ns: i128) -> Result<(), LandingError> {
-        for step_ns in [1, 1_000_000_000] {
+        for step_ns in [1, 100, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000] {
             let (fd, stat) = self.find(node)?;
             if stat.mtime_ns != from_ns {
                 break;

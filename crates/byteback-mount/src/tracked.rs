@@ -136,7 +136,7 @@ impl Victim {
 pub enum Origin {
     /// From a program's call: these bytes are what it wrote.
     Program,
-    /// From a program's call on a file that it opened to append: the offset is where the kernel believes the file to end.
+    /// From a program's call on a file that it opened to append, and not for direct I/O: the offset is where the kernel believes the file to end.
     Append,
     /// From the kernel's pages, of which any part may have changed.
     PageCache,

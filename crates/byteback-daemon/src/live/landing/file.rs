@@ -238,7 +238,7 @@ impl LandedFile {
             // asked for, and programs would see zeros up to the old one.
             self.watched.noticed().tell_len();
             self.landing.tell_len(&self.file);
-            self.watched.noticed().believe();
+            self.watched.noticed().show_end();
             // Pages that were read meanwhile hold old bytes behind the end, which a program that lengthens the file would see.
             self.landing.forget_content(&self.file, None);
         }

@@ -94,6 +94,8 @@ pub(super) struct Noticed {
     in_doubt: Vec<(u64, Vec<u8>)>,
     /// How long the file was before the piece that lands, until the kernel has no pages from then.
     len_before: Option<u64>,
+    /// The kernel knows where the file ends: reads end there, too.
+    is_end_known: bool,
 }
 
 impl Noticed {
@@ -135,6 +137,7 @@ impl Noticed {
     /// The file had this length before the piece that lands.
     pub(super) fn was_of(&mut self, len_bytes: u64) {
         self.len_before = Some(len_bytes);
+        self.is_end_known = false;
     }
 
     /// No program has changed the file since the first piece landed.
@@ -147,7 +150,12 @@ impl Noticed {
         self.len_before = None;
     }
 
-    /// The kernel has no old pages of the file any more, and knows where it ends.
+    /// The kernel knows where the file ends: reads end there from now on.
+    pub(super) fn show_end(&mut self) {
+        self.is_end_known = true;
+    }
+
+    /// The kernel has no old pages of the file any more.
     pub(super) fn believe(&mut self) {
         self.len_before = None;
         self.in_doubt.clear();
@@ -297,7 +305,7 @@ impl Watches {
         let Some(watch) = self.landing(node) else { return 0 };
         let noticed = watch.noticed.lock();
         // The kernel is told the true end of a changed file, and old bytes must not stay in its pages behind that.
-        match noticed.is_untouched() {
+        match noticed.is_untouched() && !noticed.is_end_known {
             true => noticed.old_at(offset, buffer),
             false => 0,
         }
