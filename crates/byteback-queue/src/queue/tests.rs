@@ -923,6 +923,33 @@ fn locks_of_several_directories_are_told_seldom_and_hold_nothing_up() {
     assert!(file_sent.is_some_and(|at_s| at_s <= 74), "{file_sent:?}");
 }
 
+#[test]
+fn file_made_under_a_lock_does_not_wait_with_locks() {
+    let options = QueueOptions {
+        delay_ns: 3 * SECOND,
+        delay_max_ns: 30 * SECOND,
+        ..QueueOptions::default()
+    };
+    let mut queue = Queue::new(ClientId(7), options);
+    queue.event(&create("lock", 100), 0);
+    queue.event(&create("file", 2), 0);
+    queue.event(&unlink("lock", 100), 0);
+    let mut file_sent = None;
+    for now_s in 1..20 {
+        queue.event(&create("lock", 100 + now_s), now_s * SECOND);
+        queue.event(&unlink("lock", 100 + now_s), now_s * SECOND);
+        while let Poll::Send(id) = queue.poll(now_s * SECOND) {
+            let group = queue.groups().find(|group| group.id == id).unwrap();
+            let changes: Vec<String> = queue.nodes_of(group).map(|(_, node)| short(&node.change)).collect();
+            if changes.iter().any(|change| !change.starts_with("times")) {
+                file_sent.get_or_insert(now_s);
+            }
+            queue.applied(id).unwrap();
+        }
+    }
+    assert!(file_sent.is_some_and(|at_s| at_s <= 4), "{file_sent:?}");
+}
+
 /// 100,000 events cost what each does, not what waits.
 #[test]
 fn a_full_queue_is_as_fast_as_an_empty_one() {
