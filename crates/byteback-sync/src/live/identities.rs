@@ -15,8 +15,8 @@
 //! not whole. The next start then writes the file anew, beside it and renamed, so that nothing behind the end ever comes to count. The same when most of
 //! it is out of date.
 //!
-//! After a write or sync that failed nothing is known of the file: before any further change it is written anew from what was acknowledged, so that a disk
-//! that was full for a while stops nobody for longer.
+//! After a write or sync that failed nothing is known of what lies behind the acknowledged records: before any further change the file is cut off there, which needs
+//! no room, or, where writing it anew failed, written anew once more. So a disk that was full for a while stops nobody for longer.
 //!
 //! **What is withheld**: nodes that are here and are not to be told to the server, as they are ignored ([`Withheld`]). Such a node has a name that the server has never
 //! heard, and an origin with a sequence number that no batch has.
@@ -384,8 +384,16 @@ pub struct Identities {
     file: Arc<dyn DurableFile>,
     known: Known,
     records: usize,
-    /// The last change could not be written: what the file holds is not known.
-    has_failed: bool,
+    doubt: Option<Doubt>,
+}
+
+/// What is not known, as the last change could not be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doubt {
+    /// What lies behind the acknowledged records.
+    End,
+    /// Which file has the name.
+    File,
 }
 
 impl Identities {
@@ -419,7 +427,7 @@ impl Identities {
             file,
             known,
             records,
-            has_failed: false,
+            doubt: None,
         })
     }
 
@@ -431,7 +439,7 @@ impl Identities {
             file,
             known,
             records,
-            has_failed: false,
+            doubt: None,
         })
     }
 
@@ -521,10 +529,7 @@ impl Identities {
         if changes.is_empty() {
             return Ok(());
         }
-        if self.has_failed {
-            (self.file, self.records) = write_anew(&*self.dir, &self.known)?;
-            self.has_failed = false;
-        }
+        self.end_doubt()?;
         let mut undos = Vec::with_capacity(changes.len());
         for change in changes {
             match self.known.apply(change) {
@@ -537,8 +542,6 @@ impl Identities {
         }
         let kept = self.keep(changes);
         if kept.is_err() {
-            // Whether it is durable nobody knows.
-            self.has_failed = true;
             self.take_back(undos);
         }
         kept
@@ -554,17 +557,44 @@ impl Identities {
     fn keep(&mut self, changes: &[IdentityChange]) -> Result<(), IdentityError> {
         let records = self.records.saturating_add(changes.len());
         if is_stale(records, &self.known) {
-            (self.file, self.records) = write_anew(&*self.dir, &self.known)?;
-            return Ok(());
+            return self.write_anew();
         }
         let mut bytes = Vec::with_capacity(changes.len().saturating_mul(RECORD_LEN));
         for (place, change) in (self.records as u64..).zip(changes) {
             bytes.extend(change.to_bytes(place));
         }
-        let at = HEAD_LEN.saturating_add(self.records.saturating_mul(RECORD_LEN)) as u64;
-        self.file.write_all_at(at, &bytes).map_err(failed("write"))?;
+        self.doubt = Some(Doubt::End);
+        self.file
+            .write_all_at(self.len_bytes(), &bytes)
+            .map_err(failed("write"))?;
         self.file.sync_data().map_err(failed("sync"))?;
+        self.doubt = None;
         self.records = records;
+        Ok(())
+    }
+
+    fn len_bytes(&self) -> u64 {
+        HEAD_LEN.saturating_add(self.records.saturating_mul(RECORD_LEN)) as u64
+    }
+
+    fn write_anew(&mut self) -> Result<(), IdentityError> {
+        self.doubt = Some(Doubt::File);
+        (self.file, self.records) = write_anew(&*self.dir, &self.known)?;
+        self.doubt = None;
+        Ok(())
+    }
+
+    /// Makes the file hold just what was acknowledged.
+    fn end_doubt(&mut self) -> Result<(), IdentityError> {
+        match self.doubt {
+            None => {}
+            Some(Doubt::End) => {
+                self.file.set_len(self.len_bytes()).map_err(failed("cut off"))?;
+                self.file.sync_data().map_err(failed("sync"))?;
+                self.doubt = None;
+            }
+            Some(Doubt::File) => self.write_anew()?,
+        }
         Ok(())
     }
 }
@@ -589,7 +619,11 @@ fn write_anew(dir: &dyn DurableDir, known: &Known) -> Result<(Arc<dyn DurableFil
         dir.sync()?;
         Ok(file)
     };
-    Ok((write().map_err(failed("write"))?, changes.len()))
+    let written = write().inspect_err(|_| {
+        // Half of it takes room that others need; if it cannot go now, the next attempt takes it away.
+        let _ = dir.remove(NEW_NAME);
+    });
+    Ok((written.map_err(failed("write"))?, changes.len()))
 }
 
 fn is_stale(records: usize, known: &Known) -> bool {

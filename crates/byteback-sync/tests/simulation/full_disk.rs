@@ -112,6 +112,8 @@ impl DurableFile for FullFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        // Where room is only found when bytes have to be on the disk.
+        self.fullness.check()?;
         self.inner.sync_data()
     }
 
