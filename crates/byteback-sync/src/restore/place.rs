@@ -116,7 +116,6 @@ pub(super) fn unprotect(named: impl AsFd) -> io::Result<InodeFlags> {
 
 /// Makes sure that something that is no directory can take this name.
 pub(super) fn clear_way(dir: impl AsFd, name: &OsStr, force: Force) -> io::Result<()> {
-    force.unprotect(&dir, name)?;
     match tree::stat_at(&dir, name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
@@ -126,7 +125,7 @@ pub(super) fn clear_way(dir: impl AsFd, name: &OsStr, force: Force) -> io::Resul
         )),
         Ok(there) if there.kind == FileKind::Dir => remove_all(dir, name, force),
         // Replaced by the rename.
-        Ok(_) => Ok(()),
+        Ok(_) => force.unprotect(&dir, name),
     }
 }
 
@@ -179,10 +178,26 @@ fn is_refused_for_directories(dir: impl AsFd, name: &OsStr, errno: rustix::io::E
     }
 }
 
+/// Removes a name, unless it is a directory's. An inode that has other names keeps its flags, as has one that cannot be removed.
+fn remove_name(dir: impl AsFd, name: &OsStr, force: Force) -> Result<(), rustix::io::Errno> {
+    let remove = || rustix::fs::unlinkat(&dir, name, AtFlags::empty());
+    let Some(named) = force.flags.then(|| tree::open_path_at(&dir, name).ok()).flatten() else {
+        return remove();
+    };
+    let had =
+        unprotect(&named).map_err(|error| rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO))?;
+    let removed = remove();
+    let is_there = tree::stat_fd(&named).is_ok_and(|stat| stat.nlink > 0);
+    if !had.is_empty() && is_there {
+        // What cannot be protected again could be removed all the same.
+        let _ = tree::set_inode_flags(&named, had);
+    }
+    removed
+}
+
 /// Removes a name and all that is below it; symlinks are removed, never followed.
 pub(super) fn remove_all(dir: impl AsFd, name: &OsStr, force: Force) -> io::Result<()> {
-    force.unprotect(&dir, name)?;
-    match rustix::fs::unlinkat(dir.as_fd(), tree::check_component(name)?, AtFlags::empty()) {
+    match remove_name(&dir, tree::check_component(name)?, force) {
         Ok(()) => return Ok(()),
         Err(errno) if is_refused_for_directories(&dir, name, errno) => {}
         Err(errno) => return Err(errno.into()),
@@ -200,8 +215,7 @@ pub(super) fn remove_all(dir: impl AsFd, name: &OsStr, force: Force) -> io::Resu
         let mut deeper = None;
         for entry in tree::read_dir(&at, 0)? {
             let entry = entry?;
-            force.unprotect(&at, &entry.name)?;
-            match rustix::fs::unlinkat(&at, entry.name.as_os_str(), AtFlags::empty()) {
+            match remove_name(&at, &entry.name, force) {
                 Ok(()) => {}
                 Err(errno) if is_refused_for_directories(&at, &entry.name, errno) => {
                     deeper = Some(join_path(&path, entry.name.as_bytes()));
@@ -219,6 +233,7 @@ pub(super) fn remove_all(dir: impl AsFd, name: &OsStr, force: Force) -> io::Resu
         let emptied = path.split_off(end.unwrap_or(0));
         let emptied = emptied.strip_prefix(b"/").unwrap_or(&emptied);
         let above = way.open(&path)?;
+        force.unprotect(&above, OsStr::from_bytes(emptied))?;
         rustix::fs::unlinkat(&above, OsStr::from_bytes(emptied), AtFlags::REMOVEDIR)?;
         if end.is_none() {
             return Ok(());

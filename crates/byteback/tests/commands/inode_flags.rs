@@ -134,6 +134,8 @@ fn flags_come_back_where_they_are_asked_for() {
     // Of one that is, it does not; what is to be removed goes, too.
     fs::create_dir_all(target.join("left over/below")).unwrap();
     fs::write(target.join("left over/below/file"), "x").unwrap();
+    let elsewhere = world.path("elsewhere");
+    fs::hard_link(target.join("left over/below/file"), &elsewhere).unwrap();
     for name in ["left over/below/file", "left over/below", "left over"] {
         chattr("+i", &target.join(name));
     }
@@ -141,6 +143,7 @@ fn flags_come_back_where_they_are_asked_for() {
     assert_same_files(&world.tree(), &target);
     assert_eq!(all_flags(&target), SET);
     assert!(!target.join("left over").exists());
+    assert_eq!(flags_of(&world.path(""), "elsewhere"), InodeFlags::IMMUTABLE);
     assert_ne!(fs::metadata(target.join("archive")).unwrap().modified().unwrap(), times);
 
     // Flags that were taken away are taken away.
