@@ -37,6 +37,8 @@ pub(crate) struct LifeOptions {
     pub(crate) steps: u64,
     /// Machines, at most 5.
     pub(crate) machines: usize,
+    /// The disk of what an engine remembers is full now and then.
+    pub(crate) fills_disks: bool,
 }
 
 impl Default for LifeOptions {
@@ -45,6 +47,7 @@ impl Default for LifeOptions {
             canary: Canary::None,
             steps: 120,
             machines: 1,
+            fills_disks: true,
         }
     }
 }
@@ -94,6 +97,7 @@ struct Life {
     /// What each machine has seen of each.
     seen: Vec<Vec<Follower>>,
     random: SplitMix64,
+    fills_disks: bool,
     _place: tempfile::TempDir,
 }
 
@@ -149,6 +153,7 @@ impl Life {
             programs: (0..several).map(|_| Programs::default()).collect(),
             seen: vec![vec![Follower::default(); several]; several],
             random: SplitMix64::new(seed ^ 0x6c69_6665),
+            fills_disks: options.fills_disks,
             _place: place,
         }
     }
@@ -236,8 +241,8 @@ impl Life {
             }
             96 => machine.give_up(),
             97 => machine.start(),
-            98 => machine.fill_disk(true),
-            99 => machine.fill_disk(false),
+            98 if self.fills_disks => machine.fill_disk(true),
+            99 if self.fills_disks => machine.fill_disk(false),
             100..102 => self.crash_within(at),
             102 => {
                 const YEAR_S: i64 = 365 * 24 * 3600;
