@@ -352,12 +352,15 @@ impl Restore<'_> {
 
     /// Restores what is no directory into the target, which stays as it is.
     fn one_file(&self, place: Place, entry: &EntryInfo) -> Result<()> {
-        if let Err(error) = self.open_dir_to_fill(&place.dir) {
-            self.failed(&place.path(), error);
-            return Ok(());
-        }
-        let restored = self.in_parallel(|jobs| self.entry(self.target, place, entry, jobs));
-        let finished = restored.and_then(|()| self.set_last_flags());
+        let finished = match self.open_dir_to_fill(&place.dir) {
+            Ok(_) => self
+                .in_parallel(|jobs| self.entry(self.target, place, entry, jobs))
+                .and_then(|()| self.set_last_flags()),
+            Err(error) => {
+                self.failed(&place.path(), error);
+                Ok(())
+            }
+        };
         self.close_again();
         self.protect_again();
         finished

@@ -94,7 +94,7 @@ impl Queue {
         if position <= self.frozen || waiting.is_empty() || new + waiting.len() > PUT_OFF_MAX {
             return false;
         }
-        // What counts only together with these times must not wait with them.
+        // Changes that count only together with these times must not wait with them.
         let before = self.nodes.range(..position).next_back().map(|(before, _)| *before);
         if before.is_some_and(|before| before > self.frozen && self.spans.end_of(before) >= position) {
             return false;

@@ -877,7 +877,7 @@ fn what_is_due_anyway_goes_together_up_to_a_bound() {
 }
 
 #[test]
-fn locks_of_several_directories_are_told_seldom_and_hold_nothing_up() {
+fn locks_of_several_directories_are_told_seldom() {
     let options = QueueOptions {
         delay_ns: 3 * SECOND,
         delay_max_ns: 30 * SECOND,

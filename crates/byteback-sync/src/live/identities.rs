@@ -387,10 +387,10 @@ pub struct Identities {
     doubt: Option<Doubt>,
 }
 
-/// What is not known, as the last change could not be written.
+/// The part of the file that is not known, as the last change could not be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doubt {
-    /// What lies behind the acknowledged records.
+    /// Bytes behind the acknowledged records.
     End,
     /// Which file has the name.
     File,

@@ -82,7 +82,7 @@ pub(super) fn remove_leftovers(dir: impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// What a restore may do to what stands in its way.
+/// The means that a restore may use against names that stand in its way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Force {
     /// It may replace and remove it.
@@ -189,7 +189,7 @@ fn remove_name(dir: impl AsFd, name: &OsStr, force: Force) -> Result<(), rustix:
     let removed = remove();
     let is_there = tree::stat_fd(&named).is_ok_and(|stat| stat.nlink > 0);
     if !had.is_empty() && is_there {
-        // What cannot be protected again could be removed all the same.
+        // A failure here changes nothing about the removal, whose result is the one to tell.
         let _ = tree::set_inode_flags(&named, had);
     }
     removed

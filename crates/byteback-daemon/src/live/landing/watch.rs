@@ -291,7 +291,7 @@ impl Watches {
 
     /// See [`byteback_mount::tracked::observer::Observer::may_stray`].
     pub(in crate::live) fn has_landed_in(&self, node: NodeId) -> bool {
-        // Who lands holds `Order` exclusively, which makes all of it known to whoever holds it afterwards.
+        // A landing holds `Order` exclusively, which makes all of it known to those that hold it afterwards.
         self.landed_in.has(node)
     }
 
