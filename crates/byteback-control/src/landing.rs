@@ -162,6 +162,8 @@ pub trait WatchedNode: Send + Sync {
 /// A watched file: what it holds, and where what is landed goes. See the module on what becomes of changes by programs. After an error the file
 /// holds a mixture, and the same pieces can be landed again through this.
 ///
+/// Programs see a file that grows as long as it was until this is dropped, unless one of them changes it meanwhile.
+///
 /// Pieces need not be ordered. [`overtaken_in`] tells from an error of [`Target`] that it was the program that was faster.
 pub trait WatchedFile: WatchedNode + Base + Target {
     /// Ends the landing: all pieces are there. Says whether programs changed the file since the first.

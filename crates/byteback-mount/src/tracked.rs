@@ -395,29 +395,39 @@ impl Tracked {
     /// # Errors
     /// What the backing file answered.
     pub fn allocate(&self, file: &OpenFile, mode: FallocateFlags, offset: u64, len_bytes: u64) -> TrackedResult<()> {
-        let end = offset.saturating_add(len_bytes);
-        let ranges_of = |_: Look<'_>| {
+        let zeroes = FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE;
+        let moves = FallocateFlags::COLLAPSE_RANGE | FallocateFlags::INSERT_RANGE;
+        let mut end = offset.saturating_add(len_bytes);
+        let ranges_of = |look: Look<'_>| {
             let range = if mode == FallocateFlags::KEEP_SIZE {
                 None
             } else if mode.is_empty() {
                 // Allocating leaves the bytes as they are; beyond the end it adds zeros.
                 ByteRange::new(file.stat().map_err(backing("allocate"))?.size, end)
             } else {
+                if let Look::Landing(observer, node) = look
+                    && mode.intersects(zeroes)
+                    && mode.contains(FallocateFlags::KEEP_SIZE)
+                {
+                    // Programs mean to zero nothing behind the end that they see.
+                    end = observer.len_before(node).unwrap_or(end).clamp(offset, end);
+                }
                 ByteRange::new(offset, end)
             };
             Ok(range.into())
         };
         let (identity, to) = (file.identity(), Extent::of(None));
         let change = self.begin_content(&identity, file, ContentHow::Allocated, to, ranges_of)?;
-        let zeroes = FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE;
-        let moves = FallocateFlags::COLLAPSE_RANGE | FallocateFlags::INSERT_RANGE;
         let what = match ByteRange::new(offset, end) {
             Some(range) if mode.intersects(zeroes) => written::Change::Zeroed(range),
             _ if mode.intersects(moves) => written::Change::Moved,
             // Allocating changes no byte.
             _ => written::Change::Written { offset, data: &[] },
         };
-        let allocate = || file.fallocate(mode, offset, len_bytes).map_err(backing("allocate"));
+        let allocate = || match end.saturating_sub(offset) {
+            0 if len_bytes > 0 => Ok(()),
+            len_bytes => file.fallocate(mode, offset, len_bytes).map_err(backing("allocate")),
+        };
         let allocate = || self.times.keep(file, allocate);
         change.perform(file, what, allocate, |()| true)
     }
@@ -480,28 +490,6 @@ impl Tracked {
             .as_deref()
             .filter(|integrity| integrity.verifies_reads())?;
         Some((integrity, account.log.node_of(identity).ok()??))
-    }
-
-    /// Fills `buffer` with old bytes behind the end of a file: see [`Observer::cut_off`].
-    pub(crate) fn read_cut_off(&self, identity: &Identity, offset: u64, buffer: &mut [u8]) -> usize {
-        let landing = self.landing_in(identity);
-        landing.map_or(0, |(observer, node)| observer.cut_off(node, offset, buffer))
-    }
-
-    /// The length of a file before the piece that lands in it: see [`Observer::len_before`].
-    pub(crate) fn len_before(&self, identity: &Identity) -> Option<u64> {
-        let (observer, node) = self.landing_in(identity)?;
-        observer.len_before(node)
-    }
-
-    /// The observer, with the number of a file, if something lands in any file.
-    fn landing_in(&self, identity: &Identity) -> Option<(&dyn Observer, LoggedNode)> {
-        let account = self.account.as_ref()?;
-        let observer = account
-            .observer
-            .as_deref()
-            .filter(|observer| observer.is_anything_landing())?;
-        Some((observer, account.log.node_of(identity).ok()??))
     }
 
     /// By which names the inode of this number may be reached, each from the root: what the log knows.

@@ -20,6 +20,7 @@ use parking_lot::RwLockWriteGuard;
 use rustix::fs::{AtFlags, RenameFlags};
 
 use super::account::{Account, NameChange};
+use super::observer::Observer;
 use super::{Object, Place, Tracked, TrackedError, TrackedResult, Victim, backing, kept, looks_like, perform};
 
 /// Who is asked whether something may land. Called with `Order` held exclusively, within an operation of the log.
@@ -79,6 +80,28 @@ impl<'a> TimeBefore<'a> {
 }
 
 impl Tracked {
+    /// Fills `buffer` with old bytes behind the end of a file: see [`Observer::cut_off`].
+    pub(crate) fn read_cut_off(&self, identity: &Identity, offset: u64, buffer: &mut [u8]) -> usize {
+        let landing = self.landing_in(identity);
+        landing.map_or(0, |(observer, node)| observer.cut_off(node, offset, buffer))
+    }
+
+    /// The length of a file before the piece that lands in it: see [`Observer::len_before`].
+    pub(crate) fn len_before(&self, identity: &Identity) -> Option<u64> {
+        let (observer, node) = self.landing_in(identity)?;
+        observer.len_before(node)
+    }
+
+    /// The observer, with the number of a file, if something lands in any file.
+    fn landing_in(&self, identity: &Identity) -> Option<(&dyn Observer, LoggedNode)> {
+        let account = self.account.as_ref()?;
+        let observer = account
+            .observer
+            .as_deref()
+            .filter(|observer| observer.is_anything_landing())?;
+        Some((observer, account.log.node_of(identity).ok()??))
+    }
+
     fn landing_account(&self) -> TrackedResult<&Account> {
         let account = self.account.as_ref().filter(|account| account.observer.is_some());
         account.ok_or_else(|| TrackedError::Overtaken("nobody keeps the order of what happens in this tree".to_owned()))

@@ -184,7 +184,8 @@ pub trait Observer: Send + Sync {
     }
 
     /// The length of a file before the piece that lands, as long as the kernel may have pages from then: a page that was filled up with zeros behind the old
-    /// end, met by the new length, would show them to programs. No lock is held.
+    /// end, met by the new length, would show them to programs. So would the new part of a file that grows, until all has landed. The lock may or
+    /// may not be held.
     fn len_before(&self, _node: LoggedNode) -> Option<u64> {
         None
     }

@@ -127,6 +127,7 @@ impl Piece<'_> {
             (after_bytes, zeroed)
         };
         self.lens = Some((now_bytes, after_bytes));
+        self.watched.noticed().resizes(now_bytes, after_bytes);
         self.ranges = zeroed;
         for range in &self.ranges {
             let in_doubt = range.split_at(range.start().saturating_add(CUT_DOUBT_LEN)).0;
@@ -212,6 +213,18 @@ impl LandedFile {
     }
 
     fn land(&mut self, how: ContentHow, what: What<'_>) -> io::Result<()> {
+        let done = self.land_piece(how, what);
+        if done.is_err()
+            && let Some(len_bytes) = self.watched.untouched_growth()
+        {
+            // The zeros in place of what cannot be written must not be seen. Whoever tries again begins with the length; if this fails, too, then with
+            // the length that is there.
+            let _ = self.land_piece(ContentHow::Truncated, What::Len(len_bytes));
+        }
+        done
+    }
+
+    fn land_piece(&mut self, how: ContentHow, what: What<'_>) -> io::Result<()> {
         if self.landed_bytes.is_none() {
             // What programs stored before this passes the gate now, and is noticed.
             self.landing.flush_file(&self.file).map_err(failed)?;
@@ -250,6 +263,14 @@ impl LandedFile {
             self.landed_bytes = Some(landed_bytes);
         }
         Ok(())
+    }
+}
+
+impl Drop for LandedFile {
+    fn drop(&mut self) {
+        if self.watched.end_growth() {
+            self.landing.tell_len(&self.file);
+        }
     }
 }
 

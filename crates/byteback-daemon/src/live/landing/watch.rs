@@ -11,8 +11,9 @@
 //! that was not stored to. Nor was one that is equal to what is there now. Only the others are the program's.
 //!
 //! **Ends.** Until then the kernel is told the length of before as well, and reads into its pages get the old bytes behind a new, lower end, until it
-//! has taken in that end. Otherwise it shows programs the zeros with which it fills up a page. Once a program has changed the file itself, only what is true
-//! counts.
+//! has taken in that end. Otherwise it shows programs the zeros with which it fills up a page. And where others lengthen a file the kernel is told the length
+//! of before until all has landed, as the new part is zeros at first, which a program that rewrites what it read would make lasting. Once a program has
+//! changed the file itself, only what is true counts.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -94,6 +95,8 @@ pub(super) struct Noticed {
     in_doubt: Vec<(u64, Vec<u8>)>,
     /// How long the file was before the piece that lands, until the kernel has no pages from then.
     len_before: Option<u64>,
+    /// How long the file was before others lengthened it, until all of it has landed.
+    grown_from: Option<u64>,
     /// The kernel knows where the file ends: reads end there, too.
     is_end_known: bool,
 }
@@ -136,8 +139,28 @@ impl Noticed {
 
     /// The file had this length before the piece that lands.
     pub(super) fn was_of(&mut self, len_bytes: u64) {
-        self.len_before = Some(len_bytes);
+        self.len_before = Some(self.grown_from.unwrap_or(len_bytes));
         self.is_end_known = false;
+    }
+
+    /// The piece that lands changes the length. What the file gains is zeros at first.
+    pub(super) fn resizes(&mut self, before_bytes: u64, after_bytes: u64) {
+        match self.grown_from {
+            None if after_bytes > before_bytes => self.grown_from = Some(before_bytes),
+            Some(grown_from) if after_bytes <= grown_from => self.grown_from = None,
+            _ => {}
+        }
+    }
+
+    /// Where the file ended before others lengthened it, if only they have changed it since.
+    fn untouched_growth(&self) -> Option<u64> {
+        self.grown_from.filter(|_| self.is_untouched())
+    }
+
+    /// All has landed.
+    fn end_growth(&mut self) -> bool {
+        self.len_before = None;
+        self.grown_from.take().is_some()
     }
 
     /// No program has changed the file since the first piece landed.
@@ -147,7 +170,7 @@ impl Noticed {
 
     /// The kernel may know how long the file is: it has no pages from before the piece that lands. Reads still get the old bytes behind the end.
     pub(super) fn tell_len(&mut self) {
-        self.len_before = None;
+        self.len_before = self.grown_from;
     }
 
     /// The kernel knows where the file ends: reads end there from now on.
@@ -157,7 +180,7 @@ impl Noticed {
 
     /// The kernel has no old pages of the file any more.
     pub(super) fn believe(&mut self) {
-        self.len_before = None;
+        self.len_before = self.grown_from;
         self.in_doubt.clear();
     }
 
@@ -366,6 +389,16 @@ impl Watched {
 
     pub(super) fn noticed(&self) -> parking_lot::MutexGuard<'_, Noticed> {
         self.watch.noticed.lock()
+    }
+
+    /// Where the file ended before others lengthened it, if only they have changed it since.
+    pub(super) fn untouched_growth(&self) -> Option<u64> {
+        self.noticed().untouched_growth()
+    }
+
+    /// All has landed: the kernel may know how long the file is. Answers whether others have lengthened it.
+    pub(super) fn end_growth(&self) -> bool {
+        self.noticed().end_growth()
     }
 }
 

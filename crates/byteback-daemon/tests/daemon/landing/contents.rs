@@ -18,8 +18,10 @@ use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags, madvise, mmap, msync, 
 
 use super::*;
 use crate::coverage::assert_saved;
+use crate::fixture::Fixture;
 use crate::live::check_tree;
 use crate::operations::{look, seed};
+use crate::other_mount::OtherMount;
 use crate::saved::{Begun, Saved};
 
 const UNQUEUED: Expected<'static> = Expected::Unqueued;
@@ -121,9 +123,12 @@ fn what_lands_is_seen_at_once_through_what_is_open_and_mapped() {
     check(&model, "write");
     file.set_len_bytes(200_001).unwrap();
     model.resize(200_001, 0);
+    // The file has grown once all of a landing is there.
+    drop(file);
     // Only the mapping is asked: nobody else makes the kernel look how long the file is.
     assert_eq!(mapping.load(200_000), 0);
     check(&model, "grow");
+    let mut file = done(landing.watch_file(node, UNQUEUED));
     let bytes = random.bytes(30_001);
     file.write_range(170_000, &bytes).unwrap();
     model[170_000..].copy_from_slice(&bytes);
@@ -167,6 +172,7 @@ fn zeros_that_land_on_a_hole_of_four_tebibytes_are_no_work() {
     // Piece by piece, as programs have to wait for each, this would take an hour.
     file.punch_hole(range(2, LEN - 600_000)).unwrap();
     assert!(!file.was_changed() && file.overtaken().is_none());
+    drop(file);
     let opened = open(&path);
     let read = |at: u64, len: usize| {
         let mut read = vec![1; len];
@@ -177,7 +183,7 @@ fn zeros_that_land_on_a_hole_of_four_tebibytes_are_no_work() {
     assert!(read(LEN / 2, bytes.len()) == vec![0; bytes.len()]);
     assert!(read(LEN - 600_000, bytes.len()) == bytes);
     assert!(opened.metadata().unwrap().blocks() * 512 < 1 << 20);
-    drop((file, opened));
+    drop(opened);
     rig.assert_silent();
     rig.end();
 }
@@ -665,6 +671,81 @@ fn readers_see_no_zeros_where_others_cut_a_file_off() {
     });
     println!("{zeros} of {seen} reads saw zeros");
     assert!(zeros <= 1 + seen / 20_000, "{zeros} of {seen} reads saw zeros");
+    rig.end();
+}
+
+/// A file that others lengthen grows by zeros first, and its bytes land in pieces: readers see the file of before until all is there.
+#[test]
+fn readers_see_no_zeros_where_others_lengthen_a_file() {
+    const ROUNDS: usize = 1000;
+    let line = |number: usize| format!("line {number:033}\n");
+    let long: String = (0..30).map(line).collect();
+    let rig = Rig::new(|tree| fs::write(tree.join("file"), &long[..39]).unwrap());
+    let (path, landing, node) = (rig.fixture.tree().join("file"), rig.landing(), rig.node("file"));
+    let (seen, zeros) = read_while(&path, || {
+        for round in 0..ROUNDS {
+            let mut file = done(landing.watch_file(node, UNQUEUED));
+            let len = 39 * (1 + round % 29);
+            file.set_len_bytes(39).unwrap();
+            drop(file);
+            let mut file = done(landing.watch_file(node, UNQUEUED));
+            file.set_len_bytes(len as u64 + 39).unwrap();
+            file.write_range(39, &long.as_bytes()[39..len]).unwrap();
+            file.write_range(len as u64, &long.as_bytes()[len..len + 39]).unwrap();
+            drop(file);
+            assert_eq!(fs::metadata(&path).unwrap().len(), len as u64 + 39);
+        }
+    });
+    println!("{zeros} of {seen} reads saw zeros");
+    assert!(zeros <= 1 + seen / 20_000, "{zeros} of {seen} reads saw zeros");
+    assert_eq!(
+        fs::read(&path).unwrap(),
+        &long.as_bytes()[..39 * (2 + (ROUNDS - 1) % 29)]
+    );
+    rig.end();
+}
+
+#[test]
+fn file_that_cannot_be_lengthened_keeps_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let _small = OtherMount::new(&["-t", "tmpfs", "-o", "size=24m", "tmpfs"], folder.path());
+    let prepare = |tree: &Path| fs::write(tree.join("file"), vec![b'a'; 5000]).unwrap();
+    let rig = Rig::of(Fixture::inside(folder.path(), CacheMode::Exact), prepare);
+    let (path, landing, node) = (rig.fixture.tree().join("file"), rig.landing(), rig.node("file"));
+    let mut file = done(landing.watch_file(node, UNQUEUED));
+    file.set_len_bytes(40 << 20).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().len(), 5000);
+    let error = file.write_range(5000, &vec![b'b'; 40 << 20][5000..]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{error}");
+    assert_eq!(Base::len_bytes(&file).unwrap(), 5000);
+    drop(file);
+    assert!(fs::read(&path).unwrap() == vec![b'a'; 5000]);
+    rig.end();
+}
+
+/// A cut below what was gained in the same landing is true at once.
+#[test]
+fn file_that_is_lengthened_and_cut_ends_where_it_was_cut() {
+    let rig = Rig::new(|tree| fs::write(tree.join("file"), vec![b'a'; 5000]).unwrap());
+    let (path, landing, node) = (rig.fixture.tree().join("file"), rig.landing(), rig.node("file"));
+    let len = || fs::metadata(&path).unwrap().len();
+    let mut file = done(landing.watch_file(node, UNQUEUED));
+    for (len_bytes, seen_bytes) in [
+        (9000, 5000),
+        (7000, 5000),
+        (3000, 3000),
+        (6000, 3000),
+        (3000, 3000),
+        (8000, 3000),
+    ] {
+        file.set_len_bytes(len_bytes).unwrap();
+        assert_eq!(len(), seen_bytes, "after {len_bytes}");
+    }
+    file.write_range(3000, &[b'b'; 5000]).unwrap();
+    assert_eq!(len(), 3000);
+    drop(file);
+    let expected: Vec<u8> = [vec![b'a'; 3000], vec![b'b'; 5000]].concat();
+    assert!(fs::read(&path).unwrap() == expected);
     rig.end();
 }
 

@@ -553,8 +553,11 @@ impl<'a, 'w> Walk<'a, 'w> {
         }
         let committed = gathering.commit()?;
         let mut overtaken = false;
-        for (patch, (opened, _)) in committed.patches().iter().zip(&mut over) {
-            match committed.apply(patch, &mut opened.file) {
+        for (patch, (mut opened, _)) in committed.patches().iter().zip(over) {
+            let applied = committed.apply(patch, &mut opened.file);
+            // Programs see what the file has gained from here on.
+            drop(opened.file);
+            match applied {
                 Ok(()) => {
                     self.landed.insert(opened.id);
                 }
