@@ -27,6 +27,7 @@
 //!
 //! What this does not do: decide when; send.
 
+mod comparing;
 pub mod conflicts;
 mod here;
 pub mod left_out;

@@ -491,7 +491,7 @@ fn who_is_overtaken_by_somebody_else_sends_everything_in_full() {
 }
 
 /// A proxy that hears every request, head and body, and answers those for which `hear` has an answer.
-fn hearing(
+pub(super) fn hearing(
     to: Arc<Mutex<SocketAddr>>,
     hear: impl Fn(&str, &[u8]) -> Option<byteback_api::Problem> + Send + Sync + 'static,
 ) -> SocketAddr {

@@ -3,6 +3,7 @@
 
 mod atomic;
 mod blocked;
+mod comparing;
 mod in_use;
 mod pairs;
 

@@ -13,7 +13,6 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use byteback_api::{Attributes, ByteString, FileId, FolderName, NodeKind, Seq};
 use byteback_control::{
@@ -22,6 +21,7 @@ use byteback_control::{
 };
 use byteback_oplog::{NodeId, TreeId};
 
+use super::comparing::{Compared, Comparing, NotCompared};
 use super::conflicts::Conflicts;
 use super::log_changes::LogChanges;
 use crate::backup::file_id;
@@ -32,15 +32,11 @@ use crate::live::incoming::fetch::Incoming;
 use crate::live::incoming::plan::{
     Here, HereNode, Member, NodeChange, Others, Place, are_same_attributes, is_name_on_its_way,
 };
-use crate::monitor::{Event, Monitor};
-use crate::same_content::is_same_content;
+use crate::monitor::Monitor;
 use crate::server_client::ServerClient;
 
-/// So many files are worth comparing on several threads: each waits for the server most of the time.
+/// From this number of files on, the server is asked for many at once.
 const COMPARED_AHEAD_MIN: usize = 64;
-
-/// These.
-const COMPARING_THREADS: usize = 8;
 
 /// See the module.
 pub(super) struct Seen<'a> {
@@ -109,102 +105,6 @@ impl Memory {
         let told = ServiceError::new(ErrorKind::Refused, error.to_string());
         *self.failure.borrow_mut() = Some(error);
         told
-    }
-}
-
-/// What is needed to compare files, on several threads.
-#[derive(Clone, Copy)]
-struct Comparing<'a> {
-    landing: &'a dyn LandingTree,
-    tree: &'a dyn TreeService,
-    server: &'a ServerClient,
-    folder: &'a FolderName,
-    monitor: &'a dyn Monitor,
-}
-
-/// Why a file was not compared.
-enum NotCompared {
-    Tree(ServiceError),
-    Server(SyncError),
-}
-
-impl From<ServiceError> for NotCompared {
-    fn from(error: ServiceError) -> Self {
-        Self::Tree(error)
-    }
-}
-
-impl Comparing<'_> {
-    /// Whether a file at a cut holds what the server has at a moment, where it has these attributes.
-    fn compare(
-        &self,
-        cut: CutId,
-        node: NodeId,
-        (id, at): (FileId, Seq),
-        there: &Attributes,
-    ) -> std::result::Result<bool, NotCompared> {
-        let Some(here) = self.tree.attributes(cut, &[node])?.pop() else {
-            return Err(ServiceError::new(ErrorKind::Protocol, "the tree did not answer").into());
-        };
-        let here = here?;
-        if here.kind != NodeKind::File || there.kind != NodeKind::File || here.size != there.size {
-            return Ok(false);
-        }
-        if here.size == 0 {
-            return Ok(true);
-        }
-        let read = |ranges: &[(u64, u64)], sink: &mut crate::same_content::PieceSink<'_>| {
-            self.tree.peek(cut, node, ranges, sink)
-        };
-        match is_same_content((self.server, self.folder, at), id, read, here.size, self.monitor) {
-            // What nobody wrote is the same as nothing that anybody sent: it is kept beside what comes, and everything else goes on.
-            Ok(Err(error)) if error.kind == ErrorKind::Node && self.landing.damage_of(node)?.is_some() => Ok(false),
-            Ok(same) => Ok(same?),
-            Err(error) => Err(NotCompared::Server(error)),
-        }
-    }
-
-    /// Compares many with what the server has at one moment.
-    fn compare_all(
-        &self,
-        cut: CutId,
-        at: Seq,
-        files: &[(NodeId, FileId, &Attributes)],
-    ) -> std::result::Result<Vec<bool>, NotCompared> {
-        let (next, finished) = (AtomicUsize::new(0), AtomicU64::new(0));
-        let total = files.len() as u64;
-        let work = || -> std::result::Result<Vec<(usize, bool)>, NotCompared> {
-            let mut compared = Vec::new();
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some((node, id, there)) = files.get(index) else {
-                    return Ok(compared);
-                };
-                let same = self.compare(cut, *node, (*id, at), there);
-                if same.is_err() {
-                    // The others need not go on.
-                    next.store(files.len(), Ordering::Relaxed);
-                }
-                compared.push((index, same?));
-                let done = finished.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-                self.monitor.event(Event::Comparing { done, total });
-            }
-        };
-        let compared = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..COMPARING_THREADS).map(|_| scope.spawn(work)).collect();
-            let ended = threads.into_iter().map(|thread| thread.join());
-            ended.collect::<Vec<_>>()
-        });
-        let mut all = vec![false; files.len()];
-        for some in compared {
-            let died = |_| ServiceError::new(ErrorKind::Refused, "a thread that compared files has died");
-            for (index, same) in some.map_err(died)?? {
-                if let Some(place) = all.get_mut(index) {
-                    *place = same;
-                }
-            }
-        }
-        Ok(all)
     }
 }
 
@@ -334,7 +234,13 @@ impl Seen<'_> {
         let Some(there) = self.attributes_there(id, at)? else {
             return Ok(false);
         };
-        let same = self.compare(self.memory.cut(self.tree)?, node, (id, at), &there)?;
+        let file = Compared {
+            node,
+            id,
+            there: &there,
+        };
+        let same = self.comparing().compare(self.memory.cut(self.tree)?, at, &file);
+        let same = same.map_err(|error| self.failed(error))?;
         self.memory.same.borrow_mut().insert(key, same);
         Ok(same)
     }
@@ -363,11 +269,6 @@ impl Seen<'_> {
             folder: self.folder,
             monitor: self.monitor,
         }
-    }
-
-    fn compare(&self, cut: CutId, node: NodeId, there: (FileId, Seq), attributes: &Attributes) -> Result<bool> {
-        let compared = self.comparing().compare(cut, node, there, attributes);
-        compared.map_err(|error| self.failed(error))
     }
 
     fn failed(&self, error: NotCompared) -> ServiceError {
@@ -574,7 +475,11 @@ impl Here for Seen<'_> {
             if let (Some(node), Some(change)) = (self.node_of(*here), change)
                 && !self.memory.same.borrow().contains_key(&(node, *there, head))
             {
-                files.push((node, *there, &change.after));
+                files.push(Compared {
+                    node,
+                    id: *there,
+                    there: &change.after,
+                });
             }
         }
         if files.len() < COMPARED_AHEAD_MIN {
@@ -583,7 +488,7 @@ impl Here for Seen<'_> {
         let cut = self.memory.cut(self.tree)?;
         let compared = self.comparing().compare_all(cut, head, &files);
         let compared = compared.map_err(|error| self.failed(error))?;
-        let known = files.into_iter().map(|(node, there, _)| (node, there, head));
+        let known = files.into_iter().map(|file| (file.node, file.id, head));
         self.memory.same.borrow_mut().extend(known.zip(compared));
         Ok(())
     }
