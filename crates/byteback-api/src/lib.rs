@@ -56,6 +56,9 @@ pub const MEDIA_BATCH: &str = "application/vnd.byteback.batch";
 /// Media type of a delta stream (`byteback-delta`'s wire format).
 pub const MEDIA_DELTA: &str = "application/vnd.byteback.delta";
 
+/// Media type of a bundle of short contents (`byteback-delta`'s wire format).
+pub const MEDIA_BUNDLE: &str = "application/vnd.byteback.bundle";
+
 /// Media type of a stream of events.
 pub const MEDIA_EVENTS: &str = "text/event-stream";
 

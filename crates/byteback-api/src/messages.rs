@@ -496,6 +496,24 @@ pub struct Digests {
     pub digests: Vec<Option<String>>,
 }
 
+/// Most files of one `POST .../bundle`.
+pub const BUNDLED_MAX: usize = 1000;
+
+/// Contents of at most so many bytes come in a bundle.
+pub const BUNDLED_LEN_MAX: u64 = 64 * 1024;
+
+/// Contents behind so many bytes of a bundle are not told any more.
+pub const BUNDLE_LEN_MAX: u64 = 4 << 20;
+
+/// Body of `POST .../bundle`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WantedContents {
+    /// The moment.
+    pub at: Seq,
+    /// Files, at most [`BUNDLED_MAX`].
+    pub files: Vec<FileId>,
+}
+
 /// A range of bytes that cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DamagedRange {

@@ -148,6 +148,8 @@ routes! {
     Heal = Post "/v1/folders/{folder}/nodes/{node}/heal" Writes;
     /// Digests of short contents, many at once.
     Digests = Post "/v1/folders/{folder}/digests" Reads;
+    /// Read short contents, many at once.
+    Bundle = Post "/v1/folders/{folder}/bundle" Reads;
     /// List damaged frames that are known, as the files show them now.
     KnownDamage = Get "/v1/folders/{folder}/damage" Reads;
     /// Count what there is below a node at a moment.

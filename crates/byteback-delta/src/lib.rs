@@ -21,6 +21,7 @@
 //! - [`chunks`]: content-defined chunks, their lists and the answers to these, for the finder that works both ends.
 //! - [`leaves`]: checksums of 4 KiB as storage keeps them, and what follows from them.
 //! - [`groups`]: sums of 256 of them, which are compared first.
+//! - [`bundle`]: several short contents in one stream.
 //! - [`put_page_delta`], [`apply_page_delta`]: the difference of two pages in a few bytes, for who keeps a page's changes beside it.
 //! - [`ContentDigest`], [`leaves::LeafDigest`]: prove at one end what was composed at the other.
 //!
@@ -28,6 +29,7 @@
 //! block. This crate knows no names, versions, storage or network.
 
 mod apply;
+pub mod bundle;
 pub mod chunks;
 pub mod crc;
 pub mod cuckoo;

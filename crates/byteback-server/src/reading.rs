@@ -9,9 +9,12 @@ use crate::dispatch::{Answer, Call, blocking, json, stream_permit};
 use crate::problem::{parameter, refuse, respond};
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
-use byteback_api::messages::{DIGESTED_LEN_MAX, DIGESTS_MAX, Digests, VerifyEvent, WantedDigests};
+use byteback_api::messages::{
+    BUNDLE_LEN_MAX, BUNDLED_LEN_MAX, BUNDLED_MAX, DIGESTED_LEN_MAX, DIGESTS_MAX, Digests, VerifyEvent, WantedContents,
+    WantedDigests,
+};
 use byteback_api::problem::Code;
-use byteback_api::{MEDIA_DELTA, MEDIA_JSON_LINES, Seq};
+use byteback_api::{MEDIA_BUNDLE, MEDIA_DELTA, MEDIA_JSON_LINES, Seq};
 use byteback_store::content::ContentReader;
 use byteback_store::{Store, StoreError};
 use std::io::{self, Write as _};
@@ -176,6 +179,25 @@ pub(crate) async fn digests(mut call: Call) -> Answer {
     json(&Digests {
         digests: digests.into_iter().map(|digest| digest.map(convert::hex)).collect(),
     })
+}
+
+pub(crate) async fn bundle(mut call: Call) -> Answer {
+    call.finish_query()?;
+    let folder = call.folder()?;
+    let wanted: WantedContents = call.take_json().await?;
+    if wanted.files.len() > BUNDLED_MAX {
+        return Err(parameter(format!("at most {BUNDLED_MAX} files are bundled")));
+    }
+    let permit = stream_permit(&call.shared).await?;
+    let store = call.shared.store.clone();
+    let files: Vec<_> = wanted.files.into_iter().map(convert::file_to_store).collect();
+    let bundle = blocking(move || store.bundle(&folder, wanted.at, &files, BUNDLED_LEN_MAX, BUNDLE_LEN_MAX)).await?;
+    drop(permit);
+    let mut response = Response::new(Body::from(bundle));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(MEDIA_BUNDLE));
+    Ok(response)
 }
 
 pub(crate) async fn verify(mut call: Call) -> Answer {

@@ -12,6 +12,7 @@ use crate::read::file_at;
 use crate::resolve::{Piece, Resolver, layer_rows};
 use crate::segments::{FrameRef, Segments};
 use crate::store::{Store, existing_seq, folder_row};
+use byteback_delta::bundle::{self, ShortContent};
 use byteback_delta::{
     Codec, ContentDigest, DIGEST_LEN, DeltaWriter, FRAME_RAW_LEN_MAX, FrameDecoder, Source, WriteError, WriterOptions,
 };
@@ -99,13 +100,55 @@ impl Store {
         len_max: u64,
     ) -> Result<Vec<Option<[u8; DIGEST_LEN]>>, StoreError> {
         self.content_moment(folder, at)?;
-        let digest = |file: &FileId| match self.short_digest(folder, at, *file, len_max) {
-            Ok(digest) => Ok(digest),
-            Err(StoreError::NodeNotFound(_) | StoreError::InvalidParameter(_)) => Ok(None),
-            Err(error) if crate::damage::is_of_frame(&error) => Ok(None),
-            Err(error) => Err(error),
-        };
+        let digest = |file: &FileId| unless_untold(self.short_digest(folder, at, *file, len_max));
         files.iter().map(digest).collect()
+    }
+
+    /// Contents of at most `len_max` bytes at a moment as a bundle ([`byteback_delta::bundle`]), in the order asked, as long as there is room for them in
+    /// `total_max`. Not told is what is no such file, or cannot be read.
+    ///
+    /// # Errors
+    /// The folder or the moment does not exist; the catalog fails.
+    pub fn bundle(
+        &self,
+        folder: &str,
+        at: Seq,
+        files: &[FileId],
+        len_max: u64,
+        total_max: u64,
+    ) -> Result<Vec<u8>, StoreError> {
+        self.content_moment(folder, at)?;
+        let mut room = total_max;
+        let mut content = |file: &FileId| {
+            let content = unless_untold(self.short_content(folder, at, *file, len_max.min(room)))?;
+            room -= content.as_ref().map_or(0, ShortContent::len_bytes);
+            Ok(content)
+        };
+        let contents = files.iter().map(&mut content);
+        let contents = contents.collect::<Result<Vec<Option<ShortContent>>, StoreError>>()?;
+        let mut stream = Vec::new();
+        bundle::write(&contents, &mut stream).map_err(|e| StoreError::io("bundle contents", e))?;
+        Ok(stream)
+    }
+
+    fn short_content(
+        &self,
+        folder: &str,
+        at: Seq,
+        file: FileId,
+        len_max: u64,
+    ) -> Result<Option<ShortContent>, StoreError> {
+        let mut reader = self.content(folder, file, Some(at), None)?;
+        if reader.size() > len_max {
+            return Ok(None);
+        }
+        let mut content = ShortContent::zeros(reader.size());
+        while let Some((range, bytes)) = reader.next_part()? {
+            if let Some(bytes) = bytes {
+                content.push(range.start(), bytes);
+            }
+        }
+        Ok(Some(content))
     }
 
     fn content_moment(&self, folder: &str, at: Seq) -> Result<Seq, StoreError> {
@@ -232,6 +275,15 @@ impl ContentReader {
             Some(piece) => Ok(Some(piece)),
             None => self.resolver.next_piece(catalog),
         }
+    }
+}
+
+/// Of many files that are asked for at once, one that cannot be told does not keep the others from being told.
+fn unless_untold<T>(told: Result<Option<T>, StoreError>) -> Result<Option<T>, StoreError> {
+    match told {
+        Err(StoreError::NodeNotFound(_) | StoreError::InvalidParameter(_)) => Ok(None),
+        Err(error) if crate::damage::is_of_frame(&error) => Ok(None),
+        told => told,
     }
 }
 

@@ -18,6 +18,7 @@ mod damage;
 mod devices;
 mod events;
 mod link;
+mod many;
 mod network;
 mod pacing;
 mod pinned;

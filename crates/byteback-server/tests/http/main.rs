@@ -6,6 +6,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod bundle;
 mod client;
 mod devices;
 mod events;

@@ -6,9 +6,9 @@ use crate::error::{Result, ServerError, ServerErrorKind};
 use crate::verify::LINE_LEN_MAX;
 use byteback_api::batch::{MAGIC, packed};
 use byteback_api::messages::{
-    BatchApplied, BatchEvent, BatchStatus, ChangesPage, CreateSnapshot, DiffPage, Digests, FolderInfo, FolderList,
-    Health, Moment, NodeInfo, PartStaged, Snapshot, SnapshotLabel, SnapshotPage, TreePage, TreeTotals, VerifyEvent,
-    VersionsPage, WantedDigests,
+    BatchApplied, BatchEvent, BatchStatus, ChangesPage, CreateSnapshot, DiffPage, FolderInfo, FolderList, Health,
+    Moment, NodeInfo, PartStaged, Snapshot, SnapshotLabel, SnapshotPage, TreePage, TreeTotals, VerifyEvent,
+    VersionsPage,
 };
 use byteback_api::problem::Code;
 use byteback_api::routes::Route;
@@ -496,7 +496,7 @@ impl ServerClient {
     }
 
     /// Sends a request, and reads the stream that answers it; what breaks on the way is asked for again.
-    fn stream_of<T>(
+    pub(super) fn stream_of<T>(
         &self,
         ask: &Ask<'_>,
         media: &str,
@@ -570,31 +570,6 @@ impl ServerClient {
         self.json(&self.ask(Route::Diff, &[folder.as_str()], &parameters))
     }
 
-    /// The digests of short contents at a moment, of at most `DIGESTS_MAX` files; `None` of what the server cannot tell.
-    ///
-    /// # Errors
-    /// As every call. A server that is older than this call does not know it.
-    pub(crate) fn digests(
-        &self,
-        folder: &FolderName,
-        at: Seq,
-        files: &[FileId],
-    ) -> Result<Vec<Option<[u8; 32]>>, ServerError> {
-        let bytes = to_json(&WantedDigests {
-            at,
-            files: files.to_vec(),
-        })?;
-        let mut ask = self.ask(Route::Digests, &[folder.as_str()], &[]);
-        ask.body = json_body(&bytes);
-        ask.timeout = self.options.commit_timeout;
-        let told = self.json::<Digests>(&ask)?.digests;
-        if told.len() != files.len() {
-            let message = format!("{} files were asked for, {} digests came", files.len(), told.len());
-            return Err(ServerError::protocol(&ask.name(), message));
-        }
-        Ok(told.into_iter().map(|text| of_hex(&text?)).collect())
-    }
-
     /// Counts what there is below a node at a moment.
     ///
     /// # Errors
@@ -651,7 +626,7 @@ impl ServerClient {
 }
 
 /// Why a stream cannot be taken.
-enum Broken {
+pub(super) enum Broken {
     /// It did not come whole, and may come again.
     Connection(io::Error),
     /// It is something else, and will be again.
@@ -659,7 +634,7 @@ enum Broken {
 }
 
 impl Broken {
-    fn cut_short() -> Self {
+    pub(super) fn cut_short() -> Self {
         Self::Connection(io::ErrorKind::UnexpectedEof.into())
     }
 }

@@ -15,18 +15,20 @@
 //!
 //! **Contents** come as delta streams without copies ([`ContentDelta`]): what was written between `since` and the head, range by range, as it is
 //! read; zeros where the server has a hole. Ranges near to each other are fetched as one, as a request costs as much as their distance. Laid over a file that
-//! holds the content of the head already, wholly or in part, such a delta makes the same of it.
+//! holds the content of the head already, wholly or in part, such a delta makes the same of it. Of new files, the short ones come many at once
+//! ([`Incoming::short_contents`]).
 //!
 //! Memory: the names and nodes that others changed, which the plan is made of; of a content one page of ranges and one block.
 //!
 //! What this does not do: decide what is to be done with it.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, BufReader, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use byteback_api::messages::{ChangedRange, DiffItem};
+use byteback_api::messages::{BUNDLE_LEN_MAX, BUNDLED_LEN_MAX, BUNDLED_MAX, ChangedRange, DiffItem};
 use byteback_api::{Attributes, FileId, FolderName, Seq};
+use byteback_delta::bundle::ShortContent;
 use byteback_delta::{Block, DeltaReader, DeltaWriter, FrameDecoder, Source, WriteError, WriterOptions};
 use byteback_extents::ByteRange;
 use sha2::{Digest, Sha256};
@@ -35,6 +37,9 @@ use super::plan::{ContentFrom, NameChange, Need, NodeChange, Others, Place, Told
 use crate::error::{Result, ServerError, ServerErrorKind, SyncError};
 use crate::monitor::{Event, Monitor, check_cancelled};
 use crate::server_client::{ContentReader, ServerClient, TreePlace};
+
+/// A single file comes by itself as quickly.
+const BUNDLED_MIN: usize = 2;
 
 /// Ranges that are nearer to each other are fetched as one.
 const JOINED_GAP_MIN: u64 = 32 * 1024;
@@ -192,6 +197,44 @@ impl Incoming<'_> {
             out,
             failure: None,
         })
+    }
+
+    /// The contents at the head of those of these files that are short, many with one request, as far as the server tells them.
+    ///
+    /// # Errors
+    /// If the server cannot be asked, or contradicts itself.
+    pub fn short_contents(
+        &self,
+        others: &Others,
+        ids: impl Iterator<Item = FileId>,
+    ) -> Result<HashMap<FileId, ShortContent>> {
+        let len_of = |id: &FileId| others.nodes.get(id).map(|change| change.after.size);
+        let short = ids.filter_map(|id| Some((id, len_of(&id).filter(|len| *len <= BUNDLED_LEN_MAX)?)));
+        let mut contents = HashMap::new();
+        let mut short = short.peekable();
+        while short.peek().is_some() {
+            let (mut asked, mut asked_bytes) = (Vec::new(), 0);
+            let fits = |len: u64, count: usize| len <= BUNDLE_LEN_MAX && count < BUNDLED_MAX;
+            while let Some((id, len)) = short.next_if(|(_, len)| fits(asked_bytes + len, asked.len())) {
+                asked.push((id, len));
+                asked_bytes += len;
+            }
+            if asked.len() < BUNDLED_MIN {
+                continue;
+            }
+            check_cancelled(self.monitor)?;
+            let ids: Vec<FileId> = asked.iter().map(|(id, _)| *id).collect();
+            let told = self.server.short_contents(self.folder, self.head, &ids)?;
+            for ((id, len), content) in asked.into_iter().zip(told) {
+                let Some(content) = content else { continue };
+                if content.len_bytes() != len {
+                    return Err(SyncError::hostile(format!("file {id} has two lengths at one moment")));
+                }
+                self.monitor.event(Event::BytesRead(len));
+                contents.insert(id, content);
+            }
+        }
+        Ok(contents)
     }
 
     /// The bytes in a range of a file of `len_bytes` at the head.

@@ -5,6 +5,7 @@
 //!
 //! What this does not do: decide which files are worth it; remember answers.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use byteback_api::messages::DIGESTED_LEN_MAX;
@@ -19,7 +20,7 @@ use crate::same_content::{PieceSink, is_same_content};
 use crate::server_client::ServerClient;
 
 /// Files of which digests are asked for at once: enough that a request costs little, and few enough that all threads have some.
-const FILES_AT_ONCE: usize = 250;
+const FILES_AT_ONCE: RangeInclusive<usize> = 16..=250;
 
 /// The server works on one request while files are read for another.
 const THREADS: usize = 8;
@@ -103,7 +104,11 @@ impl Comparing<'_> {
             let done = finished.fetch_add(1, Ordering::Relaxed).saturating_add(1);
             self.monitor.event(Event::Comparing { done, total });
         };
-        let chunks: Vec<&[Compared<'_>]> = files.chunks(FILES_AT_ONCE).collect();
+        let count = files
+            .len()
+            .div_ceil(THREADS)
+            .clamp(*FILES_AT_ONCE.start(), *FILES_AT_ONCE.end());
+        let chunks: Vec<&[Compared<'_>]> = files.chunks(count).collect();
         let work = || -> Result<Vec<(usize, Vec<bool>)>> {
             let mut compared = Vec::new();
             loop {

@@ -35,8 +35,8 @@ use crate::live::incoming::plan::{
 use crate::monitor::Monitor;
 use crate::server_client::ServerClient;
 
-/// From this number of files on, the server is asked for many at once.
-const COMPARED_AHEAD_MIN: usize = 64;
+/// A single file is compared when it is asked for.
+const COMPARED_AHEAD_MIN: usize = 2;
 
 /// See the module.
 pub(super) struct Seen<'a> {

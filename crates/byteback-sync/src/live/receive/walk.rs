@@ -14,6 +14,7 @@ use byteback_api::FileId;
 use byteback_control::{
     ErrorKind, Expected, Landed, LandingTree, NamePlace, ServiceError, WatchedFile, WatchedNode, overtaken_in,
 };
+use byteback_delta::bundle::ShortContent;
 use byteback_delta::{Base, DeltaReader, apply_in_place};
 use byteback_oplog::NodeId;
 
@@ -518,6 +519,14 @@ impl<'a, 'w> Walk<'a, 'w> {
     /// Lands the contents of a row of files.
     fn contents(&mut self, steps: &[Step]) -> std::result::Result<(), Stop> {
         let mut over: Vec<(Opened<'a>, ContentFrom)> = Vec::new();
+        let new = steps.iter().filter_map(|step| match step {
+            Step::Content {
+                id,
+                from: ContentFrom::Nothing,
+            } => Some(*id),
+            _ => None,
+        });
+        let mut short = self.incoming.short_contents(self.others, new)?;
         for step in steps {
             let Step::Content { id, from } = step else { continue };
             let node = self.node_of(*id)?;
@@ -533,7 +542,10 @@ impl<'a, 'w> Walk<'a, 'w> {
             let mut opened = Opened { id: *id, node, file };
             match from {
                 // It has no name that means anything yet: after a crash it is written anew.
-                ContentFrom::Nothing => self.write(&mut opened)?,
+                ContentFrom::Nothing => match short.remove(id) {
+                    Some(content) => self.write_short(&mut opened, &content)?,
+                    None => self.write(&mut opened)?,
+                },
                 from => over.push((opened, *from)),
             }
         }
@@ -584,13 +596,28 @@ impl<'a, 'w> Walk<'a, 'w> {
         let failure = input.get_mut().take_failure();
         match (written, failure) {
             (_, Some(failure)) => Err(failure.into()),
-            (Ok(_), None) => {
+            (written, None) => self.has_written(opened, written.map(|_| ())),
+        }
+    }
+
+    fn write_short(&mut self, opened: &mut Opened<'_>, content: &ShortContent) -> std::result::Result<(), Stop> {
+        let written = content.write_into(&mut opened.file);
+        self.has_written(opened, written)
+    }
+
+    fn has_written<E: std::error::Error + 'static>(
+        &mut self,
+        opened: &Opened<'_>,
+        written: std::result::Result<(), E>,
+    ) -> std::result::Result<(), Stop> {
+        match written {
+            Ok(()) => {
                 self.landed.insert(opened.id);
                 self.has_undurable = true;
                 Ok(())
             }
-            (Err(error), None) if overtaken_in(&error).is_some() => Err(Stop::Overtaken),
-            (Err(error), None) => {
+            Err(error) if overtaken_in(&error).is_some() => Err(Stop::Overtaken),
+            Err(error) => {
                 let message = format!("node {} cannot be written: {error}", opened.node);
                 Err(ServiceError::new(ErrorKind::Node, message).into())
             }

@@ -1,5 +1,7 @@
 //! Nodes that were made here and there become one, if they are the same: directories always are, files if they hold the same.
 
+use std::collections::HashSet;
+
 use byteback_api::{FileId, NodeKind};
 
 use super::super::{Identity, Place, PlanError, Step, is_directory};
@@ -19,8 +21,13 @@ impl Merge<'_, '_> {
         loop {
             self.compare_ahead(&names)?;
             let mut later = Vec::new();
-            let mut has_adopted = false;
+            let mut adopted = HashSet::new();
             for (place, there) in names {
+                if adopted.contains(&place.parent) {
+                    // Together with all others that are in directories of this round.
+                    later.push((place, there));
+                    continue;
+                }
                 if self.view.node(there)?.is_some()
                     || self.unfit(&place, there)?.is_some()
                     || !self.is_present(place.parent)?
@@ -49,10 +56,10 @@ impl Merge<'_, '_> {
                     });
                     self.view.alias(found, there);
                     self.same.insert(there);
-                    has_adopted = true;
+                    adopted.insert(there);
                 }
             }
-            if !has_adopted {
+            if adopted.is_empty() {
                 return Ok(());
             }
             names = later;
