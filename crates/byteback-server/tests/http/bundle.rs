@@ -47,7 +47,7 @@ fn commit_all(world: &World, files: &[(FileId, Vec<u8>)]) {
     );
     for (id, len, _) in &deltas {
         writer
-            .node(&node(*id, NodeKind::File, *len, Some(content.clone())))
+            .node(&node(*id, NodeKind::File, *len, Some(content)))
             .unwrap();
     }
     for (id, ..) in &deltas {
