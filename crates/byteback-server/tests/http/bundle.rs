@@ -46,9 +46,7 @@ fn commit_all(world: &World, files: &[(FileId, Vec<u8>)]) {
             .map(|(id, bytes)| (*id, bytes.len(), delta(0, bytes.len(), 0, bytes))),
     );
     for (id, len, _) in &deltas {
-        writer
-            .node(&node(*id, NodeKind::File, *len, Some(content)))
-            .unwrap();
+        writer.node(&node(*id, NodeKind::File, *len, Some(content))).unwrap();
     }
     for (id, ..) in &deltas {
         let record = EntryRecord {
