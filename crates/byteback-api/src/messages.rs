@@ -499,10 +499,10 @@ pub struct Digests {
 /// Most files of one `POST .../bundle`.
 pub const BUNDLED_MAX: usize = 1000;
 
-/// Contents of at most so many bytes come in a bundle.
+/// The longest content that comes in a bundle, in bytes.
 pub const BUNDLED_LEN_MAX: u64 = 64 * 1024;
 
-/// Contents behind so many bytes of a bundle are not told any more.
+/// The most bytes of contents that come in one bundle.
 pub const BUNDLE_LEN_MAX: u64 = 4 << 20;
 
 /// Body of `POST .../bundle`.

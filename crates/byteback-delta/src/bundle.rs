@@ -123,7 +123,7 @@ impl ShortContent {
     /// Makes a target hold this, whatever it held. It grows first and is cut off last; after a failure the same can be done again.
     ///
     /// # Errors
-    /// What the target says.
+    /// The target fails.
     pub fn write_into(&self, target: &mut impl Target) -> io::Result<()> {
         let found = target.len_bytes()?;
         if found < self.len_bytes {
@@ -131,7 +131,7 @@ impl ShortContent {
         }
         let mut at = 0;
         for (offset, bytes) in self.data() {
-            // What the target did not have is a hole already.
+            // Beyond its old end the target has holes already.
             if let Some(hole) = ByteRange::new(at, offset.min(found)) {
                 target.punch_hole(hole)?;
             }

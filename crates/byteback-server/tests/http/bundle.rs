@@ -108,7 +108,7 @@ fn short_contents_come_in_a_bundle_in_the_order_asked() {
             (_, None) => unreachable!(),
         }
     }
-    // What has no room any more is not told; what is short enough still is.
+    // Contents without room are not told; a short one behind them still is.
     let mut ids: Vec<FileId> = (100..170).map(FileId).collect();
     ids.push(FileId(10));
     let contents = bundle_of(&world, &ids);

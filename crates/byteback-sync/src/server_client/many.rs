@@ -3,11 +3,14 @@
 use super::ServerClient;
 use super::calls::{Broken, json_body, of_hex, to_json};
 use crate::error::ServerError;
-use byteback_api::messages::{Digests, WantedContents, WantedDigests};
+use byteback_api::messages::{BUNDLED_LEN_MAX, BUNDLED_MAX, Digests, WantedContents, WantedDigests};
 use byteback_api::routes::Route;
 use byteback_api::{FileId, FolderName, MEDIA_BUNDLE, Seq};
+use byteback_delta::ReadError;
 use byteback_delta::bundle::{self, BundleError, ShortContent};
-use std::io;
+
+// All that may be asked for fits into a bundle.
+const _: () = assert!(BUNDLED_MAX <= bundle::CONTENTS_MAX && BUNDLED_LEN_MAX <= bundle::CONTENT_LEN_MAX);
 
 impl ServerClient {
     /// The digests of short contents at a moment, of at most `DIGESTS_MAX` files; `None` of what the server cannot tell.
@@ -54,8 +57,10 @@ impl ServerClient {
         ask.timeout = self.options.commit_timeout;
         self.stream_of(&ask, MEDIA_BUNDLE, |mut stream| {
             let contents = bundle::read(&mut stream, files.len()).map_err(|error| match error {
-                BundleError::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => Broken::cut_short(),
-                BundleError::Io(error) => Broken::Connection(error),
+                BundleError::Io(error) | BundleError::Contents(ReadError::Read { source: error, .. }) => {
+                    Broken::Connection(error)
+                }
+                BundleError::Contents(ReadError::CutOff { .. }) => Broken::cut_short(),
                 error => Broken::Content(error.to_string()),
             })?;
             match contents.len() == files.len() {

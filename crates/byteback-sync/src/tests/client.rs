@@ -3,7 +3,8 @@
 use super::rig::{Answer, Rig, impatient, join_request, patient, scripted_server_with};
 use crate::{ServerErrorKind, join};
 use byteback_api::messages::{BatchApplied, BatchStatus, FolderList, JoinResponse};
-use byteback_api::{Code, FolderName, NodeKind, Problem};
+use byteback_api::{Code, FileId, FolderName, MEDIA_BUNDLE, NodeKind, Problem};
+use byteback_delta::bundle::{self, ShortContent};
 use byteback_oplog::NodeId;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -287,4 +288,32 @@ fn a_server_from_before_packed_pieces_is_sent_plain_ones() {
     let packed = byteback_api::batch::packed(&piece).unwrap();
     assert!(packed.len() < piece.len());
     assert_eq!(server.join().unwrap(), [packed, piece.clone(), piece]);
+}
+
+#[test]
+fn bundle_that_breaks_off_is_asked_for_again() {
+    let mut content = ShortContent::zeros(3000);
+    content.push(100, &byteback_host::random::noise(1, 2000));
+    let contents = vec![Some(content), None];
+    let mut whole = Vec::new();
+    bundle::write(&contents, &mut whole).unwrap();
+    let folder = folder();
+    for cut in [0, 5, 18, 30, 70, 100, whole.len() / 2, whole.len() - 1] {
+        let asked = Arc::new(AtomicU64::new(0));
+        let (count, bytes) = (Arc::clone(&asked), whole.clone());
+        let server = scripted_server_with(patient(), move |_, _| {
+            let sent = match count.fetch_add(1, Ordering::SeqCst) {
+                0 => bytes[..cut].to_vec(),
+                _ => bytes.clone(),
+            };
+            (200, MEDIA_BUNDLE, sent)
+        });
+        let told = server.short_contents(&folder, 1, &[FileId(1), FileId(2)]);
+        assert_eq!(told.unwrap(), contents, "cut at {cut}");
+        assert_eq!(asked.load(Ordering::SeqCst), 2, "cut at {cut}");
+    }
+    // What is whole and answers another question would be no other the next time.
+    let server = scripted_server_with(patient(), move |_, _| (200, MEDIA_BUNDLE, whole.clone()));
+    let error = server.short_contents(&folder, 1, &[FileId(1); 3]).unwrap_err();
+    assert_eq!(error.kind, ServerErrorKind::Protocol, "{error}");
 }
