@@ -37,6 +37,9 @@
 #[path = "../../../byteback-checksums/tests/btrfs/disk.rs"]
 #[allow(dead_code, reason = "shared with other test targets, which use other parts of it")]
 mod disk;
+#[path = "../../../byteback-daemon/tests/daemon/handles/syscalls.rs"]
+#[allow(dead_code, reason = "shared with other test targets, which use other parts of it")]
+mod handles;
 #[path = "../rig/random.rs"]
 #[allow(dead_code, reason = "shared with other test targets, which use other parts of it")]
 mod random;

@@ -9,6 +9,7 @@ use std::process::Command;
 use byteback_host::random::noise;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::handles::{handle_of, open};
 use crate::joining::{Machine, invite};
 use crate::syncing::wait_until_holds;
 use crate::tree::{differences, look};
@@ -533,6 +534,34 @@ fn a_volume_is_kept_in_sync_with_a_directory_whatever_is_killed() {
         differences(&trees[0], &trees[1], true).is_empty().then_some(())
     });
     other.run(&["umount", &dir]).fine();
+    world.on_tree("umount", &[]).fine();
+    check(&world, IMAGE);
+}
+
+#[test]
+fn handles_of_a_volume_open_what_the_kernel_forgot() {
+    let world = with_volume();
+    let tree = world.tree();
+    mount(&world).ends_with(0);
+    fs::create_dir_all(tree.join("a/b")).unwrap();
+    fs::write(tree.join("a/b/f"), b"content").unwrap();
+    let (file, directory) = (handle_of(&tree.join("a/b/f")), handle_of(&tree.join("a/b")));
+    let look = || {
+        let content = std::io::read_to_string(open(&tree, &file).unwrap()).unwrap();
+        assert_eq!(content, "content");
+        assert!(open(&tree, &directory).unwrap().metadata().unwrap().is_dir());
+    };
+    look();
+    // A new mount knows nothing of what was looked up.
+    world.on_tree("umount", &[]).fine();
+    mount(&world).ends_with(0);
+    look();
+    // The next file that gets the number is another one.
+    fs::remove_file(tree.join("a/b/f")).unwrap();
+    for number in 0..50 {
+        fs::write(tree.join(format!("new{number}")), b"other").unwrap();
+    }
+    assert_eq!(open(&tree, &file).unwrap_err().raw_os_error(), Some(libc::ESTALE));
     world.on_tree("umount", &[]).fine();
     check(&world, IMAGE);
 }
