@@ -36,6 +36,11 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Everything else", &["volume", "completions", "help"]),
 ];
 
+const SNAPSHOTS_STAY: &str = "Snapshots stay as they were made; 'byteback snapshots DIR' lists them.";
+const SNAPSHOTS_LIST: &str = "'byteback snapshots DIR' lists what the server has of a folder.";
+const REPOSITORY: &str = "'byteback serve' starts a server; its folders begin with 'byteback invite NAME'.";
+const FORMATS_FOLLOW: &str = "Formats are brought up to date by the programs that open them; nothing is to be done.";
+
 /// Verbs of restic, Borg, rsync's and Syncthing's users, and what does that here.
 const FOREIGN_VERBS: &[(&str, &str)] = &[
     (
@@ -101,6 +106,54 @@ const FOREIGN_VERBS: &[(&str, &str)] = &[
         "The server has no index to rebuild; 'byteback verify DIR' reads all that is stored.",
     ),
     ("export-tar", "'byteback cut create NAME DIR' freezes a folder for tar."),
+    (
+        "import-tar",
+        "Unpack the archive into a folder; 'byteback backup DIR' saves it.",
+    ),
+    (
+        "cat",
+        "'byteback restore SNAPSHOT:PATH DIR --target NEW_DIR' brings one file back.",
+    ),
+    ("rewrite", SNAPSHOTS_STAY),
+    ("recreate", SNAPSHOTS_STAY),
+    ("rename", SNAPSHOTS_STAY),
+    (
+        "tag",
+        "Snapshots have numbers and times, no tags; 'byteback snapshots DIR' lists them.",
+    ),
+    ("repo-create", REPOSITORY),
+    ("rcreate", REPOSITORY),
+    ("repo-list", SNAPSHOTS_LIST),
+    ("rlist", SNAPSHOTS_LIST),
+    ("repo-info", SNAPSHOTS_LIST),
+    ("rinfo", SNAPSHOTS_LIST),
+    (
+        "transfer",
+        "'byteback push' and 'byteback pull' copy to and from a server, without a mount.",
+    ),
+    ("migrate", FORMATS_FOLLOW),
+    ("upgrade", FORMATS_FOLLOW),
+    (
+        "cache",
+        "Nothing is cached that could need cleaning; 'byteback status' shows what the log takes.",
+    ),
+    (
+        "config",
+        "Each command has its flags, which --help lists; 'byteback status' shows what holds for a folder.",
+    ),
+    (
+        "with-lock",
+        "Nothing needs to be locked: 'byteback cut create NAME DIR' freezes a folder for other programs.",
+    ),
+    (
+        "generate",
+        "'byteback completions SHELL' prints completions for a shell, or man pages.",
+    ),
+    ("version", "'byteback --version' prints it."),
+    (
+        "self-update",
+        "It is updated as it was installed; 'byteback --version' prints which one this is.",
+    ),
     ("watch", "'byteback sync DIR' keeps a folder in sync from now on."),
     (
         "start",

@@ -18,6 +18,7 @@ use byteback_sync::{CertificateChanged, ServerErrorKind, join};
 use crate::credentials::{self, Credentials};
 use crate::error::{CommandError, Result};
 use crate::exit_code::Exit;
+use crate::served::names_this_machine;
 use crate::settings::Settings;
 
 /// Longest text that may be a code.
@@ -191,7 +192,15 @@ pub(crate) fn join_server(voucher: &Voucher, server: &str, settings: &Settings, 
                 if is_new && !matches!(error.kind, ServerErrorKind::Unreachable | ServerErrorKind::Busy) {
                     let _ = fs::remove_file(&draft_path);
                 }
-                return Err(explained(error, server));
+                let is_away = error.kind == ServerErrorKind::Unreachable && names_this_machine(server);
+                let explained = explained(error, server);
+                return Err(match voucher {
+                    Voucher::Code(_) if is_away => explained.next(
+                        "Check that the server runs (byteback serve). The code names this machine itself: if the server is \
+                         another machine, make a code there with byteback invite --address HOST.",
+                    ),
+                    _ => explained,
+                });
             }
         }
     }

@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use byteback_sync::{NotRestoredKind, PullOptions, PullReport, pull};
+use byteback_api::problem::Code;
+use byteback_sync::{NotRestoredKind, PullOptions, PullReport, SyncError, pull};
 use clap::Args;
 use serde::Serialize;
 
@@ -89,14 +90,16 @@ pub(crate) fn run(arguments: &PullArguments, settings: &Settings) -> Result<()> 
     let progress = Progress::new(settings, "pull", Some(interrupt)).telling_changes(options.dry_run);
     let pulled = pull(&server, &url.repository.folder, &url.path, &dir, &options, &progress);
     progress.finish();
-    let report = pulled.map_err(CommandError::from).map_err(|error| match error {
-        CommandError::Failed(failure) if failure.exit == Exit::Interrupted => CommandError::with_exit(
-            Exit::Interrupted,
-            "stopped before the end, as asked; what has its name is whole",
-        )
-        .next("The same command goes on where it stopped."),
-        other => other,
-    })?;
+    let report = pulled
+        .map_err(|error| not_there(error, &url))
+        .map_err(|error| match error {
+            CommandError::Failed(failure) if failure.exit == Exit::Interrupted => CommandError::with_exit(
+                Exit::Interrupted,
+                "stopped before the end, as asked; what has its name is whole",
+            )
+            .next("The same command goes on where it stopped."),
+            other => other,
+        })?;
     let output = settings.output;
     let printed = if output.json {
         let summary = Summary {
@@ -113,6 +116,20 @@ pub(crate) fn run(arguments: &PullArguments, settings: &Settings) -> Result<()> 
     } else {
         Err(CommandError::Reported(Exit::Failed))
     }
+}
+
+/// An error of what was pulled; that the server has no such path is said in the user's words.
+fn not_there(error: SyncError, url: &Location) -> CommandError {
+    let code = match &error {
+        SyncError::Server(error) => error.problem.as_ref().map(|problem| problem.code),
+        _ => None,
+    };
+    if code != Some(Code::NodeNotFound) {
+        return error.into();
+    }
+    let path = String::from_utf8_lossy(&url.path);
+    CommandError::new(format!("the server has no \"{path}\" in {}", url.repository))
+        .next("In a URL, the path of a file or directory begins behind the folder's name.")
 }
 
 fn print(report: &PullReport, url: &Location, dir: &Path, output: Output) -> Result<()> {

@@ -105,8 +105,8 @@ pub(crate) fn run(arguments: &PushArguments, settings: &Settings) -> Result<()> 
         )
         .next("The same command goes on where it stopped, within a day."),
         SyncError::OutcomeUnknown { .. } => {
-            CommandError::new("the server stopped answering while it applied the push; it may or may not have done so")
-                .next("Run the same command again: it asks the server, and loses nothing.")
+            CommandError::new("the server stopped answering before it confirmed the push")
+                .next("Run the same command again: it finds out whether the push was applied, and loses nothing.")
         }
         error => error.into(),
     })?;

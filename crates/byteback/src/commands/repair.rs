@@ -188,10 +188,7 @@ fn chosen<'a>(damaged: &'a [DamagedFile], point: &Path, files: &[PathBuf]) -> Re
 /// What the file is here.
 fn here(file: &DamagedFile, point: &Path) -> Option<VersionLine> {
     let found = fs::symlink_metadata(point.join(path_of(file.path.as_ref()?))).ok()?;
-    let mtime_ns = found
-        .mtime()
-        .saturating_mul(1_000_000_000)
-        .saturating_add(found.mtime_nsec());
+    let mtime_ns = i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec());
     Some(VersionLine {
         seq: None,
         size: found.size(),

@@ -157,8 +157,11 @@ fn print(
     if !is_all {
         output.say("There are more: --all")?;
     }
+    // Programs that write a file in place empty it first: that is hardly the version that is missed.
+    let missed = |version: &&PathVersion| version.until.is_some() && version.node.attributes.size > 0;
+    let example = found.iter().find(missed).or(found.last());
     output.say(format!(
         "To bring one back: byteback restore --at @{} {file}",
-        found.last().map_or(0, |last| last.since.seq)
+        example.map_or(0, |version| version.since.seq)
     ))
 }

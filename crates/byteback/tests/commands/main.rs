@@ -13,6 +13,7 @@
 //! | `exports` | other programs fed by lists and maps: rsync, restic, tar, rdiff, Borg 2 |
 //! | `plain` | `push` and `pull`, without a mount; a push that is killed |
 //! | `failing` | full disks, dead servers, wrong tokens, damage, unreadable files: what is said, the exit code, the next run |
+//! | `health` | exit codes of `status`, for scripts |
 //! | `strangers` | thousands of connections without a token beside a backup |
 //! | `inode_flags` | immutable and append-only files and directories, restored and in the way |
 //! | `doubt` | a folder that is perhaps another one, removals that are asked about, and what brings back what sync sent |
@@ -54,6 +55,7 @@ mod doubt;
 mod explaining;
 mod exports;
 mod failing;
+mod health;
 mod inode_flags;
 mod joining;
 mod json;

@@ -124,7 +124,10 @@ fn patterns_keep_paths_out_and_limits_and_mistakes_are_told() {
         .run(&["push", "/nowhere/at/all", to])
         .ends_with(1)
         .says("cannot open");
-    world.run(&["pull", &world.place("/nothing"), at]).ends_with(1);
+    world
+        .run(&["pull", &world.place("/nothing"), at])
+        .ends_with(1)
+        .says("the server has no \"");
     world
         .run(&["pull", &format!("{}/unknown", world.url()), at])
         .ends_with(10);

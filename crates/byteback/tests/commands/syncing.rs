@@ -307,7 +307,7 @@ fn limits_are_noted_changed_while_it_runs_and_shown() {
     world
         .on_tree("status", &[])
         .ends_with(0)
-        .says("limited to 8KiB/s, 00:00-24:00=64MiB/s (64.0 MiB/s now)");
+        .says("limited to 8 KiB/s; 64 MiB/s from 00:00 to 24:00 (64.0 MiB/s now)");
     // So slow that nobody would wait for it; it is in the middle of that when the limit is lifted.
     world.sync(&["--limit-rate", "8KiB"]).fine().says("Limit set: 8 KiB/s");
     fs::write(tree.join("large"), noise(3, 20_000_000)).unwrap();

@@ -6,7 +6,7 @@
 use byteback_control::{SIGN_OF_LIFE_S, SyncStatus};
 use serde::Serialize;
 
-use super::{Known, State};
+use super::{Known, State, text};
 use crate::mount_table;
 
 /// Longer than between two signs of life, by what a busy machine may need.
@@ -54,7 +54,12 @@ pub(super) fn of(known: &Known, now_ns: i64) -> (Health, Vec<String>) {
         found.push((Health::Attention, format!("sync is held back: {}", held.doubt)));
     }
     match &known.state {
-        State::New | State::InVolume(_) => {}
+        State::New => {}
+        // Whether it was in sync is written in the volume.
+        State::InVolume(_) if known.binding.is_some() => {
+            found.push((Health::Behind, "its volume is not mounted".to_owned()));
+        }
+        State::InVolume(_) => {}
         State::Ending(_) => found.push((Health::Behind, "its last process is ending".to_owned())),
         State::Busy => found.push((Health::Behind, "another command is using the folder".to_owned())),
         State::Unreadable(why) => found.push((Health::Attention, format!("its log cannot be read: {why}"))),
@@ -67,8 +72,13 @@ pub(super) fn of(known: &Known, now_ns: i64) -> (Health, Vec<String>) {
             if !status.damaged.is_empty() {
                 found.push((Health::Attention, "files are damaged: byteback repair".to_owned()));
             }
-            if let Some(sync) = &status.sync {
-                of_sync(sync, now_ns, &mut found);
+            match &status.sync {
+                Some(sync) => of_sync(sync, now_ns, &mut found),
+                // A daemon that was killed leaves a plain directory, in which programs go on.
+                None if !has_died && text::is_or_was_synced(logged) => {
+                    found.push((Health::Behind, "it is not kept in sync now: byteback sync".to_owned()))
+                }
+                None => {}
             }
         }
     }
@@ -105,7 +115,8 @@ fn of_sync(sync: &SyncStatus, now_ns: i64, found: &mut Vec<(Health, String)>) {
     if sync.unsaved_files > 0 {
         found.push((Health::Attention, "files could not be read".to_owned()));
     }
-    if sync.held_nodes > 0 || sync.left_out.iter().any(|left_out| left_out.blocked.is_some()) {
+    // A name that collides here stays away until somebody renames the other one.
+    if sync.held_nodes > 0 || sync.left_out_names > 0 {
         found.push((Health::Attention, "changes of others cannot be made here".to_owned()));
     }
     if !sync.conflicts.is_empty() {

@@ -117,7 +117,12 @@ fn print_sync(sync: &SyncStatus, folder: &StateFolder, settings: &Settings) -> R
             None => format!(" ({})", throttling::now_told(sync.bytes_per_second_max)),
             Some(_) => String::new(),
         };
-        output.line(format!("    limited to {}{now}", sync.limits.join(", ")))?;
+        // The process that serves the folder may write limits as another version does.
+        let limits = match throttling::limits(&sync.limits) {
+            Ok(limits) => throttling::in_words(&limits),
+            Err(_) => sync.limits.join(", "),
+        };
+        output.line(format!("    limited to {limits}{now}"))?;
     }
     // That a server does not answer is no news while it is not asked.
     let error = sync.error.as_ref();
@@ -270,7 +275,7 @@ fn print_backup(known: &Known, settings: &Settings) -> Result<()> {
 }
 
 /// Whether the folder is kept in sync, or was when it was last mounted so.
-fn is_or_was_synced(logged: &Logged) -> bool {
+pub(super) fn is_or_was_synced(logged: &Logged) -> bool {
     let mut consumers = logged.status.consumers.iter();
     logged.status.sync.is_some() || consumers.any(|consumer| consumer.name == SYNC_CONSUMER)
 }

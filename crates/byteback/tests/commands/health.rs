@@ -1,0 +1,67 @@
+//! The exit code of `status`, for scripts: whether a folder needs its owner, or is behind.
+
+use std::fs;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::volume_mounts::{mount, with_volume};
+use crate::world::{World, eventually, is_mounted};
+
+#[test]
+fn synced_folder_that_nobody_serves_is_behind() {
+    let mut world = World::served();
+    let tree = world.tree();
+    world.sync(&["--delay", "0"]).fine();
+    fs::write(tree.join("a"), "sent").unwrap();
+    world.wait_until_sent();
+    eventually("nothing is behind", || {
+        (world.on_tree("status", &["--check"]).code == Some(0)).then_some(())
+    });
+    let is_behind = || {
+        let checked = world.on_tree("status", &["--check"]).ends_with(5);
+        assert!(checked.stdout.contains("not kept in sync now"), "{}", checked.stdout);
+        world.on_tree("status", &[]).ends_with(0);
+    };
+
+    // The plain directory that a killed daemon leaves looks like any other.
+    kill_process(Pid::from_raw(world.daemon_pid()).unwrap(), Signal::KILL).unwrap();
+    eventually("the mount is gone", || (!is_mounted(&tree)).then_some(()));
+    is_behind();
+
+    world.sync(&["--delay", "0"]).ends_with(0);
+    world.wait_until_sent();
+    world.on_tree("umount", &[]).fine();
+    is_behind();
+    world.stop_server();
+}
+
+#[test]
+fn folder_that_is_backed_up_and_unmounted_is_not_behind() {
+    let mut world = World::mounted();
+    fs::write(world.tree().join("a"), "saved").unwrap();
+    world.backup();
+    world.on_tree("umount", &[]).fine();
+    let checked = world.on_tree("status", &["--check"]).fine();
+    assert_eq!(checked.stdout, "");
+    world.stop_server();
+}
+
+#[test]
+fn volume_of_a_server_that_is_not_mounted_is_behind() {
+    let mut world = with_volume();
+    world.serve();
+    world.init().fine();
+    mount(&world).fine();
+    world.on_tree("status", &["--check"]).fine();
+    world.on_tree("umount", &[]).fine();
+    let checked = world.on_tree("status", &["--check"]).ends_with(5);
+    assert!(
+        checked.stdout.contains("its volume is not mounted"),
+        "{}",
+        checked.stdout
+    );
+    mount(&world).fine();
+    world.on_tree("status", &["--check"]).fine();
+    world.on_tree("umount", &[]).fine();
+    world.stop_server();
+}
