@@ -2,11 +2,13 @@
 //! looked at: on another machine, at the server, in the middle of everything.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc;
 
 use byteback_host::random::noise;
+use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::machines::LONG;
 use crate::random::Random;
@@ -217,15 +219,21 @@ pub(crate) fn shell(dir: &Path, script: &str, number: u64, stock: &Path) -> Resu
         command.env(format!("GIT_{who}_NAME"), "Somebody");
         command.env(format!("GIT_{who}_EMAIL"), "somebody@example.org");
     }
+    // A group of its own: all processes of the script can be told from others, and ended.
     let child = command
+        .process_group(0)
         .spawn()
         .map_err(|error| format!("in {}: {error}", dir.display()))?;
-    let pid = child.id();
+    let group = Pid::from_child(&child);
     let (answer, answered) = mpsc::channel();
     std::thread::spawn(move || answer.send(child.wait_with_output()));
     let Ok(output) = answered.recv_timeout(LONG) else {
-        let _ = Command::new("kill").args(["-9", &pid.to_string()]).status();
-        panic!("a script in {} has not ended after {LONG:?}:\n{script}", dir.display());
+        let members = members(group);
+        let _ = kill_process_group(group, Signal::KILL);
+        panic!(
+            "a script in {} has not ended after {LONG:?}:\n{script}\nIts processes:\n{members}",
+            dir.display()
+        );
     };
     let Output { status, stdout, stderr } = output.unwrap();
     let said = String::from_utf8_lossy(&stdout).into_owned();
@@ -236,6 +244,25 @@ pub(crate) fn shell(dir: &Path, script: &str, number: u64, stock: &Path) -> Resu
             String::from_utf8_lossy(&stderr)
         )),
     }
+}
+
+/// The processes of a group, with where in the kernel each of them waits, for whoever reads why a script did not end.
+fn members(group: Pid) -> String {
+    let mut text = String::new();
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        // Of a process that ends meanwhile nothing is told.
+        let tell = |what: &str| fs::read_to_string(entry.path().join(what)).unwrap_or_default();
+        // The name is in brackets and may hold any byte; state, parent and group follow.
+        let stat = tell("stat");
+        let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        if fields.clone().nth(2) != Some(&group.as_raw_nonzero().to_string()) {
+            continue;
+        }
+        let state = fields.clone().next().unwrap_or_default();
+        let (pid, command) = (entry.file_name(), tell("cmdline").replace('\0', " "));
+        text.push_str(&format!("{} {state} {command}\n{}", pid.display(), tell("stack")));
+    }
+    text
 }
 
 /// What must hold of a machine's part of a folder in every state that it ever had, looked at in a copy that nobody else uses.
