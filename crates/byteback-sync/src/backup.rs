@@ -27,6 +27,7 @@ mod content;
 mod cut_batch;
 mod examine;
 mod followed;
+mod foreseen;
 mod heal;
 pub(crate) mod note;
 mod part_stream;
@@ -40,7 +41,7 @@ mod trim;
 use crate::error::{Result, ServerErrorKind, SyncError};
 use crate::live::identities::Origin;
 use crate::live::standing::OwnBatch;
-use crate::monitor::{Event, Monitor, Phase, check_cancelled};
+use crate::monitor::{Event, Meter, Monitor, Phase, check_cancelled};
 use crate::server_client::ServerClient;
 use crate::snapshot_spec::snapshots;
 use byteback_api::messages::{FolderInfo, SnapshotLabel};
@@ -212,7 +213,7 @@ struct Job<'a> {
     server: &'a ServerClient,
     folder: &'a FolderName,
     options: &'a BackupOptions,
-    monitor: &'a dyn Monitor,
+    monitor: &'a Meter<'a>,
     /// What the server is worth asking; not any more when it has no such call, or is busy.
     answers: Cell<Answers>,
     /// Whether it refused what was found by one: then nothing is looked for any more.
@@ -250,6 +251,7 @@ pub fn backup(
     options: &BackupOptions,
     monitor: &dyn Monitor,
 ) -> Result<BackupReport> {
+    let monitor = &Meter::new(monitor);
     let mut job = Job {
         tree,
         server,
@@ -559,10 +561,6 @@ impl Job<'_> {
         report.durations.cut_ns = clock.monotonic_ns().saturating_sub(cut_began_ns);
         report.tree_nodes = cut.tree_nodes;
         report.everything_because.clone_from(&basis.everything);
-        self.monitor.event(Event::Totals {
-            files: cut.nodes,
-            bytes: cut.content_bytes,
-        });
         for unreadable in &cut.unreadable {
             report.unsaved.push(unsaved(unreadable));
             self.tell_failure(report.unsaved.last());
@@ -586,6 +584,8 @@ impl Job<'_> {
             report.seq = basis.base_seq;
             return counted;
         }
+        self.monitor
+            .foresee(cut.nodes, foreseen::foreseen_bytes(self.tree, &cut)?);
         self.save(&cut, basis, report)
     }
 

@@ -4,7 +4,11 @@
 //! they want to know afterwards stands in the report. Numbers are increments, so that several threads can report
 //! without agreeing. A monitor is called from several threads, must not block for long, and its answers may be late.
 
+mod meter;
+
 use byteback_api::ByteString;
+
+pub(crate) use meter::Meter;
 
 /// What an operation is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +54,7 @@ pub enum Event<'a> {
     Totals {
         /// Files and other nodes.
         files: u64,
-        /// Bytes of content.
+        /// Bytes of content; 0 also where only files are known.
         bytes: u64,
     },
     /// So many more bytes of content were read, from the folder or from the server.

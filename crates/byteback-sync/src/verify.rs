@@ -10,7 +10,7 @@
 mod compare;
 
 use crate::error::{Result, ServerError, ServerErrorKind, SyncError};
-use crate::monitor::{Event, Monitor, Phase, check_cancelled};
+use crate::monitor::{Event, Meter, Monitor, Phase, check_cancelled};
 use crate::server_client::{ServerClient, WireBytes};
 use crate::snapshot_spec::{SnapshotSpec, resolve_snapshot};
 use crate::tree_reader::TreeReader;
@@ -170,9 +170,8 @@ pub fn verify(
     // Only for who waits: without it there is less to tell.
     let root = TreeReader::new(server, folder, report.seq).node_at(&[]).ok();
     let totals = root.and_then(|root| server.totals(folder, root.id, report.seq).ok());
-    let totals = totals.unwrap_or_default();
     // The server reads each stored byte once, and how many these are is known at the end; files are what can be counted.
-    let (files, bytes) = (totals.files, 0);
+    let (files, bytes) = (totals.as_ref().map_or(0, |totals| totals.files), 0);
     monitor.event(Event::Totals { files, bytes });
     monitor.event(Event::Phase(Phase::Verifying));
     verify_stored(server, folder, monitor, &mut report)?;
@@ -185,9 +184,11 @@ pub fn verify(
     if let Some(dir) = options.deep {
         report.is_deep = true;
         monitor.event(Event::Phase(Phase::Comparing));
-        let (files, bytes) = (totals.names, totals.bytes);
-        monitor.event(Event::Totals { files, bytes });
-        compare::compare(server, folder, dir, monitor, &mut report)?;
+        let meter = Meter::new(monitor);
+        if let Some(totals) = &totals {
+            meter.foresee(totals.names, Some(totals.bytes));
+        }
+        compare::compare(server, folder, dir, &meter, &mut report)?;
     }
     report.wire = server.wire_bytes().since(wire_before);
     report.total_ns = clock.monotonic_ns().saturating_sub(began_ns);

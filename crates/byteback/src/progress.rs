@@ -209,8 +209,12 @@ impl Progress {
         let Ok(mut state) = self.state.lock() else { return };
         state.phase = Some(phase);
         state.measure = measure(phase);
-        if phase == Phase::Comparing {
-            // The second thing that one command does.
+        if phase == Phase::Transferring && state.bytes == 0 && state.files > 0 {
+            // Too many files to ask for their sizes.
+            state.measure = Measure::Files;
+        }
+        if matches!(phase, Phase::Comparing | Phase::Cutting) {
+            // The second thing that one command does, or another try.
             (state.files, state.bytes) = (0, 0);
             self.files_done.store(0, Ordering::Relaxed);
             self.bytes_read.store(0, Ordering::Relaxed);

@@ -17,7 +17,7 @@ use super::{BackupOptions, BackupReport, Basis, Job};
 use crate::error::Result;
 use crate::live::identities::Origin;
 use crate::live::standing::OwnBatch;
-use crate::monitor::Monitor;
+use crate::monitor::{Meter, Monitor};
 use crate::server_client::ServerClient;
 
 /// What is to be sent, and on top of what.
@@ -61,12 +61,13 @@ pub(crate) struct CutSent {
 
 /// Sends it. Whoever calls finishes the cut.
 pub(crate) fn send_cut(batch: &CutBatch<'_>) -> Result<CutSent> {
+    let monitor = Meter::new(batch.monitor);
     let job = Job {
         tree: batch.tree,
         server: batch.server,
         folder: batch.folder,
         options: batch.options,
-        monitor: batch.monitor,
+        monitor: &monitor,
         answers: Cell::new(Answers::ALL),
         proof_refused: Cell::new(batch.is_in_full),
         store: None,

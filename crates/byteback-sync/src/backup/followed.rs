@@ -18,7 +18,7 @@
 mod moved;
 
 use super::Job;
-use crate::monitor::Event;
+use crate::monitor::{Event, Monitor};
 use crate::server_client::TreePlace;
 use crate::tree_reader::join_path;
 use crate::{ServerError, ServerErrorKind};

@@ -11,7 +11,7 @@
 //! Nothing here keeps a backup from being made: whatever fails is a warning.
 
 use super::{BackupReport, Job, file_id};
-use crate::monitor::{Event, check_cancelled};
+use crate::monitor::{Event, Monitor, check_cancelled};
 use crate::{Result, ServerErrorKind};
 use byteback_api::messages::DamagedFrame;
 use byteback_control::{CutId, CutRequest, Outcome, Piece, ServiceError, TreeService};

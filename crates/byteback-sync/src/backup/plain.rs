@@ -12,7 +12,7 @@ use super::{BackupOptions, Job};
 use crate::decisions::DeltaMethod;
 use crate::error::Result;
 use crate::local_node::LocalContent;
-use crate::monitor::Monitor;
+use crate::monitor::{Meter, Monitor};
 use crate::server_client::ServerClient;
 use byteback_api::{Attributes, DeviceId, FileId, FolderName, Seq};
 use byteback_control::{CutId, ServiceError, TreeService};
@@ -113,12 +113,13 @@ impl<'a> ContentSender<'a> {
         let method = plan(&known, &mut OfContent(content)).map_or(DeltaMethod::Full, |plan| plan.method);
         let mut sums = BlockSums::none(self.monitor);
         if is_examined_by(method) {
+            let monitor = Meter::new(self.monitor);
             let job = Job {
                 tree: content,
                 server: self.server,
                 folder: self.folder,
                 options: &self.options,
-                monitor: self.monitor,
+                monitor: &monitor,
                 answers: Cell::new(self.answers),
                 proof_refused: Cell::new(self.proof_refused),
                 store: None,

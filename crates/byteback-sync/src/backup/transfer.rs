@@ -7,6 +7,7 @@
 use super::content::{FileChange, FileOutcome, send_file};
 use super::examine::{Examination, Examined, Place, is_examined_by, send_examined};
 use super::followed::{Followed, ShortFile};
+use super::foreseen::foreseen_bytes_of;
 use super::note::LeftOutName;
 use super::part_stream::{Destination, PartStream};
 use super::plan::cost::Conditions;
@@ -18,7 +19,7 @@ use super::{Basis, Job, PART_LEN_BYTES_RANGE};
 use crate::decisions::{Cause, Decision, DecisionWriter, DeltaMethod, Fallback, sent_shares};
 use crate::error::{Result, ServerErrorKind, SyncError};
 use crate::live::identities::Origin;
-use crate::monitor::{Event, Phase, check_cancelled};
+use crate::monitor::{Event, Monitor, Phase, check_cancelled};
 use byteback_api::batch::{
     ContentBase, ContentChange as BatchContent, DirectoryTimeRecord, EntryRecord, Manifest, NodeRecord, Totals,
 };
@@ -36,7 +37,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 type Sending = (FileOutcome, Option<Fallback>);
 
 /// How many nodes' attributes are asked for at once.
-const ATTRIBUTES_PER_CALL: usize = 512;
+pub(super) const ATTRIBUTES_PER_CALL: usize = 512;
 
 /// What became of a cut.
 pub(super) struct Sent {
@@ -147,7 +148,12 @@ pub(super) fn count(tree: &dyn TreeService, cut: &CutInfo, report: &mut BackupRe
     })
 }
 
-fn for_each_page(tree: &dyn TreeService, cut: &CutInfo, mut each: impl FnMut(ChangesPage) -> Result<()>) -> Result<()> {
+/// Reads the changes of a cut from the first to the last.
+pub(super) fn for_each_page(
+    tree: &dyn TreeService,
+    cut: &CutInfo,
+    mut each: impl FnMut(ChangesPage) -> Result<()>,
+) -> Result<()> {
     let mut cursor = ChangesCursor::default();
     loop {
         let mut page = tree.changes(cut.cut, &cursor)?;
@@ -306,6 +312,7 @@ impl Transfer<'_, '_, '_> {
             report.found_bytes += sums.known_bytes;
             report.parts = self.stream.staged_parts();
             let compressed = self.stream.compressed();
+            job.monitor.end();
             job.monitor.event(Event::Phase(Phase::Committing));
             let clock = job.server.clock();
             let began_ns = clock.monotonic_ns();
@@ -373,6 +380,8 @@ impl Transfer<'_, '_, '_> {
 
     fn node(&mut self, change: &NodeChange, attributes: Attributes) -> Result<()> {
         let id = self.job.file_id(self.cut.tree, change.node);
+        let foreseen_bytes = foreseen_bytes_of(&change.content, attributes.size);
+        self.job.monitor.begin_node(foreseen_bytes);
         let tells_time_only = self.job.tells_time_only.is_some_and(|tells| tells(change.node));
         if tells_time_only && self.server_has(change) {
             count_node(change, self.report);
@@ -443,7 +452,7 @@ impl Transfer<'_, '_, '_> {
         }
         count_node(change, self.report);
         self.missing.remove(&change.node);
-        self.job.monitor.event(Event::FileDone { path: None });
+        self.job.monitor.end_node(None);
         Ok(())
     }
 
@@ -502,7 +511,7 @@ impl Transfer<'_, '_, '_> {
         }
         count_node(change, self.report);
         self.missing.remove(&change.node);
-        self.job.monitor.event(Event::FileDone { path: None });
+        self.job.monitor.end_node(None);
         Ok(())
     }
 
@@ -533,7 +542,7 @@ impl Transfer<'_, '_, '_> {
         }
         count_node(change, self.report);
         self.missing.remove(&change.node);
-        self.job.monitor.event(Event::FileDone { path: None });
+        self.job.monitor.end_node(None);
         Ok(())
     }
 
@@ -717,6 +726,7 @@ impl Transfer<'_, '_, '_> {
             reason: error.message.clone(),
         };
         self.job.tell_failure(Some(&file));
+        self.job.monitor.end_node(None);
         self.report.unsaved.push(file);
         Ok(())
     }

@@ -1,11 +1,16 @@
 //! Whole numbers for people who wait: how much there is to do is told once, and what is done reaches it.
 
+use super::engine::{Mounted, Place, live_options};
 use super::rig::{Rig, Told};
-use crate::{Event, Phase, RestoreOptions, SnapshotSpec, VerifyOptions, verify};
+use crate::{Event, Monitor, Phase, RestoreOptions, Silent, SnapshotSpec, VerifyOptions, verify};
 use byteback_api::NodeKind;
+use byteback_daemon::{Service, StateFolder, TrackedTree};
 use byteback_host::random::{SplitMix64, noise};
 use byteback_oplog::NodeId;
-use std::sync::Mutex;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
 /// What was told of one phase.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,6 +18,14 @@ struct Course {
     totals: Vec<(u64, u64)>,
     done_files: u64,
     done_bytes: u64,
+    /// Something was done when no total of the phase was told.
+    is_ahead: bool,
+}
+
+impl Course {
+    fn done(&self) -> (u64, u64) {
+        (self.done_files, self.done_bytes)
+    }
 }
 
 /// Adds up events, by phase; totals that come before a phase are that phase's.
@@ -37,6 +50,16 @@ impl Courses {
             Event::FileDone { .. } => self.course.done_files += 1,
             _ => {}
         }
+        let course = &mut self.course;
+        course.is_ahead |= course.totals.is_empty() && course.done() != (0, 0);
+    }
+
+    /// All phases, in their order.
+    fn all(mut self) -> Vec<(Phase, Course)> {
+        if let Some(current) = self.current {
+            self.ended.push((current, self.course));
+        }
+        self.ended
     }
 
     fn of(mut self, phase: Phase) -> Course {
@@ -46,6 +69,81 @@ impl Courses {
         let found = self.ended.into_iter().find(|(of, _)| *of == phase);
         found.map(|(_, course)| course).unwrap()
     }
+}
+
+/// What an operation tells, phase by phase.
+fn heard(operation: impl FnOnce(&dyn Monitor)) -> Vec<(Phase, Course)> {
+    let courses = Mutex::new(Courses::default());
+    operation(&Told::new(|event, _| courses.lock().unwrap().hear(event)));
+    courses.into_inner().unwrap().all()
+}
+
+/// The one phase of this kind.
+fn one(courses: &[(Phase, Course)], phase: Phase) -> &Course {
+    let mut found = courses.iter().filter(|(of, _)| *of == phase);
+    let (_, course) = found.next().unwrap();
+    assert!(found.next().is_none(), "{courses:?}");
+    course
+}
+
+/// The total of a backup, which told it once, before anything was sent, and reached it.
+fn reached_by_backup(courses: &[(Phase, Course)]) -> (u64, u64) {
+    let sent = one(courses, Phase::Transferring);
+    let [total] = one(courses, Phase::Cutting).totals[..] else {
+        panic!("{courses:?}")
+    };
+    for (phase, course) in courses {
+        assert!(*phase == Phase::Cutting || course.totals.is_empty(), "{courses:?}");
+        assert!(*phase == Phase::Transferring || course.done() == (0, 0), "{courses:?}");
+    }
+    let at = |wanted: Phase| courses.iter().position(|(phase, _)| *phase == wanted);
+    assert!(at(Phase::Cutting) < at(Phase::Transferring), "{courses:?}");
+    assert_eq!(sent.done(), total);
+    total
+}
+
+/// The total of a comparison, which told it once, before anything was compared, and reached it.
+fn reached_by_comparison(rig: &Rig, folder: &Path) -> (u64, u64) {
+    let courses = heard(|monitor| {
+        let options = VerifyOptions {
+            deep: Some(folder),
+            here: None,
+        };
+        let report = verify(&rig.client, &rig.folder, SnapshotSpec::default(), &options, monitor).unwrap();
+        assert!(report.is_clean(), "{:?}", report.differences);
+    });
+    let compared = one(&courses, Phase::Comparing);
+    let [total] = compared.totals[..] else {
+        panic!("{courses:?}")
+    };
+    assert!(!compared.is_ahead, "{courses:?}");
+    assert_eq!(compared.done(), total);
+    total
+}
+
+/// A tree without holes and hard links: 34 nodes, 32 of which are no directories, with 465,000 bytes.
+fn dense() -> Rig {
+    let rig = Rig::new(62);
+    {
+        let mut state = rig.tree.lock();
+        let dir = state.create(NodeId::ROOT, b"deep", NodeKind::Directory);
+        for number in 1..=30u64 {
+            let file = state.create(dir, format!("file{number}").as_bytes(), NodeKind::File);
+            state.write(file, 0, &noise(number, 1000 * number as usize));
+        }
+        state.create(dir, b"empty", NodeKind::File);
+        state.create(NodeId::ROOT, b"symlink", NodeKind::Symlink);
+    }
+    rig
+}
+
+/// What is saved, as a folder.
+fn restored(rig: &Rig) -> PathBuf {
+    let folder = rig.temp.path().join("folder");
+    let options = RestoreOptions::default();
+    rig.restore(SnapshotSpec::default(), &folder, &options, &Silent)
+        .unwrap();
+    folder
 }
 
 /// A tree with a hard link, a sparse file, an empty one and random ones, saved.
@@ -138,4 +236,82 @@ fn a_verification_reaches_the_total_that_it_told() {
         };
         assert!(compared.done_bytes <= bytes, "{compared:?}");
     }
+}
+
+#[test]
+fn a_backup_reaches_the_total_that_it_told() {
+    let rig = dense();
+    let courses = heard(|monitor| {
+        rig.backup_told(monitor).unwrap();
+    });
+    assert_eq!(reached_by_backup(&courses), (34, 465_000));
+}
+
+/// Of a real log: what it knows as ranges.
+#[test]
+fn a_backup_of_changes_reaches_the_total_that_it_told() {
+    let rig = Rig::new(63);
+    let place = Place::of(&rig, "here");
+    let path = place.tree().join("image");
+    fs::write(&path, noise(1, 300_000)).unwrap();
+    fs::write(place.tree().join("other"), noise(2, 50_000)).unwrap();
+    let mounted = Mounted::new(&place, live_options(&mut SplitMix64::new(1)));
+    let backup = |monitor: &dyn Monitor| {
+        crate::backup(&*mounted.tree, &rig.client, &rig.folder, &rig.options, monitor).unwrap();
+    };
+    backup(&Silent);
+    let image = File::options().write(true).open(&path).unwrap();
+    image.write_all_at(&noise(3, 10_000), 50_000).unwrap();
+    image.write_all_at(&noise(4, 5000), 200_000).unwrap();
+    drop(image);
+    let courses = heard(backup);
+    let (files, bytes) = reached_by_backup(&courses);
+    assert!(files >= 1 && (15_000..100_000).contains(&bytes), "{files}, {bytes}");
+    mounted.end();
+}
+
+#[test]
+fn holes_count_in_what_a_backup_has_done() {
+    let rig = Rig::new(64);
+    {
+        let mut state = rig.tree.lock();
+        let sparse = state.create(NodeId::ROOT, b"sparse", NodeKind::File);
+        state.truncate(sparse, 5_000_000);
+        state.write(sparse, 3_000_000, &noise(7, 100_000));
+    }
+    let courses = heard(|monitor| {
+        rig.backup_told(monitor).unwrap();
+    });
+    assert_eq!(reached_by_backup(&courses), (2, 5_000_000));
+}
+
+/// Of a real log, which knows of new files only that they are new.
+#[test]
+fn new_files_count_in_the_total_of_a_backup() {
+    let rig = Rig::new(65);
+    let dir = rig.temp.path().join("tree");
+    fs::create_dir(&dir).unwrap();
+    fs::write(dir.join("file"), noise(1, 300_000)).unwrap();
+    let state = StateFolder::of(&dir, &rig.temp.path().join("state")).unwrap();
+    let service = Service::unmounted(Arc::new(TrackedTree::open(state, &mut |_| {}).unwrap()));
+    let courses = heard(|monitor| {
+        crate::backup(&service, &rig.client, &rig.folder, &rig.options, monitor).unwrap();
+    });
+    assert_eq!(reached_by_backup(&courses), (2, 300_000));
+}
+
+#[test]
+fn a_deep_verification_reaches_the_total_that_it_told() {
+    let rig = dense();
+    rig.backup().unwrap();
+    let folder = restored(&rig);
+    assert_eq!(reached_by_comparison(&rig, &folder), (32, 465_000));
+}
+
+#[test]
+fn holes_and_links_count_in_what_a_deep_verification_has_done() {
+    let rig = saved();
+    let folder = restored(&rig);
+    let (_, bytes) = reached_by_comparison(&rig, &folder);
+    assert!(bytes >= 5_070_000, "holes count");
 }

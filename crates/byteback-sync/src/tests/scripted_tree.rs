@@ -628,7 +628,9 @@ impl TreeService for ScriptedTree {
                     }
                     _ => ContentChange::Unchanged,
                 };
-                content_bytes += there.attributes.size;
+                if let ContentChange::Ranges(ranges) = &content {
+                    content_bytes += ranges.iter().map(|(_, len)| len).sum::<u64>();
+                }
                 Some(NodeChange {
                     node,
                     kind: oplog_kind(there.attributes.kind),

@@ -3,7 +3,7 @@
 use super::{Difference, DifferenceKind, VerifyReport};
 use crate::error::{Result, ServerError, SyncError};
 use crate::local_node::kind_of;
-use crate::monitor::{Event, Monitor, check_cancelled};
+use crate::monitor::{Event, Meter, Monitor, check_cancelled};
 use crate::server_client::ServerClient;
 use crate::tree_reader::{TreeReader, join_path};
 use byteback_api::messages::NodeInfo;
@@ -29,7 +29,7 @@ pub(super) fn compare(
     server: &ServerClient,
     folder: &FolderName,
     dir: &Path,
-    monitor: &dyn Monitor,
+    monitor: &Meter<'_>,
     report: &mut VerifyReport,
 ) -> Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -51,6 +51,7 @@ pub(super) fn compare(
     while let Some((path, id)) = dirs.pop() {
         comparison.directory(&mut tree, path, id, &mut dirs)?;
     }
+    monitor.end();
     Ok(())
 }
 
@@ -58,7 +59,7 @@ struct Comparison<'a> {
     server: &'a ServerClient,
     folder: &'a FolderName,
     root: OwnedFd,
-    monitor: &'a dyn Monitor,
+    monitor: &'a Meter<'a>,
     report: &'a mut VerifyReport,
     /// Which local inode the first name of each file of the snapshot is.
     first_names: HashMap<FileId, Identity>,
@@ -116,12 +117,19 @@ impl Comparison<'_> {
             let name = OsString::from_vec(entry.name.as_bytes().to_vec());
             let path = join_path(&path, entry.name.as_bytes());
             self.report.compared += 1;
+            let is_directory = entry.node.attributes.kind == NodeKind::Directory;
+            if !is_directory {
+                let is_first_name = !self.first_names.contains_key(&entry.node.id);
+                let size = entry.node.attributes.size;
+                self.monitor.begin_node(if is_first_name { size } else { 0 });
+            }
             if !names.remove(&name) {
                 self.tell(&path, DifferenceKind::Missing);
-                return Ok(());
+            } else if self.entry(&dir, &name, &path, &entry.node)? {
+                dirs.push((path.clone(), entry.node.id));
             }
-            if self.entry(&dir, &name, &path, &entry.node)? {
-                dirs.push((path, entry.node.id));
+            if !is_directory {
+                self.monitor.end_node(Some(&ByteString::from(path)));
             }
             Ok(())
         })?;
@@ -162,9 +170,6 @@ impl Comparison<'_> {
         if node.attributes.kind == NodeKind::File {
             self.content(&fd, path, node, &stat)?;
         }
-        self.monitor.event(Event::FileDone {
-            path: Some(&ByteString::from(path)),
-        });
         Ok(false)
     }
 

@@ -7,7 +7,7 @@ use super::super::content::{Failure, len_u64};
 use super::super::trim::{BlockSums, Gathering};
 use super::found::EXTENTS_MAX;
 use super::{Examined, Place, Stop, disorder};
-use crate::monitor::{Event, check_cancelled};
+use crate::monitor::{Event, Monitor, check_cancelled};
 use byteback_api::Digest;
 use byteback_control::{ErrorKind, Piece, ServiceError};
 use byteback_delta::ContentDigest;

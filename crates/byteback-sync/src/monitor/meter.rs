@@ -1,0 +1,127 @@
+//! How far an operation is in the whole that it told beforehand.
+//!
+//! Each node counts with what was foreseen of it, whatever becomes of it: holes, what the other side has already and what fails are
+//! done when the node is, and what is read twice counts once. So what is done never passes the whole, and reaches it in the end.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use byteback_api::ByteString;
+
+use super::{Event, Monitor};
+
+/// Tells a monitor how far it is; see the module. Before a whole is told it hands on all that it hears.
+pub(crate) struct Meter<'a> {
+    monitor: &'a dyn Monitor,
+    left: Mutex<Left>,
+}
+
+/// What is still to be done.
+#[derive(Default)]
+struct Left {
+    /// Files and other nodes; `None`: nobody knows.
+    nodes: Option<u64>,
+    /// Bytes of all nodes; `None`: nobody knows.
+    bytes: Option<u64>,
+    /// Bytes of the node that is worked on.
+    node_bytes: u64,
+}
+
+impl Left {
+    /// How many of so many bytes count.
+    fn take(&mut self, bytes: u64) -> u64 {
+        let Some(left) = &mut self.bytes else { return bytes };
+        let counted = bytes.min(self.node_bytes).min(*left);
+        *left -= counted;
+        self.node_bytes -= counted;
+        counted
+    }
+
+    /// Whether one more node counts.
+    fn take_node(&mut self) -> bool {
+        match &mut self.nodes {
+            None => true,
+            Some(0) => false,
+            Some(left) => {
+                *left -= 1;
+                true
+            }
+        }
+    }
+}
+
+impl<'a> Meter<'a> {
+    pub(crate) fn new(monitor: &'a dyn Monitor) -> Self {
+        Self {
+            monitor,
+            left: Mutex::default(),
+        }
+    }
+
+    fn left(&self) -> MutexGuard<'_, Left> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the whole. Where the bytes are not known, nodes alone say how far it is.
+    pub(crate) fn foresee(&self, nodes: u64, bytes: Option<u64>) {
+        *self.left() = Left {
+            nodes: Some(nodes),
+            bytes,
+            node_bytes: 0,
+        };
+        self.monitor.event(Event::Totals {
+            files: nodes,
+            bytes: bytes.unwrap_or_default(),
+        });
+    }
+
+    /// Work on a node begins, of which so many bytes were foreseen.
+    pub(crate) fn begin_node(&self, bytes: u64) {
+        self.left().node_bytes = bytes;
+    }
+
+    /// The node is done, one way or another.
+    pub(crate) fn end_node(&self, path: Option<&ByteString>) {
+        let (rest, counts) = {
+            let mut left = self.left();
+            let rest = left.bytes.map_or(0, |_| left.node_bytes);
+            (left.take(rest), left.take_node())
+        };
+        self.skip(rest);
+        if counts {
+            self.monitor.event(Event::FileDone { path });
+        }
+    }
+
+    /// All is done, also what was foreseen and did not come.
+    pub(crate) fn end(&self) {
+        let left = std::mem::take(&mut *self.left());
+        self.skip(left.bytes.unwrap_or_default());
+        for _ in 0..left.nodes.unwrap_or_default() {
+            self.monitor.event(Event::FileDone { path: None });
+        }
+    }
+
+    fn skip(&self, bytes: u64) {
+        if bytes > 0 {
+            self.monitor.event(Event::BytesSkipped(bytes));
+        }
+    }
+}
+
+impl Monitor for Meter<'_> {
+    fn event(&self, event: Event<'_>) {
+        let counted = match event {
+            Event::BytesRead(bytes) => Event::BytesRead(self.left().take(bytes)),
+            Event::BytesSkipped(bytes) => Event::BytesSkipped(self.left().take(bytes)),
+            event => event,
+        };
+        self.monitor.event(counted);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.monitor.is_cancelled()
+    }
+}
+
+#[cfg(test)]
+mod tests;
