@@ -251,6 +251,7 @@ impl ServerError {
                 ureq::Error::Other(other) => other.to_string(),
                 error if speaks_no_tls(error) => "what answers there does not speak TLS".to_owned(),
                 ureq::Error::Io(io) => in_words(io),
+                ureq::Error::Timeout(_) => "it does not answer".to_owned(),
                 error => error.to_string(),
             },
             next: next.to_owned(),

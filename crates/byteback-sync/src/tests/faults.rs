@@ -1,13 +1,14 @@
 //! Connections cut anywhere, servers that restart, are full or forget, clients that die, files that cannot be read:
 //! nothing acknowledged is lost, nothing is saved twice, and the next backup completes.
 
+use super::following::hearing;
 use super::rig::{Rig, Told, impatient, scripted_server, seed};
 use super::scripted_tree::{Picture, ScriptedTree};
 use crate::backup::note_of;
 use crate::{Event, ServerErrorKind, Silent, SnapshotSpec, SyncError};
 use byteback_api::NodeKind;
 use byteback_api::messages::{BatchStatus, FolderInfo, PartStaged};
-use byteback_api::{Attributes, ByteString};
+use byteback_api::{Attributes, ByteString, Code, Problem};
 use byteback_control::{
     ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, ErrorKind, FinishReport, Outcome, Piece, ServiceError,
     TreeService, TreeStatus,
@@ -16,8 +17,8 @@ use byteback_host::durable::RealDir;
 use byteback_host::random::{SplitMix64, noise};
 use byteback_oplog::NodeId;
 use byteback_store::StoreLimits;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// Snapshots that were acknowledged, and what they must show forever.
 type Acknowledged = Vec<(u64, Picture)>;
@@ -511,16 +512,24 @@ fn whatever_dies_and_whatever_cannot_be_read_in_the_end_all_is_saved() {
 
 /// Remembers from one backup to the next which batch was begun.
 fn remembering(seed: u64) -> Rig {
-    let mut rig = Rig::with(seed, impatient());
+    with_memory(Rig::with(seed, impatient()))
+}
+
+fn with_memory(mut rig: Rig) -> Rig {
     let dir = RealDir::create(rig.temp.path().join("unfinished")).unwrap();
     rig.options.unfinished = Some(Arc::new(dir));
     rig
 }
 
-/// Twenty files of 400 kB, of which a half gets to the server.
-fn interrupted(rig: &Rig) -> Vec<NodeId> {
+/// Twenty files of 400 kB.
+fn noisy_files(rig: &Rig) -> Vec<NodeId> {
     let files = (0..20).map(|index| noisy_file(rig, format!("f{index}").as_bytes(), 20_000 + index));
-    let files: Vec<NodeId> = files.collect();
+    files.collect()
+}
+
+/// Of twenty files, a half gets to the server.
+fn interrupted(rig: &Rig) -> Vec<NodeId> {
+    let files = noisy_files(rig);
     rig.cutter.cut_after(220_000, true);
     rig.backup().unwrap_err();
     rig.cutter.heal();
@@ -574,5 +583,84 @@ fn a_record_that_cannot_be_understood_only_costs_the_resumption() {
     std::fs::write(&record, bytes).unwrap();
     let report = rig.backup().unwrap();
     assert_eq!(report.parts_reused, 0);
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+/// Parts that the server keeps for the commit of a batch.
+fn staged(rig: &Rig, counter: u64) -> Vec<u32> {
+    let status = rig.client.batch_status(&rig.folder, counter).unwrap();
+    assert_eq!(status.applied, None);
+    status.staged_parts
+}
+
+#[test]
+fn what_a_killed_backup_staged_is_given_back() {
+    let rig = Rig::with(51, impatient());
+    noisy_files(&rig);
+    let dying = DyingTree {
+        tree: &rig.tree,
+        calls: AtomicU64::new(0),
+        // Three quarters of the files were read.
+        dies_at: 24,
+        dies_at_finish: false,
+    };
+    let error = crate::backup(&dying, &rig.client, &rig.folder, &rig.options, &Silent).unwrap_err();
+    assert!(
+        matches!(&error, SyncError::Tree(error) if error.kind == ErrorKind::Gone),
+        "{error:?}"
+    );
+    rig.tree.forget_cuts();
+    let (_, counter) = rig.tree.status().unwrap().consumers.remove(0).pending.unwrap();
+    let before = staged(&rig, counter);
+    assert!(before.len() > 5, "{before:?}");
+    // Nothing is remembered of what is in it, so that it cannot be gone on with.
+    let report = rig.backup().unwrap();
+    assert_ne!(report.counter, counter);
+    assert_eq!(staged(&rig, counter), Vec::<u32>::new());
+    rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+}
+
+#[test]
+fn what_cannot_be_gone_on_with_is_given_back() {
+    let (is_away, refuses) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
+    // The batches that parts were sent of.
+    let counters: Arc<Mutex<Vec<u64>>> = Arc::default();
+    let (away, refusing, sent) = (Arc::clone(&is_away), Arc::clone(&refuses), Arc::clone(&counters));
+    let hear = move |head: &str, _: &[u8]| {
+        let mut words = head.split(' ');
+        let (method, path) = (words.next()?, words.next()?);
+        // /v1/folders/home/batches/COUNTER
+        let mut steps = path.split(['/', '?']).skip(4);
+        steps.next().filter(|step| *step == "batches")?;
+        let counter: u64 = steps.next()?.parse().ok()?;
+        match method {
+            "PUT" => {
+                let mut sent = sent.lock().unwrap();
+                sent.push(counter);
+                let is_refused = away.load(Ordering::SeqCst) && sent.len() > 10;
+                is_refused.then(|| Problem::new(Code::Unavailable, "it is stopping"))
+            }
+            "POST" if refusing.swap(false, Ordering::SeqCst) => {
+                Some(Problem::new(Code::ContentMismatch, "it would be something else"))
+            }
+            _ => None,
+        }
+    };
+    let rig = with_memory(Rig::through(52, impatient(), |to, _| hearing(to, hear)));
+    noisy_files(&rig);
+    let error = rig.backup().unwrap_err();
+    assert_eq!(error.server_kind(), Some(ServerErrorKind::Busy), "{error:?}");
+    let counter = counters.lock().unwrap()[0];
+    let before = staged(&rig, counter);
+    assert!(before.len() > 5, "{before:?}");
+    // The next run goes on with it, and it is refused as a whole.
+    is_away.store(false, Ordering::SeqCst);
+    refuses.store(true, Ordering::SeqCst);
+    let told = Told::new(|_, _| {});
+    let report = rig.backup_told(&told).unwrap();
+    assert!(told.warned("sending such files in full"), "{:?}", told.warnings);
+    assert!(!refuses.load(Ordering::SeqCst));
+    assert_ne!(report.counter, counter);
+    assert_eq!(staged(&rig, counter), Vec::<u32>::new());
     rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
 }

@@ -490,6 +490,41 @@ fn who_is_overtaken_by_somebody_else_sends_everything_in_full() {
     rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
 }
 
+#[test]
+fn who_has_backed_up_into_the_folder_since_is_named() {
+    let rig = Rig::new(33);
+    rig.with_file(b"mine");
+    let (client, device) = rig.another_device();
+    let take = |number: u64, host: &str, path: &str| {
+        let other = ScriptedTree::new(number);
+        // Otherwise all scripted trees are one.
+        other.lock().lose_log(&mut SplitMix64::new(number));
+        other.lock().create(NodeId::ROOT, b"theirs", NodeKind::File);
+        let options = BackupOptions {
+            host: host.into(),
+            path: path.into(),
+            ..BackupOptions::new("other", device)
+        };
+        crate::backup(&other, &client, &rig.folder, &options, &Silent).unwrap()
+    };
+    let assert_told = |why: &str| {
+        let told = Told::new(|_, _| {});
+        let report = rig.backup_told(&told).unwrap();
+        assert_eq!(report.everything_because.as_deref(), Some(why));
+        let warning = format!("{why}; sending everything");
+        assert!(told.warned(&warning), "{:?}", told.warnings);
+        rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
+    };
+    // The newest one of several counts.
+    take(71, "srv0", "/data/old");
+    take(72, "srv1", "/data/mail");
+    assert_told("machine srv1 has backed up /data/mail into this folder since");
+    // Of whom no snapshot tells, nothing is known; the own one from before does not count.
+    let report = take(73, "srv2", "/data/www");
+    rig.forget_snapshot(report.snapshot_id.unwrap());
+    assert_told("another machine or directory has saved into this folder since");
+}
+
 /// A proxy that hears every request, head and body, and answers those for which `hear` has an answer.
 pub(super) fn hearing(
     to: Arc<Mutex<SocketAddr>>,

@@ -901,6 +901,29 @@ fn no_more_bytes_than_the_limit_allows_in_both_directions() {
     assert_same(&push.source, &target);
 }
 
+/// ext4 keeps times up to the year 2446; 64 bits of nanoseconds end in 2262.
+#[test]
+fn far_times_that_differ_are_a_change_to_a_push() {
+    let (year_2300, year_2400): (i128, i128) = (10_413_792_000_123_456_789, 13_569_465_600_987_654_321);
+    let push = Push::new(63);
+    let path = push.file("far");
+    let write = |text: &str, mtime_ns: i128| {
+        fs::write(&path, text).unwrap();
+        let file = File::open(&path).unwrap();
+        tree::set_times(&file, SetTime::Keep, SetTime::To(mtime_ns)).unwrap();
+    };
+    write("one", year_2300);
+    push.push().unwrap();
+    assert!(!push.push().unwrap().has_changes());
+    // Of the same length: only the time says that it is another content.
+    write("two", year_2400);
+    assert_eq!(push.push().unwrap().files_changed, 1);
+    let there = push.fetched(b"").join("far");
+    assert_eq!(fs::read(&there).unwrap(), b"two");
+    let found = tree::stat_fd(File::open(&there).unwrap()).unwrap();
+    assert_eq!(found.mtime_ns, year_2400);
+}
+
 /// More than servers sum.
 const HUGE: u64 = (1 << 40) + (1 << 20);
 

@@ -6,11 +6,13 @@ mod blocked;
 mod comparing;
 mod in_use;
 mod pairs;
+mod removing;
 
 use super::engine::{Mounted, PATIENCE, Place, Sending, assert_server_has, is_settled, live_options, rig, stop};
 use super::rig::{Rig, seed};
 use byteback_control::{SYNC_CONSUMER, SyncStatus};
 use byteback_host::random::SplitMix64;
+use byteback_host::tree::{self, SetTime};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -379,6 +381,41 @@ fn names_from_before_the_last_time_move_it() {
     one.end();
     two.end();
     assert_server_has(&rig, &rig.folder, &two.place.tree(), "at the end");
+}
+
+/// ext4 keeps times up to the year 2446; 64 bits of nanoseconds end in 2262.
+#[test]
+fn times_that_64_bits_do_not_hold_come_to_the_other() {
+    let (year_2300, year_2400): (i128, i128) = (10_413_792_000_123_456_789, 13_569_465_600_987_654_321);
+    let set = |path: &Path, mtime_ns: i128| {
+        tree::set_times(File::open(path).unwrap(), SetTime::Keep, SetTime::To(mtime_ns)).unwrap();
+    };
+    let times_at = |machine: &Machine| {
+        ["dir", "dir/file"].map(|name| tree::stat_fd(File::open(machine.path(name)).unwrap()).unwrap().mtime_ns)
+    };
+    let rig = rig(107);
+    let mut one = Machine::started(&rig, "one");
+    fs::create_dir(one.path("dir")).unwrap();
+    fs::write(one.path("dir/file"), b"of the future").unwrap();
+    set(&one.path("dir/file"), year_2400);
+    set(&one.path("dir"), year_2300);
+    assert_eq!(times_at(&one), [year_2300, year_2400], "through the mount");
+    settle(&rig, &[&one], "one");
+    let mut two = Machine::started(&rig, "two");
+    settle(&rig, &[&one, &two], "two has joined");
+    assert_eq!(times_at(&two), [year_2300, year_2400], "two has joined");
+    // Only the times change, from ones that 64 bits do not hold to others.
+    set(&one.path("dir/file"), year_2300);
+    set(&two.path("dir"), year_2400);
+    settle(&rig, &[&one, &two], "both have set a time");
+    for machine in [&one, &two] {
+        assert_eq!(times_at(machine), [year_2400, year_2300], "both have set a time");
+        let names = fs::read_dir(machine.path("dir")).unwrap().count();
+        assert_eq!(names, 1, "a conflict");
+    }
+    one.end();
+    two.end();
+    assert_server_has(&rig, &rig.folder, &one.place.tree(), "at the end");
 }
 
 #[test]

@@ -512,6 +512,58 @@ fn without_privilege_owners_are_told_and_all_else_comes_back() {
 }
 
 #[test]
+fn without_privilege_closed_directories_take_what_changed() {
+    const USER: u32 = 1234;
+    let rig = Rig::new(52);
+    let closed = {
+        let mut state = rig.tree.lock();
+        let outer = state.create(NodeId::ROOT, b"outer", NodeKind::Directory);
+        let inner = state.create(outer, b"inner", NodeKind::Directory);
+        for dir in [outer, inner] {
+            for name in ["changes", "goes", "stays"] {
+                let file = state.create(dir, name.as_bytes(), NodeKind::File);
+                state.write(file, 0, b"from the first run");
+                state.set_owner(file, USER, USER);
+            }
+            state.set_mode(dir, 0o555);
+            state.set_owner(dir, USER, USER);
+        }
+        state.set_owner(NodeId::ROOT, USER, USER);
+        [outer, inner]
+    };
+    rig.backup().unwrap();
+    let target = target(&rig);
+    fs::set_permissions(rig.temp.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    std::os::unix::fs::chown(&target, Some(USER), Some(USER)).unwrap();
+    let options = RestoreOptions { delete: true, ..OVER };
+    let run = || unprivileged(|| latest(&rig, &target, &options).unwrap());
+    let Some(report) = run() else { return };
+    assert!(report.is_complete(), "{:?}", report.not_restored);
+    assert_restored(&rig.tree.picture(), &target);
+    {
+        let mut state = rig.tree.lock();
+        for dir in closed {
+            let changes = state.now.names[&(dir, b"changes".to_vec())];
+            state.write(changes, 0, b"from the second run, and longer");
+            let comes = state.create(dir, b"comes", NodeKind::File);
+            state.write(comes, 0, b"new");
+            state.set_owner(comes, USER, USER);
+            state.unlink(dir, b"goes");
+        }
+    }
+    rig.backup().unwrap();
+    let report = run().unwrap();
+    assert!(report.is_complete(), "{:?}", report.not_restored);
+    assert_eq!(
+        (report.files, report.files_kept, report.removed),
+        (4, 2, 2),
+        "{report:?}"
+    );
+    // With the modes of the directories.
+    assert_restored(&rig.tree.picture(), &target);
+}
+
+#[test]
 fn one_file_one_directory_and_one_link_can_be_restored_by_their_paths() {
     let rig = saved_rig(50);
     let target = rig.temp.path().join("t");

@@ -342,6 +342,12 @@ impl Rig {
         self.restart_server(StoreLimits::default());
     }
 
+    /// Takes a snapshot's name away at the server; the batch that it named stays.
+    pub(super) fn forget_snapshot(&self, id: u64) {
+        let serving = self.serving.lock().unwrap();
+        serving.as_ref().unwrap().0.delete_snapshot("home", id).unwrap();
+    }
+
     /// What the server has counted: bytes received and sent.
     pub(super) fn server_bytes(&self) -> (u64, u64) {
         let serving = self.serving.lock().unwrap();

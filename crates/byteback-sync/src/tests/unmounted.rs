@@ -1,10 +1,16 @@
 //! A real directory that nobody has mounted, with its real log: what changed is found by size, times and inode.
 
 use super::rig::{Rig, Told, seed};
-use crate::{BackupReport, Event, Monitor, RestoreOptions, Silent, SnapshotSpec, VerifyOptions};
+use crate::{BackupReport, DifferenceKind, Event, Monitor, RestoreOptions, Silent, SnapshotSpec, VerifyOptions};
+use byteback_api::{Attributes, ByteString};
+use byteback_control::{
+    ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, FinishReport, Outcome, Piece, ServiceError, TreeService,
+    TreeStatus,
+};
 use byteback_daemon::{Service, StateFolder, TrackedTree};
-use byteback_host::random::SplitMix64;
+use byteback_host::random::{SplitMix64, noise};
 use byteback_host::tree::{self, SetTime};
+use byteback_oplog::NodeId;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStringExt;
@@ -30,10 +36,17 @@ impl Folder {
         Self { rig, dir }
     }
 
-    fn backup(&self, monitor: &dyn Monitor) -> BackupReport {
+    fn service(&self) -> Service {
         let state = StateFolder::of(&self.dir, &self.rig.temp.path().join("state")).unwrap();
-        let service = Service::unmounted(Arc::new(TrackedTree::open(state, &mut |_| {}).unwrap()));
-        crate::backup(&service, &self.rig.client, &self.rig.folder, &self.rig.options, monitor).unwrap()
+        Service::unmounted(Arc::new(TrackedTree::open(state, &mut |_| {}).unwrap()))
+    }
+
+    fn backup(&self, monitor: &dyn Monitor) -> BackupReport {
+        self.backup_of(&self.service(), monitor)
+    }
+
+    fn backup_of(&self, tree: &dyn TreeService, monitor: &dyn Monitor) -> BackupReport {
+        crate::backup(tree, &self.rig.client, &self.rig.folder, &self.rig.options, monitor).unwrap()
     }
 
     /// The newest snapshot is the directory as it is now, when compared where it is and when restored.
@@ -245,4 +258,140 @@ fn a_file_that_changes_while_it_is_read_is_told_and_comes_next_time() {
         assert!(folder.backup(&Silent).is_complete());
         folder.assert_saved();
     }
+}
+
+/// ext4 keeps times up to the year 2446; 64 bits of nanoseconds end in 2262.
+#[test]
+fn far_times_that_differ_are_told_apart() {
+    let (year_2300, year_2400): (i128, i128) = (10_413_792_000_123_456_789, 13_569_465_600_987_654_321);
+    let folder = Folder::new(63);
+    let path = folder.dir.join("far");
+    let set = |mtime_ns: i128| {
+        let file = File::open(&path).unwrap();
+        tree::set_times(&file, SetTime::Keep, SetTime::To(mtime_ns)).unwrap();
+        let found = tree::stat_fd(&file).unwrap().mtime_ns;
+        assert_eq!(found, mtime_ns, "this file system does not keep such times");
+    };
+    fs::write(&path, "of the future").unwrap();
+    set(year_2300);
+    folder.backup(&Silent);
+    folder.assert_saved();
+    set(year_2400);
+    let options = VerifyOptions {
+        here: None,
+        deep: Some(&folder.dir),
+    };
+    let (client, name) = (&folder.rig.client, &folder.rig.folder);
+    let verified = crate::verify(client, name, SnapshotSpec::default(), &options, &Silent).unwrap();
+    let told: Vec<_> = verified
+        .differences
+        .iter()
+        .map(|difference| (difference.path.to_string(), &difference.kind))
+        .collect();
+    assert_eq!(
+        told,
+        [("far".to_owned(), &DifferenceKind::Attribute { which: "mtime" })]
+    );
+    std::thread::sleep(TICK);
+    folder.backup(&Silent);
+    folder.assert_saved();
+}
+
+/// Counts in how many pieces contents are read.
+struct Counted {
+    service: Service,
+    pieces: AtomicU64,
+}
+
+impl TreeService for Counted {
+    fn status(&self) -> Result<TreeStatus, ServiceError> {
+        self.service.status()
+    }
+
+    fn resolve_pending(&self, consumer: &str, saved: Option<Vec<u8>>) -> Result<(), ServiceError> {
+        self.service.resolve_pending(consumer, saved)
+    }
+
+    fn drop_consumer(&self, consumer: &str) -> Result<bool, ServiceError> {
+        self.service.drop_consumer(consumer)
+    }
+
+    fn cut(&self, request: &CutRequest) -> Result<CutInfo, ServiceError> {
+        self.service.cut(request)
+    }
+
+    fn changes(&self, cut: CutId, cursor: &ChangesCursor) -> Result<ChangesPage, ServiceError> {
+        self.service.changes(cut, cursor)
+    }
+
+    fn attributes(&self, cut: CutId, nodes: &[NodeId]) -> Result<Vec<Result<Attributes, ServiceError>>, ServiceError> {
+        self.service.attributes(cut, nodes)
+    }
+
+    fn read(
+        &self,
+        cut: CutId,
+        node: NodeId,
+        ranges: &[(u64, u64)],
+        sink: &mut dyn FnMut(Piece<'_>) -> Result<(), ServiceError>,
+    ) -> Result<(), ServiceError> {
+        self.service.read(cut, node, ranges, &mut |piece| {
+            self.pieces.fetch_add(1, Ordering::SeqCst);
+            sink(piece)
+        })
+    }
+
+    fn path(&self, cut: CutId, node: NodeId) -> Result<Option<ByteString>, ServiceError> {
+        self.service.path(cut, node)
+    }
+
+    fn note_batch(&self, cut: CutId, batch: u64) -> Result<(), ServiceError> {
+        self.service.note_batch(cut, batch)
+    }
+
+    fn finish(&self, cut: CutId, outcome: &Outcome) -> Result<FinishReport, ServiceError> {
+        self.service.finish(cut, outcome)
+    }
+
+    fn unmount(&self) -> Result<(), ServiceError> {
+        self.service.unmount()
+    }
+}
+
+#[test]
+fn a_hole_of_tebibytes_is_read_in_few_pieces() {
+    const LEN: u64 = 3 << 40;
+    let folder = Folder::new(64);
+    let path = folder.dir.join("sparse");
+    File::create_new(&path).unwrap().set_len(LEN).unwrap();
+    let write = |places: &[u64]| {
+        let file = File::options().write(true).open(&path).unwrap();
+        for place in places {
+            file.write_all_at(&noise(*place, 5000), *place).unwrap();
+        }
+    };
+    // The first time, and after a change, of which an unmounted folder only knows that there was one.
+    for places in [&[5_000_000, 1_u64 << 40, LEN - 5000][..], &[2_u64 << 40]] {
+        write(places);
+        std::thread::sleep(TICK);
+        let tree = Counted {
+            service: folder.service(),
+            pieces: AtomicU64::new(0),
+        };
+        let report = folder.backup_of(&tree, &Silent);
+        assert!(report.is_complete(), "{:?}", report.unsaved);
+        let pieces = tree.pieces.load(Ordering::SeqCst);
+        assert!((1..=40).contains(&pieces), "{pieces} pieces");
+        assert!(report.read_bytes < 1 << 20, "{} bytes were read", report.read_bytes);
+    }
+    let target = folder.rig.temp.path().join("target");
+    let options = RestoreOptions::default();
+    folder
+        .rig
+        .restore(SnapshotSpec::default(), &target, &options, &Silent)
+        .unwrap();
+    let found = fs::metadata(target.join("sparse")).unwrap();
+    assert_eq!(found.len(), LEN);
+    assert!(found.blocks() * 512 < 1 << 20, "{} blocks", found.blocks());
+    folder.assert_saved();
 }

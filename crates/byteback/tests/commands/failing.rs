@@ -9,13 +9,18 @@ use byteback_host::random::noise;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::world::{DeviceForAll, Ran, USER, World, ended, eventually, program, signal};
+use crate::world::{DeviceForAll, Ran, USER, World, ended, eventually, program, settle, signal};
 
 /// So long that something can be done to it in the middle.
 const LONG_BYTES: usize = 96 << 20;
 
 /// Starts a backup and returns when the server has received a part of it.
 fn backup_under_way(world: &World) -> Child {
+    backup_that_has_sent(world, 8 << 20)
+}
+
+/// Starts a backup and returns when the server has received more than these bytes of it.
+fn backup_that_has_sent(world: &World, bytes: u64) -> Child {
     let stored = || -> u64 {
         let segments = fs::read_dir(world.path("data/segments")).unwrap();
         segments.map(|segment| segment.unwrap().metadata().unwrap().len()).sum()
@@ -28,7 +33,7 @@ fn backup_under_way(world: &World) -> Child {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    eventually("a part has arrived", || (stored() > before + (8 << 20)).then_some(()));
+    eventually("a part has arrived", || (stored() > before + bytes).then_some(()));
     child
 }
 
@@ -117,6 +122,47 @@ fn ctrl_c_in_the_middle_saves_nothing_and_loses_nothing() {
     assert_eq!(world.about_tree("snapshots", &["--json"]).fine().json().len(), is_saved);
     world.backup();
     world.assert_restores("latest");
+}
+
+/// A backup that is killed in the middle of a new file, and what the next one sends of that.
+fn killed_and_gone_on(world: &World) {
+    // Eight parts of a batch; two are at the server when it is killed, and the third is on its way.
+    const LONG: usize = 128 << 20;
+    const STAGED: u64 = 24 << 20;
+    fs::write(world.tree().join("before"), "before").unwrap();
+    world.backup();
+    fs::write(world.tree().join("long"), noise(4, LONG)).unwrap();
+    settle();
+    let mut child = backup_that_has_sent(world, 40 << 20);
+    child.kill().unwrap();
+    let ended = child.wait().unwrap();
+    assert_eq!(ended.code(), None, "it ended before it was killed");
+    assert_eq!(
+        world.about_tree("snapshots", &["--json"]).fine().json().len(),
+        1,
+        "nothing was applied"
+    );
+    let report = world.backup();
+    let (reused, sent) = (&report["reused_bytes"], &report["wire"]["sent"]);
+    let (reused, sent) = (reused.as_u64().unwrap(), sent.as_u64().unwrap());
+    assert!(reused > STAGED, "{report}");
+    assert!(sent + reused < LONG as u64 + (1 << 20), "{report}");
+    assert_eq!(report["snapshot_id"], 2, "{report}");
+    world.assert_restores("latest");
+    // It is over: what comes next is sent by itself.
+    fs::write(world.tree().join("after"), "after").unwrap();
+    settle();
+    assert_eq!(world.backup()["reused_bytes"], 0);
+}
+
+#[test]
+fn a_backup_that_is_killed_goes_on_where_it_stopped() {
+    killed_and_gone_on(&World::mounted());
+}
+
+#[test]
+fn an_unmounted_backup_that_is_killed_goes_on_where_it_stopped() {
+    killed_and_gone_on(&World::served());
 }
 
 #[test]
