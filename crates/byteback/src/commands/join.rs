@@ -8,12 +8,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use byteback_api::{FolderName, JoinCode};
+use byteback_api::{FolderName, JoinCode, Seq};
 use byteback_control::TreeService;
 use byteback_daemon::StateFolder;
 use byteback_host::durable::RealDir;
-use byteback_sync::live::standing::Standing;
-use byteback_sync::{SnapshotSpec, resolve_snapshot};
+use byteback_sync::live::standing::{OwnBatch, Standing};
+use byteback_sync::{ServerClient, SnapshotSpec, resolve_snapshot};
 use clap::Args;
 use serde::Serialize;
 
@@ -125,7 +125,7 @@ pub(crate) fn run(arguments: &JoinArguments, settings: &Settings) -> Result<()> 
         output.say(format!("  its token is kept in {}", token_path.display()))?;
     }
     output.say(format!("{directory} belongs to {repository} now."))?;
-    if starts_over(&folder, &repository, credentials.device) {
+    if starts_over(&folder, (&repository, credentials.device), (&server, there.seq)) {
         if is_in_sync(&folder)? {
             return output
                 .say("What keeps it in sync takes the new token within a minute, and compares it with the server.");
@@ -171,16 +171,27 @@ fn is_in_sync(folder: &StateFolder) -> Result<bool> {
     }
 }
 
-/// Whether the directory is in sync with something that is not the same any more: another device of this machine, or another server.
-fn starts_over(folder: &StateFolder, repository: &Repository, device: u64) -> bool {
+/// Whether the directory is in sync with something that is not the same any more: another device of this machine, another server, or one
+/// that lost what it had and numbers devices from the beginning again.
+fn starts_over(
+    folder: &StateFolder,
+    (repository, device): (&Repository, u64),
+    (server, head): (&ServerClient, Seq),
+) -> bool {
     let path = folder.path().join(throttling::DIR_NAME);
     let noted = RealDir::open(&path)
         .ok()
         .and_then(|dir| Standing::read(&dir).ok().flatten());
-    noted.is_some_and(|noted| {
-        let known = noted.counterpart;
-        (known.server, known.folder, known.device) != (repository.server.clone(), repository.folder.clone(), device)
-    })
+    let Some(noted) = noted else { return false };
+    let known = noted.counterpart;
+    if (known.server, known.folder, known.device) != (repository.server.clone(), repository.folder.clone(), device) {
+        return true;
+    }
+    let is_lost = |own: OwnBatch| {
+        let status = server.batch_status(&repository.folder, own.counter);
+        status.is_ok_and(|status| status.applied.is_none_or(|applied| applied.seq != own.seq))
+    };
+    head < noted.cursor || noted.newest.is_some_and(is_lost)
 }
 
 /// Which folder of the server is meant.

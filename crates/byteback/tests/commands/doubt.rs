@@ -362,7 +362,7 @@ fn sync_of(machine: &Machine<'_>, dir: &str) -> Value {
 }
 
 /// Until nothing waits on a machine.
-fn settled(machine: &Machine<'_>, dir: &str) {
+pub(crate) fn settled(machine: &Machine<'_>, dir: &str) {
     eventually("it is settled", || {
         let sync = sync_of(machine, dir);
         let is_sent = sync["connected"] == true
@@ -483,6 +483,88 @@ fn server_that_was_replaced_is_started_over_with() {
     fs::write(world.tree().join("more"), "more").unwrap();
     world.sync_once(&["--delay", "0"]);
     assert_eq!(world.files_at_server(), FILES + 1);
+}
+
+/// The command that `join` names as the next one, word by word.
+fn next_command(joined: &Ran) -> Vec<&str> {
+    let mut lines = joined.stdout.lines();
+    let next = lines.find_map(|line| line.strip_prefix("Next: byteback "));
+    let (command, _) = next.and_then(|next| next.split_once("    (")).unwrap();
+    command.split(' ').collect()
+}
+
+#[test]
+fn device_that_joined_again_follows_the_words_of_join() {
+    let world = served();
+    let (a, b, data) = (Machine::new(&world, "a"), Machine::new(&world, "b"), world.path("data"));
+    let (in_a, in_b) = (a.dir("tree"), b.dir("tree"));
+    for (machine, dir) in [(&a, &in_a), (&b, &in_b)] {
+        machine.run(&["join", &invite(&world, &["mail"]), dir]).fine();
+    }
+    for name in ["edited", "same"] {
+        fs::write(Path::new(&in_a).join(name), format!("{name} at first")).unwrap();
+    }
+    a.run(&["sync", "--delay", "0", &in_a]).fine();
+    b.run(&["sync", "--delay", "0", &in_b]).fine();
+    eventually("B has it", || (names(&in_b) == ["edited", "same"]).then_some(()));
+    settled(&a, &in_a);
+    a.run(&["umount", &in_a]).fine();
+    world
+        .run(&["devices", "revoke", "a", "--data", data.to_str().unwrap()])
+        .ends_with(0);
+    // Both go on while A is out.
+    fs::write(Path::new(&in_a).join("edited"), "from A").unwrap();
+    fs::write(Path::new(&in_b).join("edited"), "from B").unwrap();
+    settled(&b, &in_b);
+
+    let joined = a.run(&["join", &invite(&world, &["mail"]), &in_a]).ends_with(0);
+    a.run(&["sync", &in_a]).ends_with(1).says("byteback sync --start-over");
+    let next = next_command(&joined);
+    assert_eq!(next, ["sync", "--start-over", in_a.as_str()]);
+    a.run(&next).ends_with(0);
+    eventually("both have both versions", || {
+        let (in_a, in_b) = (names(&in_a), names(&in_b));
+        (in_a == in_b && in_a.len() == 3).then_some(())
+    });
+    settled(&a, &in_a);
+    for dir in [&in_a, &in_b] {
+        let names = names(dir);
+        assert!(names[1].starts_with("edited (conflict from a, "), "{names:?}");
+        let contents = names.iter().map(|name| content(dir, name).unwrap());
+        let contents: Vec<_> = contents.collect();
+        assert_eq!(contents, ["from B", "from A", "same at first"], "{names:?}");
+    }
+    // In sync, in both directions.
+    fs::write(Path::new(&in_a).join("same"), "later").unwrap();
+    fs::write(Path::new(&in_b).join("new"), "new").unwrap();
+    eventually("both go on", || {
+        let is_same = content(&in_b, "same").as_deref() == Some("later");
+        (is_same && content(&in_a, "new").as_deref() == Some("new")).then_some(())
+    });
+    for (machine, dir) in [(&a, &in_a), (&b, &in_b)] {
+        machine.run(&["umount", dir]).fine();
+    }
+}
+
+/// At a new server numbers begin anew: this machine is the same device of the same address and folder there, and all that it knows is wrong.
+#[test]
+fn join_of_a_replaced_server_names_the_way_on() {
+    let mut world = World::served();
+    world.write_files();
+    world.sync_once(&["--delay", "0"]);
+    world.stop_server();
+    fs::rename(world.path("data"), world.path("lost")).unwrap();
+    world.serve();
+    let (code, tree) = (invite(&world, &["mail"]), world.tree());
+    let dir = tree.to_str().unwrap();
+    let joined = world.run(&["join", &code, dir]).ends_with(0);
+    let next = next_command(&joined);
+    assert_eq!(next, ["sync", "--start-over", dir]);
+    world.run(&next).ends_with(0);
+    world.wait_until_sent();
+    world.assert_at_server();
+    assert_eq!((world.files_at_server(), files_in(&tree)), (FILES, FILES));
+    world.on_tree("umount", &[]).fine();
 }
 
 /// A disk that is mounted in the folder stays mounted, whatever others remove.

@@ -81,6 +81,27 @@ fn codes_for_this_machine_alone_are_warned_of() {
 }
 
 #[test]
+fn a_code_for_this_machine_says_so_where_nobody_answers() {
+    let mut world = served();
+    let code = invite(&world, &["mail"]);
+    let refused = format!("cannot reach {} (connection refused)", world.url());
+    world.kill_server();
+    let machine = Machine::new(&world, "machine");
+    let dir = machine.dir("d");
+    machine
+        .run(&["join", &code, &dir])
+        .ends_with(1)
+        .says(&refused)
+        .says("Check that the server runs (byteback serve).")
+        .says("The code names this machine itself")
+        .says("byteback invite --address HOST");
+    // The code is as good as before.
+    world.serve();
+    let machine = Machine::new(&world, "machine");
+    machine.run(&["join", &code, &dir]).fine();
+}
+
+#[test]
 fn one_code_is_all_that_another_machine_needs() {
     let world = served();
     let first = Machine::new(&world, "first");

@@ -170,10 +170,9 @@ fn the_folder_is_an_operand_of_every_command() {
     fs::write(tree.join("note"), "two").unwrap();
     world.backup();
     let targets = ["a", "b"].map(|name| world.path(name).to_str().unwrap().to_owned());
+    let note = tree.join("note");
     for arguments in [
         &["snapshots", dir][..],
-        &["snapshots", "--dir", dir],
-        &["snapshots", "--folder", dir],
         &["ls", dir],
         &["ls", "latest", dir],
         &["ls", dir, "1"],
@@ -189,12 +188,25 @@ fn the_folder_is_an_operand_of_every_command() {
         &["consumers", dir],
         &["status", dir],
         &["repair", dir],
+        &["cut", "create", "moment", dir],
+        &["cut", "ls", dir],
+        &["cut", "rm", "moment", dir],
+        &["versions", note.to_str().unwrap()],
         &["backup", dir],
     ] {
         world.run(arguments).fine();
     }
     assert_eq!(fs::read(world.path("a/note")).unwrap(), b"two");
     assert_eq!(fs::read(world.path("b/note")).unwrap(), b"one");
+    for flag in ["--dir", "--folder"] {
+        for command in ["snapshots", "ls", "diff", "verify", "repair"] {
+            world.run(&[command, flag, dir]).fine();
+        }
+        world.run(&["ls", "1", flag, dir]).fine().says("note");
+        world.run(&["conflicts", flag, dir]).ends_with(1).says(dir);
+        // Said twice, it is a mistake.
+        world.run(&["snapshots", dir, flag, dir]).ends_with(2);
+    }
     world
         .run(&["conflicts", dir])
         .ends_with(1)
@@ -203,6 +215,41 @@ fn the_folder_is_an_operand_of_every_command() {
         world.run(wrong).ends_with(2);
     }
     world.run(&["unmount", dir]).fine();
+    fs::write(&note, "three").unwrap();
+    world.run(&["pull", dir]).fine();
+    assert_eq!(fs::read(&note).unwrap(), b"two");
+}
+
+#[test]
+fn the_folder_is_an_operand_while_it_is_in_sync() {
+    let world = World::served();
+    let tree = world.tree();
+    let dir = tree.to_str().unwrap();
+    let nowhere = world.path("nowhere").to_str().unwrap().to_owned();
+    fs::write(tree.join("note"), "one").unwrap();
+    world.run(&["sync", "--delay", "0", dir]).fine();
+    world.wait_until_sent();
+    for (arguments, said) in [
+        (&["conflicts", dir][..], "no conflicts"),
+        (&["conflicts", "--dir", dir], "no conflicts"),
+        (&["conflicts", "--folder", dir], "no conflicts"),
+        (&["repair", dir], "damaged"),
+        (&["pause", dir], "is paused"),
+        (&["status", dir], "PAUSED"),
+        (&["resume", dir], "is kept in sync again"),
+        (&["status", dir], "synced with"),
+        (&["cut", "create", "moment", dir], "moment"),
+        (&["cut", "ls", dir], "moment"),
+        (&["cut", "rm", "moment", dir], "is ended"),
+    ] {
+        world.run(arguments).fine().says(said);
+    }
+    // It is the folder that was named, and not one that happens to be known.
+    for command in ["pause", "resume", "pull"] {
+        world.run(&[command, &nowhere]).ends_with(1).says(&nowhere);
+    }
+    world.wait_until_sent();
+    world.run(&["umount", dir]).fine();
 }
 
 #[test]

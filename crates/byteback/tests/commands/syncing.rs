@@ -5,12 +5,14 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Duration;
 
 use byteback_host::random::noise;
 use rustix::fs::{AtFlags, Timespec, Timestamps, utimensat};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::doubt::settled;
 use crate::joining::{Machine, invite, served};
 use crate::tree::{differences, look};
 use crate::world::{Ran, World, ended, eventually, is_alive, is_mounted, signal};
@@ -147,6 +149,64 @@ fn a_server_that_is_away_is_waited_for_over_restarts_and_kills() {
     fs::write(tree.join("e"), "after the kill").unwrap();
     world.sync(&["--delay", "0"]).ends_with(0);
     world.serve();
+    world.wait_until_sent();
+    world.assert_at_server();
+    world.on_tree("umount", &[]).fine();
+}
+
+#[test]
+fn status_says_that_changes_are_kept_for_a_server_that_is_away() {
+    let mut world = World::served();
+    let tree = world.tree();
+    world.sync(&["--delay", "0"]).fine();
+    world.wait_until_sent();
+    world.kill_server();
+    fs::write(tree.join("a"), "while it is away").unwrap();
+    let told = format!(
+        "the server at {} cannot be reached (connection refused). Changes are kept here and sent when it is back",
+        world.url()
+    );
+    // The connections that there were break otherwise.
+    eventually("the status says so", || {
+        let said = world.on_tree("status", &[]).tells_health().stdout;
+        said.contains(&told).then_some(())
+    });
+    world.serve();
+    world.wait_until_sent();
+    world.assert_at_server();
+    eventually("it is said no more", || {
+        let said = world.on_tree("status", &[]).ends_with(0).stdout;
+        (!said.contains("Changes are kept here")).then_some(())
+    });
+    world.on_tree("umount", &[]).fine();
+}
+
+/// A server that hangs breaks no connection: only its silence tells.
+#[test]
+fn a_server_that_freezes_is_told_of_until_it_goes_on() {
+    let world = World::served();
+    let tree = world.tree();
+    world.sync(&["--delay", "0"]).fine();
+    fs::write(tree.join("a"), "before").unwrap();
+    world.wait_until_sent();
+    world.on_tree("status", &[]).ends_with(0).says(": connected");
+    let frozen = world.freeze_server();
+    eventually("the silence is told", || {
+        // It takes as long as a server may be silent.
+        std::thread::sleep(Duration::from_millis(200));
+        let said = world.on_tree("status", &[]).ends_with(0).stdout;
+        let words = ["the server was not heard of for ", "waiting for the server"];
+        let is_told = words.iter().any(|words| said.contains(words));
+        (is_told && !said.contains(": connected")).then_some(())
+    });
+    let checked = world.on_tree("status", &["--check"]).ends_with(5);
+    assert!(checked.stdout.contains("the server "), "{}", checked.stdout);
+    drop(frozen);
+    eventually("it is heard of again", || {
+        let said = world.on_tree("status", &[]).ends_with(0).stdout;
+        said.contains(": connected").then_some(())
+    });
+    fs::write(tree.join("b"), "after").unwrap();
     world.wait_until_sent();
     world.assert_at_server();
     world.on_tree("umount", &[]).fine();
@@ -417,6 +477,125 @@ fn machines_that_have_joined_keep_a_folder_the_same_and_decide_about_conflicts()
         });
     }
     for (machine, dir) in machines.iter().zip(&dirs) {
+        machine.run(&["umount", dir]).fine();
+    }
+}
+
+/// The line of what `status` of a machine prints that begins and ends like this, without both.
+fn told_between(machine: &Machine<'_>, dir: &str, begin: &str, end: &str) -> Option<String> {
+    let said = machine.run(&["status", dir]).ends_with(0).stdout;
+    let mut lines = said.lines();
+    lines.find_map(|line| Some(line.trim().strip_prefix(begin)?.strip_suffix(end)?.to_owned()))
+}
+
+#[test]
+fn status_tells_when_the_last_change_was_received() {
+    let world = served();
+    let machines = ["kitchen", "study"].map(|name| Machine::new(&world, name));
+    let [kitchen, study] = &machines;
+    let dirs = [kitchen.dir("home"), study.dir("home")];
+    let file = world.path("data/join-token");
+    kitchen.run(&["join", file.to_str().unwrap(), &dirs[0]]).fine();
+    fs::write(Path::new(&dirs[0]).join("a.txt"), "from the kitchen").unwrap();
+    kitchen.run(&["sync", "--delay", "0", &dirs[0]]).fine();
+    settled(kitchen, &dirs[0]);
+    // What it has sent itself is nothing that it received.
+    let last_received = || told_between(kitchen, &dirs[0], "last change received ", " ago");
+    assert_eq!(last_received(), None);
+    study.run(&["join", &invite(&world, &["home"]), &dirs[1]]).fine();
+    study.run(&["sync", "--delay", "0", &dirs[1]]).fine();
+    fs::write(Path::new(&dirs[1]).join("b.txt"), "from the study").unwrap();
+    wait_until_holds(&Path::new(&dirs[0]).join("b.txt"), "from the study");
+    eventually("it is told in seconds", || {
+        let seconds = last_received()?;
+        seconds.strip_suffix(" seconds")?.parse::<u64>().ok()
+    });
+    for (machine, dir) in machines.iter().zip(&dirs) {
+        machine.run(&["umount", dir]).fine();
+    }
+}
+
+#[test]
+fn status_tells_how_many_changes_of_others_are_to_come() {
+    let world = served();
+    let machines = ["kitchen", "study"].map(|name| Machine::new(&world, name));
+    let [kitchen, study] = &machines;
+    let dirs = [kitchen.dir("home"), study.dir("home")];
+    let file = world.path("data/join-token");
+    kitchen.run(&["join", file.to_str().unwrap(), &dirs[0]]).fine();
+    let content = noise(6, 4_000_000);
+    fs::write(Path::new(&dirs[0]).join("large"), &content).unwrap();
+    kitchen.run(&["sync", "--delay", "0", &dirs[0]]).fine();
+    settled(kitchen, &dirs[0]);
+    study.run(&["join", &invite(&world, &["home"]), &dirs[1]]).fine();
+    // So slow that it is on its way for as long as it is looked at.
+    study
+        .run(&["sync", "--delay", "0", "--limit-rate", "32K", &dirs[1]])
+        .fine();
+    eventually("what is to come is counted", || {
+        let told = told_between(study, &dirs[1], "", " of others to come")?;
+        let count = told.strip_suffix(" changes").or_else(|| told.strip_suffix(" change"))?;
+        count.parse::<u64>().ok().filter(|count| *count > 0)
+    });
+    study
+        .run(&["status", "--check", &dirs[1]])
+        .ends_with(5)
+        .says("changes of others are to come");
+    study.run(&["sync", "--limit-rate", "unlimited", &dirs[1]]).fine();
+    eventually("it is here", || {
+        fs::read(Path::new(&dirs[1]).join("large"))
+            .is_ok_and(|bytes| bytes == content)
+            .then_some(())
+    });
+    eventually("nothing is to come", || {
+        let to_come = told_between(study, &dirs[1], "", "to come");
+        to_come.is_none().then_some(())
+    });
+    for (machine, dir) in machines.iter().zip(&dirs) {
+        machine.run(&["umount", dir]).fine();
+    }
+}
+
+#[test]
+fn status_tells_how_many_files_are_compared() {
+    const FILES: usize = 200;
+    let world = served();
+    let machines = ["kitchen", "study"].map(|name| Machine::new(&world, name));
+    let [kitchen, study] = &machines;
+    let dirs = [kitchen.dir("home"), study.dir("home")];
+    // Too long for the server to tell the digests of many at once: each costs a request.
+    let fill = |dir: &str| {
+        for number in 0..FILES {
+            fs::write(Path::new(dir).join(number.to_string()), noise(number as u64, 70_000)).unwrap();
+        }
+    };
+    let file = world.path("data/join-token");
+    kitchen.run(&["join", file.to_str().unwrap(), &dirs[0]]).fine();
+    fill(&dirs[0]);
+    kitchen.run(&["sync", "--delay", "0", &dirs[0]]).fine();
+    settled(kitchen, &dirs[0]);
+    study.run(&["join", &invite(&world, &["home"]), &dirs[1]]).fine();
+    fill(&dirs[1]);
+    // So slow that it can be looked at.
+    study
+        .run(&["sync", "--delay", "0", "--limit-rate", "32K", &dirs[1]])
+        .fine();
+    let (done, total) = eventually("it is told how much is compared", || {
+        let told = told_between(study, &dirs[1], "comparing what is here with the server: ", " files")?;
+        let (done, total) = told.split_once(" of ")?;
+        Some((done.parse::<usize>().unwrap(), total.parse::<usize>().unwrap()))
+    });
+    assert!(done <= total && total == FILES, "{done} of {total}");
+    study.run(&["sync", "--limit-rate", "unlimited", &dirs[1]]).fine();
+    eventually("all is compared", || {
+        let sync = status_of(study, &dirs[1]);
+        (sync["receiving"] == false && sync["last_received"].is_string()).then_some(())
+    });
+    settled(study, &dirs[1]);
+    // The same is one and the same.
+    for (machine, dir) in machines.iter().zip(&dirs) {
+        assert_eq!(status_of(machine, dir)["conflicts"], 0);
+        assert_eq!(fs::read_dir(dir).unwrap().count(), FILES);
         machine.run(&["umount", dir]).fine();
     }
 }

@@ -278,6 +278,13 @@ impl World {
         server.wait().unwrap();
     }
 
+    /// Freezes the server, as a machine that hangs, until what this answers is dropped.
+    pub(crate) fn freeze_server(&self) -> Frozen {
+        let server = self.server.as_ref().unwrap();
+        signal(server, rustix::process::Signal::STOP);
+        Frozen(rustix::process::Pid::from_child(server))
+    }
+
     /// Stops the server in good order.
     pub(crate) fn stop_server(&mut self) -> Option<i32> {
         let mut server = self.server.take().unwrap();
@@ -344,6 +351,15 @@ impl World {
     pub(crate) fn daemon_pid(&self) -> i32 {
         let status = self.on_tree("status", &["--json"]).fine().line("folder");
         i32::try_from(status["pid"].as_i64().unwrap_or_else(|| panic!("no daemon: {status}"))).unwrap()
+    }
+}
+
+/// A process that stands still. It goes on also where a test fails, before its world ends it.
+pub(crate) struct Frozen(rustix::process::Pid);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process(self.0, rustix::process::Signal::CONT);
     }
 }
 

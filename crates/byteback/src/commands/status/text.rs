@@ -103,7 +103,14 @@ fn print_sync(sync: &SyncStatus, folder: &StateFolder, settings: &Settings) -> R
         (false, None, Silence::Since(since_ns)) => {
             format!("the server was not heard of for {}", age(since_ns, now_ns))
         }
-        (false, None, Silence::NotConnected) => format!("waiting for the server for {}", age(sync.since_ns, now_ns)),
+        (false, None, Silence::NotConnected) => match sync.heard_at_ns {
+            // A server that freezes breaks no connection: that it is away shows later.
+            Some(at_ns) => format!(
+                "waiting for the server, which was not heard of for {}",
+                age(at_ns.min(sync.since_ns), now_ns)
+            ),
+            None => format!("waiting for the server for {}", age(sync.since_ns, now_ns)),
+        },
     };
     output.line(format!("  synced with {}/{}: {state}", sync.server, sync.folder))?;
     if sync.paused_since_ns.is_some() {
