@@ -52,6 +52,7 @@ use byteback_control::{ConsumerStatus, CutInfo, CutRequest, Outcome, TreeService
 use byteback_host::durable::DurableDir;
 use byteback_host::random::{Randomness, RealRandomness};
 use byteback_oplog::{LedgerEntry, LedgerEvent, NodeId, TreeId};
+use foreseen::foreseen_bytes;
 use note::Note;
 use plan::Answers;
 use resume::Numbered;
@@ -584,8 +585,6 @@ impl Job<'_> {
             report.seq = basis.base_seq;
             return counted;
         }
-        self.monitor
-            .foresee(cut.nodes, foreseen::foreseen_bytes(self.tree, &cut)?);
         self.save(&cut, basis, report)
     }
 
@@ -593,6 +592,7 @@ impl Job<'_> {
     fn save(&self, cut: &CutInfo, basis: &Basis, report: &mut BackupReport) -> Result<()> {
         let clock = self.server.clock();
         let transfer_began_ns = clock.monotonic_ns();
+        self.monitor.foresee(cut.nodes, foreseen_bytes(self, cut));
         self.monitor.event(Event::Phase(Phase::Transferring));
         let number = self.number(basis, cut.tree);
         let result = number.and_then(|number| {

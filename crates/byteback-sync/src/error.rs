@@ -251,6 +251,8 @@ impl ServerError {
                 ureq::Error::Other(other) => other.to_string(),
                 error if speaks_no_tls(error) => "what answers there does not speak TLS".to_owned(),
                 ureq::Error::Io(io) => in_words(io),
+                ureq::Error::Timeout(ureq::Timeout::Resolve) => "its name cannot be looked up in time".to_owned(),
+                ureq::Error::Timeout(ureq::Timeout::SendBody) => "it takes too long to take what is sent".to_owned(),
                 ureq::Error::Timeout(_) => "it does not answer".to_owned(),
                 error => error.to_string(),
             },

@@ -139,7 +139,7 @@ const FOREIGN_VERBS: &[(&str, &str)] = &[
     ),
     (
         "config",
-        "Each command has its flags, which --help lists; 'byteback status' shows what holds for a folder.",
+        "Flags, variables and the configuration file are in 'byteback --help'; 'byteback status' shows what holds for a folder.",
     ),
     (
         "with-lock",

@@ -41,6 +41,12 @@ struct State {
     measure: Measure,
 }
 
+impl State {
+    fn knows_files_alone(&self) -> bool {
+        self.bytes == 0 && self.files > 0
+    }
+}
+
 #[derive(Serialize)]
 struct Status {
     phase: Option<&'static str>,
@@ -176,6 +182,7 @@ impl Progress {
             seconds_elapsed: now.duration_since(state.began).as_secs(),
             percent_done: match state.measure {
                 Measure::Files => portion(files_done, state.files),
+                Measure::Nothing if state.knows_files_alone() => portion(files_done, state.files),
                 Measure::Bytes | Measure::Nothing => portion(bytes_done, state.bytes),
             },
             files_done,
@@ -207,18 +214,23 @@ impl Progress {
 
     fn begin(&self, phase: Phase) {
         let Ok(mut state) = self.state.lock() else { return };
-        state.phase = Some(phase);
-        state.measure = measure(phase);
-        if phase == Phase::Transferring && state.bytes == 0 && state.files > 0 {
-            // Too many files to ask for their sizes.
-            state.measure = Measure::Files;
-        }
-        if matches!(phase, Phase::Comparing | Phase::Cutting) {
-            // The second thing that one command does, or another try.
+        let before = state.phase.replace(phase);
+        // The second thing that one command does, or another try; a backup knows the whole before it sends.
+        let is_anew = match phase {
+            Phase::Comparing | Phase::Cutting => true,
+            Phase::Transferring => before != Some(Phase::Cutting),
+            _ => false,
+        };
+        if is_anew {
             (state.files, state.bytes) = (0, 0);
             self.files_done.store(0, Ordering::Relaxed);
             self.bytes_read.store(0, Ordering::Relaxed);
         }
+        state.measure = match measure(phase) {
+            // Too many files to ask for their sizes.
+            Measure::Bytes if state.knows_files_alone() && phase == Phase::Transferring => Measure::Files,
+            measure => measure,
+        };
         self.shape(&state);
         drop(state);
         self.bar.set_message(words(phase));

@@ -44,6 +44,7 @@ pub(super) fn compare(
         monitor,
         damaged: report.damaged.iter().map(|damage| damage.id).collect(),
         report,
+        counted: HashSet::new(),
         first_names: HashMap::new(),
     };
     comparison.attributes_at_root(&root_node)?;
@@ -61,10 +62,22 @@ struct Comparison<'a> {
     root: OwnedFd,
     monitor: &'a Meter<'a>,
     report: &'a mut VerifyReport,
+    /// Files that the whole of what is done has already, by whichever name.
+    counted: HashSet<FileId>,
     /// Which local inode the first name of each file of the snapshot is.
     first_names: HashMap<FileId, Identity>,
     /// Files that the server cannot read in full.
     damaged: HashSet<FileId>,
+}
+
+/// How a name was looked at.
+enum Looked {
+    /// It is a directory on both sides.
+    Directory,
+    /// Its content was compared, or it has none.
+    Compared,
+    /// Something differs before that, or the content was compared under another name.
+    Otherwise,
 }
 
 impl Comparison<'_> {
@@ -119,17 +132,22 @@ impl Comparison<'_> {
             self.report.compared += 1;
             let is_directory = entry.node.attributes.kind == NodeKind::Directory;
             if !is_directory {
-                let is_first_name = !self.first_names.contains_key(&entry.node.id);
+                let is_first_name = self.counted.insert(entry.node.id);
                 let size = entry.node.attributes.size;
                 self.monitor.begin_node(if is_first_name { size } else { 0 });
             }
-            if !names.remove(&name) {
-                self.tell(&path, DifferenceKind::Missing);
-            } else if self.entry(&dir, &name, &path, &entry.node)? {
-                dirs.push((path.clone(), entry.node.id));
-            }
-            if !is_directory {
-                self.monitor.end_node(Some(&ByteString::from(path)));
+            let looked = match names.remove(&name) {
+                true => self.entry(&dir, &name, &path, &entry.node)?,
+                false => {
+                    self.tell(&path, DifferenceKind::Missing);
+                    Looked::Otherwise
+                }
+            };
+            match looked {
+                Looked::Directory => dirs.push((path, entry.node.id)),
+                Looked::Compared => self.monitor.end_node(Some(&ByteString::from(path))),
+                Looked::Otherwise if !is_directory => self.monitor.end_node(None),
+                Looked::Otherwise => {}
             }
             Ok(())
         })?;
@@ -139,30 +157,30 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// Compares one name; true for a directory on both sides.
-    fn entry(&mut self, dir: &OwnedFd, name: &OsStr, path: &[u8], node: &NodeInfo) -> Result<bool> {
+    /// Compares one name.
+    fn entry(&mut self, dir: &OwnedFd, name: &OsStr, path: &[u8], node: &NodeInfo) -> Result<Looked> {
         let looked = tree::open_path_at(dir, name).and_then(|fd| {
             let stat = self.attributes(path, &fd, &node.attributes)?;
             Ok((fd, stat))
         });
         let (fd, stat) = match looked {
             Ok((fd, Some(stat))) => (fd, stat),
-            Ok((_, None)) => return Ok(false),
+            Ok((_, None)) => return Ok(Looked::Otherwise),
             Err(error) => {
                 self.unreadable(path, &error);
-                return Ok(false);
+                return Ok(Looked::Otherwise);
             }
         };
         if node.attributes.kind == NodeKind::Directory {
-            return Ok(true);
+            return Ok(Looked::Directory);
         }
         match self.first_names.get(&node.id) {
             Some(first) if *first != stat.identity() => {
                 self.tell(path, DifferenceKind::NotLinked);
-                return Ok(false);
+                return Ok(Looked::Otherwise);
             }
             // Its content was compared under its first name.
-            Some(_) => return Ok(false),
+            Some(_) => return Ok(Looked::Otherwise),
             None => {
                 self.first_names.insert(node.id, stat.identity());
             }
@@ -170,7 +188,7 @@ impl Comparison<'_> {
         if node.attributes.kind == NodeKind::File {
             self.content(&fd, path, node, &stat)?;
         }
-        Ok(false)
+        Ok(Looked::Compared)
     }
 
     /// Compares attributes; `None` if even the kind differs.

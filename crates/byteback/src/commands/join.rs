@@ -8,7 +8,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use byteback_api::{FolderName, JoinCode, Seq};
+use byteback_api::messages::FolderInfo;
+use byteback_api::{FolderName, JoinCode};
 use byteback_control::TreeService;
 use byteback_daemon::StateFolder;
 use byteback_host::durable::RealDir;
@@ -125,7 +126,7 @@ pub(crate) fn run(arguments: &JoinArguments, settings: &Settings) -> Result<()> 
         output.say(format!("  its token is kept in {}", token_path.display()))?;
     }
     output.say(format!("{directory} belongs to {repository} now."))?;
-    if starts_over(&folder, (&repository, credentials.device), (&server, there.seq)) {
+    if starts_over(&folder, (&repository, credentials.device), (&server, &there)) {
         if is_in_sync(&folder)? {
             return output
                 .say("What keeps it in sync takes the new token within a minute, and compares it with the server.");
@@ -176,7 +177,7 @@ fn is_in_sync(folder: &StateFolder) -> Result<bool> {
 fn starts_over(
     folder: &StateFolder,
     (repository, device): (&Repository, u64),
-    (server, head): (&ServerClient, Seq),
+    (server, there): (&ServerClient, &FolderInfo),
 ) -> bool {
     let path = folder.path().join(throttling::DIR_NAME);
     let noted = RealDir::open(&path)
@@ -191,7 +192,8 @@ fn starts_over(
         let status = server.batch_status(&repository.folder, own.counter);
         status.is_ok_and(|status| status.applied.is_none_or(|applied| applied.seq != own.seq))
     };
-    head < noted.cursor || noted.newest.is_some_and(is_lost)
+    let is_other_root = there.root.is_some_and(|root| root != noted.root);
+    is_other_root || there.seq < noted.cursor || noted.newest.is_some_and(is_lost)
 }
 
 /// Which folder of the server is meant.

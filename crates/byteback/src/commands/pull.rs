@@ -124,12 +124,15 @@ fn not_there(error: SyncError, url: &Location) -> CommandError {
         SyncError::Server(error) => error.problem.as_ref().map(|problem| problem.code),
         _ => None,
     };
-    if code != Some(Code::NodeNotFound) {
+    if code != Some(Code::NodeNotFound) || url.path.is_empty() {
         return error.into();
     }
     let path = String::from_utf8_lossy(&url.path);
-    CommandError::new(format!("the server has no \"{path}\" in {}", url.repository))
-        .next("In a URL, the path of a file or directory begins behind the folder's name.")
+    CommandError::with_exit(
+        Exit::of_sync(&error),
+        format!("the server has no \"{path}\" in {}", url.repository),
+    )
+    .next("In a URL, the path of a file or directory begins behind the folder's name.")
 }
 
 fn print(report: &PullReport, url: &Location, dir: &Path, output: Output) -> Result<()> {

@@ -158,7 +158,11 @@ fn print(
         output.say("There are more: --all")?;
     }
     // Programs that write a file in place empty it first: that is hardly the version that is missed.
-    let missed = |version: &&PathVersion| version.until.is_some() && version.node.attributes.size > 0;
+    let is_empty_file = |version: &PathVersion| {
+        let attributes = &version.node.attributes;
+        attributes.kind == NodeKind::File && attributes.size == 0
+    };
+    let missed = |version: &&PathVersion| version.until.is_some() && !is_empty_file(version);
     let example = found.iter().find(missed).or(found.last());
     output.say(format!(
         "To bring one back: byteback restore --at @{} {file}",

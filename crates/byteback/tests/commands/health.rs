@@ -32,6 +32,18 @@ fn synced_folder_that_nobody_serves_is_behind() {
     world.wait_until_sent();
     world.on_tree("umount", &[]).fine();
     is_behind();
+
+    // Nobody waits for sync that was given up for backups, or for good.
+    world.backup();
+    world.on_tree("status", &["--check"]).fine();
+    world.sync(&["--delay", "0"]).fine();
+    fs::write(tree.join("a"), "sent again").unwrap();
+    world.wait_until_sent();
+    world.on_tree("umount", &[]).fine();
+    is_behind();
+    let tree = tree.to_str().unwrap();
+    world.run(&["consumers", "drop", "sync", tree]).fine();
+    world.on_tree("status", &["--check"]).fine();
     world.stop_server();
 }
 
@@ -47,12 +59,18 @@ fn folder_that_is_backed_up_and_unmounted_is_not_behind() {
 }
 
 #[test]
-fn volume_of_a_server_that_is_not_mounted_is_behind() {
+fn volume_in_sync_that_is_not_mounted_is_behind() {
     let mut world = with_volume();
     world.serve();
     world.init().fine();
     mount(&world).fine();
+    world.on_tree("umount", &[]).fine();
+    // Of one that is only backed up nothing is asked.
     world.on_tree("status", &["--check"]).fine();
+    world.sync(&["--delay", "0"]).fine();
+    eventually("nothing is behind", || {
+        (world.on_tree("status", &["--check"]).code == Some(0)).then_some(())
+    });
     world.on_tree("umount", &[]).fine();
     let checked = world.on_tree("status", &["--check"]).ends_with(5);
     assert!(
@@ -60,8 +78,5 @@ fn volume_of_a_server_that_is_not_mounted_is_behind() {
         "{}",
         checked.stdout
     );
-    mount(&world).fine();
-    world.on_tree("status", &["--check"]).fine();
-    world.on_tree("umount", &[]).fine();
     world.stop_server();
 }

@@ -3,11 +3,15 @@
 //! *Attention*: it does not get better by itself. *Behind*: something is still on its way, or the server is away. Both are for scripts; a
 //! folder that is only behind is no failure of `status` itself.
 
-use byteback_control::{SIGN_OF_LIFE_S, SyncStatus};
+use byteback_control::{ConsumerStatus, SIGN_OF_LIFE_S, SYNC_CONSUMER, SyncStatus, TreeStatus};
+use byteback_daemon::StateFolder;
+use byteback_host::durable::RealDir;
+use byteback_sync::live::standing::Standing;
 use serde::Serialize;
 
-use super::{Known, State, text};
+use super::{Known, State, last_backup, text};
 use crate::mount_table;
+use crate::throttling;
 
 /// Longer than between two signs of life, by what a busy machine may need.
 const SILENCE_NS_MAX: i64 = (SIGN_OF_LIFE_S as i64 + 5) * 1_000_000_000;
@@ -55,9 +59,12 @@ pub(super) fn of(known: &Known, now_ns: i64) -> (Health, Vec<String>) {
     }
     match &known.state {
         State::New => {}
-        // Whether it was in sync is written in the volume.
-        State::InVolume(_) if known.binding.is_some() => {
-            found.push((Health::Behind, "its volume is not mounted".to_owned()));
+        // Its log lies in the volume; here is noted how far sync has come.
+        State::InVolume(_) if has_standing(&known.folder) => {
+            found.push((
+                Health::Behind,
+                "its volume is not mounted, and not kept in sync".to_owned(),
+            ));
         }
         State::InVolume(_) => {}
         State::Ending(_) => found.push((Health::Behind, "its last process is ending".to_owned())),
@@ -75,8 +82,8 @@ pub(super) fn of(known: &Known, now_ns: i64) -> (Health, Vec<String>) {
             match &status.sync {
                 Some(sync) => of_sync(sync, now_ns, &mut found),
                 // A daemon that was killed leaves a plain directory, in which programs go on.
-                None if !has_died && text::is_or_was_synced(logged) => {
-                    found.push((Health::Behind, "it is not kept in sync now: byteback sync".to_owned()))
+                None if !has_died && known.held_back.is_none() && is_left_behind(known, status) => {
+                    found.push((Health::Behind, "it is not kept in sync now: byteback sync".to_owned()));
                 }
                 None => {}
             }
@@ -84,6 +91,25 @@ pub(super) fn of(known: &Known, now_ns: i64) -> (Health, Vec<String>) {
     }
     let health = found.iter().map(|(health, _)| *health).max().unwrap_or(Health::Fine);
     (health, found.into_iter().map(|(_, why)| why).collect())
+}
+
+/// Continuous sync of a folder, which nobody gave up.
+pub(super) fn left_sync(status: &TreeStatus) -> Option<&ConsumerStatus> {
+    let mut consumers = status.consumers.iter();
+    consumers.find(|consumer| consumer.name == SYNC_CONSUMER && consumer.dropped.is_none())
+}
+
+/// Whether sync is what keeps a folder safe, and does not run: no backup was made since.
+fn is_left_behind(known: &Known, status: &TreeStatus) -> bool {
+    let Some(sync) = left_sync(status) else { return false };
+    let backed_up_ns = last_backup(known, status).and_then(|last| last.saved_at_ns());
+    backed_up_ns.is_none_or(|at_ns| at_ns < sync.saved_at_ns) && !text::is_gone(known.folder.directory())
+}
+
+/// Whether a folder was kept in sync, as is noted outside of it.
+fn has_standing(folder: &StateFolder) -> bool {
+    let dir = RealDir::open(folder.path().join(throttling::DIR_NAME)).ok();
+    dir.is_some_and(|dir| matches!(Standing::read(&dir), Ok(Some(_))))
 }
 
 fn of_sync(sync: &SyncStatus, now_ns: i64, found: &mut Vec<(Health, String)>) {

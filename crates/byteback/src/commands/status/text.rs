@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use byteback_control::{DamagedFile, SYNC_CONSUMER, SyncReceiving, SyncStatus};
+use byteback_control::{DamagedFile, SyncReceiving, SyncStatus};
 use byteback_daemon::StateFolder;
 
 use super::health::{self, Silence};
@@ -30,7 +30,7 @@ const LEFT_OUT_SHOWN_MAX: usize = 5;
 /// Gaps that are shown without `-v`.
 const GAPS_SHOWN: usize = 5;
 
-fn is_gone(directory: &Path) -> bool {
+pub(super) fn is_gone(directory: &Path) -> bool {
     std::fs::symlink_metadata(directory).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
@@ -282,9 +282,8 @@ fn print_backup(known: &Known, settings: &Settings) -> Result<()> {
 }
 
 /// Whether the folder is kept in sync, or was when it was last mounted so.
-pub(super) fn is_or_was_synced(logged: &Logged) -> bool {
-    let mut consumers = logged.status.consumers.iter();
-    logged.status.sync.is_some() || consumers.any(|consumer| consumer.name == SYNC_CONSUMER)
+fn is_or_was_synced(logged: &Logged) -> bool {
+    logged.status.sync.is_some() || health::left_sync(&logged.status).is_some()
 }
 
 fn print_tracking(logged: &Logged, known: &Known, settings: &Settings) -> Result<()> {
