@@ -460,8 +460,7 @@ fn all_lives(kind: Kind, rounds_by_default: u64) {
 }
 
 #[test]
-#[ignore = "on demand, until many lives of it have passed under load"]
-fn what_real_programs_do_on_three_machines_is_the_same_everywhere_and_nothing_is_in_conflict() {
+fn programs_on_three_machines_agree_without_conflict() {
     let kind = Kind {
         shares_files: false,
         kills_machines: false,
@@ -470,8 +469,7 @@ fn what_real_programs_do_on_three_machines_is_the_same_everywhere_and_nothing_is
 }
 
 #[test]
-#[ignore = "on demand, until many lives of it have passed under load"]
-fn what_real_programs_do_on_three_machines_that_are_killed_is_the_same_everywhere_and_nothing_is_in_conflict() {
+fn programs_on_killed_machines_agree_without_conflict() {
     let kind = Kind {
         shares_files: false,
         kills_machines: true,
@@ -480,8 +478,7 @@ fn what_real_programs_do_on_three_machines_that_are_killed_is_the_same_everywher
 }
 
 #[test]
-#[ignore = "on demand, until many lives of it have passed under load"]
-fn what_three_machines_append_to_the_same_files_is_there_whatever_is_killed() {
+fn lines_of_three_machines_are_kept_whatever_is_killed() {
     let kind = Kind {
         shares_files: true,
         kills_machines: true,

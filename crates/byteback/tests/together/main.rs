@@ -10,7 +10,7 @@
 //! | `lives` | rounds of work during which processes are killed, stopped and restarted, and links cut; all trees are equal in the end |
 //!
 //! `BYTEBACK_SEED` repeats the choices of a run (not the order of events in the kernel), `BYTEBACK_LIVES` sets the number of lives and
-//! `BYTEBACK_ROUNDS` that of the rounds in each. What is not part of every run is run by `--ignored`. Needs root, `/dev/fuse` and network
+//! `BYTEBACK_ROUNDS` that of the rounds in each. Needs root, `/dev/fuse` and network
 //! namespaces; where the last cannot be made, the machines share one network, and no link is cut.
 
 #![allow(
