@@ -2,7 +2,7 @@
 
 use super::rig::{Rig, seed};
 use super::scripted_tree::Picture;
-use crate::{DeltaChoice, SnapshotSpec, SyncError};
+use crate::{DeltaChoice, SnapshotSpec, SyncError, WholeFiles};
 use byteback_api::NodeKind;
 use byteback_extents::ByteRange;
 use byteback_host::random::SplitMix64;
@@ -143,10 +143,17 @@ fn a_dry_run_changes_nothing() {
     let file = rig.tree.lock().create(NodeId::ROOT, b"a", NodeKind::File);
     rig.tree.lock().write(file, 0, b"hello");
     rig.options.dry_run = true;
+    // Of a file that is read whole no bytes are told: its size is not looked at.
     let report = rig.backup().unwrap();
-    assert_eq!((report.files_new, report.changed_bytes, rig.seq()), (1, 5, 0));
+    let found = (report.files_new, report.whole.no_mark, report.changed_bytes);
+    assert_eq!((found, rig.seq()), ((1, 1, 0), 0));
     rig.options.dry_run = false;
     assert_eq!(rig.backup().unwrap().files_new, 1);
+    rig.tree.lock().write(file, 2, b"LL");
+    rig.options.dry_run = true;
+    let report = rig.backup().unwrap();
+    let found = (report.files_changed, report.whole, report.changed_bytes);
+    assert_eq!((found, rig.seq()), ((1, WholeFiles::default(), 2), 1));
 }
 
 #[test]
