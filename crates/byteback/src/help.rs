@@ -139,7 +139,7 @@ const FOREIGN_VERBS: &[(&str, &str)] = &[
     ),
     (
         "config",
-        "Flags, variables and the configuration file are in 'byteback --help'; 'byteback status' shows what holds for a folder.",
+        "Flags and variables are in 'byteback --help'; 'byteback status' shows what holds for a folder.",
     ),
     (
         "with-lock",
@@ -147,7 +147,7 @@ const FOREIGN_VERBS: &[(&str, &str)] = &[
     ),
     (
         "generate",
-        "'byteback completions SHELL' prints completions for a shell, or man pages.",
+        "'byteback completions SHELL' prints completions, 'byteback man-pages DIR' writes manual pages.",
     ),
     ("version", "'byteback --version' prints it."),
     (

@@ -15,7 +15,7 @@ pub(crate) struct Meter<'a> {
     left: Mutex<Left>,
 }
 
-/// What is still to be done.
+/// The rest of the work.
 #[derive(Default)]
 struct Left {
     /// Files and other nodes; `None`: nobody knows.
@@ -27,7 +27,7 @@ struct Left {
 }
 
 impl Left {
-    /// How many of so many bytes count.
+    /// Counts bytes as done; the answer is how many of them were foreseen.
     fn take(&mut self, bytes: u64) -> u64 {
         let Some(left) = &mut self.bytes else { return bytes };
         let counted = bytes.min(self.node_bytes).min(*left);
@@ -74,7 +74,7 @@ impl<'a> Meter<'a> {
         });
     }
 
-    /// Work on a node begins, of which so many bytes were foreseen.
+    /// Work on a node begins; `bytes` of it were foreseen.
     pub(crate) fn begin_node(&self, bytes: u64) {
         self.left().node_bytes = bytes;
     }

@@ -312,7 +312,7 @@ fn bundle_that_breaks_off_is_asked_for_again() {
         assert_eq!(told.unwrap(), contents, "cut at {cut}");
         assert_eq!(asked.load(Ordering::SeqCst), 2, "cut at {cut}");
     }
-    // What is whole and answers another question would be no other the next time.
+    // A whole answer to another question would be the same the next time.
     let server = scripted_server_with(patient(), move |_, _| (200, MEDIA_BUNDLE, whole.clone()));
     let error = server.short_contents(&folder, 1, &[FileId(1); 3]).unwrap_err();
     assert_eq!(error.kind, ServerErrorKind::Protocol, "{error}");

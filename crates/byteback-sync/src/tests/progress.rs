@@ -71,7 +71,7 @@ impl Courses {
     }
 }
 
-/// What an operation tells, phase by phase.
+/// The course of an operation, phase by phase.
 fn heard(operation: impl FnOnce(&dyn Monitor)) -> Vec<(Phase, Course)> {
     let courses = Mutex::new(Courses::default());
     operation(&Told::new(|event, _| courses.lock().unwrap().hear(event)));
@@ -137,7 +137,7 @@ fn dense() -> Rig {
     rig
 }
 
-/// What is saved, as a folder.
+/// The newest snapshot, as a folder.
 fn restored(rig: &Rig) -> PathBuf {
     let folder = rig.temp.path().join("folder");
     let options = RestoreOptions::default();

@@ -4,7 +4,7 @@ use byteback_host::random::SplitMix64;
 
 use super::*;
 
-/// What a monitor heard.
+/// All that a monitor heard.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Course {
     wholes: Vec<(u64, u64)>,

@@ -34,7 +34,7 @@ fn removal_of_many_files_arrives_with_few_requests() {
         let mut words = head.split(' ');
         let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
         let path = path.split('?').next().unwrap_or_default();
-        // Who waits for news asks again whenever there were none for a while.
+        // A listener asks again whenever there was no news for a while.
         if !path.ends_with("/events") {
             heard.lock().unwrap().push(format!("{method} {path}"));
         }

@@ -6,6 +6,7 @@
 use byteback_control::{ConsumerStatus, SIGN_OF_LIFE_S, SYNC_CONSUMER, SyncStatus, TreeStatus};
 use byteback_daemon::StateFolder;
 use byteback_host::durable::RealDir;
+use byteback_oplog::{LedgerEntry, LedgerEvent};
 use byteback_sync::live::standing::Standing;
 use serde::Serialize;
 
@@ -99,11 +100,23 @@ pub(super) fn left_sync(status: &TreeStatus) -> Option<&ConsumerStatus> {
     consumers.find(|consumer| consumer.name == SYNC_CONSUMER && consumer.dropped.is_none())
 }
 
-/// Whether sync is what keeps a folder safe, and does not run: no backup was made since.
-fn is_left_behind(known: &Known, status: &TreeStatus) -> bool {
-    let Some(sync) = left_sync(status) else { return false };
+/// Whether sync is to keep a folder safe, and does not run. A backup that was made after the last mount in sync had ended says that backups do it
+/// now; one from before, as beside a daemon that was killed later, does not.
+pub(super) fn is_left_behind(known: &Known, status: &TreeStatus) -> bool {
+    let Some(sync) = left_sync(status).filter(|_| status.sync.is_none()) else {
+        return false;
+    };
+    let is_end = |entry: &&LedgerEntry| {
+        let is_end = matches!(
+            entry.event,
+            LedgerEvent::TrackingEnded | LedgerEvent::Interrupted { .. }
+        );
+        is_end && entry.at_ns >= sync.saved_at_ns
+    };
+    let ended_ns = status.ledger.iter().find(is_end).map(|entry| entry.at_ns);
     let backed_up_ns = last_backup(known, status).and_then(|last| last.saved_at_ns());
-    backed_up_ns.is_none_or(|at_ns| at_ns < sync.saved_at_ns) && !text::is_gone(known.folder.directory())
+    let is_given_up = ended_ns.is_some_and(|ended_ns| backed_up_ns.is_some_and(|at_ns| at_ns > ended_ns));
+    !is_given_up && !text::is_gone(known.folder.directory())
 }
 
 /// Whether a folder was kept in sync, as is noted outside of it.
@@ -141,7 +154,7 @@ fn of_sync(sync: &SyncStatus, now_ns: i64, found: &mut Vec<(Health, String)>) {
     if sync.unsaved_files > 0 {
         found.push((Health::Attention, "files could not be read".to_owned()));
     }
-    // A name that collides here stays away until somebody renames the other one.
+    // A name that collides here stays away until the other one gets a new name.
     if sync.held_nodes > 0 || sync.left_out_names > 0 {
         found.push((Health::Attention, "changes of others cannot be made here".to_owned()));
     }

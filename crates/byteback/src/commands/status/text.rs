@@ -254,16 +254,18 @@ fn print_backup(known: &Known, settings: &Settings) -> Result<()> {
         State::Logged(logged) => (last_backup(known, &logged.status), is_or_was_synced(logged)),
         _ => (None, false),
     };
+    if let State::Logged(logged) = &known.state
+        && health::is_left_behind(known, &logged.status)
+    {
+        output.line(format!(
+            "  not kept in sync now with {}; to go on: byteback sync {}",
+            binding.repository,
+            known.folder.directory().display()
+        ))?;
+    }
     if is_synced && last.is_none() {
         // Sync is how it is kept safe; that no backup was made says nothing.
-        return match &known.state {
-            State::Logged(logged) if logged.status.sync.is_some() => Ok(()),
-            _ => output.line(format!(
-                "  not kept in sync now with {}; to go on: byteback sync {}",
-                binding.repository,
-                known.folder.directory().display()
-            )),
-        };
+        return Ok(());
     }
     output.line(format!("  backed up to {}", binding.repository))?;
     match last.and_then(|last| Some((last.saved_at_ns()?, last.snapshot_id()))) {
