@@ -1,6 +1,7 @@
 //! A tracked tree in the hands of this process: opened, locked, and compared with its record.
 
 use std::num::NonZeroUsize;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use byteback_checksums::kept::KeptChecksums;
@@ -10,6 +11,7 @@ use byteback_host::clock::{Clock, RealClock};
 use byteback_host::durable::{DirLock, DurableDir};
 use byteback_host::random::{Randomness, RealRandomness};
 use byteback_host::tree::Inode;
+use byteback_mount::beneath;
 use byteback_mount::integrity::Integrity;
 use byteback_mount::live::LiveTree;
 use byteback_mount::picture::Pictures;
@@ -19,7 +21,6 @@ use byteback_oplog::{
 };
 use byteback_undo::{Gap, Undo, UndoError, UndoOptions};
 use parking_lot::Mutex;
-use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::error::DaemonError;
 use crate::presence::{Doubt, Guard, OnDoubt};
@@ -47,6 +48,8 @@ pub struct TrackedTree {
     integrity: Option<Arc<Integrity>>,
     /// Where the tree lies, if that is no directory. Behind all that has something of it open, so that it is dropped last.
     volume: Option<VolumeTree>,
+    /// Keeps the system from unmounting the directory's file system, see [`beneath::Root`].
+    _place: Option<OwnedFd>,
     /// Why this is perhaps not the folder.
     doubt: Option<Doubt>,
     lock: Option<DirLock>,
@@ -213,9 +216,12 @@ impl TrackedTree {
         progress: &mut dyn FnMut(u64),
     ) -> Result<Self, DaemonError> {
         let TreeHost { dir, clock, randomness } = host;
-        let (root, layers) = match inside {
-            Some((root, layers)) => (root, Some(layers)),
-            None => (open_directory(&folder)?, None),
+        let (root, place, layers) = match inside {
+            Some((root, layers)) => (root, None, Some(layers)),
+            None => {
+                let root = open_directory(&folder)?;
+                (root.inode, root.place, None)
+            }
         };
         // Before the log: a start that gets no further must be noticed by the next.
         let undo = open_undo(&folder, &dir, &clock, undo)?;
@@ -251,6 +257,7 @@ impl TrackedTree {
             kept: Mutex::default(),
             integrity: None,
             volume: None,
+            _place: place,
             doubt,
             lock,
         })
@@ -418,15 +425,11 @@ impl TrackedTree {
     }
 }
 
-fn open_directory(folder: &StateFolder) -> Result<Inode, DaemonError> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    match rustix::fs::openat(CWD, folder.directory(), flags, Mode::empty()) {
-        Ok(root) => Ok(Inode::from(root)),
-        Err(errno) => Err(DaemonError::Folder {
-            path: folder.directory().to_owned(),
-            source: errno.into(),
-        }),
-    }
+fn open_directory(folder: &StateFolder) -> Result<beneath::Root, DaemonError> {
+    beneath::open_root(folder.directory()).map_err(|source| DaemonError::Folder {
+        path: folder.directory().to_owned(),
+        source,
+    })
 }
 
 /// The files of the undo journal in the state; none if there is none.

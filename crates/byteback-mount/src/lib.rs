@@ -13,12 +13,14 @@
 //! | [`tracked`] | that something is about to change, and performs it | who asked |
 //! | [`integrity`] | sums of what was written, and the log | who asked |
 //! | [`volume_tree`] | a volume in place of the backing directory | requests |
+//! | [`beneath`] | the tree without what is mounted over parts of it | requests |
 //! | [`session`] | mounting, unmounting, what happens when we die | requests |
 //! | `direct` | programs of this process, without a kernel: for simulations | FUSE |
 //!
 //! What the mount promises to programs, with the test of each promise, stands in `docs/semantics.md`.
 
 mod adapter;
+pub mod beneath;
 mod credentials;
 pub mod cuts;
 mod deltas;
@@ -31,6 +33,7 @@ pub mod integrity;
 mod kernel_cache;
 pub mod landing;
 pub mod live;
+pub mod mount_table;
 mod mounted_within;
 pub mod picture;
 pub mod session;
@@ -43,6 +46,5 @@ pub use credentials::Caller;
 pub use handles::OpenFile;
 pub use inodes::NodeId;
 pub use kernel_cache::CacheMode;
-pub use session::mounting::SOURCE_PREFIX;
 pub use session::{Holder, Mount, MountError, MountOptions, ProgramBelow, Unmount, remove_leftover};
 pub use stores::{FlushError, Flushed};

@@ -13,7 +13,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use crate::session::mounting::unescape;
+use crate::mount_table::unescape;
 
 const TABLE: &str = "/proc/self/mountinfo";
 

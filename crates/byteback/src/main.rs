@@ -11,7 +11,7 @@
 //! | `http` | the network for sources of checksums |
 //! | `served` | how a server of ours is reached, for codes |
 //! | `throttling` | how fast a folder is kept in sync, and whether that is paused |
-//! | `signals`, `notify`, `background`, `ending`, `mount_table` | the process and its system |
+//! | `signals`, `notify`, `background`, `ending` | the process and its system |
 //! | `volume_losses` | what a volume lost because its device refused writes |
 
 mod arguments;
@@ -31,7 +31,6 @@ mod help;
 mod http;
 mod joining;
 mod last_backup;
-mod mount_table;
 mod moved_server;
 mod notify;
 mod operands;

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
-use super::mounting::unescape;
+use crate::mount_table::unescape;
 
 /// Something that keeps a mount alive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -23,11 +23,12 @@ use rustix::net::{
 };
 
 use super::{MountError, Unmount};
+use crate::mount_table::unescape;
 
 const DEVICE: &str = "/dev/fuse";
 
 /// The type that `mount` and `/proc/mounts` show.
-const TYPE: &str = "fuse.byteback";
+pub(crate) const TYPE: &str = "fuse.byteback";
 
 /// Where the helper may be; the environment is not asked.
 const HELPERS: [&str; 6] = [
@@ -69,7 +70,7 @@ pub(super) fn can_open_device() -> bool {
 
 /// Begins the source of our mounts in the kernel's table; the directory follows. A bare path would be looked at by programs that go through
 /// the table (mkfs.btrfs), and a folder that a user mounted over itself refuses everybody else, root too.
-pub const SOURCE_PREFIX: &str = "byteback:";
+pub(crate) const SOURCE_PREFIX: &str = "byteback:";
 
 fn source(directory: &Path) -> OsString {
     let mut source = OsString::from(SOURCE_PREFIX);
@@ -232,22 +233,6 @@ fn type_at(path: &Path) -> Option<String> {
         return String::from_utf8(kind.to_vec()).ok();
     }
     None
-}
-
-/// `/proc/self/mountinfo` writes space, tab, newline and backslash in octal.
-pub(crate) fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((first, others)) = rest.split_first() {
-        if let (b'\\', Some([a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', tail @ ..])) = (first, Some(others)) {
-            plain.push((a - b'0') * 64 + (b - b'0') * 8 + (c - b'0'));
-            rest = tail;
-        } else {
-            plain.push(*first);
-            rest = others;
-        }
-    }
-    plain
 }
 
 /// Whether a table of mounts lists the mount `id`, at `point` if that is given: the kernel soon gives the number of a mount that

@@ -27,7 +27,8 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::mounting::{Mounted, unescape};
+use super::mounting::Mounted;
+use crate::mount_table::unescape;
 
 const TABLE: &str = "/proc/self/mountinfo";
 

@@ -18,7 +18,7 @@ use byteback_control::{SyncStatus, TreeService};
 use byteback_daemon::{Daemon, LiveOptions, OnDoubt, StateFolder};
 use byteback_host::durable::RealDir;
 use byteback_host::random::RealRandomness;
-use byteback_mount::Unmount;
+use byteback_mount::{Unmount, beneath};
 use byteback_sync::live::engine::{
     Engine, EngineError, EngineHandle, EngineParts, PauseOptions, Renew, StopSign, ask_to_start_over,
 };
@@ -33,7 +33,6 @@ use crate::credentials::{self, Credentials};
 use crate::ending;
 use crate::error::{CommandError, Failure, Result};
 use crate::exit_code::Exit;
-use crate::mount_table;
 use crate::notify;
 use crate::progress::Progress;
 use crate::settings::Settings;
@@ -236,12 +235,12 @@ pub(crate) fn run(arguments: &SyncArguments, settings: &Settings) -> Result<()> 
     }
 }
 
-/// What lies below another file system is known to be hidden. Below a mount of the same one (a bind mount) other files seem to be in the folder, and its own
-/// seem to be removed.
+/// Where it cannot be seen what a mount hides: of another file system it is known that it hides something. Below a mount of the same one (a bind mount) other files seem to
+/// be in the folder, and its own seem to be removed.
 fn refuse_bind_mounts(folder: &StateFolder) -> Result<()> {
     let device_of = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
     let device = device_of(folder.directory());
-    let points = mount_table::hiding_below(folder.directory()).into_iter();
+    let points = beneath::hidden_in(folder.directory());
     match points
         .into_iter()
         .find(|point| device.is_some() && device_of(point) == device)
@@ -464,12 +463,12 @@ fn explained(error: EngineError, folder: &StateFolder) -> CommandError {
         )),
         _ => None,
     };
-    let hidden = mount_table::hiding_below(folder.directory()).into_iter().next();
+    let hidden = beneath::hidden_in(folder.directory()).into_iter().next();
     let failed = match (error, hidden) {
         // What is below it cannot be read.
         (EngineError::Sync(SyncError::Tree(error)), Some(point)) => {
             return CommandError::new(format!("cannot sync {directory}: {}", error.message)).next(format!(
-                "A disk is mounted at {}, over files that were in sync: unmount it first, and mount it again when sync has begun.",
+                "A disk is mounted at {}, over files that were in sync, and what it hides cannot be reached: unmount it first, and mount it again when sync has begun.",
                 point.display()
             ));
         }

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use byteback_control::{Client, ErrorKind, TreeService};
 use byteback_daemon::StateFolder;
+use byteback_mount::mount_table;
 use clap::Args;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 
 use crate::ending::{self, Ending, HolderLine, Waited};
 use crate::error::{CommandError, Result};
-use crate::mount_table;
 use crate::settings::Settings;
 use crate::tracked_folder;
 use crate::volume_losses;

@@ -7,7 +7,7 @@ use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use serde_json::Value;
 
 use crate::joining::{Machine, invite, served};
-use crate::world::{Ran, World, eventually, is_mounted, program};
+use crate::world::{Ran, USER, World, eventually, is_mounted, program};
 
 const FILES: usize = 20;
 
@@ -630,27 +630,146 @@ fn disk_in_the_folder_is_not_unmounted_by_what_lands() {
     }
 }
 
-/// A disk over a directory that sync knows: it does not begin, and nothing is removed, whether that is another file system or a bind mount of the folder's own.
+/// A disk, or a bind mount, over a directory that sync knows: programs have the disk, and what it hides stays in sync.
 #[test]
-fn sync_removes_nothing_that_a_mount_hides() {
+fn what_a_disk_hides_stays_in_sync() {
+    let world = served();
+    let machines = [Machine::new(&world, "a"), Machine::new(&world, "b")];
+    let dirs = machines.each_ref().map(|machine| machine.dir("tree"));
+    for (machine, dir) in machines.iter().zip(&dirs) {
+        machine.run(&["join", &invite(&world, &["mail"]), dir]).fine();
+    }
+    let [a, b] = dirs.each_ref().map(|dir| Path::new(dir.as_str()));
+    for name in ["disk", "bound"] {
+        fs::create_dir_all(a.join(name).join("sub")).unwrap();
+        fs::write(a.join(name).join("kept"), "kept").unwrap();
+        fs::write(a.join(name).join("gone"), "gone").unwrap();
+        fs::write(a.join(name).join(".bytebackignore"), "*.log\n").unwrap();
+    }
+    for (machine, dir) in machines.iter().zip(&dirs) {
+        machine.run(&["sync", "--delay", "0", dir]).fine();
+    }
+    eventually("B has it", || b.join("disk/sub").exists().then_some(()));
+    eventually("B has both", || b.join("bound/sub").exists().then_some(()));
+    settled(&machines[0], &dirs[0]);
+    machines[0].run(&["umount", &dirs[0]]).fine();
+    // Nobody has told this to anybody when the disk comes over it.
+    for name in ["disk", "bound"] {
+        fs::write(a.join(name).join("own"), "written before").unwrap();
+        fs::write(a.join(name).join("own.log"), "ignored").unwrap();
+    }
+    let shown = world.path("shown");
+    fs::create_dir(&shown).unwrap();
+    let points = ["disk", "bound"].map(|name| a.join(name));
+    program("mount", &["-t", "tmpfs", "none", points[0].to_str().unwrap()]);
+    mount_bind(&shown, &points[1]).unwrap();
+    for point in &points {
+        fs::write(point.join("foreign"), "on the disk").unwrap();
+    }
+
+    let mut ran = machines[0].run(&["sync", "--delay", "0", &dirs[0]]).ends_with(0);
+    for point in &points {
+        ran = ran.says(&format!("{} is a file system of its own", point.display()));
+        assert_eq!(names(point.to_str().unwrap()), ["foreign"]);
+        fs::write(point.join("later"), "on the disk, too").unwrap();
+    }
+    for name in ["disk", "bound"] {
+        eventually("B has what was written before", || {
+            b.join(name).join("own").exists().then_some(())
+        });
+        fs::write(b.join(name).join("kept"), "changed by B").unwrap();
+        fs::write(b.join(name).join("sub/new"), "made by B").unwrap();
+        fs::remove_file(b.join(name).join("gone")).unwrap();
+    }
+    fs::write(b.join("free"), "free").unwrap();
+    eventually("A has it", || a.join("free").exists().then_some(()));
+    settled(&machines[0], &dirs[0]);
+    for point in &points {
+        assert_eq!(names(point.to_str().unwrap()), ["foreign", "later"]);
+    }
+    machines[0].run(&["umount", &dirs[0]]).fine();
+    for point in &points {
+        assert_eq!(names(point.to_str().unwrap()), ["foreign", "later"]);
+        unmount(point, UnmountFlags::empty()).unwrap();
+        assert_eq!(fs::read_to_string(point.join("kept")).unwrap(), "changed by B");
+        assert_eq!(fs::read_to_string(point.join("sub/new")).unwrap(), "made by B");
+        let here = [".bytebackignore", "kept", "own", "own.log", "sub"];
+        assert_eq!(names(point.to_str().unwrap()), here);
+    }
+    machines[0].run(&["sync", "--delay", "0", &dirs[0]]).fine();
+    settled(&machines[0], &dirs[0]);
+    for name in ["disk", "bound"] {
+        let there = [".bytebackignore", "kept", "own", "sub"];
+        assert_eq!(names(b.join(name).to_str().unwrap()), there);
+    }
+    for (machine, dir) in machines.iter().zip(&dirs) {
+        machine.run(&["umount", dir]).fine();
+    }
+}
+
+#[test]
+fn what_a_disk_hides_stays_in_backups() {
     let mut world = World::served();
     world.write_files();
-    world.sync_once(&["--delay", "0"]);
-    let (disk, point) = (world.path("disk"), world.tree().join("dir"));
-    fs::create_dir(&disk).unwrap();
-    fs::write(disk.join("other"), "other").unwrap();
-    mount_bind(&disk, &point).unwrap();
-    world.sync(&[]).ends_with(1).says("unmount it first");
-    unmount(&point, UnmountFlags::empty()).unwrap();
-    assert_eq!(world.files_at_server(), FILES);
+    let disk = world.small_disk("tree/dir", "1m");
+    fs::write(disk.join("foreign"), "on the disk").unwrap();
+    let assert_whole = |what: &str| {
+        let restored = world.restore("latest");
+        assert_eq!(files_in(&restored), FILES, "{what}");
+        assert!(!restored.join("dir/foreign").exists(), "{what}");
+    };
+    let backup = || world.on_tree("backup", &["--json"]).ends_with(0).line("summary");
+    backup();
+    assert_whole("not mounted");
+    world.on_tree("mount", &[]).ends_with(0);
+    fs::write(world.tree().join("1"), "changed").unwrap();
+    fs::write(disk.join("foreign"), "changed on the disk").unwrap();
+    assert_eq!(backup()["files_changed"], 1);
+    assert_whole("mounted");
+    world.on_tree("umount", &[]).fine();
+    assert_eq!(fs::read_to_string(disk.join("foreign")).unwrap(), "changed on the disk");
+}
 
-    world.small_disk("tree/dir", "1m");
+/// Where what is mounted cannot be looked beneath, sync does not begin, and nothing is removed: by an ordinary user, and where that is a folder of ours.
+#[test]
+fn sync_removes_nothing_that_a_mount_hides() {
+    let world = World::served();
+    world.write_files();
+    world.sync_once(&["--delay", "0"]);
+    let inner = world.tree().join("dir");
+    let inner = inner.to_str().unwrap();
+    world.run(&["mount", inner]).fine();
     world.sync(&[]).ends_with(1).says("unmount it first");
     assert!(!is_mounted(&world.tree()));
     assert_eq!(world.files_at_server(), FILES);
-    unmount(&point, UnmountFlags::empty()).unwrap();
+    world.run(&["umount", inner]).fine();
+
     world.sync_once(&["--delay", "0"]);
     assert_eq!((world.files_at_server(), files_in(&world.tree())), (FILES, FILES));
+    let (user, tree) = (world.path("user"), world.path("user/tree"));
+    world.run_as_user(&["version"]);
+    program("cp", &["-a", world.tree().to_str().unwrap(), tree.to_str().unwrap()]);
+    let owner = format!("{USER}:{USER}");
+    program("chown", &["-R", &owner, user.to_str().unwrap()]);
+    let (tree, disk) = (tree.to_str().unwrap(), world.path("disk"));
+    fs::create_dir(&disk).unwrap();
+    world.run_as_user(&["join", &invite(&world, &["other"]), tree]).fine();
+    world.run_as_user(&["backup", tree]).fine();
+    for (prepare, said) in [
+        (
+            format!("mount -t tmpfs none {tree}/dir"),
+            "what it hides cannot be reached: unmount it first",
+        ),
+        (
+            format!("mount --bind {} {tree}/dir", disk.display()),
+            "(a bind mount), so what it hides would be taken as removed: unmount it first",
+        ),
+    ] {
+        world
+            .run_as_user_behind(&prepare, &["sync", tree])
+            .ends_with(1)
+            .says(said);
+    }
 }
 
 /// A device that was revoked and invited again is another one. What keeps its folder in sync takes the new token, and nothing is lost meanwhile.

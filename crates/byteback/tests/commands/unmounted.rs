@@ -61,7 +61,9 @@ fn another_file_system_below_the_folder_is_said_to_be_left_out() {
             "{}",
             ran.stderr
         );
-        assert_eq!(world.about_tree("ls", &[]).fine().stdout, "saved\n");
+        // The mount point is the folder's, and what is mounted there is not.
+        assert_eq!(world.about_tree("ls", &[]).fine().stdout, "below/\nsaved\n");
+        assert_eq!(world.about_tree("ls", &["latest:below"]).fine().stdout, "");
         let mounted = world.on_tree("mount", &[]).ends_with(0);
         assert!(
             mounted.stderr.contains("a file system of its own"),

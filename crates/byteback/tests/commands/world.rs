@@ -226,6 +226,19 @@ impl World {
         finish(arguments, command)
     }
 
+    /// Runs it as [`USER`], who has run something before, where everybody may open `/dev/fuse` and root has run the shell command `prepare`: in a mount namespace of its own.
+    pub(crate) fn run_as_user_behind(&self, prepare: &str, arguments: &[&str]) -> Ran {
+        let device = self.path("fuse");
+        let (device, program) = (device.to_str().unwrap(), self.path("user/byteback"));
+        let script = format!(
+            "set -e; [ -e {device} ] || mknod -m 666 {device} c 10 229; mount --bind {device} /dev/fuse; {prepare}; \
+             exec setpriv --reuid {USER} --regid {USER} --clear-groups -- \"$@\""
+        );
+        let mut all = vec!["-m", "sh", "-c", &script, "sh", program.to_str().unwrap()];
+        all.extend(arguments);
+        finish(arguments, self.command_at(Path::new("unshare"), "user", &all))
+    }
+
     /// `byteback COMMAND ARGUMENTS TREE`.
     pub(crate) fn on_tree(&self, command: &str, arguments: &[&str]) -> Ran {
         let tree = self.tree();

@@ -3,13 +3,6 @@
 use super::*;
 
 #[test]
-fn octal_escapes_of_mountinfo() {
-    assert_eq!(unescape(br"/a\040b\134c"), b"/a b\\c");
-    assert_eq!(unescape(br"/a\04"), br"/a\04");
-    assert_eq!(unescape(br"\\"), br"\\");
-}
-
-#[test]
 fn a_number_that_another_mount_got_is_not_the_mounts() {
     let table = b"36 35 0:31 / /a\\040b rw - fuse.byteback byteback:/a rw\n361 35 0:32 / /c rw - tmpfs tmpfs rw\n";
     let is_at = |id: u64, point: &str| is_listed(table, MountId(id), Some(Path::new(point)));

@@ -6,12 +6,12 @@
 use byteback_control::{ConsumerStatus, SIGN_OF_LIFE_S, SYNC_CONSUMER, SyncStatus, TreeStatus};
 use byteback_daemon::StateFolder;
 use byteback_host::durable::RealDir;
+use byteback_mount::mount_table;
 use byteback_oplog::{LedgerEntry, LedgerEvent};
 use byteback_sync::live::standing::Standing;
 use serde::Serialize;
 
 use super::{Known, State, last_backup, text};
-use crate::mount_table;
 use crate::throttling;
 
 /// Longer than between two signs of life, by what a busy machine may need.

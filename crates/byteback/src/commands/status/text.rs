@@ -4,6 +4,7 @@ use std::path::Path;
 
 use byteback_control::{DamagedFile, SyncReceiving, SyncStatus};
 use byteback_daemon::StateFolder;
+use byteback_mount::mount_table;
 
 use super::health::{self, Silence};
 use super::{Known, Logged, State, UnknownFiles, last_backup};
@@ -14,7 +15,6 @@ use crate::ending;
 use crate::error::Result;
 use crate::held_back;
 use crate::last_backup::LastBackup;
-use crate::mount_table;
 use crate::settings::Settings;
 use crate::throttling;
 use crate::timestamp;

@@ -29,8 +29,10 @@ fn damaged_lines_are_passed_by() {
     ] {
         let _ = parse(line.as_bytes());
     }
-    assert_eq!(unescape(b"a\\0"), b"a\\0");
-    assert_eq!(unescape(b"\\777"), b"\\777");
+    for text in [&b"a\\0"[..], b"\\777", b"/a\\04", b"\\\\"] {
+        assert_eq!(unescape(text), text);
+    }
+    assert_eq!(unescape(br"/a\040b\134c"), b"/a b\\c");
 }
 
 #[test]

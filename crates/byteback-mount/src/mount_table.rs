@@ -5,10 +5,9 @@ use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use byteback_mount::SOURCE_PREFIX;
+use crate::session::mounting::{SOURCE_PREFIX, TYPE};
 
-/// The type of our mounts in the table.
-const TYPE: &str = "fuse.byteback";
+const TABLE: &str = "/proc/self/mountinfo";
 
 /// A mount of anybody.
 struct Entry {
@@ -34,27 +33,32 @@ impl Entry {
 
 /// A mount of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TableEntry {
+pub struct TableEntry {
     /// Where it is.
-    pub(crate) point: PathBuf,
+    pub point: PathBuf,
     /// Which directory it shows.
-    pub(crate) directory: PathBuf,
+    pub directory: PathBuf,
 }
 
 /// Our mounts, living and dead, in the order in which they were made.
-pub(crate) fn ours() -> std::io::Result<Vec<TableEntry>> {
-    Ok(parse(&fs::read("/proc/self/mountinfo")?))
+///
+/// # Errors
+/// If the table cannot be read.
+pub fn ours() -> std::io::Result<Vec<TableEntry>> {
+    Ok(parse(&fs::read(TABLE)?))
 }
 
 /// Our newest mount at `point`, which is absolute and without symlinks.
-pub(crate) fn at(point: &Path) -> Option<TableEntry> {
+#[must_use]
+pub fn at(point: &Path) -> Option<TableEntry> {
     ours().ok()?.into_iter().rev().find(|mount| mount.point == point)
 }
 
 /// The mount points below `directory` that hide a part of it, the uppermost of each: what lies in them is not tracked.
-pub(crate) fn hiding_below(directory: &Path) -> Vec<PathBuf> {
+#[must_use]
+pub fn hiding_below(directory: &Path) -> Vec<PathBuf> {
     // Without the table nothing is known, which is no reason to fail.
-    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let table = fs::read(TABLE).unwrap_or_default();
     parse_hiding(&table, directory)
 }
 
@@ -111,31 +115,20 @@ fn parse_line(line: &[u8]) -> Option<Entry> {
     })
 }
 
-/// Spaces and the like are written as three octal digits behind a backslash.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(field.len());
+/// Spaces, tabs, newlines and backslashes are written as three octal digits behind a backslash.
+pub(crate) fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(field.len());
     let mut rest = field;
-    while let Some((first, behind)) = rest.split_first() {
-        let digits = behind
-            .get(..3)
-            .filter(|digits| *first == b'\\' && digits.iter().all(|d| (b'0'..=b'7').contains(d)));
-        let value = digits.map(|digits| {
-            digits
-                .iter()
-                .fold(0_u32, |value, digit| value * 8 + u32::from(digit - b'0'))
-        });
-        match value.and_then(|value| u8::try_from(value).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = behind.get(3..).unwrap_or_default();
-            }
-            None => {
-                bytes.push(*first);
-                rest = behind;
-            }
+    while let Some((first, others)) = rest.split_first() {
+        if let (b'\\', Some([a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', tail @ ..])) = (first, Some(others)) {
+            plain.push((a - b'0') * 64 + (b - b'0') * 8 + (c - b'0'));
+            rest = tail;
+        } else {
+            plain.push(*first);
+            rest = others;
         }
     }
-    bytes
+    plain
 }
 
 #[cfg(test)]
