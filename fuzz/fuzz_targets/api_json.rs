@@ -2,10 +2,11 @@
 #![no_main]
 
 use byteback_api::messages::{
-    BatchApplied, BatchStatus, ChangesPage, ContentExtent, CreateSnapshot, DiffPage, ExtentsPage, FolderInfo,
-    FolderList, Health, JoinRequest, JoinResponse, NodeInfo, PartStaged, Snapshot, SnapshotPage, TreePage, VerifyEvent,
+    BatchStatus, ChangesPage, ContentExtent, CreateSnapshot, DiffPage, ExtentsPage, FolderInfo, FolderList, Health,
+    JoinRequest, JoinResponse, PartStaged, SnapshotPage, TreePage, VerifyEvent,
 };
-use byteback_api::{Attributes, ByteString, Digest, FileId, FolderName, Problem};
+use byteback_api::{Digest, FolderName, Problem};
+use byteback_model::{Attributes, BatchApplied, ByteString, FileId, NodeInfo, Snapshot};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

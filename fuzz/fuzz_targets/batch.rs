@@ -3,11 +3,11 @@
 
 use std::io::Read;
 
-use byteback_api::batch::{
-    BatchError, BatchReader, BatchWriter, ContentBase, ContentChange, DirectoryTimeRecord, EntryRecord, Manifest,
-    NodeRecord, ProofRecord, Record, Totals,
+use byteback_api::Digest;
+use byteback_api::batch::{BatchError, BatchReader, BatchWriter, DirectoryTimeRecord, ProofRecord, Record};
+use byteback_model::{
+    Attributes, ByteString, ContentBase, ContentChange, FileId, Manifest, NameChange, NodeKind, NodeRecord, Totals,
 };
-use byteback_api::{Attributes, ByteString, Digest, FileId, NodeKind};
 
 byteback_fuzz::target!(check, seeds);
 
@@ -160,7 +160,7 @@ fn seeds() -> Vec<Vec<u8>> {
                 base: ContentBase::Empty,
             }),
         })?;
-        writer.entry(&EntryRecord {
+        writer.entry(&NameChange {
             parent: id,
             name: "n".into(),
             child: Some(id),

@@ -2,8 +2,9 @@
 #![no_main]
 
 use byteback_api::query::{Query, encode};
-use byteback_api::{Digest, FileId, FolderName};
+use byteback_api::{Digest, FolderName};
 use byteback_delta::signature::{Signature, SignatureRequest, SignatureWriter};
+use byteback_model::FileId;
 
 byteback_fuzz::target!(check, seeds);
 

@@ -2,11 +2,12 @@
 #![no_main]
 
 use byteback_extents::ByteRange;
+use byteback_model::{NodeId, NodeKind, Place};
 use byteback_queue::persist::{
     Input, SNAPSHOT_MAGIC, SNAPSHOT_VERSION, decode_snapshot, encode_snapshot, read_journal,
 };
 use byteback_queue::queue::{Event, Poll, Queue, QueueOptions};
-use byteback_queue::{ClientId, Moved, NameOperation, NodeId, NodeKind, Place};
+use byteback_queue::{ClientId, Moved, NameOperation};
 
 byteback_fuzz::target!(check, seeds);
 

@@ -13,7 +13,7 @@
 //! | 1 | [`Manifest`] | JSON | exactly once, first record of the batch |
 //! | 7 | [`Manifest`] with [`Manifest::follows`] | JSON | in the place of that |
 //! | 2 | [`NodeRecord`] | JSON | at most once per node, before the node's deltas |
-//! | 3 | [`EntryRecord`] | JSON | at most once per (parent, name) |
+//! | 3 | [`NameChange<FileId>`] | JSON | at most once per (parent, name) |
 //! | 4 | delta | [`FileId`] (16 bytes, big-endian) and a complete delta stream | as many as the node's [`ContentChange::deltas`], in order |
 //! | 6 | [`ProofRecord`] | JSON | at most once per node that gets new contents, anywhere |
 //! | 8 | [`DirectoryTimeRecord`] | JSON | at most once per directory that has no node record, anywhere |
@@ -51,9 +51,9 @@ mod packed;
 mod reader;
 mod writer;
 
-use crate::messages::SnapshotLabel;
-use crate::{Attributes, ByteString, DeviceId, Digest, FileId, Seq};
+use crate::Digest;
 use byteback_delta::leaves::LeafKind;
+use byteback_model::FileId;
 use serde::{Deserialize, Serialize};
 
 pub use packed::{UNPACKED_LEN_MAX, VERSION_PACKED, packed};
@@ -79,93 +79,6 @@ pub(crate) const TAG_PROOF: u8 = 6;
 pub(crate) const TAG_FOLLOWING_MANIFEST: u8 = 7;
 pub(crate) const TAG_DIRECTORY_TIME: u8 = 8;
 
-/// What a batch is and what it stands on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Manifest {
-    /// The sending device; must be the one that the token belongs to.
-    pub device: DeviceId,
-    /// The device's number for this batch in this folder; must be the one in the URL. The same
-    /// (device, counter) is applied once, however often it is sent.
-    pub counter: u64,
-    /// The folder's sequence number that the client's picture was based on. `None` at first
-    /// contact: the batch holds the whole tree and replaces whatever is there. Every name that is not
-    /// in it is gone, and every file's previous contents count as empty.
-    pub base_seq: Option<Seq>,
-    /// Only without `base_seq`: what the batch replaces is the folder at this sequence number, to whose contents [`ContentBase::Of`]
-    /// refers. It is refused with `conflict` if the folder is no longer there. `None` replaces whatever there is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub replaces: Option<Seq>,
-    /// Only with `base_seq`: the device's own batch before this one, by its counter, of which the device need not know the sequence
-    /// number. It must be the device's newest in the folder, otherwise this batch is refused with `out_of_order`. The batch stands on
-    /// what that one left, and what the device itself did since `base_seq` is in no conflict with it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub follows: Option<u64>,
-    /// The root directory.
-    pub root: FileId,
-    /// When the batch was made, ns since the Unix epoch.
-    pub created_ns: i64,
-    /// The host.
-    pub host: ByteString,
-    /// The directory on that host.
-    pub path: ByteString,
-    /// Asks for a snapshot that names this batch.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub snapshot: Option<SnapshotLabel>,
-}
-
-/// What the first delta of a file in a batch applies to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ContentBase {
-    /// The file's contents at the manifest's `base_seq`, or as left by the batch that this one follows.
-    Previous,
-    /// Nothing: zero bytes.
-    Empty,
-    /// The contents that this file of the folder, or the same one, has at the manifest's `replaces` (at its `base_seq`, or as left by the
-    /// batch that this one follows), whatever becomes of it in the batch. Where somebody else changed them since, that is a conflict.
-    Of(FileId),
-    /// The contents that a file of the folder had at any moment of the past.
-    At {
-        /// The file.
-        file: FileId,
-        /// The moment.
-        seq: Seq,
-    },
-}
-
-/// That a file gets new contents, and from what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ContentChange {
-    /// How many delta records of this file the batch holds. 0 with base `Empty` truncates the file
-    /// to nothing; 0 with base `Of` or `At` makes it a copy; 0 with base `Previous` is an error.
-    pub deltas: u32,
-    /// What the first of them applies to.
-    pub base: ContentBase,
-}
-
-/// A node that is new or changed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeRecord {
-    /// The node.
-    pub id: FileId,
-    /// All its attributes; `size` is the length after the batch.
-    pub attributes: Attributes,
-    /// New contents; `None` leaves them as they are (empty for a new file).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub content: Option<ContentChange>,
-}
-
-/// A directory entry that is new, changed or gone.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EntryRecord {
-    /// The directory.
-    pub parent: FileId,
-    /// The name: 1 to 255 bytes, without `/` and NUL, neither `.` nor `..`.
-    pub name: ByteString,
-    /// What the name stands for now; `None` removes it.
-    pub child: Option<FileId>,
-}
-
 /// What the contents of a file are to be after the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProofRecord {
@@ -188,29 +101,8 @@ pub struct DirectoryTimeRecord {
     /// The directory. One that the folder does not have is passed over.
     pub id: FileId,
     /// Its time of modification, ns since the Unix epoch.
-    #[serde(with = "crate::wide_ns")]
+    #[serde(with = "byteback_model::wide_ns")]
     pub mtime_ns: i128,
-}
-
-/// How many records of each kind the whole batch holds, all pieces together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Totals {
-    /// Node records.
-    pub nodes: u64,
-    /// Entry records.
-    pub entries: u64,
-    /// Delta records.
-    pub deltas: u64,
-    /// Proof records.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub proofs: u64,
-    /// Records of directories' times.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub directory_times: u64,
-}
-
-fn is_zero(number: &u64) -> bool {
-    *number == 0
 }
 
 /// A batch stream cannot be written or read.

@@ -20,11 +20,8 @@
 //!
 //! This crate holds types, codecs and documents: no logic, no I/O beyond `Read` and `Write`.
 
-pub mod attributes;
 pub mod batch;
-pub mod byte_string;
 pub mod digest;
-pub mod file_id;
 pub mod fingerprint;
 pub mod folder_name;
 pub mod join_code;
@@ -33,22 +30,12 @@ pub mod openapi;
 pub mod problem;
 pub mod query;
 pub mod routes;
-pub mod wide_ns;
 
-pub use attributes::{Attributes, NodeKind, Xattr};
-pub use byte_string::ByteString;
 pub use digest::Digest;
-pub use file_id::FileId;
 pub use fingerprint::Fingerprint;
 pub use folder_name::FolderName;
 pub use join_code::JoinCode;
 pub use problem::{Code, Problem};
-
-/// A folder's sequence number: 1 for its first applied batch, then without gaps.
-pub type Seq = u64;
-
-/// A device as the server numbers it; the "client id" of a version.
-pub type DeviceId = u64;
 
 /// Media type of a batch stream and of its pieces.
 pub const MEDIA_BATCH: &str = "application/vnd.byteback.batch";

@@ -3,7 +3,8 @@
 //! Lists come in pages: `next_cursor` is opaque and goes unchanged into the next request's
 //! `cursor`; no cursor means that the list has ended. All times are ns since the Unix epoch.
 
-use crate::{Attributes, ByteString, DeviceId, FileId, FolderName, Seq};
+use crate::FolderName;
+use byteback_model::{Attributes, BatchApplied, ByteString, DeviceId, FileId, NodeInfo, Seq, Snapshot, SnapshotLabel};
 use serde::{Deserialize, Serialize};
 
 /// Body of `POST /v1/devices`.
@@ -158,32 +159,6 @@ pub struct FolderList {
     pub folders: Vec<FolderInfo>,
 }
 
-/// What a snapshot is called by: in a batch manifest, or in `POST .../snapshots`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SnapshotLabel {
-    /// The moment the snapshot shows.
-    pub time_ns: i64,
-    /// Host that was backed up.
-    pub host: ByteString,
-    /// Directory that was backed up.
-    pub path: ByteString,
-    /// Free tags.
-    #[serde(default)]
-    pub tags: Vec<String>,
-}
-
-/// A snapshot: a name for a sequence number.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Snapshot {
-    /// Number of the snapshot on this server, never used twice.
-    pub id: u64,
-    /// What it names.
-    pub seq: Seq,
-    /// How it is called.
-    #[serde(flatten)]
-    pub label: SnapshotLabel,
-}
-
 /// Body of `POST .../snapshots`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CreateSnapshot {
@@ -203,22 +178,6 @@ pub struct SnapshotPage {
     /// Where the next page begins.
     #[serde(default)]
     pub next_cursor: Option<String>,
-}
-
-/// Answer of a commit.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BatchApplied {
-    /// The sequence number that the batch got.
-    pub seq: Seq,
-    /// The snapshot that its manifest asked for.
-    #[serde(default)]
-    pub snapshot_id: Option<u64>,
-    /// True when the batch had been applied before and this answer only repeats the first.
-    #[serde(default)]
-    pub repeated: bool,
-    /// Bytes of literal frames that the batch added to the store.
-    #[serde(default)]
-    pub stored_bytes: u64,
 }
 
 /// The data of an event of `GET .../events`, whose id is the sequence number.
@@ -256,51 +215,6 @@ pub struct PartStaged {
     /// When it expires unless another part of the batch or its commit comes before.
     pub expires_ns: i64,
 }
-
-/// Which version of the contents a node shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ContentVersion {
-    /// When it was applied.
-    pub seq: Seq,
-    /// The device that made it.
-    pub device: DeviceId,
-    /// That device's batch.
-    pub counter: u64,
-}
-
-/// A node at one moment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeInfo {
-    /// Its identity.
-    pub id: FileId,
-    /// The sequence number of its newest change (attributes or contents) at that moment.
-    pub seq: Seq,
-    /// Its attributes.
-    pub attributes: Attributes,
-    /// Version of its contents; none for what has no contents or never had any bytes.
-    #[serde(default)]
-    pub content: Option<ContentVersion>,
-    /// How many names it has in the whole tree, if it is a file that has several; counted up to [`NAMES_COUNTED_MAX`]. Servers before
-    /// this field never told.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub names: Option<u32>,
-    /// Its names with their directories, if they were asked for; of more than [`NAMES_COUNTED_MAX`], some. Also those in directories that the root
-    /// does not reach.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub places: Option<Vec<NodePlace>>,
-}
-
-/// A name of a node.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct NodePlace {
-    /// The directory.
-    pub parent: FileId,
-    /// The name.
-    pub name: ByteString,
-}
-
-/// So far a server counts the names of a file.
-pub const NAMES_COUNTED_MAX: u32 = 64;
 
 /// A name in a directory and what it names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

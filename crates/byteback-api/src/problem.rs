@@ -3,7 +3,7 @@
 //! A client decides by [`Code`], never by the text. A new code may be added at any time: readers
 //! map what they do not know to [`Code::Unknown`] and go by the HTTP status.
 
-use crate::{ByteString, FileId, Seq};
+use byteback_model::{ByteString, FileId, Seq};
 use serde::{Deserialize, Serialize};
 
 /// Media type of a [`Problem`].

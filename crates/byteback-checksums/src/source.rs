@@ -24,7 +24,8 @@ use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
 use byteback_extents::ByteRange;
-use byteback_host::tree::{FileKind, Identity, Stat};
+use byteback_host::tree::{Identity, Stat};
+use byteback_model::NodeKind;
 
 pub(crate) use stretches::{Known, Stretches};
 pub use sum::Summer;
@@ -430,7 +431,7 @@ impl SourceError {
 pub(crate) fn regular_file(told: io::Result<Stat>) -> Result<Stat> {
     let stat = told.map_err(SourceError::io("ask for the file's length and times"))?;
     match stat.kind {
-        FileKind::File => Ok(stat),
+        NodeKind::File => Ok(stat),
         _ => Err(SourceError::NotHere("not a regular file")),
     }
 }

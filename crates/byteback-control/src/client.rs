@@ -6,9 +6,9 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use byteback_api::{Attributes, ByteString};
 use byteback_extents::ByteRange;
-use byteback_oplog::{Epoch, NodeId};
+use byteback_model::{Attributes, ByteString, NodeId};
+use byteback_oplog::Epoch;
 
 use crate::frame::{self, Frame, protocol};
 use crate::leaves::{LEAF_LEN_BYTES, LeafOffer, LeafPiece, LeafRequest, LeavesTold};

@@ -1,8 +1,7 @@
 //! What the fuzz targets call (`fuzz/`): the readers of both ends of the socket, which are private. Compiled for tests, which call them
 //! with the seeds, and with the feature `fuzzing`.
 
-use byteback_api::ByteString;
-use byteback_oplog::NodeId;
+use byteback_model::{ByteString, NodeId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

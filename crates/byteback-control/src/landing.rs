@@ -23,14 +23,12 @@
 //! Calls wait for programs and the disk; none may come from a thread that serves the mount, or with a lock held that such a one may want.
 //! Who lands does so from one thread.
 
+use byteback_model::{Attributes, ByteString, NodeId, NodeKind, Place};
 use std::error::Error;
-use std::fmt;
 use std::io;
 
-use byteback_api::{Attributes, ByteString};
 use byteback_delta::{Base, Target};
 use byteback_extents::ByteRange;
-use byteback_oplog::{NodeId, NodeKind};
 
 use crate::repair::Damage;
 use crate::service::{DirEntry, ErrorKind, Result, ServiceError};
@@ -78,21 +76,6 @@ pub fn overtaken_in<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Overtake
     None
 }
 
-/// A name in a directory.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NamePlace {
-    /// The directory.
-    pub parent: NodeId,
-    /// The name in it.
-    pub name: ByteString,
-}
-
-impl fmt::Display for NamePlace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} in directory {}", self.name, self.parent)
-    }
-}
-
 /// What must hold of the sync queue, of each node and name that a step is about, for it to be made.
 #[derive(Clone, Copy)]
 pub enum Expected<'a> {
@@ -124,7 +107,7 @@ pub struct LandingNode {
     /// Its attributes; of a file, `size` is its length now.
     pub attributes: Attributes,
     /// All its names, in no order. The root has none.
-    pub names: Vec<NamePlace>,
+    pub names: Vec<Place<NodeId>>,
 }
 
 /// What of a node's attributes is not as it was to be, because it is not possible here; everything else is.
@@ -208,14 +191,14 @@ pub trait LandingTree: Send + Sync {
     ///
     /// # Errors
     /// If the log cannot be read.
-    fn child(&self, place: &NamePlace) -> Result<Option<NodeId>>;
+    fn child(&self, place: &Place<NodeId>) -> Result<Option<NodeId>>;
 
     /// Whether a name that stands for nothing here cannot be given: the file system has something under another name that it does not tell from this
     /// one (it folds cases, or spellings of the same letter), or will never have such a name.
     ///
     /// # Errors
     /// If that cannot be found out.
-    fn is_taken_otherwise(&self, place: &NamePlace) -> Result<bool>;
+    fn is_taken_otherwise(&self, place: &Place<NodeId>) -> Result<bool>;
 
     /// A node as it is now; `None` if it has no name any more.
     ///
@@ -243,7 +226,7 @@ pub trait LandingTree: Send + Sync {
     fn unsent_of(&self, node: NodeId) -> UnsentNode;
 
     /// Whether anything of a name waits to be sent or is in flight.
-    fn is_name_queued(&self, place: &NamePlace) -> bool;
+    fn is_name_queued(&self, place: &Place<NodeId>) -> bool;
 
     /// The files whose contents several of which were changed by programs in one atomic operation (DeltaCFS section III-C), each such set of them, of what waits in a fold. One file may be in
     /// several sets; what was sent since, or is gone, may still be in one.
@@ -256,7 +239,7 @@ pub trait LandingTree: Send + Sync {
     /// If it cannot be made.
     fn make(
         &self,
-        at: &NamePlace,
+        at: &Place<NodeId>,
         attributes: &Attributes,
         expected: Expected<'_>,
     ) -> Result<Landed<(NodeId, Vec<MissedAttribute>)>>;
@@ -265,7 +248,7 @@ pub trait LandingTree: Send + Sync {
     ///
     /// # Errors
     /// If that cannot be.
-    fn link(&self, node: NodeId, at: &NamePlace, expected: Expected<'_>) -> Result<Landed<()>>;
+    fn link(&self, node: NodeId, at: &Place<NodeId>, expected: Expected<'_>) -> Result<Landed<()>>;
 
     /// Moves the name `from` of `node` to `to`, which stands for `replaced`, or is free.
     ///
@@ -274,8 +257,8 @@ pub trait LandingTree: Send + Sync {
     fn rename(
         &self,
         node: NodeId,
-        from: &NamePlace,
-        to: &NamePlace,
+        from: &Place<NodeId>,
+        to: &Place<NodeId>,
         replaced: Option<NodeId>,
         expected: Expected<'_>,
     ) -> Result<Landed<()>>;
@@ -286,8 +269,8 @@ pub trait LandingTree: Send + Sync {
     /// If that cannot be.
     fn exchange(
         &self,
-        one: (&NamePlace, NodeId),
-        other: (&NamePlace, NodeId),
+        one: (&Place<NodeId>, NodeId),
+        other: (&Place<NodeId>, NodeId),
         expected: Expected<'_>,
     ) -> Result<Landed<()>>;
 
@@ -295,7 +278,7 @@ pub trait LandingTree: Send + Sync {
     ///
     /// # Errors
     /// [`ErrorKind::Blocked`](crate::ErrorKind::Blocked) says why it cannot.
-    fn check_removable(&self, node: NodeId, at: &NamePlace) -> Result<Landed<()>>;
+    fn check_removable(&self, node: NodeId, at: &Place<NodeId>) -> Result<Landed<()>>;
 
     /// Moves what is in the way of something that lands to a free name, as a program of this machine would: the queue is told, and what
     /// waits of the node and its names does not matter. With `leaves_old` the old name stays until something replaces it, where the file system has
@@ -303,13 +286,13 @@ pub trait LandingTree: Send + Sync {
     ///
     /// # Errors
     /// If that cannot be.
-    fn displace(&self, node: NodeId, from: &NamePlace, to: &NamePlace, leaves_old: bool) -> Result<Landed<()>>;
+    fn displace(&self, node: NodeId, from: &Place<NodeId>, to: &Place<NodeId>, leaves_old: bool) -> Result<Landed<()>>;
 
     /// Removes a name that stands for `node`; of a directory that is empty, of which no entry waits to be sent.
     ///
     /// # Errors
     /// If that cannot be.
-    fn remove(&self, at: &NamePlace, node: NodeId, expected: Expected<'_>) -> Result<Landed<()>>;
+    fn remove(&self, at: &Place<NodeId>, node: NodeId, expected: Expected<'_>) -> Result<Landed<()>>;
 
     /// Gives a node its attributes, all at once: owner, extended attributes, permissions, modification time. Its kind, length, target and
     /// device number stay. Labels that the system gives by itself (`security.`) are set, and never removed.

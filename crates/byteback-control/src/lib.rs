@@ -31,8 +31,8 @@ mod service;
 
 pub use client::Client;
 pub use landing::{
-    AttributeKind, Expected, Landed, LandingNode, LandingTree, MissedAttribute, NamePlace, Overtaken, UnsentNode,
-    WatchedFile, WatchedNode, overtaken_in,
+    AttributeKind, Expected, Landed, LandingNode, LandingTree, MissedAttribute, Overtaken, UnsentNode, WatchedFile,
+    WatchedNode, overtaken_in,
 };
 pub use leaves::{
     LEAF_CRC_LEN, LEAF_LEN_BYTES, LEAF_SUM_LEN, LeafKind, LeafOffer, LeafPiece, LeafRequest, LeafSource, LeavesTold,
@@ -45,9 +45,8 @@ pub use repair::{Damage, RepairReport, RepairRequest, RepairWish, Repaired, Serv
 pub use server::{Server, socket_address};
 pub use service::{
     ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, DamagedFile, Detached,
-    DirEntry, ErrorKind, FileHistory, FinishReport, HELD_BLOCK_BYTES, Holder, NameChange, NamedCut, NodeChange,
-    NodeNames, Outcome, PastEvent, PastFile, PastMoment, Piece, Result, ServiceError, TreeService, TreeStatus,
-    not_synced,
+    DirEntry, ErrorKind, FileHistory, FinishReport, HELD_BLOCK_BYTES, Holder, NamedCut, NodeChange, NodeNames, Outcome,
+    PastEvent, PastFile, PastMoment, Piece, Result, ServiceError, TreeService, TreeStatus, not_synced,
 };
 
 #[cfg(test)]

@@ -24,17 +24,16 @@
 //!
 //! Only within one process: nothing of this crosses the socket.
 
+use byteback_model::{Attributes, ByteString, NameChange, NodeId, NodeKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use byteback_api::{Attributes, ByteString};
-use byteback_oplog::{NodeId, NodeKind};
 use byteback_queue::queue::Resolution;
 use byteback_queue::{GroupId, Position, Version};
 use serde::{Deserialize, Serialize};
 
-use crate::service::{CutInfo, NameChange, Piece, Result};
+use crate::service::{CutInfo, Piece, Result};
 
 /// What is to be done next.
 #[derive(Clone, Debug)]
@@ -63,7 +62,7 @@ pub struct LiveGroup {
     /// The server is to make conflict versions of it.
     pub is_conflict: bool,
     /// What each name that changed stands for afterwards.
-    pub names: Vec<NameChange>,
+    pub names: Vec<NameChange<NodeId>>,
     /// Nodes that are new, or whose content or attributes change, if they have a name afterwards: as they are then.
     pub nodes: Vec<LiveNode>,
     /// New contents, in the order in which they are to be applied. A file may have several, each on top of the one before.
@@ -145,7 +144,7 @@ pub enum LiveScope {
     Everything {
         /// What names stand for that groups changed since the mark: the log need not tell of those that came and went again. Of some it tells, the
         /// same.
-        names: Vec<NameChange>,
+        names: Vec<NameChange<NodeId>>,
     },
     /// What these stand for, hold and look like at the cut. What has no name then is not sent.
     Items {
@@ -154,7 +153,7 @@ pub enum LiveScope {
         /// Nodes whose attributes may be news.
         attributes: BTreeSet<NodeId>,
         /// Names, with what they stand for: the log need not tell of those that came and went since the mark.
-        names: Vec<NameChange>,
+        names: Vec<NameChange<NodeId>>,
         /// Directories whose time was moved by names that came and went, these or others.
         times: BTreeSet<NodeId>,
     },

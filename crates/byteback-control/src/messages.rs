@@ -3,8 +3,8 @@
 //! Both are tagged from outside (`{"cut": {...}}`, `"status"`): a tag inside would make the reader keep a whole untrusted message as
 //! a tree of values before it knows what it is. A change that the other version would not understand is a new version of the hello.
 
-use byteback_api::{Attributes, ByteString};
-use byteback_oplog::{Epoch, NodeId};
+use byteback_model::{Attributes, ByteString, NodeId};
+use byteback_oplog::Epoch;
 use serde::{Deserialize, Serialize};
 
 use crate::leaves::{LeafOffer, LeafRequest, LeavesTold};

@@ -1,6 +1,6 @@
 //! Files with bytes that nobody wrote: what a server has of them, and what is to be kept (DeltaCFS, section III-E).
 
-use byteback_oplog::NodeId;
+use byteback_model::NodeId;
 use serde::{Deserialize, Serialize};
 
 /// What is wrong with a file of a tree that is landed in.
@@ -41,7 +41,7 @@ pub struct ServerVersion {
     /// Its length.
     pub len_bytes: u64,
     /// When it was last modified, in nanoseconds since 1970.
-    #[serde(with = "byteback_api::wide_ns")]
+    #[serde(with = "byteback_model::wide_ns")]
     pub mtime_ns: i128,
 }
 

@@ -5,13 +5,11 @@
 //! [`note_batch`](TreeService::note_batch) before something is sent that cannot be taken back; then
 //! [`finish`](TreeService::finish). A user that dies in between leaves its pending cut to its successor.
 
+use byteback_model::{Attributes, ByteString, NameChange, NodeId, NodeKind};
 use std::num::NonZeroU64;
 
-use byteback_api::{Attributes, ByteString};
 use byteback_extents::ByteRange;
-use byteback_oplog::{
-    ConsumerState, Dropped, Epoch, LedgerEntry, NodeId, NodeKind, PendingCut, TreeId, Usage, WholeReason,
-};
+use byteback_oplog::{ConsumerState, Dropped, Epoch, LedgerEntry, PendingCut, TreeId, Usage, WholeReason};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -110,17 +108,6 @@ pub struct NodeChange {
     pub is_new: bool,
 }
 
-/// What happened to one name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NameChange {
-    /// The directory.
-    pub parent: NodeId,
-    /// The name in it.
-    pub name: ByteString,
-    /// What it stands for now; `None`: nothing.
-    pub child: Option<NodeId>,
-}
-
 /// What of the changes was told last; the default one is the beginning.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangesCursor {
@@ -138,7 +125,7 @@ pub struct ChangesPage {
     /// Nodes.
     pub nodes: Vec<NodeChange>,
     /// Names.
-    pub names: Vec<NameChange>,
+    pub names: Vec<NameChange<NodeId>>,
     /// Where the next page begins, which may turn out to be empty; `None` after the last.
     pub next: Option<ChangesCursor>,
 }

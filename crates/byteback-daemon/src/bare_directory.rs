@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use byteback_api::ByteString;
+use byteback_model::ByteString;
 use rustix::fs::{IFlags, OFlags, ioctl_getflags, ioctl_setflags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};

@@ -16,10 +16,10 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use byteback_api::ByteString;
 use byteback_control::{LandingTree, LiveTree, Server, TreeService};
 use byteback_host::clock::Clock;
 use byteback_host::durable::DirLock;
+use byteback_model::ByteString;
 use byteback_mount::cuts::CutSetup;
 use byteback_mount::tracked::observer::Observer;
 use byteback_mount::tracked::{Account, Tracked};

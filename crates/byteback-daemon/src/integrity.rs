@@ -14,10 +14,10 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 
 use byteback_checksums::written::{Stamp, WrittenSums, stamp_of};
 use byteback_host::boot::boot_id;
-use byteback_host::tree::FileKind;
+use byteback_model::{NodeId, NodeKind};
 use byteback_mount::integrity::Integrity;
 use byteback_mount::live::LiveTree;
-use byteback_oplog::{ChangesCursor, Content, Fence, NodeId, PageLimits, WholeReason};
+use byteback_oplog::{ChangesCursor, Content, Fence, PageLimits, WholeReason};
 use rustix::fs::OFlags;
 
 use crate::error::DaemonError;
@@ -86,7 +86,7 @@ pub(crate) fn check_interrupted(tree: &TrackedTree, integrity: &Integrity, stopp
             return;
         }
         let found = tree.live().find(node).ok().flatten();
-        match found.filter(|(_, stat)| stat.kind == FileKind::File) {
+        match found.filter(|(_, stat)| stat.kind == NodeKind::File) {
             // What cannot be read now is compared when it is to be sent.
             Some((fd, _)) => {
                 let file = fd.reopen(OFlags::RDONLY | OFlags::NONBLOCK);

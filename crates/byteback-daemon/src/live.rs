@@ -39,18 +39,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use byteback_api::Attributes;
 use byteback_control::{LiveGroup, LiveStatus, SYNC_CONSUMER};
 use byteback_host::clock::Clock;
 use byteback_host::durable::DurableDir;
 use byteback_host::tree::{Identity, Inode};
+use byteback_model::{Attributes, NodeId};
 use byteback_mount::integrity::Integrity;
 use byteback_mount::live::LiveTree as Files;
 use byteback_mount::tracked::observer::Order;
-use byteback_oplog::{ChangesCursor, Content, Epoch, Log, LogError, NodeId as LoggedNode, WholeReason};
+use byteback_oplog::{ChangesCursor, Content, Epoch, Log, LogError, WholeReason};
 use byteback_queue::queue::{Effect, Event, GroupState, Queue, QueueOptions};
 use byteback_queue::relation::{Decision, RelationOptions, RelationTable};
-use byteback_queue::{ClientId, GroupId, NodeId, Position};
+use byteback_queue::{ClientId, GroupId, Position};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::error::DaemonError;
@@ -192,7 +192,7 @@ struct Marking {
     pending: Option<(Epoch, Position)>,
     cut_at_ns: u64,
     /// What could not be read when it was to be sent, so that the log is to go on telling of it. Of an earlier process as well.
-    unsaved: BTreeSet<LoggedNode>,
+    unsaved: BTreeSet<NodeId>,
 }
 
 /// See the module.
@@ -418,8 +418,8 @@ impl Live {
     }
 
     /// What an earlier process could not read, as the log tells it since the mark.
-    fn unsaved_before(&self) -> io::Result<BTreeSet<LoggedNode>> {
-        let unsaved = || -> std::result::Result<BTreeSet<LoggedNode>, LogError> {
+    fn unsaved_before(&self) -> io::Result<BTreeSet<NodeId>> {
+        let unsaved = || -> std::result::Result<BTreeSet<NodeId>, LogError> {
             let mark = self.log.consumer(SYNC_CONSUMER)?.mark;
             let list = self.log.look()?.changes(mark)?;
             let mut unsaved = BTreeSet::new();
@@ -438,7 +438,7 @@ impl Live {
     }
 
     /// Whether a node was handed out in a fold and stayed unsaved.
-    fn is_unsaved(&self, node: LoggedNode) -> bool {
+    fn is_unsaved(&self, node: NodeId) -> bool {
         self.marking.lock().unsaved.contains(&node)
     }
 
@@ -643,16 +643,6 @@ fn found(log: &Log, dir: &dyn DurableDir, options: QueueOptions) -> Result<Found
         found.skip(stopped.map(|stopped| stopped.queue.numbers()).unwrap_or_default());
     }
     Ok(found)
-}
-
-/// The queue's number of a node of the log: the same.
-fn of_queue(node: LoggedNode) -> NodeId {
-    NodeId(node.0)
-}
-
-/// The log's number of a node of the queue.
-fn of_log(node: NodeId) -> LoggedNode {
-    LoggedNode(node.0)
 }
 
 #[cfg(test)]

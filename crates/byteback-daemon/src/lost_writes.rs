@@ -10,7 +10,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use byteback_api::ByteString;
+use byteback_model::ByteString;
 use serde::{Deserialize, Serialize};
 
 use crate::state_folder::StateFolder;

@@ -9,6 +9,7 @@ mod named_cuts;
 mod open_cut;
 mod past;
 
+use byteback_model::{Attributes, ByteString, NameChange, NodeId, NodeKind};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -16,19 +17,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use byteback_api::{Attributes, ByteString};
 use byteback_checksums::written::Reason;
 use byteback_control::{
     ChangesCursor, ChangesPage, ConsumerStatus, CutId, CutInfo, CutRequest, DamagedFile, Detached, DirEntry, ErrorKind,
-    FileHistory, FinishReport, Holder, LeafOffer, LeafPiece, LeafRequest, LeavesTold, NameChange, NamedCut, NodeNames,
-    Outcome, PastFile, Piece, RepairReport, RepairRequest, Result, ServiceError, SyncStatus, TreeService, TreeStatus,
+    FileHistory, FinishReport, Holder, LeafOffer, LeafPiece, LeafRequest, LeavesTold, NamedCut, NodeNames, Outcome,
+    PastFile, Piece, RepairReport, RepairRequest, Result, ServiceError, SyncStatus, TreeService, TreeStatus,
     not_synced,
 };
-use byteback_host::tree::FileKind;
 use byteback_mount::picture::{Picture, PictureError};
 use byteback_mount::volume_tree::VolumeWatch;
 use byteback_mount::{Mount, MountError, Unmount};
-use byteback_oplog::{ChangeList, Cut, Epoch, Fence, LogError, NodeId, NodeKind, PageLimits, WholeReason};
+use byteback_oplog::{ChangeList, Cut, Epoch, Fence, LogError, PageLimits, WholeReason};
 use parking_lot::Mutex;
 
 use crate::memory;
@@ -245,7 +244,7 @@ impl Service {
         &self,
         cut: CutId,
         names: impl Iterator<Item = (NodeId, ByteString)>,
-    ) -> Result<Vec<NameChange>> {
+    ) -> Result<Vec<NameChange<NodeId>>> {
         let open = self.cut_of(cut)?;
         names
             .map(|(parent, name)| {
@@ -584,7 +583,7 @@ impl TreeService for Service {
             for (node, fence) in &seen {
                 if before_ns.saturating_sub(fence.ctime_ns) < WRITE_TIME_MAX_NS
                     && let Ok(Some((file, stat))) = self.tree.live().find(*node)
-                    && stat.kind == FileKind::File
+                    && stat.kind == NodeKind::File
                 {
                     file.wait_for_writers();
                 }

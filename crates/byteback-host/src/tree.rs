@@ -42,7 +42,7 @@ pub use inode::{Creator, Inode, LibraryInode, NewInode};
 pub use inode_flags::{InodeFlags, inode_flags, set_inode_flags};
 pub use metadata::{SetTime, set_mode, set_owner, set_times, timestamps};
 pub use ranges::{DataRanges, FallocateFlags, copy_range, data_ranges, fallocate, punch_hole, seek_data, seek_hole};
-pub use stat::{FileKind, Identity, Stat, clamped_ns, stat_at, stat_fd};
+pub use stat::{Identity, Stat, clamped_ns, stat_at, stat_fd};
 pub use writers::wait_for_writers;
 pub use xattr::{SetXattr, get_xattr, list_xattrs, remove_xattr, set_xattr};
 

@@ -23,7 +23,8 @@ use std::time::{Duration, SystemTime};
 
 use byteback_extents::ByteRange;
 use byteback_host::errno_of;
-use byteback_host::tree::{FallocateFlags, FileKind, SetXattr, Stat};
+use byteback_host::tree::{FallocateFlags, SetXattr, Stat};
+use byteback_model::NodeKind;
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, Generation, INodeNo, InitFlags,
     IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
@@ -36,7 +37,7 @@ use self::values::{MISSING, attributes_of, decode_device, file_type, set_time};
 use crate::credentials::Caller;
 use crate::handles::OpenFile;
 use crate::hidden::Hidden;
-use crate::inodes::NodeId;
+use crate::inodes::InodeNumber;
 use crate::kernel_cache::{CacheMode, CachePolicy};
 use crate::stores::LateAnswers;
 use crate::stores::holes::{self, Wanted};
@@ -91,8 +92,8 @@ fn is_through_page_cache(lock_owner: Option<LockOwner>) -> bool {
     lock_owner.is_none()
 }
 
-fn node(ino: INodeNo) -> NodeId {
-    NodeId::new(ino.0)
+fn node(ino: INodeNo) -> InodeNumber {
+    InodeNumber::new(ino.0)
 }
 
 fn open_flags(raw: i32) -> OFlags {
@@ -101,7 +102,7 @@ fn open_flags(raw: i32) -> OFlags {
 
 impl Adapter {
     /// Attributes of a node for the kernel, and for how long it may believe them.
-    fn attributes(&self, node: NodeId, stat: &Stat) -> (FileAttr, Duration) {
+    fn attributes(&self, node: InodeNumber, stat: &Stat) -> (FileAttr, Duration) {
         let mut attributes = attributes_of(self.tree.visible_ino(node, stat), stat);
         let ttl = match self.may_hold_stores(node, stat) {
             true => self.policy.of_held(&mut attributes),
@@ -114,18 +115,18 @@ impl Adapter {
         (attributes, ttl)
     }
 
-    fn may_hold_stores(&self, node: NodeId, stat: &Stat) -> bool {
+    fn may_hold_stores(&self, node: InodeNumber, stat: &Stat) -> bool {
         let holds = |file: &OpenFile| self.policy.holds_stores(file);
-        stat.kind == FileKind::File && self.tree.handles.is_open(node, holds)
+        stat.kind == NodeKind::File && self.tree.handles.is_open(node, holds)
     }
 
     fn reply_entry(&self, reply: ReplyEntry, found: io::Result<Found>) {
         match found {
             Ok(found) => {
                 let (mut attributes, mut ttl) = self.attributes(found.interned.node, &found.stat);
-                if found.interned.node == NodeId::ROOT {
+                if found.interned.node == InodeNumber::ROOT {
                     // The library names the node by the number that programs are shown. They are to be shown another one.
-                    (attributes.ino, ttl) = (INodeNo(NodeId::ROOT.get()), Duration::ZERO);
+                    (attributes.ino, ttl) = (INodeNo(InodeNumber::ROOT.get()), Duration::ZERO);
                 }
                 let generation = Generation(found.interned.generation);
                 reply.entry_with_ttls(&ttl, &self.policy.ttl, &attributes, generation);
@@ -142,7 +143,7 @@ impl Adapter {
         }
     }
 
-    fn reply_attributes(&self, reply: ReplyAttr, node: NodeId, found: io::Result<Stat>) {
+    fn reply_attributes(&self, reply: ReplyAttr, node: InodeNumber, found: io::Result<Stat>) {
         match found {
             Ok(stat) => {
                 let (attributes, ttl) = self.attributes(node, &stat);
@@ -597,7 +598,7 @@ impl Filesystem for Adapter {
 
     fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
         let ino = if self.hidden_of(ino).is_some() {
-            INodeNo(NodeId::ROOT.get())
+            INodeNo(InodeNumber::ROOT.get())
         } else {
             ino
         };

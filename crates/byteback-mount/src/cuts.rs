@@ -23,7 +23,8 @@ use std::sync::{Arc, Weak};
 
 use byteback_host::clock::Clock;
 use byteback_host::tree::check_component;
-use byteback_oplog::{Cut, Epoch, LogError, NodeId, NodeKind};
+use byteback_model::{NodeId, NodeKind};
+use byteback_oplog::{Cut, Epoch, LogError};
 use parking_lot::Mutex;
 
 use crate::live::LiveTree;

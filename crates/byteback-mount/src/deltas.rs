@@ -26,7 +26,8 @@ use byteback_ioctl::abi::{
     REASON_INTERRUPTED, REASON_NO_MARK, REASON_NONE, REASON_OTHER, REASON_UNSAVED, REASON_UNTRACKED, STATE_RANGES,
     STATE_WHOLE,
 };
-use byteback_oplog::{Content, Epoch, LogError, NodeId as LoggedNode, NodeKind, WholeReason};
+use byteback_model::{NodeId, NodeKind};
+use byteback_oplog::{Content, Epoch, LogError, WholeReason};
 use parking_lot::Mutex;
 
 use crate::cuts::{Cuts, FrozenTree, RESERVE_BYTES};
@@ -54,7 +55,7 @@ pub(crate) struct Context {
     number: u64,
     handle: u64,
     pub(crate) uid: u32,
-    pub(crate) node: LoggedNode,
+    pub(crate) node: NodeId,
     pub(crate) tree: Arc<FrozenTree>,
     file: FrozenFile,
     consumer: String,

@@ -12,7 +12,7 @@ use byteback_host::tree::Inode;
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags, openat};
 
 use crate::credentials::Caller;
-use crate::inodes::NodeId;
+use crate::inodes::InodeNumber;
 use crate::landing::Landing;
 use crate::live::LiveTree;
 use crate::mounted_within::MountedWithin;
@@ -73,9 +73,9 @@ impl Direct {
     }
 
     /// Calls `with` with a name and its directory.
-    fn at<T>(&self, path: &Path, with: impl FnOnce(NodeId, &OsStr) -> io::Result<T>) -> io::Result<T> {
+    fn at<T>(&self, path: &Path, with: impl FnOnce(InodeNumber, &OsStr) -> io::Result<T>) -> io::Result<T> {
         let name = path.file_name().ok_or_else(missing)?;
-        let mut parent = NodeId::ROOT;
+        let mut parent = InodeNumber::ROOT;
         for component in path.parent().into_iter().flat_map(Path::components) {
             let Component::Normal(name) = component else {
                 return Err(missing());
@@ -86,7 +86,7 @@ impl Direct {
         with(parent, name)
     }
 
-    fn node(&self, path: &Path) -> io::Result<NodeId> {
+    fn node(&self, path: &Path) -> io::Result<InodeNumber> {
         self.at(path, |parent, name| {
             let found = self.tree.lookup(parent, name)?.ok_or_else(missing)?;
             Ok(found.interned.node)

@@ -21,14 +21,14 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use byteback_host::tree::{Identity, Inode};
 use rustix::fs::OFlags;
 
-use crate::inodes::NodeId;
+use crate::inodes::InodeNumber;
 use crate::tracked::Trimming;
 
 /// An open file of the tree.
 #[derive(Debug)]
 pub struct OpenFile {
     inode: Inode,
-    node: NodeId,
+    node: InodeNumber,
     identity: Identity,
     for_writing: bool,
     for_reading: bool,
@@ -45,7 +45,7 @@ pub struct OpenFile {
 impl OpenFile {
     /// The node that is open.
     #[must_use]
-    pub fn node(&self) -> NodeId {
+    pub fn node(&self) -> InodeNumber {
         self.node
     }
 
@@ -104,7 +104,14 @@ impl OpenFile {
         &self.trimming
     }
 
-    pub(crate) fn new(inode: Inode, node: NodeId, identity: Identity, asked: OFlags, got: OFlags, own: bool) -> Self {
+    pub(crate) fn new(
+        inode: Inode,
+        node: InodeNumber,
+        identity: Identity,
+        asked: OFlags,
+        got: OFlags,
+        own: bool,
+    ) -> Self {
         Self {
             inode,
             node,
@@ -155,7 +162,7 @@ pub(crate) fn backing_flags(asked: OFlags) -> Vec<OFlags> {
 struct Slots {
     files: Vec<Option<Arc<OpenFile>>>,
     free: Vec<usize>,
-    by_node: HashMap<NodeId, Vec<usize>>,
+    by_node: HashMap<InodeNumber, Vec<usize>>,
 }
 
 /// All open files. A handle number is only used by the kernel between the open and the release that we saw, so a
@@ -198,7 +205,7 @@ impl HandleTable {
     }
 
     /// Some open file of `node`: one that can be read and written if there is one.
-    pub(crate) fn any_of(&self, node: NodeId) -> Option<Arc<OpenFile>> {
+    pub(crate) fn any_of(&self, node: InodeNumber) -> Option<Arc<OpenFile>> {
         let slots = self.read();
         let open = || {
             slots
@@ -215,7 +222,7 @@ impl HandleTable {
     }
 
     /// An open file of `node` that can be written anywhere.
-    pub(crate) fn writer_anywhere(&self, node: NodeId) -> Option<Arc<OpenFile>> {
+    pub(crate) fn writer_anywhere(&self, node: InodeNumber) -> Option<Arc<OpenFile>> {
         let slots = self.read();
         let indexes = slots.by_node.get(&node).into_iter().flatten();
         let mut open = indexes.filter_map(|index| slots.files.get(*index)?.as_ref());
@@ -223,12 +230,12 @@ impl HandleTable {
     }
 
     /// Whether some program can write `node`.
-    pub(crate) fn has_writer(&self, node: NodeId) -> bool {
+    pub(crate) fn has_writer(&self, node: InodeNumber) -> bool {
         self.is_open(node, OpenFile::for_writing)
     }
 
     /// Whether `node` is open in a way that `is_meant` accepts.
-    pub(crate) fn is_open(&self, node: NodeId, is_meant: impl Fn(&OpenFile) -> bool) -> bool {
+    pub(crate) fn is_open(&self, node: InodeNumber, is_meant: impl Fn(&OpenFile) -> bool) -> bool {
         let slots = self.read();
         let indexes = slots.by_node.get(&node).into_iter().flatten();
         let mut open = indexes.filter_map(|index| slots.files.get(*index)?.as_ref());

@@ -24,13 +24,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
-use byteback_host::tree::{FileKind, InodeFlags, Stat};
-use byteback_oplog::{NodeId as LoggedNode, NodeKind};
+use byteback_host::tree::{InodeFlags, Stat};
+use byteback_model::{NodeId, NodeKind};
 use parking_lot::Mutex;
 
 use crate::cuts::{Cuts, FrozenTree, SERIAL_MAX};
 use crate::deltas::{Context, Deltas};
-use crate::inodes::NodeId;
+use crate::inodes::InodeNumber;
 use crate::picture::{FrozenFile, NodeAttributes};
 
 /// The name in the root.
@@ -70,13 +70,13 @@ pub(crate) enum HiddenNode {
         /// Which cut.
         serial: u64,
         /// Which node.
-        node: LoggedNode,
+        node: NodeId,
     },
 }
 
 impl HiddenNode {
     /// Which hidden node `node` is; `None` for a node of the live tree, `Some(None)` for a number that was never given.
-    pub(crate) fn of(node: NodeId) -> Option<Option<Self>> {
+    pub(crate) fn of(node: InodeNumber) -> Option<Option<Self>> {
         let number = node.hidden_number()?;
         let rest = number & ((1 << KIND_SHIFT) - 1);
         Some(match (number >> KIND_SHIFT, rest) {
@@ -86,7 +86,7 @@ impl HiddenNode {
             (KIND_DELTA, number) => Some(Self::Delta(number)),
             (KIND_FROZEN, rest) => Some(Self::Frozen {
                 serial: rest >> LOGGED_BITS,
-                node: LoggedNode(rest & LOGGED_MAX),
+                node: NodeId(rest & LOGGED_MAX),
             }),
             _ => None,
         })
@@ -94,7 +94,7 @@ impl HiddenNode {
 
     /// # Errors
     /// `EOVERFLOW` for a node of the log with a number that does not fit.
-    pub(crate) fn number(self) -> io::Result<NodeId> {
+    pub(crate) fn number(self) -> io::Result<InodeNumber> {
         let number = match self {
             Self::Top => 1,
             Self::Cuts => 2,
@@ -108,7 +108,7 @@ impl HiddenNode {
                 (KIND_FROZEN << KIND_SHIFT) | (serial << LOGGED_BITS) | node.0
             }
         };
-        Ok(NodeId::hidden(number))
+        Ok(InodeNumber::hidden(number))
     }
 }
 
@@ -124,7 +124,7 @@ pub(crate) enum Lasting {
 /// What a name stands for.
 #[derive(Clone, Debug)]
 pub(crate) struct HiddenFound {
-    pub(crate) node: NodeId,
+    pub(crate) node: InodeNumber,
     pub(crate) stat: Stat,
     /// The name stands for this node.
     pub(crate) name: Lasting,
@@ -135,8 +135,8 @@ pub(crate) struct HiddenFound {
 #[derive(Clone, Debug)]
 pub(crate) struct HiddenEntry {
     pub(crate) name: OsString,
-    pub(crate) node: NodeId,
-    pub(crate) kind: FileKind,
+    pub(crate) node: InodeNumber,
+    pub(crate) kind: NodeKind,
     /// The position after it.
     pub(crate) cookie: u64,
 }
@@ -170,18 +170,6 @@ fn errno(number: i32) -> io::Error {
     io::Error::from_raw_os_error(number)
 }
 
-fn file_kind(kind: NodeKind) -> FileKind {
-    match kind {
-        NodeKind::File => FileKind::File,
-        NodeKind::Directory => FileKind::Dir,
-        NodeKind::Symlink => FileKind::Symlink,
-        NodeKind::Fifo => FileKind::Fifo,
-        NodeKind::Socket => FileKind::Socket,
-        NodeKind::CharDevice => FileKind::CharDevice,
-        NodeKind::BlockDevice => FileKind::BlockDevice,
-    }
-}
-
 impl Hidden {
     /// `jobs` go to a thread that may wait for requests to be served.
     pub(crate) fn new(cuts: Arc<Cuts>, deltas: Deltas, jobs: Sender<Job>) -> Self {
@@ -206,7 +194,7 @@ impl Hidden {
         digits.any(|digits| digits.len() == ON_THEIR_WAY_DIGITS && digits.iter().all(u8::is_ascii_hexdigit))
     }
 
-    fn node(node: NodeId) -> io::Result<HiddenNode> {
+    fn node(node: InodeNumber) -> io::Result<HiddenNode> {
         HiddenNode::of(node).flatten().ok_or_else(|| errno(libc::ESTALE))
     }
 
@@ -272,21 +260,21 @@ impl Hidden {
         let _ = self.jobs.send(job);
     }
 
-    fn attributes(&self, tree: &FrozenTree, node: LoggedNode) -> io::Result<Arc<NodeAttributes>> {
+    fn attributes(&self, tree: &FrozenTree, node: NodeId) -> io::Result<Arc<NodeAttributes>> {
         let read = tree.attributes(node)?;
         // After the reading. What was remembered before is right, but nobody needs it any more.
         self.cuts.check_attached()?;
         Ok(read)
     }
 
-    fn frozen(&self, tree: &FrozenTree, node: LoggedNode) -> io::Result<HiddenFound> {
+    fn frozen(&self, tree: &FrozenTree, node: NodeId) -> io::Result<HiddenFound> {
         let number = HiddenNode::Frozen {
             serial: tree.serial(),
             node,
         }
         .number()?;
         let attributes = match self.attributes(tree, node) {
-            Err(_) if node == LoggedNode::ROOT && tree.picture.lost().is_some() => return self.lost_root(number),
+            Err(_) if node == NodeId::ROOT && tree.picture.lost().is_some() => return self.lost_root(number),
             attributes => attributes?,
         };
         Ok(HiddenFound {
@@ -303,7 +291,7 @@ impl Hidden {
     }
 
     /// What `name` in `parent` is. Both answers come with how long they hold.
-    pub(crate) fn lookup(&self, parent: NodeId, name: &OsStr) -> io::Result<Result<HiddenFound, Lasting>> {
+    pub(crate) fn lookup(&self, parent: InodeNumber, name: &OsStr) -> io::Result<Result<HiddenFound, Lasting>> {
         match Self::node(parent)? {
             HiddenNode::Top if name == CUT_NAME => self.fixed(HiddenNode::Cuts).map(Ok),
             HiddenNode::Top if name == DELTA_NAME => self.fixed(HiddenNode::Deltas).map(Ok),
@@ -335,12 +323,12 @@ impl Hidden {
         Ok(HiddenFound {
             // It can be ended and another opened under the same name.
             name: Lasting::No,
-            ..self.frozen(tree, LoggedNode::ROOT)?
+            ..self.frozen(tree, NodeId::ROOT)?
         })
     }
 
     /// What stands for the root of a cut that is lost: something that can be named and removed.
-    fn lost_root(&self, node: NodeId) -> io::Result<HiddenFound> {
+    fn lost_root(&self, node: InodeNumber) -> io::Result<HiddenFound> {
         Ok(HiddenFound {
             node,
             name: Lasting::No,
@@ -348,7 +336,7 @@ impl Hidden {
         })
     }
 
-    pub(crate) fn stat(&self, node: NodeId) -> io::Result<HiddenFound> {
+    pub(crate) fn stat(&self, node: InodeNumber) -> io::Result<HiddenFound> {
         match Self::node(node)? {
             HiddenNode::Frozen { serial, node } => self.frozen(&*self.tree(serial)?, node),
             HiddenNode::Delta(number) => self.delta(number, &*self.context(number)?),
@@ -357,25 +345,25 @@ impl Hidden {
     }
 
     /// What a frozen node's stat does not tell; `None` for our own directories, which have nothing more.
-    fn more(&self, node: NodeId) -> io::Result<Option<Arc<NodeAttributes>>> {
+    fn more(&self, node: InodeNumber) -> io::Result<Option<Arc<NodeAttributes>>> {
         match Self::node(node)? {
             HiddenNode::Frozen { serial, node } => self.attributes(&*self.tree(serial)?, node).map(Some),
             _ => Ok(None),
         }
     }
 
-    pub(crate) fn read_link(&self, node: NodeId) -> io::Result<OsString> {
+    pub(crate) fn read_link(&self, node: InodeNumber) -> io::Result<OsString> {
         let target = self.more(node)?.and_then(|more| more.target.clone());
         target.ok_or_else(|| errno(libc::EINVAL))
     }
 
-    pub(crate) fn get_xattr(&self, node: NodeId, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
+    pub(crate) fn get_xattr(&self, node: InodeNumber, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
         let more = self.more(node)?;
         let found = more.and_then(|more| more.xattrs.iter().find(|(known, _)| known == name).cloned());
         Ok(found.map(|(_, value)| value))
     }
 
-    pub(crate) fn list_xattrs(&self, node: NodeId) -> io::Result<Vec<OsString>> {
+    pub(crate) fn list_xattrs(&self, node: InodeNumber) -> io::Result<Vec<OsString>> {
         let more = self.more(node)?;
         Ok(more.map_or_else(Vec::new, |more| {
             more.xattrs.iter().map(|(name, _)| name.clone()).collect()
@@ -385,7 +373,7 @@ impl Hidden {
     /// The entries of `node` after the position `cookie`, until `deliver` says that one does not fit.
     pub(crate) fn list(
         &self,
-        node: NodeId,
+        node: InodeNumber,
         cookie: u64,
         mut deliver: impl FnMut(&HiddenEntry, Option<HiddenFound>) -> bool,
     ) -> io::Result<()> {
@@ -401,7 +389,7 @@ impl Hidden {
             let entry = HiddenEntry {
                 name,
                 node,
-                kind: FileKind::Dir,
+                kind: NodeKind::Directory,
                 cookie: position,
             };
             if deliver(&entry, None) {
@@ -420,7 +408,7 @@ impl Hidden {
                 let entry = HiddenEntry {
                     name,
                     node: found.node,
-                    kind: FileKind::Dir,
+                    kind: NodeKind::Directory,
                     cookie: position,
                 };
                 if deliver(&entry, Some(found)) {
@@ -438,7 +426,7 @@ impl Hidden {
             let entry = HiddenEntry {
                 name: name.clone(),
                 node: HiddenNode::Frozen { serial, node: *child }.number()?,
-                kind: file_kind(kind),
+                kind,
                 cookie: position,
             };
             if deliver(&entry, found) {
@@ -458,7 +446,7 @@ impl Hidden {
             .collect()
     }
 
-    pub(crate) fn open(&self, node: NodeId) -> io::Result<u64> {
+    pub(crate) fn open(&self, node: InodeNumber) -> io::Result<u64> {
         let file = match Self::node(node)? {
             HiddenNode::Frozen { serial, node } => {
                 let tree = self.tree(serial)?;
@@ -513,7 +501,7 @@ impl Hidden {
     /// Opens a cut on another thread; `done` hears of it there.
     pub(crate) fn make_directory(
         self: &Arc<Self>,
-        parent: NodeId,
+        parent: InodeNumber,
         name: &OsStr,
         done: impl FnOnce(io::Result<HiddenFound>) + Send + 'static,
     ) {
@@ -534,7 +522,7 @@ impl Hidden {
     }
 
     /// Ends a cut.
-    pub(crate) fn remove_directory(&self, parent: NodeId, name: &OsStr) -> io::Result<()> {
+    pub(crate) fn remove_directory(&self, parent: InodeNumber, name: &OsStr) -> io::Result<()> {
         match Self::node(parent)? {
             HiddenNode::Cuts => self.cuts.close(name).map_err(|error| errno(error.errno())),
             _ => Err(errno(libc::EROFS)),

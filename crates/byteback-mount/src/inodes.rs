@@ -23,7 +23,8 @@ use std::collections::{HashMap, hash_map};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 
-use byteback_host::tree::{FileKind, Identity};
+use byteback_host::tree::Identity;
+use byteback_model::NodeKind;
 
 /// More names of one inode than this are not remembered: a file with ten thousand hard links must not make each
 /// lookup search ten thousand names. A name that was forgotten is learned again by its next lookup.
@@ -42,9 +43,9 @@ pub(crate) const HIDDEN_NUMBER_MAX: u64 = HIDDEN_BIT - 1;
 
 /// The number by which the kernel and we speak of one inode while the mount lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NodeId(u64);
+pub struct InodeNumber(u64);
 
-impl NodeId {
+impl InodeNumber {
     /// The root of the mount.
     pub const ROOT: Self = Self(1);
 
@@ -75,7 +76,7 @@ impl NodeId {
     }
 }
 
-impl fmt::Display for NodeId {
+impl fmt::Display for InodeNumber {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "node {}", self.0)
     }
@@ -84,7 +85,7 @@ impl fmt::Display for NodeId {
 /// A name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Link {
-    pub(crate) parent: NodeId,
+    pub(crate) parent: InodeNumber,
     pub(crate) name: OsString,
 }
 
@@ -92,7 +93,7 @@ pub(crate) struct Link {
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
     pub(crate) identity: Identity,
-    pub(crate) kind: FileKind,
+    pub(crate) kind: NodeKind,
     /// Most recent first.
     pub(crate) links: Vec<Link>,
 }
@@ -100,14 +101,14 @@ pub(crate) struct Known {
 /// What the kernel is told about a node that it looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interned {
-    pub(crate) node: NodeId,
+    pub(crate) node: InodeNumber,
     pub(crate) generation: u64,
 }
 
 /// Who bore a number at a moment; the number may have gone to another inode since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bearer {
-    pub(crate) node: NodeId,
+    pub(crate) node: InodeNumber,
     generation: Option<u64>,
 }
 
@@ -118,7 +119,7 @@ pub(crate) struct Births(u64);
 #[derive(Debug)]
 struct Entry {
     identity: Identity,
-    kind: FileKind,
+    kind: NodeKind,
     links: Vec<Link>,
     /// How often the kernel was told this node and has not forgotten it.
     lookups: u64,
@@ -134,10 +135,10 @@ struct Entry {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct InodeTable {
-    entries: HashMap<NodeId, Entry>,
+    entries: HashMap<InodeNumber, Entry>,
     root: Identity,
     /// Inodes that did not get the number they should have, because it was taken.
-    displaced: HashMap<(u64, u64), NodeId>,
+    displaced: HashMap<(u64, u64), InodeNumber>,
     births: Births,
 }
 
@@ -145,7 +146,7 @@ impl InodeTable {
     pub(crate) fn new(root: Identity) -> Self {
         let entry = Entry {
             identity: root,
-            kind: FileKind::Dir,
+            kind: NodeKind::Directory,
             links: Vec::new(),
             lookups: 1,
             children: 0,
@@ -154,7 +155,7 @@ impl InodeTable {
             has_pages: false,
         };
         Self {
-            entries: HashMap::from([(NodeId::ROOT, entry)]),
+            entries: HashMap::from([(InodeNumber::ROOT, entry)]),
             root,
             displaced: HashMap::new(),
             births: Births(0),
@@ -162,9 +163,9 @@ impl InodeTable {
     }
 
     /// The number that this inode has or would get. Not a claim that it is live.
-    pub(crate) fn node_of(&self, dev: u64, ino: u64) -> NodeId {
+    pub(crate) fn node_of(&self, dev: u64, ino: u64) -> InodeNumber {
         if (dev, ino) == (self.root.dev, self.root.ino) {
-            return NodeId::ROOT;
+            return InodeNumber::ROOT;
         }
         if let Some(node) = self.displaced.get(&(dev, ino)) {
             return *node;
@@ -175,15 +176,15 @@ impl InodeTable {
             if (entry.identity.dev, entry.identity.ino) == (dev, ino) {
                 break;
             }
-            node = NodeId(((node.0 | SYNTHETIC_BIT).wrapping_add(1) | SYNTHETIC_BIT) & !HIDDEN_BIT);
+            node = InodeNumber(((node.0 | SYNTHETIC_BIT).wrapping_add(1) | SYNTHETIC_BIT) & !HIDDEN_BIT);
         }
         node
     }
 
     /// The number that this inode has unless it is taken.
-    fn number_of(&self, dev: u64, ino: u64) -> NodeId {
-        let own = NodeId(ino);
-        if dev == self.root.dev && own > NodeId::ROOT && own.hidden_number().is_none() {
+    fn number_of(&self, dev: u64, ino: u64) -> InodeNumber {
+        let own = InodeNumber(ino);
+        if dev == self.root.dev && own > InodeNumber::ROOT && own.hidden_number().is_none() {
             own
         } else {
             synthetic(dev, ino)
@@ -191,7 +192,7 @@ impl InodeTable {
     }
 
     /// Counts one lookup of `identity` under `name` in `parent`, and remembers the name.
-    pub(crate) fn intern(&mut self, parent: NodeId, name: &OsStr, identity: Identity, kind: FileKind) -> Interned {
+    pub(crate) fn intern(&mut self, parent: InodeNumber, name: &OsStr, identity: Identity, kind: NodeKind) -> Interned {
         let node = self.number(identity);
         self.known_as(node, identity, false);
         self.look_up(node, parent, name, kind)
@@ -199,7 +200,13 @@ impl InodeTable {
 
     /// As [`Self::intern`], of an inode that was just created: whoever bore its number before is no more, even if that
     /// is not known here yet.
-    pub(crate) fn intern_new(&mut self, parent: NodeId, name: &OsStr, identity: Identity, kind: FileKind) -> Interned {
+    pub(crate) fn intern_new(
+        &mut self,
+        parent: InodeNumber,
+        name: &OsStr,
+        identity: Identity,
+        kind: NodeKind,
+    ) -> Interned {
         self.births = Births(self.births.0.wrapping_add(1));
         let node = self.number(identity);
         self.known_as(node, identity, true);
@@ -211,9 +218,9 @@ impl InodeTable {
     pub(crate) fn intern_seen(
         &mut self,
         births: Births,
-        (parent, name): (NodeId, &OsStr),
+        (parent, name): (InodeNumber, &OsStr),
         identity: Identity,
-        kind: FileKind,
+        kind: NodeKind,
     ) -> Option<Interned> {
         (self.births == births).then(|| self.intern(parent, name, identity, kind))
     }
@@ -224,7 +231,7 @@ impl InodeTable {
     }
 
     /// The number for an inode that the kernel is told of now.
-    fn number(&mut self, identity: Identity) -> NodeId {
+    fn number(&mut self, identity: Identity) -> InodeNumber {
         let node = self.node_of(identity.dev, identity.ino);
         if !self.entries.contains_key(&node) && node != self.number_of(identity.dev, identity.ino) {
             self.displaced.insert((identity.dev, identity.ino), node);
@@ -233,12 +240,12 @@ impl InodeTable {
     }
 
     /// From now on `node` stands for `identity`; as another generation if it stood for something else before.
-    fn known_as(&mut self, node: NodeId, identity: Identity, is_new: bool) {
+    fn known_as(&mut self, node: InodeNumber, identity: Identity, is_new: bool) {
         match self.entries.entry(node) {
             hash_map::Entry::Vacant(vacant) => {
                 vacant.insert(Entry {
                     identity,
-                    kind: FileKind::File,
+                    kind: NodeKind::File,
                     links: Vec::new(),
                     lookups: 0,
                     children: 0,
@@ -266,7 +273,7 @@ impl InodeTable {
         }
     }
 
-    fn look_up(&mut self, node: NodeId, parent: NodeId, name: &OsStr, kind: FileKind) -> Interned {
+    fn look_up(&mut self, node: InodeNumber, parent: InodeNumber, name: &OsStr, kind: NodeKind) -> Interned {
         if let Some(entry) = self.entries.get_mut(&node) {
             entry.kind = kind;
             entry.lookups = entry.lookups.saturating_add(1);
@@ -277,19 +284,19 @@ impl InodeTable {
     }
 
     /// The kernel is about to be given bytes of a live node that it may keep.
-    pub(crate) fn note_pages(&mut self, node: NodeId) {
+    pub(crate) fn note_pages(&mut self, node: InodeNumber) {
         if let Some(entry) = self.entries.get_mut(&node) {
             entry.has_pages = true;
         }
     }
 
     /// Whether the kernel may have kept bytes of a node. A node that it has forgotten has no pages any more.
-    pub(crate) fn has_pages(&self, node: NodeId) -> bool {
+    pub(crate) fn has_pages(&self, node: InodeNumber) -> bool {
         self.entries.get(&node).is_some_and(|entry| entry.has_pages)
     }
 
     /// Who bears the number `node` now.
-    pub(crate) fn bearer(&self, node: NodeId) -> Bearer {
+    pub(crate) fn bearer(&self, node: InodeNumber) -> Bearer {
         Bearer {
             node,
             generation: self.entries.get(&node).map(|entry| entry.generation),
@@ -297,7 +304,7 @@ impl InodeTable {
     }
 
     /// What is known about a live node.
-    pub(crate) fn known(&self, node: NodeId) -> Option<Known> {
+    pub(crate) fn known(&self, node: InodeNumber) -> Option<Known> {
         self.entries.get(&node).map(|entry| Known {
             identity: entry.identity,
             kind: entry.kind,
@@ -306,12 +313,12 @@ impl InodeTable {
     }
 
     /// The identity and kind of a live node.
-    pub(crate) fn identity(&self, node: NodeId) -> Option<(Identity, FileKind)> {
+    pub(crate) fn identity(&self, node: InodeNumber) -> Option<(Identity, NodeKind)> {
         self.entries.get(&node).map(|entry| (entry.identity, entry.kind))
     }
 
     /// The most recent name of a live node other than the root.
-    pub(crate) fn latest_link(&self, node: NodeId) -> Option<(Link, Identity)> {
+    pub(crate) fn latest_link(&self, node: InodeNumber) -> Option<(Link, Identity)> {
         let entry = self.entries.get(&node)?;
         entry.links.last().map(|link| (link.clone(), entry.identity))
     }
@@ -323,8 +330,8 @@ impl InodeTable {
     }
 
     /// Remembers one more name of a live node, as its most recent one.
-    pub(crate) fn add_link(&mut self, node: NodeId, parent: NodeId, name: &OsStr) {
-        if node == NodeId::ROOT || !self.entries.contains_key(&parent) {
+    pub(crate) fn add_link(&mut self, node: InodeNumber, parent: InodeNumber, name: &OsStr) {
+        if node == InodeNumber::ROOT || !self.entries.contains_key(&parent) {
             return;
         }
         let Some(entry) = self.entries.get_mut(&node) else {
@@ -347,7 +354,7 @@ impl InodeTable {
             return;
         }
         // A directory has one name; an older one is where it was before something moved it below us.
-        let stale: Vec<Link> = if entry.kind == FileKind::Dir {
+        let stale: Vec<Link> = if entry.kind == NodeKind::Directory {
             std::mem::take(&mut entry.links)
         } else if entry.links.len() >= LINKS_MAX {
             vec![entry.links.remove(0)]
@@ -366,7 +373,7 @@ impl InodeTable {
 
     /// Forgets one name of what bore a number before the name was removed; `last` says that the inode has no other name
     /// left. Nothing if another inode bears that number by now.
-    pub(crate) fn remove_link(&mut self, bearer: Bearer, parent: NodeId, name: &OsStr, last: bool) {
+    pub(crate) fn remove_link(&mut self, bearer: Bearer, parent: InodeNumber, name: &OsStr, last: bool) {
         let Some(entry) = self.entries.get_mut(&bearer.node) else {
             return;
         };
@@ -389,8 +396,8 @@ impl InodeTable {
     }
 
     /// The kernel dropped `count` of its lookups of `node`. Returns whether the node is now dead.
-    pub(crate) fn forget(&mut self, node: NodeId, count: u64) -> bool {
-        if node == NodeId::ROOT {
+    pub(crate) fn forget(&mut self, node: InodeNumber, count: u64) -> bool {
+        if node == InodeNumber::ROOT {
             return false;
         }
         let Some(entry) = self.entries.get_mut(&node) else {
@@ -410,12 +417,12 @@ impl InodeTable {
     }
 
     /// Removes the entry if nothing holds it, then its ancestors as far as only it held them.
-    fn bury_if_dead(&mut self, node: NodeId) -> bool {
+    fn bury_if_dead(&mut self, node: InodeNumber) -> bool {
         let mut dead = false;
         let mut to_check = vec![node];
         while let Some(node) = to_check.pop() {
             let alive = |entry: &Entry| entry.lookups > 0 || entry.children > 0;
-            if node == NodeId::ROOT || self.entries.get(&node).is_none_or(alive) {
+            if node == InodeNumber::ROOT || self.entries.get(&node).is_none_or(alive) {
                 continue;
             }
             if let Some(entry) = self.entries.remove(&node) {
@@ -440,12 +447,12 @@ fn generation_of(identity: Identity) -> u64 {
 }
 
 /// A number for an inode that cannot have its own: the same each time, and spread so that clashes are rare.
-fn synthetic(dev: u64, ino: u64) -> NodeId {
+fn synthetic(dev: u64, ino: u64) -> InodeNumber {
     // The finalizer of splitmix64: each input bit reaches each output bit.
     let mut mixed = ino.wrapping_add(dev.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    NodeId(((mixed ^ (mixed >> 31)) | SYNTHETIC_BIT) & !HIDDEN_BIT)
+    InodeNumber(((mixed ^ (mixed >> 31)) | SYNTHETIC_BIT) & !HIDDEN_BIT)
 }
 
 #[cfg(test)]

@@ -20,7 +20,8 @@ use byteback_checksums::written::{
 use byteback_extents::ByteRange;
 use byteback_host::clock::Clock;
 use byteback_host::tree::{Identity, Inode};
-use byteback_oplog::{Fence, Log, NodeId as LoggedNode};
+use byteback_model::NodeId;
+use byteback_oplog::{Fence, Log};
 
 /// So often it is asked whether a change that is under way explains a file's times.
 const ATTEMPTS: u32 = 8;
@@ -78,7 +79,7 @@ pub struct Integrity {
     clock: Arc<dyn Clock>,
     verify_reads: bool,
     /// Files that were open for change when the last process, or the machine, ended without saying so, and that nobody has looked at since.
-    unchecked: Mutex<BTreeSet<LoggedNode>>,
+    unchecked: Mutex<BTreeSet<NodeId>>,
 }
 
 impl Integrity {
@@ -90,7 +91,7 @@ impl Integrity {
         log: Arc<Log>,
         clock: Arc<dyn Clock>,
         verify_reads: bool,
-        interrupted: impl IntoIterator<Item = LoggedNode>,
+        interrupted: impl IntoIterator<Item = NodeId>,
     ) -> Self {
         Self {
             sums,
@@ -103,7 +104,7 @@ impl Integrity {
 
     /// The files that are still to be compared because they were being changed when the last process ended.
     #[must_use]
-    pub fn unchecked(&self) -> BTreeSet<LoggedNode> {
+    pub fn unchecked(&self) -> BTreeSet<NodeId> {
         self.unchecked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -112,8 +113,8 @@ impl Integrity {
     ///
     /// # Errors
     /// What the system answered: it is still to be compared then.
-    pub fn check_interrupted(&self, node: LoggedNode, backing: &Inode) -> io::Result<()> {
-        let is_unchecked = |unchecked: &Mutex<BTreeSet<LoggedNode>>| {
+    pub fn check_interrupted(&self, node: NodeId, backing: &Inode) -> io::Result<()> {
+        let is_unchecked = |unchecked: &Mutex<BTreeSet<NodeId>>| {
             let unchecked = unchecked.lock().unwrap_or_else(PoisonError::into_inner);
             unchecked.contains(&node)
         };
@@ -134,7 +135,7 @@ impl Integrity {
     }
 
     /// A file need not be compared any more: it was, or it is gone.
-    pub fn leave_unchecked(&self, node: LoggedNode) {
+    pub fn leave_unchecked(&self, node: NodeId) {
         let mut unchecked = self.unchecked.lock().unwrap_or_else(PoisonError::into_inner);
         unchecked.remove(&node);
     }
@@ -153,14 +154,14 @@ impl Integrity {
 
     /// All files of which something is wrong.
     #[must_use]
-    pub fn faults(&self) -> BTreeMap<LoggedNode, Flagged> {
+    pub fn faults(&self) -> BTreeMap<NodeId, Flagged> {
         let flagged = self.sums.flagged().into_iter();
-        flagged.map(|(node, flagged)| (LoggedNode(node), flagged)).collect()
+        flagged.map(|(node, flagged)| (NodeId(node), flagged)).collect()
     }
 
     /// Why no byte of a file is to be sent, if that is so: a crash left it as it never was.
     #[must_use]
-    pub fn held_back(&self, node: LoggedNode) -> Option<Fault> {
+    pub fn held_back(&self, node: NodeId) -> Option<Fault> {
         let flagged = self.sums.flagged_of(node.0)?;
         (flagged.reason == Reason::Crash).then(|| Fault {
             ranges: flagged.ranges(),
@@ -170,7 +171,7 @@ impl Integrity {
 
     /// What is wrong with a file.
     #[must_use]
-    pub fn fault_of(&self, node: LoggedNode) -> Option<Flagged> {
+    pub fn fault_of(&self, node: NodeId) -> Option<Flagged> {
         self.sums.flagged_of(node.0)
     }
 
@@ -181,7 +182,7 @@ impl Integrity {
     /// What the system answered.
     pub fn healed_block(
         &self,
-        node: LoggedNode,
+        node: NodeId,
         backing: &impl Backing,
         block: u64,
         good: &[u8],
@@ -198,7 +199,7 @@ impl Integrity {
     /// Performs a change of a file's content, and lets the sums follow.
     pub(crate) fn change<T, E>(
         &self,
-        node: LoggedNode,
+        node: NodeId,
         fd: &Inode,
         change: Change<'_>,
         perform: impl FnOnce() -> Result<T, E>,
@@ -208,12 +209,12 @@ impl Integrity {
     }
 
     /// Attributes of a file are about to change.
-    pub(crate) fn before_attributes(&self, node: LoggedNode, fd: &Inode) {
+    pub(crate) fn before_attributes(&self, node: NodeId, fd: &Inode) {
         self.sums.look(node.0, || fd.stamp());
     }
 
     /// Names of a file are about to change, and with them its times.
-    pub(crate) fn before_names(&self, node: LoggedNode, identity: Identity, fence: &Fence) {
+    pub(crate) fn before_names(&self, node: NodeId, identity: Identity, fence: &Fence) {
         let stamp = stamp_of(identity, fence.size_bytes, fence.mtime_ns, fence.ctime_ns);
         self.sums.look(node.0, || Ok(stamp));
     }
@@ -224,7 +225,7 @@ impl Integrity {
     /// What the system answered.
     pub fn read(
         &self,
-        node: LoggedNode,
+        node: NodeId,
         backing: &Inode,
         offset: u64,
         buffer: &mut [u8],
@@ -234,14 +235,14 @@ impl Integrity {
 
     /// Looks whether what did not agree is a fault, and notes it. May wait for changes that are under way: not to be called from within one,
     /// nor holding a lock that one may want. `backing` reads the file that `fd` is.
-    pub fn judge(&self, node: LoggedNode, fd: &Inode, backing: &impl Backing, mismatch: &Mismatch) -> Judgement {
+    pub fn judge(&self, node: NodeId, fd: &Inode, backing: &impl Backing, mismatch: &Mismatch) -> Judgement {
         self.judge_with(node, (fd, backing), mismatch, ATTEMPTS)
     }
 
     /// The same, without waiting: what nothing explains now is no fault.
     fn judge_with(
         &self,
-        node: LoggedNode,
+        node: NodeId,
         (fd, backing): (&Inode, &impl Backing),
         mismatch: &Mismatch,
         attempts: u32,
@@ -272,7 +273,7 @@ impl Integrity {
     /// What the system answered.
     pub fn check(
         &self,
-        node: LoggedNode,
+        node: NodeId,
         backing: &Inode,
         range: ByteRange,
         buffer: &mut Vec<u8>,
@@ -300,7 +301,7 @@ impl Integrity {
     /// What the system answered; `UnexpectedEof` if the file ends before.
     pub(crate) fn read_range(
         &self,
-        node: LoggedNode,
+        node: NodeId,
         backing: &Inode,
         range: ByteRange,
     ) -> io::Result<(Vec<u8>, Option<Mismatch>)> {
@@ -323,7 +324,7 @@ impl Integrity {
     ///
     /// # Errors
     /// A [`Fault`], or what the system answered.
-    pub fn check_before_change(&self, node: LoggedNode, fd: &Inode, range: ByteRange) -> io::Result<()> {
+    pub fn check_before_change(&self, node: NodeId, fd: &Inode, range: ByteRange) -> io::Result<()> {
         let mut buffer = Vec::new();
         for data in fd.data_ranges(range.start(), range.end()) {
             let data = data?;
@@ -349,10 +350,8 @@ impl Integrity {
     ///
     /// # Errors
     /// The disk or the database fails; nothing is lost in memory then.
-    pub fn commit(&self, look: &dyn Fn(LoggedNode) -> Option<Stamp>) -> io::Result<()> {
-        self.sums
-            .commit(&|node| look(LoggedNode(node)))
-            .map_err(io::Error::other)
+    pub fn commit(&self, look: &dyn Fn(NodeId) -> Option<Stamp>) -> io::Result<()> {
+        self.sums.commit(&|node| look(NodeId(node))).map_err(io::Error::other)
     }
 }
 

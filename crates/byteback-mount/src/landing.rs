@@ -24,14 +24,14 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use byteback_extents::ByteRange;
-use byteback_host::tree::{self as host, FileKind, Identity, Inode, Stat};
-use byteback_oplog::NodeId as LoggedNode;
+use byteback_host::tree::{self as host, Identity, Inode, Stat};
+use byteback_model::{NodeId, NodeKind};
 pub use byteback_undo::ContentHow;
 use rustix::fs::{Access, AtFlags, OFlags, RenameFlags, accessat};
 use rustix::io::Errno;
 
 use crate::hidden::Hidden;
-use crate::inodes::NodeId;
+use crate::inodes::InodeNumber;
 use crate::live::LiveTree;
 use crate::mounted_within::MountedWithin;
 use crate::stores::Stores;
@@ -76,15 +76,15 @@ pub fn is_name_on_its_way(name: &OsStr) -> bool {
 }
 
 /// A name, as the log knows its directory.
-pub type LoggedName<'a> = (LoggedNode, &'a OsStr);
+pub type LoggedName<'a> = (NodeId, &'a OsStr);
 
 /// A file that is open to be landed in.
 #[derive(Debug)]
 pub struct LandingFile {
     inode: Inode,
     identity: Identity,
-    number: NodeId,
-    logged: LoggedNode,
+    number: InodeNumber,
+    logged: NodeId,
 }
 
 impl Deref for LandingFile {
@@ -149,7 +149,7 @@ impl Landing {
         }
     }
 
-    fn find(&self, node: LoggedNode) -> Result<(Inode, Stat), LandingError> {
+    fn find(&self, node: NodeId) -> Result<(Inode, Stat), LandingError> {
         match self.live.find(node)? {
             Some(found) => Ok(found),
             None => gone(),
@@ -158,7 +158,7 @@ impl Landing {
 
     fn name<'a>(&self, (parent, name): LoggedName<'a>) -> Result<NameAt<'a>, LandingError> {
         host::check_component(name)?;
-        if parent == LoggedNode::ROOT && Hidden::is_hidden_name(name) {
+        if parent == NodeId::ROOT && Hidden::is_hidden_name(name) {
             let error = io::Error::new(io::ErrorKind::InvalidInput, "this name is the mount's own");
             return Err(error.into());
         }
@@ -198,7 +198,7 @@ impl Landing {
     }
 
     /// Waits for those who were told something of a node that is not true any more, until the kernel knows of it and can be made to forget it.
-    fn wait_for_lookups(&self, node: LoggedNode) {
+    fn wait_for_lookups(&self, node: NodeId) {
         if !self.stores.has_kernel() {
             return;
         }
@@ -214,7 +214,7 @@ impl Landing {
     ///
     /// # Errors
     /// If the kernel could not write back everything.
-    pub fn flush(&self, node: LoggedNode) -> Result<(), LandingError> {
+    pub fn flush(&self, node: NodeId) -> Result<(), LandingError> {
         let (_, stat) = self.find(node)?;
         self.flush_number(self.tree.number_of(&stat))
     }
@@ -223,12 +223,12 @@ impl Landing {
     ///
     /// # Errors
     /// If the node cannot be looked for.
-    pub fn is_open_for_writing(&self, node: LoggedNode) -> io::Result<bool> {
+    pub fn is_open_for_writing(&self, node: NodeId) -> io::Result<bool> {
         let found = self.live.find(node)?;
         Ok(found.is_some_and(|(_, stat)| self.tree.handles.has_writer(self.tree.number_of(&stat))))
     }
 
-    fn flush_number(&self, number: NodeId) -> Result<(), LandingError> {
+    fn flush_number(&self, number: InodeNumber) -> Result<(), LandingError> {
         let flushed = self.stores.flush_node(number);
         flushed.map(drop).map_err(|error| io::Error::other(error).into())
     }
@@ -243,7 +243,7 @@ impl Landing {
         kind: NewKind<'_>,
         finish: &mut dyn FnMut(&Inode),
         arbiter: &dyn Arbiter,
-    ) -> Result<LoggedNode, LandingError> {
+    ) -> Result<NodeId, LandingError> {
         let at = self.name(at)?;
         let (node, stale) = self.tree.land_new(&at, kind, finish, arbiter)?;
         self.forget(&stale);
@@ -254,7 +254,7 @@ impl Landing {
     ///
     /// # Errors
     /// [`LandingError::Overtaken`] if the name is not free, the node has none any more, or the arbiter says so.
-    pub fn link(&self, node: LoggedNode, at: LoggedName<'_>, arbiter: &dyn Arbiter) -> Result<(), LandingError> {
+    pub fn link(&self, node: NodeId, at: LoggedName<'_>, arbiter: &dyn Arbiter) -> Result<(), LandingError> {
         let at = self.name(at)?;
         let stale = self.tree.land_link(self.find(node)?, &at, arbiter)?;
         self.forget(&stale);
@@ -266,7 +266,7 @@ impl Landing {
     /// # Errors
     /// [`LandingError::Overtaken`] if it stands for something else, the directory is not empty, it is the last name of a file that a program has open
     /// for writing, or the arbiter says so.
-    pub fn remove(&self, at: LoggedName<'_>, node: LoggedNode, arbiter: &dyn Arbiter) -> Result<(), LandingError> {
+    pub fn remove(&self, at: LoggedName<'_>, node: NodeId, arbiter: &dyn Arbiter) -> Result<(), LandingError> {
         self.flush(node)?;
         self.refuse_mounted(at)?;
         let at = self.name(at)?;
@@ -282,8 +282,8 @@ impl Landing {
     /// the arbiter says so.
     pub fn rename(
         &self,
-        (node, from): (LoggedNode, LoggedName<'_>),
-        (replaced, to): (Option<LoggedNode>, LoggedName<'_>),
+        (node, from): (NodeId, LoggedName<'_>),
+        (replaced, to): (Option<NodeId>, LoggedName<'_>),
         arbiter: &dyn Arbiter,
     ) -> Result<(), LandingError> {
         if let Some(replaced) = replaced {
@@ -306,8 +306,8 @@ impl Landing {
     /// As [`Landing::rename`].
     pub fn exchange(
         &self,
-        (one, one_at): (LoggedNode, LoggedName<'_>),
-        (other, other_at): (LoggedNode, LoggedName<'_>),
+        (one, one_at): (NodeId, LoggedName<'_>),
+        (other, other_at): (NodeId, LoggedName<'_>),
         arbiter: &dyn Arbiter,
     ) -> Result<(), LandingError> {
         self.refuse_mounted(one_at)?;
@@ -327,7 +327,7 @@ impl Landing {
     /// # Errors
     /// [`LandingError::Failed`] says why it cannot: the file or its directory is immutable or append-only, the directory is not writable, a file system is
     /// mounted there.
-    pub fn check_removable(&self, node: LoggedNode, at: LoggedName<'_>) -> Result<(), LandingError> {
+    pub fn check_removable(&self, node: NodeId, at: LoggedName<'_>) -> Result<(), LandingError> {
         self.refuse_mounted(at)?;
         let (_, stat) = self.find(node)?;
         let (directory, above) = self.find(at.0)?;
@@ -352,7 +352,7 @@ impl Landing {
     /// [`LandingError::Overtaken`] if the old name stands for something else, or the new one is not free.
     pub fn displace(
         &self,
-        node: LoggedNode,
+        node: NodeId,
         from: LoggedName<'_>,
         to: LoggedName<'_>,
         leaves_old: bool,
@@ -381,7 +381,7 @@ impl Landing {
     /// [`LandingError::Overtaken`] if it has no name any more, or the arbiter says so.
     pub fn set_attributes(
         &self,
-        node: LoggedNode,
+        node: NodeId,
         set: &mut dyn FnMut(&Inode),
         arbiter: &dyn Arbiter,
     ) -> Result<(), LandingError> {
@@ -395,7 +395,7 @@ impl Landing {
     ///
     /// # Errors
     /// [`LandingError::Overtaken`] if it has no name any more; what the system answered.
-    pub fn advance_time(&self, node: LoggedNode, from_ns: i128) -> Result<(), LandingError> {
+    pub fn advance_time(&self, node: NodeId, from_ns: i128) -> Result<(), LandingError> {
         for step_ns in [1, 100, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000] {
             let (fd, stat) = self.find(node)?;
             if stat.mtime_ns != from_ns {
@@ -412,9 +412,9 @@ impl Landing {
     ///
     /// # Errors
     /// [`LandingError::Overtaken`] if it has no name any more; what the system answered.
-    pub fn open(&self, node: LoggedNode) -> Result<LandingFile, LandingError> {
+    pub fn open(&self, node: NodeId) -> Result<LandingFile, LandingError> {
         let (fd, stat) = self.find(node)?;
-        if stat.kind != FileKind::File {
+        if stat.kind != NodeKind::File {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file").into());
         }
         Ok(LandingFile {

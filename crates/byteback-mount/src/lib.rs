@@ -44,7 +44,7 @@ pub mod volume_tree;
 
 pub use credentials::Caller;
 pub use handles::OpenFile;
-pub use inodes::NodeId;
+pub use inodes::InodeNumber;
 pub use kernel_cache::CacheMode;
 pub use session::{Holder, Mount, MountError, MountOptions, ProgramBelow, Unmount, remove_leftover};
 pub use stores::{FlushError, Flushed};

@@ -14,8 +14,9 @@ use std::sync::Arc;
 
 use byteback_host::clock::Clock;
 use byteback_host::errno_of;
-use byteback_host::tree::{FileKind, Inode, Stat};
-use byteback_oplog::{Fence, Log, LogError, NodeId, NodeKind, Settler, TreeView};
+use byteback_host::tree::{Inode, Stat};
+use byteback_model::{NodeId, NodeKind};
+use byteback_oplog::{Fence, Log, LogError, Settler, TreeView};
 use rustix::fs::OFlags;
 
 use self::kept_directories::{KeptDirectories, Way, WayError};
@@ -153,7 +154,7 @@ impl LiveTree {
 
     fn settle_one(&self, node: NodeId, sync: bool) -> Option<Fence> {
         let (fd, stat) = self.find(node).ok().flatten()?;
-        if stat.kind == FileKind::File && sync {
+        if stat.kind == NodeKind::File && sync {
             let file = fd.reopen(OFlags::RDONLY).ok()?;
             file.sync(false).ok()?;
         }

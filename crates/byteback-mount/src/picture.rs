@@ -30,8 +30,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use byteback_extents::{ByteRange, ExtentMap, ExtentSet};
-use byteback_host::tree::{FileKind, Identity, Inode, Stat};
-use byteback_oplog::NodeId;
+use byteback_host::tree::{Identity, Inode, Stat};
+use byteback_model::{NodeId, NodeKind};
 use parking_lot::{Mutex, RwLock};
 
 use crate::integrity::{Fault, Integrity, Judgement};
@@ -75,7 +75,7 @@ impl NodeAttributes {
     /// What the system answered.
     pub fn read(fd: &Inode) -> io::Result<Self> {
         let stat = fd.stat()?;
-        let target = if stat.kind == FileKind::Symlink {
+        let target = if stat.kind == NodeKind::Symlink {
             Some(fd.read_link()?)
         } else {
             None
@@ -504,7 +504,7 @@ impl Picture {
             }
         };
         let (kind, size) = (attributes.stat.kind, attributes.stat.size);
-        if kind != FileKind::File {
+        if kind != NodeKind::File {
             return Ok(());
         }
         let all = ByteRange::new(0, size);

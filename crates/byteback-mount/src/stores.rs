@@ -26,7 +26,7 @@ use byteback_host::tree::{self as host};
 use fuser::{INodeNo, Notifier};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, statx};
 
-use crate::inodes::NodeId;
+use crate::inodes::InodeNumber;
 use crate::tree::{Tree, stale};
 pub(crate) use flusher::Flusher;
 pub(crate) use late::LateAnswers;
@@ -48,7 +48,7 @@ pub struct Flushed {
 #[error("the kernel could not write back everything of {} open files, first {first}: {source}", nodes.len())]
 pub struct FlushError {
     /// The nodes concerned: whoever cuts now must treat their contents as unknown.
-    pub nodes: Vec<NodeId>,
+    pub nodes: Vec<InodeNumber>,
     /// The first of them, for people: its path or its number.
     pub first: String,
     /// What the kernel said about it.
@@ -121,7 +121,7 @@ impl Stores {
     }
 
     /// As [`Stores::flush`], of one node.
-    pub(crate) fn flush_node(&self, node: NodeId) -> Result<Flushed, FlushError> {
+    pub(crate) fn flush_node(&self, node: InodeNumber) -> Result<Flushed, FlushError> {
         let Some(kernel) = self.kernel.as_ref().filter(|_| self.tree.handles.has_writer(node)) else {
             // A mapping holds the file open as long as it lasts.
             return Ok(Flushed::default());
@@ -132,14 +132,14 @@ impl Stores {
 
     /// Makes the kernel forget what a name stands for, after it has waited for those who use the directory. If it does not know it, or is gone,
     /// there is nothing to forget.
-    pub(crate) fn forget_name(&self, parent: NodeId, name: &OsStr) {
+    pub(crate) fn forget_name(&self, parent: InodeNumber, name: &OsStr) {
         if let Some(kernel) = &self.kernel {
             let _ = kernel.notifier.inval_entry(INodeNo(parent.get()), name);
         }
     }
 
     /// Waits for those who look a name up in a directory or list it, until what they were told is known to the kernel: it takes the lock of the directory for that.
-    pub(crate) fn wait_for_lookups(&self, directory: NodeId) {
+    pub(crate) fn wait_for_lookups(&self, directory: InodeNumber) {
         self.forget_name(directory, OsStr::new(NO_NAME));
     }
 
@@ -149,14 +149,14 @@ impl Stores {
     }
 
     /// Makes the kernel forget the attributes of a node.
-    pub(crate) fn forget_attributes(&self, node: NodeId) {
+    pub(crate) fn forget_attributes(&self, node: InodeNumber) {
         if let Some(kernel) = &self.kernel {
             let _ = kernel.notifier.inval_inode(INodeNo(node.get()), -1, 0);
         }
     }
 
     /// Makes the kernel forget the attributes of a node, and what it read of a range or of all of it, after it has handed on what was stored there.
-    pub(crate) fn forget_pages(&self, node: NodeId, range: Option<ByteRange>) {
+    pub(crate) fn forget_pages(&self, node: InodeNumber, range: Option<ByteRange>) {
         let (start, len_bytes) = range.map_or((0, 0), |range| (range.start(), range.len_bytes()));
         let start = i64::try_from(start).unwrap_or(i64::MAX);
         let len_bytes = i64::try_from(len_bytes).unwrap_or(0);
@@ -167,7 +167,7 @@ impl Stores {
 
     /// Makes the kernel learn the length of a file that has a name, if programs have it open: by a look at it through the mount. Then no program is shown
     /// anything beyond it.
-    pub(crate) fn look_at(&self, node: NodeId) {
+    pub(crate) fn look_at(&self, node: InodeNumber) {
         let Some(kernel) = &self.kernel else { return };
         if self.tree.handles.any_of(node).is_none() {
             return;
@@ -183,10 +183,10 @@ fn flush_stores(
     tree: &Tree,
     flusher: &Flusher,
     notifier: &Notifier,
-    nodes: Vec<NodeId>,
+    nodes: Vec<InodeNumber>,
 ) -> Result<Flushed, FlushError> {
     let mut flushed = Flushed::default();
-    let mut failed: Vec<(NodeId, String, io::Error)> = Vec::new();
+    let mut failed: Vec<(InodeNumber, String, io::Error)> = Vec::new();
     if nodes.is_empty() {
         return Ok(flushed);
     }
@@ -240,7 +240,7 @@ fn is_unreachable(error: &io::Error) -> bool {
     )
 }
 
-fn describe(node: NodeId, path: Option<&[std::ffi::OsString]>) -> String {
+fn describe(node: InodeNumber, path: Option<&[std::ffi::OsString]>) -> String {
     match path {
         Some(names) => names.iter().collect::<std::path::PathBuf>().display().to_string(),
         None => node.to_string(),
@@ -248,7 +248,7 @@ fn describe(node: NodeId, path: Option<&[std::ffi::OsString]>) -> String {
 }
 
 /// Looks at a file until the kernel has its length. An answer that crosses another one is not believed, and asked for once more.
-fn learn_len_through_mount(root: &OwnedFd, path: &[std::ffi::OsString], node: NodeId) -> io::Result<()> {
+fn learn_len_through_mount(root: &OwnedFd, path: &[std::ffi::OsString], node: InodeNumber) -> io::Result<()> {
     const ATTEMPTS_MAX: usize = 8;
     let named = reach_through_mount(root, path, node)?;
     for _ in 0..ATTEMPTS_MAX {
@@ -263,7 +263,7 @@ fn learn_len_through_mount(root: &OwnedFd, path: &[std::ffi::OsString], node: No
 }
 
 /// Reaches a file by its names.
-fn reach_through_mount(root: &OwnedFd, path: &[std::ffi::OsString], node: NodeId) -> io::Result<OwnedFd> {
+fn reach_through_mount(root: &OwnedFd, path: &[std::ffi::OsString], node: InodeNumber) -> io::Result<OwnedFd> {
     let (name, directories) = path.split_last().ok_or_else(stale)?;
     let mut held: Option<OwnedFd> = None;
     for directory in directories {
@@ -280,13 +280,13 @@ fn reach_through_mount(root: &OwnedFd, path: &[std::ffi::OsString], node: NodeId
     // FIFO or a device.
     let named = host::open_path_at(at, name)?;
     let stat = host::stat_fd(&named)?;
-    if stat.ino != node.get() || stat.kind != host::FileKind::File {
+    if stat.ino != node.get() || stat.kind != byteback_model::NodeKind::File {
         return Err(stale());
     }
     Ok(named)
 }
 
-fn sync_through_mount(root: &OwnedFd, path: &[std::ffi::OsString], node: NodeId) -> io::Result<()> {
+fn sync_through_mount(root: &OwnedFd, path: &[std::ffi::OsString], node: InodeNumber) -> io::Result<()> {
     let named = reach_through_mount(root, path, node)?;
     let open = |flags| host::reopen(&named, flags | OFlags::NONBLOCK);
     let file = open(OFlags::RDONLY).or_else(|error| match error.raw_os_error() {

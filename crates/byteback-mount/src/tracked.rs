@@ -32,13 +32,14 @@ use std::io;
 use byteback_checksums::written;
 use byteback_extents::ByteRange;
 use byteback_host::errno_of;
-use byteback_host::tree::{Creator, FallocateFlags, FileKind, Identity, Inode, NewInode, SetXattr, Stat};
-use byteback_oplog::{Fence, Log, LogError, NodeId as LoggedNode};
+use byteback_host::tree::{Creator, FallocateFlags, Identity, Inode, NewInode, SetXattr, Stat};
+use byteback_model::{NodeId, NodeKind};
+use byteback_oplog::{Fence, Log, LogError};
 use byteback_undo::ContentHow;
 use rustix::fs::{AtFlags, OFlags, RenameFlags, Timespec, Timestamps};
 
 use crate::handles::OpenFile;
-use crate::inodes::NodeId;
+use crate::inodes::InodeNumber;
 use crate::integrity::Integrity;
 use crate::tree::DEPTH_MAX;
 pub use crate::tree::inode_flags::InodeFlags;
@@ -92,18 +93,18 @@ pub type TrackedResult<T> = Result<T, TrackedError>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Object {
     /// Its number while the mount lasts.
-    pub node: NodeId,
+    pub node: InodeNumber,
     /// Which inode it is, beyond the mount.
     pub identity: Identity,
     /// What kind of file it is.
-    pub kind: FileKind,
+    pub kind: NodeKind,
 }
 
 /// A name in a directory of the tree.
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
     /// The directory.
-    pub parent: NodeId,
+    pub parent: InodeNumber,
     /// The directory, as an `O_PATH` descriptor.
     pub dir: &'a Inode,
     /// Which inode the directory is, beyond the mount.
@@ -127,7 +128,7 @@ impl Victim {
     /// Whether the inode has no name left afterwards.
     #[must_use]
     pub fn is_last_link(&self) -> bool {
-        self.object.kind == FileKind::Dir || self.nlink <= 1
+        self.object.kind == NodeKind::Directory || self.nlink <= 1
     }
 }
 
@@ -280,7 +281,7 @@ impl Tracked {
         };
         let operation = account.log.begin();
         operation.compare(node, || looks_like(fd))?;
-        let is_file = object.kind == FileKind::File;
+        let is_file = object.kind == NodeKind::File;
         let integrity = account.integrity.as_deref().filter(|_| is_file);
         if let Some(integrity) = integrity {
             integrity.before_attributes(node, fd);
@@ -483,7 +484,7 @@ impl Tracked {
     }
 
     /// What compares what a program reads of a file, if that is wanted.
-    pub(crate) fn verifying(&self, identity: &Identity) -> Option<(&Integrity, LoggedNode)> {
+    pub(crate) fn verifying(&self, identity: &Identity) -> Option<(&Integrity, NodeId)> {
         let account = self.account.as_ref()?;
         let integrity = account
             .integrity
@@ -669,10 +670,10 @@ impl Tracked {
 }
 
 /// One of the names of a node, from the root.
-fn path_of(log: &Log, node: LoggedNode) -> Option<Vec<OsString>> {
+fn path_of(log: &Log, node: NodeId) -> Option<Vec<OsString>> {
     let mut names = Vec::new();
     let mut at = node;
-    while at != LoggedNode::ROOT {
+    while at != NodeId::ROOT {
         if names.len() > DEPTH_MAX {
             return None;
         }
@@ -719,7 +720,7 @@ enum Look<'a> {
     /// Those count that differ.
     Trimmed,
     /// Something lands in this file: of pages only what a program has stored counts, of what programs write all.
-    Landing(&'a dyn Observer, LoggedNode),
+    Landing(&'a dyn Observer, NodeId),
 }
 
 impl Look<'_> {

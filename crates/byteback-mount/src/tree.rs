@@ -30,13 +30,14 @@ use std::io;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
-use byteback_host::tree::{FileKind, Identity, Inode, Stat};
+use byteback_host::tree::{Identity, Inode, Stat};
+use byteback_model::NodeKind;
 use rustix::fs::OFlags;
 
 use self::directories::{DirectoryCache, HeldInode};
 use self::listing::ListingPool;
 use crate::handles::{HandleTable, OpenFile};
-use crate::inodes::{InodeTable, Interned, Link, NodeId};
+use crate::inodes::{InodeNumber, InodeTable, Interned, Link};
 use crate::tracked::{Object, Tracked};
 
 /// Deeper than any tree that the kernel can walk in reasonable time; bounds the walk if names below us were moved
@@ -59,7 +60,7 @@ pub(crate) struct Tree {
     switch_user: bool,
     /// What has lost its last name while the kernel still refers to it, other than regular files: a FIFO that is open,
     /// a directory that somebody works in. Held by `O_PATH` descriptors, because no handle of ours holds it.
-    orphans: Mutex<HashMap<NodeId, Arc<HeldInode>>>,
+    orphans: Mutex<HashMap<InodeNumber, Arc<HeldInode>>>,
     /// The threads of ours that open files through the mount just now, see [`OpenFile::own`].
     own_threads: Mutex<Vec<u32>>,
     /// Held while something is appended to an append-only file.
@@ -68,7 +69,7 @@ pub(crate) struct Tree {
     forget_attributes: OnceLock<ForgetAttributes>,
 }
 
-struct ForgetAttributes(Box<dyn Fn(NodeId) + Send + Sync>);
+struct ForgetAttributes(Box<dyn Fn(InodeNumber) + Send + Sync>);
 
 impl fmt::Debug for ForgetAttributes {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -137,20 +138,20 @@ impl Tree {
     }
 
     /// Says who remembers attributes. Before that, and in a tree without a kernel, nobody does.
-    pub(crate) fn tell_of_changed_attributes(&self, forget: impl Fn(NodeId) + Send + Sync + 'static) {
+    pub(crate) fn tell_of_changed_attributes(&self, forget: impl Fn(InodeNumber) + Send + Sync + 'static) {
         let _ = self.forget_attributes.set(ForgetAttributes(Box::new(forget)));
     }
 
     /// The length that programs are told of a file in which something lands, as long as that is not its real one.
     pub(crate) fn len_before(&self, stat: &Stat) -> Option<u64> {
         match stat.kind {
-            FileKind::File => self.tracked.len_before(&stat.identity()),
+            NodeKind::File => self.tracked.len_before(&stat.identity()),
             _ => None,
         }
     }
 
     /// Attributes of a node are not what they were, and the kernel does not know that.
-    pub(crate) fn attributes_changed(&self, node: NodeId) {
+    pub(crate) fn attributes_changed(&self, node: InodeNumber) {
         if let Some(forget) = self.forget_attributes.get() {
             forget.0(node);
         }
@@ -168,11 +169,11 @@ impl Tree {
         self.listings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn orphans(&self) -> MutexGuard<'_, HashMap<NodeId, Arc<HeldInode>>> {
+    fn orphans(&self) -> MutexGuard<'_, HashMap<InodeNumber, Arc<HeldInode>>> {
         self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn orphan(&self, node: NodeId) -> Option<Arc<HeldInode>> {
+    fn orphan(&self, node: InodeNumber) -> Option<Arc<HeldInode>> {
         self.orphans().get(&node).cloned()
     }
 
@@ -195,13 +196,17 @@ impl Tree {
     }
 
     /// The number that programs see for an inode: what the kernel was or would be told.
-    pub(crate) fn visible_ino(&self, node: NodeId, stat: &Stat) -> u64 {
-        if node == NodeId::ROOT { stat.ino } else { node.get() }
+    pub(crate) fn visible_ino(&self, node: InodeNumber, stat: &Stat) -> u64 {
+        if node == InodeNumber::ROOT {
+            stat.ino
+        } else {
+            node.get()
+        }
     }
 
     /// The directory `node`. The caller holds `renames`.
-    pub(crate) fn directory(&self, node: NodeId) -> io::Result<Arc<HeldInode>> {
-        if node == NodeId::ROOT {
+    pub(crate) fn directory(&self, node: InodeNumber) -> io::Result<Arc<HeldInode>> {
+        if node == InodeNumber::ROOT {
             return Ok(Arc::clone(&self.root));
         }
         if let Some(fd) = self.directories().get(node) {
@@ -211,10 +216,10 @@ impl Tree {
             return Ok(fd);
         }
         // Up to the nearest directory that is open, then down again.
-        let mut steps: Vec<(NodeId, Link, Identity)> = Vec::new();
+        let mut steps: Vec<(InodeNumber, Link, Identity)> = Vec::new();
         let mut at = node;
         let mut fd = loop {
-            if at == NodeId::ROOT {
+            if at == InodeNumber::ROOT {
                 break Arc::clone(&self.root);
             }
             if let Some(fd) = self.directories().get(at) {
@@ -244,12 +249,12 @@ impl Tree {
     }
 
     /// A descriptor of `node`: of an open file if there is one. The caller holds `renames`.
-    pub(crate) fn node_fd(&self, node: NodeId) -> io::Result<NodeFd> {
+    pub(crate) fn node_fd(&self, node: InodeNumber) -> io::Result<NodeFd> {
         if let Some(file) = self.handles.any_of(node) {
             return Ok(NodeFd::Open(file));
         }
         let known = self.inodes().known(node).ok_or_else(stale)?;
-        if known.kind == FileKind::Dir {
+        if known.kind == NodeKind::Directory {
             return self.directory(node).map(NodeFd::Kept);
         }
         if known.links.is_empty()
@@ -273,7 +278,7 @@ impl Tree {
     }
 
     /// A file opened anew with `flags`. The caller holds `renames`.
-    fn open_node(&self, node: NodeId, flags: OFlags) -> io::Result<(Inode, Identity)> {
+    fn open_node(&self, node: InodeNumber, flags: OFlags) -> io::Result<(Inode, Identity)> {
         let known = self.inodes().known(node).ok_or_else(stale)?;
         if let Some(file) = self.handles.any_of(node) {
             // O_NOFOLLOW would refuse the magic link itself.
@@ -295,7 +300,7 @@ impl Tree {
     }
 
     /// What the gate is told about a live node.
-    fn object(&self, node: NodeId) -> io::Result<Object> {
+    fn object(&self, node: InodeNumber) -> io::Result<Object> {
         let (identity, kind) = self.inodes().identity(node).ok_or_else(stale)?;
         Ok(Object { node, identity, kind })
     }
@@ -310,7 +315,7 @@ impl Tree {
     }
 
     /// What `name` in the directory `parent` is.
-    fn look_at(&self, dir: &Inode, parent: NodeId, name: &OsStr) -> io::Result<Found> {
+    fn look_at(&self, dir: &Inode, parent: InodeNumber, name: &OsStr) -> io::Result<Found> {
         loop {
             let births = self.inodes().births();
             let stat = dir.stat_at(name)?;
@@ -322,13 +327,13 @@ impl Tree {
         }
     }
 
-    fn found_new(&self, parent: NodeId, name: &OsStr, stat: Stat) -> Found {
+    fn found_new(&self, parent: InodeNumber, name: &OsStr, stat: Stat) -> Found {
         let interned = self.inodes().intern_new(parent, name, stat.identity(), stat.kind);
         Found { interned, stat }
     }
 
     /// The kernel dropped `count` lookups of `node`.
-    pub(crate) fn forget(&self, node: NodeId, count: u64) {
+    pub(crate) fn forget(&self, node: InodeNumber, count: u64) {
         if self.inodes().forget(node, count) {
             self.directories().remove(node);
             self.orphans().remove(&node);
@@ -336,11 +341,11 @@ impl Tree {
     }
 
     /// The names from the root to `node`, the root's own excluded; `None` if no name is known.
-    pub(crate) fn path_of(&self, node: NodeId) -> Option<Vec<std::ffi::OsString>> {
+    pub(crate) fn path_of(&self, node: InodeNumber) -> Option<Vec<std::ffi::OsString>> {
         let inodes = self.inodes();
         let mut names = Vec::new();
         let mut at = node;
-        while at != NodeId::ROOT {
+        while at != InodeNumber::ROOT {
             if names.len() > DEPTH_MAX {
                 return None;
             }

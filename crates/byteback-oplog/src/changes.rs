@@ -20,11 +20,12 @@ use redb::ReadableTableMetadata;
 use crate::cut::Cut;
 use crate::database;
 use crate::error::Result;
-use crate::ids::{Epoch, NodeId, NodeKind};
+use crate::ids::Epoch;
 use crate::keeper::layer_of_row;
 use crate::layer::{Layer, WholeReason};
 use crate::pending::Place;
 use crate::record::NodeRecord;
+use byteback_model::{NodeId, NodeKind};
 
 /// How much of a node's content may have changed.
 #[derive(Clone, Debug, PartialEq, Eq)]

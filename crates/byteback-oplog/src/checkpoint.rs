@@ -26,11 +26,11 @@ use foldhash::HashSet;
 
 use crate::database::{self, meta};
 use crate::error::Result;
-use crate::ids::{NodeId, NodeKind};
 use crate::layer::WholeReason;
 use crate::log::{Intent, Log, OpenNode, State};
 use crate::pending::Pending;
 use crate::record::Fence;
+use byteback_model::{NodeId, NodeKind};
 
 /// Makes content durable, on behalf of the log.
 pub trait Settler {

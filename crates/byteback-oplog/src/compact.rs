@@ -17,8 +17,9 @@
 use crate::database::{FILE_MARKS, LAYERS, Layers, MARKS, NAME_LAYERS, Snapshot, epochs_with_layers};
 use crate::error::Result;
 use crate::file_marks::{borders_of_all, marks_of};
-use crate::ids::{Epoch, NodeId};
+use crate::ids::Epoch;
 use crate::log::Log;
+use byteback_model::NodeId;
 
 /// What one step of [`Log::compact`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

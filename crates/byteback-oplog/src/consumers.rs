@@ -13,11 +13,12 @@ use redb::{ReadableTable, ReadableTableMetadata, WriteTransaction};
 use crate::database::{self, MARKS};
 use crate::error::{CONSUMER_BYTES_MAX, LogError, Result};
 use crate::file_marks::{change_state, forget_consumer};
-use crate::ids::{Epoch, NodeId};
+use crate::ids::Epoch;
 use crate::layer::WholeReason;
 use crate::ledger::{LedgerEntry, LedgerEvent};
 use crate::log::{Log, append_to_ledger};
 use crate::marks::{ConsumerState, DropReason, Dropped, PendingCut};
+use byteback_model::NodeId;
 
 /// Room for a new consumer: the tombstones that have to go for it.
 pub(crate) struct Room(Vec<String>);

@@ -19,12 +19,13 @@ use crate::database::{self, Snapshot, meta};
 use crate::error::Result;
 use crate::file_marks::{borders_of_all, change_state, marks_of};
 use crate::held::Hold;
-use crate::ids::{Epoch, NodeId, NodeKind};
+use crate::ids::Epoch;
 use crate::keeper::{Kept, KeptReader, layer_of_row};
 use crate::layer::{Layer, WholeReason};
 use crate::log::{Checkpointing, Log, locate};
 use crate::marks::PendingCut;
 use crate::record::NodeRecord;
+use byteback_model::{NodeId, NodeKind};
 
 /// The names and changes of one tree at one moment. Holds a snapshot of the database: drop it when done. After an I/O error
 /// of the log's disk it answers with errors; a new cut is needed then.

@@ -42,11 +42,12 @@ use parking_lot::RwLock;
 use redb::{ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition, WriteTransaction};
 
 use crate::error::{LogError, Result};
-use crate::ids::{Epoch, NodeId};
+use crate::ids::Epoch;
 use crate::keeper::Kept;
 use crate::ledger::LedgerEntry;
 use crate::pending::{Pending, PendingNode, Place};
 use crate::record::{DiskKey, NodeRecord};
+use byteback_model::NodeId;
 
 pub(crate) const FILE_NAME: &str = "log.redb";
 const UNBORN_FILE_NAME: &str = "log.redb.new";

@@ -12,9 +12,10 @@ use redb::{ReadableTable, ReadableTableMetadata, WriteTransaction};
 
 use crate::database::{self, FILE_MARKS, MARKS};
 use crate::error::{LogError, Result};
-use crate::ids::{Epoch, NodeId};
+use crate::ids::Epoch;
 use crate::log::Log;
 use crate::marks::{ConsumerState, FileMark};
+use byteback_model::NodeId;
 
 impl Log {
     /// `consumer` has saved `node` as it was when epoch `mark` began: a later [`crate::Cut::change_of`] since then is exact, until the

@@ -165,7 +165,7 @@ pub fn intents_seeds() -> Vec<Vec<u8>> {
     });
     let content = content.unwrap_or_default();
     let mut with_intent = content.clone();
-    let intent = crate::intents::encode(crate::ids::NodeId(42), Generation(0));
+    let intent = crate::intents::encode(byteback_model::NodeId(42), Generation(0));
     with_intent[SECTOR_BYTES..][..intent.len()].copy_from_slice(&intent);
     let mut torn = with_intent.clone();
     torn[SECTOR_BYTES + 9] ^= 1;

@@ -2,8 +2,7 @@
 //!
 //! *Epoch*: the tree's one counter. A cut ends the current epoch; a mark is the first epoch that a consumer has
 //! not saved. Epochs never repeat, also after a crash.
-//! *Node*: a file, directory, symlink or special file, numbered by us for as long as it lives; the number is never
-//! used again. *Tree*: 64 random bits drawn when the log is created; tree and node together are the 128-bit file
+//! *Tree*: 64 random bits drawn when the log is created; tree and node ([`byteback_model::NodeId`]) together are the 128-bit file
 //! identity that servers know.
 
 use std::fmt;
@@ -32,43 +31,7 @@ impl fmt::Display for Epoch {
     }
 }
 
-/// A node of one tracked tree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct NodeId(pub u64);
-
-impl NodeId {
-    /// The root directory of every tree.
-    pub const ROOT: Self = Self(1);
-}
-
-impl fmt::Display for NodeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
 /// A log, and with it the history of one tracked tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TreeId(pub u64);
-
-/// What a node is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NodeKind {
-    /// A regular file: the only kind with content.
-    File,
-    /// A directory.
-    Directory,
-    /// A symbolic link.
-    Symlink,
-    /// A named pipe.
-    Fifo,
-    /// A socket.
-    Socket,
-    /// A character device.
-    CharDevice,
-    /// A block device.
-    BlockDevice,
-}

@@ -35,7 +35,7 @@ use byteback_host::durable::{DurableDir, DurableFile, OpenMode};
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::error::{LogError, Result};
-use crate::ids::NodeId;
+use byteback_model::NodeId;
 
 pub(crate) const FILE_NAME: &str = "intents";
 

@@ -22,10 +22,11 @@ use redb::{ReadableTable, WriteTransaction};
 
 use crate::database::{self, LAYERS, NODES};
 use crate::error::{LogError, Result};
-use crate::ids::{Epoch, NodeId, TreeId};
+use crate::ids::{Epoch, TreeId};
 use crate::layer::{Bounds, Layer, Unit, WholeReason};
 use crate::log::State;
 use crate::record::Fence;
+use byteback_model::NodeId;
 
 /// A layer in the form in which it is kept.
 #[derive(Clone, Debug)]

@@ -7,8 +7,8 @@
 
 use foldhash::HashMap;
 
-use crate::ids::NodeId;
 use crate::record::DiskKey;
+use byteback_model::NodeId;
 
 /// About 100 KiB. Programs that change more files than this at a time wait for them anyway.
 const KNOWN_MAX: usize = 1024;

@@ -54,7 +54,7 @@ pub use checkpoint::{CheckpointReport, Close, Settler, TIME_TICK_NS};
 pub use compact::Compaction;
 pub use cut::Cut;
 pub use error::{CONSUMER_BYTES_MAX, LogError, Result};
-pub use ids::{Epoch, NodeId, NodeKind, TreeId};
+pub use ids::{Epoch, TreeId};
 pub use keeper::{FoundLayer, KeptLayer, LayerKeeper, WaitingLayer, WaitingLayers};
 pub use layer::{Granularity, Layer, Unit, WholeReason};
 pub use ledger::{LedgerEntry, LedgerEvent};
@@ -63,7 +63,7 @@ pub use marks::{ConsumerState, DropReason, Dropped, PendingCut};
 pub use operation::{Operation, Remains};
 pub use options::{ExpiryPolicy, LogOptions};
 pub use presence::Presence;
-pub use record::{Fence, node_kind};
+pub use record::Fence;
 pub use scan::{ScanReport, TreeView};
 pub use usage::Usage;
 

@@ -49,7 +49,7 @@ use crate::damage::DamageWatch;
 use crate::database::{self, Database, Snapshot, meta};
 use crate::error::{LogError, Result};
 use crate::held::HeldBorders;
-use crate::ids::{Epoch, NodeId, NodeKind, TreeId};
+use crate::ids::{Epoch, TreeId};
 use crate::intents::{Appended, Generation, IntentFile};
 use crate::keeper::Kept;
 use crate::known::KnownNodes;
@@ -59,6 +59,7 @@ use crate::operation::Operation;
 use crate::options::LogOptions;
 use crate::pending::{Pending, Place};
 use crate::record::{DiskKey, Fence, NodeRecord};
+use byteback_model::{NodeId, NodeKind};
 
 /// The operation log of one tracked tree. All methods may be called from any thread.
 pub struct Log {

@@ -11,9 +11,9 @@ use byteback_host::tree::Identity;
 use parking_lot::RwLockReadGuard;
 
 use crate::error::Result;
-use crate::ids::{NodeId, NodeKind};
 use crate::log::{Intent, Log, OpenNode, State};
 use crate::record::{Fence, NodeRecord};
+use byteback_model::{NodeId, NodeKind};
 
 /// A change that is under way. While it lives there is no cut: keep it until the change is done and logged, no longer,
 /// and begin no other on the same thread.

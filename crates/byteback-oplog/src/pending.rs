@@ -11,9 +11,10 @@ use std::ffi::{OsStr, OsString};
 use byteback_extents::ByteRange;
 use foldhash::HashMap;
 
-use crate::ids::{Epoch, NodeId};
+use crate::ids::Epoch;
 use crate::layer::{Bounds, Layer, WholeReason};
 use crate::record::{DiskKey, NodeRecord};
+use byteback_model::NodeId;
 
 /// A directory entry's place.
 pub(crate) type Place = (NodeId, OsString);

@@ -18,11 +18,11 @@ use std::ffi::OsString;
 use std::io;
 use std::ops::ControlFlow;
 
-use byteback_host::tree::{FileKind, Stat};
+use byteback_host::tree::Stat;
+use byteback_model::{NodeId, NodeKind};
 
 use crate::database::Snapshot;
 use crate::error::{LogError, Result};
-use crate::ids::{NodeId, NodeKind};
 use crate::log::{Log, locate};
 use crate::record::DiskKey;
 use crate::scan::TreeView;
@@ -111,7 +111,7 @@ impl Log {
                 match entries.get(&name) {
                     None => take(snapshot, child, &mut left)?,
                     Some(stat) if stat.dev != device || !is_directory => {}
-                    Some(stat) if stat.kind != FileKind::Dir => take(snapshot, child, &mut left)?,
+                    Some(stat) if stat.kind != NodeKind::Directory => take(snapshot, child, &mut left)?,
                     Some(_) => levels.push((below(&path, name), child)),
                 }
             }
@@ -123,7 +123,7 @@ impl Log {
                 if stat.dev != device {
                     continue;
                 }
-                if stat.kind == FileKind::Dir {
+                if stat.kind == NodeKind::Directory {
                     paths.push(below(&path, name));
                 } else {
                     left.remove(&self.key(&stat.identity()));
@@ -181,7 +181,7 @@ fn is_there<V: TreeView>(view: &V, path: &[OsString], device: u64) -> Result<boo
         match view.look(&dir, name) {
             Ok(None) => return Ok(false),
             Ok(Some(stat)) if stat.dev != device => return Ok(true),
-            Ok(Some(stat)) if names.peek().is_some() && stat.kind != FileKind::Dir => return Ok(false),
+            Ok(Some(stat)) if names.peek().is_some() && stat.kind != NodeKind::Directory => return Ok(false),
             Ok(Some(_)) => {}
             Err(_) => return Ok(true),
         }

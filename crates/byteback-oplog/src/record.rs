@@ -8,7 +8,8 @@ use byteback_host::tree::{Identity, Stat};
 
 use crate::checkpoint::TIME_TICK_NS;
 use crate::codec::{Malformed, Reader, put_signed, put_varint, seal};
-use crate::ids::{Epoch, NodeKind};
+use crate::ids::Epoch;
+use byteback_model::NodeKind;
 
 const VERSION: u8 = 1;
 
@@ -33,7 +34,7 @@ impl Fence {
     /// The fence that `stat` describes.
     #[must_use]
     pub fn of(stat: &Stat) -> Self {
-        let is_file = node_kind(stat) == NodeKind::File;
+        let is_file = stat.kind == NodeKind::File;
         Self {
             size_bytes: if is_file { stat.size } else { 0 },
             mtime_ns: stat.mtime_stamp_ns(),
@@ -53,21 +54,6 @@ impl Fence {
         let keeps_seconds = self.ctime_ns % 1_000_000_000 == 0;
         let step_ns = if keeps_seconds { 2_000_000_000 } else { 0 };
         now_ns.saturating_sub(self.ctime_ns) > TIME_TICK_NS + step_ns
-    }
-}
-
-/// The kind of node that `stat` describes.
-#[must_use]
-pub fn node_kind(stat: &Stat) -> NodeKind {
-    use byteback_host::tree::FileKind;
-    match stat.kind {
-        FileKind::File => NodeKind::File,
-        FileKind::Dir => NodeKind::Directory,
-        FileKind::Symlink => NodeKind::Symlink,
-        FileKind::Fifo => NodeKind::Fifo,
-        FileKind::Socket => NodeKind::Socket,
-        FileKind::CharDevice => NodeKind::CharDevice,
-        FileKind::BlockDevice => NodeKind::BlockDevice,
     }
 }
 

@@ -19,15 +19,15 @@ use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
 
-use byteback_host::tree::{FileKind, Stat};
+use byteback_host::tree::Stat;
+use byteback_model::{NodeId, NodeKind};
 
 use crate::database::{self, Snapshot};
 use crate::error::{LogError, Result};
-use crate::ids::{NodeId, NodeKind};
 use crate::layer::WholeReason;
 use crate::ledger::{LedgerEntry, LedgerEvent};
 use crate::log::{Intent, Log, OpenNode, append_to_ledger};
-use crate::record::{Fence, NodeRecord, node_kind};
+use crate::record::{Fence, NodeRecord};
 
 /// A tree that can be walked.
 pub trait TreeView {
@@ -261,7 +261,7 @@ impl<V: TreeView> Scan<'_, V> {
             let child = self.node(&stat)?;
             self.report.nodes += 1;
             self.unflushed += 1;
-            let is_directory = stat.kind == FileKind::Dir;
+            let is_directory = stat.kind == NodeKind::Directory;
             if recorded.remove(&name) != Some(child) {
                 if is_directory {
                     // It has only this name now, also where its old one is in a directory that cannot be read.
@@ -293,7 +293,7 @@ impl<V: TreeView> Scan<'_, V> {
     /// The node that `stat` describes: a known one, compared with its fence, or a new one.
     fn node(&mut self, stat: &Stat) -> Result<NodeId> {
         let identity = stat.identity();
-        let kind = node_kind(stat);
+        let kind = stat.kind;
         let key = self.log.key(&identity);
         if let Some(node) = self.log.node_of_key(key, || Ok(self.snapshot.clone()))?
             && let Some(record) = self.record(node)?

@@ -16,7 +16,8 @@ use crate::layer::Layer;
 use crate::ledger::{LedgerEntry, LedgerEvent};
 use crate::marks::{ConsumerState, FileMark, PendingCut};
 use crate::record::{DiskKey, NodeRecord};
-use crate::{DropReason, Dropped, Epoch, Fence, Log, LogError, NodeKind, Unit, WholeReason};
+use crate::{DropReason, Dropped, Epoch, Fence, Log, LogError, Unit, WholeReason};
+use byteback_model::NodeKind;
 
 /// `record` and its CRC-32C.
 fn sealed(record: &[u8]) -> Vec<u8> {
@@ -448,7 +449,7 @@ fn a_log_of_format_1_is_taken_over() {
         let log = open();
         assert_eq!(log.tree(), tree);
         assert_eq!(log.consumer("ann").unwrap().mark, Some(Epoch(2)));
-        assert_eq!(log.file_mark("ann", crate::NodeId(9)).unwrap(), None);
+        assert_eq!(log.file_mark("ann", byteback_model::NodeId(9)).unwrap(), None);
         assert_eq!(log.usage().unwrap().unknown_files, 1);
     }
 }

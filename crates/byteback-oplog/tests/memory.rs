@@ -13,7 +13,8 @@ use byteback_heap::{CountingHeap, used_by};
 use byteback_host::clock::{Clock, RealClock};
 use byteback_host::durable::{DurableDir, RealDir};
 use byteback_host::random::RealRandomness;
-use byteback_oplog::{ChangeList, ChangesCursor, ChangesTotals, Log, NodeId, PageLimits, WholeReason};
+use byteback_model::NodeId;
+use byteback_oplog::{ChangeList, ChangesCursor, ChangesTotals, Log, PageLimits, WholeReason};
 
 use imagined::{Imagined, PER_DIRECTORY};
 

@@ -18,8 +18,8 @@ use byteback_extents::ByteRange;
 use byteback_host::clock::{Clock, RealClock};
 use byteback_host::durable::{DurableDir, RealDir};
 use byteback_host::random::{RealRandomness, SplitMix64};
-use byteback_host::tree::FileKind;
-use byteback_oplog::{ChangesCursor, Close, Fence, Log, NodeId, NodeKind, PageLimits, Settler};
+use byteback_model::{NodeId, NodeKind};
+use byteback_oplog::{ChangesCursor, Close, Fence, Log, PageLimits, Settler};
 
 use imagined::{Imagined, PER_DIRECTORY, stat};
 
@@ -34,7 +34,7 @@ impl Settler for Settled {
             let file = node.0.checked_sub(self.directories + 2)?;
             let directory = self.directories - 1 - file / PER_DIRECTORY;
             let inode = 1_000_000 + directory * PER_DIRECTORY + file % PER_DIRECTORY;
-            Some(Fence::of(&stat(inode, FileKind::File)))
+            Some(Fence::of(&stat(inode, NodeKind::File)))
         };
         nodes.iter().map(fence).collect()
     }
@@ -77,7 +77,7 @@ fn a_hundred_of_a_million_files() {
     let (log, _) = timed("a new log", || Log::open(&dir, clock(), &RealRandomness).unwrap());
     timed("first scan", || log.scan(&view, &mut |_| {}).unwrap());
     let file = |number: u64| {
-        let stat = stat(1_000_000 + number, FileKind::File);
+        let stat = stat(1_000_000 + number, NodeKind::File);
         log.node_of(&stat.identity()).unwrap().unwrap()
     };
     let save = |name: &str| {

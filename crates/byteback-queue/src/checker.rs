@@ -7,9 +7,9 @@
 //!
 //! For tests of this crate and of others; nothing of the program uses it.
 
+use byteback_model::{NodeId, NodeKind, Place};
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ids::{NodeId, NodeKind, Place};
 use crate::operation::{Moved, NameOperation, Victim};
 
 #[cfg(test)]
@@ -49,7 +49,7 @@ pub enum Operation {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
     /// What each name stands for.
-    pub names: BTreeMap<Place, NodeId>,
+    pub names: BTreeMap<Place<NodeId>, NodeId>,
     /// What each node is.
     pub kinds: BTreeMap<NodeId, NodeKind>,
     /// What the files hold.
@@ -150,14 +150,14 @@ impl Tree {
         }
     }
 
-    fn is(&self, at: &Place, node: NodeId) -> Result<(), String> {
+    fn is(&self, at: &Place<NodeId>, node: NodeId) -> Result<(), String> {
         match self.names.get(at) {
             Some(named) if *named == node => Ok(()),
             other => Err(format!("{at:?} stands for {other:?} instead of {node}")),
         }
     }
 
-    fn give(&mut self, at: &Place, node: Moved) -> Result<(), String> {
+    fn give(&mut self, at: &Place<NodeId>, node: Moved) -> Result<(), String> {
         if self.kinds.get(&at.parent) != Some(&NodeKind::Directory) {
             return Err(format!("{at:?} gets a name in no directory"));
         }
@@ -170,7 +170,7 @@ impl Tree {
         }
     }
 
-    fn take(&mut self, at: &Place, victim: &Victim) -> Result<(), String> {
+    fn take(&mut self, at: &Place<NodeId>, victim: &Victim) -> Result<(), String> {
         self.is(at, victim.node)?;
         self.names.remove(at);
         let is_last = self.links(victim.node) == 0;

@@ -6,7 +6,7 @@
 //!
 //! Words:
 //! - *node*: a file, directory or other inode of the origin's tree, by its number ([`NodeId`]), whatever it is called at the moment.
-//! - *place*: a name in a directory ([`Place`]).
+//! - *place*: a name in a directory ([`byteback_model::Place`]).
 //! - *origin*: the machine whose operations these are; its *order* is the one in which its gate saw them.
 //! - *kept aside*: a removed file whose last name is gone, and which the gate holds on to by a link of its own.
 //!
@@ -33,7 +33,7 @@ pub mod persist;
 pub mod queue;
 pub mod relation;
 
-pub use ids::{ClientId, GroupId, NodeId, NodeKind, Place, Position, Version};
+pub use ids::{ClientId, GroupId, Position, Version};
 pub use operation::{Moved, NameOperation, Victim};
 
 #[cfg(test)]

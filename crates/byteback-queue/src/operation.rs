@@ -1,6 +1,6 @@
 //! Operations on names, as the gate sees them after they succeeded.
 
-use crate::ids::{NodeId, NodeKind, Place};
+use byteback_model::{NodeId, NodeKind, Place};
 
 /// A node that gets another name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,30 +32,30 @@ pub enum NameOperation {
     /// A new node under a name that stood for nothing.
     Created {
         /// The name.
-        at: Place,
+        at: Place<NodeId>,
         /// The new node.
         node: Moved,
     },
     /// One more name, which stood for nothing.
     Linked {
         /// The new name.
-        at: Place,
+        at: Place<NodeId>,
         /// What it stands for.
         node: Moved,
     },
     /// A name was removed; of a directory, too.
     Unlinked {
         /// The name.
-        at: Place,
+        at: Place<NodeId>,
         /// What it stood for.
         victim: Victim,
     },
     /// A node's name was changed. Not reported where both names stood for the same node: then nothing happens.
     Renamed {
         /// The name it had.
-        from: Place,
+        from: Place<NodeId>,
         /// The name it has now.
-        to: Place,
+        to: Place<NodeId>,
         /// The node.
         node: Moved,
         /// What `to` stood for before.
@@ -64,11 +64,11 @@ pub enum NameOperation {
     /// Two names were exchanged.
     Exchanged {
         /// One name.
-        one: Place,
+        one: Place<NodeId>,
         /// What it stood for before.
         one_node: Moved,
         /// The other name.
-        other: Place,
+        other: Place<NodeId>,
         /// What that stood for before.
         other_node: Moved,
     },

@@ -18,8 +18,9 @@ mod snapshot;
 mod tests;
 mod wire;
 
-use crate::ids::{GroupId, NodeId};
+use crate::ids::GroupId;
 use crate::queue::{EncodeOrder, EncodedDelta, Event, Poll, Queue, QueueError, Resolution, Save};
+use byteback_model::NodeId;
 pub use snapshot::{SNAPSHOT_MAGIC, SNAPSHOT_VERSION, decode_snapshot, encode_snapshot};
 use wire::{Malformed, Taken, Wire, wire_enum};
 

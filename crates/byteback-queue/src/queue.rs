@@ -51,7 +51,8 @@ mod together;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::ids::{ClientId, GroupId, NodeId, Position, Version};
+use crate::ids::{ClientId, GroupId, Position, Version};
+use byteback_model::NodeId;
 pub use contents::{EncodeOrder, EncodedDelta, Save};
 pub use groups::{Poll, Resolution};
 pub(crate) use node::places;

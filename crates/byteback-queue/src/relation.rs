@@ -32,9 +32,9 @@
 //! What this does not do: in-place rewriting (the file is its own base; the undo copies have it); deciding whether comparing pays, which
 //! the queue knows; directories, symlinks.
 
+use byteback_model::{NodeId, NodeKind, Place};
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ids::{NodeId, NodeKind, Place};
 use crate::operation::{Moved, NameOperation, Victim};
 
 #[cfg(test)]
@@ -105,9 +105,9 @@ struct Entry {
 #[derive(Clone, Debug, Default)]
 pub struct RelationTable {
     options: RelationOptions,
-    entries: BTreeMap<Place, Entry>,
+    entries: BTreeMap<Place<NodeId>, Entry>,
     /// The entries by the end of their time.
-    expiries: BTreeSet<(u64, Place)>,
+    expiries: BTreeSet<(u64, Place<NodeId>)>,
     /// The base of each new content.
     bases: BTreeMap<NodeId, NodeId>,
     /// How many entries and relations need a node.
@@ -239,7 +239,7 @@ impl RelationTable {
 
     /// Something that was no save took place at these names: what landed from elsewhere. They stand for something else now, and what they stood
     /// for may be nowhere any more (`gone`).
-    pub fn landed(&mut self, places: &[Place], gone: Option<NodeId>) -> Vec<Decision> {
+    pub fn landed(&mut self, places: &[Place<NodeId>], gone: Option<NodeId>) -> Vec<Decision> {
         let mut decisions = Vec::new();
         for place in places {
             let node = self.take_entry(place);
@@ -327,7 +327,7 @@ impl RelationTable {
     }
 
     /// Makes an entry.
-    fn remember(&mut self, src: &Place, node: NodeId, now_ns: u64, decisions: &mut Vec<Decision>) {
+    fn remember(&mut self, src: &Place<NodeId>, node: NodeId, now_ns: u64, decisions: &mut Vec<Decision>) {
         let before = self.take_entry(src);
         let expires_ns = now_ns.saturating_add(self.options.timeout_ns);
         self.entries.insert(src.clone(), Entry { node, expires_ns });
@@ -343,7 +343,7 @@ impl RelationTable {
     }
 
     /// Takes an entry out. What it used must be released afterwards.
-    fn take_entry(&mut self, src: &Place) -> Option<NodeId> {
+    fn take_entry(&mut self, src: &Place<NodeId>) -> Option<NodeId> {
         let entry = self.entries.remove(src)?;
         self.expiries.remove(&(entry.expires_ns, src.clone()));
         Some(entry.node)

@@ -1,169 +1,18 @@
 //! Between the API's types and the store's. Nothing is decided here.
 
 use crate::problem::refuse;
-use byteback_api::batch::{ContentBase, EntryRecord, Manifest, NodeRecord, ProofRecord, Totals};
+use byteback_api::batch::ProofRecord;
 use byteback_api::messages::{
-    BatchApplied, BatchEvent, BatchStatus, ContentVersion, DamagedFrame, DamagedRange, DiffItem, EntryInfo, FolderInfo,
-    FramePiece, NodeInfo, NodePlace, Snapshot, SnapshotLabel, VerifyEvent,
+    BatchEvent, BatchStatus, DamagedFrame, DamagedRange, DiffItem, EntryInfo, FolderInfo, FramePiece, VerifyEvent,
 };
-use byteback_api::{Attributes, ByteString, FileId, FolderName, NodeKind, Problem, Xattr};
+use byteback_api::{FolderName, Problem};
+use byteback_model::{ByteString, FileId, NodeInfo, Place};
 use byteback_store::{model, read, verify};
-
-pub(crate) fn file_to_store(id: FileId) -> model::FileId {
-    model::FileId(id.0)
-}
-
-pub(crate) fn file(id: model::FileId) -> FileId {
-    FileId(id.0)
-}
-
-fn kind_to_store(kind: NodeKind) -> model::NodeKind {
-    match kind {
-        NodeKind::File => model::NodeKind::File,
-        NodeKind::Directory => model::NodeKind::Directory,
-        NodeKind::Symlink => model::NodeKind::Symlink,
-        NodeKind::Fifo => model::NodeKind::Fifo,
-        NodeKind::Socket => model::NodeKind::Socket,
-        NodeKind::CharDevice => model::NodeKind::CharDevice,
-        NodeKind::BlockDevice => model::NodeKind::BlockDevice,
-    }
-}
-
-fn kind(kind: model::NodeKind) -> NodeKind {
-    match kind {
-        model::NodeKind::File => NodeKind::File,
-        model::NodeKind::Directory => NodeKind::Directory,
-        model::NodeKind::Symlink => NodeKind::Symlink,
-        model::NodeKind::Fifo => NodeKind::Fifo,
-        model::NodeKind::Socket => NodeKind::Socket,
-        model::NodeKind::CharDevice => NodeKind::CharDevice,
-        model::NodeKind::BlockDevice => NodeKind::BlockDevice,
-    }
-}
-
-pub(crate) fn attributes(a: model::Attributes) -> Attributes {
-    let xattr = |(name, value)| Xattr {
-        name: ByteString(name),
-        value: ByteString(value),
-    };
-    Attributes {
-        kind: kind(a.kind),
-        mode: a.mode,
-        uid: a.uid,
-        gid: a.gid,
-        size: a.size,
-        mtime_ns: a.mtime_ns,
-        rdev: a.rdev,
-        inode_flags: a.inode_flags,
-        target: a.target.map(ByteString),
-        xattrs: a.xattrs.into_iter().map(xattr).collect(),
-        user: a.user.map(ByteString),
-        group: a.group.map(ByteString),
-    }
-}
-
-fn attributes_to_store(a: Attributes) -> model::Attributes {
-    model::Attributes {
-        kind: kind_to_store(a.kind),
-        mode: a.mode,
-        uid: a.uid,
-        gid: a.gid,
-        size: a.size,
-        mtime_ns: a.mtime_ns,
-        rdev: a.rdev,
-        inode_flags: a.inode_flags,
-        target: a.target.map(ByteString::into_bytes),
-        xattrs: a
-            .xattrs
-            .into_iter()
-            .map(|xattr| (xattr.name.0, xattr.value.0))
-            .collect(),
-        user: a.user.map(ByteString::into_bytes),
-        group: a.group.map(ByteString::into_bytes),
-    }
-}
-
-pub(crate) fn label_to_store(label: SnapshotLabel) -> model::SnapshotLabel {
-    model::SnapshotLabel {
-        time_ns: label.time_ns,
-        host: label.host.0,
-        path: label.path.0,
-        tags: label.tags,
-    }
-}
-
-pub(crate) fn snapshot(snapshot: model::Snapshot) -> Snapshot {
-    let label = snapshot.label;
-    let label = SnapshotLabel {
-        time_ns: label.time_ns,
-        host: ByteString(label.host),
-        path: ByteString(label.path),
-        tags: label.tags,
-    };
-    Snapshot {
-        id: snapshot.id,
-        seq: snapshot.seq,
-        label,
-    }
-}
-
-pub(crate) fn manifest_to_store(manifest: Manifest) -> model::Manifest {
-    model::Manifest {
-        device: manifest.device,
-        counter: manifest.counter,
-        base_seq: manifest.base_seq,
-        replaces: manifest.replaces,
-        follows: manifest.follows,
-        root: file_to_store(manifest.root),
-        created_ns: manifest.created_ns,
-        host: manifest.host.0,
-        path: manifest.path.0,
-        snapshot: manifest.snapshot.map(label_to_store),
-    }
-}
-
-pub(crate) fn node_to_store(node: NodeRecord) -> model::NodeChange {
-    let content = node.content.map(|content| model::ContentChange {
-        deltas: content.deltas,
-        base: match content.base {
-            ContentBase::Previous => model::ContentBase::Previous,
-            ContentBase::Empty => model::ContentBase::Empty,
-            ContentBase::Of(file) => model::ContentBase::Of(file_to_store(file)),
-            ContentBase::At { file, seq } => model::ContentBase::At {
-                file: file_to_store(file),
-                seq,
-            },
-        },
-    });
-    model::NodeChange {
-        id: file_to_store(node.id),
-        attributes: attributes_to_store(node.attributes),
-        content,
-    }
-}
-
-pub(crate) fn entry_to_store(entry: EntryRecord) -> model::EntryChange {
-    model::EntryChange {
-        parent: file_to_store(entry.parent),
-        name: entry.name.0,
-        child: entry.child.map(file_to_store),
-    }
-}
 
 pub(crate) fn proof_to_store(proof: &ProofRecord) -> model::Proof {
     model::Proof {
         digest: proof.digest.0,
         sums: proof.sums,
-    }
-}
-
-pub(crate) fn totals_to_store(totals: Totals) -> model::Totals {
-    model::Totals {
-        nodes: totals.nodes,
-        entries: totals.entries,
-        deltas: totals.deltas,
-        proofs: totals.proofs,
-        directory_times: totals.directory_times,
     }
 }
 
@@ -176,7 +25,7 @@ pub(crate) fn folder(folder: model::Folder) -> Result<FolderInfo, Box<Problem>> 
     Ok(FolderInfo {
         name,
         seq: folder.seq,
-        root: folder.root.map(file),
+        root: folder.root,
         entries: folder.entries,
         snapshots: folder.snapshots,
         stored_bytes: folder.stored_bytes,
@@ -203,42 +52,14 @@ pub(crate) fn event(applied: &read::AppliedBatch) -> String {
     format!("id: {}\nevent: batch\ndata: {data}\n\n", applied.seq)
 }
 
-pub(crate) fn applied(applied: model::Applied) -> BatchApplied {
-    BatchApplied {
-        seq: applied.seq,
-        snapshot_id: applied.snapshot_id,
-        repeated: applied.repeated,
-        stored_bytes: applied.stored_bytes,
-    }
+pub(crate) fn place((parent, name): (FileId, Vec<u8>)) -> Place<FileId> {
+    Place::new(parent, name)
 }
 
-pub(crate) fn node(node: model::Node) -> NodeInfo {
-    let version = |v: model::ContentVersion| ContentVersion {
-        seq: v.seq,
-        device: v.device,
-        counter: v.counter,
-    };
-    NodeInfo {
-        id: file(node.id),
-        seq: node.seq,
-        attributes: attributes(node.attributes),
-        content: node.content.map(version),
-        names: node.names.filter(|names| *names > 1),
-        places: None,
-    }
-}
-
-pub(crate) fn place((parent, name): (model::FileId, Vec<u8>)) -> NodePlace {
-    NodePlace {
-        parent: file(parent),
-        name: ByteString(name),
-    }
-}
-
-pub(crate) fn entry((name, child): (Vec<u8>, model::Node)) -> EntryInfo {
+pub(crate) fn entry((name, child): (Vec<u8>, NodeInfo)) -> EntryInfo {
     EntryInfo {
         name: ByteString(name),
-        node: node(child),
+        node: child,
     }
 }
 
@@ -250,9 +71,9 @@ pub(crate) fn diff_item(item: read::DiffItem) -> DiffItem {
             child,
             path,
         } => DiffItem::EntryAdded {
-            parent: file(parent),
+            parent,
             name: ByteString(name),
-            child: file(child),
+            child,
             path: path.map(ByteString),
         },
         read::DiffItem::EntryRemoved {
@@ -261,9 +82,9 @@ pub(crate) fn diff_item(item: read::DiffItem) -> DiffItem {
             child,
             path,
         } => DiffItem::EntryRemoved {
-            parent: file(parent),
+            parent,
             name: ByteString(name),
-            child: file(child),
+            child,
             path: path.map(ByteString),
         },
         read::DiffItem::NodeChanged {
@@ -275,11 +96,11 @@ pub(crate) fn diff_item(item: read::DiffItem) -> DiffItem {
             changed_bytes,
             content_changed,
         } => DiffItem::NodeChanged {
-            id: file(id),
+            id,
             path: path.map(ByteString),
             since: Some(since),
-            before: before.map(|before| Box::new(attributes(*before))),
-            after: Box::new(attributes(*after)),
+            before,
+            after,
             changed_bytes,
             content_changed,
         },
@@ -300,7 +121,7 @@ pub(crate) fn verify_event(event: verify::VerifyEvent) -> VerifyEvent {
             ranges,
             lost_bytes,
         } => VerifyEvent::Damage {
-            id: file(id),
+            id,
             path: path.map(ByteString),
             detail: error.to_string(),
             ranges: ranges.into_iter().map(damaged_range).collect(),
@@ -312,7 +133,7 @@ pub(crate) fn verify_event(event: verify::VerifyEvent) -> VerifyEvent {
 pub(crate) fn batch_status(status: byteback_store::apply::BatchStatus, tells_digests: bool) -> BatchStatus {
     let digests = status.digests.into_iter().map(|digest| digest.map(hex));
     BatchStatus {
-        applied: status.applied.map(applied),
+        applied: status.applied,
         staged_parts: status.staged_parts,
         digests: if tells_digests { digests.collect() } else { Vec::new() },
     }
@@ -349,7 +170,7 @@ pub(crate) fn damaged_frame(frame: byteback_store::damage::DamagedFrame) -> Dama
         len: piece.range.len_bytes(),
     };
     DamagedFrame {
-        file: file(frame.file),
+        file: frame.file,
         at: frame.at,
         frame: format!("{}-{}", frame.segment, frame.offset),
         len: frame.raw_len,

@@ -5,8 +5,8 @@ use crate::convert;
 use crate::dispatch::{Answer, Call, blocking, json, stream_permit};
 use crate::listing::limit;
 use crate::problem::parameter;
-use byteback_api::Seq;
 use byteback_api::messages::{DamagePage, Healed, KnownDamage};
+use byteback_model::Seq;
 
 /// No frame decodes to more, in bytes.
 const FRAME_LEN_MAX: u64 = 256 * 1024;

@@ -4,12 +4,13 @@ use crate::dispatch::{Answer, Call, blocking, json};
 use crate::problem::refuse;
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
+use byteback_api::FolderName;
 use byteback_api::messages::{
     DeviceInfo, DeviceList, GrantInfo, InvitationInfo, InviteRequest, InviteResponse, JoinRequest, JoinResponse,
     RenameDevice,
 };
 use byteback_api::problem::{Code, Problem};
-use byteback_api::{DeviceId, FolderName};
+use byteback_model::DeviceId;
 use byteback_store::devices::{Device, Invitation, NewInvitation};
 
 /// A device as the API tells of it.

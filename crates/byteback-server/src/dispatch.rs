@@ -15,11 +15,12 @@ use crate::{damage, devices, events, listing, reading, search, signature, upload
 use axum::body::Body;
 use axum::extract::{FromRequestParts, RawPathParams, Request};
 use axum::http::{HeaderMap, HeaderValue, Response, header};
+use byteback_api::FolderName;
 use byteback_api::messages::Health;
 use byteback_api::problem::{Code, Problem};
 use byteback_api::query::Query;
 use byteback_api::routes::{Access, Route};
-use byteback_api::{DeviceId, FileId, FolderName};
+use byteback_model::{DeviceId, FileId};
 use byteback_store::devices::{FolderAccess, Pass};
 use byteback_store::{Store, StoreError};
 use serde::Serialize;
@@ -308,8 +309,8 @@ impl Call {
         Ok(self.param::<FolderName>("folder")?.as_str().to_owned())
     }
 
-    pub(crate) fn node(&self) -> Result<byteback_store::model::FileId, Box<Problem>> {
-        self.param::<FileId>("node").map(crate::convert::file_to_store)
+    pub(crate) fn node(&self) -> Result<byteback_model::FileId, Box<Problem>> {
+        self.param::<FileId>("node")
     }
 
     /// A parameter of the query.

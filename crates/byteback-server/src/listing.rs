@@ -13,7 +13,7 @@ use byteback_api::messages::{
     PathVersion, SnapshotPage, TreePage, TreeTotals, VersionsPage,
 };
 use byteback_api::problem::Problem;
-use byteback_api::{FileId, Seq};
+use byteback_model::{FileId, Seq};
 use byteback_store::read::{DiffCursor, TreeTarget};
 use std::fmt::Write as _;
 
@@ -109,10 +109,7 @@ pub(crate) async fn snapshots(mut call: Call) -> Answer {
         snapshots.pop();
         next_cursor = snapshots.last().map(|last| last.id.to_string());
     }
-    json(&SnapshotPage {
-        snapshots: snapshots.into_iter().map(convert::snapshot).collect(),
-        next_cursor,
-    })
+    json(&SnapshotPage { snapshots, next_cursor })
 }
 
 pub(crate) async fn snapshot_create(mut call: Call) -> Answer {
@@ -120,9 +117,8 @@ pub(crate) async fn snapshot_create(mut call: Call) -> Answer {
     let name = call.folder()?;
     let request: CreateSnapshot = call.take_json().await?;
     let store = call.shared.store.clone();
-    let label = convert::label_to_store(request.label);
-    let snapshot = blocking(move || store.create_snapshot(&name, request.seq, label)).await?;
-    let mut response = json(&convert::snapshot(snapshot))?;
+    let snapshot = blocking(move || store.create_snapshot(&name, request.seq, request.label)).await?;
+    let mut response = json(&snapshot)?;
     *response.status_mut() = StatusCode::CREATED;
     Ok(response)
 }
@@ -143,7 +139,7 @@ pub(crate) async fn tree(mut call: Call) -> Answer {
     let limit = limit(&mut call)?;
     let target = match (call.query::<FileId>("parent")?, call.query.take_bytes("path")) {
         (Some(_), Some(_)) => return Err(parameter("give 'parent' or 'path', not both")),
-        (Some(parent), None) => TreeTarget::Node(convert::file_to_store(parent)),
+        (Some(parent), None) => TreeTarget::Node(parent),
         (None, Some(path)) => TreeTarget::Path(path),
         (None, None) => TreeTarget::Root,
     };
@@ -158,7 +154,7 @@ pub(crate) async fn tree(mut call: Call) -> Answer {
     let entries = page.entries.into_iter().map(convert::entry).collect();
     json(&TreePage {
         at: page.at,
-        node: convert::node(page.node),
+        node: page.node,
         entries,
         next_cursor,
     })
@@ -176,7 +172,7 @@ pub(crate) async fn node(mut call: Call) -> Answer {
         Ok((node, places))
     })
     .await?;
-    let mut node = convert::node(node);
+    let mut node = node;
     node.places = places.map(|places| places.into_iter().map(convert::place).collect());
     json(&node)
 }
@@ -256,7 +252,7 @@ pub(crate) async fn versions(mut call: Call) -> Answer {
     let version = |version: byteback_store::versions::PathVersion| PathVersion {
         since: convert::batch(version.since),
         until: version.until.map(convert::batch),
-        node: convert::node(version.node),
+        node: version.node,
     };
     json(&VersionsPage {
         versions: page.versions.into_iter().map(version).collect(),

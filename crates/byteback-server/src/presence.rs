@@ -6,7 +6,7 @@
 //! moments between is kept by the store, in the transaction that applies.
 
 use crate::dispatch::Shared;
-use byteback_api::DeviceId;
+use byteback_model::DeviceId;
 use byteback_store::devices::SEEN_WITHIN_NS;
 use std::collections::HashMap;
 use std::future::{Future, pending};

@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use byteback_api::batch::BatchError;
 use byteback_api::problem::{Code, ConflictItem, MEDIA_PROBLEM, Problem};
-use byteback_api::{ByteString, FileId};
+use byteback_model::{ByteString, FileId};
 use byteback_store::StoreError;
 
 /// A problem to answer with. Boxed, because it is large and rare.

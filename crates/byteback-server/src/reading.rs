@@ -14,7 +14,8 @@ use byteback_api::messages::{
     WantedDigests,
 };
 use byteback_api::problem::Code;
-use byteback_api::{MEDIA_BUNDLE, MEDIA_DELTA, MEDIA_JSON_LINES, Seq};
+use byteback_api::{MEDIA_BUNDLE, MEDIA_DELTA, MEDIA_JSON_LINES};
+use byteback_model::Seq;
 use byteback_store::content::ContentReader;
 use byteback_store::{Store, StoreError};
 use std::io::{self, Write as _};
@@ -173,7 +174,7 @@ pub(crate) async fn digests(mut call: Call) -> Answer {
     }
     let permit = stream_permit(&call.shared).await?;
     let store = call.shared.store.clone();
-    let files: Vec<_> = wanted.files.into_iter().map(convert::file_to_store).collect();
+    let files: Vec<_> = wanted.files;
     let digests = blocking(move || store.short_digests(&folder, wanted.at, &files, DIGESTED_LEN_MAX)).await?;
     drop(permit);
     json(&Digests {
@@ -190,7 +191,7 @@ pub(crate) async fn bundle(mut call: Call) -> Answer {
     }
     let permit = stream_permit(&call.shared).await?;
     let store = call.shared.store.clone();
-    let files: Vec<_> = wanted.files.into_iter().map(convert::file_to_store).collect();
+    let files: Vec<_> = wanted.files;
     let bundle = blocking(move || store.bundle(&folder, wanted.at, &files, BUNDLED_LEN_MAX, BUNDLE_LEN_MAX)).await?;
     drop(permit);
     let mut response = Response::new(Body::from(bundle));

@@ -22,8 +22,9 @@ use axum::body::Body;
 use axum::http::{HeaderValue, Response, header};
 use byteback_api::problem::{Code, Problem};
 use byteback_api::{
-    MEDIA_CHUNK_ANSWER, MEDIA_CHUNKS, MEDIA_GROUP_ANSWER, MEDIA_GROUPS, MEDIA_MATCHES, MEDIA_SIGNATURE, Seq,
+    MEDIA_CHUNK_ANSWER, MEDIA_CHUNKS, MEDIA_GROUP_ANSWER, MEDIA_GROUPS, MEDIA_MATCHES, MEDIA_SIGNATURE,
 };
+use byteback_model::Seq;
 use byteback_store::groups::{self as stored_groups, SoughtGroups};
 use byteback_store::search::{STREAM_LEN_MAX, SoughtBlocks, SoughtChunks};
 use byteback_store::{Store, StoreError};

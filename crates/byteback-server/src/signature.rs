@@ -10,7 +10,8 @@ use crate::problem::parameter;
 use crate::reading::insert;
 use crate::search::BYTES_PER_S_MIN;
 use axum::http::{HeaderValue, Response, header};
-use byteback_api::{MEDIA_SIGNATURE, Problem, Seq};
+use byteback_api::{MEDIA_SIGNATURE, Problem};
+use byteback_model::Seq;
 use byteback_store::signature::{BLOCK_LEN_MAX, STRONG_LEN_MAX, STRONG_LEN_MIN, SignatureRequest};
 use std::sync::Arc;
 

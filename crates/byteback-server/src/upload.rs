@@ -88,7 +88,7 @@ pub(crate) async fn batch_commit(mut call: Call) -> Answer {
         metrics.batches_applied.fetch_add(1, Ordering::Relaxed);
         metrics.stored_bytes.fetch_add(applied.stored_bytes, Ordering::Relaxed);
     }
-    json(&convert::applied(applied))
+    json(&applied)
 }
 
 /// Before a client is told that the disk is full: gives back the room of its batch's parts, which would keep it from everybody until they
@@ -187,20 +187,16 @@ fn read_piece(bytes: impl Read, writer: &mut PartWriter) -> Result<(), Box<Probl
     let mut reader = BatchReader::new(BufReader::new(bytes));
     while let Some(record) = reader.next_record().map_err(|e| of_batch(&e))? {
         match record {
-            Record::Manifest(manifest) => store(writer.manifest(convert::manifest_to_store(*manifest)))?,
-            Record::Node(node) => store(writer.node(convert::node_to_store(*node)))?,
-            Record::Entry(entry) => store(writer.entry(convert::entry_to_store(entry)))?,
+            Record::Manifest(manifest) => store(writer.manifest(*manifest))?,
+            Record::Node(node) => store(writer.node(*node))?,
+            Record::Entry(entry) => store(writer.entry(entry))?,
             Record::Delta { file, .. } => {
-                store(writer.delta(convert::file_to_store(file), reader.delta()))?;
+                store(writer.delta(file, reader.delta()))?;
                 reader.finish_delta().map_err(|e| of_batch(&e))?;
             }
-            Record::DirectoryTime(time) => {
-                store(writer.directory_time(convert::file_to_store(time.id), time.mtime_ns))?
-            }
-            Record::Proof(proof) => {
-                store(writer.proof(convert::file_to_store(proof.id), convert::proof_to_store(&proof)))?
-            }
-            Record::End(totals) => store(writer.end(convert::totals_to_store(totals)))?,
+            Record::DirectoryTime(time) => store(writer.directory_time(time.id, time.mtime_ns))?,
+            Record::Proof(proof) => store(writer.proof(proof.id, convert::proof_to_store(&proof)))?,
+            Record::End(totals) => store(writer.end(totals))?,
         }
     }
     Ok(())

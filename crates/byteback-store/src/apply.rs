@@ -26,10 +26,11 @@ use crate::catalog::{AttributeRow, BatchKey, BatchRow, CatalogWrite, EntryRow, F
 use crate::codec::{StagedDelta, StagedRecord, usize_u64};
 use crate::compact::compact;
 use crate::error::StoreError;
-use crate::model::{Applied, Conflict, ContentBase, EntryChange, FileId, Manifest, NodeChange, NodeKind, Seq, Totals};
+use crate::model::Conflict;
 use crate::resolve::layer_rows;
 use crate::stage::PartWriter;
 use crate::store::{Store, folder_row};
+use byteback_model::{BatchApplied, ContentBase, FileId, Manifest, NameChange, NodeKind, NodeRecord, Seq, Totals};
 use std::collections::{HashMap, HashSet};
 
 use loss::{Loss, Touched};
@@ -48,15 +49,15 @@ const DEPTH_MAX: usize = 100_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchStatus {
     /// Present once it is applied.
-    pub applied: Option<Applied>,
+    pub applied: Option<BatchApplied>,
     /// Numbers of its staged parts.
     pub staged_parts: Vec<u32>,
     /// The SHA-256 of each.
     pub digests: Vec<Option<[u8; 32]>>,
 }
 
-fn applied(row: &BatchRow, repeated: bool) -> Applied {
-    Applied {
+fn applied(row: &BatchRow, repeated: bool) -> BatchApplied {
+    BatchApplied {
         seq: row.seq,
         snapshot_id: row.snapshot_id,
         repeated,
@@ -91,7 +92,7 @@ impl Store {
     /// # Errors
     /// A conflict; missing parts; the batch contradicts itself or the folder; a limit; the disk is full; the machine
     /// fails. Nothing was applied then.
-    pub fn commit(&self, mut last: PartWriter, staged_parts: u32) -> Result<Applied, StoreError> {
+    pub fn commit(&self, mut last: PartWriter, staged_parts: u32) -> Result<BatchApplied, StoreError> {
         last.segments.sync()?;
         let proven = match last.proofs {
             0 => None,
@@ -367,7 +368,7 @@ impl<'a> Apply<'a> {
         Ok(())
     }
 
-    fn node(&mut self, change: &NodeChange) -> Result<(), StoreError> {
+    fn node(&mut self, change: &NodeRecord) -> Result<(), StoreError> {
         let id = change.id;
         let node = self.number(id)?;
         if self.kinds.insert(node, change.attributes.kind).is_some() {
@@ -529,7 +530,7 @@ impl<'a> Apply<'a> {
         Ok(())
     }
 
-    fn entry(&mut self, change: EntryChange) -> Result<(), StoreError> {
+    fn entry(&mut self, change: NameChange<FileId>) -> Result<(), StoreError> {
         // Whoever watches a tree tells the end of names also in directories that came and went between two batches: the
         // folder never had them, so there is nothing to remove.
         if change.child.is_none() && !self.is_mentioned(change.parent)? {
@@ -572,7 +573,7 @@ impl<'a> Apply<'a> {
             self.touched.filled.insert(parent);
             let row = EntryRow {
                 parent,
-                name: change.name,
+                name: change.name.into_bytes(),
                 child,
                 from_seq: self.seq,
                 to_seq: OPEN,
@@ -635,8 +636,8 @@ impl<'a> Apply<'a> {
             base_seq: manifest.base_seq,
             root,
             created_ns: manifest.created_ns,
-            host: manifest.host,
-            path: manifest.path,
+            host: manifest.host.into_bytes(),
+            path: manifest.path.into_bytes(),
             snapshot_id: None,
             stored_bytes: self.stored_bytes,
         };

@@ -23,7 +23,8 @@ mod sqlite_read;
 mod sqlite_write;
 
 use crate::error::StoreError;
-use crate::model::{Attributes, FileId, Folder, Seq, Snapshot, SnapshotLabel};
+use crate::model::Folder;
+use byteback_model::{Attributes, FileId, Seq, Snapshot, SnapshotLabel};
 use std::fmt::Debug;
 
 pub use devices::{DeviceRead, DeviceRow, DeviceWrite, InvitationRow};

@@ -4,12 +4,13 @@
 //! says that the catalog is damaged. Blobs that are kept for long end in a CRC-32C; SQLite itself has none.
 
 use crate::error::StoreError;
-use crate::model::{
-    Attributes, ContentBase, ContentChange, EntryChange, FileId, Manifest, NodeChange, NodeKind, Proof, SnapshotLabel,
-    Totals,
-};
+use crate::model::Proof;
 use byteback_delta::DIGEST_LEN;
 use byteback_delta::leaves::LeafKind;
+use byteback_model::{
+    Attributes, ByteString, ContentBase, ContentChange, FileId, Manifest, NameChange, NodeKind, NodeRecord,
+    SnapshotLabel, Totals, Xattr,
+};
 
 /// Appends to a blob.
 #[derive(Debug, Default)]
@@ -171,11 +172,11 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    fn option(&mut self) -> Result<Option<Vec<u8>>, StoreError> {
+    fn option(&mut self) -> Result<Option<ByteString>, StoreError> {
         Ok(if self.u8()? == 0 {
             None
         } else {
-            Some(self.bytes()?.to_vec())
+            Some(self.bytes()?.into())
         })
     }
 
@@ -192,6 +193,33 @@ pub(crate) fn len_u64(bytes: &[u8]) -> u64 {
 
 pub(crate) fn usize_u64(value: usize) -> u64 {
     u64::try_from(value).unwrap_or(u64::MAX)
+}
+
+/// The number by which a kind of node is stored, here and in the catalog.
+pub(crate) fn number_of_kind(kind: NodeKind) -> u8 {
+    match kind {
+        NodeKind::File => 1,
+        NodeKind::Directory => 2,
+        NodeKind::Symlink => 3,
+        NodeKind::Fifo => 4,
+        NodeKind::Socket => 5,
+        NodeKind::CharDevice => 6,
+        NodeKind::BlockDevice => 7,
+    }
+}
+
+/// The kind that a stored number stands for.
+pub(crate) fn kind_of_number(number: u8) -> Option<NodeKind> {
+    Some(match number {
+        1 => NodeKind::File,
+        2 => NodeKind::Directory,
+        3 => NodeKind::Symlink,
+        4 => NodeKind::Fifo,
+        5 => NodeKind::Socket,
+        6 => NodeKind::CharDevice,
+        7 => NodeKind::BlockDevice,
+        _ => return None,
+    })
 }
 
 /// The rarer attributes in one blob: target, xattrs, names of owner and group, inode flags. Empty when there are none.
@@ -217,9 +245,9 @@ fn rare_attributes(out: &mut Writer, attributes: &Attributes) {
     out.option(attributes.user.as_deref());
     out.option(attributes.group.as_deref());
     out.varint(u64::try_from(attributes.xattrs.len()).unwrap_or(u64::MAX));
-    for (name, value) in &attributes.xattrs {
-        out.bytes(name);
-        out.bytes(value);
+    for xattr in &attributes.xattrs {
+        out.bytes(&xattr.name);
+        out.bytes(&xattr.value);
     }
 }
 
@@ -242,8 +270,10 @@ fn read_rare(reader: &mut Reader<'_>, attributes: &mut Attributes) -> Result<(),
     attributes.group = reader.option()?;
     let xattrs = reader.varint()?;
     for _ in 0..xattrs {
-        let name = reader.bytes()?.to_vec();
-        attributes.xattrs.push((name, reader.bytes()?.to_vec()));
+        attributes.xattrs.push(Xattr {
+            name: reader.bytes()?.into(),
+            value: reader.bytes()?.into(),
+        });
     }
     Ok(())
 }
@@ -252,8 +282,8 @@ fn read_rare(reader: &mut Reader<'_>, attributes: &mut Attributes) -> Result<(),
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StagedRecord {
     Manifest(Manifest),
-    Node(NodeChange),
-    Entry(EntryChange),
+    Node(NodeRecord),
+    Entry(NameChange<FileId>),
     Delta(StagedDelta),
     /// What the contents of a file are to be.
     Proof(FileId, Proof),
@@ -314,7 +344,7 @@ impl StagedRecord {
                 let a = &node.attributes;
                 out.u8(if a.inode_flags == 0 { 2 } else { 12 });
                 out.id(node.id);
-                out.u8(a.kind as u8);
+                out.u8(number_of_kind(a.kind));
                 out.varint(u64::from(a.mode));
                 out.varint(u64::from(a.uid));
                 out.varint(u64::from(a.gid));
@@ -409,9 +439,9 @@ impl StagedRecord {
         let record = match r.u8()? {
             tag @ (1 | 8 | 9 | 10) => Self::Manifest(decode_manifest(&mut r, tag)?),
             tag @ (2 | 12) => Self::Node(decode_node(&mut r, tag == 12)?),
-            3 => Self::Entry(EntryChange {
+            3 => Self::Entry(NameChange {
                 parent: r.id()?,
-                name: r.bytes()?.to_vec(),
+                name: r.bytes()?.into(),
                 child: if r.u8()? == 0 { None } else { Some(r.id()?) },
             }),
             4 => Self::Delta(decode_delta(&mut r)?),
@@ -452,26 +482,26 @@ fn decode_manifest(r: &mut Reader<'_>, tag: u8) -> Result<Manifest, StoreError> 
         },
         root: r.id()?,
         created_ns: r.signed()?,
-        host: r.bytes()?.to_vec(),
-        path: r.bytes()?.to_vec(),
+        host: r.bytes()?.into(),
+        path: r.bytes()?.into(),
         snapshot: if r.u8()? == 0 {
             None
         } else {
             Some(SnapshotLabel {
                 time_ns: r.signed()?,
-                host: r.bytes()?.to_vec(),
-                path: r.bytes()?.to_vec(),
+                host: r.bytes()?.into(),
+                path: r.bytes()?.into(),
                 tags: decode_tags(r.bytes()?)?,
             })
         },
     })
 }
 
-fn decode_node(r: &mut Reader<'_>, has_flags: bool) -> Result<NodeChange, StoreError> {
+fn decode_node(r: &mut Reader<'_>, has_flags: bool) -> Result<NodeRecord, StoreError> {
     let id = r.id()?;
     let kind = r.u8()?;
     let mut attributes = Attributes {
-        kind: NodeKind::from_number(kind).ok_or_else(|| r.damaged())?,
+        kind: kind_of_number(kind).ok_or_else(|| r.damaged())?,
         mode: r.u32()?,
         uid: r.u32()?,
         gid: r.u32()?,
@@ -511,7 +541,7 @@ fn decode_node(r: &mut Reader<'_>, has_flags: bool) -> Result<NodeChange, StoreE
         }
         _ => return Err(r.damaged()),
     };
-    Ok(NodeChange {
+    Ok(NodeRecord {
         id,
         attributes,
         content,

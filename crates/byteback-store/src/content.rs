@@ -7,7 +7,6 @@
 use crate::catalog::CatalogRead;
 use crate::error::StoreError;
 use crate::layer::Literal;
-use crate::model::{FileId, Seq};
 use crate::read::file_at;
 use crate::resolve::{Piece, Resolver, layer_rows};
 use crate::segments::{FrameRef, Segments};
@@ -17,6 +16,7 @@ use byteback_delta::{
     Codec, ContentDigest, DIGEST_LEN, DeltaWriter, FRAME_RAW_LEN_MAX, FrameDecoder, Source, WriteError, WriterOptions,
 };
 use byteback_extents::{ByteRange, ExtentValue};
+use byteback_model::{FileId, Seq};
 use std::collections::VecDeque;
 use std::io::{self, Write};
 

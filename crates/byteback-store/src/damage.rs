@@ -14,13 +14,13 @@
 use crate::catalog::CatalogRead;
 use crate::content::FrameCache;
 use crate::error::StoreError;
-use crate::model::{FileId, NodeKind, Seq};
 use crate::read::file_at;
 use crate::resolve::{Resolver, layer_rows};
 use crate::segments::FrameRef;
 use crate::store::{Store, existing_seq, folder_row};
 use byteback_delta::{Codec, Effort, FrameEncoder, Source};
 use byteback_extents::ByteRange;
+use byteback_model::{FileId, NodeKind, Seq};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Stored bytes that one page of damage reads at most.

@@ -4,7 +4,8 @@
 //! `Damaged` names what is lost and where; everything else is a fault of the machine or of the program.
 //! After every error the store is as it was before the call, apart from leaked segment bytes.
 
-use crate::model::{Conflict, FileId};
+use crate::model::Conflict;
+use byteback_model::FileId;
 use std::io;
 
 /// Why the store could not do something.

@@ -8,9 +8,6 @@ use crate::codec::{
 };
 use crate::error::StoreError;
 use crate::layer::{Literal, Page, PageBuilder};
-use crate::model::{
-    Attributes, ContentBase, ContentChange, EntryChange, FileId, Manifest, NodeChange, NodeKind, SnapshotLabel, Totals,
-};
 use crate::segments::FrameRef;
 use crate::segments::format::{check_frame, check_segment_header, put_frame, segment_header};
 use crate::sums::CHUNK_LEN;
@@ -18,6 +15,10 @@ use crate::sums::chunk::{ChunkKey, KeptChunk, LeafSum, SOURCES_MAX, Sources, crc
 use byteback_delta::Source;
 use byteback_delta::leaves::LeafKind;
 use byteback_extents::ByteRange;
+use byteback_model::{
+    Attributes, ContentBase, ContentChange, FileId, Manifest, NameChange, NodeKind, NodeRecord, SnapshotLabel, Totals,
+    Xattr,
+};
 
 /// Whose row of kept sums the rows are.
 const ROW: ChunkKey = ChunkKey {
@@ -162,9 +163,9 @@ fn frame(bytes: &[u8]) {
 pub fn blob_seeds() -> Vec<Vec<u8>> {
     let id = FileId(42);
     let rare = Attributes {
-        target: Some(b"to".to_vec()),
-        xattrs: vec![(b"user.a".to_vec(), b"1".to_vec())],
-        user: Some(b"me".to_vec()),
+        target: Some(b"to".to_vec().into()),
+        xattrs: vec![Xattr::new(b"user.a", b"1".to_vec())],
+        user: Some(b"me".to_vec().into()),
         inode_flags: 16,
         ..no_attributes()
     };
@@ -182,16 +183,16 @@ pub fn blob_seeds() -> Vec<Vec<u8>> {
             follows: None,
             root: id,
             created_ns: -1,
-            host: b"h".to_vec(),
-            path: b"/p".to_vec(),
+            host: b"h".to_vec().into(),
+            path: b"/p".to_vec().into(),
             snapshot: Some(SnapshotLabel {
                 time_ns: 4,
-                host: Vec::new(),
-                path: b"/".to_vec(),
+                host: Vec::new().into(),
+                path: b"/".to_vec().into(),
                 tags: vec!["t".to_owned()],
             }),
         }),
-        StagedRecord::Node(NodeChange {
+        StagedRecord::Node(NodeRecord {
             id,
             attributes: rare.clone(),
             content: Some(ContentChange {
@@ -207,11 +208,11 @@ pub fn blob_seeds() -> Vec<Vec<u8>> {
             follows: None,
             root: id,
             created_ns: 0,
-            host: Vec::new(),
-            path: Vec::new(),
+            host: Vec::new().into(),
+            path: Vec::new().into(),
             snapshot: None,
         }),
-        StagedRecord::Node(NodeChange {
+        StagedRecord::Node(NodeRecord {
             id,
             attributes: rare.clone(),
             content: Some(ContentChange {
@@ -219,9 +220,9 @@ pub fn blob_seeds() -> Vec<Vec<u8>> {
                 deltas: 0,
             }),
         }),
-        StagedRecord::Entry(EntryChange {
+        StagedRecord::Entry(NameChange {
             parent: id,
-            name: b"n".to_vec(),
+            name: b"n".to_vec().into(),
             child: Some(FileId(7)),
         }),
         StagedRecord::Delta(StagedDelta {

@@ -11,7 +11,6 @@
 //! Nothing here is a promise: who takes copies sends a proof (`prove`), which is compared with the same leaves.
 
 use crate::error::StoreError;
-use crate::model::{FileId, Seq};
 use crate::search::{IsWanted, end, refused};
 use crate::signature::HashedContent;
 use crate::store::Store;
@@ -24,6 +23,7 @@ use byteback_delta::leaves::{
 };
 use byteback_delta::signature::{SignatureParams, SignatureWriter};
 use byteback_extents::ByteRange;
+use byteback_model::{FileId, Seq};
 use std::io::{self, Read, Write};
 
 pub use byteback_delta::groups::GROUPS_MAX;

@@ -2,7 +2,7 @@
 
 use crate::catalog::CatalogRead;
 use crate::error::StoreError;
-use crate::model::Seq;
+use byteback_model::Seq;
 
 /// Deepest path that is told. Deeper nodes exist, only without a path in messages.
 const DEPTH_MAX: usize = 4096;

@@ -23,7 +23,7 @@ use crate::catalog::FolderRow;
 use crate::codec::{StagedDelta, StagedRecord};
 use crate::content::ContentReader;
 use crate::error::StoreError;
-use crate::model::{ContentBase, FileId, NodeChange, Proof};
+use crate::model::Proof;
 use crate::resolve::{Resolver, Run, layer_rows};
 use crate::stage::PartWriter;
 use crate::store::{Store, folder_row};
@@ -33,6 +33,7 @@ use crate::sums::reader::{LeafReader, Leaves};
 use byteback_delta::leaves::{LeafDigest, LeafKind};
 use byteback_delta::{ContentDigest, DIGEST_LEN};
 use byteback_extents::ByteRange;
+use byteback_model::{ContentBase, FileId, NodeRecord};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
@@ -185,7 +186,7 @@ impl Store {
         &self,
         folder: &FolderRow,
         (basis, is_first_contact): &(Basis, bool),
-        node: &NodeChange,
+        node: &NodeRecord,
     ) -> Result<Option<Assembly>, StoreError> {
         let Some(change) = node.content else { return Ok(None) };
         let mut pending = Pending {

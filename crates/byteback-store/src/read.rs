@@ -6,12 +6,12 @@
 use crate::catalog::{AttributeRow, CatalogRead, EntryRow, FolderRow};
 use crate::error::StoreError;
 use crate::layer::Literal;
-use crate::model::{Attributes, ContentVersion, FileId, NAMES_COUNTED_MAX, Node, NodeKind, Seq};
 use crate::paths::{path_in, path_of};
 use crate::resolve::{Resolver, layer_rows};
 use crate::store::{Store, existing_seq, folder_row};
 use byteback_delta::Source;
 use byteback_extents::ByteRange;
+use byteback_model::{Attributes, ContentVersion, FileId, NAMES_COUNTED_MAX, NodeInfo, NodeKind, Seq};
 use std::collections::HashMap;
 
 /// Pieces that a difference looks at per file before it calls the rest changed. A bound on work, not on truth: what is
@@ -41,9 +41,9 @@ pub struct TreePage {
     /// What was read.
     pub at: Seq,
     /// The node.
-    pub node: Node,
+    pub node: NodeInfo,
     /// Names and what they name; none unless the node is a directory.
-    pub entries: Vec<(Vec<u8>, Node)>,
+    pub entries: Vec<(Vec<u8>, NodeInfo)>,
     /// Whether more entries follow the last one.
     pub more: bool,
 }
@@ -208,7 +208,7 @@ impl Store {
     ///
     /// # Errors
     /// The folder, the moment or the node does not exist; the catalog fails.
-    pub fn node(&self, folder: &str, file: FileId, at: Option<Seq>) -> Result<Node, StoreError> {
+    pub fn node(&self, folder: &str, file: FileId, at: Option<Seq>) -> Result<NodeInfo, StoreError> {
         let catalog = self.catalog().read()?;
         let folder = folder_row(&*catalog, folder)?;
         let at = existing_seq(&folder, at)?;
@@ -661,7 +661,12 @@ fn walk(catalog: &dyn CatalogRead, root: i64, path: &[u8], at: Seq) -> Result<i6
     Ok(node)
 }
 
-pub(crate) fn describe(catalog: &dyn CatalogRead, folder: &FolderRow, node: i64, at: Seq) -> Result<Node, StoreError> {
+pub(crate) fn describe(
+    catalog: &dyn CatalogRead,
+    folder: &FolderRow,
+    node: i64,
+    at: Seq,
+) -> Result<NodeInfo, StoreError> {
     let id = catalog.file_id(node)?;
     let row = catalog
         .attributes(node, at)?
@@ -680,17 +685,18 @@ pub(crate) fn describe(catalog: &dyn CatalogRead, folder: &FolderRow, node: i64,
     };
     let names = match row.attributes.kind {
         // Nearly all have one, and looking for a second costs as much as finding the first.
-        NodeKind::File => Some(match catalog.parents(node, at, 2)?.len() {
-            0 | 1 => 1,
-            _ => u32::try_from(catalog.parents(node, at, NAMES_COUNTED_MAX)?.len()).unwrap_or(NAMES_COUNTED_MAX),
-        }),
+        NodeKind::File if catalog.parents(node, at, 2)?.len() > 1 => {
+            let names = catalog.parents(node, at, NAMES_COUNTED_MAX)?.len();
+            Some(u32::try_from(names).unwrap_or(NAMES_COUNTED_MAX))
+        }
         _ => None,
     };
-    Ok(Node {
+    Ok(NodeInfo {
         id,
         seq: row.seq,
         attributes: row.attributes,
         content,
         names,
+        places: None,
     })
 }

@@ -14,7 +14,6 @@
 
 use crate::content::ContentReader;
 use crate::error::StoreError;
-use crate::model::{FileId, Seq};
 use crate::store::Store;
 use byteback_delta::Base;
 use byteback_delta::chunks::{ChunkList, ChunkLister, MatchAnswer, MatchParams};
@@ -24,6 +23,7 @@ use byteback_delta::signature::Signature;
 use byteback_delta::strong::StrongKind;
 use byteback_delta::weak::WeakKind;
 use byteback_extents::ByteRange;
+use byteback_model::{FileId, Seq};
 use std::cell::RefCell;
 use std::io::{self, ErrorKind, Read, Write};
 

@@ -8,7 +8,6 @@
 use crate::content::ContentReader;
 use crate::error::StoreError;
 use crate::groups::LeafSignature;
-use crate::model::{FileId, Seq};
 use crate::read::file_at;
 use crate::resolve::{Resolver, layer_rows};
 use crate::store::{Store, existing_seq, folder_row};
@@ -20,6 +19,7 @@ use byteback_delta::signature::{SignatureParams, SignatureWriter};
 use byteback_delta::strong::StrongKind;
 use byteback_delta::weak::WeakKind;
 use byteback_extents::ByteRange;
+use byteback_model::{FileId, Seq};
 use std::io::{self, Write};
 
 pub use byteback_delta::signature::{BLOCK_LEN_MAX, STRONG_LEN_MIN, SignatureRequest};

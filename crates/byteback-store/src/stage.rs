@@ -13,10 +13,11 @@ use crate::catalog::BatchKey;
 use crate::codec::{StagedDelta, StagedRecord};
 use crate::error::StoreError;
 use crate::layer::{Literal, PageBuilder};
-use crate::model::{Attributes, EntryChange, FileId, Manifest, NodeChange, NodeKind, Proof, Totals};
+use crate::model::Proof;
 use crate::segments::{FRAME_HEADER_LEN, SegmentWriter};
 use crate::store::{Store, StoreLimits, folder_row};
 use byteback_delta::{Block, DeltaReader};
+use byteback_model::{Attributes, FileId, Manifest, NameChange, NodeKind, NodeRecord, Totals, Xattr};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
@@ -144,7 +145,7 @@ impl PartWriter {
     ///
     /// # Errors
     /// Its attributes contradict each other or exceed a limit.
-    pub fn node(&mut self, node: NodeChange) -> Result<(), StoreError> {
+    pub fn node(&mut self, node: NodeRecord) -> Result<(), StoreError> {
         check_attributes(node.id, &node.attributes, &self.limits)?;
         if node.content.is_some() && node.attributes.kind != NodeKind::File {
             return Err(StoreError::InvalidBatch(format!(
@@ -159,7 +160,7 @@ impl PartWriter {
     ///
     /// # Errors
     /// The name is not allowed.
-    pub fn entry(&mut self, entry: EntryChange) -> Result<(), StoreError> {
+    pub fn entry(&mut self, entry: NameChange<FileId>) -> Result<(), StoreError> {
         check_name(&entry.name)?;
         self.push(&StagedRecord::Entry(entry))
     }
@@ -290,11 +291,11 @@ fn check_attributes(id: FileId, attributes: &Attributes, limits: &StoreLimits) -
     }
     let mut total = 0usize;
     let mut previous: Option<&[u8]> = None;
-    for (name, value) in &attributes.xattrs {
+    for Xattr { name, value } in &attributes.xattrs {
         if name.is_empty() || name.len() > 255 || name.contains(&0) {
             return invalid("an xattr's name has 1 to 255 bytes and no NUL");
         }
-        if previous.is_some_and(|previous| previous >= name.as_slice()) {
+        if previous.is_some_and(|previous| previous >= name.as_bytes()) {
             return invalid("xattrs must be sorted by name, each name once");
         }
         previous = Some(name);

@@ -5,12 +5,13 @@
 
 use crate::catalog::{Catalog, CatalogRead, FolderRow, SqliteCatalog};
 use crate::error::StoreError;
-use crate::model::{Folder, Seq, Snapshot, SnapshotLabel};
+use crate::model::Folder;
 use crate::segments::{SegmentFiles, Segments};
 use crate::sums::{SumsCost, SumsWork};
 use byteback_host::clock::{Clock, RealClock};
 use byteback_host::durable::{DirLock, DurableDir, RealDir};
 use byteback_host::random::{Randomness, RealRandomness};
+use byteback_model::{Seq, Snapshot, SnapshotLabel};
 use std::path::Path;
 use std::sync::Arc;
 

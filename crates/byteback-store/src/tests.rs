@@ -8,13 +8,16 @@ use byteback_extents::ByteRange;
 use byteback_host::durable::{DurableDir, OpenMode};
 use byteback_host::sim::SimDisk;
 
-use crate::codec::{StagedDelta, StagedRecord, decode_tags, encode_rare_attributes, encode_tags};
-use crate::layer::{Literal, Page, PageBuilder};
-use crate::model::{
-    Attributes, ContentBase, ContentChange, EntryChange, FileId, Manifest, NodeChange, NodeKind, SnapshotLabel, Totals,
+use crate::codec::{
+    StagedDelta, StagedRecord, decode_tags, encode_rare_attributes, encode_tags, kind_of_number, number_of_kind,
 };
+use crate::layer::{Literal, Page, PageBuilder};
 use crate::segments::{FrameRef, SegmentFiles, Segments};
 use crate::{Store, StoreError, StoreLimits};
+use byteback_model::{
+    Attributes, ContentBase, ContentChange, FileId, Manifest, NameChange, NodeKind, NodeRecord, SnapshotLabel, Totals,
+    Xattr,
+};
 
 /// `body` and the CRC-32C of it.
 fn with_crc(body: &[u8]) -> Vec<u8> {
@@ -46,8 +49,8 @@ pub(crate) fn store_with(content: &[u8]) -> (tempfile::TempDir, Store) {
         follows: None,
         root: FileId(1),
         created_ns: 0,
-        host: vec![],
-        path: vec![],
+        host: vec![].into(),
+        path: vec![].into(),
         snapshot: None,
     })
     .unwrap();
@@ -63,7 +66,7 @@ pub(crate) fn store_with(content: &[u8]) -> (tempfile::TempDir, Store) {
             }),
         ),
     ] {
-        part.node(NodeChange {
+        part.node(NodeRecord {
             id: FileId(id),
             attributes: Attributes {
                 kind,
@@ -83,9 +86,9 @@ pub(crate) fn store_with(content: &[u8]) -> (tempfile::TempDir, Store) {
         })
         .unwrap();
     }
-    part.entry(EntryChange {
+    part.entry(NameChange {
         parent: FileId(1),
-        name: b"file".to_vec(),
+        name: b"file".to_vec().into(),
         child: Some(FileId(2)),
     })
     .unwrap();
@@ -220,10 +223,10 @@ fn attributes() -> Attributes {
         mtime_ns: -1,
         rdev: 0,
         inode_flags: 0,
-        target: Some(b"to".to_vec()),
-        xattrs: vec![(b"user.a".to_vec(), b"v".to_vec())],
+        target: Some(b"to".to_vec().into()),
+        xattrs: vec![Xattr::new(b"user.a", b"v".to_vec())],
         user: None,
-        group: Some(b"g".to_vec()),
+        group: Some(b"g".to_vec().into()),
     }
 }
 
@@ -251,7 +254,7 @@ fn rare_attributes_and_tags() {
         NodeKind::BlockDevice,
     ];
     for (number, kind) in (1..).zip(kinds) {
-        assert_eq!((kind as u8, NodeKind::from_number(number)), (number, Some(kind)));
+        assert_eq!((number_of_kind(kind), kind_of_number(number)), (number, Some(kind)));
     }
 }
 
@@ -270,8 +273,8 @@ fn staged_records() {
         follows: None,
         root: FileId(1),
         created_ns: 1,
-        host: b"h".to_vec(),
-        path: b"/p".to_vec(),
+        host: b"h".to_vec().into(),
+        path: b"/p".to_vec().into(),
         snapshot: None,
     };
     let head = b"\x01\x07\xac\x02\x01\x02";
@@ -282,8 +285,8 @@ fn staged_records() {
     manifest.base_seq = None;
     manifest.snapshot = Some(SnapshotLabel {
         time_ns: -1,
-        host: b"H".to_vec(),
-        path: b"/".to_vec(),
+        host: b"H".to_vec().into(),
+        path: b"/".to_vec().into(),
         tags: vec!["t".to_owned()],
     });
     let head = b"\x01\x07\xac\x02\x00\x00";
@@ -319,7 +322,7 @@ fn staged_records() {
     );
 
     let node = |content| {
-        StagedRecord::Node(NodeChange {
+        StagedRecord::Node(NodeRecord {
             id: FileId(2),
             attributes: attributes(),
             content,
@@ -333,7 +336,7 @@ fn staged_records() {
         golden(&node(content), &[b"\x02", &id(2), fixed, RARE, &[code, 3]]);
     }
 
-    let flagged = NodeChange {
+    let flagged = NodeRecord {
         id: FileId(2),
         attributes: Attributes {
             inode_flags: 48,
@@ -364,9 +367,9 @@ fn staged_records() {
     );
 
     let entry = |child| {
-        StagedRecord::Entry(EntryChange {
+        StagedRecord::Entry(NameChange {
             parent: FileId(1),
-            name: b"n".to_vec(),
+            name: b"n".to_vec().into(),
             child,
         })
     };

@@ -3,9 +3,9 @@
 //! The tree is walked in the catalog; no content is read.
 
 use crate::error::StoreError;
-use crate::model::{FileId, NodeKind, Seq};
 use crate::read::node_at;
 use crate::store::{Store, existing_seq, folder_row};
+use byteback_model::{FileId, NodeKind, Seq};
 use std::collections::HashSet;
 
 /// Entries that are looked at in one go.

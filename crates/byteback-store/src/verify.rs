@@ -11,7 +11,6 @@
 use crate::content::FrameCache;
 use crate::damage::{is_of_frame, push_range};
 use crate::error::StoreError;
-use crate::model::{FileId, NodeKind, Seq};
 use crate::paths::path_of;
 use crate::read::root_at;
 use crate::resolve::{Resolver, layer_rows};
@@ -20,6 +19,7 @@ use crate::store::{Store, existing_seq, folder_row};
 use crate::sums::audit::Audit;
 use byteback_delta::Source;
 use byteback_extents::ByteRange;
+use byteback_model::{FileId, NodeKind, Seq};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::ControlFlow;
 

@@ -8,9 +8,9 @@
 
 use crate::catalog::{BatchRow, CatalogRead, FolderRow};
 use crate::error::StoreError;
-use crate::model::{Node, Seq};
 use crate::read::{AppliedBatch, describe, root_at};
 use crate::store::{Store, existing_seq, folder_row};
+use byteback_model::{NodeInfo, Seq};
 
 /// Steps of one page: a path may have been empty again and again.
 const STEPS_MAX: u32 = 20_000;
@@ -23,7 +23,7 @@ pub struct PathVersion {
     /// The batch with which it went, or something else took its place; `None`: it is there.
     pub until: Option<AppliedBatch>,
     /// What it was.
-    pub node: Node,
+    pub node: NodeInfo,
 }
 
 /// A page of versions.

@@ -15,11 +15,12 @@ use byteback_delta::leaves::{LeafDigest, LeafKind};
 use byteback_delta::{ContentDigest, DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_host::random::SplitMix64;
-use byteback_store::content::ContentReader;
-use byteback_store::model::{
-    Applied, Attributes, ContentBase, ContentChange, EntryChange, FileId, Manifest, NodeChange, NodeKind, Proof,
-    SnapshotLabel, Totals,
+use byteback_model::{
+    Attributes, BatchApplied, ContentBase, ContentChange, FileId, Manifest, NameChange, NodeKind, NodeRecord,
+    SnapshotLabel, Totals, Xattr,
 };
+use byteback_store::content::ContentReader;
+use byteback_store::model::Proof;
 use byteback_store::read::{DiffCursor, DiffItem, TreeTarget};
 use byteback_store::verify::VerifyEvent;
 use byteback_store::{Store, StoreError, StoreLimits};
@@ -48,7 +49,7 @@ fn attributes(kind: NodeKind, size: usize, mode: u32) -> Attributes {
         rdev: 0,
         inode_flags: 0,
         target: None,
-        xattrs: vec![(b"user.x".to_vec(), vec![mode as u8])],
+        xattrs: vec![Xattr::new(b"user.x", vec![mode as u8])],
         user: None,
         group: None,
     }
@@ -57,8 +58,8 @@ fn attributes(kind: NodeKind, size: usize, mode: u32) -> Attributes {
 /// One batch in the making: model changes and the records that carry them.
 #[derive(Clone)]
 struct Batch {
-    nodes: Vec<NodeChange>,
-    entries: Vec<EntryChange>,
+    nodes: Vec<NodeRecord>,
+    entries: Vec<NameChange<FileId>>,
     deltas: Vec<(FileId, Vec<u8>)>,
     /// What contents are to be; some of them.
     proofs: Vec<(FileId, Proof)>,
@@ -166,7 +167,7 @@ impl Run {
             batch.deltas.push((file, stream));
             content = new;
         }
-        batch.nodes.push(NodeChange {
+        batch.nodes.push(NodeRecord {
             id: file,
             attributes: attributes(NodeKind::File, content.len(), now.mode[&file]),
             content: Some(ContentChange {
@@ -209,7 +210,7 @@ impl Run {
         for (old, id) in &renamed {
             if before.directories.contains_key(old) {
                 now.directories.insert(*id, BTreeMap::new());
-                batch.nodes.push(NodeChange {
+                batch.nodes.push(NodeRecord {
                     id: *id,
                     attributes: attributes(NodeKind::Directory, 0, 0o755),
                     content: None,
@@ -240,7 +241,11 @@ impl Run {
             if name.len() < 200 && !names.contains_key(&name) {
                 names.insert(name.clone(), child);
                 let child = Some(child);
-                batch.entries.push(EntryChange { parent, name, child });
+                batch.entries.push(NameChange {
+                    parent,
+                    name: name.into(),
+                    child,
+                });
             }
         }
     }
@@ -261,7 +266,7 @@ impl Run {
         }
         if self.moments.len() == 1 {
             now.directories.insert(ROOT, BTreeMap::new());
-            batch.nodes.push(NodeChange {
+            batch.nodes.push(NodeRecord {
                 id: ROOT,
                 attributes: attributes(NodeKind::Directory, 0, 0o755),
                 content: None,
@@ -288,9 +293,9 @@ impl Run {
                     now.mode.insert(id, 0o600);
                     self.change_content(&mut now, &mut batch, id, true);
                     now.directories.get_mut(&parent).unwrap().insert(name.clone(), id);
-                    batch.entries.push(EntryChange {
+                    batch.entries.push(NameChange {
                         parent,
-                        name,
+                        name: name.into(),
                         child: Some(id),
                     });
                 }
@@ -303,14 +308,14 @@ impl Run {
                     touched_nodes.insert(id);
                     now.directories.insert(id, BTreeMap::new());
                     now.directories.get_mut(&parent).unwrap().insert(name.clone(), id);
-                    batch.nodes.push(NodeChange {
+                    batch.nodes.push(NodeRecord {
                         id,
                         attributes: attributes(NodeKind::Directory, 0, 0o755),
                         content: None,
                     });
-                    batch.entries.push(EntryChange {
+                    batch.entries.push(NameChange {
                         parent,
-                        name,
+                        name: name.into(),
                         child: Some(id),
                     });
                 }
@@ -320,9 +325,9 @@ impl Run {
                     };
                     if touched_names.insert((parent, name.clone())) {
                         now.directories.get_mut(&parent).unwrap().remove(&name);
-                        batch.entries.push(EntryChange {
+                        batch.entries.push(NameChange {
                             parent,
-                            name,
+                            name: name.into(),
                             child: None,
                         });
                     }
@@ -343,14 +348,14 @@ impl Run {
                     touched_names.extend([target, source]);
                     now.directories.get_mut(&old_parent).unwrap().remove(&old_name);
                     now.directories.get_mut(&parent).unwrap().insert(name.clone(), child);
-                    batch.entries.push(EntryChange {
+                    batch.entries.push(NameChange {
                         parent,
-                        name,
+                        name: name.into(),
                         child: Some(child),
                     });
-                    batch.entries.push(EntryChange {
+                    batch.entries.push(NameChange {
                         parent: old_parent,
-                        name: old_name,
+                        name: old_name.into(),
                         child: None,
                     });
                 }
@@ -367,9 +372,9 @@ impl Run {
                     let there = now.directories[&parent].get(&name) == Some(&child);
                     if !there && touched_names.insert((parent, name.clone())) {
                         now.directories.get_mut(&parent).unwrap().insert(name.clone(), child);
-                        batch.entries.push(EntryChange {
+                        batch.entries.push(NameChange {
                             parent,
-                            name,
+                            name: name.into(),
                             child: Some(child),
                         });
                     }
@@ -387,7 +392,7 @@ impl Run {
                         if self.rng.below(5) == 0 {
                             let mode = self.rng.below(0o1000) as u32;
                             now.mode.insert(child, mode);
-                            batch.nodes.push(NodeChange {
+                            batch.nodes.push(NodeRecord {
                                 id: child,
                                 attributes: attributes(NodeKind::File, now.files[&child].len(), mode),
                                 content: None,
@@ -438,7 +443,7 @@ fn send(
     base_seq: Option<u64>,
     batch: &Batch,
     parts: u32,
-) -> Result<Applied, StoreError> {
+) -> Result<BatchApplied, StoreError> {
     let manifest = Manifest {
         device,
         counter,
@@ -447,13 +452,13 @@ fn send(
         follows: None,
         root: ROOT,
         created_ns: 5,
-        host: b"h".to_vec(),
-        path: b"/p".to_vec(),
+        host: b"h".to_vec().into(),
+        path: b"/p".to_vec().into(),
         snapshot: counter.is_multiple_of(3).then(SnapshotLabel::default),
     };
     enum Item<'a> {
-        Node(&'a NodeChange),
-        Entry(&'a EntryChange),
+        Node(&'a NodeRecord),
+        Entry(&'a NameChange<FileId>),
         Delta(&'a (FileId, Vec<u8>)),
         Proof(&'a (FileId, Proof)),
     }
@@ -687,7 +692,7 @@ fn run(seed: u64, batches: u64) {
     };
     // Attributes as they were told last, before the present batch.
     let mut told: BTreeMap<FileId, Attributes> = BTreeMap::new();
-    let mut telling: Vec<NodeChange> = Vec::new();
+    let mut telling: Vec<NodeRecord> = Vec::new();
     for seq in 1..=batches {
         told.extend(telling.drain(..).map(|node| (node.id, node.attributes)));
         let batch = run.batch();
@@ -722,7 +727,7 @@ fn run(seed: u64, batches: u64) {
         let changes_something = !batch.nodes.is_empty() || !batch.entries.is_empty();
         if seq > 1 && changes_something && run.rng.below(4) == 0 {
             // Another device, with the same old picture, changes the same things. A directory that was told unchanged is in no conflict.
-            let is_same = |node: &NodeChange| {
+            let is_same = |node: &NodeRecord| {
                 node.attributes.kind == NodeKind::Directory && told.get(&node.id) == Some(&node.attributes)
             };
             let counter = 1_000_000 + seq;

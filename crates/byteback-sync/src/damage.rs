@@ -3,9 +3,10 @@
 use crate::error::{Result, SyncError};
 use crate::monitor::{Monitor, check_cancelled};
 use crate::server_client::ServerClient;
+use byteback_api::FolderName;
 use byteback_api::messages::DamagedRange;
-use byteback_api::{FileId, FolderName, Seq};
 use byteback_extents::ByteRange;
+use byteback_model::{FileId, Seq};
 
 /// Ranges of one file that are kept in memory; a file with more of them is told as damaged from there on.
 const RANGES_MAX: usize = 1 << 20;

@@ -20,7 +20,8 @@ use std::sync::Arc;
 use crate::backup::Compressed;
 use byteback_delta::Effort;
 use byteback_host::durable::{DurableDir, DurableFile, OpenMode};
-use byteback_oplog::{NodeId, TreeId, WholeReason};
+use byteback_model::NodeId;
+use byteback_oplog::{TreeId, WholeReason};
 use serde::Serialize;
 
 use wire::{FRAME_LEN_MAX, Frame};

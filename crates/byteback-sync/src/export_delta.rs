@@ -13,11 +13,11 @@
 
 use std::io::Write;
 
-use byteback_api::ByteString;
 use byteback_control::{CutInfo, CutRequest, ErrorKind, Outcome, Piece, ServiceError, TreeService};
 use byteback_delta::{LibrsyncStats, LibrsyncWriter};
 use byteback_extents::{ByteRange, ExtentSet};
-use byteback_oplog::{Epoch, NodeId};
+use byteback_model::{ByteString, NodeId};
+use byteback_oplog::Epoch;
 use serde::Serialize;
 
 use crate::error::{Result, SyncError};

@@ -7,10 +7,10 @@
 
 use std::collections::HashSet;
 
-use byteback_api::ByteString;
 use byteback_control::{ChangesCursor, ContentChange, CutInfo, ErrorKind, ServiceError, TreeService};
 use byteback_extents::{ByteRange, ExtentSet};
-use byteback_oplog::{NodeId, NodeKind, WholeReason};
+use byteback_model::{ByteString, NodeId, NodeKind};
+use byteback_oplog::WholeReason;
 
 use crate::error::Result;
 

@@ -7,10 +7,11 @@ use crate::error::{Result, SyncError};
 use crate::monitor::{Monitor, check_cancelled};
 use crate::server_client::ServerClient;
 use crate::tree_reader::{TreeReader, join_path};
-use byteback_api::messages::{DiffItem, NodeInfo};
-use byteback_api::{ByteString, FolderName, NodeKind, Seq};
+use byteback_api::FolderName;
+use byteback_api::messages::DiffItem;
 use byteback_control::{ChangesCursor, ContentChange, CutId, CutInfo, ErrorKind, ServiceError, TreeService};
-use byteback_oplog::{Epoch, NodeId};
+use byteback_model::{ByteString, NodeId, NodeInfo, NodeKind, Seq};
+use byteback_oplog::Epoch;
 use serde::Serialize;
 use std::collections::HashMap;
 
@@ -118,7 +119,7 @@ pub struct ChangedNode {
     /// Its number in the tree.
     pub node: NodeId,
     /// What it is.
-    pub kind: byteback_oplog::NodeKind,
+    pub kind: byteback_model::NodeKind,
     /// How much of its content may have changed.
     pub content: ContentChange,
     /// It did not exist before.

@@ -9,7 +9,6 @@
 
 mod leaves;
 
-use byteback_api::{Attributes, ByteString, NodeKind, Xattr};
 use byteback_control::{
     ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, ErrorKind, FinishReport, LeafOffer, LeafPiece, LeafRequest,
     LeavesTold, Outcome, Piece, ServiceError, TreeService, TreeStatus,
@@ -17,8 +16,8 @@ use byteback_control::{
 use byteback_delta::{ContentDigest, DIGEST_LEN};
 use byteback_extents::ByteRange;
 use byteback_host::clock::Clock;
-use byteback_host::tree::{self, FileKind, Identity, InodeFlags, Stat};
-use byteback_oplog::NodeId;
+use byteback_host::tree::{self, Identity, InodeFlags, Stat};
+use byteback_model::{Attributes, ByteString, NodeId, NodeKind, Xattr};
 use rustix::fs::OFlags;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -38,19 +37,6 @@ const TICK: Duration = Duration::from_millis(20);
 
 /// How often a file that is being written is waited for.
 const SETTLE_TRIES: usize = 3;
-
-/// What the API calls a kind of file.
-pub(crate) fn kind_of(kind: FileKind) -> NodeKind {
-    match kind {
-        FileKind::File => NodeKind::File,
-        FileKind::Dir => NodeKind::Directory,
-        FileKind::Symlink => NodeKind::Symlink,
-        FileKind::Fifo => NodeKind::Fifo,
-        FileKind::Socket => NodeKind::Socket,
-        FileKind::CharDevice => NodeKind::CharDevice,
-        FileKind::BlockDevice => NodeKind::BlockDevice,
-    }
-}
 
 /// What must stay as it is while a content is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,14 +83,14 @@ impl LocalNode {
     }
 
     pub(crate) fn kind(&self) -> NodeKind {
-        kind_of(self.stat.kind)
+        self.stat.kind
     }
 
     /// All its attributes, those of the inode as they were when it was opened or [`Self::settle`]d.
     pub(crate) fn attributes(&self) -> io::Result<Attributes> {
         let stat = &self.stat;
         let target = match stat.kind {
-            FileKind::Symlink => Some(ByteString::from(tree::read_link_fd(&self.fd)?.into_vec())),
+            NodeKind::Symlink => Some(ByteString::from(tree::read_link_fd(&self.fd)?.into_vec())),
             _ => None,
         };
         let names = match tree::list_xattrs(&self.fd) {
@@ -122,13 +108,13 @@ impl LocalNode {
             }
         }
         xattrs.sort_unstable();
-        let is_device = matches!(stat.kind, FileKind::CharDevice | FileKind::BlockDevice);
+        let is_device = matches!(stat.kind, NodeKind::CharDevice | NodeKind::BlockDevice);
         Ok(Attributes {
             kind: self.kind(),
             mode: stat.mode,
             uid: stat.uid,
             gid: stat.gid,
-            size: if stat.kind == FileKind::File { stat.size } else { 0 },
+            size: if stat.kind == NodeKind::File { stat.size } else { 0 },
             mtime_ns: stat.mtime_ns,
             rdev: if is_device { stat.rdev } else { 0 },
             inode_flags: stat.inode_flags.bits(),

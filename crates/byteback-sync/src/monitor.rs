@@ -6,7 +6,7 @@
 
 mod meter;
 
-use byteback_api::ByteString;
+use byteback_model::ByteString;
 
 pub(crate) use meter::Meter;
 

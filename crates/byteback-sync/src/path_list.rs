@@ -20,11 +20,10 @@
 //!
 //! Memory follows the change: the numbers of the nodes that were told, and the paths that are gone.
 
+use byteback_model::{ByteString, NameChange, NodeId, NodeKind};
 use std::collections::{HashMap, HashSet};
 
-use byteback_api::ByteString;
-use byteback_control::{ChangesCursor, CutInfo, ErrorKind, NameChange, NodeNames, ServiceError, TreeService};
-use byteback_oplog::{NodeId, NodeKind};
+use byteback_control::{ChangesCursor, CutInfo, ErrorKind, NodeNames, ServiceError, TreeService};
 
 use crate::error::Result;
 use crate::monitor::{Monitor, check_cancelled};
@@ -166,7 +165,7 @@ impl<F: FnMut(PathChange) -> Result<()>> Lister<'_, F> {
         Ok(kinds)
     }
 
-    fn tell_names(&mut self, names: &[NameChange]) -> Result<()> {
+    fn tell_names(&mut self, names: &[NameChange<NodeId>]) -> Result<()> {
         let children: Vec<NodeId> = names.iter().filter_map(|change| change.child).collect();
         let kinds = self.tell_nodes(&children)?;
         for change in names {
@@ -224,7 +223,7 @@ impl<F: FnMut(PathChange) -> Result<()>> Lister<'_, F> {
         Ok(())
     }
 
-    fn tell_everything(&mut self, names: &[NameChange]) -> Result<()> {
+    fn tell_everything(&mut self, names: &[NameChange<NodeId>]) -> Result<()> {
         for change in names {
             let Some(child) = change.child else { continue };
             let kind = self.kinds.get(&child).copied().unwrap_or(NodeKind::File);

@@ -45,10 +45,10 @@ use crate::exclude::Exclude;
 use crate::local_node::LocalNode;
 use crate::monitor::{Event, Monitor, Phase, check_cancelled};
 use crate::server_client::ServerClient;
-use byteback_api::batch::{Manifest, Totals};
-use byteback_api::messages::{FolderInfo, SnapshotLabel};
-use byteback_api::{ByteString, DeviceId, FolderName, NodeKind};
+use byteback_api::FolderName;
+use byteback_api::messages::FolderInfo;
 use byteback_host::durable::DurableDir;
+use byteback_model::{ByteString, DeviceId, Manifest, NodeKind, SnapshotLabel, Totals};
 use compare::Comparison;
 use destination::destination;
 use resume::{Begun, Record};
@@ -335,7 +335,7 @@ impl Job<'_> {
         })
     }
 
-    fn manifest(&self, begun: &Begun, root: byteback_api::FileId) -> Manifest {
+    fn manifest(&self, begun: &Begun, root: byteback_model::FileId) -> Manifest {
         let path = std::path::absolute(self.source).unwrap_or_else(|_| self.source.to_owned());
         let path = ByteString::from(path.as_os_str().as_bytes());
         Manifest {

@@ -36,10 +36,11 @@ use crate::server_client::ServerClient;
 use crate::snapshot_spec::{SnapshotSpec, resolve_snapshot};
 use crate::tree_reader::{TreeReader, join_path};
 use attributes::apply_attributes;
-use byteback_api::messages::{EntryInfo, NodeInfo};
-use byteback_api::{ByteString, FileId, FolderName, NodeKind, Seq};
+use byteback_api::FolderName;
+use byteback_api::messages::EntryInfo;
 use byteback_host::random::RealRandomness;
 use byteback_host::tree;
+use byteback_model::{ByteString, FileId, NodeInfo, NodeKind, Seq};
 use file::{FileJob, restore_file};
 use flags::LastFlags;
 use place::{

@@ -8,11 +8,12 @@
 use crate::error::{Result, SyncError};
 use crate::monitor::{Event, Monitor, check_cancelled};
 use crate::server_client::ServerClient;
-use byteback_api::{FileId, FolderName, Seq};
+use byteback_api::FolderName;
 use byteback_control::{ErrorKind, Piece, ServiceError};
 use byteback_delta::signature::{Signature, SignatureRequest};
 use byteback_delta::{ApplyError, DeltaReader, EmptyBase, Target, apply_to_new};
 use byteback_extents::ByteRange;
+use byteback_model::{FileId, Seq};
 use std::io;
 
 /// Length of a block, in bytes; that is also the memory that it takes.

@@ -2,8 +2,8 @@
 
 use crate::error::{Result, SyncError};
 use crate::server_client::ServerClient;
-use byteback_api::messages::{Snapshot, SnapshotLabel};
-use byteback_api::{FolderName, Seq};
+use byteback_api::FolderName;
+use byteback_model::{Seq, Snapshot, SnapshotLabel};
 use std::collections::VecDeque;
 use std::fmt;
 use std::str::FromStr;

@@ -6,9 +6,10 @@
 
 use crate::error::{Result, SyncError};
 use crate::server_client::{ServerClient, TreePlace};
-use byteback_api::messages::{EntryInfo, NodeInfo, TreePage};
-use byteback_api::{FileId, FolderName, NodeKind, Seq};
+use byteback_api::FolderName;
+use byteback_api::messages::{EntryInfo, TreePage};
 use byteback_host::tree::check_component;
+use byteback_model::{FileId, NodeInfo, NodeKind, Seq};
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -52,7 +53,7 @@ impl<'a> TreeReader<'a> {
         if !self.met.insert(dir) {
             return Err(SyncError::hostile(format!(
                 "directory {dir} occurs twice, the second time at '{}'",
-                byteback_api::ByteString::from(path)
+                byteback_model::ByteString::from(path)
             )));
         }
         let mut last: Option<Vec<u8>> = None;
@@ -107,7 +108,7 @@ impl<'a> TreeReader<'a> {
 fn check_attributes(node: &NodeInfo, name: &[u8]) -> Result<()> {
     let attributes = &node.attributes;
     let wrong = |what: &str| {
-        let name = byteback_api::ByteString::from(name);
+        let name = byteback_model::ByteString::from(name);
         Err(SyncError::hostile(format!("{what} of '{name}' ({})", node.id)))
     };
     if attributes.mode & !0o7777 != 0 {

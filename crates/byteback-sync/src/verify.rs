@@ -14,9 +14,10 @@ use crate::monitor::{Event, Meter, Monitor, Phase, check_cancelled};
 use crate::server_client::{ServerClient, WireBytes};
 use crate::snapshot_spec::{SnapshotSpec, resolve_snapshot};
 use crate::tree_reader::TreeReader;
+use byteback_api::FolderName;
 use byteback_api::messages::{DamagedRange, VerifyEvent};
-use byteback_api::{ByteString, FileId, FolderName, Seq};
-use byteback_host::tree::{self, FileKind};
+use byteback_host::tree::{self};
+use byteback_model::{ByteString, FileId, NodeKind, Seq};
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 use std::ffi::OsStr;
@@ -218,7 +219,7 @@ fn is_here(server: &ServerClient, folder: &FolderName, (damage, at): (&VerifyDam
         });
     there.is_ok_and(|there| {
         let then = &node.attributes;
-        there.kind == FileKind::File && there.size == then.size && there.mtime_ns == then.mtime_ns
+        there.kind == NodeKind::File && there.size == then.size && there.mtime_ns == then.mtime_ns
     })
 }
 

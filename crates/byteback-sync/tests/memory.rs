@@ -3,14 +3,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use byteback_api::FolderName;
 use byteback_api::messages::JoinRequest;
-use byteback_api::{Attributes, ByteString, FolderName, NodeKind};
 use byteback_control::{
-    ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, FinishReport, NameChange,
-    NodeChange, Outcome, Piece, Result, ServiceError, TreeService, TreeStatus,
+    ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, FinishReport, NodeChange,
+    Outcome, Piece, Result, ServiceError, TreeService, TreeStatus,
 };
 use byteback_heap::{CountingHeap, used_by};
-use byteback_oplog::{Epoch, NodeId, TreeId, WholeReason};
+use byteback_model::{Attributes, ByteString, NameChange, NodeId, NodeKind};
+use byteback_oplog::{Epoch, TreeId, WholeReason};
 use byteback_server::{Server, ServerConfig};
 use byteback_store::{Store, StoreLimits};
 use byteback_sync::{
@@ -116,7 +117,7 @@ impl TreeService for GeneratedTree {
     }
 
     fn changes(&self, _: CutId, _: &ChangesCursor) -> Result<ChangesPage> {
-        use byteback_oplog::NodeKind;
+        use byteback_model::NodeKind;
         let node = |node, kind, content| NodeChange {
             node,
             kind,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 
-use byteback_oplog::NodeId;
+use byteback_model::NodeId;
 
 use crate::error::NotKept;
 

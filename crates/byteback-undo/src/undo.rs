@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_host::clock::Clock;
-use byteback_oplog::NodeId;
+use byteback_model::NodeId;
 use parking_lot::Mutex;
 
 use self::session::LastSession;

@@ -9,8 +9,9 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use byteback_api::{ByteString, FolderName};
+use byteback_api::FolderName;
 use byteback_daemon::StateFolder;
+use byteback_model::ByteString;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{CommandError, Result};

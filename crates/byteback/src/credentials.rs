@@ -21,7 +21,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use byteback_api::{DeviceId, Fingerprint};
+use byteback_api::Fingerprint;
+use byteback_model::DeviceId;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{CommandError, Result};

@@ -7,9 +7,9 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use byteback_api::ByteString;
 use byteback_control::{Client, ErrorKind, Holder, TreeService};
 use byteback_daemon::StateFolder;
+use byteback_model::ByteString;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::Serialize;

@@ -39,7 +39,7 @@ struct ItemError<'a> {
     error: ErrorText<'a>,
     during: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    item: Option<&'a byteback_api::ByteString>,
+    item: Option<&'a byteback_model::ByteString>,
 }
 
 #[derive(Serialize)]
@@ -82,7 +82,7 @@ impl Output {
     }
 
     /// One file that failed while the others go on.
-    pub(crate) fn item_error(self, during: &str, item: Option<&byteback_api::ByteString>, reason: &str) {
+    pub(crate) fn item_error(self, during: &str, item: Option<&byteback_model::ByteString>, reason: &str) {
         let mut out = io::stderr().lock();
         let _ = if self.json {
             let error = ErrorText { message: reason };

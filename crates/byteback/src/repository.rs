@@ -118,7 +118,7 @@ impl fmt::Display for Location {
                 f,
                 "{}/{}",
                 self.repository,
-                byteback_api::ByteString::from(&self.path[..])
+                byteback_model::ByteString::from(&self.path[..])
             ),
         }
     }

@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use byteback_api::ByteString;
 use byteback_checksums::Programs;
+use byteback_model::ByteString;
 use byteback_sync::{ClientOptions, ServerClient};
 use byteback_undo::UndoOptions;
 

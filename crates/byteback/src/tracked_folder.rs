@@ -8,9 +8,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use byteback_api::ByteString;
 use byteback_control::{Client, ErrorKind, TreeService};
 use byteback_daemon::{DaemonError, OnDoubt, Service, StateFolder, TrackedTree};
+use byteback_model::ByteString;
 use byteback_mount::mount_table;
 use byteback_mount::volume_tree::VolumeTreeError;
 use byteback_oplog::{LogError, LogOptions};

@@ -8,11 +8,10 @@
 //! Memory: one JSON record, at most `JSON_LEN_MAX` bytes, which grows only as bytes arrive; of a packed piece all of it, at most `UNPACKED_LEN_MAX` bytes.
 
 use super::{
-    BatchError, DirectoryTimeRecord, EntryRecord, JSON_LEN_MAX, MAGIC, Manifest, NodeRecord, ProofRecord, TAG_DELTA,
-    TAG_DIRECTORY_TIME, TAG_END, TAG_ENTRY, TAG_FOLLOWING_MANIFEST, TAG_MANIFEST, TAG_NODE, TAG_PROOF, Totals, VERSION,
-    VERSION_PACKED, packed,
+    BatchError, DirectoryTimeRecord, JSON_LEN_MAX, MAGIC, ProofRecord, TAG_DELTA, TAG_DIRECTORY_TIME, TAG_END,
+    TAG_ENTRY, TAG_FOLLOWING_MANIFEST, TAG_MANIFEST, TAG_NODE, TAG_PROOF, VERSION, VERSION_PACKED, packed,
 };
-use crate::FileId;
+use byteback_model::{FileId, Manifest, NameChange, NodeRecord, Totals};
 use std::io::{self, Cursor, Read};
 
 /// One record of a batch stream.
@@ -23,7 +22,7 @@ pub enum Record {
     /// A node.
     Node(Box<NodeRecord>),
     /// An entry.
-    Entry(EntryRecord),
+    Entry(NameChange<FileId>),
     /// A delta of `file`, whose stream of `len` bytes is to be read next.
     Delta {
         /// The file.

@@ -1,6 +1,10 @@
+use byteback_model::{
+    Attributes, ByteString, ContentBase, ContentChange, Manifest, NameChange, NodeRecord, SnapshotLabel, Totals,
+};
+
 use super::*;
-use crate::{NodeKind, Xattr};
 use byteback_delta::leaves::LeafKind;
+use byteback_model::{NodeKind, Xattr};
 use proptest::prelude::*;
 use std::io::Read;
 
@@ -49,8 +53,8 @@ fn node() -> NodeRecord {
     }
 }
 
-fn entry() -> EntryRecord {
-    EntryRecord {
+fn entry() -> NameChange<FileId> {
+    NameChange {
         parent: FileId(1),
         name: ByteString(vec![0x80]),
         child: None,
@@ -151,7 +155,7 @@ fn totals_go_on_over_pieces() {
 fn golden_bytes_of_version_1() {
     let mut writer = BatchWriter::new(Vec::new()).unwrap();
     writer
-        .entry(&EntryRecord {
+        .entry(&NameChange {
             parent: FileId(1),
             name: "a".into(),
             child: Some(FileId(2)),

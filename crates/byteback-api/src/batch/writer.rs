@@ -5,10 +5,10 @@
 //! on the next piece. Nothing is buffered here except one JSON record.
 
 use super::{
-    BatchError, DirectoryTimeRecord, EntryRecord, JSON_LEN_MAX, MAGIC, Manifest, NodeRecord, ProofRecord, TAG_DELTA,
-    TAG_DIRECTORY_TIME, TAG_END, TAG_ENTRY, TAG_FOLLOWING_MANIFEST, TAG_MANIFEST, TAG_NODE, TAG_PROOF, Totals, VERSION,
+    BatchError, DirectoryTimeRecord, JSON_LEN_MAX, MAGIC, ProofRecord, TAG_DELTA, TAG_DIRECTORY_TIME, TAG_END,
+    TAG_ENTRY, TAG_FOLLOWING_MANIFEST, TAG_MANIFEST, TAG_NODE, TAG_PROOF, VERSION,
 };
-use crate::FileId;
+use byteback_model::{FileId, Manifest, NameChange, NodeRecord, Totals};
 use serde::Serialize;
 use std::io::{Read, Write};
 
@@ -71,7 +71,7 @@ impl<W: Write> BatchWriter<W> {
     ///
     /// # Errors
     /// The output fails, or the record is too long.
-    pub fn entry(&mut self, entry: &EntryRecord) -> Result<(), BatchError> {
+    pub fn entry(&mut self, entry: &NameChange<FileId>) -> Result<(), BatchError> {
         self.json(TAG_ENTRY, entry)?;
         self.totals.entries += 1;
         Ok(())

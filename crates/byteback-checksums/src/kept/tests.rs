@@ -7,7 +7,7 @@ use byteback_host::clock::{RealClock, SimClock};
 use byteback_host::durable::OpenMode;
 use byteback_host::random::SplitMix64;
 use byteback_host::sim::{CrashPhase, SimDisk};
-use byteback_host::tree::FileKind;
+use byteback_model::NodeKind;
 
 use super::*;
 use crate::source::FileChecksums;
@@ -41,7 +41,7 @@ impl File {
     fn make(clock: &Rc<SimClock>, ino: u64, content: Vec<u8>) -> Shared {
         let now_ns = clock.now_ns();
         let stat = Stat {
-            kind: FileKind::File,
+            kind: NodeKind::File,
             mode: 0o644,
             nlink: 1,
             uid: 0,

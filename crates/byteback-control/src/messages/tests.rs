@@ -1,12 +1,13 @@
 //! Requests and answers as JSON: what version 6 of the protocol says.
 
+use byteback_model::NameChange;
 use byteback_oplog::{Epoch, WholeReason};
 use proptest::prelude::*;
 
 use super::*;
 use crate::leaves::{LeafKind, LeafSource};
 use crate::repair::{RepairWish, Repaired, ServerVersion};
-use crate::service::{ContentChange, ErrorKind, NameChange, NodeChange};
+use crate::service::{ContentChange, ErrorKind, NodeChange};
 
 fn json<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).unwrap()
@@ -220,9 +221,9 @@ fn page() -> impl Strategy<Value = ChangesPage> {
         prop::collection::vec(any::<(u64, u64)>(), 0..5).prop_map(ContentChange::Ranges),
     ];
     let kinds = [
-        byteback_oplog::NodeKind::File,
-        byteback_oplog::NodeKind::CharDevice,
-        byteback_oplog::NodeKind::Directory,
+        byteback_model::NodeKind::File,
+        byteback_model::NodeKind::CharDevice,
+        byteback_model::NodeKind::Directory,
     ];
     let node = (
         any::<u64>(),
@@ -270,13 +271,13 @@ proptest! {
             Answer::Attributes(vec![Err(error.clone())]),
             Answer::Error(error),
             Answer::Names(vec![NodeNames {
-                kind: Some(byteback_oplog::NodeKind::Fifo),
+                kind: Some(byteback_model::NodeKind::Fifo),
                 names: path.iter().map(|name| (NodeId(numbers.0), name.clone())).collect(),
             }]),
             Answer::Entries(path.iter().map(|name| DirEntry {
                 name: name.clone(),
                 node: NodeId(numbers.1),
-                kind: byteback_oplog::NodeKind::Symlink,
+                kind: byteback_model::NodeKind::Symlink,
             }).collect()),
             Answer::Found(path.as_ref().map(|_| NodeId(numbers.2))),
             Answer::Advanced(path.is_some()),

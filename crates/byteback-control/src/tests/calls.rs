@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use byteback_extents::ByteRange;
-use byteback_oplog::{Epoch, NodeId};
+use byteback_model::NodeId;
+use byteback_oplog::Epoch;
 
 use super::memory_tree::MemoryTree;
 use super::peer::{Served, soon};
@@ -151,7 +152,7 @@ fn every_call_answers_as_if_the_tree_were_here() {
     }
     assert!(listed > 3, "several pages");
     assert_eq!(far.entries(cut, NodeId(2), None), Ok(Vec::new()));
-    assert_eq!(far.find(cut, &byteback_api::ByteString::from("nowhere")), Ok(None));
+    assert_eq!(far.find(cut, &byteback_model::ByteString::from("nowhere")), Ok(None));
 
     for tree in [&far as &dyn TreeService, near] {
         tree.note_batch(cut, u64::MAX).unwrap();
@@ -227,7 +228,7 @@ fn errors_arrive_with_kind_text_and_path() {
         let error = ServiceError {
             kind,
             message: message.to_owned(),
-            path: Some(byteback_api::ByteString::from(&b"a/\xff\xfe"[..])),
+            path: Some(byteback_model::ByteString::from(&b"a/\xff\xfe"[..])),
         };
         served.tree.state().cut_error = Some(error.clone());
         assert_eq!(client.cut(&request("c")), Err(error));
@@ -441,14 +442,14 @@ fn named_cuts_outlive_the_connection_that_opened_them() {
     let direct = MemoryTree::default();
     let (one, other) = (served.client(), served.client());
     for name in [&b"plain"[..], b"\xff odd"] {
-        let name = byteback_api::ByteString::from(name);
+        let name = byteback_model::ByteString::from(name);
         assert_eq!(one.open_cut(&name), direct.open_cut(&name));
         assert_eq!(one.open_cut(&name), direct.open_cut(&name), "refused likewise");
     }
     drop(one);
     assert_eq!(other.list_cuts(), direct.list_cuts());
     assert_eq!(other.list_cuts().unwrap().len(), 2);
-    let name = byteback_api::ByteString::from("plain");
+    let name = byteback_model::ByteString::from("plain");
     for _ in 0..2 {
         assert_eq!(other.close_cut(&name), direct.close_cut(&name));
     }

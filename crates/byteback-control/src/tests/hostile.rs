@@ -5,7 +5,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use byteback_oplog::NodeId;
+use byteback_model::NodeId;
 use proptest::prelude::*;
 
 use super::memory_tree::PANICKING;

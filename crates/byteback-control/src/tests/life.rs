@@ -6,7 +6,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use byteback_oplog::NodeId;
+use byteback_model::NodeId;
 
 use super::memory_tree::{MemoryTree, WAITING};
 use super::peer::{Peer, Served, soon};

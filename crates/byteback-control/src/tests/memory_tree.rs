@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex};
 
-use byteback_api::{Attributes, ByteString, NodeKind as ApiKind, Xattr};
 use byteback_extents::ByteRange;
-use byteback_oplog::{Epoch, LedgerEntry, LedgerEvent, NodeId, NodeKind, TreeId, Usage, WholeReason};
+use byteback_model::{Attributes, ByteString, NameChange, NodeId, NodeKind, Xattr};
+use byteback_oplog::{Epoch, LedgerEntry, LedgerEvent, TreeId, Usage, WholeReason};
 
 use crate::leaves::{LEAF_LEN_BYTES, LeafKind, LeafOffer, LeafPiece, LeafRequest, LeafSource, LeavesTold};
 use crate::service::{
     ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, DamagedFile, DirEntry,
-    ErrorKind, FinishReport, NameChange, NamedCut, NodeChange, NodeNames, Outcome, Piece, Result, ServiceError,
-    TreeService, TreeStatus,
+    ErrorKind, FinishReport, NamedCut, NodeChange, NodeNames, Outcome, Piece, Result, ServiceError, TreeService,
+    TreeStatus,
 };
 
 /// Items in one page of changes, small, so that there are several.
@@ -269,7 +269,7 @@ impl TreeService for MemoryTree {
         let attributes = |node: &NodeId| {
             let file = files.get(&node.0).ok_or_else(|| unreadable(*node))?;
             Ok(Attributes {
-                kind: ApiKind::File,
+                kind: NodeKind::File,
                 mode: 0o4755,
                 uid: u32::MAX,
                 gid: 0,

@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use byteback_checksums::written::{BLOCK_LEN, Backing, Stamp};
 use byteback_extents::ByteRange;
-use byteback_host::tree::{FileKind, Inode};
+use byteback_host::tree::Inode;
+use byteback_model::{NodeId, NodeKind};
 use byteback_mount::integrity::Integrity;
-use byteback_oplog::NodeId;
 use rustix::fs::OFlags;
 
 use crate::tree::TrackedTree;
@@ -280,7 +280,7 @@ impl Files {
 /// A regular file that can be read and is not empty: its number, a descriptor, its length, and whether it is read past the page cache.
 fn open_file(tree: &TrackedTree, file: u64) -> Option<(u64, Inode, u64, bool)> {
     let (fd, stat) = tree.live().find(NodeId(file)).ok().flatten()?;
-    if stat.kind != FileKind::File || stat.size == 0 {
+    if stat.kind != NodeKind::File || stat.size == 0 {
         return None;
     }
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;

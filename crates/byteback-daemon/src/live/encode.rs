@@ -12,11 +12,11 @@ use byteback_delta::{Base, DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_host::durable::{DurableDir, DurableFile, OpenMode};
 use byteback_host::tree::Inode;
-use byteback_queue::NodeId;
+use byteback_model::NodeId;
 use byteback_queue::queue::{EncodeOrder, EncodedDelta};
 
+use super::Live;
 use super::spool::{next_data, read_up_to};
-use super::{Live, of_log};
 
 /// So much of a delta is written at a time.
 const WRITE_LEN: usize = 64 << 10;
@@ -163,7 +163,7 @@ impl Live {
         let mut buffer = Vec::new();
         let mut at = 0;
         while let Some(range) = ByteRange::from_offset_len(at, COMPARED_LEN_BYTES) {
-            let (read, fault) = integrity.check(of_log(node), file, range, &mut buffer)?;
+            let (read, fault) = integrity.check(node, file, range, &mut buffer)?;
             if fault.is_some() {
                 return Ok(false);
             }

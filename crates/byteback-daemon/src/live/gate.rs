@@ -1,43 +1,35 @@
 //! What the gate tells, as events of the queue; and what is put aside before it happens.
 
+use byteback_model::{NodeId, NodeKind, Place};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use byteback_extents::ByteRange;
-use byteback_host::tree::{FileKind, Identity, Inode};
+use byteback_host::tree::{Identity, Inode};
 use byteback_mount::picture::NodeAttributes;
 use byteback_mount::tracked::observer::{KnownNode, LostName, NamedAt, NamesChanged, Observer, Order, Removal};
-use byteback_oplog::NodeId as LoggedNode;
 use byteback_queue::queue::{Event, Save};
-use byteback_queue::{Moved, NameOperation, NodeId, NodeKind, Place, Victim};
+use byteback_queue::{Moved, NameOperation, Victim};
 
 use super::spool::open_for_reading;
-use super::{Kept, Live, SAVING_LOCKS, State, of_log, of_queue};
+use super::{Kept, Live, SAVING_LOCKS, State};
 use crate::service::attributes_to_api;
-
-fn kind_of(kind: FileKind) -> NodeKind {
-    match kind {
-        FileKind::File => NodeKind::File,
-        FileKind::Dir => NodeKind::Directory,
-        _ => NodeKind::Other,
-    }
-}
 
 fn moved(node: KnownNode) -> Moved {
     Moved {
-        node: of_queue(node.node),
-        kind: kind_of(node.kind),
+        node: node.node,
+        kind: node.kind,
     }
 }
 
-fn place(at: NamedAt<'_>) -> Place {
-    Place::new(of_queue(at.parent), at.name.as_encoded_bytes())
+fn place(at: NamedAt<'_>) -> Place<NodeId> {
+    Place::new(at.parent, at.name.as_encoded_bytes())
 }
 
 fn victim(lost: &LostName, is_kept: bool) -> Victim {
     Victim {
-        node: of_queue(lost.node.node),
-        kind: kind_of(lost.node.kind),
+        node: lost.node.node,
+        kind: lost.node.kind,
         is_last: lost.is_last,
         is_kept: is_kept && lost.is_last,
         len_bytes: lost.len_bytes,
@@ -100,7 +92,7 @@ impl Live {
     fn save(&self, node: NodeId, save: Save, fd: &Inode) -> std::io::Result<()> {
         if let Some(integrity) = &self.integrity {
             let file = open_for_reading(fd)?;
-            integrity.check_before_change(of_log(node), &file, save.range)?;
+            integrity.check_before_change(node, &file, save.range)?;
         }
         self.spool.put(save.position, save.range, fd)?;
         self.state.lock().queue.saved(save);
@@ -160,24 +152,24 @@ impl Observer for Live {
         &self.order
     }
 
-    fn wants_trimmed(&self, node: LoggedNode, range: ByteRange) -> bool {
-        let covered = self.state.lock().queue.open_content(of_queue(node), range);
+    fn wants_trimmed(&self, node: NodeId, range: ByteRange) -> bool {
+        let covered = self.state.lock().queue.open_content(node, range);
         covered.is_none_or(|(len_bytes, is_covered)| !is_covered && range.start() < len_bytes)
     }
 
-    fn is_landing(&self, node: LoggedNode) -> bool {
-        self.watches.is_landing(of_queue(node))
+    fn is_landing(&self, node: NodeId) -> bool {
+        self.watches.is_landing(node)
     }
 
-    fn merge_page(&self, node: LoggedNode, offset: u64, page: &[u8]) -> std::io::Result<Vec<ByteRange>> {
-        self.watches.merge_page(of_queue(node), offset, page)
+    fn merge_page(&self, node: NodeId, offset: u64, page: &[u8]) -> std::io::Result<Vec<ByteRange>> {
+        self.watches.merge_page(node, offset, page)
     }
 
-    fn may_stray(&self, node: LoggedNode) -> bool {
-        self.watches.has_landed_in(of_queue(node))
+    fn may_stray(&self, node: NodeId) -> bool {
+        self.watches.has_landed_in(node)
     }
 
-    fn append_at(&self, node: LoggedNode, fd: &Inode, offset: u64) -> std::io::Result<u64> {
+    fn append_at(&self, node: NodeId, fd: &Inode, offset: u64) -> std::io::Result<u64> {
         // Of two appends the kernel has the second one wait.
         match self.may_stray(node) {
             true => fd.stat().map(|stat| stat.size),
@@ -189,16 +181,15 @@ impl Observer for Live {
         self.watches.is_anything_landing()
     }
 
-    fn cut_off(&self, node: LoggedNode, offset: u64, buffer: &mut [u8]) -> usize {
-        self.watches.cut_off(of_queue(node), offset, buffer)
+    fn cut_off(&self, node: NodeId, offset: u64, buffer: &mut [u8]) -> usize {
+        self.watches.cut_off(node, offset, buffer)
     }
 
-    fn len_before(&self, node: LoggedNode) -> Option<u64> {
-        self.watches.len_before(of_queue(node))
+    fn len_before(&self, node: NodeId) -> Option<u64> {
+        self.watches.len_before(node)
     }
 
-    fn before_content(&self, node: LoggedNode, fd: &Inode, ranges: &[ByteRange], len_after_bytes: Option<u64>) {
-        let node = of_queue(node);
+    fn before_content(&self, node: NodeId, fd: &Inode, ranges: &[ByteRange], len_after_bytes: Option<u64>) {
         self.watches.content(node, ranges, len_after_bytes);
         let Some(hull) = ranges.iter().copied().reduce(ByteRange::hull) else {
             return;
@@ -237,8 +228,7 @@ impl Observer for Live {
         self.wake(state);
     }
 
-    fn after_content(&self, node: LoggedNode, fd: &Inode) {
-        let node = of_queue(node);
+    fn after_content(&self, node: NodeId, fd: &Inode) {
         let Some(all) = ByteRange::from_start(0) else { return };
         let mut state = self.state.lock();
         let Some((told_bytes, _)) = state.queue.open_content(node, all) else {
@@ -276,17 +266,16 @@ impl Observer for Live {
         self.put_aside(node, fd, ranges);
     }
 
-    fn times_changed(&self, node: LoggedNode) {
-        let node = of_queue(node);
+    fn times_changed(&self, node: NodeId) {
         self.watches.attributes(node);
         self.tell(self.state.lock(), &Event::Attributes { node, stamp: 0 });
     }
 
-    fn before_attributes(&self, node: LoggedNode, fd: &Inode) {
-        self.capture(of_queue(node), || NodeAttributes::read(fd));
+    fn before_attributes(&self, node: NodeId, fd: &Inode) {
+        self.capture(node, || NodeAttributes::read(fd));
     }
 
-    fn after_attributes(&self, node: LoggedNode) {
+    fn after_attributes(&self, node: NodeId) {
         self.times_changed(node);
     }
 
@@ -299,7 +288,7 @@ impl Observer for Live {
         if !is_last {
             return;
         }
-        let (node, kind) = (of_queue(node.node), kind_of(node.kind));
+        let (node, kind) = (node.node, node.kind);
         self.capture(node, || NodeAttributes::read(&removal.dir.open_path_at(removal.name)?));
         if kind != NodeKind::File {
             return;
@@ -333,7 +322,7 @@ impl Observer for Live {
         let mut state = self.state.lock();
         let mut pending = state.pending.take();
         let mut keep = |state: &mut State, lost: &LostName| {
-            let node = of_queue(lost.node.node);
+            let node = lost.node.node;
             let kept = pending.take().filter(|(pending, _)| *pending == node && lost.is_last);
             let is_kept = kept.is_some();
             if let Some((node, kept)) = kept {
@@ -386,8 +375,7 @@ impl Observer for Live {
         self.tell(state, &Event::Name(operation));
     }
 
-    fn closed(&self, node: LoggedNode) {
-        let node = of_queue(node);
+    fn closed(&self, node: NodeId) {
         let mut state = self.state.lock();
         let now_ns = self.now_ns();
         state.queue.event(&Event::Closed { node }, now_ns);

@@ -1,29 +1,28 @@
 //! What is handed out to who sends: groups with all that belongs to them, as they were at their turn.
 
+use byteback_model::{Attributes, ByteString, NameChange, NodeId, NodeKind, Place};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use byteback_api::{Attributes, ByteString, NodeKind as ApiKind};
 use byteback_control::{
     CutInfo, CutRequest, ErrorKind, LiveContent, LiveFold, LiveGroup, LiveNode, LiveScope, LiveSource, LiveStatus,
-    LiveTree, NameChange, Piece, Result, SYNC_CONSUMER, ServiceError, Work,
+    LiveTree, Piece, Result, SYNC_CONSUMER, ServiceError, Work,
 };
 use byteback_extents::ByteRange;
 use byteback_host::tree::Inode;
 use byteback_mount::landing::Landing;
 use byteback_mount::picture::NodeAttributes;
-use byteback_oplog::NodeKind;
 use byteback_queue::queue::{
     Change, ContentSource, FoldScope, Group, GroupState, Poll, QueueError, QueueNode, Resolution,
 };
-use byteback_queue::{GroupId, NameOperation, NodeId, Place, Position, Version};
+use byteback_queue::{GroupId, NameOperation, Position, Version};
 
 use super::rewrites::stamps_of;
 use super::spool::open_for_reading;
-use super::{Live, SKIPPED, State, Wake, of_log, of_queue};
+use super::{Live, SKIPPED, State, Wake};
 use crate::service::{Service, attributes_to_api};
 
 /// Content is handed on in pieces of this length.
@@ -48,7 +47,7 @@ impl LiveService {
 
 /// The nodes of a group, and the state of their names.
 struct Gathered {
-    names: BTreeMap<Place, NameState>,
+    names: BTreeMap<Place<NodeId>, NameState>,
     /// Nodes of which something is told, with whether they are new.
     touched: BTreeMap<NodeId, bool>,
     gone: BTreeSet<NodeId>,
@@ -88,7 +87,7 @@ impl Gathered {
                     gathered.lens.insert(content.node, content.size_bytes);
                     gathered.contents.push(LiveContent {
                         at,
-                        node: of_log(content.node),
+                        node: content.node,
                         version: node.version,
                         base: content.base,
                         len_bytes: content.size_bytes,
@@ -104,7 +103,7 @@ impl Gathered {
         gathered
     }
 
-    fn set(&mut self, at: &Place, was_there: bool, now: Option<NodeId>) {
+    fn set(&mut self, at: &Place<NodeId>, was_there: bool, now: Option<NodeId>) {
         let state = self.names.entry(at.clone());
         state.or_insert(NameState { was_there, now }).now = now;
     }
@@ -145,15 +144,15 @@ impl Gathered {
         }
     }
 
-    fn names(&self) -> Vec<NameChange> {
+    fn names(&self) -> Vec<NameChange<NodeId>> {
         let told = self
             .names
             .iter()
             .filter(|(_, state)| state.was_there || state.now.is_some());
         let told = told.map(|(place, state)| NameChange {
-            parent: of_log(place.parent),
+            parent: place.parent,
             name: ByteString::from(place.name.to_vec()),
-            child: state.now.map(of_log),
+            child: state.now,
         });
         told.collect()
     }
@@ -172,7 +171,7 @@ fn source_of(source: &ContentSource, len_bytes: u64) -> LiveSource {
             stamp,
             len_bytes,
         } => LiveSource::Delta {
-            base: of_log(*base),
+            base: *base,
             base_version: *base_version,
             stamp: *stamp,
             len_bytes: *len_bytes,
@@ -180,21 +179,9 @@ fn source_of(source: &ContentSource, len_bytes: u64) -> LiveSource {
     }
 }
 
-pub(super) fn kind_of(kind: ApiKind) -> NodeKind {
-    match kind {
-        ApiKind::File => NodeKind::File,
-        ApiKind::Directory => NodeKind::Directory,
-        ApiKind::Symlink => NodeKind::Symlink,
-        ApiKind::Fifo => NodeKind::Fifo,
-        ApiKind::Socket => NodeKind::Socket,
-        ApiKind::CharDevice => NodeKind::CharDevice,
-        ApiKind::BlockDevice => NodeKind::BlockDevice,
-    }
-}
-
 /// A name, as the log knows it.
-fn name_of(place: &Place) -> (byteback_oplog::NodeId, ByteString) {
-    (of_log(place.parent), ByteString::from(place.name.to_vec()))
+fn name_of(place: &Place<NodeId>) -> (byteback_model::NodeId, ByteString) {
+    (place.parent, ByteString::from(place.name.to_vec()))
 }
 
 fn refused(error: QueueError) -> ServiceError {
@@ -239,7 +226,7 @@ impl Live {
             if let Some(kept) = self.state.lock().kept.get(&node) {
                 return Ok(Some(Arc::clone(&kept.fd)));
             }
-            if let Some((fd, _)) = self.files.find(of_log(node))? {
+            if let Some((fd, _)) = self.files.find(node)? {
                 return Ok(Some(Arc::new(fd)));
             }
             // It lost its name in between, and is told to be kept in a moment.
@@ -306,7 +293,7 @@ impl Live {
     ) -> Result<Option<Arc<LiveGroup>>> {
         let id = group.id;
         let new = gathered.touched.iter().filter(|(_, is_new)| **is_new);
-        let new: Vec<_> = new.map(|(node, _)| of_log(*node)).collect();
+        let new: Vec<_> = new.map(|(node, _)| *node).collect();
         // The server is told of them by their numbers.
         self.log.keep_numbers(&new).map_err(|error| {
             let message = format!("the log cannot be written: {error}; free space in the state folder");
@@ -355,7 +342,7 @@ impl Live {
         };
         let places = names
             .iter()
-            .map(|change| Place::new(of_queue(change.parent), change.name.as_bytes()));
+            .map(|change| Place::new(change.parent, change.name.as_bytes()));
         let sets = {
             let state = self.state.lock();
             let noted = state.queue.groups().find(|noted| noted.id == group.id);
@@ -375,7 +362,7 @@ impl Live {
                 continue;
             }
             let mut attributes = self.attributes_at(*node, group.up_to).ok().flatten()?;
-            let kind = kind_of(attributes.kind);
+            let kind = attributes.kind;
             if kind == NodeKind::File {
                 let later = self.state.lock().len_at(*node, group.up_to);
                 attributes.size = match (gathered.lens.get(node), is_new) {
@@ -385,7 +372,7 @@ impl Live {
                 };
             }
             nodes.push(LiveNode {
-                node: of_log(*node),
+                node: *node,
                 kind,
                 is_new: *is_new,
                 attributes,
@@ -396,12 +383,12 @@ impl Live {
 
     /// The times of the directories in which names came or went, unless the group tells these directories' attributes. Later changes of a time are sent
     /// later; a directory that has no name any more is left out. `None`: one of them could not be looked at.
-    fn directory_times(&self, gathered: &Gathered) -> Option<Vec<(byteback_oplog::NodeId, i128)>> {
+    fn directory_times(&self, gathered: &Gathered) -> Option<Vec<(byteback_model::NodeId, i128)>> {
         let is_told = |node: &NodeId| gathered.touched.contains_key(node) || gathered.gone.contains(node);
         let mut found = Vec::new();
         for node in gathered.times.iter().filter(|node| !is_told(node)) {
-            if let Some((directory, _)) = self.files.find(of_log(*node)).ok()? {
-                found.push((of_log(*node), directory));
+            if let Some((directory, _)) = self.files.find(*node).ok()? {
+                found.push((*node, directory));
             }
         }
         if found.is_empty() {
@@ -514,9 +501,9 @@ impl LiveService {
                 names,
                 times,
             } => LiveScope::Items {
-                contents: contents.iter().map(|(node, base)| (of_log(*node), *base)).collect(),
-                attributes: attributes.iter().copied().map(of_log).collect(),
-                times: times.iter().copied().map(of_log).collect(),
+                contents: contents.iter().map(|(node, base)| (*node, *base)).collect(),
+                attributes: attributes.iter().copied().collect(),
+                times: times.iter().copied().collect(),
                 names: self.service.resolve_names(cut.cut, names.iter().map(name_of))?,
             },
         };
@@ -548,7 +535,7 @@ impl LiveTree for LiveService {
         self.live.happened.notify_all();
     }
 
-    fn cut_fold(&self, also: &[byteback_oplog::NodeId]) -> Result<Arc<LiveGroup>> {
+    fn cut_fold(&self, also: &[byteback_model::NodeId]) -> Result<Arc<LiveGroup>> {
         let live = &self.live;
         // From here to the cut no mark is made that would pass over what is to be told.
         let mut marking = live.marking.lock();
@@ -770,7 +757,7 @@ impl LiveTree for LiveService {
         self.live.abandon(why);
     }
 
-    fn unsaved(&self, nodes: &[byteback_oplog::NodeId]) {
+    fn unsaved(&self, nodes: &[byteback_model::NodeId]) {
         self.live.marking.lock().unsaved = nodes.iter().copied().collect();
     }
 

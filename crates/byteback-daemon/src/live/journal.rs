@@ -13,6 +13,7 @@
 
 mod found;
 
+use byteback_model::{NodeId, Place};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use byteback_host::durable::{DurableDir, DurableFile, OpenMode};
 use byteback_oplog::{Epoch, TreeId};
 use byteback_queue::persist::{decode_snapshot, encode_snapshot};
 use byteback_queue::queue::{FileSet, Numbers, Queue, QueueOptions};
-use byteback_queue::{GroupId, NodeId, Place, Position};
+use byteback_queue::{GroupId, Position};
 
 use super::LensBefore;
 pub(super) use found::{Found, JournalError, SKIPPED};
@@ -71,7 +72,7 @@ struct Noted {
     numbers: Numbers,
     unanswered: BTreeSet<GroupId>,
     /// Names that the server may have heard of since the mark, each with where the last group that changed it ends.
-    names: BTreeMap<Place, Position>,
+    names: BTreeMap<Place<NodeId>, Position>,
     /// Files that groups changed in one atomic operation each, with where the group ends; eldest first.
     together: Vec<(Position, FileSet)>,
 }
@@ -90,13 +91,13 @@ fn record(tag: u8, numbers: Numbers) -> [u8; RECORD_LEN] {
     out
 }
 
-fn name_record(place: &Place, up_to: Position) -> Vec<u8> {
+fn name_record(place: &Place<NodeId>, up_to: Position) -> Vec<u8> {
     let mut out = vec![TAG_NAME];
     out.extend(up_to.0.to_le_bytes());
     out.extend(place.parent.0.to_le_bytes());
     // A name has at most 255 bytes.
     out.extend(u16::try_from(place.name.len()).unwrap_or(u16::MAX).to_le_bytes());
-    out.extend(&place.name);
+    out.extend(place.name.as_bytes());
     let check = crc32c::crc32c(&out);
     out.extend(check.to_le_bytes());
     out
@@ -230,7 +231,7 @@ impl Journal {
     }
 
     /// The names that groups or landings changed since the mark.
-    pub(super) fn names(&self) -> impl Iterator<Item = &Place> {
+    pub(super) fn names(&self) -> impl Iterator<Item = &Place<NodeId>> {
         self.noted.names.keys()
     }
 
@@ -255,7 +256,7 @@ impl Journal {
         &mut self,
         numbers: Numbers,
         up_to: Position,
-        names: impl Iterator<Item = Place>,
+        names: impl Iterator<Item = Place<NodeId>>,
         sets: Vec<FileSet>,
     ) -> io::Result<()> {
         if self.noted.unanswered.contains(&numbers.group) {
@@ -279,7 +280,7 @@ impl Journal {
     }
 
     /// Something landed on a name after `position`; durable with [`sync_landed`](Self::sync_landed).
-    pub(super) fn landed(&mut self, place: Place, position: Position) {
+    pub(super) fn landed(&mut self, place: Place<NodeId>, position: Position) {
         self.landed.extend(name_record(&place, position));
         self.noted.names.insert(place, position);
     }

@@ -12,6 +12,7 @@ mod file;
 mod repair;
 pub(super) mod watch;
 
+use byteback_model::{Attributes, ByteString, NodeId, NodeKind, Place};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -19,23 +20,20 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
-use byteback_api::{Attributes, ByteString, NodeKind as ApiKind};
 use byteback_control::{
-    Damage, DirEntry, ErrorKind, Expected, Landed, LandingNode, LandingTree, MissedAttribute, NamePlace, Overtaken,
-    Result, ServiceError, UnsentNode, WatchedFile, WatchedNode,
+    Damage, DirEntry, ErrorKind, Expected, Landed, LandingNode, LandingTree, MissedAttribute, Overtaken, Result,
+    ServiceError, UnsentNode, WatchedFile, WatchedNode,
 };
-use byteback_host::tree::{self as host, Inode};
+use byteback_host::tree::Inode;
 use byteback_mount::landing::{Arbiter, LandingError, NewKind};
 use byteback_mount::picture::NodeAttributes;
-use byteback_oplog::{NodeId as LoggedNode, NodeKind, node_kind};
 use byteback_queue::queue::Presence;
-use byteback_queue::{NodeId, Place};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
 use self::file::LandedFile;
 use self::watch::{NodeWatch, Watched};
-use super::{Live, LiveService, of_queue};
+use super::{Live, LiveService};
 use crate::service::attributes_to_api;
 
 /// Entries in one page.
@@ -47,13 +45,13 @@ const SYNC_ALL_FROM: usize = 64;
 /// What landed and is not durable yet.
 #[derive(Default)]
 pub(super) struct Undurable {
-    nodes: BTreeSet<LoggedNode>,
+    nodes: BTreeSet<NodeId>,
     /// Something that cannot be synced by itself.
     is_everything: bool,
 }
 
 impl Undurable {
-    fn add(&mut self, node: LoggedNode) {
+    fn add(&mut self, node: NodeId) {
         if self.nodes.len() >= SYNC_ALL_FROM {
             self.is_everything = true;
         } else {
@@ -65,10 +63,10 @@ impl Undurable {
 /// What a step is about.
 #[derive(Default)]
 struct Subjects<'a> {
-    nodes: Vec<LoggedNode>,
-    places: Vec<&'a NamePlace>,
+    nodes: Vec<NodeId>,
+    places: Vec<&'a Place<NodeId>>,
     /// It loses a name; if it is a directory, with all that is in it.
-    loses_name: Option<LoggedNode>,
+    loses_name: Option<NodeId>,
 }
 
 /// Whether a step may be made, answered under `Order`.
@@ -76,10 +74,6 @@ struct Question<'a> {
     live: &'a Live,
     expected: Expected<'a>,
     about: Subjects<'a>,
-}
-
-fn place_of(place: &NamePlace) -> Place {
-    Place::new(of_queue(place.parent), place.name.as_bytes())
 }
 
 impl Live {
@@ -95,13 +89,13 @@ impl Live {
             Expected::Folded(_) => Presence::Folded,
         };
         let state = self.state.lock();
-        let nodes = about.nodes.iter().map(|node| state.queue.presence_of(of_queue(*node)));
-        let within = about.loses_name.map(|node| state.queue.presence_within(of_queue(node)));
+        let nodes = about.nodes.iter().map(|node| state.queue.presence_of(*node));
+        let within = about.loses_name.map(|node| state.queue.presence_within(node));
         if nodes.chain(within).any(|presence| presence > allowed) {
             return Err("a change of it by a program of this machine is to be sent first".to_owned());
         }
         let mut places = about.places.iter();
-        match places.find(|place| state.queue.presence_of_name(&place_of(place)) > allowed) {
+        match places.find(|place| state.queue.presence_of_name(place) > allowed) {
             Some(place) => Err(format!(
                 "a change of the name {place} by a program of this machine is to be sent first"
             )),
@@ -118,13 +112,13 @@ impl Arbiter for Question<'_> {
     fn has_landed(&self) {
         let lost = self.about.loses_name;
         // If the log cannot tell, it is taken for gone: that costs a comparison at most.
-        let is_gone = |node: &LoggedNode| self.live.log.places_of(*node).map_or(true, |places| places.is_empty());
-        let gone = lost.filter(is_gone).map(of_queue);
+        let is_gone = |node: &NodeId| self.live.log.places_of(*node).map_or(true, |places| places.is_empty());
+        let gone = lost.filter(is_gone);
         let places = self
             .about
             .places
             .iter()
-            .map(|place| place_of(place))
+            .map(|place| (*place).clone())
             .collect::<Vec<_>>();
         if places.is_empty() {
             return;
@@ -143,11 +137,11 @@ impl Arbiter for Question<'_> {
     }
 }
 
-fn name_of(place: &NamePlace) -> &OsStr {
+fn name_of(place: &Place<NodeId>) -> &OsStr {
     OsStr::from_bytes(place.name.as_bytes())
 }
 
-fn logged(place: &NamePlace) -> (LoggedNode, &OsStr) {
+fn logged(place: &Place<NodeId>) -> (NodeId, &OsStr) {
     (place.parent, name_of(place))
 }
 
@@ -191,7 +185,7 @@ fn is_impossible(error: &io::Error) -> bool {
     errno.is_some_and(|errno| impossible.contains(&errno))
 }
 
-fn node_failed(node: LoggedNode, error: &io::Error) -> ServiceError {
+fn node_failed(node: NodeId, error: &io::Error) -> ServiceError {
     ServiceError::new(ErrorKind::Node, format!("node {node} cannot be read: {error}"))
 }
 
@@ -200,7 +194,7 @@ fn log_failed(error: &byteback_oplog::LogError) -> ServiceError {
 }
 
 impl LiveService {
-    fn note_undurable(&self, nodes: impl IntoIterator<Item = LoggedNode>) {
+    fn note_undurable(&self, nodes: impl IntoIterator<Item = NodeId>) {
         let mut undurable = self.live.undurable.lock();
         nodes.into_iter().for_each(|node| undurable.add(node));
     }
@@ -213,15 +207,15 @@ impl LiveService {
         }
     }
 
-    fn sync_each(&self, nodes: &BTreeSet<LoggedNode>) -> io::Result<()> {
+    fn sync_each(&self, nodes: &BTreeSet<NodeId>) -> io::Result<()> {
         for node in nodes {
             // Who lost its name has nothing to be made durable but that, which is in its directory.
             let Some((fd, stat)) = self.live.files.find(*node)? else {
                 continue;
             };
             let flags = match stat.kind {
-                host::FileKind::File => OFlags::RDONLY | OFlags::NONBLOCK,
-                host::FileKind::Dir => OFlags::RDONLY | OFlags::DIRECTORY,
+                NodeKind::File => OFlags::RDONLY | OFlags::NONBLOCK,
+                NodeKind::Directory => OFlags::RDONLY | OFlags::DIRECTORY,
                 _ => return Err(io::ErrorKind::Unsupported.into()),
             };
             fd.reopen(flags)?.sync(false)?;
@@ -231,12 +225,12 @@ impl LiveService {
 }
 
 impl LandingTree for LiveService {
-    fn child(&self, place: &NamePlace) -> Result<Option<LoggedNode>> {
+    fn child(&self, place: &Place<NodeId>) -> Result<Option<NodeId>> {
         let child = self.live.log.child(place.parent, name_of(place));
         child.map_err(|error| log_failed(&error))
     }
 
-    fn is_taken_otherwise(&self, place: &NamePlace) -> Result<bool> {
+    fn is_taken_otherwise(&self, place: &Place<NodeId>) -> Result<bool> {
         match self.landing.is_taken_otherwise(logged(place)) {
             Ok(is_taken) => Ok(is_taken),
             // Its directory is gone, and with it whatever was in the way.
@@ -248,25 +242,25 @@ impl LandingTree for LiveService {
         }
     }
 
-    fn look(&self, node: LoggedNode) -> Result<Option<LandingNode>> {
+    fn look(&self, node: NodeId) -> Result<Option<LandingNode>> {
         let failed = |error: io::Error| node_failed(node, &error);
         let Some((fd, stat)) = self.live.files.find(node).map_err(failed)? else {
             return Ok(None);
         };
         let attributes = attributes_to_api(NodeAttributes::read(&fd).map_err(failed)?);
         let places = self.live.log.places_of(node).map_err(|error| log_failed(&error))?;
-        let names = places.into_iter().map(|(parent, name)| NamePlace {
+        let names = places.into_iter().map(|(parent, name)| Place {
             parent,
             name: ByteString::from(name.into_vec()),
         });
         Ok(Some(LandingNode {
-            kind: node_kind(&stat),
+            kind: stat.kind,
             attributes,
             names: names.collect(),
         }))
     }
 
-    fn entries(&self, directory: LoggedNode, after: Option<&ByteString>) -> Result<Vec<DirEntry>> {
+    fn entries(&self, directory: NodeId, after: Option<&ByteString>) -> Result<Vec<DirEntry>> {
         let failed = |error: io::Error| node_failed(directory, &error);
         let gone = || io::Error::from(io::ErrorKind::NotFound);
         let found = self.live.files.find(directory).map_err(failed)?;
@@ -295,29 +289,29 @@ impl LandingTree for LiveService {
                 page.push(DirEntry {
                     name: ByteString::from(name.into_vec()),
                     node,
-                    kind: node_kind(&stat),
+                    kind: stat.kind,
                 });
             }
         }
         Ok(page)
     }
 
-    fn is_node_queued(&self, node: LoggedNode) -> bool {
+    fn is_node_queued(&self, node: NodeId) -> bool {
         if self.live.is_unsaved(node) {
             return true;
         }
-        self.live.state.lock().queue.presence_of(of_queue(node)) != Presence::Absent
+        self.live.state.lock().queue.presence_of(node) != Presence::Absent
     }
 
-    fn is_open_for_writing(&self, node: LoggedNode) -> Result<bool> {
+    fn is_open_for_writing(&self, node: NodeId) -> Result<bool> {
         let is_open = self.landing.is_open_for_writing(node);
         is_open.map_err(|error| node_failed(node, &error))
     }
 
-    fn unsent_of(&self, node: LoggedNode) -> UnsentNode {
+    fn unsent_of(&self, node: NodeId) -> UnsentNode {
         // The queue has handed it out, and it was not sent: the log alone knows what of it.
         let is_unsaved = self.live.is_unsaved(node);
-        let unsent = self.live.state.lock().queue.unsent_of(of_queue(node));
+        let unsent = self.live.state.lock().queue.unsent_of(node);
         UnsentNode {
             content: unsent.content,
             other: unsent.other,
@@ -326,35 +320,34 @@ impl LandingTree for LiveService {
         }
     }
 
-    fn is_name_queued(&self, place: &NamePlace) -> bool {
-        self.live.state.lock().queue.presence_of_name(&place_of(place)) != Presence::Absent
+    fn is_name_queued(&self, place: &Place<NodeId>) -> bool {
+        self.live.state.lock().queue.presence_of_name(place) != Presence::Absent
     }
 
-    fn together(&self) -> Vec<Vec<LoggedNode>> {
+    fn together(&self) -> Vec<Vec<NodeId>> {
         let state = self.live.state.lock();
         let sets = state.queue.together().iter();
-        sets.map(|set| set.iter().copied().map(super::of_log).collect())
-            .collect()
+        sets.map(|set| set.iter().copied().collect()).collect()
     }
 
     fn make(
         &self,
-        at: &NamePlace,
+        at: &Place<NodeId>,
         attributes: &Attributes,
         expected: Expected<'_>,
-    ) -> Result<Landed<(LoggedNode, Vec<MissedAttribute>)>> {
+    ) -> Result<Landed<(NodeId, Vec<MissedAttribute>)>> {
         let target = attributes
             .target
             .as_ref()
             .map(|target| OsStr::from_bytes(target.as_bytes()));
         let kind = match attributes.kind {
-            ApiKind::File => NewKind::File,
-            ApiKind::Directory => NewKind::Directory,
-            ApiKind::Symlink => NewKind::Symlink(target.unwrap_or_default()),
-            ApiKind::Fifo => NewKind::Special(FileType::Fifo, 0),
-            ApiKind::Socket => NewKind::Special(FileType::Socket, 0),
-            ApiKind::CharDevice => NewKind::Special(FileType::CharacterDevice, attributes.rdev),
-            ApiKind::BlockDevice => NewKind::Special(FileType::BlockDevice, attributes.rdev),
+            NodeKind::File => NewKind::File,
+            NodeKind::Directory => NewKind::Directory,
+            NodeKind::Symlink => NewKind::Symlink(target.unwrap_or_default()),
+            NodeKind::Fifo => NewKind::Special(FileType::Fifo, 0),
+            NodeKind::Socket => NewKind::Special(FileType::Socket, 0),
+            NodeKind::CharDevice => NewKind::Special(FileType::CharacterDevice, attributes.rdev),
+            NodeKind::BlockDevice => NewKind::Special(FileType::BlockDevice, attributes.rdev),
         };
         let about = Subjects {
             places: vec![at],
@@ -366,13 +359,13 @@ impl LandingTree for LiveService {
             .landing
             .make(logged(at), kind, &mut finish, &self.question(expected, about));
         if let Ok(node) = &made {
-            let own = [NodeKind::File, NodeKind::Directory].contains(&super::handout::kind_of(attributes.kind));
+            let own = [NodeKind::File, NodeKind::Directory].contains(&attributes.kind);
             self.note_undurable([at.parent].into_iter().chain(own.then_some(*node)));
         }
         answered(made.map(|node| (node, missed)), || format!("{at} cannot be made"))
     }
 
-    fn link(&self, node: LoggedNode, at: &NamePlace, expected: Expected<'_>) -> Result<Landed<()>> {
+    fn link(&self, node: NodeId, at: &Place<NodeId>, expected: Expected<'_>) -> Result<Landed<()>> {
         let about = Subjects {
             nodes: vec![node],
             places: vec![at],
@@ -385,10 +378,10 @@ impl LandingTree for LiveService {
 
     fn rename(
         &self,
-        node: LoggedNode,
-        from: &NamePlace,
-        to: &NamePlace,
-        replaced: Option<LoggedNode>,
+        node: NodeId,
+        from: &Place<NodeId>,
+        to: &Place<NodeId>,
+        replaced: Option<NodeId>,
         expected: Expected<'_>,
     ) -> Result<Landed<()>> {
         let about = Subjects {
@@ -405,8 +398,8 @@ impl LandingTree for LiveService {
 
     fn exchange(
         &self,
-        one: (&NamePlace, LoggedNode),
-        other: (&NamePlace, LoggedNode),
+        one: (&Place<NodeId>, NodeId),
+        other: (&Place<NodeId>, NodeId),
         expected: Expected<'_>,
     ) -> Result<Landed<()>> {
         let about = Subjects {
@@ -420,18 +413,18 @@ impl LandingTree for LiveService {
         answered(done, || format!("{} and {} cannot be exchanged", one.0, other.0))
     }
 
-    fn check_removable(&self, node: LoggedNode, at: &NamePlace) -> Result<Landed<()>> {
+    fn check_removable(&self, node: NodeId, at: &Place<NodeId>) -> Result<Landed<()>> {
         let checked = self.landing.check_removable(node, logged(at));
         answered(checked, || format!("{at} cannot be moved out of the way"))
     }
 
-    fn displace(&self, node: LoggedNode, from: &NamePlace, to: &NamePlace, leaves_old: bool) -> Result<Landed<()>> {
+    fn displace(&self, node: NodeId, from: &Place<NodeId>, to: &Place<NodeId>, leaves_old: bool) -> Result<Landed<()>> {
         let done = self.landing.displace(node, logged(from), logged(to), leaves_old);
         self.note_undurable([from.parent, to.parent, node]);
         answered(done, || format!("{from} cannot be moved out of the way to {to}"))
     }
 
-    fn remove(&self, at: &NamePlace, node: LoggedNode, expected: Expected<'_>) -> Result<Landed<()>> {
+    fn remove(&self, at: &Place<NodeId>, node: NodeId, expected: Expected<'_>) -> Result<Landed<()>> {
         let about = Subjects {
             nodes: vec![node],
             places: vec![at],
@@ -444,7 +437,7 @@ impl LandingTree for LiveService {
 
     fn set_attributes(
         &self,
-        node: LoggedNode,
+        node: NodeId,
         attributes: &Attributes,
         expected: Expected<'_>,
     ) -> Result<Landed<Vec<MissedAttribute>>> {
@@ -469,17 +462,17 @@ impl LandingTree for LiveService {
         })
     }
 
-    fn watch(&self, node: LoggedNode) -> Result<Landed<Box<dyn WatchedNode + '_>>> {
+    fn watch(&self, node: NodeId) -> Result<Landed<Box<dyn WatchedNode + '_>>> {
         let flushed = self.landing.flush(node);
         let watched = flushed.map(|()| {
             let _order = self.live.order.exclusive();
-            let watched = Watched::new(&self.live, NodeWatch::of_node(of_queue(node)));
+            let watched = Watched::new(&self.live, NodeWatch::of_node(node));
             Box::new(watched) as Box<dyn WatchedNode + '_>
         });
         answered(watched, || format!("node {node} cannot be watched"))
     }
 
-    fn watch_file(&self, node: LoggedNode, expected: Expected<'_>) -> Result<Landed<Box<dyn WatchedFile + '_>>> {
+    fn watch_file(&self, node: NodeId, expected: Expected<'_>) -> Result<Landed<Box<dyn WatchedFile + '_>>> {
         let open = || -> Result<Box<dyn WatchedFile + '_>, LandingError> {
             let file = Arc::new(self.landing.open(node)?);
             self.landing.flush_file(&file)?;
@@ -489,11 +482,11 @@ impl LandingTree for LiveService {
             };
             let _order = self.live.order.exclusive();
             self.live.may_land(expected, &about).map_err(LandingError::Overtaken)?;
-            if self.live.watches.is_landing(of_queue(node)) {
+            if self.live.watches.is_landing(node) {
                 return Err(io::Error::other("something lands in this file already").into());
             }
-            self.live.state.lock().spoil_rewriting(of_queue(node));
-            let watched = Watched::new(&self.live, NodeWatch::of_file(of_queue(node), Arc::clone(&file)));
+            self.live.state.lock().spoil_rewriting(node);
+            let watched = Watched::new(&self.live, NodeWatch::of_file(node, Arc::clone(&file)));
             Ok(Box::new(LandedFile::new(self.landing.clone(), file, watched)))
         };
         let watched = open();
@@ -501,23 +494,23 @@ impl LandingTree for LiveService {
         answered(watched, || format!("node {node} cannot be opened"))
     }
 
-    fn damage_of(&self, node: LoggedNode) -> Result<Option<Damage>> {
+    fn damage_of(&self, node: NodeId) -> Result<Option<Damage>> {
         Ok(self.damage(node))
     }
 
-    fn heal(&self, node: LoggedNode, offset: u64, good: &[u8]) -> Result<Landed<u64>> {
+    fn heal(&self, node: NodeId, offset: u64, good: &[u8]) -> Result<Landed<u64>> {
         self.put_right(node, offset, good)
     }
 
-    fn accept(&self, node: LoggedNode) -> Result<Landed<u64>> {
+    fn accept(&self, node: NodeId) -> Result<Landed<u64>> {
         self.accept_damage(node)
     }
 
-    fn keep_numbers(&self, nodes: &[LoggedNode]) -> Result<()> {
+    fn keep_numbers(&self, nodes: &[NodeId]) -> Result<()> {
         self.live.log.keep_numbers(nodes).map_err(|error| log_failed(&error))
     }
 
-    fn advance_time(&self, directory: LoggedNode, mtime_ns: i128) -> Result<()> {
+    fn advance_time(&self, directory: NodeId, mtime_ns: i128) -> Result<()> {
         match self.landing.advance_time(directory, mtime_ns) {
             Ok(()) => {
                 self.note_undurable([directory]);
@@ -555,8 +548,8 @@ impl LandingTree for LiveService {
 impl Live {
     /// The time that a directory keeps though it gets attributes, as names in it came or went here after that, and the server will be told: of
     /// both times it takes the later, too. The caller holds `Order` exclusively.
-    fn later_time(&self, node: LoggedNode, fd: &Inode, attributes: &Attributes) -> Option<i128> {
-        if attributes.kind != ApiKind::Directory || !self.state.lock().queue.tells_time_of(of_queue(node)) {
+    fn later_time(&self, node: NodeId, fd: &Inode, attributes: &Attributes) -> Option<i128> {
+        if attributes.kind != NodeKind::Directory || !self.state.lock().queue.tells_time_of(node) {
             return None;
         }
         let here_ns = fd.stat().ok()?.mtime_ns;

@@ -2,15 +2,14 @@
 
 use std::io;
 
-use byteback_api::ByteString;
 use byteback_checksums::written::BLOCK_LEN;
 use byteback_control::{ErrorKind, LiveContent, Piece, Result, ServiceError};
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_host::tree::Inode;
+use byteback_model::{ByteString, NodeId};
 use byteback_mount::integrity::Fault;
-use byteback_oplog::NodeId as LoggedNode;
+use byteback_queue::Position;
 use byteback_queue::queue::{Group, GroupState};
-use byteback_queue::{NodeId, Position};
 
 use super::Live;
 use super::handout::{PIECE_LEN, given_up};
@@ -66,7 +65,7 @@ impl Live {
     }
 
     /// What was to be sent is not what was written: the order is given up, so that everything else is sent without it.
-    fn faulty(&self, node: LoggedNode, fault: &Fault) -> ServiceError {
+    fn faulty(&self, node: NodeId, fault: &Fault) -> ServiceError {
         let names = self.log.locate(node).ok().flatten();
         let path = names.map(|names| {
             let names: Vec<_> = names.iter().map(|name| name.as_encoded_bytes()).collect();
@@ -111,7 +110,7 @@ impl Live {
     pub(super) fn read_piece(
         &self,
         position: Position,
-        (node, file): (LoggedNode, Option<&Inode>),
+        (node, file): (NodeId, Option<&Inode>),
         (at, end): (u64, u64),
         buffer: &mut Vec<u8>,
     ) -> io::Result<Option<Read>> {

@@ -20,12 +20,13 @@ use byteback_delta::find::{ExtentSink, find_local};
 use byteback_delta::{Base, DeltaWriter, WriteError, WriterOptions};
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_host::tree::Inode;
-use byteback_queue::{NodeId, Position};
+use byteback_model::NodeId;
+use byteback_queue::Position;
 use parking_lot::MutexGuard;
 
 use super::read::Read;
 use super::spool::open_for_reading;
-use super::{Live, SAVING_LOCKS, State, of_log};
+use super::{Live, SAVING_LOCKS, State};
 
 /// From this part of the file on, what is overwritten is kept.
 const KEPT_FROM: u64 = 8;
@@ -399,7 +400,7 @@ impl Live {
             for range in &ranges {
                 if let Some(integrity) = &self.integrity {
                     let file = open_for_reading(fd)?;
-                    integrity.check_before_change(of_log(node), &file, *range)?;
+                    integrity.check_before_change(node, &file, *range)?;
                 }
                 self.rewritten.put(key, *range, fd)?;
             }

@@ -2,32 +2,22 @@
 
 use std::os::unix::ffi::OsStringExt;
 
-use byteback_api::{Attributes, ByteString, NodeKind, Xattr};
-use byteback_host::tree::FileKind;
+use byteback_model::{Attributes, ByteString, NodeKind, Xattr};
 use byteback_mount::picture::NodeAttributes;
 
 pub(crate) fn to_api(read: NodeAttributes) -> Attributes {
     let NodeAttributes { stat, target, xattrs } = read;
-    let kind = match stat.kind {
-        FileKind::File => NodeKind::File,
-        FileKind::Dir => NodeKind::Directory,
-        FileKind::Symlink => NodeKind::Symlink,
-        FileKind::Fifo => NodeKind::Fifo,
-        FileKind::Socket => NodeKind::Socket,
-        FileKind::CharDevice => NodeKind::CharDevice,
-        FileKind::BlockDevice => NodeKind::BlockDevice,
-    };
-    let is_device = matches!(stat.kind, FileKind::CharDevice | FileKind::BlockDevice);
+    let is_device = matches!(stat.kind, NodeKind::CharDevice | NodeKind::BlockDevice);
     let xattrs = xattrs.into_iter().map(|(name, value)| Xattr {
         name: ByteString::from(name.into_vec()),
         value: ByteString::from(value),
     });
     Attributes {
-        kind,
+        kind: stat.kind,
         mode: stat.mode,
         uid: stat.uid,
         gid: stat.gid,
-        size: if stat.kind == FileKind::File { stat.size } else { 0 },
+        size: if stat.kind == NodeKind::File { stat.size } else { 0 },
         mtime_ns: stat.mtime_ns,
         rdev: if is_device { stat.rdev } else { 0 },
         inode_flags: stat.inode_flags.bits(),

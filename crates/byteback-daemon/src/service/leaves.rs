@@ -26,9 +26,9 @@ use byteback_control::{
     Result, ServiceError,
 };
 use byteback_extents::ByteRange;
-use byteback_host::tree::{FileKind, Inode};
+use byteback_host::tree::Inode;
+use byteback_model::{NodeId, NodeKind};
 use byteback_mount::picture::{Content, FrozenFile, Picture, PictureError};
-use byteback_oplog::NodeId;
 use rustix::fs::OFlags;
 
 use super::Service;
@@ -170,7 +170,7 @@ impl Service {
         let failed = |error| self.node_failed(&open.cut, node, &error);
         let stat = picture.attributes(self.tree.live(), node).map_err(failed)?.stat;
         match stat.kind {
-            FileKind::File => Ok(stat.size),
+            NodeKind::File => Ok(stat.size),
             _ => Err(ServiceError {
                 kind: ErrorKind::Node,
                 message: "only regular files have content to be summed".to_owned(),
@@ -183,7 +183,7 @@ impl Service {
 /// The file that is a node now, open for reading; `None` if it cannot be had, or the kernel does not know it: then nobody else has sums of it.
 fn backing(tree: &TrackedTree, node: NodeId) -> Option<OwnedFd> {
     let (fd, stat) = tree.live().find(node).ok().flatten()?;
-    if stat.kind != FileKind::File {
+    if stat.kind != NodeKind::File {
         return None;
     }
     match fd.reopen(OFlags::RDONLY | OFlags::NONBLOCK).ok()? {

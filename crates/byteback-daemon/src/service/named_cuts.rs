@@ -4,8 +4,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use byteback_api::ByteString;
 use byteback_control::{ErrorKind, NamedCut, Result, ServiceError};
+use byteback_model::ByteString;
 use byteback_mount::Mount;
 use byteback_mount::cuts::{CutError, CutStatus, Cuts};
 use byteback_oplog::Cut;

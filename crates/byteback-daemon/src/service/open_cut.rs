@@ -3,21 +3,21 @@
 //! Memory does not follow the number of changes: they are read from the cut's snapshot page by page as they are asked for, and only where all of
 //! them fit in one page is that kept. What a picture is told of them is bounded in the same way.
 
+use byteback_model::{ByteString, NameChange, NodeId};
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
-use byteback_api::ByteString;
 use byteback_control::{
-    ChangesCursor, ChangesPage, ContentChange, CutRequest, DirEntry, ErrorKind, HELD_BLOCK_BYTES, NameChange,
-    NodeChange, NodeNames, Result, ServiceError,
+    ChangesCursor, ChangesPage, ContentChange, CutRequest, DirEntry, ErrorKind, HELD_BLOCK_BYTES, NodeChange,
+    NodeNames, Result, ServiceError,
 };
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_mount::live::LiveTree;
 use byteback_mount::picture::{Needed, Picture};
-use byteback_oplog::{self as oplog, ChangeList, ChangesTotals, Content, Cut, Fence, NodeId, PageLimits};
+use byteback_oplog::{self as oplog, ChangeList, ChangesTotals, Content, Cut, Fence, PageLimits};
 use parking_lot::Mutex;
 
 use super::{is_file, log_failed};

@@ -7,11 +7,10 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 
-use byteback_api::ByteString;
 use byteback_control::{ErrorKind, FileHistory, PastEvent, PastFile, PastMoment, Piece, Result, ServiceError};
 use byteback_extents::ByteRange;
-use byteback_host::tree::{FileKind, Inode};
-use byteback_oplog::NodeId;
+use byteback_host::tree::Inode;
+use byteback_model::{ByteString, NodeId, NodeKind};
 use byteback_undo::{self as undo, ContentHow, Moment, NameEvent, NameHow, NotKept, Undo, UndoError};
 use rustix::fs::OFlags;
 
@@ -148,7 +147,7 @@ fn open(tree: &TrackedTree, node: NodeId) -> io::Result<Option<Inode>> {
     let Some((fd, stat)) = tree.live().find(node)? else {
         return Ok(None);
     };
-    if stat.kind != FileKind::File {
+    if stat.kind != NodeKind::File {
         return Err(io::Error::other("only the content of regular files is kept"));
     }
     fd.reopen(OFlags::RDONLY | OFlags::NONBLOCK).map(Some)

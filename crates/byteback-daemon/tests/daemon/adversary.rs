@@ -18,14 +18,14 @@ fn content(saved: &Saved, path: &str) -> Vec<u8> {
 }
 
 /// The changed files, on the first page of a cut.
-fn files_of(tree: &dyn TreeService, cut: &byteback_control::CutInfo) -> Vec<byteback_oplog::NodeId> {
+fn files_of(tree: &dyn TreeService, cut: &byteback_control::CutInfo) -> Vec<byteback_model::NodeId> {
     let page = tree
         .changes(cut.cut, &byteback_control::ChangesCursor::default())
         .unwrap();
     let files = page
         .nodes
         .iter()
-        .filter(|change| change.kind == byteback_oplog::NodeKind::File);
+        .filter(|change| change.kind == byteback_model::NodeKind::File);
     files.map(|change| change.node).collect()
 }
 

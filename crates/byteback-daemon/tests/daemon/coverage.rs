@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use byteback_api::NodeKind;
 use byteback_control::{Client, TreeService};
+use byteback_model::NodeKind;
 use byteback_mount::CacheMode;
 use byteback_oplog::Granularity;
 use rustix::fs::Mode;
@@ -30,7 +30,7 @@ pub(crate) fn assert_saved(
         "names\n{}",
         context()
     );
-    let mut inodes: BTreeMap<u64, byteback_oplog::NodeId> = BTreeMap::new();
+    let mut inodes: BTreeMap<u64, byteback_model::NodeId> = BTreeMap::new();
     for (path, seen) in seen {
         let (attributes, bytes, node) = &saved[path];
         let wrong = |what: &str| format!("{path:?}: {what} differs\n{}", context());

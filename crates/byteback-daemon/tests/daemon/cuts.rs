@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use byteback_api::ByteString;
 use byteback_control::{ErrorKind, TreeService};
+use byteback_model::ByteString;
 use byteback_mount::CacheMode;
 use byteback_mount::cuts::CUTS_MAX;
 use rustix::fs::{CWD, Mode, RenameFlags};

@@ -16,8 +16,8 @@ use byteback_control::{
 use byteback_daemon::ChecksumOptions;
 use byteback_daemon::integrity::scrub::ScrubOptions;
 use byteback_host::random::SplitMix64;
+use byteback_model::{NodeId, NodeKind};
 use byteback_mount::CacheMode;
-use byteback_oplog::{NodeId, NodeKind};
 use rustix::fs::{Advice, CWD, FallocateFlags, Mode, OFlags, fadvise, fallocate, openat};
 
 use crate::btrfs_disk::{run, text};

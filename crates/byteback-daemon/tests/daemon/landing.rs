@@ -5,14 +5,13 @@ mod contents;
 mod first_looks;
 mod steps;
 
+use byteback_model::{Attributes, ByteString, NodeId, NodeKind, Place};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-use byteback_api::{Attributes, ByteString, NodeKind};
-use byteback_control::{Expected, Landed, LandingTree, NamePlace, TreeService, Work};
+use byteback_control::{Expected, Landed, LandingTree, TreeService, Work};
 use byteback_mount::CacheMode;
-use byteback_oplog::NodeId;
 
 use crate::fixture::{Fixture, Served};
 use crate::live::drain::{Drain, Trouble};
@@ -54,7 +53,7 @@ impl Rig {
         node_at(&*self.landing(), path).unwrap_or_else(|| panic!("{path} is not there"))
     }
 
-    fn place(&self, path: &str) -> NamePlace {
+    fn place(&self, path: &str) -> Place<NodeId> {
         place_at(&*self.landing(), path)
     }
 
@@ -83,13 +82,13 @@ fn node_at(landing: &dyn LandingTree, path: &str) -> Option<NodeId> {
     Some(node)
 }
 
-fn place_at(landing: &dyn LandingTree, path: &str) -> NamePlace {
+fn place_at(landing: &dyn LandingTree, path: &str) -> Place<NodeId> {
     let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
     name_in(node_at(landing, parent).unwrap(), name)
 }
 
-fn name_in(parent: NodeId, name: &str) -> NamePlace {
-    NamePlace {
+fn name_in(parent: NodeId, name: &str) -> Place<NodeId> {
+    Place {
         parent,
         name: ByteString::from(Path::new(name).as_os_str().as_bytes().to_vec()),
     }
@@ -131,7 +130,7 @@ fn overtaken<T>(landed: byteback_control::Result<Landed<T>>) -> String {
 }
 
 /// Makes a file with a content.
-fn land_file(landing: &dyn LandingTree, at: &NamePlace, content: &[u8]) -> NodeId {
+fn land_file(landing: &dyn LandingTree, at: &Place<NodeId>, content: &[u8]) -> NodeId {
     let (node, missed) = done(landing.make(at, &attributes(NodeKind::File), Expected::Unqueued));
     assert_eq!(missed, Vec::new());
     let mut file = done(landing.watch_file(node, Expected::Unqueued));

@@ -5,15 +5,14 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-use byteback_api::ByteString;
 use byteback_checksums::source::{Kind, Layout, Tail};
 use byteback_control::{
     CutId, CutRequest, ErrorKind, LeafKind, LeafPiece, LeafRequest, LeafSource, LeavesTold, Outcome, Piece, Result,
     TreeService,
 };
 use byteback_host::random::SplitMix64;
+use byteback_model::{ByteString, NodeId};
 use byteback_mount::CacheMode;
-use byteback_oplog::NodeId;
 
 use crate::btrfs_disk::Disk;
 use crate::fixture::Fixture;

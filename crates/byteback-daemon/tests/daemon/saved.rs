@@ -1,15 +1,12 @@
 //! The naive server of these tests: whatever a backup is told, applied to bytes in memory.
 
+use byteback_model::{Attributes, ByteString, NameChange, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-use byteback_api::{Attributes, ByteString};
-use byteback_control::{
-    ChangesCursor, ContentChange, CutInfo, CutRequest, NameChange, NodeChange, Outcome, Piece, TreeService,
-};
-use byteback_oplog::NodeId;
+use byteback_control::{ChangesCursor, ContentChange, CutInfo, CutRequest, NodeChange, Outcome, Piece, TreeService};
 
 /// What one consumer has saved.
 #[derive(Clone, Default)]
@@ -25,7 +22,7 @@ pub(crate) struct Saved {
 pub(crate) struct Begun {
     info: CutInfo,
     nodes: Vec<NodeChange>,
-    names: Vec<NameChange>,
+    names: Vec<NameChange<NodeId>>,
 }
 
 impl Begun {
@@ -150,7 +147,7 @@ impl Saved {
                 .get(&node)
                 .unwrap_or_else(|| panic!("{path:?} names node {node}, which was never saved"));
             tree.insert(path.clone(), (attributes.clone(), bytes.clone(), node));
-            if attributes.kind == byteback_api::NodeKind::Directory {
+            if attributes.kind == byteback_model::NodeKind::Directory {
                 assert!(
                     seen_directories.insert(node),
                     "{path:?} is a second name of a directory"

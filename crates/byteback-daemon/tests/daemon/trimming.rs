@@ -7,8 +7,8 @@ use std::path::Path;
 
 use byteback_control::{ChangesCursor, ContentChange, CutRequest, Outcome, TreeService};
 use byteback_host::random::SplitMix64;
+use byteback_model::NodeKind;
 use byteback_mount::CacheMode;
-use byteback_oplog::NodeKind;
 
 use crate::fixture::Fixture;
 use crate::operations::seed;

@@ -7,10 +7,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-use byteback_api::ByteString;
 use byteback_control::{Client, ErrorKind, PastEvent, PastFile, Piece, ServiceError, TreeService};
 use byteback_host::clock::{Clock, RealClock};
 use byteback_host::random::SplitMix64;
+use byteback_model::ByteString;
 use byteback_mount::CacheMode;
 use byteback_undo::UndoOptions;
 

@@ -11,7 +11,8 @@ use rustix::fs::{AtFlags, OFlags, RenameFlags};
 
 use super::{DurableDir, DurableFile, OpenMode, check_name};
 use crate::error::context;
-use crate::tree::{Creator, FileKind, Inode, NewInode};
+use crate::tree::{Creator, Inode, NewInode};
+use byteback_model::NodeKind;
 
 /// Modes of what is ours: nobody else's business.
 const FILE_MODE: u32 = 0o600;
@@ -42,8 +43,8 @@ impl TreeDir {
     fn file(&self, name: &str) -> io::Result<Inode> {
         let file = self.dir.open_at(OsStr::new(name), OFlags::RDWR)?;
         match file.stat()?.kind {
-            FileKind::File => Ok(file),
-            FileKind::Dir => Err(rustix::io::Errno::ISDIR.into()),
+            NodeKind::File => Ok(file),
+            NodeKind::Directory => Err(rustix::io::Errno::ISDIR.into()),
             _ => Err(rustix::io::Errno::INVAL.into()),
         }
     }

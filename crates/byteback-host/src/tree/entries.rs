@@ -16,8 +16,9 @@ use rustix::fs::{Mode, OFlags, RawDir, SeekFrom, openat, seek};
 use rustix::io::Errno;
 
 use super::inode::LibraryInode;
-use super::stat::FileKind;
+use super::stat::kind_of_type;
 use super::{reopen, uninterrupted};
+use byteback_model::NodeKind;
 
 const BUFFER_LEN_BYTES: usize = 32 * 1024;
 
@@ -27,7 +28,7 @@ pub struct Entry {
     /// The name, any bytes but `/` and NUL.
     pub name: OsString,
     /// The kind of file, where the file system tells it here; a hint, which may be outdated at once.
-    pub kind_hint: Option<FileKind>,
+    pub kind_hint: Option<NodeKind>,
     /// The inode number, of the directory below where something is mounted over the name.
     pub ino: u64,
     /// The position after this entry, to resume from.
@@ -91,7 +92,7 @@ impl ReadDir {
                         if self.dots || !matches!(name, b"." | b"..") {
                             self.ready.push_back(Entry {
                                 name: OsStr::from_bytes(name).to_owned(),
-                                kind_hint: FileKind::from_type(entry.file_type()),
+                                kind_hint: kind_of_type(entry.file_type()),
                                 ino: entry.ino(),
                                 cookie: entry.next_entry_cookie(),
                             });

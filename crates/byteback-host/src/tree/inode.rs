@@ -25,9 +25,10 @@ use rustix::io::Errno;
 
 use super::entries::{Entries, Entry};
 use super::ranges::{DataRanges, FallocateFlags};
-use super::stat::{FileKind, Stat};
+use super::stat::Stat;
 use super::xattr::SetXattr;
 use super::{SetTime, check_component, explain_proc, metadata, proc_path, uninterrupted};
+use byteback_model::NodeKind;
 
 /// On whose behalf something is created, for a file system that is a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -266,7 +267,7 @@ impl Inode {
             }
             Self::Library(dir) => {
                 let made = dir.make(check_component(name)?, NewInode::File(mode), creator)?;
-                opened(made, FileKind::File, flags)
+                opened(made, NodeKind::File, flags)
             }
         }
     }
@@ -332,7 +333,7 @@ impl Inode {
         match self {
             Self::System(fd) => super::read_dir(fd, cookie).map(Entries::System),
             Self::Library(inode) => {
-                if inode.stat()?.kind != FileKind::Dir {
+                if inode.stat()?.kind != NodeKind::Directory {
                     return Err(Errno::NOTDIR.into());
                 }
                 Ok(Entries::of_library(inode.again()?, cookie))
@@ -553,13 +554,13 @@ impl Inode {
 }
 
 /// What `open` answers for a library's inode.
-fn opened(mut inode: Box<dyn LibraryInode>, kind: FileKind, flags: OFlags) -> io::Result<Inode> {
+fn opened(mut inode: Box<dyn LibraryInode>, kind: NodeKind, flags: OFlags) -> io::Result<Inode> {
     let writes = matches!(flags & OFlags::RWMODE, OFlags::WRONLY | OFlags::RDWR);
     match kind {
-        _ if flags.contains(OFlags::DIRECTORY) && kind != FileKind::Dir => return Err(Errno::NOTDIR.into()),
+        _ if flags.contains(OFlags::DIRECTORY) && kind != NodeKind::Directory => return Err(Errno::NOTDIR.into()),
         _ if flags.contains(OFlags::PATH) => return Ok(Inode::Library(inode)),
-        FileKind::Symlink => return Err(Errno::LOOP.into()),
-        FileKind::Dir if writes => return Err(Errno::ISDIR.into()),
+        NodeKind::Symlink => return Err(Errno::LOOP.into()),
+        NodeKind::Directory if writes => return Err(Errno::ISDIR.into()),
         _ => {}
     }
     if flags.intersects(OFlags::SYNC | OFlags::DSYNC) {

@@ -6,7 +6,8 @@ use std::os::fd::AsFd;
 
 use rustix::fs::{IFlags, OFlags, StatxAttributes, ioctl_getflags, ioctl_setflags};
 
-use super::{FileKind, reopen, stat_fd, uninterrupted};
+use super::{reopen, stat_fd, uninterrupted};
+use byteback_model::NodeKind;
 
 /// The flags that forbid changes, numbered as `FS_IOC_GETFLAGS` does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,7 +59,7 @@ impl InodeFlags {
 pub fn inode_flags(fd: impl AsFd) -> io::Result<InodeFlags> {
     let stat = stat_fd(&fd)?;
     // To open anything else has effects of its own.
-    if !matches!(stat.kind, FileKind::File | FileKind::Dir) {
+    if !matches!(stat.kind, NodeKind::File | NodeKind::Directory) {
         return Ok(stat.inode_flags);
     }
     let asked = reopen(&fd, OFlags::RDONLY | OFlags::NONBLOCK).and_then(|fd| uninterrupted(|| ioctl_getflags(&fd)));

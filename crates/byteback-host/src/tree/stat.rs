@@ -8,42 +8,22 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::AsFd;
 
+use byteback_model::NodeKind;
 use rustix::fs::{AtFlags, FileType, Statx, StatxFlags, StatxTimestamp, makedev, statx};
 
 use super::{InodeFlags, check_component, uninterrupted};
 
-/// What kind of file a name stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum FileKind {
-    /// A regular file.
-    File,
-    /// A directory.
-    Dir,
-    /// A symbolic link.
-    Symlink,
-    /// A named pipe.
-    Fifo,
-    /// A Unix socket's name.
-    Socket,
-    /// A character device node.
-    CharDevice,
-    /// A block device node.
-    BlockDevice,
-}
-
-impl FileKind {
-    /// The kind that the type bits of a mode or of a directory entry tell, if they tell one.
-    pub(super) fn from_type(file_type: FileType) -> Option<Self> {
-        match file_type {
-            FileType::RegularFile => Some(Self::File),
-            FileType::Directory => Some(Self::Dir),
-            FileType::Symlink => Some(Self::Symlink),
-            FileType::Fifo => Some(Self::Fifo),
-            FileType::Socket => Some(Self::Socket),
-            FileType::CharacterDevice => Some(Self::CharDevice),
-            FileType::BlockDevice => Some(Self::BlockDevice),
-            FileType::Unknown => None,
-        }
+/// The kind that the type bits of a mode or of a directory entry tell, if they tell one.
+pub(super) fn kind_of_type(file_type: FileType) -> Option<NodeKind> {
+    match file_type {
+        FileType::RegularFile => Some(NodeKind::File),
+        FileType::Directory => Some(NodeKind::Directory),
+        FileType::Symlink => Some(NodeKind::Symlink),
+        FileType::Fifo => Some(NodeKind::Fifo),
+        FileType::Socket => Some(NodeKind::Socket),
+        FileType::CharacterDevice => Some(NodeKind::CharDevice),
+        FileType::BlockDevice => Some(NodeKind::BlockDevice),
+        FileType::Unknown => None,
     }
 }
 
@@ -65,7 +45,7 @@ pub struct Identity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// What kind of file it is.
-    pub kind: FileKind,
+    pub kind: NodeKind,
     /// The permission bits with set-id and sticky bits, `0o7777` at most.
     pub mode: u32,
     /// How many names the inode has.
@@ -123,7 +103,7 @@ impl Stat {
     fn from_statx(raw: &Statx) -> io::Result<Self> {
         let mode = u32::from(raw.stx_mode);
         let told = StatxFlags::from_bits_retain(raw.stx_mask);
-        let kind = FileKind::from_type(FileType::from_raw_mode(mode)).ok_or_else(|| {
+        let kind = kind_of_type(FileType::from_raw_mode(mode)).ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::InvalidData,
                 format!("the file system tells no known file type: mode {mode:o}"),

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, unlinkat};
 use rustix::io::Errno;
 
+use byteback_model::NodeKind;
+
 use super::*;
 
 fn temp() -> (tempfile::TempDir, File) {
@@ -49,7 +51,7 @@ fn stat_tells_what_the_standard_library_tells_and_the_birth_time() {
     .unwrap();
     let ours = stat_at(&fd, os("f")).unwrap();
     let theirs = std::fs::metadata(dir.path().join("f")).unwrap();
-    assert_eq!((ours.kind, ours.mode), (FileKind::File, 0o640));
+    assert_eq!((ours.kind, ours.mode), (NodeKind::File, 0o640));
     assert_eq!((ours.dev, ours.ino, ours.nlink), (theirs.dev(), theirs.ino(), 2));
     assert_eq!(
         (ours.size, ours.blocks, u64::from(ours.block_size)),
@@ -74,7 +76,7 @@ fn stat_tells_what_the_standard_library_tells_and_the_birth_time() {
     let null = stat_at(File::open("/dev").unwrap(), os("null")).unwrap();
     assert_eq!(
         (null.kind, null.rdev),
-        (FileKind::CharDevice, rustix::fs::makedev(1, 3))
+        (NodeKind::CharDevice, rustix::fs::makedev(1, 3))
     );
 }
 
@@ -144,7 +146,7 @@ fn symlinks_lead_nowhere() {
         ErrorKind::NotADirectory
     );
     let named = open_beneath(&fd, Path::new("link")).unwrap();
-    assert_eq!(stat_fd(&named).unwrap().kind, FileKind::Symlink);
+    assert_eq!(stat_fd(&named).unwrap().kind, NodeKind::Symlink);
     assert_eq!(read_link_fd(&named).unwrap(), "real");
     assert_eq!(read_link_at(&fd, os("link")).unwrap(), "real");
     assert_eq!(
@@ -279,7 +281,7 @@ fn listing_resumes_after_any_entry_while_names_come_and_go() {
         cookie = last.cookie;
         assert!(
             page.iter()
-                .all(|entry| entry.kind_hint.is_none_or(|kind| kind == FileKind::File))
+                .all(|entry| entry.kind_hint.is_none_or(|kind| kind == NodeKind::File))
         );
         seen.extend(page.into_iter().map(|entry| entry.name));
         create(&fd, os(&format!("extra-{round}")), b"");

@@ -18,7 +18,7 @@ use super::values::{MISSING, attributes_of, file_type};
 use super::{Adapter, errno, node};
 use crate::handles::writes;
 use crate::hidden::{Hidden, HiddenFound, Lasting};
-use crate::inodes::NodeId;
+use crate::inodes::InodeNumber;
 
 /// A cut never changes; what the kernel remembers of it goes with its node numbers.
 const ALWAYS: Duration = Duration::from_secs(24 * 60 * 60);
@@ -35,7 +35,7 @@ fn ttl(lasting: Lasting) -> Duration {
     }
 }
 
-fn attributes(node: NodeId, stat: &Stat) -> FileAttr {
+fn attributes(node: InodeNumber, stat: &Stat) -> FileAttr {
     attributes_of(node.get(), stat)
 }
 
@@ -49,7 +49,7 @@ pub(super) fn reply_entry(reply: ReplyEntry, found: io::Result<HiddenFound>) {
     }
 }
 
-pub(super) fn lookup(hidden: &Hidden, parent: NodeId, name: &OsStr, reply: ReplyEntry) {
+pub(super) fn lookup(hidden: &Hidden, parent: InodeNumber, name: &OsStr, reply: ReplyEntry) {
     match hidden.lookup(parent, name) {
         Ok(Ok(found)) => reply_entry(reply, Ok(found)),
         Ok(Err(Lasting::Always)) => reply.entry(&ALWAYS, &MISSING, Generation(0)),
@@ -58,21 +58,21 @@ pub(super) fn lookup(hidden: &Hidden, parent: NodeId, name: &OsStr, reply: Reply
     }
 }
 
-pub(super) fn getattr(hidden: &Hidden, node: NodeId, reply: ReplyAttr) {
+pub(super) fn getattr(hidden: &Hidden, node: InodeNumber, reply: ReplyAttr) {
     match hidden.stat(node) {
         Ok(found) => reply.attr(&ttl(found.attributes), &attributes(found.node, &found.stat)),
         Err(error) => reply.error(errno(&error)),
     }
 }
 
-pub(super) fn readlink(hidden: &Hidden, node: NodeId, reply: ReplyData) {
+pub(super) fn readlink(hidden: &Hidden, node: InodeNumber, reply: ReplyData) {
     match hidden.read_link(node) {
         Ok(target) => reply.data(target.as_bytes()),
         Err(error) => reply.error(errno(&error)),
     }
 }
 
-pub(super) fn open(hidden: &Hidden, node: NodeId, flags: OFlags, reply: ReplyOpen) {
+pub(super) fn open(hidden: &Hidden, node: InodeNumber, flags: OFlags, reply: ReplyOpen) {
     if writes(flags) || flags.contains(OFlags::TRUNC) {
         return reply.error(Errno::EROFS);
     }
@@ -96,7 +96,7 @@ pub(super) fn read(hidden: &Hidden, handle: u64, offset: u64, size: u32, reply: 
     });
 }
 
-pub(super) fn readdir(hidden: &Hidden, node: NodeId, offset: u64, mut reply: ReplyDirectory) {
+pub(super) fn readdir(hidden: &Hidden, node: InodeNumber, offset: u64, mut reply: ReplyDirectory) {
     let listed = hidden.list(node, offset, |entry, _| {
         reply.add(
             INodeNo(entry.node.get()),
@@ -111,7 +111,7 @@ pub(super) fn readdir(hidden: &Hidden, node: NodeId, offset: u64, mut reply: Rep
     }
 }
 
-pub(super) fn readdirplus(hidden: &Arc<Hidden>, node: NodeId, offset: u64, mut reply: ReplyDirectoryPlus) {
+pub(super) fn readdirplus(hidden: &Arc<Hidden>, node: InodeNumber, offset: u64, mut reply: ReplyDirectoryPlus) {
     let listed = hidden.list(node, offset, |entry, found| {
         let (attributes, name) = match &found {
             Some(found) => (attributes(found.node, &found.stat), found.name),
@@ -153,7 +153,7 @@ impl Adapter {
 
     /// The hidden folder, if `name` in `parent` is its name.
     pub(super) fn hidden_at(&self, parent: INodeNo, name: &OsStr) -> Option<&Arc<Hidden>> {
-        if node(parent) == NodeId::ROOT && Hidden::is_hidden_name(name) {
+        if node(parent) == InodeNumber::ROOT && Hidden::is_hidden_name(name) {
             self.hidden.get()
         } else {
             None
@@ -162,7 +162,7 @@ impl Adapter {
 
     /// Whether no listing shows `name` in `parent`: it is the hidden folder's, or of what is on its way from elsewhere.
     pub(super) fn is_unlisted(&self, parent: INodeNo, name: &OsStr) -> bool {
-        self.hidden_at(parent, name).is_some() || (node(parent) == NodeId::ROOT && Hidden::is_on_its_way(name))
+        self.hidden_at(parent, name).is_some() || (node(parent) == InodeNumber::ROOT && Hidden::is_on_its_way(name))
     }
 
     /// Whether a change of `name` in `parent` is none of the tree's.

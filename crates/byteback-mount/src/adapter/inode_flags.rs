@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::io::Errno;
 
-use crate::inodes::NodeId;
+use crate::inodes::InodeNumber;
 use crate::tree::Tree;
 use crate::tree::inode_flags::InodeFlags;
 
@@ -17,7 +17,7 @@ const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
 /// Answers an ioctl on a node, by the open file of it that has this handle; `ENOTTY` if it is another one.
 pub(super) fn ioctl(
     tree: &Tree,
-    (node, handle): (NodeId, Option<u64>),
+    (node, handle): (InodeNumber, Option<u64>),
     cmd: u32,
     in_data: &[u8],
 ) -> io::Result<Vec<u8>> {

@@ -2,19 +2,20 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use byteback_host::tree::{FileKind, Stat};
+use byteback_host::tree::Stat;
+use byteback_model::NodeKind;
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 use rustix::fs::{Timespec, UTIME_NOW, UTIME_OMIT, makedev};
 
-pub(super) fn file_type(kind: FileKind) -> FileType {
+pub(super) fn file_type(kind: NodeKind) -> FileType {
     match kind {
-        FileKind::File => FileType::RegularFile,
-        FileKind::Dir => FileType::Directory,
-        FileKind::Symlink => FileType::Symlink,
-        FileKind::Fifo => FileType::NamedPipe,
-        FileKind::Socket => FileType::Socket,
-        FileKind::CharDevice => FileType::CharDevice,
-        FileKind::BlockDevice => FileType::BlockDevice,
+        NodeKind::File => FileType::RegularFile,
+        NodeKind::Directory => FileType::Directory,
+        NodeKind::Symlink => FileType::Symlink,
+        NodeKind::Fifo => FileType::NamedPipe,
+        NodeKind::Socket => FileType::Socket,
+        NodeKind::CharDevice => FileType::CharDevice,
+        NodeKind::BlockDevice => FileType::BlockDevice,
     }
 }
 

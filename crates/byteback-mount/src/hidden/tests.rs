@@ -6,7 +6,7 @@ use super::*;
 fn node_numbers_tell_what_they_stand_for_and_are_no_numbers_of_the_tree() {
     let frozen = |serial, node| HiddenNode::Frozen {
         serial,
-        node: LoggedNode(node),
+        node: NodeId(node),
     };
     let nodes = [
         HiddenNode::Top,
@@ -32,10 +32,14 @@ fn node_numbers_tell_what_they_stand_for_and_are_no_numbers_of_the_tree() {
     assert!(frozen(0, LOGGED_MAX + 1).number().is_err());
     assert!(frozen(SERIAL_MAX + 1, 1).number().is_err());
     assert!(HiddenNode::Delta(1 << KIND_SHIFT).number().is_err());
-    for live in [NodeId::ROOT, NodeId::new(u64::MAX >> 1), NodeId::new(0b10 << 62)] {
+    for live in [
+        InodeNumber::ROOT,
+        InodeNumber::new(u64::MAX >> 1),
+        InodeNumber::new(0b10 << 62),
+    ] {
         assert_eq!(HiddenNode::of(live), None);
     }
     for never_given in [u64::MAX, 0b11 << 62, (0b11 << 62) | 4] {
-        assert_eq!(HiddenNode::of(NodeId::new(never_given)), Some(None));
+        assert_eq!(HiddenNode::of(InodeNumber::new(never_given)), Some(None));
     }
 }

@@ -23,26 +23,26 @@ fn name(text: &str) -> &OsStr {
 #[test]
 fn numbers_are_inode_numbers() {
     let mut table = table();
-    let seen = table.intern(NodeId::ROOT, name("a"), identity(55), FileKind::File);
-    assert_eq!(seen.node, NodeId::new(55));
-    assert_eq!(table.node_of(DEV, 2), NodeId::ROOT);
+    let seen = table.intern(InodeNumber::ROOT, name("a"), identity(55), NodeKind::File);
+    assert_eq!(seen.node, InodeNumber::new(55));
+    assert_eq!(table.node_of(DEV, 2), InodeNumber::ROOT);
 }
 
 #[test]
 fn inode_number_one_and_foreign_devices_get_stable_synthetic_numbers() {
     let mut table = table();
     let one = table.node_of(DEV, 1);
-    assert_ne!(one, NodeId::ROOT);
+    assert_ne!(one, InodeNumber::ROOT);
     let foreign = Identity {
         dev: DEV + 1,
         ..identity(55)
     };
-    let first = table.intern(NodeId::ROOT, name("a"), foreign, FileKind::File).node;
-    assert_ne!(first, NodeId::new(55));
+    let first = table.intern(InodeNumber::ROOT, name("a"), foreign, NodeKind::File).node;
+    assert_ne!(first, InodeNumber::new(55));
     table.forget(first, 1);
     assert_eq!(table.len(), 1);
     assert_eq!(
-        table.intern(NodeId::ROOT, name("b"), foreign, FileKind::File).node,
+        table.intern(InodeNumber::ROOT, name("b"), foreign, NodeKind::File).node,
         first
     );
 }
@@ -54,15 +54,15 @@ fn a_taken_number_is_not_shared_and_not_given_up() {
         dev: DEV + 1,
         ..identity(9)
     };
-    let squatter = table.intern(NodeId::ROOT, name("x"), foreign, FileKind::File).node;
+    let squatter = table.intern(InodeNumber::ROOT, name("x"), foreign, NodeKind::File).node;
     // An inode of the main device whose own number is the synthetic one above.
     let clash = identity(squatter.get());
-    let displaced = table.intern(NodeId::ROOT, name("y"), clash, FileKind::File).node;
+    let displaced = table.intern(InodeNumber::ROOT, name("y"), clash, NodeKind::File).node;
     assert_ne!(displaced, squatter);
     // When the squatter goes, the displaced inode keeps the number it has: one inode, one node.
     table.forget(squatter, 1);
     assert_eq!(
-        table.intern(NodeId::ROOT, name("y"), clash, FileKind::File).node,
+        table.intern(InodeNumber::ROOT, name("y"), clash, NodeKind::File).node,
         displaced
     );
     table.forget(displaced, 2);
@@ -73,8 +73,10 @@ fn a_taken_number_is_not_shared_and_not_given_up() {
 #[test]
 fn an_entry_lives_while_looked_up_or_parent() {
     let mut table = table();
-    let dir = table.intern(NodeId::ROOT, name("d"), identity(10), FileKind::Dir).node;
-    let file = table.intern(dir, name("f"), identity(11), FileKind::File).node;
+    let dir = table
+        .intern(InodeNumber::ROOT, name("d"), identity(10), NodeKind::Directory)
+        .node;
+    let file = table.intern(dir, name("f"), identity(11), NodeKind::File).node;
     assert!(!table.forget(dir, 1), "the child's name still needs it");
     assert!(table.latest_link(dir).is_some());
     assert!(table.forget(file, 1));
@@ -84,10 +86,14 @@ fn an_entry_lives_while_looked_up_or_parent() {
 #[test]
 fn hard_links_are_several_names_of_one_node() {
     let mut table = table();
-    let a = table.intern(NodeId::ROOT, name("a"), identity(20), FileKind::File).node;
-    let b = table.intern(NodeId::ROOT, name("b"), identity(20), FileKind::File).node;
+    let a = table
+        .intern(InodeNumber::ROOT, name("a"), identity(20), NodeKind::File)
+        .node;
+    let b = table
+        .intern(InodeNumber::ROOT, name("b"), identity(20), NodeKind::File)
+        .node;
     assert_eq!(a, b);
-    table.remove_link(table.bearer(a), NodeId::ROOT, name("b"), false);
+    table.remove_link(table.bearer(a), InodeNumber::ROOT, name("b"), false);
     let (link, _) = table.latest_link(a).unwrap();
     assert_eq!(link.name, name("a"));
     assert!(!table.forget(a, 1));
@@ -98,12 +104,12 @@ fn hard_links_are_several_names_of_one_node() {
 fn many_hard_links_are_capped() {
     let mut table = table();
     for n in 0..1000 {
-        table.intern(NodeId::ROOT, name(&format!("n{n}")), identity(20), FileKind::File);
+        table.intern(InodeNumber::ROOT, name(&format!("n{n}")), identity(20), NodeKind::File);
     }
-    let known = table.known(NodeId::new(20)).unwrap();
+    let known = table.known(InodeNumber::new(20)).unwrap();
     assert_eq!(known.links.len(), LINKS_MAX);
     assert_eq!(known.links.first().unwrap().name, name("n999"));
-    table.forget(NodeId::new(20), 1000);
+    table.forget(InodeNumber::new(20), 1000);
     assert_eq!(table.len(), 1);
 }
 
@@ -111,9 +117,9 @@ fn many_hard_links_are_capped() {
 fn a_directory_has_one_name() {
     let mut table = table();
     let dir = table
-        .intern(NodeId::ROOT, name("old"), identity(10), FileKind::Dir)
+        .intern(InodeNumber::ROOT, name("old"), identity(10), NodeKind::Directory)
         .node;
-    table.intern(NodeId::ROOT, name("new"), identity(10), FileKind::Dir);
+    table.intern(InodeNumber::ROOT, name("new"), identity(10), NodeKind::Directory);
     assert_eq!(table.known(dir).unwrap().links.len(), 1);
     assert_eq!(table.latest_link(dir).unwrap().0.name, name("new"));
 }
@@ -121,12 +127,12 @@ fn a_directory_has_one_name() {
 #[test]
 fn a_reused_number_is_another_generation() {
     let mut table = table();
-    let first = table.intern(NodeId::ROOT, name("a"), identity(30), FileKind::File);
+    let first = table.intern(InodeNumber::ROOT, name("a"), identity(30), NodeKind::File);
     let reborn = Identity {
         birth_ns: Some(99_999),
         ..identity(30)
     };
-    let second = table.intern(NodeId::ROOT, name("b"), reborn, FileKind::File);
+    let second = table.intern(InodeNumber::ROOT, name("b"), reborn, NodeKind::File);
     assert_eq!(first.node, second.node);
     assert_ne!(first.generation, second.generation);
     assert_eq!(
@@ -143,38 +149,43 @@ fn a_reused_number_is_another_generation_also_without_birth_time() {
         birth_ns: None,
         ..identity(30)
     };
-    let first = table.intern(NodeId::ROOT, name("a"), nameless, FileKind::File);
-    table.remove_link(table.bearer(first.node), NodeId::ROOT, name("a"), true);
-    let second = table.intern(NodeId::ROOT, name("a"), nameless, FileKind::File);
+    let first = table.intern(InodeNumber::ROOT, name("a"), nameless, NodeKind::File);
+    table.remove_link(table.bearer(first.node), InodeNumber::ROOT, name("a"), true);
+    let second = table.intern(InodeNumber::ROOT, name("a"), nameless, NodeKind::File);
     assert_ne!(first.generation, second.generation);
 }
 
 #[test]
 fn a_number_is_borne_by_another_before_the_removal_is_known() {
     let mut table = table();
-    let file = table.intern_new(NodeId::ROOT, name("f"), identity(30), FileKind::File);
+    let file = table.intern_new(InodeNumber::ROOT, name("f"), identity(30), NodeKind::File);
     let bearer = table.bearer(file.node);
     // The file is gone from the disk, its number goes to a directory within one tick of the clock, and only then is the table told.
-    let dir = table.intern_new(NodeId::ROOT, name("d"), identity(30), FileKind::Dir);
-    table.remove_link(bearer, NodeId::ROOT, name("f"), true);
+    let dir = table.intern_new(InodeNumber::ROOT, name("d"), identity(30), NodeKind::Directory);
+    table.remove_link(bearer, InodeNumber::ROOT, name("f"), true);
     assert_eq!(file.node, dir.node);
     assert_ne!(file.generation, dir.generation);
     assert_eq!(table.latest_link(dir.node).unwrap().0.name, name("d"));
-    let again = table.intern(NodeId::ROOT, name("d"), identity(30), FileKind::Dir);
+    let again = table.intern(InodeNumber::ROOT, name("d"), identity(30), NodeKind::Directory);
     assert_eq!(dir, again, "a directory in use becomes no other");
 }
 
 #[test]
 fn what_was_found_before_something_was_created_is_looked_at_again() {
     let mut table = table();
-    table.intern_new(NodeId::ROOT, name("f"), identity(30), FileKind::File);
+    table.intern_new(InodeNumber::ROOT, name("f"), identity(30), NodeKind::File);
     let births = table.births();
-    let reborn = table.intern_new(NodeId::ROOT, name("d"), identity(30), FileKind::Dir);
-    let seen = table.intern_seen(births, (NodeId::ROOT, name("f")), identity(30), FileKind::File);
+    let reborn = table.intern_new(InodeNumber::ROOT, name("d"), identity(30), NodeKind::Directory);
+    let seen = table.intern_seen(births, (InodeNumber::ROOT, name("f")), identity(30), NodeKind::File);
     assert_eq!(seen, None);
     assert_eq!(table.latest_link(reborn.node).unwrap().0.name, name("d"));
     let births = table.births();
-    let seen = table.intern_seen(births, (NodeId::ROOT, name("d")), identity(30), FileKind::Dir);
+    let seen = table.intern_seen(
+        births,
+        (InodeNumber::ROOT, name("d")),
+        identity(30),
+        NodeKind::Directory,
+    );
     assert_eq!(seen, Some(reborn));
 }
 
@@ -194,15 +205,15 @@ fn random_lives_leave_nothing_behind() {
         (state >> 33) % bound
     };
     let mut table = table();
-    let mut lookups: HashMap<NodeId, u64> = HashMap::new();
+    let mut lookups: HashMap<InodeNumber, u64> = HashMap::new();
     for _ in 0..20_000 {
         let ino = 10 + random(40);
-        let kind = if ino < 20 { FileKind::Dir } else { FileKind::File };
+        let kind = if ino < 20 { NodeKind::Directory } else { NodeKind::File };
         // Directories only below the root: the kernel never sees a cycle.
-        let parent = if kind == FileKind::Dir || random(2) == 0 {
-            NodeId::ROOT
+        let parent = if kind == NodeKind::Directory || random(2) == 0 {
+            InodeNumber::ROOT
         } else {
-            NodeId::new(10 + random(10))
+            InodeNumber::new(10 + random(10))
         };
         let text = format!("n{}", random(5));
         match random(4) {
@@ -216,15 +227,15 @@ fn random_lives_leave_nothing_behind() {
                 }
             }
             2 => {
-                let bearer = table.bearer(NodeId::new(ino));
+                let bearer = table.bearer(InodeNumber::new(ino));
                 table.remove_link(bearer, parent, name(&text), random(2) == 0);
             }
             _ => {
-                let held = lookups.remove(&NodeId::new(ino)).unwrap_or(0);
+                let held = lookups.remove(&InodeNumber::new(ino)).unwrap_or(0);
                 let dropped = if held == 0 { 0 } else { 1 + random(held) };
-                table.forget(NodeId::new(ino), dropped);
+                table.forget(InodeNumber::new(ino), dropped);
                 if held > dropped {
-                    lookups.insert(NodeId::new(ino), held - dropped);
+                    lookups.insert(InodeNumber::new(ino), held - dropped);
                 }
             }
         }

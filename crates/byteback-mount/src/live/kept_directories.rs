@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::sync::Arc;
 
 use byteback_host::tree::Inode;
-use byteback_oplog::NodeId;
+use byteback_model::NodeId;
 use parking_lot::Mutex;
 
 /// Each costs a descriptor, and keeps a removed directory on the disk until others take its place.

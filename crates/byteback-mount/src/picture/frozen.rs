@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use byteback_extents::ByteRange;
 use byteback_host::tree::Inode;
-use byteback_oplog::NodeId;
+use byteback_model::NodeId;
 use parking_lot::Mutex;
 
 use super::keep::KeptBytes;

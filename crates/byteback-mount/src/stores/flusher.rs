@@ -14,11 +14,11 @@ use std::os::fd::OwnedFd;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 
-use crate::inodes::NodeId;
+use crate::inodes::InodeNumber;
 use crate::session::mounting::Mounted;
 
 /// A file to be synced: its node, and the names that lead to it.
-pub(super) type ToSync = (NodeId, Vec<std::ffi::OsString>);
+pub(super) type ToSync = (InodeNumber, Vec<std::ffi::OsString>);
 
 struct Order {
     files: Vec<ToSync>,
@@ -72,7 +72,7 @@ impl Flusher {
     }
 
     /// Looks at a file until the kernel knows its length.
-    pub(super) fn look(&self, node: NodeId, path: Vec<std::ffi::OsString>) -> io::Result<()> {
+    pub(super) fn look(&self, node: InodeNumber, path: Vec<std::ffi::OsString>) -> io::Result<()> {
         self.order(vec![(node, path)], true)?.into_iter().collect()
     }
 

@@ -30,7 +30,7 @@ use byteback_extents::ByteRange;
 use super::Stores;
 use super::holes::{self, Wanted};
 use crate::handles::OpenFile;
-use crate::inodes::NodeId;
+use crate::inodes::InodeNumber;
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -71,7 +71,12 @@ impl LateAnswers {
 
     /// Calls `answer` once the kernel holds no bytes of `range` that are older than this call, unless too many wait for
     /// the same.
-    pub(crate) fn after_direct_write(&self, node: NodeId, range: ByteRange, answer: impl FnOnce() + Send + 'static) {
+    pub(crate) fn after_direct_write(
+        &self,
+        node: InodeNumber,
+        range: ByteRange,
+        answer: impl FnOnce() + Send + 'static,
+    ) {
         let stores = Arc::clone(&self.stores);
         let forget = move || stores.forget_pages(node, Some(range));
         let job: Job = if self.held.fetch_add(1, Ordering::Relaxed) < Self::HELD_MAX {
@@ -92,7 +97,7 @@ impl LateAnswers {
 
     /// An append went elsewhere than where the kernel holds its bytes: the kernel forgets what it holds of the file, and where
     /// that ends. Called after the append was answered: the page of a buffered write stays locked until then.
-    pub(crate) fn after_stray_append(&self, node: NodeId) {
+    pub(crate) fn after_stray_append(&self, node: InodeNumber) {
         let stores = Arc::clone(&self.stores);
         // A mount that is ending takes no job, and its kernel pages go with it.
         let _ = self.strays.send(Box::new(move || {
@@ -104,7 +109,7 @@ impl LateAnswers {
     /// Finds data or a hole in a file of which the kernel may hold stores.
     pub(crate) fn seek(
         &self,
-        node: NodeId,
+        node: InodeNumber,
         file: Arc<OpenFile>,
         wanted: Wanted,
         from: u64,

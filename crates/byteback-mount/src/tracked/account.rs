@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use byteback_checksums::written;
 use byteback_extents::ByteRange;
-use byteback_host::tree::{FileKind, Identity, Inode, Stat};
-use byteback_oplog::{Log, NodeId as LoggedNode, Operation, Remains, node_kind};
+use byteback_host::tree::{Identity, Inode, Stat};
+use byteback_model::{NodeId, NodeKind};
+use byteback_oplog::{Log, Operation, Remains};
 use byteback_undo::{NameHow, Undo};
 use parking_lot::RwLockWriteGuard;
 
@@ -40,7 +41,7 @@ pub(super) struct Change<'a> {
     pub(super) is_of_attributes: bool,
     /// Before the operation ends, the observer knows what became of the change.
     pub(super) _watched: Option<Watched<'a>>,
-    pub(super) kept: Option<(Operation<'a>, LoggedNode)>,
+    pub(super) kept: Option<(Operation<'a>, NodeId)>,
 }
 
 impl Change<'_> {
@@ -122,12 +123,12 @@ impl<'a> NameChange<'a> {
         performed
     }
 
-    pub(super) fn node(&self, identity: &Identity) -> TrackedResult<Option<LoggedNode>> {
+    pub(super) fn node(&self, identity: &Identity) -> TrackedResult<Option<NodeId>> {
         Ok(self.account.log.node_of(identity)?)
     }
 
     /// The directory of `place`, whose times are about to change.
-    pub(super) fn directory(&self, place: Place<'_>) -> TrackedResult<Option<LoggedNode>> {
+    pub(super) fn directory(&self, place: Place<'_>) -> TrackedResult<Option<NodeId>> {
         let node = self.node(&place.identity)?;
         if let Some(node) = node {
             self.account.pictures.before_attributes(node, place.dir);
@@ -135,15 +136,15 @@ impl<'a> NameChange<'a> {
         Ok(node)
     }
 
-    fn look(&self, node: LoggedNode, victim: &Victim) {
+    fn look(&self, node: NodeId, victim: &Victim) {
         let integrity = self.account.integrity.as_ref();
-        if let Some(integrity) = integrity.filter(|_| victim.object.kind == FileKind::File) {
+        if let Some(integrity) = integrity.filter(|_| victim.object.kind == NodeKind::File) {
             integrity.before_names(node, victim.object.identity, &victim.fence);
         }
     }
 
     /// Names of a node changed, and with them its times.
-    fn touched(&self, node: LoggedNode, remains: Remains) {
+    fn touched(&self, node: NodeId, remains: Remains) {
         if let Some(integrity) = &self.account.integrity {
             match remains {
                 Remains::Linked => integrity.sums().touched(node.0),
@@ -153,7 +154,7 @@ impl<'a> NameChange<'a> {
     }
 
     /// The node that is about to get another name.
-    pub(super) fn moved(&self, place: Place<'_>, moved: Victim) -> TrackedResult<Option<LoggedNode>> {
+    pub(super) fn moved(&self, place: Place<'_>, moved: Victim) -> TrackedResult<Option<NodeId>> {
         let node = self.node(&moved.object.identity)?;
         if let Some(node) = node {
             self.operation.compare(node, || Some(moved.fence))?;
@@ -167,9 +168,9 @@ impl<'a> NameChange<'a> {
     pub(super) fn victim(
         &self,
         place: Place<'_>,
-        parent: Option<LoggedNode>,
+        parent: Option<NodeId>,
         victim: Victim,
-    ) -> TrackedResult<Option<LoggedNode>> {
+    ) -> TrackedResult<Option<NodeId>> {
         let node = self.node(&victim.object.identity)?;
         if let Some(node) = node {
             let identity = &victim.object.identity;
@@ -189,7 +190,7 @@ impl<'a> NameChange<'a> {
                 observer.before_removal(&Removal {
                     lost,
                     identity: victim.object.identity,
-                    has_other_names: victim.object.kind == FileKind::File && lost.is_last && victim.nlink > 1,
+                    has_other_names: victim.object.kind == NodeKind::File && lost.is_last && victim.nlink > 1,
                     dir: place.dir,
                     name: place.name,
                 });
@@ -198,12 +199,12 @@ impl<'a> NameChange<'a> {
         Ok(node)
     }
 
-    pub(super) fn created(&self, parent: Option<LoggedNode>, name: &OsStr, stat: &Stat) -> Option<LoggedNode> {
+    pub(super) fn created(&self, parent: Option<NodeId>, name: &OsStr, stat: &Stat) -> Option<NodeId> {
         parent.map(|parent| self.created_in(parent, name, stat))
     }
 
-    fn created_in(&self, parent: LoggedNode, name: &OsStr, stat: &Stat) -> LoggedNode {
-        let node = self.operation.created(parent, name, &stat.identity(), node_kind(stat));
+    fn created_in(&self, parent: NodeId, name: &OsStr, stat: &Stat) -> NodeId {
+        let node = self.operation.created(parent, name, &stat.identity(), stat.kind);
         self.keep_name((parent, name), NameHow::Created, None, Some(node));
         let kind = stat.kind;
         self.tell(&NamesChanged::Created {
@@ -214,8 +215,8 @@ impl<'a> NameChange<'a> {
     }
 
     /// Logs that an inode got a name that the log did not know before: all of it is new.
-    pub(super) fn appeared(&self, parent: Option<LoggedNode>, name: &OsStr, object: Object, fd: &Inode, stat: &Stat) {
-        let all = ByteRange::new(0, stat.size).filter(|_| stat.kind == FileKind::File);
+    pub(super) fn appeared(&self, parent: Option<NodeId>, name: &OsStr, object: Object, fd: &Inode, stat: &Stat) {
+        let all = ByteRange::new(0, stat.size).filter(|_| stat.kind == NodeKind::File);
         if let (Some(observer), Some(all)) = (self.observer(), all) {
             // What was known of it under another number does not change with it.
             observer.before_content_of_unknown(&object.identity, fd, &[all]);
@@ -229,7 +230,7 @@ impl<'a> NameChange<'a> {
     }
 
     /// Logs one more name of a node.
-    pub(super) fn linked(&self, parent: LoggedNode, name: &OsStr, node: LoggedNode, kind: FileKind) {
+    pub(super) fn linked(&self, parent: NodeId, name: &OsStr, node: NodeId, kind: NodeKind) {
         self.operation.linked(parent, name, node);
         self.touched(node, Remains::Linked);
         self.keep_name((parent, name), NameHow::MovedHere, None, Some(node));
@@ -240,7 +241,7 @@ impl<'a> NameChange<'a> {
     }
 
     /// Logs that a name is gone.
-    pub(super) fn unlinked(&self, parent: LoggedNode, name: &OsStr, node: LoggedNode, victim: Victim) {
+    pub(super) fn unlinked(&self, parent: NodeId, name: &OsStr, node: NodeId, victim: Victim) {
         let remains = self.remains(victim, node, (parent, name));
         self.operation.unlinked(parent, name, node, remains);
         self.touched(node, remains);
@@ -251,24 +252,18 @@ impl<'a> NameChange<'a> {
         });
     }
 
-    fn lost(&self, victim: Victim, node: LoggedNode, gone: (LoggedNode, &OsStr)) -> LostName {
+    fn lost(&self, victim: Victim, node: NodeId, gone: (NodeId, &OsStr)) -> LostName {
         lost_name(victim, node, self.remains(victim, node, gone))
     }
 
-    fn keep_name(
-        &self,
-        place: (LoggedNode, &OsStr),
-        how: NameHow,
-        before: Option<LoggedNode>,
-        after: Option<LoggedNode>,
-    ) {
+    fn keep_name(&self, place: (NodeId, &OsStr), how: NameHow, before: Option<NodeId>, after: Option<NodeId>) {
         if let Some(undo) = &self.account.undo {
             undo.name_changed(place.0, place.1, how, before, after);
         }
     }
 
     /// What is left of a node once `gone` is no name of it any more: names outside the tree do not count.
-    pub(super) fn remains(&self, victim: Victim, node: LoggedNode, gone: (LoggedNode, &OsStr)) -> Remains {
+    pub(super) fn remains(&self, victim: Victim, node: NodeId, gone: (NodeId, &OsStr)) -> Remains {
         if victim.is_last_link() {
             return Remains::Gone;
         }
@@ -282,8 +277,8 @@ impl<'a> NameChange<'a> {
     /// Logs a rename that was done: for each end the place, its directory, the node that was there and what it was.
     pub(super) fn renamed(
         &self,
-        from: (Place<'_>, Option<LoggedNode>, Option<LoggedNode>, Victim),
-        to: (Place<'_>, Option<LoggedNode>, Option<LoggedNode>, Option<Victim>),
+        from: (Place<'_>, Option<NodeId>, Option<NodeId>, Victim),
+        to: (Place<'_>, Option<NodeId>, Option<NodeId>, Option<Victim>),
         exchange: bool,
     ) {
         let (from_place, from_dir, moved, moved_stat) = from;
@@ -344,10 +339,10 @@ impl<'a> NameChange<'a> {
     fn moved_across_the_border(
         &self,
         from: Place<'_>,
-        from_dir: Option<LoggedNode>,
-        moved: Option<(LoggedNode, Victim)>,
+        from_dir: Option<NodeId>,
+        moved: Option<(NodeId, Victim)>,
         to: Place<'_>,
-        to_dir: Option<LoggedNode>,
+        to_dir: Option<NodeId>,
     ) {
         if let Some(observer) = self.observer() {
             observer.lost_track();
@@ -361,7 +356,7 @@ impl<'a> NameChange<'a> {
     }
 }
 
-fn lost_name(victim: Victim, node: LoggedNode, remains: Remains) -> LostName {
+fn lost_name(victim: Victim, node: NodeId, remains: Remains) -> LostName {
     LostName {
         node: KnownNode {
             node,

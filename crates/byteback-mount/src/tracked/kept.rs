@@ -5,8 +5,8 @@
 use std::io;
 
 use byteback_extents::ByteRange;
-use byteback_host::tree::{FileKind, Inode};
-use byteback_oplog::NodeId as LoggedNode;
+use byteback_host::tree::Inode;
+use byteback_model::{NodeId, NodeKind};
 use byteback_undo::{BeforeChange, ContentHow, Rights, Undo};
 use rustix::io::Errno;
 
@@ -14,7 +14,7 @@ use super::{Place, Victim};
 use crate::live::open_for_reading;
 
 /// The content of `node` is about to change through `fd`, which need not be readable.
-pub(super) fn before_content(undo: &Undo, node: LoggedNode, fd: &Inode, how: ContentHow, ranges: &[ByteRange]) {
+pub(super) fn before_content(undo: &Undo, node: NodeId, fd: &Inode, how: ContentHow, ranges: &[ByteRange]) {
     let Ok(stat) = fd.stat() else {
         return undo.not_kept(node);
     };
@@ -49,8 +49,8 @@ fn has_acl(file: &Inode) -> bool {
 }
 
 /// The file `node` is about to lose its last name, the one at `place`.
-pub(super) fn before_removal(undo: &Undo, node: LoggedNode, place: Place<'_>, victim: Victim) {
-    if victim.object.kind != FileKind::File || !victim.is_last_link() || !undo.wants_removed(node) {
+pub(super) fn before_removal(undo: &Undo, node: NodeId, place: Place<'_>, victim: Victim) {
+    if victim.object.kind != NodeKind::File || !victim.is_last_link() || !undo.wants_removed(node) {
         return;
     }
     let opened = place.dir.open_path_at(place.name).and_then(|fd| {

@@ -13,8 +13,8 @@ use std::io;
 
 use byteback_checksums::written::Change;
 use byteback_extents::ByteRange;
-use byteback_host::tree::{FileKind, Identity, Inode, SetTime, Stat};
-use byteback_oplog::NodeId as LoggedNode;
+use byteback_host::tree::{Identity, Inode, SetTime, Stat};
+use byteback_model::{NodeId, NodeKind};
 use byteback_undo::ContentHow;
 use parking_lot::RwLockWriteGuard;
 use rustix::fs::{AtFlags, RenameFlags};
@@ -93,7 +93,7 @@ impl Tracked {
     }
 
     /// The observer, with the number of a file, if something lands in any file.
-    fn landing_in(&self, identity: &Identity) -> Option<(&dyn Observer, LoggedNode)> {
+    fn landing_in(&self, identity: &Identity) -> Option<(&dyn Observer, NodeId)> {
         let account = self.account.as_ref()?;
         let observer = account
             .observer
@@ -137,7 +137,7 @@ impl Tracked {
         place: Place<'_>,
         arbiter: &dyn Arbiter,
         make: impl FnOnce() -> io::Result<Stat>,
-    ) -> TrackedResult<(Stat, LoggedNode)> {
+    ) -> TrackedResult<(Stat, NodeId)> {
         self.land_names(&[place], arbiter, |names| {
             if names.node(&place.identity)?.is_none() {
                 return Err(TrackedError::Overtaken(
@@ -170,7 +170,7 @@ impl Tracked {
     /// [`TrackedError::Overtaken`]; what the backing directory answered.
     pub fn land_removal(&self, place: Place<'_>, victim: Victim, arbiter: &dyn Arbiter) -> TrackedResult<()> {
         let (flags, what) = match victim.object.kind {
-            FileKind::Dir => (AtFlags::REMOVEDIR, "remove a directory"),
+            NodeKind::Directory => (AtFlags::REMOVEDIR, "remove a directory"),
             _ => (AtFlags::empty(), "unlink"),
         };
         self.land_names(&[place], arbiter, |names| {
@@ -212,7 +212,7 @@ impl Tracked {
         };
         let operation = account.log.begin();
         operation.compare(node, || looks_like(fd))?;
-        let is_file = fd.stat().is_ok_and(|stat| stat.kind == FileKind::File);
+        let is_file = fd.stat().is_ok_and(|stat| stat.kind == NodeKind::File);
         let integrity = account.integrity.as_deref().filter(|_| is_file);
         if let Some(integrity) = integrity {
             integrity.before_attributes(node, fd);

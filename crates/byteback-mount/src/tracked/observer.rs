@@ -21,8 +21,8 @@ use std::ffi::OsStr;
 use std::io;
 
 use byteback_extents::ByteRange;
-use byteback_host::tree::{FileKind, Identity, Inode};
-use byteback_oplog::NodeId as LoggedNode;
+use byteback_host::tree::{Identity, Inode};
+use byteback_model::{NodeId, NodeKind};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// The lock that makes one order of all changes of a tree; see the module.
@@ -44,7 +44,7 @@ impl Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedAt<'a> {
     /// The directory.
-    pub parent: LoggedNode,
+    pub parent: NodeId,
     /// The name in it.
     pub name: &'a OsStr,
 }
@@ -53,9 +53,9 @@ pub struct NamedAt<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownNode {
     /// The node.
-    pub node: LoggedNode,
+    pub node: NodeId,
     /// What it is.
-    pub kind: FileKind,
+    pub kind: NodeKind,
 }
 
 /// A node that lost a name, or is about to.
@@ -138,11 +138,11 @@ pub trait Observer: Send + Sync {
     fn order(&self) -> &Order;
 
     /// Whether it is worth finding out which bytes of `range` really change, although the log knows of all of them. The lock is held shared.
-    fn wants_trimmed(&self, node: LoggedNode, range: ByteRange) -> bool;
+    fn wants_trimmed(&self, node: NodeId, range: ByteRange) -> bool;
 
     /// Whether what others changed is landing in this file just now: then each byte that a program writes counts, also if it is there already.
     /// The lock is held shared.
-    fn is_landing(&self, _node: LoggedNode) -> bool {
+    fn is_landing(&self, _node: NodeId) -> bool {
         false
     }
 
@@ -151,14 +151,14 @@ pub trait Observer: Send + Sync {
     ///
     /// # Errors
     /// If the file cannot be read.
-    fn merge_page(&self, _node: LoggedNode, offset: u64, page: &[u8]) -> io::Result<Vec<ByteRange>> {
+    fn merge_page(&self, _node: NodeId, offset: u64, page: &[u8]) -> io::Result<Vec<ByteRange>> {
         let all = ByteRange::new(offset, offset.saturating_add(page.len() as u64));
         Ok(all.into_iter().collect())
     }
 
     /// Whether the kernel may believe a file to end where it ended before something landed in it. It is told of each new length, but drops
     /// that when a program writes just then, and an append that it aimed before may arrive at any time. The lock is held shared.
-    fn may_stray(&self, _node: LoggedNode) -> bool {
+    fn may_stray(&self, _node: NodeId) -> bool {
         false
     }
 
@@ -167,7 +167,7 @@ pub trait Observer: Send + Sync {
     ///
     /// # Errors
     /// If the file cannot be looked at.
-    fn append_at(&self, _node: LoggedNode, _fd: &Inode, offset: u64) -> io::Result<u64> {
+    fn append_at(&self, _node: NodeId, _fd: &Inode, offset: u64) -> io::Result<u64> {
         Ok(offset)
     }
 
@@ -179,36 +179,36 @@ pub trait Observer: Send + Sync {
     /// Fills `buffer` with the old bytes at `offset`, behind the end of a file that something that lands has cut off, as long as the kernel may still believe
     /// in the old end: it fills up with zeros what it does not get there, and programs would read zeros that nobody wrote. Answers how many
     /// bytes it filled. No lock is held.
-    fn cut_off(&self, _node: LoggedNode, _offset: u64, _buffer: &mut [u8]) -> usize {
+    fn cut_off(&self, _node: NodeId, _offset: u64, _buffer: &mut [u8]) -> usize {
         0
     }
 
     /// The length of a file before the piece that lands, as long as the kernel may have pages from then: a page that was filled up with zeros behind the old
     /// end, met by the new length, would show them to programs. So would the new part of a file that grows, until all has landed. The lock may or
     /// may not be held.
-    fn len_before(&self, _node: LoggedNode) -> Option<u64> {
+    fn len_before(&self, _node: NodeId) -> Option<u64> {
         None
     }
 
     /// Bytes in `ranges` (ascending, at least one) of a file are about to change through `fd`, which need not be readable.
     /// `len_after_bytes`: its length afterwards, where that is set. The lock is held shared until after [`Observer::after_content`].
-    fn before_content(&self, node: LoggedNode, fd: &Inode, ranges: &[ByteRange], len_after_bytes: Option<u64>);
+    fn before_content(&self, node: NodeId, fd: &Inode, ranges: &[ByteRange], len_after_bytes: Option<u64>);
 
     /// What was announced was done, as a whole, in part or not at all.
-    fn after_content(&self, node: LoggedNode, fd: &Inode);
+    fn after_content(&self, node: NodeId, fd: &Inode);
 
     /// As [`Observer::before_content`], of an inode that the log does not know: mostly one without a name that is still open.
     /// Nothing follows, and the lock may or may not be held.
     fn before_content_of_unknown(&self, identity: &Identity, fd: &Inode, ranges: &[ByteRange]);
 
     /// A write changed nothing but a file's times. The lock is held shared.
-    fn times_changed(&self, node: LoggedNode);
+    fn times_changed(&self, node: NodeId);
 
     /// Attributes of a node are about to change. The lock is held exclusively until after [`Observer::after_attributes`].
-    fn before_attributes(&self, node: LoggedNode, fd: &Inode);
+    fn before_attributes(&self, node: NodeId, fd: &Inode);
 
     /// Attributes of a node changed, or some of them, or the attempt failed.
-    fn after_attributes(&self, node: LoggedNode);
+    fn after_attributes(&self, node: NodeId);
 
     /// A node is about to lose a name. The lock is held exclusively until after [`Observer::names_changed`] or
     /// [`Observer::removal_failed`], one of which follows on the same thread.
@@ -221,7 +221,7 @@ pub trait Observer: Send + Sync {
     fn names_changed(&self, change: &NamesChanged<'_>);
 
     /// The last program that could write a file closed it. The lock is held exclusively.
-    fn closed(&self, node: LoggedNode);
+    fn closed(&self, node: NodeId);
 
     /// Something happened that cannot be told: what crosses the border between what the log knows and what it does not. The log covers it.
     fn lost_track(&self);
@@ -230,7 +230,7 @@ pub trait Observer: Send + Sync {
 /// A change of which an observer was told, until it is over.
 pub(super) struct Watched<'a> {
     observer: &'a dyn Observer,
-    node: LoggedNode,
+    node: NodeId,
     end: End<'a>,
     _order: OrderGuard<'a>,
 }
@@ -251,7 +251,7 @@ impl<'a> Watched<'a> {
     /// taken the last name away since the node was found.
     pub(super) fn content<R: std::ops::Deref<Target = [ByteRange]>, E>(
         observer: &'a dyn Observer,
-        (node, identity): (LoggedNode, &Identity),
+        (node, identity): (NodeId, &Identity),
         fd: &'a Inode,
         len_after_bytes: Option<u64>,
         (is_there, ranges_of): (impl FnOnce() -> bool, impl FnOnce() -> Result<R, E>),
@@ -284,7 +284,7 @@ impl<'a> Watched<'a> {
     /// A change of attributes; `is_there` as in [`Watched::content`]. `None`: it is not.
     pub(super) fn attributes(
         observer: &'a dyn Observer,
-        node: LoggedNode,
+        node: NodeId,
         fd: &Inode,
         is_there: impl FnOnce() -> bool,
     ) -> Option<Self> {

@@ -1,8 +1,8 @@
 //! Changes of names, from what the gate notes before to what it logs after, whoever makes them: a program, or what lands from elsewhere.
 //! Without `names` nobody keeps account.
 
-use byteback_host::tree::{FileKind, Inode, Stat};
-use byteback_oplog::NodeId as LoggedNode;
+use byteback_host::tree::{Inode, Stat};
+use byteback_model::{NodeId, NodeKind};
 use rustix::fs::{AtFlags, RenameFlags};
 
 use super::account::NameChange;
@@ -14,7 +14,7 @@ pub(super) fn make<T>(
     place: Place<'_>,
     make: impl FnOnce() -> TrackedResult<T>,
     stat_of: impl FnOnce(&T) -> &Stat,
-) -> TrackedResult<(T, Option<LoggedNode>)> {
+) -> TrackedResult<(T, Option<NodeId>)> {
     let Some(names) = names else {
         return Ok((make()?, None));
     };
@@ -44,7 +44,7 @@ pub(super) fn link(
     if let Some(node) = node {
         names.operation.compare(node, || looks_like(fd))?;
         let integrity = names.account.integrity.as_ref();
-        if let Some(integrity) = integrity.filter(|_| object.kind == FileKind::File) {
+        if let Some(integrity) = integrity.filter(|_| object.kind == NodeKind::File) {
             integrity.before_attributes(node, fd);
         }
         names.account.pictures.before_attributes(node, fd);

@@ -13,13 +13,14 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::sync::PoisonError;
 
-use byteback_host::tree::{FileKind, Inode, SetXattr, Stat};
+use byteback_host::tree::{Inode, SetXattr, Stat};
+use byteback_model::NodeKind;
 use rustix::fs::{OFlags, StatVfs, Timestamps};
 
 use super::{NodeFd, Tree, stale};
 use crate::credentials::Caller;
 use crate::handles::OpenFile;
-use crate::inodes::NodeId;
+use crate::inodes::InodeNumber;
 use crate::tracked::{NewAttributes, Object};
 
 /// What one request may set at once.
@@ -40,14 +41,14 @@ pub(super) fn set_id_to_drop(fd: &Inode) -> io::Result<(u32, u32)> {
         // Without group execution the bit once meant mandatory locking, and stays.
         doomed |= libc::S_ISGID;
     }
-    if stat.kind != FileKind::File {
+    if stat.kind != NodeKind::File {
         doomed = 0;
     }
     Ok((stat.mode, stat.mode & doomed))
 }
 
 impl Tree {
-    pub(crate) fn stat(&self, node: NodeId, handle: Option<u64>) -> io::Result<Stat> {
+    pub(crate) fn stat(&self, node: InodeNumber, handle: Option<u64>) -> io::Result<Stat> {
         if let Some(file) = handle.and_then(|handle| self.handles.get(handle)) {
             return file.stat();
         }
@@ -56,7 +57,7 @@ impl Tree {
             return file.stat();
         }
         let known = self.inodes().known(node).ok_or_else(stale)?;
-        if known.kind == FileKind::Dir {
+        if known.kind == NodeKind::Directory {
             return self.directory(node)?.stat();
         }
         if known.links.is_empty()
@@ -79,7 +80,7 @@ impl Tree {
 
     pub(crate) fn set_attributes(
         &self,
-        node: NodeId,
+        node: InodeNumber,
         handle: Option<u64>,
         caller: Caller,
         new: &SetAttributes,
@@ -150,19 +151,19 @@ impl Tree {
     }
 
     /// The value of an extended attribute; `None` if there is none of that name.
-    pub(crate) fn get_xattr(&self, node: NodeId, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
+    pub(crate) fn get_xattr(&self, node: InodeNumber, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         self.node_fd(node)?.get_xattr(name)
     }
 
-    pub(crate) fn list_xattrs(&self, node: NodeId) -> io::Result<Vec<OsString>> {
+    pub(crate) fn list_xattrs(&self, node: InodeNumber) -> io::Result<Vec<OsString>> {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         self.node_fd(node)?.list_xattrs()
     }
 
     pub(crate) fn set_xattr(
         &self,
-        node: NodeId,
+        node: InodeNumber,
         caller: Caller,
         name: &OsStr,
         value: &[u8],
@@ -186,7 +187,7 @@ impl Tree {
         Ok(())
     }
 
-    pub(crate) fn remove_xattr(&self, node: NodeId, name: &OsStr) -> io::Result<()> {
+    pub(crate) fn remove_xattr(&self, node: InodeNumber, name: &OsStr) -> io::Result<()> {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         let fd = self.node_fd(node)?;
         self.tracked.remove_xattr(self.object(node)?, &fd, name)?;
@@ -194,7 +195,7 @@ impl Tree {
     }
 
     /// The space of the file system that `node` lies on.
-    pub(crate) fn statvfs(&self, node: NodeId) -> io::Result<StatVfs> {
+    pub(crate) fn statvfs(&self, node: InodeNumber) -> io::Result<StatVfs> {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         let fd = self.node_fd(node).unwrap_or(NodeFd::Kept(self.root.clone()));
         fd.space()
@@ -205,7 +206,7 @@ impl Tree {
         Object {
             node: file.node(),
             identity: file.identity(),
-            kind: FileKind::File,
+            kind: NodeKind::File,
         }
     }
 }

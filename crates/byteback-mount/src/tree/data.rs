@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError};
 use byteback_checksums::written::BLOCK_LEN;
 use byteback_extents::ByteRange;
 use byteback_host::tree::FallocateFlags;
-use byteback_oplog::NodeId as LoggedNode;
+use byteback_model::NodeId;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -17,7 +17,7 @@ use super::Tree;
 use super::attributes::set_id_to_drop;
 use crate::credentials::Caller;
 use crate::handles::{OpenFile, backing_flags};
-use crate::inodes::NodeId;
+use crate::inodes::InodeNumber;
 use crate::integrity::Integrity;
 use crate::tracked::{Origin, Written};
 
@@ -33,7 +33,7 @@ fn not_open() -> io::Error {
 /// Reads whole blocks into `buffer` and answers where in it what was asked for is.
 fn read_verified(
     integrity: &Integrity,
-    node: LoggedNode,
+    node: NodeId,
     file: &OpenFile,
     (offset, len_bytes): (u64, usize),
     buffer: &mut Vec<u8>,
@@ -51,7 +51,7 @@ fn read_verified(
 
 impl Tree {
     /// Opens the regular file `node` with the program's `flags`. If it is to be emptied, that is asked for separately.
-    pub(crate) fn open(&self, node: NodeId, caller: Caller, flags: OFlags) -> io::Result<(u64, Arc<OpenFile>)> {
+    pub(crate) fn open(&self, node: InodeNumber, caller: Caller, flags: OFlags) -> io::Result<(u64, Arc<OpenFile>)> {
         // Until the handle is known: whoever takes the last name away by landing asks whether somebody can write the file.
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         let mut refused = None;
@@ -102,7 +102,7 @@ impl Tree {
 
     /// Whether the kernel may hold bytes of `node` that it read before this call, or is reading some. Called after the
     /// bytes below were changed: who read them before that has called [`Self::note_pages`] before.
-    pub(crate) fn may_have_pages(&self, node: NodeId) -> bool {
+    pub(crate) fn may_have_pages(&self, node: InodeNumber) -> bool {
         self.inodes().has_pages(node)
     }
 
@@ -261,7 +261,7 @@ impl Tree {
     }
 
     /// Makes the names in the directory `node` durable.
-    pub(crate) fn sync_directory(&self, node: NodeId, data_only: bool) -> io::Result<()> {
+    pub(crate) fn sync_directory(&self, node: InodeNumber, data_only: bool) -> io::Result<()> {
         let dir = {
             let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
             self.directory(node)?

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use byteback_host::tree::{Identity, Inode};
 
-use crate::inodes::NodeId;
+use crate::inodes::InodeNumber;
 use crate::tracked::Place;
 
 /// Of one generation: at most twice as many descriptors are held.
@@ -26,7 +26,7 @@ pub(crate) struct HeldInode {
 
 impl HeldInode {
     /// What the gate is told about `name` in this directory, which is the node `parent`.
-    pub(crate) fn place<'a>(&'a self, parent: NodeId, name: &'a OsStr) -> Place<'a> {
+    pub(crate) fn place<'a>(&'a self, parent: InodeNumber, name: &'a OsStr) -> Place<'a> {
         Place {
             parent,
             dir: self,
@@ -46,12 +46,12 @@ impl Deref for HeldInode {
 
 #[derive(Debug, Default)]
 pub(crate) struct DirectoryCache {
-    young: HashMap<NodeId, Arc<HeldInode>>,
-    old: HashMap<NodeId, Arc<HeldInode>>,
+    young: HashMap<InodeNumber, Arc<HeldInode>>,
+    old: HashMap<InodeNumber, Arc<HeldInode>>,
 }
 
 impl DirectoryCache {
-    pub(crate) fn get(&mut self, node: NodeId) -> Option<Arc<HeldInode>> {
+    pub(crate) fn get(&mut self, node: InodeNumber) -> Option<Arc<HeldInode>> {
         if let Some(fd) = self.young.get(&node) {
             return Some(Arc::clone(fd));
         }
@@ -60,14 +60,14 @@ impl DirectoryCache {
         Some(fd)
     }
 
-    pub(crate) fn insert(&mut self, node: NodeId, fd: Arc<HeldInode>) {
+    pub(crate) fn insert(&mut self, node: InodeNumber, fd: Arc<HeldInode>) {
         if self.young.len() >= GENERATION_COUNT_MAX {
             self.old = std::mem::take(&mut self.young);
         }
         self.young.insert(node, fd);
     }
 
-    pub(crate) fn remove(&mut self, node: NodeId) {
+    pub(crate) fn remove(&mut self, node: InodeNumber) {
         self.young.remove(&node);
         self.old.remove(&node);
     }

@@ -11,15 +11,15 @@ use std::ffi::OsString;
 use std::io;
 
 use super::{Found, Tree, stale};
-use crate::inodes::{Interned, NodeId};
+use crate::inodes::{InodeNumber, Interned};
 
 impl Tree {
     /// Counts one lookup of a node that the kernel has a handle of.
     ///
     /// # Errors
     /// `ESTALE` if it is not found.
-    pub(crate) fn lookup_node(&self, node: NodeId) -> io::Result<Found> {
-        if node == NodeId::ROOT {
+    pub(crate) fn lookup_node(&self, node: InodeNumber) -> io::Result<Found> {
+        if node == InodeNumber::ROOT {
             let interned = Interned { node, generation: 0 };
             return Ok(Found {
                 interned,
@@ -36,19 +36,19 @@ impl Tree {
     ///
     /// # Errors
     /// `ESTALE` if it is not found.
-    pub(crate) fn lookup_parent(&self, node: NodeId) -> io::Result<Found> {
+    pub(crate) fn lookup_parent(&self, node: InodeNumber) -> io::Result<Found> {
         let link = self.inodes().latest_link(node).ok_or_else(stale)?.0;
         self.lookup_node(link.parent)
     }
 
     /// Looks names up one after the other. Only a lookup of the last one stays counted, and only if it is `node`.
-    fn walk_to(&self, node: NodeId, path: &[OsString]) -> Option<Found> {
-        let mut at = NodeId::ROOT;
+    fn walk_to(&self, node: InodeNumber, path: &[OsString]) -> Option<Found> {
+        let mut at = InodeNumber::ROOT;
         let mut last = None;
         for name in path {
             let found = self.lookup(at, name).ok().flatten();
             // The link of what was found holds it in the table.
-            self.forget(at, u64::from(at != NodeId::ROOT));
+            self.forget(at, u64::from(at != InodeNumber::ROOT));
             let found = found?;
             at = found.interned.node;
             last = Some(found);

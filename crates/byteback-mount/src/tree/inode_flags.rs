@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::Tree;
-use crate::inodes::NodeId;
+use crate::inodes::InodeNumber;
 use crate::tracked::Object;
 
 /// The layout of `struct fsxattr`.
@@ -57,7 +57,7 @@ fn descriptor(inode: &Inode) -> io::Result<BorrowedFd<'_>> {
 }
 
 impl Tree {
-    pub(crate) fn inode_flags(&self, node: NodeId, handle: Option<u64>) -> io::Result<u32> {
+    pub(crate) fn inode_flags(&self, node: InodeNumber, handle: Option<u64>) -> io::Result<u32> {
         self.with_open(node, handle, |_, fd| {
             let fd = descriptor(fd)?;
             let mut word: u64 = 0;
@@ -70,7 +70,7 @@ impl Tree {
         })
     }
 
-    pub(crate) fn inode_fsx(&self, node: NodeId, handle: Option<u64>) -> io::Result<[u8; FSX_LEN_BYTES]> {
+    pub(crate) fn inode_fsx(&self, node: InodeNumber, handle: Option<u64>) -> io::Result<[u8; FSX_LEN_BYTES]> {
         self.with_open(node, handle, |_, fd| {
             let fd = descriptor(fd)?;
             let mut raw = [0; FSX_LEN_BYTES];
@@ -82,7 +82,7 @@ impl Tree {
         })
     }
 
-    pub(crate) fn set_inode_flags(&self, node: NodeId, handle: Option<u64>, flags: InodeFlags) -> io::Result<()> {
+    pub(crate) fn set_inode_flags(&self, node: InodeNumber, handle: Option<u64>, flags: InodeFlags) -> io::Result<()> {
         self.with_open(node, handle, |object, fd| {
             self.tracked.set_inode_flags(object, fd, flags)?;
             // The change time has moved.
@@ -94,7 +94,7 @@ impl Tree {
     /// Hands out a descriptor that is really open: that of the handle, or the directory opened anew.
     fn with_open<T>(
         &self,
-        node: NodeId,
+        node: InodeNumber,
         handle: Option<u64>,
         with: impl FnOnce(Object, &Inode) -> io::Result<T>,
     ) -> io::Result<T> {

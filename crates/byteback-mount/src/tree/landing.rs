@@ -8,13 +8,14 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::sync::PoisonError;
 
-use byteback_host::tree::{Creator, FileKind, Inode, NewInode, SetTime, Stat, timestamps};
-use byteback_oplog::{Log, NodeId as LoggedNode};
+use byteback_host::tree::{Creator, Inode, NewInode, SetTime, Stat, timestamps};
+use byteback_model::{NodeId, NodeKind};
+use byteback_oplog::Log;
 use rustix::fs::{AtFlags, Dev, FileType, OFlags, RenameFlags};
 
 use super::Tree;
 use super::directories::HeldInode;
-use crate::inodes::NodeId;
+use crate::inodes::InodeNumber;
 use crate::landing::LandingError;
 use crate::tracked::landing::Arbiter;
 use crate::tracked::{NewAttributes, Place, TrackedError, TrackedResult, Victim};
@@ -23,9 +24,9 @@ use crate::tracked::{NewAttributes, Place, TrackedError, TrackedResult, Victim};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stale {
     /// What a name stands for, and what is in its directory, which has this number in the log.
-    Name(NodeId, LoggedNode, OsString),
+    Name(InodeNumber, NodeId, OsString),
     /// The attributes of a node, with its number in the log.
-    Attributes(NodeId, LoggedNode),
+    Attributes(InodeNumber, NodeId),
 }
 
 /// What is to be made.
@@ -44,8 +45,8 @@ pub enum NewKind<'a> {
 /// A name in a directory that was found by its node.
 #[derive(Debug)]
 pub(crate) struct NameAt<'a> {
-    logged: LoggedNode,
-    parent: NodeId,
+    logged: NodeId,
+    parent: InodeNumber,
     dir: HeldInode,
     name: &'a OsStr,
 }
@@ -115,11 +116,11 @@ impl Tree {
     /// A name in the directory that `dir` names, with what that is. The caller looked for it by its node of the log.
     pub(crate) fn name_at<'a>(
         &self,
-        logged: LoggedNode,
+        logged: NodeId,
         (dir, stat): (Inode, Stat),
         name: &'a OsStr,
     ) -> Result<NameAt<'a>, LandingError> {
-        if stat.kind != FileKind::Dir {
+        if stat.kind != NodeKind::Directory {
             return overtaken("its directory is none any more");
         }
         Ok(NameAt {
@@ -134,12 +135,12 @@ impl Tree {
     }
 
     /// The number by which the kernel speaks of an inode, if it does.
-    pub(crate) fn number_of(&self, stat: &Stat) -> NodeId {
+    pub(crate) fn number_of(&self, stat: &Stat) -> InodeNumber {
         self.inodes().node_of(stat.dev, stat.ino)
     }
 
     /// What a name stands for, if it is what is expected. The caller holds `renames` exclusively.
-    fn expect(&self, at: &NameAt<'_>, expected: Option<LoggedNode>) -> Result<Option<Victim>, LandingError> {
+    fn expect(&self, at: &NameAt<'_>, expected: Option<NodeId>) -> Result<Option<Victim>, LandingError> {
         let log = self.log()?;
         let there = match at.dir.stat_at(at.name) {
             Ok(stat) => Some(stat),
@@ -189,7 +190,7 @@ impl Tree {
         }
     }
 
-    fn expect_node(&self, at: &NameAt<'_>, expected: LoggedNode) -> Result<Victim, LandingError> {
+    fn expect_node(&self, at: &NameAt<'_>, expected: NodeId) -> Result<Victim, LandingError> {
         match self.expect(at, Some(expected))? {
             Some(victim) => Ok(victim),
             None => overtaken("the name does not exist any more"),
@@ -203,7 +204,7 @@ impl Tree {
         kind: NewKind<'_>,
         finish: &mut dyn FnMut(&Inode),
         arbiter: &dyn Arbiter,
-    ) -> Result<(LoggedNode, Vec<Stale>), LandingError> {
+    ) -> Result<(NodeId, Vec<Stale>), LandingError> {
         let _names = self.renames.write().unwrap_or_else(PoisonError::into_inner);
         self.expect(at, None)?;
         let make = || {
@@ -249,7 +250,7 @@ impl Tree {
     /// Gives what stands under `from` the free name `to`, too, as a program would.
     pub(crate) fn land_second_name(
         &self,
-        node: LoggedNode,
+        node: NodeId,
         (fd, stat): (Inode, Stat),
         from: &NameAt<'_>,
         to: &NameAt<'_>,
@@ -270,7 +271,7 @@ impl Tree {
     pub(crate) fn land_removal(
         &self,
         at: &NameAt<'_>,
-        node: LoggedNode,
+        node: NodeId,
         arbiter: &dyn Arbiter,
     ) -> Result<Vec<Stale>, LandingError> {
         let _names = self.renames.write().unwrap_or_else(PoisonError::into_inner);
@@ -286,8 +287,8 @@ impl Tree {
     /// Moves a name; with [`RenameFlags::EXCHANGE`] `replaced` gets the old one. Without an arbiter as a program would.
     pub(crate) fn land_rename(
         &self,
-        (from, node): (&NameAt<'_>, LoggedNode),
-        (to, replaced): (&NameAt<'_>, Option<LoggedNode>),
+        (from, node): (&NameAt<'_>, NodeId),
+        (to, replaced): (&NameAt<'_>, Option<NodeId>),
         flags: RenameFlags,
         arbiter: Option<&dyn Arbiter>,
     ) -> Result<Vec<Stale>, LandingError> {
@@ -330,7 +331,7 @@ impl Tree {
     /// Changes attributes of what `fd` names.
     pub(crate) fn land_attributes(
         &self,
-        node: LoggedNode,
+        node: NodeId,
         (fd, stat): (Inode, Stat),
         set: &mut dyn FnMut(&Inode),
         arbiter: &dyn Arbiter,
@@ -343,7 +344,7 @@ impl Tree {
     /// Sets a time as a program does: who observes is told.
     pub(crate) fn set_modification_time(
         &self,
-        node: LoggedNode,
+        node: NodeId,
         (fd, stat): (Inode, Stat),
         mtime_ns: i128,
     ) -> Result<Vec<Stale>, LandingError> {

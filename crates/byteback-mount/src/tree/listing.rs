@@ -15,10 +15,11 @@ use std::io;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use byteback_host::tree::{Entries, Entry, FileKind, Inode};
+use byteback_host::tree::{Entries, Entry, Inode};
+use byteback_model::NodeKind;
 
 use super::{Found, Tree};
-use crate::inodes::NodeId;
+use crate::inodes::InodeNumber;
 
 /// Listings that go on at the same time; more only cost reading anew.
 const STREAM_COUNT_MAX: usize = 32;
@@ -28,7 +29,7 @@ const STREAM_AGE_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 struct Stream {
-    node: NodeId,
+    node: InodeNumber,
     cookie: u64,
     /// The entry that did not fit.
     waiting: Option<Entry>,
@@ -42,18 +43,18 @@ pub(crate) struct ListingPool {
     streams: Vec<Stream>,
     /// The directories that are being read just now, each with a ticket. A change in one takes its tickets away, and a
     /// stream without its ticket is not put back.
-    tickets: Vec<(u64, NodeId)>,
+    tickets: Vec<(u64, InodeNumber)>,
     tickets_given: u64,
 }
 
 impl ListingPool {
     /// Names in `node` changed.
-    pub(crate) fn changed(&mut self, node: NodeId) {
+    pub(crate) fn changed(&mut self, node: InodeNumber) {
         self.streams.retain(|stream| stream.node != node);
         self.tickets.retain(|(_, read)| *read != node);
     }
 
-    fn begin(&mut self, node: NodeId) -> u64 {
+    fn begin(&mut self, node: InodeNumber) -> u64 {
         self.tickets_given = self.tickets_given.wrapping_add(1);
         self.tickets.push((self.tickets_given, node));
         self.tickets_given
@@ -70,7 +71,7 @@ impl ListingPool {
         }
     }
 
-    fn take(&mut self, node: NodeId, cookie: u64) -> Option<Stream> {
+    fn take(&mut self, node: InodeNumber, cookie: u64) -> Option<Stream> {
         if cookie == 0 {
             return None;
         }
@@ -97,7 +98,7 @@ pub(crate) struct Listed<'a> {
     pub(crate) name: &'a OsStr,
     /// The number that programs see.
     pub(crate) ino: u64,
-    pub(crate) kind: FileKind,
+    pub(crate) kind: NodeKind,
     /// The position after it.
     pub(crate) cookie: u64,
     /// With attributes, for names other than `.` and `..`; counts as a lookup if it is delivered.
@@ -108,7 +109,7 @@ impl Tree {
     /// Lists the directory `node` from the position `cookie` on, until `deliver` says that an entry does not fit.
     pub(crate) fn list(
         &self,
-        node: NodeId,
+        node: InodeNumber,
         cookie: u64,
         with_attributes: bool,
         mut deliver: impl FnMut(Listed<'_>) -> bool,
@@ -132,7 +133,7 @@ impl Tree {
     /// more to learn that this was the end.
     fn read_stream(
         &self,
-        node: NodeId,
+        node: InodeNumber,
         dir: &Inode,
         cookie: u64,
         taken: Option<Stream>,
@@ -177,7 +178,7 @@ impl Tree {
                 .map(|found| found.stat.kind)
                 .or(entry.kind_hint)
                 .or_else(|| dir.stat_at(&entry.name).ok().map(|stat| stat.kind))
-                .unwrap_or(FileKind::File);
+                .unwrap_or(NodeKind::File);
             let full = deliver(Listed {
                 name: &entry.name,
                 ino,
@@ -201,7 +202,7 @@ impl Tree {
     /// show the number of what lies below the mount, as everywhere.
     fn listed_ino(&self, ino: u64) -> u64 {
         let node = self.inodes().node_of(self.root_stat.dev, ino);
-        if node == NodeId::ROOT {
+        if node == InodeNumber::ROOT {
             self.root_stat.ino
         } else {
             node.get()

@@ -8,7 +8,8 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::sync::{Arc, PoisonError};
 
-use byteback_host::tree::{Creator, FileKind, NewInode, Stat};
+use byteback_host::tree::{Creator, NewInode, Stat};
+use byteback_model::NodeKind;
 use byteback_oplog::Fence;
 use rustix::fs::{Dev, FileType, OFlags, RenameFlags};
 
@@ -16,7 +17,7 @@ use super::directories::HeldInode;
 use super::{Found, Tree, stale};
 use crate::credentials::{Assumed, Caller, assume};
 use crate::handles::{OpenFile, backing_flags};
-use crate::inodes::NodeId;
+use crate::inodes::InodeNumber;
 use crate::tracked::{Object, Place, Victim};
 
 /// Nameless FIFOs, directories and the like that are held at the same time. The kernel forgets most of them at once;
@@ -24,7 +25,7 @@ use crate::tracked::{Object, Place, Victim};
 const ORPHAN_COUNT_MAX: usize = 512;
 
 /// One end of a rename: a directory, its number, and a name in it.
-type End<'a> = (&'a HeldInode, NodeId, &'a OsStr);
+type End<'a> = (&'a HeldInode, InodeNumber, &'a OsStr);
 
 /// What a creating request says about its caller.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +37,7 @@ pub(crate) struct Creation {
 
 impl Tree {
     /// What `name` in `parent` is; `None` if there is no such name.
-    pub(crate) fn lookup(&self, parent: NodeId, name: &OsStr) -> io::Result<Option<Found>> {
+    pub(crate) fn lookup(&self, parent: InodeNumber, name: &OsStr) -> io::Result<Option<Found>> {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         let dir = self.directory(parent)?;
         match self.look_at(&dir, parent, name) {
@@ -47,7 +48,7 @@ impl Tree {
     }
 
     /// Where the symlink `node` points to.
-    pub(crate) fn read_link(&self, node: NodeId) -> io::Result<OsString> {
+    pub(crate) fn read_link(&self, node: InodeNumber) -> io::Result<OsString> {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         self.node_fd(node)?.read_link()
     }
@@ -55,7 +56,7 @@ impl Tree {
     /// Creates a regular file and opens it with `flags`. Returns the handle, and whether it can be read.
     pub(crate) fn create(
         &self,
-        parent: NodeId,
+        parent: InodeNumber,
         name: &OsStr,
         how: Creation,
         flags: OFlags,
@@ -89,7 +90,7 @@ impl Tree {
     /// Creates a file that is no directory and no symlink.
     pub(crate) fn mknod(
         &self,
-        parent: NodeId,
+        parent: InodeNumber,
         name: &OsStr,
         how: Creation,
         kind: FileType,
@@ -98,11 +99,17 @@ impl Tree {
         self.make(parent, name, how, NewInode::Special(kind, how.mode & 0o7777, device))
     }
 
-    pub(crate) fn mkdir(&self, parent: NodeId, name: &OsStr, how: Creation) -> io::Result<Found> {
+    pub(crate) fn mkdir(&self, parent: InodeNumber, name: &OsStr, how: Creation) -> io::Result<Found> {
         self.make(parent, name, how, NewInode::Directory(how.mode & 0o7777))
     }
 
-    pub(crate) fn symlink(&self, parent: NodeId, name: &OsStr, caller: Caller, target: &OsStr) -> io::Result<Found> {
+    pub(crate) fn symlink(
+        &self,
+        parent: InodeNumber,
+        name: &OsStr,
+        caller: Caller,
+        target: &OsStr,
+    ) -> io::Result<Found> {
         let how = Creation {
             caller,
             umask: 0,
@@ -111,7 +118,7 @@ impl Tree {
         self.make(parent, name, how, NewInode::Symlink(target))
     }
 
-    fn make(&self, parent: NodeId, name: &OsStr, how: Creation, new: NewInode<'_>) -> io::Result<Found> {
+    fn make(&self, parent: InodeNumber, name: &OsStr, how: Creation, new: NewInode<'_>) -> io::Result<Found> {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         let dir = self.directory(parent)?;
         let place = dir.place(parent, name);
@@ -145,7 +152,7 @@ impl Tree {
     }
 
     /// Gives `node` one more name.
-    pub(crate) fn link(&self, node: NodeId, parent: NodeId, name: &OsStr) -> io::Result<Found> {
+    pub(crate) fn link(&self, node: InodeNumber, parent: InodeNumber, name: &OsStr) -> io::Result<Found> {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         let dir = self.directory(parent)?;
         let fd = self.node_fd(node)?;
@@ -157,13 +164,13 @@ impl Tree {
         Ok(Found { interned, stat })
     }
 
-    pub(crate) fn unlink(&self, parent: NodeId, name: &OsStr) -> io::Result<()> {
+    pub(crate) fn unlink(&self, parent: InodeNumber, name: &OsStr) -> io::Result<()> {
         self.remove(parent, name, |tree, place, victim| {
             Ok(tree.tracked.unlink(place, victim)?)
         })
     }
 
-    pub(crate) fn rmdir(&self, parent: NodeId, name: &OsStr) -> io::Result<()> {
+    pub(crate) fn rmdir(&self, parent: InodeNumber, name: &OsStr) -> io::Result<()> {
         self.remove(parent, name, |tree, place, victim| {
             Ok(tree.tracked.rmdir(place, victim)?)
         })
@@ -171,7 +178,7 @@ impl Tree {
 
     fn remove(
         &self,
-        parent: NodeId,
+        parent: InodeNumber,
         name: &OsStr,
         remove: impl FnOnce(&Self, Place<'_>, Victim) -> io::Result<()>,
     ) -> io::Result<()> {
@@ -184,7 +191,7 @@ impl Tree {
     /// Removes a name by `remove`, and all that is remembered of it. The caller holds `renames`.
     pub(super) fn remove_held<E>(
         &self,
-        (dir, parent, name): (&HeldInode, NodeId, &OsStr),
+        (dir, parent, name): (&HeldInode, InodeNumber, &OsStr),
         victim: Victim,
         remove: impl FnOnce(Place<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -207,7 +214,7 @@ impl Tree {
     /// that is not open must be gone, with its space, when `unlink` returns. Returns whether it is held now.
     fn keep_orphan(&self, dir: &HeldInode, name: &OsStr, victim: Victim) -> bool {
         let Object { node, identity, kind } = victim.object;
-        if kind == FileKind::File || !victim.is_last_link() || self.orphans().len() >= ORPHAN_COUNT_MAX {
+        if kind == NodeKind::File || !victim.is_last_link() || self.orphans().len() >= ORPHAN_COUNT_MAX {
             return false;
         }
         if self.inodes().identity(node) != Some((identity, kind)) {
@@ -233,9 +240,9 @@ impl Tree {
 
     pub(crate) fn rename(
         &self,
-        parent: NodeId,
+        parent: InodeNumber,
         name: &OsStr,
-        new_parent: NodeId,
+        new_parent: InodeNumber,
         new_name: &OsStr,
         flags: RenameFlags,
     ) -> io::Result<()> {
@@ -293,7 +300,7 @@ impl Tree {
             }
         }
         inodes.add_link(moved.object.node, new_parent, new_name);
-        if moved.object.kind != FileKind::Dir {
+        if moved.object.kind != NodeKind::Directory {
             let bearer = inodes.bearer(moved.object.node);
             inodes.remove_link(bearer, parent, name, false);
         }

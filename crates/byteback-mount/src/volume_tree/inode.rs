@@ -7,8 +7,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
 use byteback_host::tree::{
-    Creator, Entry, FallocateFlags, FileKind, Inode, InodeFlags, LibraryInode, NewInode, SetXattr, Stat, clamped_ns,
+    Creator, Entry, FallocateFlags, Inode, InodeFlags, LibraryInode, NewInode, SetXattr, Stat, clamped_ns,
 };
+use byteback_model::NodeKind;
 use byteback_volume::{Allocate, Attributes, NewFile, Rename, SetAttribute, SetAttributes, VolumeError};
 use rustix::fs::{FileType, RenameFlags, StatVfs, StatVfsMountFlags, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::io::Errno;
@@ -49,15 +50,15 @@ pub(super) fn failed(error: VolumeError) -> io::Error {
     io::Error::from_raw_os_error(error.errno())
 }
 
-fn kind_of(mode: u32) -> io::Result<FileKind> {
+fn kind_of(mode: u32) -> io::Result<NodeKind> {
     Ok(match mode & libc::S_IFMT {
-        libc::S_IFREG => FileKind::File,
-        libc::S_IFDIR => FileKind::Dir,
-        libc::S_IFLNK => FileKind::Symlink,
-        libc::S_IFIFO => FileKind::Fifo,
-        libc::S_IFSOCK => FileKind::Socket,
-        libc::S_IFCHR => FileKind::CharDevice,
-        libc::S_IFBLK => FileKind::BlockDevice,
+        libc::S_IFREG => NodeKind::File,
+        libc::S_IFDIR => NodeKind::Directory,
+        libc::S_IFLNK => NodeKind::Symlink,
+        libc::S_IFIFO => NodeKind::Fifo,
+        libc::S_IFSOCK => NodeKind::Socket,
+        libc::S_IFCHR => NodeKind::CharDevice,
+        libc::S_IFBLK => NodeKind::BlockDevice,
         _ => return Err(Errno::IO.into()),
     })
 }
@@ -295,7 +296,7 @@ impl LibraryInode for VolumeInode {
                     .filter(|dot| dot.2 > cookie)
                     .map(|(name, ino, cookie)| Entry {
                         name: OsString::from(name),
-                        kind_hint: Some(FileKind::Dir),
+                        kind_hint: Some(NodeKind::Directory),
                         ino: ino.into(),
                         cookie,
                     }),

@@ -24,9 +24,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use byteback_oplog::{
-    Epoch, Fence, FoundLayer, KeptLayer, LayerKeeper, NodeId, TreeId, Unit, WaitingLayer, WaitingLayers,
-};
+use byteback_model::NodeId;
+use byteback_oplog::{Epoch, Fence, FoundLayer, KeptLayer, LayerKeeper, TreeId, Unit, WaitingLayer, WaitingLayers};
 use byteback_volume::{Companion, Inside, NewFile, Volume, VolumeError};
 use parking_lot::Mutex;
 

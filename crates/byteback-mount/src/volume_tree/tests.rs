@@ -11,7 +11,8 @@ use byteback_host::clock::RealClock;
 use byteback_host::durable::OpenMode;
 use byteback_host::errno_of;
 use byteback_host::random::SplitMix64;
-use byteback_host::tree::{Creator, FallocateFlags, FileKind, NewInode, SetTime, SetXattr};
+use byteback_host::tree::{Creator, FallocateFlags, NewInode, SetTime, SetXattr};
+use byteback_model::NodeKind;
 use byteback_volume::format::VolumeId;
 use byteback_volume::{CreateOptions, create};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, SeekFrom, openat};
@@ -44,7 +45,7 @@ fn creator() -> Creator {
 struct Pair {
     volume: Inode,
     system: Inode,
-    kind: FileKind,
+    kind: NodeKind,
 }
 
 /// What is compared of an answer: the answer, or the error number.
@@ -67,7 +68,7 @@ impl Pair {
 fn looks(inode: &Inode) -> io::Result<String> {
     let stat = inode.stat()?;
     let size = match stat.kind {
-        FileKind::Dir => 0,
+        NodeKind::Directory => 0,
         _ => stat.size,
     };
     let (kind, mode, nlink) = (stat.kind, stat.mode, stat.nlink);
@@ -92,7 +93,7 @@ fn content(inode: &Inode) -> Vec<u8> {
     bytes
 }
 
-fn names(inode: &Inode) -> BTreeMap<OsString, Option<FileKind>> {
+fn names(inode: &Inode) -> BTreeMap<OsString, Option<NodeKind>> {
     let entries: Vec<_> = inode.read_dir(0).unwrap().map(Result::unwrap).collect();
     let all: BTreeMap<_, _> = entries
         .iter()
@@ -159,15 +160,15 @@ fn compare(pair: &Pair, path: &Path) {
     pair.both(&format!("{}", path.display()), looks).unwrap();
     assert_eq!(xattrs(&pair.volume), xattrs(&pair.system), "{}", path.display());
     match pair.kind {
-        FileKind::Dir => {
+        NodeKind::Directory => {
             let all = names(&pair.volume);
             assert_eq!(all, names(&pair.system), "{}", path.display());
             for name in all.keys() {
                 compare(&opened(pair, name).unwrap(), &path.join(name));
             }
         }
-        FileKind::File => assert!(content(&pair.volume) == content(&pair.system), "{}", path.display()),
-        FileKind::Symlink => drop(pair.both("a symlink", Inode::read_link)),
+        NodeKind::File => assert!(content(&pair.volume) == content(&pair.system), "{}", path.display()),
+        NodeKind::Symlink => drop(pair.both("a symlink", Inode::read_link)),
         _ => {}
     }
 }
@@ -175,8 +176,8 @@ fn compare(pair: &Pair, path: &Path) {
 fn opened(dir: &Pair, name: &OsStr) -> Option<Pair> {
     let kind = dir.system.stat_at(name).ok()?.kind;
     let flags = match kind {
-        FileKind::File => OFlags::RDWR,
-        FileKind::Dir => OFlags::RDONLY | OFlags::DIRECTORY,
+        NodeKind::File => OFlags::RDWR,
+        NodeKind::Directory => OFlags::RDONLY | OFlags::DIRECTORY,
         _ => OFlags::PATH,
     };
     Some(Pair {
@@ -293,7 +294,7 @@ impl Life<'_> {
             15 | 16 => {
                 if let Some(pair) = opened(dir, &name) {
                     match pair.kind {
-                        FileKind::Dir if self.dirs.len() < 12 => self.dirs.push(pair),
+                        NodeKind::Directory if self.dirs.len() < 12 => self.dirs.push(pair),
                         _ => self.open.push(pair),
                     }
                 }
@@ -305,7 +306,7 @@ impl Life<'_> {
                 let flags = OFlags::WRONLY | OFlags::NONBLOCK;
                 // A pipe without a reader and a socket are nothing that a library knows how to open.
                 match dir.stat_at(&name)?.kind {
-                    FileKind::File | FileKind::Dir | FileKind::Symlink => dir.open_at(&name, flags).map(drop),
+                    NodeKind::File | NodeKind::Directory | NodeKind::Symlink => dir.open_at(&name, flags).map(drop),
                     _ => Ok(()),
                 }
             })),
@@ -323,7 +324,7 @@ impl Life<'_> {
     fn on_file(&mut self, open: usize, kind: u64, (offset, len): (u64, u64), values: (u32, usize, u8), what: &str) {
         let (mode, choice, byte) = values;
         let Some(pair) = self.open.get(open) else { return };
-        let is_file = pair.kind == FileKind::File;
+        let is_file = pair.kind == NodeKind::File;
         let attribute = ["trusted.one", "trusted.two", "trusted.three"][choice];
         let attribute = OsStr::new(if is_file && len % 2 == 0 {
             "user.four"
@@ -407,7 +408,7 @@ fn a_volume_answers_as_a_directory_of_the_machine() {
         let pair = |tree: &VolumeTree| Pair {
             volume: tree.root(),
             system: system(),
-            kind: FileKind::Dir,
+            kind: NodeKind::Directory,
         };
         let mut life = Life {
             random: SplitMix64::new(seed),

@@ -13,7 +13,8 @@ use byteback_host::tree::Identity;
 
 use super::*;
 use crate::keeper::tests::{as_keeper, beside, keeper};
-use crate::{Content, Cut, DropReason, LedgerEvent, LogError, LogOptions, NodeKind, Remains, WholeReason};
+use crate::{Content, Cut, DropReason, LedgerEvent, LogError, LogOptions, Remains, WholeReason};
+use byteback_model::NodeKind;
 
 const DAY: Duration = Duration::from_secs(86_400);
 

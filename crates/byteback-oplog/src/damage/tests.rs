@@ -8,7 +8,8 @@ use byteback_host::sim::SimDisk;
 use byteback_host::tree::Identity;
 
 use super::*;
-use crate::{Content, LedgerEvent, Log, NodeId, NodeKind, WholeReason};
+use crate::{Content, LedgerEvent, Log, WholeReason};
+use byteback_model::{NodeId, NodeKind};
 
 struct Rig {
     disk: SimDisk,

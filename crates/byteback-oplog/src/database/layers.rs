@@ -7,9 +7,10 @@ use redb::{ReadableTable, Table, WriteTransaction};
 use super::{LAYERS, MARKS, meta};
 use crate::error::Result;
 use crate::file_marks::borders_of_all;
-use crate::ids::{Epoch, NodeId};
+use crate::ids::Epoch;
 use crate::keeper::{Kept, layer_of_row};
 use crate::layer::Layer;
+use byteback_model::NodeId;
 
 /// The table of layers, open for writing. Every writer goes through this.
 pub(crate) struct Layers<'t> {

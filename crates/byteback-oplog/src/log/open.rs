@@ -14,7 +14,7 @@ use crate::compact::CompactionState;
 use crate::damage::{self, DamageWatch};
 use crate::database::{self, Birth, Database, meta};
 use crate::error::{LogError, Result};
-use crate::ids::{Epoch, NodeId, NodeKind, TreeId};
+use crate::ids::{Epoch, TreeId};
 use crate::intents::{self, Generation, IntentFile, OpenIntents};
 use crate::keeper::{self, Kept, LayerKeeper};
 use crate::known::KnownNodes;
@@ -22,6 +22,7 @@ use crate::layer::WholeReason;
 use crate::ledger::{LedgerEntry, LedgerEvent};
 use crate::options::LogOptions;
 use crate::pending::Pending;
+use byteback_model::{NodeId, NodeKind};
 
 /// After a stop that was not clean the numbers of nodes go on so far behind the last one that is known: what was numbered since the last checkpoint
 /// is not, and others may have heard of it (continuous sync sends what is not in a checkpoint yet). Between two

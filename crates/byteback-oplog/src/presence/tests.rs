@@ -14,16 +14,16 @@ const DEVICE: u64 = 7;
 
 /// Paths, and what lies there.
 #[derive(Clone, Default)]
-struct Paper(BTreeMap<String, (u64, FileKind, u64)>);
+struct Paper(BTreeMap<String, (u64, NodeKind, u64)>);
 
 impl Paper {
     fn file(&mut self, path: &str, inode: u64) {
         for (at, _) in path.match_indices('/') {
             let number = 1_000_000 + self.0.len() as u64;
-            let directory = (number, FileKind::Dir, DEVICE);
+            let directory = (number, NodeKind::Directory, DEVICE);
             self.0.entry(path[..at].to_owned()).or_insert(directory);
         }
-        self.0.insert(path.to_owned(), (inode, FileKind::File, DEVICE));
+        self.0.insert(path.to_owned(), (inode, NodeKind::File, DEVICE));
     }
 
     /// `files` of them in two directories each.
@@ -50,7 +50,7 @@ impl Paper {
 
     fn stat(&self, path: &str) -> Stat {
         let (ino, kind, dev) = match path {
-            "" => (2, FileKind::Dir, DEVICE),
+            "" => (2, NodeKind::Directory, DEVICE),
             path => self.0[path],
         };
         Stat {
@@ -137,13 +137,15 @@ fn missing_files_are_not_those_moved_replaced_or_covered() {
     let all_moved = known.moved("d0/", "x/").moved("d1/", "y/").moved("d2/", "z/");
     let mut with_dirs = all_moved.clone();
     for (path, inode) in [("x", 91), ("y", 92), ("z", 93)] {
-        with_dirs.0.insert(path.to_owned(), (inode, FileKind::Dir, DEVICE));
+        with_dirs
+            .0
+            .insert(path.to_owned(), (inode, NodeKind::Directory, DEVICE));
     }
     assert_eq!(missing(&with_dirs), None);
     // Other inodes under the same names, as after an editor's save or a restore.
     let mut replaced = known.clone();
     for (inode, kind, _) in replaced.0.values_mut() {
-        if *kind == FileKind::File {
+        if *kind == NodeKind::File {
             *inode += 5000;
         }
     }

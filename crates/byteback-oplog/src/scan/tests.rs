@@ -38,7 +38,7 @@ impl Chain {
         }
     }
 
-    fn stat(inode: u64, kind: FileKind) -> Stat {
+    fn stat(inode: u64, kind: NodeKind) -> Stat {
         Stat {
             kind,
             mode: 0o755,
@@ -65,7 +65,7 @@ impl<'a> TreeView for &'a Chain {
     type Dir = Open<'a>;
 
     fn root(&self) -> io::Result<(Open<'a>, Stat)> {
-        Ok((self.open(0), Chain::stat(1, FileKind::Dir)))
+        Ok((self.open(0), Chain::stat(1, NodeKind::Directory)))
     }
 
     fn enter(&self, dir: &Open<'a>, _name: &OsStr) -> io::Result<Open<'a>> {
@@ -74,9 +74,9 @@ impl<'a> TreeView for &'a Chain {
 
     fn entries(&self, dir: &Open<'a>) -> io::Result<Vec<(OsString, Stat)>> {
         let at = dir.level * 2;
-        let mut entries = vec![("file".into(), Chain::stat(at + 2, FileKind::File))];
+        let mut entries = vec![("file".into(), Chain::stat(at + 2, NodeKind::File))];
         if dir.level < self.depth {
-            entries.push(("down".into(), Chain::stat(at + 3, FileKind::Dir)));
+            entries.push(("down".into(), Chain::stat(at + 3, NodeKind::Directory)));
         }
         Ok(entries)
     }

@@ -3,7 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 
-use byteback_host::tree::{FileKind, InodeFlags, Stat};
+use byteback_host::tree::{InodeFlags, Stat};
+use byteback_model::NodeKind;
 use byteback_oplog::TreeView;
 
 pub(crate) const PER_DIRECTORY: u64 = 1000;
@@ -15,7 +16,7 @@ pub(crate) struct Imagined {
     pub(crate) files: u64,
 }
 
-pub(crate) fn stat(inode: u64, kind: FileKind) -> Stat {
+pub(crate) fn stat(inode: u64, kind: NodeKind) -> Stat {
     let changed_ns = LONG_AGO_NS + i64::try_from(inode).unwrap();
     Stat {
         kind,
@@ -43,7 +44,7 @@ impl TreeView for Imagined {
     type Dir = Option<u64>;
 
     fn root(&self) -> io::Result<(Self::Dir, Stat)> {
-        Ok((None, stat(2, FileKind::Dir)))
+        Ok((None, stat(2, NodeKind::Directory)))
     }
 
     fn enter(&self, _: &Self::Dir, name: &OsStr) -> io::Result<Self::Dir> {
@@ -53,12 +54,17 @@ impl TreeView for Imagined {
     fn entries(&self, dir: &Self::Dir) -> io::Result<Vec<(OsString, Stat)>> {
         Ok(match dir {
             None => (0..self.files / PER_DIRECTORY)
-                .map(|number| (OsString::from(format!("d{number}")), stat(10 + number, FileKind::Dir)))
+                .map(|number| {
+                    (
+                        OsString::from(format!("d{number}")),
+                        stat(10 + number, NodeKind::Directory),
+                    )
+                })
                 .collect(),
             Some(dir) => (0..PER_DIRECTORY)
                 .map(|number| {
                     let name = OsString::from(format!("a file with a name {number}.dat"));
-                    (name, stat(1_000_000 + dir * PER_DIRECTORY + number, FileKind::File))
+                    (name, stat(1_000_000 + dir * PER_DIRECTORY + number, NodeKind::File))
                 })
                 .collect(),
         })

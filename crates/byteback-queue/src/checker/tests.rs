@@ -404,7 +404,7 @@ impl World {
     }
 
     /// What is about to lose this name; bytes that are needed are kept or saved.
-    fn victim(&mut self, place: &Place) -> Victim {
+    fn victim(&mut self, place: &Place<NodeId>) -> Victim {
         let node = self.live.names[place];
         let kind = self.live.kinds[&node];
         let is_last = self.live.links(node) == 1;
@@ -435,7 +435,7 @@ impl World {
         }
     }
 
-    fn create(&mut self, at: Place, kind: NodeKind) -> NodeId {
+    fn create(&mut self, at: Place<NodeId>, kind: NodeKind) -> NodeId {
         self.nodes += 1;
         let node = Moved {
             node: NodeId(self.nodes),
@@ -445,12 +445,12 @@ impl World {
         node.node
     }
 
-    fn unlink(&mut self, at: Place) {
+    fn unlink(&mut self, at: Place<NodeId>) {
         let victim = self.victim(&at);
         self.name(NameOperation::Unlinked { at, victim });
     }
 
-    fn rename(&mut self, from: Place, to: Place) {
+    fn rename(&mut self, from: Place<NodeId>, to: Place<NodeId>) {
         let node = self.moved(self.live.names[&from]);
         let replaced = self.live.names.contains_key(&to).then(|| self.victim(&to));
         self.name(NameOperation::Renamed {
@@ -489,7 +489,7 @@ impl World {
         self.changed(Operation::Truncate { node, size }, range);
     }
 
-    fn places(&self) -> Vec<Place> {
+    fn places(&self) -> Vec<Place<NodeId>> {
         let directories =
             self.live.kinds.iter().filter(|(node, kind)| {
                 **kind == NodeKind::Directory && (**node == ROOT || self.live.links(**node) > 0)
@@ -515,7 +515,7 @@ impl World {
     }
 
     /// A save as an editor does it.
-    fn save_like_an_editor(&mut self, at: Place) {
+    fn save_like_an_editor(&mut self, at: Place<NodeId>) {
         let Some(&old) = self.live.names.get(&at) else { return };
         if self.live.kinds[&old] != NodeKind::File {
             return;
@@ -582,7 +582,7 @@ impl World {
         let is_file = here.is_some_and(|node| self.live.kinds[&node] == NodeKind::File);
         match (self.below(16), here) {
             (0 | 1, None) => {
-                let kind = [NodeKind::File, NodeKind::File, NodeKind::Directory, NodeKind::Other][self.below(4)];
+                let kind = [NodeKind::File, NodeKind::File, NodeKind::Directory, NodeKind::Symlink][self.below(4)];
                 let is_deep = self.live.kinds.len() > 12;
                 self.create(at, if is_deep { NodeKind::File } else { kind });
             }

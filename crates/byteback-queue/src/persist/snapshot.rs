@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::PersistError;
 use super::wire::{Malformed, Taken, Wire};
-use crate::ids::{ClientId, NodeId, Position};
+use crate::ids::{ClientId, Position};
 use crate::queue::{EncodeOrder, Fold, Group, Queue, QueueNode, QueueOptions, Spans, Together};
+use byteback_model::NodeId;
 
 /// The first bytes of a snapshot; the version follows.
 pub const SNAPSHOT_MAGIC: [u8; 7] = *b"BYQUEUE";

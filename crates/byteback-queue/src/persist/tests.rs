@@ -6,9 +6,10 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
-use crate::ids::{ClientId, NodeKind, Place};
+use crate::ids::ClientId;
 use crate::operation::{Moved, NameOperation};
 use crate::queue::QueueOptions;
+use byteback_model::{NodeKind, Place};
 
 fn options() -> QueueOptions {
     QueueOptions {

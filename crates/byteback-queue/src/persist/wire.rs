@@ -8,12 +8,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use byteback_extents::{ByteRange, ExtentSet};
 
-use crate::ids::{ClientId, GroupId, NodeId, NodeKind, Place, Position, Version};
+use crate::ids::{ClientId, GroupId, Position, Version};
 use crate::operation::{Moved, NameOperation, Victim};
 use crate::queue::{
     Change, Content, ContentSource, EncodeOrder, EncodedDelta, Event, FoldScope, Group, GroupState, QueueNode,
     Resolution, Save,
 };
+use byteback_model::{ByteString, NodeId, NodeKind, Place};
 
 /// The bytes end too early or say something impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +146,7 @@ impl<T: Wire> Wire for VecDeque<T> {
     }
 }
 
-impl Wire for Box<[u8]> {
+impl Wire for ByteString {
     fn put(&self, out: &mut Vec<u8>) {
         (self.len() as u64).put(out);
         out.extend_from_slice(self);
@@ -283,13 +284,26 @@ macro_rules! wire_enum {
 }
 pub(super) use wire_enum;
 
+impl<Id: Wire> Wire for Place<Id> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.parent.put(out);
+        self.name.put(out);
+    }
+
+    fn take(bytes: &mut &[u8]) -> Taken<Self> {
+        Ok(Self {
+            parent: Wire::take(bytes)?,
+            name: Wire::take(bytes)?,
+        })
+    }
+}
+
 wire_struct!(NodeId { 0 });
 wire_struct!(ClientId { 0 });
 wire_struct!(GroupId { 0 });
 wire_struct!(Position { 0 });
 wire_struct!(Version { client, counter });
-wire_struct!(Place { parent, name });
-wire_enum!(NodeKind { 1 => File, 2 => Directory, 3 => Other });
+wire_enum!(NodeKind { 1 => File, 2 => Directory, 3 => Symlink, 4 => Fifo, 5 => Socket, 6 => CharDevice, 7 => BlockDevice });
 wire_struct!(Moved { node, kind });
 wire_struct!(Victim {
     node,

@@ -2,9 +2,10 @@
 
 use byteback_extents::{ByteRange, ExtentSet};
 
-use crate::ids::{NodeId, Position, Version};
+use crate::ids::{Position, Version};
 use crate::operation::NameOperation;
 use crate::queue::{Change, Content, ContentSource, Effect, Event, FoldScope, Queue, QueueNode, Relation, count_down};
+use byteback_model::NodeId;
 
 /// Bytes of a file that must be put aside before they change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

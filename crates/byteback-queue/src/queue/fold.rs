@@ -6,8 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ids::{GroupId, NodeId, Position};
+use crate::ids::{GroupId, Position};
 use crate::queue::{Change, Event, Fold, FoldScope, Group, GroupState, Queue, QueueError, places};
+use byteback_model::NodeId;
 
 impl Queue {
     /// Folds if more waits than allowed.

@@ -1,7 +1,8 @@
 //! Groups: what is sent next, and what becomes of it.
 
-use crate::ids::{GroupId, NodeId, Position, Version};
+use crate::ids::{GroupId, Position, Version};
 use crate::queue::{Change, EncodeOrder, Fold, FoldScope, Group, GroupState, Load, Queue, QueueError, count_down};
+use byteback_model::NodeId;
 
 /// What is to be done next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

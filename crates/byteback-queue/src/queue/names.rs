@@ -10,9 +10,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::ids::{NodeId, NodeKind, Position};
+use crate::ids::Position;
 use crate::operation::{NameOperation, Victim};
 use crate::queue::{Change, Queue};
+use byteback_model::{NodeId, NodeKind};
 
 /// Directories whose times wait longer together; each event that touches one looks at all of them.
 const PUT_OFF_MAX: usize = 64;

@@ -1,10 +1,11 @@
 //! What is in the queue: the nodes of DeltaCFS section III-B, with their versions (III-C).
 
+use byteback_model::{NodeId, Place};
 use std::collections::{BTreeMap, BTreeSet};
 
 use byteback_extents::{ByteRange, ExtentSet};
 
-use crate::ids::{GroupId, NodeId, Place, Position, Version};
+use crate::ids::{GroupId, Position, Version};
 use crate::operation::NameOperation;
 
 /// Something that happened at the origin, in the order of its gate.
@@ -194,7 +195,7 @@ impl Change {
 }
 
 /// The names that an operation changes.
-pub(crate) fn places(operation: &NameOperation) -> Vec<&Place> {
+pub(crate) fn places(operation: &NameOperation) -> Vec<&Place<NodeId>> {
     match operation {
         NameOperation::Created { at, .. } | NameOperation::Linked { at, .. } | NameOperation::Unlinked { at, .. } => {
             vec![at]
@@ -229,7 +230,7 @@ pub enum FoldScope {
         /// Nodes with changed attributes.
         attributes: BTreeSet<NodeId>,
         /// Names.
-        names: BTreeSet<Place>,
+        names: BTreeSet<Place<NodeId>>,
         /// Directories whose time names moved, be these told or not.
         times: BTreeSet<NodeId>,
     },

@@ -1,7 +1,7 @@
 //! Whether the queue speaks of something: what lands from elsewhere must not meet what is on its way from here.
 
-use crate::ids::{NodeId, Place};
 use crate::queue::{Change, FoldScope, Queue, places};
+use byteback_model::{NodeId, Place};
 
 /// How the queue speaks of a node or a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,7 +68,7 @@ impl Queue {
 
     /// How a name waits or is in flight.
     #[must_use]
-    pub fn presence_of_name(&self, place: &Place) -> Presence {
+    pub fn presence_of_name(&self, place: &Place<NodeId>) -> Presence {
         let is_ordered = self.parents.contains_key(&place.parent)
             && self.nodes.values().any(|node| match &node.change {
                 Change::Name(operation) => places(operation).contains(&place),

@@ -5,8 +5,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
-use crate::ids::{NodeKind, Place};
 use crate::operation::{Moved, NameOperation, Victim};
+use byteback_model::{NodeKind, Place};
 
 const ROOT: NodeId = NodeId(1);
 const SECOND: u64 = 1_000_000_000;
@@ -22,7 +22,7 @@ fn queue() -> Queue {
     )
 }
 
-fn place(name: &str) -> Place {
+fn place(name: &str) -> Place<NodeId> {
     Place::new(ROOT, name.as_bytes())
 }
 
@@ -121,7 +121,7 @@ fn all_groups(queue: &mut Queue) -> Vec<Vec<String>> {
 }
 
 fn short(change: &Change) -> String {
-    let name = |place: &Place| String::from_utf8_lossy(&place.name).into_owned();
+    let name = |place: &Place<NodeId>| String::from_utf8_lossy(&place.name).into_owned();
     match change {
         Change::Attributes { node, stamp } => format!("attributes {node} {stamp}"),
         Change::Times { directories } => format!("times {directories:?}"),

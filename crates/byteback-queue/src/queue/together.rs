@@ -13,9 +13,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ids::{NodeId, NodeKind, Position};
+use crate::ids::Position;
 use crate::operation::NameOperation;
 use crate::queue::{Change, Group, Queue};
+use byteback_model::{NodeId, NodeKind};
 
 /// Files of one set at most: nobody means so many by one operation, and decides about so many at once.
 const FILES_MAX: usize = 1000;

@@ -20,9 +20,9 @@ const OPTIONS: RelationOptions = RelationOptions {
 struct Model {
     now_ns: u64,
     nodes: u64,
-    names: BTreeMap<Place, NodeId>,
+    names: BTreeMap<Place<NodeId>, NodeId>,
     /// Each gain (`None`) and loss of a name by a file, in order.
-    history: Vec<(u64, Place, Option<NodeId>)>,
+    history: Vec<(u64, Place<NodeId>, Option<NodeId>)>,
     bases: BTreeMap<NodeId, NodeId>,
     kept: BTreeSet<NodeId>,
     unreadable: BTreeSet<NodeId>,
@@ -40,7 +40,7 @@ impl Model {
     }
 
     /// The file whose name `place` was last, if it stands for nothing since, and not for too long.
-    fn entry(&self, place: &Place) -> Option<NodeId> {
+    fn entry(&self, place: &Place<NodeId>) -> Option<NodeId> {
         let (at_ns, _, lost) = self.history.iter().rev().find(|(_, changed, _)| changed == place)?;
         lost.filter(|node| at_ns + OPTIONS.timeout_ns > self.now_ns && !self.unreadable.contains(node))
     }
@@ -61,7 +61,7 @@ impl Model {
         self.relate(new, base);
     }
 
-    fn lose(&mut self, place: &Place, is_kept: bool) -> Victim {
+    fn lose(&mut self, place: &Place<NodeId>, is_kept: bool) -> Victim {
         let node = self.names.remove(place).unwrap();
         let is_last = !self.names.values().any(|&named| named == node);
         let kind = self.moved(node).kind;
@@ -81,13 +81,13 @@ impl Model {
         }
     }
 
-    fn remember(&mut self, place: &Place, node: NodeId) {
+    fn remember(&mut self, place: &Place<NodeId>, node: NodeId) {
         let is_file = !self.directories.contains(&node);
         self.history.push((self.now_ns, place.clone(), is_file.then_some(node)));
     }
 
     /// What must be kept aside still.
-    fn needed(&self, places: &[Place]) -> BTreeSet<NodeId> {
+    fn needed(&self, places: &[Place<NodeId>]) -> BTreeSet<NodeId> {
         let entries = places.iter().filter_map(|place| self.entry(place));
         let needed = entries.chain(self.bases.values().copied()).collect::<BTreeSet<_>>();
         self.kept.intersection(&needed).copied().collect()

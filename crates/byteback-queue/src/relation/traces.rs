@@ -132,7 +132,7 @@ impl Player {
 }
 
 /// The names of the traces in one directory: only their equality matters.
-fn place(path: &str) -> Place {
+fn place(path: &str) -> Place<NodeId> {
     Place::new(NodeId(u64::MAX), path.as_bytes())
 }
 

@@ -49,7 +49,7 @@ fn commit_all(world: &World, files: &[(FileId, Vec<u8>)]) {
         writer.node(&node(*id, NodeKind::File, *len, Some(content))).unwrap();
     }
     for (id, ..) in &deltas {
-        let record = EntryRecord {
+        let record = NameChange {
             parent: ROOT,
             name: id.to_string().as_str().into(),
             child: Some(*id),

@@ -276,16 +276,16 @@ fn nothing_of_a_revoked_device_is_applied_though_it_was_on_its_way() {
     let world = World::new();
     let (id, _) = world.device_of("f", true);
     let mut part = world.store.begin_part("f", id, 3).unwrap();
-    part.manifest(byteback_store::model::Manifest {
+    part.manifest(byteback_model::Manifest {
         device: id,
         counter: 3,
         base_seq: None,
         replaces: None,
         follows: None,
-        root: byteback_store::model::FileId(1),
+        root: byteback_model::FileId(1),
         created_ns: 1,
-        host: vec![],
-        path: vec![],
+        host: vec![].into(),
+        path: vec![].into(),
         snapshot: None,
     })
     .unwrap();

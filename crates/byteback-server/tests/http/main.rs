@@ -14,14 +14,16 @@ mod search;
 mod signature;
 mod strangers;
 
-use byteback_api::batch::{BatchWriter, ContentBase, ContentChange, EntryRecord, Manifest, NodeRecord, Totals};
-use byteback_api::messages::SnapshotLabel;
+use byteback_api::batch::BatchWriter;
 use byteback_api::problem::Code;
+use byteback_api::query;
 use byteback_api::routes::{Access, Route};
-use byteback_api::{Attributes, FileId, NodeKind, query};
 use byteback_delta::{DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_host::random::noise;
+use byteback_model::{
+    Attributes, ContentBase, ContentChange, FileId, Manifest, NameChange, NodeKind, NodeRecord, SnapshotLabel, Totals,
+};
 use byteback_server::{Server, ServerConfig, ServerHandle};
 use byteback_store::{Store, StoreLimits};
 use client::{Answer, connect, head, read_answer, request};
@@ -146,7 +148,7 @@ impl World {
         writer.node(&node(ROOT, NodeKind::Directory, 0, None)).unwrap();
         writer.node(&file(bytes.len(), 1, ContentBase::Empty)).unwrap();
         writer
-            .entry(&EntryRecord {
+            .entry(&NameChange {
                 parent: ROOT,
                 name: "a b".into(),
                 child: Some(FILE),
@@ -487,7 +489,7 @@ fn parts_are_staged_replaced_and_committed_together() {
     first.node(&node(ROOT, NodeKind::Directory, 0, None)).unwrap();
     first.node(&file(bytes.len(), 2, ContentBase::Empty)).unwrap();
     first
-        .entry(&EntryRecord {
+        .entry(&NameChange {
             parent: ROOT,
             name: "x".into(),
             child: Some(FILE),

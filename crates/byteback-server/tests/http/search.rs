@@ -2,7 +2,7 @@
 
 use super::{FILE, World, file};
 use crate::client::{Answer, connect, head, read_answer, request};
-use byteback_api::batch::{BatchWriter, ContentBase};
+use byteback_api::batch::BatchWriter;
 use byteback_delta::chunks::{ChunkList, ChunkLister, ChunkParams, MatchAnswer};
 use byteback_delta::crc::CrcKind;
 use byteback_delta::find::{ChunkFinder, FoundExtents, MatchedContent};
@@ -13,6 +13,7 @@ use byteback_delta::signature::{Signature, SignatureParams, SignatureWriter};
 use byteback_delta::{DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_host::random::noise;
+use byteback_model::ContentBase;
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 

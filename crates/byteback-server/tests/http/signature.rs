@@ -3,11 +3,12 @@
 use super::{FILE, World, delta, file};
 use crate::client::{connect, head};
 use byteback_api::Digest;
-use byteback_api::batch::{BatchWriter, ContentBase, ProofRecord};
+use byteback_api::batch::{BatchWriter, ProofRecord};
 use byteback_delta::find::{BlockIndex, FoundExtents, RollingFinder};
 use byteback_delta::leaves::{LeafDigest, LeafKind};
 use byteback_delta::signature::{Signature, SignatureParams};
 use byteback_host::random::noise;
+use byteback_model::ContentBase;
 use std::io::Write as _;
 use std::time::Duration;
 

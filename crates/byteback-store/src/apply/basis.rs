@@ -6,8 +6,9 @@
 
 use crate::catalog::{AttributeRow, BatchKey, CatalogRead, FolderRow};
 use crate::error::StoreError;
-use crate::model::{Conflict, FileId, Manifest, NodeKind, Seq};
+use crate::model::Conflict;
 use crate::paths::path_of;
+use byteback_model::{FileId, Manifest, NodeKind, Seq};
 
 use super::invalid;
 

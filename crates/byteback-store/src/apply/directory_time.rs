@@ -7,7 +7,7 @@
 
 use crate::catalog::AttributeRow;
 use crate::error::StoreError;
-use crate::model::{Attributes, FileId, NodeKind, Seq};
+use byteback_model::{Attributes, FileId, NodeKind, Seq};
 
 use super::{Apply, invalid};
 

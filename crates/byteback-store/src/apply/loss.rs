@@ -12,7 +12,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::catalog::{CatalogRead, EntryRow, OPEN};
 use crate::error::StoreError;
-use crate::model::{NodeKind, Seq};
+use byteback_model::{NodeKind, Seq};
 
 use super::Basis;
 

@@ -4,9 +4,9 @@ use super::sqlite::Transaction;
 use super::{
     AttributeRow, BatchKey, BatchRow, CatalogRead, EntryRow, FolderRow, LayerRow, OPEN, StagedPartRow, SumsRow, schema,
 };
-use crate::codec::{decode_rare_attributes, decode_tags, len_u64};
+use crate::codec::{decode_rare_attributes, decode_tags, kind_of_number, len_u64};
 use crate::error::StoreError;
-use crate::model::{Attributes, FileId, NodeKind, Seq, Snapshot, SnapshotLabel};
+use byteback_model::{Attributes, FileId, NodeKind, Seq, Snapshot, SnapshotLabel};
 use rusqlite::{OptionalExtension, Params, Row};
 use std::sync::atomic::Ordering;
 
@@ -155,7 +155,7 @@ impl CatalogRead for Transaction<'_> {
         let Some((mut row, kind, rare)) = found else {
             return Ok(None);
         };
-        row.attributes.kind = NodeKind::from_number(kind)
+        row.attributes.kind = kind_of_number(kind)
             .ok_or_else(|| StoreError::CatalogDamaged(format!("node {node} is of the unknown kind {kind}")))?;
         decode_rare_attributes(&rare, &mut row.attributes)?;
         Ok(Some(row))
@@ -249,8 +249,8 @@ impl CatalogRead for Transaction<'_> {
         let rows = self.all("list snapshots", query, (folder, sql(after), limit), |row| {
             let label = SnapshotLabel {
                 time_ns: row.get(2)?,
-                host: row.get(3)?,
-                path: row.get(4)?,
+                host: row.get::<_, Vec<u8>>(3)?.into(),
+                path: row.get::<_, Vec<u8>>(4)?.into(),
                 tags: Vec::new(),
             };
             let snapshot = Snapshot {

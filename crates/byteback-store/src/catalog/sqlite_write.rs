@@ -3,9 +3,9 @@
 use super::sqlite::Transaction;
 use super::sqlite_read::{sql, unsigned};
 use super::{AttributeRow, BatchKey, BatchRow, CatalogWrite, EntryRow, FolderRow, LayerRow, OPEN, schema};
-use crate::codec::{encode_rare_attributes, encode_tags, len_u64};
+use crate::codec::{encode_rare_attributes, encode_tags, len_u64, number_of_kind};
 use crate::error::StoreError;
-use crate::model::{FileId, Seq, SnapshotLabel};
+use byteback_model::{FileId, Seq, SnapshotLabel};
 use rusqlite::{Params, params};
 use std::sync::atomic::Ordering;
 
@@ -79,7 +79,7 @@ impl CatalogWrite for Transaction<'_> {
             node,
             sql(row.seq),
             folder,
-            a.kind as u8,
+            number_of_kind(a.kind),
             a.mode,
             a.uid,
             a.gid,
@@ -154,8 +154,8 @@ impl CatalogWrite for Transaction<'_> {
             sql(id),
             sql(seq),
             label.time_ns,
-            label.host,
-            label.path,
+            label.host.as_bytes(),
+            label.path.as_bytes(),
             encode_tags(&label.tags)
         ];
         self.run("add a snapshot", statement, params)?;

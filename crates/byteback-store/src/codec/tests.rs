@@ -1,8 +1,8 @@
 use super::*;
 use proptest::prelude::*;
 
-fn node() -> NodeChange {
-    NodeChange {
+fn node() -> NodeRecord {
+    NodeRecord {
         id: FileId(u128::MAX),
         attributes: Attributes {
             kind: NodeKind::Symlink,
@@ -13,9 +13,9 @@ fn node() -> NodeChange {
             mtime_ns: i64::MIN.into(),
             rdev: 9,
             inode_flags: 0,
-            target: Some(b"\xff/x".to_vec()),
-            xattrs: vec![(b"user.a".to_vec(), vec![0; 300]), (b"user.b".to_vec(), vec![])],
-            user: Some(b"me".to_vec()),
+            target: Some(b"\xff/x".to_vec().into()),
+            xattrs: vec![Xattr::new(b"user.a", vec![0; 300]), Xattr::new(b"user.b", vec![])],
+            user: Some(b"me".to_vec().into()),
             group: None,
         },
         content: Some(ContentChange {
@@ -35,8 +35,8 @@ fn records() -> Vec<StagedRecord> {
             follows: None,
             root: FileId(1),
             created_ns: -1,
-            host: b"h".to_vec(),
-            path: b"/".to_vec(),
+            host: b"h".to_vec().into(),
+            path: b"/".to_vec().into(),
             snapshot: Some(SnapshotLabel {
                 tags: vec!["a".into(), String::new()],
                 ..SnapshotLabel::default()
@@ -50,8 +50,8 @@ fn records() -> Vec<StagedRecord> {
             follows: None,
             root: FileId(1),
             created_ns: 0,
-            host: vec![],
-            path: vec![],
+            host: vec![].into(),
+            path: vec![].into(),
             snapshot: None,
         }),
         StagedRecord::Manifest(Manifest {
@@ -62,11 +62,11 @@ fn records() -> Vec<StagedRecord> {
             follows: Some(u64::MAX),
             root: FileId(1),
             created_ns: 0,
-            host: vec![],
-            path: vec![],
+            host: vec![].into(),
+            path: vec![].into(),
             snapshot: None,
         }),
-        StagedRecord::Node(NodeChange {
+        StagedRecord::Node(NodeRecord {
             content: Some(ContentChange {
                 deltas: 1,
                 base: ContentBase::At {
@@ -77,28 +77,28 @@ fn records() -> Vec<StagedRecord> {
             ..node()
         }),
         StagedRecord::Node(node()),
-        StagedRecord::Node(NodeChange {
+        StagedRecord::Node(NodeRecord {
             attributes: Attributes {
                 inode_flags: u32::MAX,
                 ..node().attributes
             },
             ..node()
         }),
-        StagedRecord::Node(NodeChange {
+        StagedRecord::Node(NodeRecord {
             content: Some(ContentChange {
                 deltas: u32::MAX,
                 base: ContentBase::Of(FileId(3)),
             }),
             ..node()
         }),
-        StagedRecord::Entry(EntryChange {
+        StagedRecord::Entry(NameChange {
             parent: FileId(1),
-            name: b"n".to_vec(),
+            name: b"n".to_vec().into(),
             child: Some(FileId(2)),
         }),
-        StagedRecord::Entry(EntryChange {
+        StagedRecord::Entry(NameChange {
             parent: FileId(1),
-            name: b"n".to_vec(),
+            name: b"n".to_vec().into(),
             child: None,
         }),
         StagedRecord::Delta(StagedDelta {

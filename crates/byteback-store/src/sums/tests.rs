@@ -1,7 +1,6 @@
 use super::chunk::{ChunkKey, KeptChunk, LeafSum, Sources};
 use super::*;
 use crate::layer::Literal;
-use crate::model::FileId;
 use crate::segments::FrameRef;
 use crate::signature::SignatureRequest;
 use crate::tests::store_with;
@@ -12,6 +11,7 @@ use byteback_delta::strong::StrongKind;
 use byteback_delta::weak::WeakKind;
 use byteback_extents::ByteRange;
 use byteback_host::random::{SplitMix64, noise};
+use byteback_model::FileId;
 use std::ops::ControlFlow;
 
 const KEY: ChunkKey = ChunkKey {

@@ -4,7 +4,7 @@ use byteback_host::random::SplitMix64;
 
 use super::*;
 use crate::StoreLimits;
-use crate::model::{Attributes, EntryChange, FileId, Manifest, NodeChange, NodeKind, Totals};
+use byteback_model::{Attributes, FileId, Manifest, NameChange, NodeKind, NodeRecord, Totals};
 
 const ROOT: FileId = FileId(1);
 
@@ -50,8 +50,8 @@ impl World {
             follows: None,
             root: ROOT,
             created_ns: 10 * self.seq.cast_signed(),
-            host: b"h".to_vec(),
-            path: vec![],
+            host: b"h".to_vec().into(),
+            path: vec![].into(),
             snapshot: None,
         })
         .unwrap();
@@ -73,7 +73,7 @@ impl World {
                 user: None,
                 group: None,
             };
-            part.node(NodeChange {
+            part.node(NodeRecord {
                 id: *id,
                 attributes,
                 content: None,
@@ -85,9 +85,9 @@ impl World {
                 Some(child) => all.insert((*parent, (*name).to_owned()), *child),
                 None => all.remove(&(*parent, (*name).to_owned())),
             };
-            part.entry(EntryChange {
+            part.entry(NameChange {
                 parent: *parent,
-                name: name.as_bytes().to_vec(),
+                name: name.as_bytes().to_vec().into(),
                 child: *child,
             })
             .unwrap();

@@ -5,11 +5,11 @@ use byteback_delta::Codec;
 use byteback_host::durable::{DurableDir, RealDir};
 use byteback_host::random::noise;
 use byteback_host::sim::SimDisk;
+use byteback_model::{FileId, SnapshotLabel};
 use byteback_store::StoreError;
 use byteback_store::catalog::{
     BatchKey, Catalog, CatalogWrite, DeviceRow, EntryRow, InvitationRow, LayerRow, OPEN, SqliteCatalog,
 };
-use byteback_store::model::{FileId, SnapshotLabel};
 use byteback_store::segments::{SegmentFiles, Segments};
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -6,8 +6,8 @@ use crate::lab::{Batch, Lab, ROOT, patch};
 use byteback_delta::{DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_host::random::SplitMix64;
+use byteback_model::{ContentBase, FileId, NodeKind};
 use byteback_store::catalog::Catalog;
-use byteback_store::model::{ContentBase, FileId, NodeKind};
 
 const MIB: u64 = 1024 * 1024;
 const GIB: u64 = 1024 * MIB;

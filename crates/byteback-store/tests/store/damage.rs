@@ -3,8 +3,8 @@
 use crate::lab::{Batch, Lab};
 use byteback_host::durable::{DurableDir, OpenMode};
 use byteback_host::random::noise;
+use byteback_model::FileId;
 use byteback_store::StoreError;
-use byteback_store::model::FileId;
 use byteback_store::verify::VerifyEvent;
 use std::ops::ControlFlow;
 

@@ -4,8 +4,8 @@ use crate::lab::{Batch, Lab, ROOT};
 use byteback_host::durable::DurableDir;
 use byteback_host::random::noise;
 use byteback_host::sim::{CrashPhase, SimDisk};
+use byteback_model::{FileId, NodeKind};
 use byteback_store::StoreError;
-use byteback_store::model::{FileId, NodeKind};
 use std::time::Duration;
 
 const BATCHES: u64 = 6;

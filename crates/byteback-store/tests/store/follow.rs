@@ -5,7 +5,7 @@ use crate::lab::{Batch, Lab, ROOT, patch};
 use crate::sums::{by_sums, cost_of, is_right, sql};
 use byteback_delta::leaves::LeafKind;
 use byteback_host::random::{SplitMix64, noise};
-use byteback_store::model::{ContentBase, FileId, Manifest, NodeKind};
+use byteback_model::{ContentBase, FileId, Manifest, NodeKind};
 use byteback_store::{StoreError, StoreLimits};
 use std::ops::ControlFlow;
 
@@ -249,7 +249,7 @@ fn a_proof_takes_the_sums_of_the_file_that_is_followed_and_both_stay_right() {
         })
         .unwrap();
         let mut batch = root().following(20, b"file2", 2, len as u64, &[(5_000_000, &change)]);
-        batch.totals = Some(byteback_store::model::Totals {
+        batch.totals = Some(byteback_model::Totals {
             nodes: 2,
             entries: 1,
             deltas: 1,

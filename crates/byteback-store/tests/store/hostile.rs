@@ -1,8 +1,8 @@
 //! Batches that contradict themselves, the folder or POSIX: refused as a whole, and nothing changes.
 
 use crate::lab::{Batch, Lab, ROOT, patch};
+use byteback_model::{ContentBase, FileId, NodeKind, Totals, Xattr};
 use byteback_store::StoreError;
-use byteback_store::model::{ContentBase, FileId, NodeKind, Totals};
 
 const DIR: NodeKind = NodeKind::Directory;
 
@@ -90,7 +90,7 @@ fn contradictions_are_refused() {
                 FileId(5),
                 DIR,
                 0,
-                Some(byteback_store::model::ContentChange {
+                Some(byteback_model::ContentChange {
                     deltas: 1,
                     base: ContentBase::Empty,
                 }),
@@ -117,25 +117,30 @@ fn contradictions_are_refused() {
     for name in [&b""[..], b".", b"..", b"a/b", b"a\0b", &[b'n'; 256]] {
         refused(&lab, "name", Some(1), &new().entry(ROOT, name, Some(2)));
     }
-    let node = |change: &dyn Fn(&mut byteback_store::model::Attributes)| {
+    let node = |change: &dyn Fn(&mut byteback_model::Attributes)| {
         let mut batch = new().node(FileId(5), NodeKind::Fifo, 0, None);
         change(&mut batch.nodes[0].attributes);
         batch
     };
     refused(&lab, "mode", Some(1), &node(&|a| a.mode = 0o10_000));
-    refused(&lab, "target", Some(1), &node(&|a| a.target = Some(b"x".to_vec())));
+    refused(
+        &lab,
+        "target",
+        Some(1),
+        &node(&|a| a.target = Some(b"x".to_vec().into())),
+    );
     refused(&lab, "no target", Some(1), &node(&|a| a.kind = NodeKind::Symlink));
     refused(
         &lab,
         "xattr order",
         Some(1),
-        &node(&|a| a.xattrs = vec![(b"b".to_vec(), vec![]), (b"a".to_vec(), vec![])]),
+        &node(&|a| a.xattrs = vec![Xattr::new(b"b", vec![]), Xattr::new(b"a", vec![])]),
     );
     refused(
         &lab,
         "xattr length",
         Some(1),
-        &node(&|a| a.xattrs = vec![(b"b".to_vec(), vec![0; 65_537])]),
+        &node(&|a| a.xattrs = vec![Xattr::new(b"b", vec![0; 65_537])]),
     );
     refused(&lab, "base_seq of the future", Some(2), &new());
     refused(

@@ -5,10 +5,11 @@ use byteback_extents::ByteRange;
 use byteback_host::clock::SimClock;
 use byteback_host::random::SimRandomness;
 use byteback_host::sim::SimDisk;
-use byteback_store::catalog::{Catalog, SqliteCatalog};
-use byteback_store::model::{
-    Applied, Attributes, ContentBase, ContentChange, EntryChange, FileId, Manifest, NodeChange, NodeKind, Proof, Totals,
+use byteback_model::{
+    Attributes, BatchApplied, ContentBase, ContentChange, FileId, Manifest, NameChange, NodeKind, NodeRecord, Totals,
 };
+use byteback_store::catalog::{Catalog, SqliteCatalog};
+use byteback_store::model::Proof;
 use byteback_store::segments::{FrameRef, SegmentFiles, SegmentInfo, SegmentWriter, Segments};
 use byteback_store::stage::PartWriter;
 use byteback_store::{Store, StoreError, StoreLimits, StoreParts};
@@ -164,13 +165,13 @@ impl Lab {
             follows: None,
             root: ROOT,
             created_ns: 0,
-            host: vec![],
-            path: vec![],
+            host: vec![].into(),
+            path: vec![].into(),
             snapshot: None,
         }
     }
 
-    pub(crate) fn send(&self, counter: u64, base_seq: Option<u64>, batch: &Batch) -> Result<Applied, StoreError> {
+    pub(crate) fn send(&self, counter: u64, base_seq: Option<u64>, batch: &Batch) -> Result<BatchApplied, StoreError> {
         let mut part = self.part(counter);
         part.manifest(self.manifest(counter, base_seq))?;
         batch.feed(&mut part)?;
@@ -178,7 +179,7 @@ impl Lab {
     }
 
     /// Sends a batch that holds the whole tree and replaces the folder at a sequence number.
-    pub(crate) fn replace(&self, counter: u64, replaces: u64, batch: &Batch) -> Result<Applied, StoreError> {
+    pub(crate) fn replace(&self, counter: u64, replaces: u64, batch: &Batch) -> Result<BatchApplied, StoreError> {
         let mut part = self.part(counter);
         part.manifest(Manifest {
             replaces: Some(replaces),
@@ -189,7 +190,7 @@ impl Lab {
     }
 
     /// The first batch: a root with these files.
-    pub(crate) fn first(&self, files: &[(u128, &[u8])]) -> Applied {
+    pub(crate) fn first(&self, files: &[(u128, &[u8])]) -> BatchApplied {
         let mut batch = Batch::default().node(ROOT, NodeKind::Directory, 0, None);
         for (id, bytes) in files {
             batch = batch.new_file(*id, format!("file{id}").as_bytes(), bytes);
@@ -217,8 +218,8 @@ impl Lab {
 
 #[derive(Clone, Default)]
 pub(crate) struct Batch {
-    pub(crate) nodes: Vec<NodeChange>,
-    pub(crate) entries: Vec<EntryChange>,
+    pub(crate) nodes: Vec<NodeRecord>,
+    pub(crate) entries: Vec<NameChange<FileId>>,
     pub(crate) deltas: Vec<(FileId, Vec<u8>)>,
     pub(crate) proofs: Vec<(FileId, Proof)>,
     /// Times of directories, ns.
@@ -247,7 +248,7 @@ pub(crate) fn attributes(kind: NodeKind, size: u64) -> Attributes {
 impl Batch {
     pub(crate) fn node(mut self, id: FileId, kind: NodeKind, size: u64, content: Option<ContentChange>) -> Self {
         let attributes = attributes(kind, size);
-        self.nodes.push(NodeChange {
+        self.nodes.push(NodeRecord {
             id,
             attributes,
             content,
@@ -260,9 +261,9 @@ impl Batch {
     }
 
     pub(crate) fn entry(mut self, parent: FileId, name: &[u8], child: Option<u128>) -> Self {
-        self.entries.push(EntryChange {
+        self.entries.push(NameChange {
             parent,
-            name: name.to_vec(),
+            name: name.to_vec().into(),
             child: child.map(FileId),
         });
         self

@@ -3,8 +3,8 @@
 
 use crate::lab::{Batch, Lab, ROOT, patch};
 use byteback_host::random::SplitMix64;
+use byteback_model::{ContentBase, FileId, Manifest, NodeKind};
 use byteback_store::StoreError;
-use byteback_store::model::{ContentBase, FileId, Manifest, NodeKind};
 use std::collections::{BTreeMap, BTreeSet};
 
 type Name = (u128, Vec<u8>);

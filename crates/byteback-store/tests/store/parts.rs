@@ -2,8 +2,8 @@
 
 use crate::lab::{Batch, Lab, ROOT};
 use byteback_host::random::noise;
+use byteback_model::NodeKind;
 use byteback_store::StoreError;
-use byteback_store::model::NodeKind;
 use sha2::{Digest as _, Sha256};
 
 fn stored_len(lab: &Lab) -> u64 {
@@ -34,7 +34,7 @@ fn a_commit_that_means_other_parts_than_are_staged_applies_nothing() {
         last.node(batch.nodes[0].clone()).unwrap();
         last.entry(batch.entries[0].clone()).unwrap();
         last.delta(batch.deltas[0].0, &batch.deltas[0].1[..]).unwrap();
-        last.end(byteback_store::model::Totals {
+        last.end(byteback_model::Totals {
             nodes: 2,
             entries: 1,
             deltas: 1,

@@ -14,7 +14,8 @@ use byteback_delta::strong::StrongKind;
 use byteback_delta::weak::WeakKind;
 use byteback_delta::{ContentDigest, DeltaWriter, FRAME_RAW_LEN_MAX, Source, WriterOptions};
 use byteback_host::random::{SplitMix64, noise};
-use byteback_store::model::{ContentBase, FileId, Proof};
+use byteback_model::{ContentBase, FileId};
+use byteback_store::model::Proof;
 use byteback_store::search::SoughtChunks;
 
 const FILE: FileId = FileId(2);

@@ -6,8 +6,9 @@ use super::lab::{Lab, attributes, patch};
 use byteback_delta::leaves::{LeafDigest, LeafKind};
 use byteback_delta::{ContentDigest, DIGEST_LEN, DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
+use byteback_model::{ContentBase, ContentChange, FileId, NodeKind, NodeRecord, Totals};
 use byteback_store::StoreError;
-use byteback_store::model::{ContentBase, ContentChange, FileId, NodeChange, NodeKind, Proof, Totals};
+use byteback_store::model::Proof;
 use byteback_store::stage::PartWriter;
 
 const FILE: FileId = FileId(2);
@@ -18,8 +19,8 @@ fn digest(bytes: &[u8]) -> [u8; DIGEST_LEN] {
     digest.finish().unwrap()
 }
 
-fn file(size: u64, deltas: u32, base: ContentBase) -> NodeChange {
-    NodeChange {
+fn file(size: u64, deltas: u32, base: ContentBase) -> NodeRecord {
+    NodeRecord {
         id: FILE,
         attributes: attributes(NodeKind::File, size),
         content: Some(ContentChange { deltas, base }),
@@ -107,7 +108,7 @@ fn a_right_proof_is_accepted_and_everything_else_leaves_the_folder_as_it_is() {
     refused(
         "invalid",
         commit(&lab, 5, totals(0, 1), |part| {
-            let node = NodeChange {
+            let node = NodeRecord {
                 content: None,
                 ..file(1000, 0, ContentBase::Previous)
             };

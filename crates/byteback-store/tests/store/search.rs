@@ -13,8 +13,8 @@ use byteback_delta::weak::WeakKind;
 use byteback_delta::{DeltaWriter, Source, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_host::random::{SplitMix64, noise};
+use byteback_model::{ContentBase, FileId};
 use byteback_store::StoreError;
-use byteback_store::model::{ContentBase, FileId};
 use byteback_store::search::{CHUNKS_MAX, STREAM_LEN_MAX, SoughtBlocks, SoughtChunks};
 
 use crate::lab::{Batch, Lab};

@@ -3,15 +3,16 @@
 use crate::lab::{Batch, Lab, ROOT, patch};
 use byteback_delta::ContentDigest;
 use byteback_host::random::{SplitMix64, noise};
+use byteback_model::{BatchApplied, ContentBase, FileId, Manifest, Totals};
 use byteback_store::StoreError;
-use byteback_store::model::{Applied, ContentBase, FileId, Manifest, Proof, Totals};
+use byteback_store::model::Proof;
 use std::collections::BTreeMap;
 
 const LEN: u64 = 20_000;
 
 type Files = BTreeMap<u128, Vec<u8>>;
 
-fn send(lab: &Lab, manifest: Manifest, batch: &Batch, proofs: &Files) -> Result<Applied, StoreError> {
+fn send(lab: &Lab, manifest: Manifest, batch: &Batch, proofs: &Files) -> Result<BatchApplied, StoreError> {
     let mut part = lab.store.begin_part("f", manifest.device, manifest.counter).unwrap();
     part.manifest(manifest)?;
     for (file, bytes) in proofs {
@@ -201,7 +202,7 @@ fn a_batch_whose_predecessor_did_not_arrive_waits_for_it() {
         };
         send(&lab, manifest, &overwrite, &Files::new())
     };
-    let out_of_order = |result: Result<Applied, StoreError>, was_applied: bool| match result {
+    let out_of_order = |result: Result<BatchApplied, StoreError>, was_applied: bool| match result {
         Err(StoreError::OutOfOrder { is_applied, .. }) => assert_eq!(is_applied, was_applied),
         other => panic!("{other:?}"),
     };

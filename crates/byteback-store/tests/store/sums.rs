@@ -10,7 +10,8 @@ use byteback_delta::{DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_host::random::{SplitMix64, noise};
 use byteback_host::sim::SimDisk;
-use byteback_store::model::{ContentBase, ContentChange, FileId, NodeChange, NodeKind, Proof, Totals};
+use byteback_model::{ContentBase, ContentChange, FileId, NodeKind, NodeRecord, Totals};
+use byteback_store::model::Proof;
 use byteback_store::sums::SumsCost;
 use byteback_store::{StoreError, StoreLimits};
 use std::ops::ControlFlow;
@@ -64,7 +65,7 @@ fn send_proven(
 ) -> Result<u64, StoreError> {
     let mut part = lab.part(counter);
     part.manifest(lab.manifest(counter, Some(base_seq)))?;
-    part.node(NodeChange {
+    part.node(NodeRecord {
         id: FILE,
         attributes: attributes(NodeKind::File, size as u64),
         content: Some(ContentChange {

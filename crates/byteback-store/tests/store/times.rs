@@ -2,8 +2,8 @@
 
 use crate::lab::{Batch, Lab, ROOT};
 use byteback_host::random::SplitMix64;
+use byteback_model::{BatchApplied, FileId, Manifest, NodeKind};
 use byteback_store::StoreError;
-use byteback_store::model::{Applied, FileId, Manifest, NodeKind};
 
 const DIRECTORY: FileId = FileId(2);
 
@@ -26,7 +26,7 @@ fn send_as(
     counter: u64,
     (base_seq, follows): (u64, Option<u64>),
     batch: &Batch,
-) -> Result<Applied, StoreError> {
+) -> Result<BatchApplied, StoreError> {
     let mut part = lab.store.begin_part("f", device, counter).unwrap();
     part.manifest(Manifest {
         device,

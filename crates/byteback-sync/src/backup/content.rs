@@ -17,12 +17,10 @@ use super::part_stream::PartStream;
 use super::trim::{BlockSums, Trimmer};
 use crate::error::{Result, SyncError};
 use crate::monitor::{Event, Monitor, check_cancelled};
-use byteback_api::batch::{ContentBase, ContentChange, NodeRecord};
-use byteback_api::{Attributes, FileId};
 use byteback_control::{CutId, ErrorKind, Piece, ServiceError, TreeService};
 use byteback_delta::{DeltaWriter, WriteError, WriterOptions};
 use byteback_extents::{ByteRange, ExtentSet};
-use byteback_oplog::NodeId;
+use byteback_model::{Attributes, ContentBase, ContentChange, FileId, NodeId, NodeRecord};
 
 /// Most literal bytes of one delta record; with smaller parts, half a part.
 pub(crate) const LITERAL_BYTES_MAX: u64 = 8 * 1024 * 1024;

@@ -4,10 +4,9 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 
-use byteback_api::messages::BatchApplied;
-use byteback_api::{FileId, FolderName, Seq};
+use byteback_api::FolderName;
 use byteback_control::{CutInfo, ErrorKind, ServiceError, TreeService};
-use byteback_oplog::NodeId;
+use byteback_model::{BatchApplied, FileId, NodeId, Seq};
 
 use super::note::Note;
 use super::plan::Answers;

@@ -43,11 +43,10 @@ use super::plan::{Call, blocks_max};
 use super::trim::BlockSums;
 use crate::decisions::{DeltaMethod, Fallback};
 use crate::error::{Result, ServerError, SyncError};
-use byteback_api::batch::ContentBase;
-use byteback_api::{Attributes, Code, FileId, Problem, Seq};
+use byteback_api::{Code, Problem};
 use byteback_control::{CutId, ErrorKind, ServiceError};
 use byteback_delta::find::FindStats;
-use byteback_oplog::NodeId;
+use byteback_model::{Attributes, ContentBase, FileId, NodeId, Seq};
 
 /// Where files are examined.
 #[derive(Clone, Copy)]

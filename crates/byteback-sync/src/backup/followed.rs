@@ -22,11 +22,10 @@ use crate::monitor::{Event, Monitor};
 use crate::server_client::TreePlace;
 use crate::tree_reader::join_path;
 use crate::{ServerError, ServerErrorKind};
-use byteback_api::messages::{DIGESTS_MAX, NodeInfo, TreePage};
-use byteback_api::{Attributes, ByteString, FileId, NodeKind, Seq};
+use byteback_api::messages::{DIGESTS_MAX, TreePage};
 use byteback_control::CutId;
 use byteback_delta::DIGEST_LEN;
-use byteback_oplog::NodeId;
+use byteback_model::{Attributes, ByteString, FileId, NodeId, NodeInfo, NodeKind, Seq};
 use moved::{LargeFiles, MOVED_LEN_MIN};
 use std::collections::{HashMap, VecDeque};
 

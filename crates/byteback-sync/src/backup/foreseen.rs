@@ -7,7 +7,7 @@ use super::transfer::{ATTRIBUTES_PER_CALL, for_each_page};
 use crate::error::Result;
 use crate::monitor::check_cancelled;
 use byteback_control::{ContentChange, CutInfo, NodeChange};
-use byteback_oplog::NodeId;
+use byteback_model::NodeId;
 
 /// Of more nodes the sizes are not asked for beforehand: an unmounted tree syncs its file system for each list of attributes.
 const SIZED_NODES_MAX: u64 = 10_000;

@@ -15,7 +15,8 @@ use crate::monitor::{Event, Monitor, check_cancelled};
 use crate::{Result, ServerErrorKind};
 use byteback_api::messages::DamagedFrame;
 use byteback_control::{CutId, CutRequest, Outcome, Piece, ServiceError, TreeService};
-use byteback_oplog::{NodeId, TreeId};
+use byteback_model::NodeId;
+use byteback_oplog::TreeId;
 use std::collections::BTreeSet;
 
 /// No frame has more bytes.

@@ -5,8 +5,7 @@
 //! has passed it: nodes that could not be read when they were new, and the names that had to be left out with them.
 //! The log reports such nodes again, but not their names, and it no longer calls them new.
 
-use byteback_api::{ByteString, DeviceId, FileId, Seq};
-use byteback_oplog::NodeId;
+use byteback_model::{ByteString, DeviceId, FileId, NodeId, Seq};
 use serde::{Deserialize, Serialize};
 
 const VERSION: u32 = 1;

@@ -21,12 +21,10 @@ use super::plan::effort::effort;
 use crate::error::{Result, ServerError, SyncError};
 use crate::monitor::{Event, Monitor, check_cancelled};
 use crate::server_client::ServerClient;
-use byteback_api::batch::{
-    BatchError, BatchWriter, DirectoryTimeRecord, EntryRecord, Manifest, NodeRecord, ProofRecord, Totals,
-};
-use byteback_api::messages::BatchApplied;
-use byteback_api::{FileId, FolderName};
+use byteback_api::FolderName;
+use byteback_api::batch::{BatchError, BatchWriter, DirectoryTimeRecord, ProofRecord};
 use byteback_delta::Effort;
+use byteback_model::{BatchApplied, FileId, Manifest, NameChange, NodeRecord, Totals};
 use sha2::{Digest as _, Sha256};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -223,7 +221,7 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
         self.send_if_full()
     }
 
-    pub(crate) fn entry(&mut self, entry: &EntryRecord) -> Result<()> {
+    pub(crate) fn entry(&mut self, entry: &NameChange<FileId>) -> Result<()> {
         self.writer.entry(entry)?;
         self.totals.entries += 1;
         self.send_if_full()

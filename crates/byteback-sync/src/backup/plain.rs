@@ -14,9 +14,10 @@ use crate::error::Result;
 use crate::local_node::LocalContent;
 use crate::monitor::{Meter, Monitor};
 use crate::server_client::ServerClient;
-use byteback_api::{Attributes, DeviceId, FileId, FolderName, Seq};
+use byteback_api::FolderName;
 use byteback_control::{CutId, ServiceError, TreeService};
-use byteback_oplog::{NodeId, WholeReason};
+use byteback_model::{Attributes, DeviceId, FileId, NodeId, Seq};
+use byteback_oplog::WholeReason;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 

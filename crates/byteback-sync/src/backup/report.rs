@@ -1,7 +1,7 @@
 //! What a backup did, in numbers that a person can check.
 
 use crate::server_client::WireBytes;
-use byteback_api::{ByteString, DeviceId, Seq};
+use byteback_model::{ByteString, DeviceId, Seq};
 use serde::Serialize;
 
 /// Why a file was sent whole instead of its changed ranges.

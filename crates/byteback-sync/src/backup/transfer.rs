@@ -20,17 +20,17 @@ use crate::decisions::{Cause, Decision, DecisionWriter, DeltaMethod, Fallback, s
 use crate::error::{Result, ServerErrorKind, SyncError};
 use crate::live::identities::Origin;
 use crate::monitor::{Event, Monitor, Phase, check_cancelled};
-use byteback_api::batch::{
-    ContentBase, ContentChange as BatchContent, DirectoryTimeRecord, EntryRecord, Manifest, NodeRecord, Totals,
-};
-use byteback_api::messages::{BatchApplied, SnapshotLabel};
-use byteback_api::{Attributes, ByteString, FileId, NodeKind, Seq};
+use byteback_api::batch::DirectoryTimeRecord;
 use byteback_control::{
-    ChangesCursor, ChangesPage, ContentChange, CutInfo, ErrorKind, LeafSource, NameChange, NodeChange, Piece,
-    ServiceError, TreeService,
+    ChangesCursor, ChangesPage, ContentChange, CutInfo, ErrorKind, LeafSource, NodeChange, Piece, ServiceError,
+    TreeService,
 };
 use byteback_delta::ContentDigest;
-use byteback_oplog::{NodeId, WholeReason};
+use byteback_model::{
+    Attributes, BatchApplied, ByteString, ContentBase, ContentChange as BatchContent, FileId, Manifest, NameChange,
+    NodeId, NodeKind, NodeRecord, Seq, SnapshotLabel, Totals,
+};
+use byteback_oplog::WholeReason;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// How sending a file ended, and what is to be said about it.
@@ -185,7 +185,7 @@ fn changed_bytes(content: &ContentChange, size_bytes: u64) -> u64 {
 }
 
 fn count_node(change: &NodeChange, report: &mut BackupReport) {
-    use byteback_oplog::NodeKind;
+    use byteback_model::NodeKind;
     let counter = match (change.kind, change.is_new) {
         (NodeKind::File, true) => &mut report.files_new,
         (NodeKind::File, false) => &mut report.files_changed,
@@ -212,7 +212,7 @@ fn count_whole(reason: WholeReason, report: &mut BackupReport) {
     *counter += 1;
 }
 
-fn count_name(change: &NameChange, report: &mut BackupReport) {
+fn count_name(change: &NameChange<NodeId>, report: &mut BackupReport) {
     match change.child {
         Some(_) => report.names_added += 1,
         None => report.names_removed += 1,
@@ -752,7 +752,7 @@ impl Transfer<'_, '_, '_> {
         }
     }
 
-    fn name(&mut self, change: &NameChange) -> Result<()> {
+    fn name(&mut self, change: &NameChange<NodeId>) -> Result<()> {
         // Whatever was left out under this name is out of date.
         self.left_out.remove(&(change.parent, change.name.clone()));
         let lacks = |node: &NodeId| self.missing.contains(node);
@@ -787,7 +787,7 @@ impl Transfer<'_, '_, '_> {
 
     fn entry(&mut self, parent: NodeId, name: &ByteString, child: Option<NodeId>) -> Result<()> {
         let (job, tree) = (self.job, self.cut.tree);
-        self.stream.entry(&EntryRecord {
+        self.stream.entry(&NameChange {
             parent: job.file_id(tree, parent),
             name: name.clone(),
             child: child.map(|child| job.file_id(tree, child)),

@@ -22,7 +22,7 @@ use byteback_control::{ErrorKind, HELD_BLOCK_BYTES, Piece, ServiceError};
 use byteback_delta::ContentDigest;
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_host::random::RealRandomness;
-use byteback_oplog::NodeId;
+use byteback_model::NodeId;
 
 /// Of smaller files no checksums are kept: there may be very many, and they are soon sent.
 const KEPT_LEN_MIN: u64 = if cfg!(test) { 1 } else { 64 * 1024 };

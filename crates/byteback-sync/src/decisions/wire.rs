@@ -6,7 +6,8 @@
 use std::io;
 
 use byteback_host::durable::DurableFile;
-use byteback_oplog::{NodeId, TreeId, WholeReason};
+use byteback_model::NodeId;
+use byteback_oplog::{TreeId, WholeReason};
 
 use super::{Cause, Compression, CompressionEffort, Decision, DeltaMethod, Fallback};
 

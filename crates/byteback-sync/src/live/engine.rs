@@ -39,19 +39,19 @@ mod receiving;
 mod repair;
 mod shared;
 
+use byteback_model::{BatchApplied, ByteString, DeviceId, FileId, NameChange, NodeId, Seq};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use byteback_api::messages::BatchApplied;
-use byteback_api::{ByteString, DeviceId, FileId, FolderName, Seq};
+use byteback_api::FolderName;
 use byteback_control::{
-    CutId, LandingTree, LiveGroup, LiveScope, LiveTree, NameChange, SYNC_CONSUMER, ServiceError, TreeService, Work,
+    CutId, LandingTree, LiveGroup, LiveScope, LiveTree, SYNC_CONSUMER, ServiceError, TreeService, Work,
 };
 use byteback_host::clock::Clock;
 use byteback_host::durable::DurableDir;
 use byteback_host::random::Randomness;
-use byteback_oplog::{NodeId, TreeId};
+use byteback_oplog::TreeId;
 use byteback_queue::GroupId;
 use byteback_queue::queue::Resolution;
 
@@ -551,7 +551,7 @@ impl Engine {
             Ok(Sifted::Part(part)) => part.names.as_slice(),
             _ => &[],
         };
-        let removes = |name: &NameChange| name.child.is_none() && self.is_left_out(name.parent, &name.name);
+        let removes = |name: &NameChange<NodeId>| name.child.is_none() && self.is_left_out(name.parent, &name.name);
         let removes = names.iter().any(removes);
         let is_held = self.is_held(group)?;
         if self.is_left_out_over()? || removes || is_held || matches!(sifted, Ok(Sifted::Fold)) {

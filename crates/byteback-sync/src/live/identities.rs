@@ -30,9 +30,9 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-use byteback_api::{FileId, Seq};
 use byteback_host::durable::{DurableDir, DurableFile, OpenMode};
-use byteback_oplog::{NodeId, TreeId};
+use byteback_model::{FileId, NodeId, Seq};
+use byteback_oplog::TreeId;
 
 use crate::backup::file_id;
 

@@ -6,13 +6,12 @@
 //! Names on their way ([`is_name_on_its_way`]) are never ignored. A name at which the server has something that is left out because it is ignored is *taken*: what is here
 //! under it, though no rule says so (a rule may be about directories alone), is not sent, as it would replace that.
 
+use byteback_model::{ByteString, NodeId, NodeKind, Place};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use byteback_api::ByteString;
-use byteback_control::{LandingTree, NamePlace, Result};
+use byteback_control::{LandingTree, Result};
 use byteback_host::durable::DurableDir;
-use byteback_oplog::{NodeId, NodeKind};
 use serde::{Deserialize, Serialize};
 
 use super::ignore_rules::IgnoreRules;
@@ -104,11 +103,11 @@ impl Sources {
 pub(super) struct Ignored {
     pub(super) rules: IgnoreRules,
     /// Names at which the server has something that was ignored when this was found out.
-    pub(super) taken: BTreeSet<NamePlace>,
+    pub(super) taken: BTreeSet<Place<NodeId>>,
 }
 
 /// Whether a name is on its way.
-pub(super) fn is_on_its_way(place: &NamePlace) -> bool {
+pub(super) fn is_on_its_way(place: &Place<NodeId>) -> bool {
     place.parent == NodeId::ROOT && is_name_on_its_way(place.name.as_bytes())
 }
 
@@ -146,17 +145,17 @@ impl Ignored {
     }
 
     /// Whether a name is ignored, in a directory with this path.
-    pub(super) fn has(&self, place: &NamePlace, directory: &[u8], is_directory: bool) -> bool {
+    pub(super) fn has(&self, place: &Place<NodeId>, directory: &[u8], is_directory: bool) -> bool {
         self.has_path(place, &joined(directory, place.name.as_bytes()), is_directory)
     }
 
     /// The same of a name with this path.
-    pub(super) fn has_path(&self, place: &NamePlace, path: &[u8], is_directory: bool) -> bool {
+    pub(super) fn has_path(&self, place: &Place<NodeId>, path: &[u8], is_directory: bool) -> bool {
         !is_on_its_way(place) && (self.rules.is_ignored(path, is_directory) || self.taken.contains(place))
     }
 
     /// The same of a name of the tree as it is now. What is in a directory that is nowhere is not.
-    pub(super) fn has_now(&self, landing: &dyn LandingTree, place: &NamePlace, is_directory: bool) -> Result<bool> {
+    pub(super) fn has_now(&self, landing: &dyn LandingTree, place: &Place<NodeId>, is_directory: bool) -> Result<bool> {
         if self.is_nothing() {
             return Ok(false);
         }
@@ -165,7 +164,7 @@ impl Ignored {
     }
 
     /// Whether a node that is there is ignored by all its names.
-    pub(super) fn hides(&self, landing: &dyn LandingTree, names: &[NamePlace], kind: NodeKind) -> Result<bool> {
+    pub(super) fn hides(&self, landing: &dyn LandingTree, names: &[Place<NodeId>], kind: NodeKind) -> Result<bool> {
         if self.is_nothing() || names.is_empty() {
             return Ok(false);
         }

@@ -34,12 +34,13 @@ pub mod left_out;
 pub(super) mod log_changes;
 mod walk;
 
+use byteback_model::{Attributes, ByteString, FileId, NodeId, NodeKind, Place, Seq};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use byteback_api::{Attributes, ByteString, FileId, FolderName, Seq};
-use byteback_control::{Landed, LandingTree, LiveTree, NamePlace, ServiceError, TreeService, WatchedNode};
+use byteback_api::FolderName;
+use byteback_control::{Landed, LandingTree, LiveTree, ServiceError, TreeService, WatchedNode};
 use byteback_host::random::Randomness;
-use byteback_oplog::{NodeId, NodeKind, TreeId};
+use byteback_oplog::TreeId;
 
 use crate::error::{ServerErrorKind, SyncError};
 use crate::live::identities::{Identities, IdentityChange, IdentityError, Origin};
@@ -47,8 +48,8 @@ use crate::live::ignore_rules::{CACHE_TAG_NAME, RULES_NAME};
 use crate::live::ignored::{Ignored, joined, path_of};
 use crate::live::incoming::fetch::Incoming;
 use crate::live::incoming::plan::{
-    Blocked, ConflictLabel, Given, Identity, NameChange, Need, NodeChange, Others, Outcome, Place, Plan, PlanError,
-    Step, is_name_on_its_way, plan,
+    Blocked, ConflictLabel, Given, Identity, NameChange, Need, NodeChange, Others, Outcome, Plan, PlanError, Step,
+    is_name_on_its_way, plan,
 };
 use crate::live::patches::{PatchError, Patches};
 use crate::monitor::{Event, Monitor, check_cancelled};
@@ -144,11 +145,11 @@ pub(super) struct Receive<'e> {
 /// Names that the file system refuses.
 #[derive(Default)]
 struct Refused {
-    all: BTreeSet<Place>,
+    all: BTreeSet<Place<FileId>>,
     /// Those that are in the way of others.
-    colliding: BTreeSet<Place>,
+    colliding: BTreeSet<Place<FileId>>,
     /// Those that were refused once though nothing is in their way any more.
-    once: BTreeSet<Place>,
+    once: BTreeSet<Place<FileId>>,
     /// Names that were left out before, and of which nothing is heard.
     kept: Vec<LeftOut>,
 }
@@ -178,7 +179,7 @@ impl Receive<'_> {
         self.try_blocked_again(&mut others)?;
         let mut blocked = Blocked::default();
         let mut whys: BTreeMap<FileId, String> = BTreeMap::new();
-        let mut place_whys: BTreeMap<Place, String> = BTreeMap::new();
+        let mut place_whys: BTreeMap<Place<FileId>, String> = BTreeMap::new();
         let mut refused = self.left_out_before(&incoming, &mut others)?;
         let landing = self.landing;
         let mut watches: HashMap<NodeId, Box<dyn WatchedNode + '_>> = HashMap::new();
@@ -348,7 +349,7 @@ impl Receive<'_> {
                 ..before.clone()
             };
             let is_moved = before.mtime_ns != change.after.mtime_ns;
-            if !is_moved || change.after.kind != byteback_api::NodeKind::Directory {
+            if !is_moved || change.after.kind != byteback_model::NodeKind::Directory {
                 continue;
             }
             if let Some(there) = self.there(*id, self.seen)? {
@@ -418,7 +419,7 @@ impl Receive<'_> {
                 continue;
             }
             let name = left_out.name.clone();
-            if left_out.collides && !self.landing.is_taken_otherwise(&NamePlace { parent, name })? {
+            if left_out.collides && !self.landing.is_taken_otherwise(&Place { parent, name })? {
                 let (before, after) = (None, Some(left_out.node));
                 others.names.entry(place).or_insert(NameChange { before, after });
                 continue;
@@ -459,7 +460,7 @@ impl Receive<'_> {
             let told = others.told.get(&directory).and_then(Option::as_ref);
             let entries = told.and_then(|told| told.entries.clone()).unwrap_or_default();
             for (name, child, attributes) in entries {
-                let is_directory = attributes.kind == byteback_api::NodeKind::Directory;
+                let is_directory = attributes.kind == byteback_model::NodeKind::Directory;
                 let path = joined(&path, &name);
                 let place = Place {
                     parent: directory,
@@ -476,11 +477,11 @@ impl Receive<'_> {
     }
 
     /// The file system refused a name. What collided with it may be gone by now: then it is tried once more.
-    fn refused(&self, place: Place, refused: &mut Refused) -> Result<(), ReceiveError> {
+    fn refused(&self, place: Place<FileId>, refused: &mut Refused) -> Result<(), ReceiveError> {
         let parent = self.identities.node_of(place.parent);
         let name = place.name.clone();
         let is_taken = match parent {
-            Some(parent) => self.landing.is_taken_otherwise(&NamePlace { parent, name })?,
+            Some(parent) => self.landing.is_taken_otherwise(&Place { parent, name })?,
             None => false,
         };
         if is_taken {
@@ -559,7 +560,7 @@ impl Receive<'_> {
         &self,
         incoming: &Incoming<'_>,
         others: &mut Others,
-        (refused, blocked, label): (&BTreeSet<Place>, &Blocked, &ConflictLabel),
+        (refused, blocked, label): (&BTreeSet<Place<FileId>>, &Blocked, &ConflictLabel),
         (memory, counts_use): (&Memory, bool),
     ) -> Result<Plan, ReceiveError> {
         for _ in 0..ASKED_MAX {
@@ -641,7 +642,7 @@ impl Receive<'_> {
         let mut was = HashMap::new();
         let node_of = |id: &FileId, was: &HashMap<FileId, FileId>| seen.node_of(*was.get(id).unwrap_or(id));
         for step in &plan.steps {
-            let (ids, places): (Vec<FileId>, Vec<&Place>) = match step {
+            let (ids, places): (Vec<FileId>, Vec<&Place<FileId>>) = match step {
                 Step::Identity {
                     was: before, becomes, ..
                 } => {
@@ -665,7 +666,7 @@ impl Receive<'_> {
                 let name = place.name.clone();
                 if parent != NodeId::ROOT || !is_name_on_its_way(name.as_bytes()) {
                     subjects.parents.insert(parent);
-                    subjects.places.insert(NamePlace { parent, name });
+                    subjects.places.insert(Place { parent, name });
                 }
             }
         }
@@ -677,7 +678,7 @@ impl Refused {
     /// What a plan leaves out, and what stays left out.
     fn left_out(self, plan: &Plan) -> Vec<LeftOut> {
         let kept = self.kept.into_iter().map(|kept| (kept.place(), kept));
-        let mut left_out: BTreeMap<Place, LeftOut> = kept.collect();
+        let mut left_out: BTreeMap<Place<FileId>, LeftOut> = kept.collect();
         for outcome in &plan.outcomes {
             if let Outcome::LeftOut {
                 place, node, ignored, ..
@@ -703,7 +704,7 @@ impl Refused {
 fn blocked_changes(
     plan: &Plan,
     whys: &BTreeMap<FileId, String>,
-    place_whys: &BTreeMap<Place, String>,
+    place_whys: &BTreeMap<Place<FileId>, String>,
 ) -> Vec<BlockedChange> {
     let mut changes = Vec::new();
     for outcome in &plan.outcomes {
@@ -730,7 +731,7 @@ fn blocked_changes(
 #[derive(Default)]
 struct Subjects {
     nodes: BTreeSet<NodeId>,
-    places: BTreeSet<NamePlace>,
+    places: BTreeSet<Place<NodeId>>,
     parents: BTreeSet<NodeId>,
 }
 

@@ -10,8 +10,9 @@
 use std::io;
 use std::sync::Arc;
 
-use byteback_api::{DeviceId, FileId, FolderName, Seq};
+use byteback_api::FolderName;
 use byteback_host::durable::DurableDir;
+use byteback_model::{DeviceId, FileId, Seq};
 use byteback_oplog::TreeId;
 use serde::{Deserialize, Serialize};
 

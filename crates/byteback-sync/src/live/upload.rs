@@ -15,12 +15,14 @@
 
 use std::collections::{HashMap, HashSet};
 
-use byteback_api::batch::{ContentBase, DirectoryTimeRecord, EntryRecord, Manifest, NodeRecord};
-use byteback_api::messages::BatchApplied;
-use byteback_api::{ByteString, DeviceId, FileId, FolderName, NodeKind as ApiKind, Seq};
+use byteback_api::FolderName;
+use byteback_api::batch::DirectoryTimeRecord;
 use byteback_control::{ErrorKind, LiveContent, LiveGroup, LiveSource, LiveTree, Piece, ServiceError};
 use byteback_delta::{DeltaWriter, WriterOptions};
-use byteback_oplog::{NodeId, TreeId};
+use byteback_model::{
+    BatchApplied, ByteString, ContentBase, DeviceId, FileId, Manifest, NameChange, NodeId, NodeKind, NodeRecord, Seq,
+};
+use byteback_oplog::TreeId;
 use byteback_queue::GroupId;
 
 use crate::backup::{
@@ -241,7 +243,9 @@ impl Upload<'_> {
             for node in &group.nodes {
                 check_cancelled(self.monitor)?;
                 let id = (self.file_id)(node.node);
-                let chain = chains.get(&node.node).filter(|_| node.attributes.kind == ApiKind::File);
+                let chain = chains
+                    .get(&node.node)
+                    .filter(|_| node.attributes.kind == NodeKind::File);
                 let Some(chain) = chain else {
                     stream.node(&NodeRecord {
                         id,
@@ -264,7 +268,7 @@ impl Upload<'_> {
                     .map_err(of_failure)?;
             }
             for name in &group.names {
-                stream.entry(&EntryRecord {
+                stream.entry(&NameChange {
                     parent: (self.file_id)(name.parent),
                     name: name.name.clone(),
                     child: name.child.map(self.file_id),

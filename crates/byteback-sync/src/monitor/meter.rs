@@ -5,7 +5,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use byteback_api::ByteString;
+use byteback_model::ByteString;
 
 use super::{Event, Monitor};
 

@@ -16,10 +16,11 @@ use crate::monitor::{Change, Event, check_cancelled};
 use crate::restore::{is_partial_name, mark_way_up};
 use crate::same_content::is_same_content;
 use crate::tree_reader::{TreeReader, join_path};
-use byteback_api::batch::{EntryRecord, NodeRecord, ProofRecord};
-use byteback_api::messages::{EntryInfo, NodeInfo};
-use byteback_api::{Attributes, ByteString, Digest, FileId, NodeKind};
+use byteback_api::Digest;
+use byteback_api::batch::ProofRecord;
+use byteback_api::messages::EntryInfo;
 use byteback_host::tree::{self, Descent};
+use byteback_model::{Attributes, ByteString, FileId, NameChange, NodeInfo, NodeKind, NodeRecord};
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -635,7 +636,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
     }
 
     fn entry(&mut self, parent: FileId, name: ByteString, child: Option<FileId>) -> Result<()> {
-        let record = EntryRecord { parent, name, child };
+        let record = NameChange { parent, name, child };
         self.stream.as_mut().map_or(Ok(()), |stream| stream.entry(&record))
     }
 

@@ -4,9 +4,8 @@ use super::Job;
 use super::resume::Begun;
 use crate::error::{Result, ServerErrorKind, SyncError};
 use crate::tree_reader::{TreeReader, join_path};
-use byteback_api::messages::NodeInfo;
-use byteback_api::{Attributes, ByteString, FileId, NodeKind};
 use byteback_host::tree::check_component;
+use byteback_model::{Attributes, ByteString, FileId, NodeInfo, NodeKind};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 

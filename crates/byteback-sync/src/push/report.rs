@@ -2,7 +2,7 @@
 
 use crate::backup::UnsavedFile;
 use crate::server_client::WireBytes;
-use byteback_api::Seq;
+use byteback_model::Seq;
 use serde::Serialize;
 
 /// What a push did, or with a dry run would do.

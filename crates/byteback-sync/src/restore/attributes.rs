@@ -1,8 +1,8 @@
 //! Owner, permissions, extended attributes and times of what was restored, in the order in which none undoes another.
 
 use super::report::{NotRestoredKind, Tally};
-use byteback_api::{Attributes, NodeKind};
 use byteback_host::tree::{self, SetTime, SetXattr};
+use byteback_model::{Attributes, NodeKind};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io;

@@ -10,11 +10,10 @@ use super::pull::{NEAR_LEN_MIN, Verdict};
 use crate::damage::{between, damaged_ranges, named};
 use crate::error::{Result, ServerError, ServerErrorKind, SyncError, told_with_causes};
 use crate::monitor::{Change, Event, check_cancelled};
-use byteback_api::Attributes;
-use byteback_api::messages::NodeInfo;
 use byteback_delta::{ApplyError, DeltaReader, EmptyBase, Target, apply_in_place, apply_to_new};
 use byteback_extents::ByteRange;
-use byteback_host::tree::{self, FileKind};
+use byteback_host::tree::{self};
+use byteback_model::{Attributes, NodeInfo, NodeKind};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use std::fs::File;
 use std::io;
@@ -125,7 +124,7 @@ fn try_restore(restore: &Restore<'_>, job: &FileJob) -> Result<Option<WholeFile>
     if restore.options.overwrite
         && !restore.options.verify
         && let Ok(there) = tree::stat_at(&dir, &job.place.name)
-        && there.kind == FileKind::File
+        && there.kind == NodeKind::File
         && there.nlink == 1
         && there.size == attributes.size
         && there.mtime_ns == attributes.mtime_ns

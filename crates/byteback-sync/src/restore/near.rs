@@ -23,7 +23,8 @@ use crate::same_content::{BLOCK_LEN, Beside, proving};
 use byteback_delta::find::{BlockIndex, ReverseFinder};
 use byteback_delta::signature::{BLOCKS_MAX, Signature, SignatureRequest};
 use byteback_extents::ByteRange;
-use byteback_host::tree::{self, FileKind};
+use byteback_host::tree::{self};
+use byteback_model::NodeKind;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use std::ffi::OsString;
 use std::fs::File;
@@ -51,7 +52,7 @@ pub(super) fn open_partial(dir: &OwnedFd, job: &FileJob) -> io::Result<Option<(O
     let open = || -> io::Result<File> { Ok(File::from(tree::open_at(dir, &name, flags, mode)?)) };
     let is_ours = |file: &File| -> io::Result<bool> {
         let stat = tree::stat_fd(file)?;
-        Ok(stat.kind == FileKind::File && stat.nlink == 1)
+        Ok(stat.kind == NodeKind::File && stat.nlink == 1)
     };
     // Something else of that name is in the way, or what was left has attributes that keep us out.
     let file = match open() {
@@ -141,7 +142,7 @@ fn assemble(
     if fetched < size && !is_whole(restore, job, file)? {
         let message = format!(
             "'{}' did not come out right from what was here; fetching all of it",
-            byteback_api::ByteString::from(job.place.path())
+            byteback_model::ByteString::from(job.place.path())
         );
         restore.monitor.event(Event::Warning(&message));
         return Ok(None);
@@ -359,7 +360,7 @@ fn is_whole(restore: &Restore<'_>, job: &FileJob, file: &File) -> Result<bool, F
 pub(super) fn open_old(dir: &OwnedFd, job: &FileJob) -> Option<File> {
     let there = tree::open_path_at(dir, &job.place.name).ok()?;
     let stat = tree::stat_fd(&there).ok()?;
-    let is_usable = stat.kind == FileKind::File && stat.size > 0;
+    let is_usable = stat.kind == NodeKind::File && stat.size > 0;
     let opened = is_usable.then(|| tree::reopen(&there, OFlags::RDONLY))?;
     opened.ok().map(File::from)
 }

@@ -5,7 +5,8 @@
 
 use crate::tree_reader::join_path;
 use byteback_host::random::Randomness;
-use byteback_host::tree::{self, Descent, FileKind, InodeFlags};
+use byteback_host::tree::{self, Descent, InodeFlags};
+use byteback_model::NodeKind;
 use rustix::fs::{AtFlags, Mode};
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -71,7 +72,7 @@ fn is_temporary(name: &OsStr) -> bool {
 pub(super) fn remove_leftovers(dir: impl AsFd) -> io::Result<()> {
     for entry in tree::read_dir(&dir, 0)? {
         let entry = entry?;
-        if is_temporary(&entry.name) && entry.kind_hint != Some(FileKind::Dir) {
+        if is_temporary(&entry.name) && entry.kind_hint != Some(NodeKind::Directory) {
             match rustix::fs::unlinkat(&dir, entry.name.as_os_str(), AtFlags::empty()) {
                 // A directory that somebody called so is nothing of ours.
                 Ok(()) | Err(rustix::io::Errno::NOENT | rustix::io::Errno::ISDIR | rustix::io::Errno::PERM) => {}
@@ -123,7 +124,7 @@ pub(super) fn clear_way(dir: impl AsFd, name: &OsStr, force: Force) -> io::Resul
             io::ErrorKind::AlreadyExists,
             "something else appeared under this name; allow overwriting to replace it",
         )),
-        Ok(there) if there.kind == FileKind::Dir => remove_all(dir, name, force),
+        Ok(there) if there.kind == NodeKind::Directory => remove_all(dir, name, force),
         // Replaced by the rename.
         Ok(_) => force.unprotect(&dir, name),
     }
@@ -137,7 +138,7 @@ pub(super) fn open_up(dir: impl AsFd) -> io::Result<Option<u32>> {
         return Ok(None);
     }
     let stat = tree::stat_fd(&dir)?;
-    if stat.kind != FileKind::Dir || stat.uid != user.as_raw() || stat.mode & OWNER_ALL == OWNER_ALL {
+    if stat.kind != NodeKind::Directory || stat.uid != user.as_raw() || stat.mode & OWNER_ALL == OWNER_ALL {
         return Ok(None);
     }
     tree::set_mode(&dir, stat.mode | OWNER_ALL)?;
@@ -151,7 +152,7 @@ pub(super) fn make_directory(dir: impl AsFd, name: &OsStr, force: Force) -> io::
         Err(rustix::io::Errno::EXIST) => {}
         Err(errno) => return Err(errno.into()),
     }
-    if tree::stat_at(&dir, name)?.kind == FileKind::Dir {
+    if tree::stat_at(&dir, name)?.kind == NodeKind::Directory {
         return Ok(());
     }
     clear_way(&dir, name, force)?;
@@ -173,7 +174,7 @@ pub(super) fn rename_into_place(dir: impl AsFd, temporary: &OsStr, name: &OsStr)
 fn is_refused_for_directories(dir: impl AsFd, name: &OsStr, errno: rustix::io::Errno) -> bool {
     match errno {
         rustix::io::Errno::ISDIR => true,
-        rustix::io::Errno::PERM => tree::stat_at(dir, name).is_ok_and(|stat| stat.kind == FileKind::Dir),
+        rustix::io::Errno::PERM => tree::stat_at(dir, name).is_ok_and(|stat| stat.kind == NodeKind::Directory),
         _ => false,
     }
 }

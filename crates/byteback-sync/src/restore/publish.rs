@@ -11,7 +11,7 @@
 use super::Restore;
 use super::place::{Place, rename_into_place};
 use crate::error::{Result, SyncError};
-use byteback_api::FileId;
+use byteback_model::FileId;
 use rustix::fs::AtFlags;
 use std::ffi::OsString;
 use std::fs::File;

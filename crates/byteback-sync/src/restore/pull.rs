@@ -11,10 +11,10 @@ use crate::monitor::{Change, Event, Monitor};
 use crate::same_content::is_same_content;
 use crate::server_client::ServerClient;
 use crate::tree_reader::join_path;
-use byteback_api::messages::NodeInfo;
-use byteback_api::{Attributes, ByteString, FileId, FolderName, NodeKind, Seq};
+use byteback_api::FolderName;
 use byteback_delta::ContentDigest;
-use byteback_host::tree::{self, Descent, FileKind, Stat};
+use byteback_host::tree::{self, Descent, Stat};
+use byteback_model::{Attributes, ByteString, FileId, NodeInfo, NodeKind, Seq};
 use rustix::fs::OFlags;
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -232,7 +232,7 @@ impl<'a> Rules<'a> {
     /// Whether a further name of a file may be given where this is.
     pub(super) fn judge_link(&self, dir: &OwnedFd, place: &Place, there: Option<&Stat>) -> io::Result<()> {
         let in_the_way = match there {
-            Some(there) if there.kind == FileKind::Dir => self.directory_in_the_way(dir, place)?,
+            Some(there) if there.kind == NodeKind::Directory => self.directory_in_the_way(dir, place)?,
             _ => None,
         };
         in_the_way.map_or(Ok(()), |why| Err(io::Error::other(why)))
@@ -256,7 +256,7 @@ impl<'a> Rules<'a> {
     /// nothing of the kind.
     pub(super) fn holding_excluded(&self, dir: &OwnedFd, name: &OsStr, path: &[u8]) -> io::Result<HashSet<Vec<u8>>> {
         let mut holding = HashSet::new();
-        if self.exclude.is_empty() || tree::stat_at(dir, name)?.kind != FileKind::Dir {
+        if self.exclude.is_empty() || tree::stat_at(dir, name)?.kind != NodeKind::Directory {
             return Ok(holding);
         }
         let mut way = Descent::new(dir)?;
@@ -266,7 +266,7 @@ impl<'a> Rules<'a> {
             for entry in tree::read_dir(&named, 0)? {
                 let entry = entry?;
                 let entry_path = join_path(&path_here, entry.name.as_bytes());
-                let is_directory = tree::stat_at(&named, &entry.name)?.kind == FileKind::Dir;
+                let is_directory = tree::stat_at(&named, &entry.name)?.kind == NodeKind::Directory;
                 if self.exclude.is_excluded(&entry_path, is_directory) {
                     mark_way_up(&mut holding, &path_here, path.len());
                 } else if is_directory {
@@ -283,7 +283,7 @@ impl<'a> Rules<'a> {
             // Of a file that is being made now, or was being made when a run was interrupted.
             return names.iter().any(|known| partial_name(known) == name);
         }
-        let is_directory = tree::stat_at(dir, name).is_ok_and(|stat| stat.kind == FileKind::Dir);
+        let is_directory = tree::stat_at(dir, name).is_ok_and(|stat| stat.kind == NodeKind::Directory);
         self.exclude.is_excluded(path, is_directory)
     }
 

@@ -6,20 +6,20 @@ use crate::error::{Result, ServerError, ServerErrorKind};
 use crate::verify::LINE_LEN_MAX;
 use byteback_api::batch::{MAGIC, packed};
 use byteback_api::messages::{
-    BatchApplied, BatchEvent, BatchStatus, ChangesPage, CreateSnapshot, DiffPage, FolderInfo, FolderList, Health,
-    Moment, NodeInfo, PartStaged, Snapshot, SnapshotLabel, SnapshotPage, TreePage, TreeTotals, VerifyEvent,
-    VersionsPage,
+    BatchEvent, BatchStatus, ChangesPage, CreateSnapshot, DiffPage, FolderInfo, FolderList, Health, Moment, PartStaged,
+    SnapshotPage, TreePage, TreeTotals, VerifyEvent, VersionsPage,
 };
 use byteback_api::problem::Code;
 use byteback_api::routes::Route;
 use byteback_api::{
-    FileId, FolderName, HEADER_PARTS, HEADER_PARTS_DIGEST, MEDIA_BATCH, MEDIA_CHUNK_ANSWER, MEDIA_CHUNKS, MEDIA_DELTA,
-    MEDIA_GROUP_ANSWER, MEDIA_GROUPS, MEDIA_MATCHES, MEDIA_SIGNATURE, Seq, query,
+    FolderName, HEADER_PARTS, HEADER_PARTS_DIGEST, MEDIA_BATCH, MEDIA_CHUNK_ANSWER, MEDIA_CHUNKS, MEDIA_DELTA,
+    MEDIA_GROUP_ANSWER, MEDIA_GROUPS, MEDIA_MATCHES, MEDIA_SIGNATURE, query,
 };
 use byteback_delta::chunks::{ChunkList, ChunkStreamError, MatchAnswer};
 use byteback_delta::groups::{GroupAnswer, GroupList, GroupsError};
 use byteback_delta::matches::{MatchList, MatchesError};
 use byteback_delta::signature::{Signature, SignatureError, SignatureRequest};
+use byteback_model::{BatchApplied, FileId, NodeInfo, Seq, Snapshot, SnapshotLabel};
 use std::io::{self, BufRead, BufReader, Read};
 use std::sync::atomic::Ordering;
 use ureq::http;

@@ -5,7 +5,8 @@ use super::{Body, ServerClient};
 use crate::error::ServerError;
 use byteback_api::messages::{DamagePage, DamagedFrame, Healed, KnownDamage};
 use byteback_api::routes::Route;
-use byteback_api::{FileId, FolderName, Seq, query};
+use byteback_api::{FolderName, query};
+use byteback_model::{FileId, Seq};
 
 impl ServerClient {
     /// The ranges of a file's contents at a moment that the server cannot read, a page of them; the server reads the contents for it.

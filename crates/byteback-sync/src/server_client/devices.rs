@@ -3,11 +3,11 @@
 use super::calls::{json_body, to_json};
 use super::{Ask, ClientOptions, ServerClient, persist, read_json};
 use crate::error::{Result, ServerError};
-use byteback_api::DeviceId;
 use byteback_api::messages::{
     DeviceInfo, DeviceList, InviteRequest, InviteResponse, JoinRequest, JoinResponse, RenameDevice,
 };
 use byteback_api::routes::Route;
+use byteback_model::DeviceId;
 
 /// Exchanges a one-time join token for a device's own token.
 ///

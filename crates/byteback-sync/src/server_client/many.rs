@@ -5,9 +5,10 @@ use super::calls::{Broken, json_body, of_hex, to_json};
 use crate::error::ServerError;
 use byteback_api::messages::{BUNDLED_LEN_MAX, BUNDLED_MAX, Digests, WantedContents, WantedDigests};
 use byteback_api::routes::Route;
-use byteback_api::{FileId, FolderName, MEDIA_BUNDLE, Seq};
+use byteback_api::{FolderName, MEDIA_BUNDLE};
 use byteback_delta::ReadError;
 use byteback_delta::bundle::{self, BundleError, ShortContent};
+use byteback_model::{FileId, Seq};
 
 // All that may be asked for fits into a bundle.
 const _: () = assert!(BUNDLED_MAX <= bundle::CONTENTS_MAX && BUNDLED_LEN_MAX <= bundle::CONTENT_LEN_MAX);

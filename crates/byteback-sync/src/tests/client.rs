@@ -2,10 +2,10 @@
 
 use super::rig::{Answer, Rig, impatient, join_request, patient, scripted_server_with};
 use crate::{ServerErrorKind, join};
-use byteback_api::messages::{BatchApplied, BatchStatus, FolderList, JoinResponse};
-use byteback_api::{Code, FileId, FolderName, MEDIA_BUNDLE, NodeKind, Problem};
+use byteback_api::messages::{BatchStatus, FolderList, JoinResponse};
+use byteback_api::{Code, FolderName, MEDIA_BUNDLE, Problem};
 use byteback_delta::bundle::{self, ShortContent};
-use byteback_oplog::NodeId;
+use byteback_model::{BatchApplied, FileId, NodeId, NodeKind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -222,8 +222,8 @@ fn bytes_on_the_wire_are_those_that_the_server_counts() {
 fn small_piece() -> Vec<u8> {
     let mut writer = byteback_api::batch::BatchWriter::new(Vec::new()).unwrap();
     for number in 1..4 {
-        let entry = byteback_api::batch::EntryRecord {
-            parent: byteback_api::FileId(number),
+        let entry = byteback_model::NameChange {
+            parent: byteback_model::FileId(number),
             name: "letters".into(),
             child: None,
         };

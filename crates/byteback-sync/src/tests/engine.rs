@@ -9,8 +9,6 @@ use crate::live::upload::batch_counter;
 use crate::server_client::Heard;
 use crate::{ClientOptions, DifferenceKind, ServerClient, Silent, SnapshotSpec, TreePlace, VerifyOptions};
 use byteback_api::FolderName;
-use byteback_api::messages::SnapshotLabel;
-use byteback_api::{Attributes, ByteString};
 use byteback_control::{
     ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, DirEntry, ErrorKind, FinishReport, LandingTree, LiveTree,
     NodeNames, Outcome, Piece, SYNC_CONSUMER, ServiceError, SyncStatus, TreeService, TreeStatus,
@@ -19,8 +17,9 @@ use byteback_daemon::{Daemon, DaemonError, DaemonOptions, LiveOptions, Service, 
 use byteback_delta::{DeltaReader, EmptyBase, apply_to_new};
 use byteback_host::durable::{DurableDir, RealDir};
 use byteback_host::random::{RealRandomness, SplitMix64};
+use byteback_model::{Attributes, ByteString, NodeId, SnapshotLabel};
 use byteback_mount::{Mount, MountOptions, Unmount};
-use byteback_oplog::{Epoch, NodeId};
+use byteback_oplog::Epoch;
 use byteback_queue::{ClientId, GroupId};
 use byteback_store::StoreLimits;
 use std::ffi::OsStr;
@@ -215,7 +214,7 @@ pub(super) fn assert_server_has(rig: &Rig, folder: &FolderName, dir: &Path, what
     let verified = crate::verify(&rig.client, folder, SnapshotSpec::Id(snapshot.id), &options, &Silent).unwrap();
     assert!(verified.damaged.is_empty(), "{what}: {:?}", verified.damaged);
     // A directory's time moves with its names, and is sent when something else of it is.
-    let is_time_of_dir = |path: &byteback_api::ByteString| {
+    let is_time_of_dir = |path: &byteback_model::ByteString| {
         let path = dir.join(OsStr::from_bytes(path.as_bytes()));
         path.symlink_metadata().is_ok_and(|found| found.is_dir())
     };

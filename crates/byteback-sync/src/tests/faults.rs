@@ -6,16 +6,15 @@ use super::rig::{Rig, Told, impatient, scripted_server, seed};
 use super::scripted_tree::{Picture, ScriptedTree};
 use crate::backup::note_of;
 use crate::{Event, ServerErrorKind, Silent, SnapshotSpec, SyncError};
-use byteback_api::NodeKind;
 use byteback_api::messages::{BatchStatus, FolderInfo, PartStaged};
-use byteback_api::{Attributes, ByteString, Code, Problem};
+use byteback_api::{Code, Problem};
 use byteback_control::{
     ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, ErrorKind, FinishReport, Outcome, Piece, ServiceError,
     TreeService, TreeStatus,
 };
 use byteback_host::durable::RealDir;
 use byteback_host::random::{SplitMix64, noise};
-use byteback_oplog::NodeId;
+use byteback_model::{Attributes, ByteString, NodeId, NodeKind};
 use byteback_store::StoreLimits;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

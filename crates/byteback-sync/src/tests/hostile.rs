@@ -5,12 +5,11 @@ use crate::{
     ClientOptions, RestoreOptions, ServerClient, ServerErrorKind, Silent, SnapshotSpec, SyncError, VerifyOptions, diff,
     list, restore, snapshots, verify,
 };
-use byteback_api::messages::{
-    DiffPage, EntryInfo, NodeInfo, Snapshot, SnapshotLabel, SnapshotPage, TreePage, VerifyEvent,
-};
-use byteback_api::{Attributes, ByteString, FileId, FolderName, MEDIA_DELTA, NodeKind};
+use byteback_api::messages::{DiffPage, EntryInfo, SnapshotPage, TreePage, VerifyEvent};
+use byteback_api::{FolderName, MEDIA_DELTA};
 use byteback_delta::{DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
+use byteback_model::{Attributes, ByteString, FileId, NodeInfo, NodeKind, Snapshot, SnapshotLabel};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;

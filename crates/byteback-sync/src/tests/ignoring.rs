@@ -4,8 +4,8 @@ use super::engine::{assert_server_has, content_at, rig};
 use super::receiving::{Machine, conflicts, look, settle};
 use super::rig::{Rig, seed};
 use crate::live::ignore_rules::{CACHE_TAG_LEN, IgnoreRules, is_cache_tag};
-use byteback_api::FileId;
 use byteback_host::random::SplitMix64;
+use byteback_model::FileId;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
@@ -130,7 +130,7 @@ fn at_server(rig: &Rig) -> Vec<String> {
         let page = rig.client.tree_page(&rig.folder, rig.seq(), place, None).unwrap();
         for entry in page.entries {
             let path = format!("{directory}/{}", entry.name).trim_start_matches('/').to_owned();
-            if entry.node.attributes.kind == byteback_api::NodeKind::Directory {
+            if entry.node.attributes.kind == byteback_model::NodeKind::Directory {
                 directories.push(path.clone());
             }
             found.push(format!("{path} {} {}", entry.node.id, entry.node.attributes.mtime_ns));
@@ -580,8 +580,8 @@ fn was_at_server(rig: &Rig, content: &[u8]) -> bool {
                 let attributes = &entry.node.attributes;
                 let path = format!("{directory}/{}", entry.name).trim_start_matches('/').to_owned();
                 match attributes.kind {
-                    byteback_api::NodeKind::Directory => directories.push(path),
-                    byteback_api::NodeKind::File
+                    byteback_model::NodeKind::Directory => directories.push(path),
+                    byteback_model::NodeKind::File
                         if attributes.size == content.len() as u64
                             && content_at(rig, path.as_bytes(), seq) == content =>
                     {
@@ -623,7 +623,8 @@ fn two_machines_that_do_random_things_and_change_the_rules_agree_on_what_is_not_
 fn an_identity_that_is_withheld_is_no_origin() {
     use crate::live::identities::{Identities, Withheld};
     use byteback_host::sim::SimDisk;
-    use byteback_oplog::{NodeId, TreeId};
+    use byteback_model::NodeId;
+    use byteback_oplog::TreeId;
     let disk = SimDisk::new(1);
     let mut map = Identities::open(std::sync::Arc::new(disk.clone()), TreeId(3)).unwrap();
     map.change(&[Withheld::Holding.bound(NodeId(7), FileId(9))]).unwrap();

@@ -3,28 +3,28 @@
 use super::rig::{Rig, patient, seed};
 use crate::backup::{Destination, FileDeltas, PartStream, file_id};
 use crate::live::incoming::fetch::Incoming;
-use crate::live::incoming::plan::{ContentFrom, Need, Place};
+use crate::live::incoming::plan::{ContentFrom, Need};
 use crate::{ServerClient, Silent, SyncError};
-use byteback_api::batch::{ContentBase, EntryRecord, Manifest, NodeRecord};
-use byteback_api::{Attributes, DeviceId, FileId, NodeKind, Seq};
 use byteback_control::TreeService;
 use byteback_delta::{DeltaReader, DeltaWriter, Target, WriterOptions, apply_in_place};
 use byteback_extents::ByteRange;
 use byteback_host::random::SplitMix64;
-use byteback_oplog::NodeId;
+use byteback_model::{
+    Attributes, ContentBase, DeviceId, FileId, Manifest, NameChange, NodeId, NodeKind, NodeRecord, Place, Seq,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct State {
-    names: BTreeMap<Place, FileId>,
+    names: BTreeMap<Place<FileId>, FileId>,
     files: BTreeMap<FileId, (Vec<u8>, u32)>,
 }
 
 #[derive(Default)]
 struct Batch {
     nodes: BTreeMap<FileId, (ContentBase, Vec<u8>)>,
-    names: BTreeMap<Place, Option<FileId>>,
+    names: BTreeMap<Place<FileId>, Option<FileId>>,
 }
 
 struct Sender {
@@ -111,7 +111,7 @@ impl Sender {
                 assert!(pushed.is_ok() && deltas.finish(&mut stream, *id, &attributes, *base).is_ok());
             }
             for (place, child) in &batch.names {
-                stream.entry(&EntryRecord {
+                stream.entry(&NameChange {
                     parent: place.parent,
                     name: place.name.clone(),
                     child: *child,
@@ -145,14 +145,11 @@ fn some_content(random: &mut SplitMix64, old: &[u8]) -> Vec<u8> {
     new
 }
 
+/// Whether a name, or a file, may be touched.
+type May<'a> = dyn Fn(Option<&Place<FileId>>, Option<FileId>) -> bool + 'a;
+
 /// Some changes to what is at the server, of names and files that `may` be touched.
-fn change(
-    random: &mut SplitMix64,
-    now: &mut State,
-    places: &[Place],
-    may: &dyn Fn(Option<&Place>, Option<FileId>) -> bool,
-    next: &mut u128,
-) -> Batch {
+fn change(random: &mut SplitMix64, now: &mut State, places: &[Place<FileId>], may: &May<'_>, next: &mut u128) -> Batch {
     let mut batch = Batch::default();
     for _ in 0..1 + random.below(4) {
         let place = places[random.below(places.len() as u64) as usize].clone();
@@ -248,7 +245,7 @@ fn what_others_did_leads_from_what_is_here_to_the_head() {
             counter: 1 << 50,
             follows: None,
         };
-        let places: Vec<Place> = (0..20)
+        let places: Vec<Place<FileId>> = (0..20)
             .map(|at| Place {
                 parent: root,
                 name: format!("n{at}").into_bytes().into(),
@@ -263,14 +260,14 @@ fn what_others_did_leads_from_what_is_here_to_the_head() {
         let cursor = seq;
         let at_cursor = now.clone();
         let mut here = now.clone();
-        let mut by_others: (BTreeSet<Place>, BTreeSet<FileId>) = Default::default();
+        let mut by_others: (BTreeSet<Place<FileId>>, BTreeSet<FileId>) = Default::default();
         let mut by_us = by_others.clone();
         // What lost a name by others: written by us, that would be a conflict, as removing what others wrote is.
         let mut taken: BTreeSet<FileId> = BTreeSet::new();
         for _ in 0..25 {
             if random.below(2) == 0 {
                 let named = now.names.clone();
-                let may = |place: Option<&Place>, file: Option<FileId>| {
+                let may = |place: Option<&Place<FileId>>, file: Option<FileId>| {
                     let child = place.and_then(|place| named.get(place));
                     place.is_none_or(|place| !by_others.0.contains(place))
                         && child.is_none_or(|child| !by_others.1.contains(child))
@@ -356,13 +353,13 @@ fn what_others_did_leads_from_what_is_here_to_the_head() {
             incoming.ask(&mut others, &[Need { id: *id, entries: true }]).unwrap();
             let told = others.told[id].as_ref().unwrap();
             let places = now.names.iter().filter(|(_, child)| *child == id);
-            let places: BTreeSet<&Place> = places.map(|(place, _)| place).collect();
+            let places: BTreeSet<&Place<FileId>> = places.map(|(place, _)| place).collect();
             assert_eq!(told.places.iter().collect::<BTreeSet<_>>(), places);
             assert_eq!(told.entries, None);
         }
         let needs = [root, FileId(5)].map(|id| Need { id, entries: true });
         incoming.ask(&mut others, &needs).unwrap();
-        let listed: BTreeMap<Place, FileId> = others.told[&root]
+        let listed: BTreeMap<Place<FileId>, FileId> = others.told[&root]
             .as_ref()
             .unwrap()
             .entries

@@ -39,9 +39,9 @@ fn every_batch_is_heard_of_once_and_in_order_over_connections_that_are_cut_and_s
         for batch in 0..batches {
             rig.change(&mut random, 3);
             rig.tree.lock().create(
-                byteback_oplog::NodeId::ROOT,
+                byteback_model::NodeId::ROOT,
                 format!("batch {batch}").as_bytes(),
-                byteback_api::NodeKind::File,
+                byteback_model::NodeKind::File,
             );
             rig.cutter.cut_after(random.below(5_000) as i64, false);
             if batch % 15 == 7 {

@@ -3,10 +3,9 @@
 use super::rig::{Rig, seed};
 use super::scripted_tree::Picture;
 use crate::{DeltaChoice, SnapshotSpec, SyncError, WholeFiles};
-use byteback_api::NodeKind;
 use byteback_extents::ByteRange;
 use byteback_host::random::SplitMix64;
-use byteback_oplog::NodeId;
+use byteback_model::{NodeId, NodeKind};
 
 #[test]
 fn every_snapshot_of_a_changing_tree_comes_back() {

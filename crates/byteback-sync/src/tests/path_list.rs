@@ -4,11 +4,11 @@
 use super::rig::seed;
 use super::scripted_tree::{Picture, ScriptedTree};
 use crate::{FileContent, PathChange, Silent, WholeFileReason, changed_paths, file_change};
-use byteback_api::NodeKind;
 use byteback_control::{CutRequest, Outcome, TreeService};
 use byteback_extents::ByteRange;
 use byteback_host::random::SplitMix64;
-use byteback_oplog::{Epoch, NodeId};
+use byteback_model::{NodeId, NodeKind};
+use byteback_oplog::Epoch;
 use std::collections::BTreeMap;
 
 /// What a path holds: the node, and its state, as a copying program would have it.
@@ -90,7 +90,7 @@ fn follow(tree: &ScriptedTree, since: Option<Epoch>, copy: &mut Copy) -> (Epoch,
             .get(&path)
             .unwrap_or_else(|| panic!("{path:?} is told and not there"));
         let state = state(&picture, *node);
-        let is_directory = kind == byteback_oplog::NodeKind::Directory;
+        let is_directory = kind == byteback_model::NodeKind::Directory;
         assert_eq!(is_directory, state.starts_with("directory"), "{path:?} is no {kind:?}");
         let below = [&path[..], b"/"].concat();
         let is_in_the_way = !is_directory && copy.keys().any(|other| other.starts_with(&below));

@@ -3,10 +3,9 @@
 use super::engine::{Mounted, Place, live_options};
 use super::rig::{Rig, Told};
 use crate::{Event, Monitor, Phase, RestoreOptions, Silent, SnapshotSpec, VerifyOptions, verify};
-use byteback_api::NodeKind;
 use byteback_daemon::{Service, StateFolder, TrackedTree};
 use byteback_host::random::{SplitMix64, noise};
-use byteback_oplog::NodeId;
+use byteback_model::{NodeId, NodeKind};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};

@@ -3,10 +3,9 @@
 use super::rig::Rig;
 use super::scripted_tree::{Picture, State};
 use crate::SnapshotSpec;
-use byteback_api::NodeKind;
 use byteback_extents::ByteRange;
 use byteback_host::random::{SplitMix64, noise};
-use byteback_oplog::NodeId;
+use byteback_model::{NodeId, NodeKind};
 
 /// A life: three files, and what was saved of them.
 pub(super) struct RandomLife {

@@ -3,11 +3,10 @@
 use super::rig::{Rig, Told, impatient};
 use super::scripted_tree::{Picture, assert_restored};
 use crate::{Event, NotRestoredKind, RestoreOptions, RestoreReport, Silent, SnapshotSpec, SyncError};
-use byteback_api::NodeKind;
 use byteback_extents::ByteRange;
 use byteback_host::random::{SplitMix64, noise};
 use byteback_host::tree::{self, SetTime};
-use byteback_oplog::NodeId;
+use byteback_model::{NodeId, NodeKind};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

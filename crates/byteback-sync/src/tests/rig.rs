@@ -5,12 +5,12 @@ use crate::{
     BackupOptions, BackupReport, ClientOptions, Event, Monitor, RestoreOptions, RestoreReport, ServerClient, Silent,
     SnapshotSpec, SyncError,
 };
-use byteback_api::{FolderName, NodeKind};
+use byteback_api::FolderName;
 use byteback_delta::Codec;
 use byteback_host::clock::RealClock;
 use byteback_host::durable::{DurableDir, RealDir};
 use byteback_host::random::{RealRandomness, SplitMix64};
-use byteback_oplog::NodeId;
+use byteback_model::{NodeId, NodeKind};
 use byteback_server::{Server, ServerConfig, ServerHandle};
 use byteback_store::catalog::{Catalog, SqliteCatalog};
 use byteback_store::segments::{FrameRef, SegmentFiles, SegmentInfo, SegmentWriter, Segments};

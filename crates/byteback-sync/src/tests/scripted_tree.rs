@@ -5,15 +5,15 @@ mod content;
 mod leaves;
 mod picture;
 
-use byteback_api::{Attributes, ByteString, NodeKind, Xattr};
 use byteback_control::{
     ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, DirEntry, ErrorKind,
-    FinishReport, HELD_BLOCK_BYTES, LeafOffer, LeafPiece, LeafRequest, LeavesTold, NameChange, NodeChange, NodeNames,
-    Outcome, Piece, Result, ServiceError, TreeService, TreeStatus,
+    FinishReport, HELD_BLOCK_BYTES, LeafOffer, LeafPiece, LeafRequest, LeavesTold, NodeChange, NodeNames, Outcome,
+    Piece, Result, ServiceError, TreeService, TreeStatus,
 };
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_host::random::SplitMix64;
-use byteback_oplog::{Epoch, NodeId, TreeId, WholeReason};
+use byteback_model::{Attributes, ByteString, NameChange, NodeId, NodeKind, Xattr};
+use byteback_oplog::{Epoch, TreeId, WholeReason};
 use content::Content;
 use picture::Node;
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,7 +46,7 @@ struct OpenCut {
     epoch: u64,
     picture: Picture,
     nodes: Vec<NodeChange>,
-    names: Vec<NameChange>,
+    names: Vec<NameChange<NodeId>>,
     /// What was read, and is held still no more.
     given_up: BTreeMap<NodeId, ExtentSet>,
     /// What was peeked at.
@@ -633,13 +633,13 @@ impl TreeService for ScriptedTree {
                 }
                 Some(NodeChange {
                     node,
-                    kind: oplog_kind(there.attributes.kind),
+                    kind: there.attributes.kind,
                     content,
                     is_new: changed.is_new,
                 })
             })
             .collect();
-        let names: Vec<NameChange> = names
+        let names: Vec<NameChange<NodeId>> = names
             .into_iter()
             .map(|(parent, name)| NameChange {
                 parent,
@@ -680,7 +680,7 @@ impl TreeService for ScriptedTree {
         let cut = &state.cuts[&cut.0];
         let told_node = |last: NodeId| cut.nodes.iter().position(|change| change.node == last).unwrap() + 1;
         let told_name = |(parent, name): &(NodeId, ByteString)| {
-            let is_last = |change: &NameChange| change.parent == *parent && change.name == *name;
+            let is_last = |change: &NameChange<NodeId>| change.parent == *parent && change.name == *name;
             cut.names.iter().position(is_last).unwrap() + 1
         };
         let node = cursor.node.map_or(0, told_node);
@@ -789,7 +789,7 @@ impl TreeService for ScriptedTree {
         let state = self.lock();
         let picture = &state.cuts[&cut.0].picture;
         let names = |node: &NodeId| NodeNames {
-            kind: picture.nodes.get(node).map(|node| oplog_kind(node.attributes.kind)),
+            kind: picture.nodes.get(node).map(|node| node.attributes.kind),
             names: picture
                 .names
                 .iter()
@@ -809,7 +809,7 @@ impl TreeService for ScriptedTree {
         let entry = |(name, node): (&[u8], NodeId)| DirEntry {
             name: name.into(),
             node,
-            kind: oplog_kind(picture.nodes[&node].attributes.kind),
+            kind: picture.nodes[&node].attributes.kind,
         };
         Ok(behind.take(PAGE_LEN).map(entry).collect())
     }
@@ -865,19 +865,6 @@ impl TreeService for ScriptedTree {
 
     fn unmount(&self) -> Result<()> {
         Err(ServiceError::new(ErrorKind::Protocol, "it is not mounted"))
-    }
-}
-
-fn oplog_kind(kind: NodeKind) -> byteback_oplog::NodeKind {
-    use byteback_oplog::NodeKind as To;
-    match kind {
-        NodeKind::File => To::File,
-        NodeKind::Directory => To::Directory,
-        NodeKind::Symlink => To::Symlink,
-        NodeKind::Fifo => To::Fifo,
-        NodeKind::Socket => To::Socket,
-        NodeKind::CharDevice => To::CharDevice,
-        NodeKind::BlockDevice => To::BlockDevice,
     }
 }
 

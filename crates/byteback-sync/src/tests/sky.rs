@@ -9,7 +9,8 @@ use byteback_control::{LeafKind, LeafSource, TreeService};
 use byteback_extents::ByteRange;
 use byteback_host::durable::DurableDir;
 use byteback_host::random::noise;
-use byteback_oplog::{NodeId, WholeReason};
+use byteback_model::NodeId;
+use byteback_oplog::WholeReason;
 use std::sync::Arc;
 
 const KINDS: [LeafKind; 3] = [LeafKind::Sha256, LeafKind::Blake2b256, LeafKind::Blake3];

@@ -2,9 +2,9 @@
 
 use super::rig::{Rig, Told, impatient, seed};
 use crate::SnapshotSpec;
-use byteback_api::NodeKind;
 use byteback_host::random::{SplitMix64, noise};
-use byteback_oplog::{NodeId, WholeReason};
+use byteback_model::{NodeId, NodeKind};
+use byteback_oplog::WholeReason;
 use std::sync::Mutex;
 
 #[test]

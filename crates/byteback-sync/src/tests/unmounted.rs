@@ -2,7 +2,6 @@
 
 use super::rig::{Rig, Told, seed};
 use crate::{BackupReport, DifferenceKind, Event, Monitor, RestoreOptions, Silent, SnapshotSpec, VerifyOptions};
-use byteback_api::{Attributes, ByteString};
 use byteback_control::{
     ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, FinishReport, Outcome, Piece, ServiceError, TreeService,
     TreeStatus,
@@ -10,7 +9,7 @@ use byteback_control::{
 use byteback_daemon::{Service, StateFolder, TrackedTree};
 use byteback_host::random::{SplitMix64, noise};
 use byteback_host::tree::{self, SetTime};
-use byteback_oplog::NodeId;
+use byteback_model::{Attributes, ByteString, NodeId};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStringExt;

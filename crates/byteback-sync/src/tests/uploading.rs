@@ -4,15 +4,15 @@ use super::rig::{Rig, impatient, patient, seed};
 use crate::backup::file_id;
 use crate::live::upload::{Footing, Sent, Upload, batch_counter};
 use crate::{ClientOptions, Silent, TreePlace};
-use byteback_api::{Attributes, FileId, NodeKind as ApiKind};
 use byteback_control::{
-    CutRequest, LiveContent, LiveFold, LiveGroup, LiveNode, LiveScope, LiveSource, LiveStatus, LiveTree, NameChange,
-    Piece, Result, ServiceError, TreeService, Work,
+    CutRequest, LiveContent, LiveFold, LiveGroup, LiveNode, LiveScope, LiveSource, LiveStatus, LiveTree, Piece, Result,
+    ServiceError, TreeService, Work,
 };
 use byteback_delta::{DeltaReader, DeltaWriter, EmptyBase, WriterOptions, apply_to_new};
 use byteback_extents::ByteRange;
 use byteback_host::random::SplitMix64;
-use byteback_oplog::{NodeId, NodeKind, TreeId};
+use byteback_model::{Attributes, FileId, NameChange, NodeId, NodeKind};
+use byteback_oplog::TreeId;
 use byteback_queue::queue::Resolution;
 use byteback_queue::{ClientId, GroupId, Position, Version};
 use std::collections::{BTreeMap, BTreeSet};
@@ -118,7 +118,7 @@ struct Origin {
 
 fn attributes(size: u64) -> Attributes {
     Attributes {
-        kind: ApiKind::File,
+        kind: NodeKind::File,
         mode: 0o600,
         uid: 1,
         gid: 2,

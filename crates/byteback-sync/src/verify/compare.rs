@@ -2,15 +2,14 @@
 
 use super::{Difference, DifferenceKind, VerifyReport};
 use crate::error::{Result, ServerError, SyncError};
-use crate::local_node::kind_of;
 use crate::monitor::{Event, Meter, Monitor, check_cancelled};
 use crate::server_client::ServerClient;
 use crate::tree_reader::{TreeReader, join_path};
-use byteback_api::messages::NodeInfo;
-use byteback_api::{Attributes, ByteString, FileId, FolderName, NodeKind};
+use byteback_api::FolderName;
 use byteback_delta::{ApplyError, DeltaReader, EmptyBase, Target, apply_to_new};
 use byteback_extents::ByteRange;
 use byteback_host::tree::{self, Identity, Stat};
+use byteback_model::{Attributes, ByteString, FileId, NodeInfo, NodeKind};
 use rustix::fs::{Mode, OFlags};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -194,7 +193,7 @@ impl Comparison<'_> {
     /// Compares attributes; `None` if even the kind differs.
     fn attributes(&mut self, path: &[u8], fd: impl AsFd, wanted: &Attributes) -> io::Result<Option<Stat>> {
         let stat = tree::stat_fd(&fd)?;
-        if kind_of(stat.kind) != wanted.kind {
+        if stat.kind != wanted.kind {
             self.tell(path, DifferenceKind::Kind);
             return Ok(None);
         }

@@ -1,7 +1,8 @@
 //! What a folder holds, as anybody sees it: by path. Of a machine's directory, and of the server at any of its sequence numbers.
 
-use byteback_api::{FileId, FolderName, NodeKind, Seq};
+use byteback_api::FolderName;
 use byteback_delta::{DeltaReader, EmptyBase, apply_to_new};
+use byteback_model::{FileId, NodeKind, Seq};
 use byteback_sync::{ServerClient, TreePlace};
 use std::collections::BTreeMap;
 use std::fmt;

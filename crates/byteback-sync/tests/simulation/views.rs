@@ -1,15 +1,14 @@
 //! What the engine has of its machine: it waits in virtual time, others have their turn between the steps of what lands, and bugs can be let in.
 
 use super::world::{News, World};
-use byteback_api::{Attributes, ByteString};
 use byteback_control::{
     DirEntry, Expected, Landed, LandingNode, LandingTree, LiveContent, LiveGroup, LiveStatus, LiveTree,
-    MissedAttribute, NamePlace, Overtaken, Piece, Result, UnsentNode, WatchedFile, WatchedNode, Work,
+    MissedAttribute, Overtaken, Piece, Result, UnsentNode, WatchedFile, WatchedNode, Work,
 };
 use byteback_delta::{Base, Target};
 use byteback_extents::ByteRange;
 use byteback_host::random::SplitMix64;
-use byteback_oplog::NodeId;
+use byteback_model::{Attributes, ByteString, NodeId, Place};
 use byteback_queue::GroupId;
 use byteback_queue::queue::Resolution;
 use std::io;
@@ -213,11 +212,11 @@ impl SteppedLanding {
 }
 
 impl LandingTree for SteppedLanding {
-    fn child(&self, place: &NamePlace) -> Result<Option<NodeId>> {
+    fn child(&self, place: &Place<NodeId>) -> Result<Option<NodeId>> {
         self.inner.child(place)
     }
 
-    fn is_taken_otherwise(&self, place: &NamePlace) -> Result<bool> {
+    fn is_taken_otherwise(&self, place: &Place<NodeId>) -> Result<bool> {
         self.inner.is_taken_otherwise(place)
     }
 
@@ -244,7 +243,7 @@ impl LandingTree for SteppedLanding {
         }
     }
 
-    fn is_name_queued(&self, place: &NamePlace) -> bool {
+    fn is_name_queued(&self, place: &Place<NodeId>) -> bool {
         self.ear.canary != Canary::UnsentOverlooked && self.inner.is_name_queued(place)
     }
 
@@ -254,7 +253,7 @@ impl LandingTree for SteppedLanding {
 
     fn make(
         &self,
-        at: &NamePlace,
+        at: &Place<NodeId>,
         attributes: &Attributes,
         expected: Expected<'_>,
     ) -> Result<Landed<(NodeId, Vec<MissedAttribute>)>> {
@@ -262,7 +261,7 @@ impl LandingTree for SteppedLanding {
         self.inner.make(at, attributes, expected)
     }
 
-    fn link(&self, node: NodeId, at: &NamePlace, expected: Expected<'_>) -> Result<Landed<()>> {
+    fn link(&self, node: NodeId, at: &Place<NodeId>, expected: Expected<'_>) -> Result<Landed<()>> {
         self.told(|| format!("link {node} {at}"));
         self.inner.link(node, at, expected)
     }
@@ -270,8 +269,8 @@ impl LandingTree for SteppedLanding {
     fn rename(
         &self,
         node: NodeId,
-        from: &NamePlace,
-        to: &NamePlace,
+        from: &Place<NodeId>,
+        to: &Place<NodeId>,
         replaced: Option<NodeId>,
         expected: Expected<'_>,
     ) -> Result<Landed<()>> {
@@ -284,19 +283,19 @@ impl LandingTree for SteppedLanding {
 
     fn exchange(
         &self,
-        one: (&NamePlace, NodeId),
-        other: (&NamePlace, NodeId),
+        one: (&Place<NodeId>, NodeId),
+        other: (&Place<NodeId>, NodeId),
         expected: Expected<'_>,
     ) -> Result<Landed<()>> {
         self.told(|| format!("exchange {} and {}", one.0, other.0));
         self.inner.exchange(one, other, expected)
     }
 
-    fn check_removable(&self, node: NodeId, at: &NamePlace) -> Result<Landed<()>> {
+    fn check_removable(&self, node: NodeId, at: &Place<NodeId>) -> Result<Landed<()>> {
         self.inner.check_removable(node, at)
     }
 
-    fn displace(&self, node: NodeId, from: &NamePlace, to: &NamePlace, leaves_old: bool) -> Result<Landed<()>> {
+    fn displace(&self, node: NodeId, from: &Place<NodeId>, to: &Place<NodeId>, leaves_old: bool) -> Result<Landed<()>> {
         self.told(|| format!("displace {node} {from} to {to}"));
         match self.ear.canary {
             Canary::ConflictWithoutCopy => self.inner.remove(from, node, Expected::Folded(&[])),
@@ -304,7 +303,7 @@ impl LandingTree for SteppedLanding {
         }
     }
 
-    fn remove(&self, at: &NamePlace, node: NodeId, expected: Expected<'_>) -> Result<Landed<()>> {
+    fn remove(&self, at: &Place<NodeId>, node: NodeId, expected: Expected<'_>) -> Result<Landed<()>> {
         self.told(|| format!("remove {node} {at}"));
         self.inner.remove(at, node, expected)
     }

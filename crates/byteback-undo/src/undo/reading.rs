@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use byteback_extents::ByteRange;
-use byteback_oplog::NodeId;
+use byteback_model::NodeId;
 use parking_lot::Mutex;
 
 use super::{Undo, read_exactly};

@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use byteback_extents::ByteRange;
 use byteback_host::clock::Clock;
 use byteback_host::durable::DurableDir;
-use byteback_oplog::{NodeId, TreeId};
+use byteback_model::NodeId;
+use byteback_oplog::TreeId;
 use parking_lot::Mutex;
 
 use super::{Horizon, QUANTUM_NS_MAX, Undo, UndoOptions};

@@ -16,8 +16,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use byteback_api::ByteString;
 use byteback_control::{CutInfo, CutRequest, Outcome, TreeService};
+use byteback_model::ByteString;
 use byteback_sync::SnapshotSpec;
 use clap::{Args, ValueEnum};
 

@@ -14,11 +14,11 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use byteback_api::ByteString;
 use byteback_checksums::source::{
     Description, FileChecksums, Run, Source, Tail, Unknown, Verified, VerifyError, verify,
 };
 use byteback_host::clock::{Clock, RealClock};
+use byteback_model::ByteString;
 use clap::Args;
 use serde::Serialize;
 

@@ -9,8 +9,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use byteback_api::ByteString;
 use byteback_control::{SyncConflict, TreeService};
+use byteback_model::ByteString;
 use clap::{Args, ValueEnum};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::Serialize;

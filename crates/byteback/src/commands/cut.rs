@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use byteback_api::ByteString;
 use byteback_control::{Client, NamedCut, TreeService};
+use byteback_model::ByteString;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 

@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 
 use byteback_api::messages::DiffItem;
-use byteback_api::{Attributes, ByteString, NodeKind};
+use byteback_model::{Attributes, ByteString, NodeKind};
 use byteback_sync::{Silent, SnapshotSpec, SyncError, diff};
 use clap::Args;
 use serde::Serialize;

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use byteback_api::ByteString;
 use byteback_control::{CutRequest, Outcome, TreeService};
 use byteback_daemon::StateFolder;
 use byteback_host::durable::RealDir;
-use byteback_oplog::{NodeId, TreeId, WholeReason};
+use byteback_model::{ByteString, NodeId};
+use byteback_oplog::{TreeId, WholeReason};
 use byteback_sync::decisions::{
     Cause, Compression, CompressionEffort, Decided, Decision, DeltaMethod, Fallback, last_decision,
 };

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use byteback_api::ByteString;
 use byteback_control::{FileHistory, PastEvent, PastMoment, TreeService};
+use byteback_model::ByteString;
 use clap::Args;
 use serde::Serialize;
 

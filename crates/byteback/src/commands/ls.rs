@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use byteback_api::{ByteString, NodeKind};
+use byteback_model::{ByteString, NodeKind};
 use byteback_sync::{ListedEntry, Monitor, Silent, SyncError, list};
 use clap::Args;
 use serde::Serialize;

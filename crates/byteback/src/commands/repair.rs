@@ -8,10 +8,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use byteback_api::ByteString;
 use byteback_control::{
     DamagedFile, RepairReport, RepairRequest, RepairWish, Repaired, ServerVersion, TreeService, TreeStatus,
 };
+use byteback_model::ByteString;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 

@@ -1,7 +1,6 @@
 //! `byteback snapshots`: the snapshots of a repository, oldest first.
 
-use byteback_api::ByteString;
-use byteback_api::messages::Snapshot;
+use byteback_model::{ByteString, Snapshot};
 use clap::Args;
 use serde::Serialize;
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use byteback_api::FolderName;
-use byteback_api::messages::Snapshot;
 use byteback_api::problem::Code;
+use byteback_model::Snapshot;
 use byteback_sync::{ServerClient, SnapshotSpec, SyncError, resolve_snapshot};
 
 use crate::binding::Binding;

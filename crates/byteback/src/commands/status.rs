@@ -257,7 +257,7 @@ fn read_log(folder: &StateFolder, settings: &Settings) -> State {
             ConsumerStatus::of(name, state, expires_at_ns)
         });
         let status = TreeStatus {
-            path: byteback_api::ByteString::from(folder.directory().as_os_str().as_encoded_bytes()),
+            path: byteback_model::ByteString::from(folder.directory().as_os_str().as_encoded_bytes()),
             mounted_at: None,
             mode: None,
             tree: log.tree(),

@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use byteback_api::ByteString;
 use byteback_control::{SyncStatus, TreeService};
 use byteback_daemon::{Daemon, LiveOptions, OnDoubt, StateFolder};
 use byteback_host::durable::RealDir;
 use byteback_host::random::RealRandomness;
+use byteback_model::ByteString;
 use byteback_mount::{Unmount, beneath};
 use byteback_sync::live::engine::{
     Engine, EngineError, EngineHandle, EngineParts, PauseOptions, Renew, StopSign, ask_to_start_over,

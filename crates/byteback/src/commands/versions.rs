@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use byteback_api::NodeKind;
 use byteback_api::messages::{BatchEvent, PathVersion};
+use byteback_model::NodeKind;
 use clap::Args;
 use serde::Serialize;
 

@@ -6,9 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use byteback_api::ByteString;
 use byteback_host::block::{Access, BLOCK_LEN_BYTES, BlockDevice, DeviceInUse, RealBlockDevice};
 use byteback_host::random::{Randomness, RealRandomness};
+use byteback_model::ByteString;
 use byteback_volume::{
     CheckOptions, CreateOptions, OpenOptions, Problem, RepairOptions, Repaired, Report, Volume, VolumeError,
 };

@@ -1,8 +1,8 @@
 use super::*;
-use crate::batch::{
-    BatchReader, BatchWriter, ContentBase, ContentChange, EntryRecord, Manifest, NodeRecord, Record, Totals,
+use crate::batch::{BatchReader, BatchWriter, Record};
+use byteback_model::{
+    Attributes, ContentBase, ContentChange, FileId, Manifest, NameChange, NodeKind, NodeRecord, Totals,
 };
-use crate::{Attributes, FileId, NodeKind};
 use proptest::prelude::*;
 
 /// What continuous sync sends for a write of `content`.
@@ -174,7 +174,7 @@ fn golden_bytes_of_version_2() {
         .collect();
     let mut expected = BatchWriter::new(Vec::new()).unwrap();
     expected
-        .entry(&EntryRecord {
+        .entry(&NameChange {
             parent: FileId(1),
             name: "a".into(),
             child: None,

@@ -10,8 +10,9 @@ use byteback_host::clock::{Clock, RealClock};
 use byteback_host::durable::{DurableDir, RealDir};
 use byteback_host::random::RealRandomness;
 use byteback_host::tree as host;
+use byteback_model::NodeId;
 use byteback_mount::live::LiveTree;
-use byteback_oplog::{Close, Content, Cut, Granularity, Log, LogOptions, NodeId, TIME_TICK_NS};
+use byteback_oplog::{Close, Content, Cut, Granularity, Log, LogOptions, TIME_TICK_NS};
 use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::SuiteError;

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use byteback_host::clock::{Clock, SimClock};
 use byteback_host::random::SplitMix64;
-use byteback_host::tree::{FileKind, InodeFlags, Stat};
+use byteback_host::tree::{InodeFlags, Stat};
+use byteback_model::NodeKind;
 
 use crate::btrfs::items::FS_INFO_LEN;
 use crate::btrfs::kernel::{Kernel, Query};
@@ -440,7 +441,7 @@ impl Kernel for SimKernel {
         let mut world = self.world.borrow_mut();
         world.before_call();
         Ok(Stat {
-            kind: FileKind::File,
+            kind: NodeKind::File,
             mode: 0o644,
             nlink: 1,
             uid: 0,

@@ -16,7 +16,7 @@ fn hand_out(journal: &mut Journal, group: u64) -> io::Result<()> {
     journal.handed(numbers(group), Position(group * 100), std::iter::empty(), Vec::new())
 }
 
-fn place(parent: u64, name: &[u8]) -> Place {
+fn place(parent: u64, name: &[u8]) -> Place<NodeId> {
     Place::new(NodeId(parent), name)
 }
 
@@ -119,7 +119,7 @@ fn names_are_known_until_the_mark_has_passed_their_last_change() {
     let dir = dir();
     let mut journal = opened(Arc::clone(&dir)).unwrap();
     let (one, two, three) = (place(1, b"one"), place(1, b""), place(7, &[0xff; 255]));
-    let mut handed = |group: u64, names: &[&Place]| {
+    let mut handed = |group: u64, names: &[&Place<NodeId>]| {
         let names = names.iter().map(|place| (*place).clone());
         journal
             .handed(numbers(group), Position(group * 100), names, Vec::new())

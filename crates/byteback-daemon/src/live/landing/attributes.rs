@@ -5,9 +5,9 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 
-use byteback_api::{Attributes, NodeKind};
 use byteback_control::{AttributeKind, MissedAttribute};
 use byteback_host::tree::{Inode, SetTime, SetXattr};
+use byteback_model::{Attributes, NodeKind};
 
 /// Set-user-id and set-group-id.
 const SET_ID: u32 = 0o6000;

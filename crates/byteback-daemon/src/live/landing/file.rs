@@ -14,8 +14,8 @@ use byteback_checksums::written::Change;
 use byteback_control::{Overtaken, WatchedFile, WatchedNode};
 use byteback_delta::{Base, Target};
 use byteback_extents::ByteRange;
+use byteback_model::NodeId;
 use byteback_mount::landing::{ContentHow, Landing, LandingContent, LandingError, LandingFile};
-use byteback_oplog::NodeId as LoggedNode;
 
 use super::watch::Watched;
 use crate::live::spool::{next_data, read_up_to};
@@ -338,7 +338,7 @@ impl Target for LandedFile {
 }
 
 impl WatchedNode for LandedFile {
-    fn node(&self) -> LoggedNode {
+    fn node(&self) -> NodeId {
         self.watched.node()
     }
 

@@ -12,9 +12,9 @@ use byteback_checksums::written::{BLOCK_LEN, Change, Reason};
 use byteback_control::{Damage, Landed, Result};
 use byteback_extents::ByteRange;
 use byteback_host::tree::{Inode, SetTime};
+use byteback_model::NodeId;
 use byteback_mount::integrity::Integrity;
 use byteback_mount::landing::{ContentHow, LandingContent, LandingError, LandingFile};
-use byteback_oplog::NodeId as LoggedNode;
 
 use super::super::LiveService;
 use super::answered;
@@ -23,7 +23,7 @@ use super::file::write_all;
 /// Good bytes for some blocks of a file.
 struct Heal<'a> {
     integrity: &'a Integrity,
-    node: LoggedNode,
+    node: NodeId,
     file: &'a LandingFile,
     /// From a multiple of a block on.
     offset: u64,
@@ -76,7 +76,7 @@ impl LiveService {
     }
 
     /// What is wrong with a file.
-    pub(super) fn damage(&self, node: LoggedNode) -> Option<Damage> {
+    pub(super) fn damage(&self, node: NodeId) -> Option<Damage> {
         let flagged = self.live.integrity.as_ref()?.fault_of(node)?;
         let ranges = flagged.ranges().into_iter();
         Some(Damage {
@@ -85,7 +85,7 @@ impl LiveService {
         })
     }
 
-    pub(super) fn put_right(&self, node: LoggedNode, offset: u64, good: &[u8]) -> Result<Landed<u64>> {
+    pub(super) fn put_right(&self, node: NodeId, offset: u64, good: &[u8]) -> Result<Landed<u64>> {
         let heal = || {
             let Some(integrity) = &self.live.integrity else {
                 return Self::no_sums();
@@ -111,7 +111,7 @@ impl LiveService {
         answered(healed, || format!("node {node} cannot be put right"))
     }
 
-    pub(super) fn accept_damage(&self, node: LoggedNode) -> Result<Landed<u64>> {
+    pub(super) fn accept_damage(&self, node: NodeId) -> Result<Landed<u64>> {
         let accept = || {
             let Some(integrity) = &self.live.integrity else {
                 return Self::no_sums();

@@ -22,12 +22,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use byteback_control::{Overtaken, WatchedNode};
 use byteback_extents::{ByteRange, ExtentSet};
+use byteback_model::NodeId;
 use byteback_mount::landing::LandingFile;
-use byteback_oplog::NodeId as LoggedNode;
-use byteback_queue::NodeId;
 use parking_lot::Mutex;
 
-use super::super::{Live, of_log};
+use super::super::Live;
 use crate::live::spool::read_up_to;
 
 /// All that is watched.
@@ -419,8 +418,8 @@ impl Drop for Watched {
 }
 
 impl WatchedNode for Watched {
-    fn node(&self) -> LoggedNode {
-        of_log(self.watch.node)
+    fn node(&self) -> NodeId {
+        self.watch.node
     }
 
     fn overtaken(&self) -> Option<Overtaken> {

@@ -45,7 +45,7 @@ impl Rig {
     fn write(&self, name: &str, content: &[u8]) -> NodeId {
         fs::write(self.fixture.tree().join(name), content).unwrap();
         self.send_all();
-        let place = byteback_control::NamePlace {
+        let place = byteback_model::Place {
             parent: NodeId::ROOT,
             name: name.into(),
         };

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use byteback_control::Expected;
 use byteback_delta::Target;
 use byteback_host::random::SplitMix64;
+use byteback_model::NodeKind;
 use byteback_mount::CacheMode;
-use byteback_oplog::NodeKind as LoggedKind;
 
 use super::*;
 use crate::coverage::assert_saved;
@@ -31,7 +31,7 @@ fn land_one(landing: &dyn LandingTree, server: &mut Server, random: &mut SplitMi
     let directories: Vec<NodeId> = nodes
         .iter()
         .copied()
-        .filter(|node| kind(server, node) == LoggedKind::Directory)
+        .filter(|node| kind(server, node) == NodeKind::Directory)
         .collect();
     let Some(parent) = pick(random, &directories) else {
         return false;
@@ -50,9 +50,9 @@ fn land_one(landing: &dyn LandingTree, server: &mut Server, random: &mut SplitMi
             let made = Node {
                 // A program may have removed it already.
                 kind: kind.or(match api {
-                    NodeKind::File => Some(LoggedKind::File),
-                    NodeKind::Directory => Some(LoggedKind::Directory),
-                    _ => Some(LoggedKind::Fifo),
+                    NodeKind::File => Some(NodeKind::File),
+                    NodeKind::Directory => Some(NodeKind::Directory),
+                    _ => Some(NodeKind::Fifo),
                 }),
                 attributes: Some(wanted),
                 ..Node::default()
@@ -68,14 +68,14 @@ fn land_one(landing: &dyn LandingTree, server: &mut Server, random: &mut SplitMi
             server.names.remove(&key);
             server.forget_nameless();
         }
-        (2..=3, Some(node)) if kind(server, &node) == LoggedKind::File => {
+        (2..=3, Some(node)) if kind(server, &node) == NodeKind::File => {
             let Some(parent) = pick(random, &directories) else {
                 return false;
             };
             let to = name_in(parent, ["a", "b", "c", "d"][random.below(4) as usize]);
             let to_key = (to.parent, to.name.clone());
             let over = server.names.get(&to_key).copied();
-            let is_fine = over.is_none_or(|over| over != node && kind(server, &over) != LoggedKind::Directory);
+            let is_fine = over.is_none_or(|over| over != node && kind(server, &over) != NodeKind::Directory);
             if !is_fine || landing.rename(node, &at, &to, over, UNQUEUED).unwrap().done().is_none() {
                 return false;
             }
@@ -83,7 +83,7 @@ fn land_one(landing: &dyn LandingTree, server: &mut Server, random: &mut SplitMi
             server.names.insert(to_key, node);
             server.forget_nameless();
         }
-        (4, Some(node)) if kind(server, &node) != LoggedKind::Symlink => {
+        (4, Some(node)) if kind(server, &node) != NodeKind::Symlink => {
             let mut wanted = server.nodes[&node].attributes.clone().unwrap();
             wanted.mode = [0o700, 0o711, 0o755][random.below(3) as usize];
             if landing
@@ -96,7 +96,7 @@ fn land_one(landing: &dyn LandingTree, server: &mut Server, random: &mut SplitMi
             }
             server.nodes.get_mut(&node).unwrap().attributes = Some(wanted);
         }
-        (_, Some(node)) if kind(server, &node) == LoggedKind::File => {
+        (_, Some(node)) if kind(server, &node) == NodeKind::File => {
             let Landed::Done(mut file) = landing.watch_file(node, UNQUEUED).unwrap() else {
                 return false;
             };
@@ -186,7 +186,7 @@ pub(crate) fn land_at_random(landing: &dyn LandingTree, random: &mut SplitMix64)
     let mut directories = vec![NodeId::ROOT];
     directories.extend(
         top.iter()
-            .filter(|entry| entry.kind == LoggedKind::Directory)
+            .filter(|entry| entry.kind == NodeKind::Directory)
             .map(|entry| entry.node),
     );
     let Some(parent) = pick(random, &directories) else {

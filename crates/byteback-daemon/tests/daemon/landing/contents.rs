@@ -7,11 +7,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use byteback_api::ByteString;
 use byteback_control::{Expected, WatchedFile, overtaken_in};
 use byteback_delta::{Base, Target};
 use byteback_extents::ByteRange;
 use byteback_host::random::{SplitMix64, noise};
+use byteback_model::ByteString;
 use byteback_mount::CacheMode;
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags, madvise, mmap, msync, munmap};

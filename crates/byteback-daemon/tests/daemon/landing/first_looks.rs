@@ -6,9 +6,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Barrier;
 
-use byteback_api::NodeKind;
 use byteback_control::Expected;
-use byteback_oplog::NodeId;
+use byteback_model::{NodeId, NodeKind};
 
 use super::*;
 

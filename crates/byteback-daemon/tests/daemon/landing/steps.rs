@@ -5,11 +5,10 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use byteback_api::{ByteString, NodeKind, Xattr};
 use byteback_control::{Expected, Landed};
 use byteback_host::tree as host;
+use byteback_model::{ByteString, NodeId, NodeKind, Xattr};
 use byteback_mount::CacheMode;
-use byteback_oplog::NodeId;
 
 use super::*;
 use crate::coverage::assert_saved;

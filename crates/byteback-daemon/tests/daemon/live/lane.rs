@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use byteback_host::random::SplitMix64;
-use byteback_oplog::NodeKind;
+use byteback_model::NodeKind;
 use rustix::fs::{CWD, FallocateFlags, RenameFlags};
 
 use super::server::Server;

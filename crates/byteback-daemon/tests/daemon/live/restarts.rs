@@ -8,10 +8,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use byteback_api::NodeKind as ApiKind;
 use byteback_control::{Outcome, Work};
 use byteback_daemon::LiveOptions;
 use byteback_host::random::SplitMix64;
+use byteback_model::NodeKind;
 use byteback_mount::CacheMode;
 use byteback_oplog::Granularity;
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ pub(crate) fn check_tree(server: &Server, tree: &Path) {
             .unwrap_or_else(|| panic!("{} is missing", path.display()));
         let node = &server.nodes[&node];
         let attributes = node.attributes.as_ref().unwrap();
-        if attributes.kind == ApiKind::File {
+        if attributes.kind == NodeKind::File {
             assert!(node.content == seen.content, "content of {}", path.display());
         }
         let metadata = fs::symlink_metadata(tree.join(path)).unwrap();

@@ -1,15 +1,14 @@
 //! A server as naive as can be: nodes with their contents, and names, in memory. It applies groups and knows of versions.
 
+use byteback_model::{Attributes, ByteString, NameChange, NodeId, NodeKind};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use byteback_api::{Attributes, ByteString};
 use byteback_control::{
-    ChangesCursor, ContentChange, LiveContent, LiveFold, LiveGroup, LiveNode, LiveScope, LiveSource, LiveTree,
-    NameChange, Piece, TreeService,
+    ChangesCursor, ContentChange, LiveContent, LiveFold, LiveGroup, LiveNode, LiveScope, LiveSource, LiveTree, Piece,
+    TreeService,
 };
 use byteback_delta::{DeltaReader, apply_to_new};
-use byteback_oplog::{NodeId, NodeKind};
 use byteback_queue::{ClientId, GroupId, Position, Version};
 use serde_json::{Value, json};
 
@@ -45,7 +44,7 @@ enum Body {
 struct Folded {
     is_everything: bool,
     nodes: Vec<(NodeId, NodeKind, Attributes, Option<Pieces>)>,
-    names: Vec<NameChange>,
+    names: Vec<NameChange<NodeId>>,
 }
 
 impl Sent {
@@ -97,7 +96,7 @@ fn pieces_of(value: &Value) -> Pieces {
         .collect()
 }
 
-fn names_to_json(names: &[NameChange]) -> Value {
+fn names_to_json(names: &[NameChange<NodeId>]) -> Value {
     serde_json::to_value(names).unwrap()
 }
 
@@ -415,7 +414,7 @@ impl Server {
         self.forget_nameless();
     }
 
-    fn rename(&mut self, names: &[NameChange]) {
+    fn rename(&mut self, names: &[NameChange<NodeId>]) {
         for change in names {
             let place = (change.parent, change.name.clone());
             match change.child {

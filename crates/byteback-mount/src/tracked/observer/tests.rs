@@ -15,7 +15,7 @@ use rustix::fs::{FallocateFlags, FileType, Mode, OFlags, RenameFlags};
 
 use super::*;
 use crate::credentials::Caller;
-use crate::inodes::NodeId;
+use crate::inodes::InodeNumber;
 use crate::live::LiveTree;
 use crate::tracked::{Account, Origin, Tracked};
 use crate::tree::Tree;
@@ -59,11 +59,11 @@ impl Observer for Recorder {
         &self.order
     }
 
-    fn wants_trimmed(&self, _node: LoggedNode, _range: ByteRange) -> bool {
+    fn wants_trimmed(&self, _node: NodeId, _range: ByteRange) -> bool {
         true
     }
 
-    fn before_content(&self, node: LoggedNode, fd: &Inode, ranges: &[ByteRange], len: Option<u64>) {
+    fn before_content(&self, node: NodeId, fd: &Inode, ranges: &[ByteRange], len: Option<u64>) {
         let now = fd.stat().unwrap().size;
         let len = len.map(|len| format!(" to {len}")).unwrap_or_default();
         let what = format!("{node} of {now}: {ranges:?}{len}");
@@ -72,7 +72,7 @@ impl Observer for Recorder {
         self.note(is_exclusive, what);
     }
 
-    fn after_content(&self, node: LoggedNode, fd: &Inode) {
+    fn after_content(&self, node: NodeId, fd: &Inode) {
         let now = fd.stat().unwrap().size;
         let is_exclusive = self.order.0.is_locked_exclusive() && !self.is_crowded.load(Ordering::Relaxed);
         self.note(is_exclusive, format!("{node} has {now}"));
@@ -82,16 +82,16 @@ impl Observer for Recorder {
         self.told.lock().push(format!("unknown: {ranges:?}"));
     }
 
-    fn times_changed(&self, node: LoggedNode) {
+    fn times_changed(&self, node: NodeId) {
         self.note(false, format!("{node} times"));
     }
 
-    fn before_attributes(&self, node: LoggedNode, fd: &Inode) {
+    fn before_attributes(&self, node: NodeId, fd: &Inode) {
         let mode = fd.stat().unwrap().mode & 0o777;
         self.note(true, format!("{node} had {mode:o}"));
     }
 
-    fn after_attributes(&self, node: LoggedNode) {
+    fn after_attributes(&self, node: NodeId) {
         self.note(true, format!("{node} attributes"));
     }
 
@@ -130,7 +130,7 @@ impl Observer for Recorder {
         self.note(true, what);
     }
 
-    fn closed(&self, node: LoggedNode) {
+    fn closed(&self, node: NodeId) {
         self.note(true, format!("{node} closed"));
     }
 
@@ -178,11 +178,11 @@ impl Watching {
         Self { tree, recorder, dir }
     }
 
-    fn root() -> NodeId {
-        NodeId::ROOT
+    fn root() -> InodeNumber {
+        InodeNumber::ROOT
     }
 
-    fn node(&self, name: &str) -> NodeId {
+    fn node(&self, name: &str) -> InodeNumber {
         let found = self.tree.lookup(Self::root(), OsStr::new(name)).unwrap().unwrap();
         found.interned.node
     }
@@ -297,7 +297,7 @@ fn names_of_all_forms_are_told_when_they_changed() {
     tree.mknod(root, name("p"), HOW, FileType::Fifo, 0).unwrap();
     tree.link(watching.node("f"), root, name("g")).unwrap();
     watching.tells(&[
-        "1/d is new 3 Dir",
+        "1/d is new 3 Directory",
         "1/s is new 4 Symlink",
         "1/p is new 5 Fifo",
         "1/g is also 2",
@@ -319,7 +319,7 @@ fn names_of_all_forms_are_told_when_they_changed() {
     watching.tells(&["1/i 6 with 1/d 3"]);
     // Now the directory is called i.
     tree.mkdir(watching.node("i"), name("inner"), HOW).unwrap();
-    watching.tells(&["3/inner is new 7 Dir"]);
+    watching.tells(&["3/inner is new 7 Directory"]);
     assert!(tree.rmdir(root, name("i")).is_err());
     watching.tells(&["loses 3 last of 0", "failed"]);
     tree.rmdir(watching.node("i"), name("inner")).unwrap();

@@ -9,9 +9,8 @@ use std::num::NonZeroUsize;
 use byteback_host::clock::SimClock;
 use byteback_host::random::SimRandomness;
 use byteback_host::sim::CrashPhase;
-use byteback_oplog::{
-    ChangesCursor, Close, Content, Cut, Epoch, Log, LogError, LogOptions, NodeId, PageLimits, WholeReason,
-};
+use byteback_model::NodeId;
+use byteback_oplog::{ChangesCursor, Close, Content, Cut, Epoch, Log, LogError, LogOptions, PageLimits, WholeReason};
 
 use super::*;
 use crate::direct::Direct;
@@ -27,7 +26,7 @@ const CONSUMERS: [&str; 2] = ["ann", "bob"];
 /// What a consumer saves of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Node {
-    kind: FileKind,
+    kind: NodeKind,
     mode: u32,
     mtime_ns: i128,
     content: Vec<u8>,
@@ -135,13 +134,13 @@ impl Machine {
     ) -> Result<(), Gone> {
         let mut bytes = Vec::new();
         match stat.kind {
-            FileKind::File => {
+            NodeKind::File => {
                 bytes = vec![0; usize::try_from(stat.size)?];
                 let file = inode.reopen(OFlags::RDONLY)?;
                 let read = file.read_at(0, &mut bytes)?;
                 assert_eq!(read, bytes.len());
             }
-            FileKind::Dir => {
+            NodeKind::Directory => {
                 let dir = inode.reopen(OFlags::RDONLY | OFlags::DIRECTORY)?;
                 for entry in dir.read_dir(0)? {
                     let name = entry?.name;
@@ -370,7 +369,7 @@ fn check_since(cut: &Cut, since: Epoch, saved: &Picture, now: &Picture, is_mark:
         let was = saved.nodes.get(node).filter(|_| !list.is_everything());
         let Some(was) = was else {
             let change = change.unwrap_or_else(|| panic!("since {since}: new {node} is missing"));
-            let is_whole = matches!(change.content, Content::Whole(_)) || is.kind != FileKind::File;
+            let is_whole = matches!(change.content, Content::Whole(_)) || is.kind != NodeKind::File;
             assert!(is_whole, "since {since}: new {node} is told as {:?}", change.content);
             continue;
         };
@@ -406,7 +405,7 @@ fn check_since(cut: &Cut, since: Epoch, saved: &Picture, now: &Picture, is_mark:
 
 /// The same for the contents of files alone.
 fn check_content(cut: &Cut, since: Epoch, saved: &Picture, now: &Picture) -> Result<(), LogError> {
-    for (node, is) in now.nodes.iter().filter(|(_, is)| is.kind == FileKind::File) {
+    for (node, is) in now.nodes.iter().filter(|(_, is)| is.kind == NodeKind::File) {
         let change = cut.change_of(*node, Some(since))?;
         let mut made = saved.nodes.get(node).map_or_else(Vec::new, |was| was.content.clone());
         made.resize(is.content.len(), 0);

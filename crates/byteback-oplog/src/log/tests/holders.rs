@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::world::{Picture, World, check_everything, check_file_since, check_since};
-use crate::{Content, Cut, Epoch, LogError, NodeId, WholeReason};
+use crate::{Content, Cut, Epoch, LogError, WholeReason};
+use byteback_model::NodeId;
 
 /// Programs that save file by file; one of them is a consumer of the tree as well.
 const FILE_CONSUMERS: [&str; 2] = ["ann", "dot"];

@@ -7,7 +7,8 @@ use byteback_extents::ByteRange;
 use super::tree::{ROOT, Uid};
 use super::world::{History, World};
 use crate::changes::tests::all;
-use crate::{Close, Content, Fence, LedgerEvent, Log, LogError, NodeId, NodeKind, WholeReason};
+use crate::{Close, Content, Fence, LedgerEvent, Log, LogError, WholeReason};
+use byteback_model::{NodeId, NodeKind};
 
 /// A world with a file of 60 bytes that everybody knows of.
 fn world_with_a_file() -> (World, Uid) {

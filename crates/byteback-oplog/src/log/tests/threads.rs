@@ -13,7 +13,8 @@ use byteback_host::tree::Identity;
 
 use super::*;
 use crate::changes::tests::all;
-use crate::{Close, Content, Fence, NodeKind, Settler, TIME_TICK_NS};
+use crate::{Close, Content, Fence, Settler, TIME_TICK_NS};
+use byteback_model::NodeKind;
 
 const FILES: usize = 4;
 const FILE_BYTES: usize = 512;

@@ -7,7 +7,8 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 
 use byteback_host::random::SplitMix64;
-use byteback_host::tree::{FileKind, Identity, InodeFlags, Stat};
+use byteback_host::tree::{Identity, InodeFlags, Stat};
+use byteback_model::NodeKind;
 
 use crate::scan::TreeView;
 
@@ -278,7 +279,11 @@ impl FakeTree {
     pub(super) fn stat(&self, uid: Uid) -> Stat {
         let inode = &self.inodes[&uid];
         Stat {
-            kind: if inode.is_dir { FileKind::Dir } else { FileKind::File },
+            kind: if inode.is_dir {
+                NodeKind::Directory
+            } else {
+                NodeKind::File
+            },
             mode: inode.mode,
             nlink: if inode.is_dir { 2 } else { self.links(uid) },
             uid: 0,

@@ -18,10 +18,8 @@ use super::process::{Life, MortalDir};
 use super::tree::{FakeTree, ROOT, Uid};
 use crate::changes::tests::all;
 use crate::keeper::tests::{MemoryKeeper, as_keeper, keeper};
-use crate::{
-    Close, Content, Cut, Epoch, Fence, Granularity, Log, LogError, LogOptions, NodeId, NodeKind, Operation, Remains,
-    Settler,
-};
+use crate::{Close, Content, Cut, Epoch, Fence, Granularity, Log, LogError, LogOptions, Operation, Remains, Settler};
+use byteback_model::{NodeId, NodeKind};
 
 /// What a consumer has saved, or would save now.
 #[derive(Clone, Debug, Default)]

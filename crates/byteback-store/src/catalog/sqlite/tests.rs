@@ -2,10 +2,10 @@ use super::{SqliteCatalog, schema};
 use crate::catalog::Catalog as _;
 use crate::devices::FolderAccess;
 use crate::error::StoreError;
-use crate::model::{FileId, SnapshotLabel};
 use crate::tests::store_with;
 use crate::{Store, StoreLimits};
 use byteback_host::random::noise;
+use byteback_model::{FileId, SnapshotLabel};
 use rusqlite::{Connection, StatementStatus};
 use std::path::Path;
 

@@ -9,12 +9,13 @@ use super::super::content::{FileDeltas, FileStats, LITERAL_BYTES_MAX, len_u64, u
 use super::super::part_stream::PartStream;
 use super::{Examined, Stop};
 use crate::decisions::Fallback;
-use byteback_api::batch::{ContentBase, ProofRecord};
-use byteback_api::{Attributes, Digest, FileId};
+use byteback_api::Digest;
+use byteback_api::batch::ProofRecord;
 use byteback_delta::find::ExtentSink;
 use byteback_delta::leaves::LeafKind;
 use byteback_delta::{DeltaWriter, WriteError, WriterOptions};
 use byteback_extents::ByteRange;
+use byteback_model::{Attributes, ContentBase, FileId};
 
 /// Most extents of one file that are kept; beyond, it is sent whole.
 pub(super) const EXTENTS_MAX: usize = if cfg!(test) { 1 << 10 } else { 1 << 18 };

@@ -27,7 +27,7 @@ use byteback_delta::crc::{BlockLayout, CrcKind, CrcList, LastBlock};
 use byteback_delta::groups::{GroupAnswer, GroupList};
 use byteback_delta::leaves::{Leaf, LeafDigest, LeafKind, TreeSums};
 use byteback_extents::ByteRange;
-use byteback_oplog::NodeId;
+use byteback_model::NodeId;
 
 /// Shorter holes are zeros like others.
 const HOLE_LEN_MIN: u64 = 32 * 1024;

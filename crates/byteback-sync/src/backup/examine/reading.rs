@@ -12,7 +12,7 @@ use byteback_api::Digest;
 use byteback_control::{ErrorKind, Piece, ServiceError};
 use byteback_delta::ContentDigest;
 use byteback_extents::ByteRange;
-use byteback_oplog::NodeId;
+use byteback_model::NodeId;
 
 /// Most ranges of one request to the tree.
 const RANGES_PER_READ_MAX: usize = 4096;

@@ -11,7 +11,7 @@ use crate::ServerError;
 use crate::server_client::TreePlace;
 use crate::tree_reader::join_path;
 use byteback_api::messages::TreePage;
-use byteback_api::{Attributes, FileId, NodeKind};
+use byteback_model::{Attributes, FileId, NodeKind};
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// Shorter files are sent rather than looked for all over the server.

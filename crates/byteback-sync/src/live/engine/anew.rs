@@ -13,10 +13,10 @@
 use std::io;
 use std::sync::Arc;
 
-use byteback_api::Seq;
 use byteback_control::SYNC_CONSUMER;
 use byteback_host::durable::{DurableDir, OpenMode};
-use byteback_oplog::{NodeId, TreeId};
+use byteback_model::{NodeId, Seq};
+use byteback_oplog::TreeId;
 
 use super::ground::Ground;
 use super::ignoring::Ignoring;

@@ -8,11 +8,11 @@
 //! A group that tells of a held node is not sent: the others' change is tried first, then everything that waits is folded, and the fold
 //! leaves out the nodes that are still held.
 
+use byteback_model::{NameChange, NodeId, NodeKind, Place};
 use std::collections::HashSet;
 use std::time::Duration;
 
-use byteback_control::{LiveGroup, NameChange, NamePlace, ServiceError};
-use byteback_oplog::{NodeId, NodeKind};
+use byteback_control::{LiveGroup, ServiceError};
 
 use super::Engine;
 use crate::live::receive::left_out::BlockedChange;
@@ -27,7 +27,7 @@ const AGAIN_AFTER_CHANGE: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(super) struct Held {
     nodes: HashSet<NodeId>,
-    names: HashSet<NamePlace>,
+    names: HashSet<Place<NodeId>>,
     /// A file whose content could not be changed was removed here.
     has_removed: bool,
     /// The nodes among them that were changed here: the last fold left them out.
@@ -48,8 +48,8 @@ impl Held {
     }
 
     /// Whether a name stands for something else at the server, or is in a directory that the server has no more.
-    pub(super) fn has_name(&self, name: &NameChange) -> bool {
-        let place = || NamePlace {
+    pub(super) fn has_name(&self, name: &NameChange<NodeId>) -> bool {
+        let place = || Place {
             parent: name.parent,
             name: name.name.clone(),
         };
@@ -58,7 +58,8 @@ impl Held {
 
     /// Whether a group tells of anything held.
     fn is_in(&self, group: &LiveGroup) -> bool {
-        let is_about = |name: &NameChange| self.has_name(name) || name.child.is_some_and(|child| self.has(child));
+        let is_about =
+            |name: &NameChange<NodeId>| self.has_name(name) || name.child.is_some_and(|child| self.has(child));
         group.contents.iter().any(|content| self.has(content.node))
             || group.nodes.iter().any(|changed| self.has(changed.node))
             || group.names.iter().any(is_about)
@@ -78,7 +79,7 @@ impl Engine {
                 } => {
                     elsewhere.extend(*after);
                     let (parent, name) = (self.identities.node_of(*parent), name.clone());
-                    held.names.extend(parent.map(|parent| NamePlace { parent, name }));
+                    held.names.extend(parent.map(|parent| Place { parent, name }));
                 }
             }
         }
@@ -104,7 +105,7 @@ impl Engine {
         let mut to_do = vec![node];
         while let Some(node) = to_do.pop() {
             let Some(found) = landing.look(node)? else { continue };
-            let is_held = |name: &NamePlace| held.names.contains(name) || held.nodes.contains(&name.parent);
+            let is_held = |name: &Place<NodeId>| held.names.contains(name) || held.nodes.contains(&name.parent);
             if !found.names.iter().all(is_held) || !held.nodes.insert(node) || found.kind != NodeKind::Directory {
                 continue;
             }

@@ -1,7 +1,7 @@
 //! What keeps an engine from going on, and what can be done about it.
 
-use byteback_api::Seq;
 use byteback_control::ServiceError;
+use byteback_model::Seq;
 
 use super::pause::is_passing;
 use crate::error::{ServerError, ServerErrorKind, SyncError, told_with_causes};

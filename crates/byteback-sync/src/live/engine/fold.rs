@@ -6,19 +6,19 @@
 //! Beside that it tells of what the server does not have under its name ([`Untold`]): conflict copies, directories that stay though others removed
 //! them, and what was here when the folder first met one that was not empty. These are new to the server with all their names, whatever the log says.
 
+use byteback_model::{Attributes, ByteString, FileId, NameChange, NodeId, NodeKind};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use super::blocked::Held;
 use super::ignoring::ToldAs;
 use crate::live::incoming::plan::is_name_on_its_way;
-use byteback_api::{Attributes, ByteString, FileId};
 use byteback_control::{
     ChangesCursor, ChangesPage, ContentChange, CutId, CutInfo, CutRequest, DirEntry, FinishReport, LeafOffer,
-    LeafPiece, LeafRequest, LeavesTold, LiveFold, LiveScope, NameChange, NodeChange, NodeNames, Outcome, Piece, Result,
+    LeafPiece, LeafRequest, LeavesTold, LiveFold, LiveScope, NodeChange, NodeNames, Outcome, Piece, Result,
     TreeService, TreeStatus,
 };
-use byteback_oplog::{Epoch, NodeId, NodeKind, WholeReason};
+use byteback_oplog::{Epoch, WholeReason};
 
 /// What the server does not have under its name, as it is at a cut.
 #[derive(Debug, Default)]
@@ -125,7 +125,7 @@ type Identified<'a> = (&'a (dyn Fn(NodeId) -> bool + Sync), &'a (dyn Fn(NodeId) 
 /// Whether a node is withheld, and how a name is told.
 type Withheld<'a> = (
     &'a (dyn Fn(NodeId) -> bool + Sync),
-    &'a (dyn Fn(&NameChange) -> ToldAs + Sync),
+    &'a (dyn Fn(&NameChange<NodeId>) -> ToldAs + Sync),
 );
 
 /// A tree of which a fold is told.
@@ -144,7 +144,7 @@ pub(super) struct FoldedTree<'a> {
     /// Nodes and names that others changed and that cannot be changed here: they stay unsaved.
     held: &'a Held,
     /// Names that are told again.
-    retold: &'a [NameChange],
+    retold: &'a [NameChange<NodeId>],
     /// Names of the fold that the log has not told so far.
     untold: Mutex<BTreeMap<(NodeId, ByteString), Option<NodeId>>>,
     /// What the server has and this tree does not hold, when everything is sent in place of all that is there.
@@ -182,7 +182,7 @@ impl<'a> FoldedTree<'a> {
         unsent: &'a Untold,
         (is_there, is_forgotten): Identified<'a>,
         is_left_out: &'a (dyn Fn(NodeId, &ByteString) -> bool + Sync),
-        (withheld, held, retold): (Withheld<'a>, &'a Held, &'a [NameChange]),
+        (withheld, held, retold): (Withheld<'a>, &'a Held, &'a [NameChange<NodeId>]),
         elsewhere: &'a Elsewhere,
     ) -> Self {
         Self {
@@ -224,7 +224,7 @@ impl<'a> FoldedTree<'a> {
     }
 
     /// A page of everything, and behind the last the names that the log does not tell of though groups changed them.
-    fn everything(&self, cut: CutId, cursor: &ChangesCursor, names: &[NameChange]) -> Result<ChangesPage> {
+    fn everything(&self, cut: CutId, cursor: &ChangesCursor, names: &[NameChange<NodeId>]) -> Result<ChangesPage> {
         let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
         if *cursor == ChangesCursor::default() {
             let names = names.iter().cloned();
@@ -310,12 +310,14 @@ impl TreeService for FoldedTree<'_> {
         let (is_withheld, told_as) = self.withheld;
         page.nodes
             .retain(|change| !self.unsent.nodes.contains_key(&change.node) && !is_withheld(change.node));
-        let is_told = |name: &NameChange| self.unsent.names.contains_key(&(name.parent, name.name.clone()));
-        let is_on_its_way = |name: &NameChange| name.parent == NodeId::ROOT && is_name_on_its_way(name.name.as_bytes());
-        let is_left_out = |name: &NameChange| name.child.is_none() && (self.is_left_out)(name.parent, &name.name);
-        let is_of_gone = |name: &NameChange| (self.is_forgotten)(name.parent);
+        let is_told = |name: &NameChange<NodeId>| self.unsent.names.contains_key(&(name.parent, name.name.clone()));
+        let is_on_its_way =
+            |name: &NameChange<NodeId>| name.parent == NodeId::ROOT && is_name_on_its_way(name.name.as_bytes());
+        let is_left_out =
+            |name: &NameChange<NodeId>| name.child.is_none() && (self.is_left_out)(name.parent, &name.name);
+        let is_of_gone = |name: &NameChange<NodeId>| (self.is_forgotten)(name.parent);
         // A name of the server stays what it is there.
-        let is_elsewhere = |name: &NameChange| {
+        let is_elsewhere = |name: &NameChange<NodeId>| {
             let name = (name.parent, name.name.clone());
             self.elsewhere.names.contains_key(&name)
         };
@@ -334,7 +336,7 @@ impl TreeService for FoldedTree<'_> {
             if !self.retold.is_empty() {
                 told.extend(page.names.iter().map(|name| (name.parent, name.name.clone())));
             }
-            let is_new = |name: &&NameChange| {
+            let is_new = |name: &&NameChange<NodeId>| {
                 let place = (name.parent, name.name.clone());
                 !told.contains(&place) && !self.unsent.names.contains_key(&place) && !is_elsewhere(name)
             };

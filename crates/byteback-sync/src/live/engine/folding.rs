@@ -1,13 +1,10 @@
 //! How what was folded is sent: from its cut, with what the server does not have under its name yet, as one batch on top of what is here, or in place of all that there is.
 
+use byteback_model::{ByteString, FileId, NameChange, NodeId, NodeKind, Seq};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use byteback_api::{ByteString, FileId, NodeKind as ApiKind, Seq};
-use byteback_control::{
-    ErrorKind, LiveFold, LiveGroup, LiveScope, NameChange, Outcome, SYNC_CONSUMER, ServiceError, UnsentNode,
-};
-use byteback_oplog::{NodeId, NodeKind};
+use byteback_control::{ErrorKind, LiveFold, LiveGroup, LiveScope, Outcome, SYNC_CONSUMER, ServiceError, UnsentNode};
 
 use super::blocked::Held;
 use super::fold::{Elsewhere, FoldedTree, Untold};
@@ -97,7 +94,7 @@ impl Engine {
             false => Elsewhere::default(),
         };
         let is_withheld = |node| self.is_withheld(node);
-        let told_as = |name: &NameChange| self.told_as(name);
+        let told_as = |name: &NameChange<NodeId>| self.told_as(name);
         let withheld = (&is_withheld as _, &told_as as _);
         let tree = FoldedTree::new(
             &*self.parts.tree,
@@ -169,7 +166,7 @@ impl Engine {
                         continue;
                     }
                     let node = elsewhere.add(parent, ByteString(name), child);
-                    if attributes.kind == ApiKind::Directory {
+                    if attributes.kind == NodeKind::Directory {
                         directories.push((node, child));
                     }
                 }

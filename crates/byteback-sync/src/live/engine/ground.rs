@@ -4,7 +4,7 @@
 //! one, also where its base would do: so one that was given up, and arrives late, comes out of order and counts no more.
 
 use byteback_api::messages::BatchEvent;
-use byteback_api::{DeviceId, Seq};
+use byteback_model::{DeviceId, Seq};
 
 use crate::live::standing::OwnBatch;
 use crate::live::upload::Footing;

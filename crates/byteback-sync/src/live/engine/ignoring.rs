@@ -26,14 +26,11 @@ mod sifting;
 mod turn;
 mod walked;
 
+use byteback_model::{ByteString, FileId, NameChange, NodeId, Place};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use byteback_api::{ByteString, FileId};
-use byteback_control::{
-    CutId, CutRequest, DirEntry, ErrorKind, LandingTree, NameChange, NamePlace, Outcome, ServiceError,
-};
-use byteback_oplog::NodeId;
+use byteback_control::{CutId, CutRequest, DirEntry, ErrorKind, LandingTree, Outcome, ServiceError};
 
 use super::{Engine, EngineError};
 use crate::error::SyncError;
@@ -74,11 +71,11 @@ pub(super) struct Ignoring {
     /// What landed may make it another one; the log's mark may have passed over it.
     pub(super) is_due: bool,
     /// Names that are not told with the fold that was looked at last.
-    hidden: HashSet<NamePlace>,
+    hidden: HashSet<Place<NodeId>>,
     /// Names at which the server has what is elsewhere here by now: told as removed.
-    gone: BTreeSet<NamePlace>,
+    gone: BTreeSet<Place<NodeId>>,
     /// Names of files that have several, some of which may have been ignored: to be told again with the fold that was looked at last.
-    retold: Vec<NameChange>,
+    retold: Vec<NameChange<NodeId>>,
     /// There are such names until a fold has told them.
     is_retold: bool,
     /// Nodes that are withheld, for people.
@@ -143,13 +140,13 @@ impl Engine {
     }
 
     /// Names at which the server has something that is ignored.
-    fn taken(&self) -> BTreeSet<NamePlace> {
+    fn taken(&self) -> BTreeSet<Place<NodeId>> {
         let ignored = |left_out: &&LeftOut| left_out.is_ignored && !left_out.is_due;
         let left_out = self.left_out.noted().iter().filter(ignored);
         let taken = left_out.filter_map(|left_out| {
             let parent = self.identities.node_of(left_out.parent)?;
             let name = left_out.name.clone();
-            Some(NamePlace { parent, name })
+            Some(Place { parent, name })
         });
         taken.collect()
     }
@@ -206,7 +203,7 @@ impl Engine {
 
     /// See the module. `fold` has names beside those that the log tells; `None`: nothing is to be sent from this cut. True: something is to be told or let in before the
     /// fold can be sent.
-    pub(super) fn review(&mut self, cut: CutId, fold: Option<&[NameChange]>) -> Result<bool, SyncError> {
+    pub(super) fn review(&mut self, cut: CutId, fold: Option<&[NameChange<NodeId>]>) -> Result<bool, SyncError> {
         let tree = Arc::clone(&self.parts.tree);
         let told = match fold {
             Some(also) => Told::at(&*tree, cut, &self.ignoring.sources, also)?,
@@ -295,10 +292,10 @@ impl Engine {
 
     /// Decides how names are told that are ignored at a cut, by what the server has there: that is left out, but for directories which are elsewhere here by now: each has one name.
     fn decide(&mut self, cut: CutId, found: &Hidden, hiding: &BTreeSet<NodeId>, told: &Told) -> Result<(), SyncError> {
-        let mut hidden: HashSet<NamePlace> = HashSet::new();
+        let mut hidden: HashSet<Place<NodeId>> = HashSet::new();
         let mut asked: BTreeMap<NodeId, BTreeMap<ByteString, Option<NodeId>>> = BTreeMap::new();
         for top in &found.tops {
-            let place = NamePlace {
+            let place = Place {
                 parent: top.parent,
                 name: top.name.clone(),
             };
@@ -343,7 +340,7 @@ impl Engine {
                     continue;
                 }
                 if is_directory && self.is_elsewhere(cut, id, child, hiding)? {
-                    self.ignoring.gone.insert(NamePlace { parent, name });
+                    self.ignoring.gone.insert(Place { parent, name });
                 } else {
                     left_out.retain(|noted| noted.parent != directory || noted.name != name);
                     left_out.push(ignored_name(directory, name, (id, is_directory)));
@@ -357,7 +354,7 @@ impl Engine {
     }
 
     /// Whether a name that is not there is ignored, as a file or a directory.
-    fn is_any_ignored(&self, place: &NamePlace, directory: &[u8]) -> bool {
+    fn is_any_ignored(&self, place: &Place<NodeId>, directory: &[u8]) -> bool {
         let path = joined(directory, place.name.as_bytes());
         let comes = |is_directory| {
             let coming = self.ignoring.coming.as_ref();
@@ -388,7 +385,7 @@ impl Engine {
     }
 
     /// Names of files that have several, and are not withheld.
-    fn linked_names(&self, cut: CutId, found: &Hidden) -> Result<Vec<NameChange>, SyncError> {
+    fn linked_names(&self, cut: CutId, found: &Hidden) -> Result<Vec<NameChange<NodeId>>, SyncError> {
         let mut names = Vec::new();
         let linked = found.linked.iter().copied();
         let linked: Vec<NodeId> = linked.filter(|node| !self.is_withheld(*node)).collect();
@@ -405,14 +402,14 @@ impl Engine {
     }
 
     /// How a name is told with the fold that was looked at.
-    pub(super) fn told_as(&self, change: &NameChange) -> ToldAs {
+    pub(super) fn told_as(&self, change: &NameChange<NodeId>) -> ToldAs {
         if !self.may_ignore() {
             return ToldAs::Itself;
         }
         if self.is_withheld(change.parent) {
             return ToldAs::Nothing;
         }
-        let place = NamePlace {
+        let place = Place {
             parent: change.parent,
             name: change.name.clone(),
         };
@@ -427,7 +424,7 @@ impl Engine {
     }
 
     /// Names that are told again with the fold that was looked at.
-    pub(super) fn retold(&self) -> &[NameChange] {
+    pub(super) fn retold(&self) -> &[NameChange<NodeId>] {
         &self.ignoring.retold
     }
 

@@ -5,13 +5,13 @@
 //! bound to the server's. A crash before that last step begins all over. Then others' changes are let in, which are all there is: what is the same on both sides
 //! becomes one, what differs is a conflict, and what is left of the notes is sent.
 
+use byteback_model::{ByteString, FileId, NodeId, NodeKind, Place, Seq};
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use byteback_api::{ByteString, FileId, FolderName, Seq};
-use byteback_control::{CutId, LiveScope, LiveTree, NamePlace, Outcome, ServiceError};
-use byteback_oplog::{NodeId, NodeKind};
+use byteback_api::FolderName;
+use byteback_control::{CutId, LiveScope, LiveTree, Outcome, ServiceError};
 use byteback_queue::GroupId;
 
 use super::shared::Shared;
@@ -63,7 +63,7 @@ impl Engine {
                 continue;
             };
             let name = left_out.name.clone();
-            if !self.parts.landing.is_taken_otherwise(&NamePlace { parent, name })? {
+            if !self.parts.landing.is_taken_otherwise(&Place { parent, name })? {
                 return Ok(true);
             }
         }
@@ -96,13 +96,13 @@ impl Engine {
         let left_out = told.filter_map(|left_out| {
             let parent = self.identities.node_of(left_out.parent)?;
             let name = left_out.name.clone();
-            Some((NamePlace { parent, name }, left_out.collides, None))
+            Some((Place { parent, name }, left_out.collides, None))
         });
         let blocked = self.left_out.blocked().iter().filter_map(|change| match change {
             BlockedChange::Name { parent, name, why, .. } => {
                 let parent = self.identities.node_of(*parent)?;
                 let name = name.clone();
-                Some((NamePlace { parent, name }, false, Some(why.clone())))
+                Some((Place { parent, name }, false, Some(why.clone())))
             }
             BlockedChange::Content { node, why, .. } => {
                 let node = self.identities.node_of(*node)?;

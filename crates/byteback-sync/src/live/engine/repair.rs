@@ -6,13 +6,11 @@
 //!
 //! **What lies here.** It counts as written by a program: it is a change like any other.
 
-use byteback_api::messages::NodeInfo;
-use byteback_api::{FileId, NodeKind, Seq};
 use byteback_control::{
     ErrorKind, Landed, RepairReport, RepairRequest, RepairWish, Repaired, ServerVersion, ServiceError,
 };
 use byteback_extents::ByteRange;
-use byteback_oplog::NodeId;
+use byteback_model::{FileId, NodeId, NodeInfo, NodeKind, Seq};
 
 use super::failure::told;
 use super::{Engine, EngineError};

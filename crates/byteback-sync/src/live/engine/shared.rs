@@ -1,17 +1,16 @@
 //! What other threads see of an engine, and how they end it.
 
+use byteback_model::{ByteString, DeviceId, NodeId, Place, Seq};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use byteback_api::{ByteString, DeviceId, Seq};
 use byteback_control::{
-    LandingTree, LiveTree, NamePlace, RepairReport, RepairRequest, ServiceError, SyncConflict, SyncLeftOut,
-    SyncReceiving, SyncStatus, SyncUnusableRule, not_synced,
+    LandingTree, LiveTree, RepairReport, RepairRequest, ServiceError, SyncConflict, SyncLeftOut, SyncReceiving,
+    SyncStatus, SyncUnusableRule, not_synced,
 };
-use byteback_oplog::NodeId;
 
 use super::EngineParts;
 use super::failure::{EngineError, told};
@@ -51,7 +50,7 @@ impl AskedRepair {
 }
 
 /// A name that is left out; whether it collides with another one; and why what it stands for does not let itself be changed, if that is why.
-pub(super) type LeftOutName = (NamePlace, bool, Option<String>);
+pub(super) type LeftOutName = (Place<NodeId>, bool, Option<String>);
 
 /// What the engine's thread tells.
 pub(super) struct Shared {

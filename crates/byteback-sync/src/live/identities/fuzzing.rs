@@ -1,7 +1,7 @@
 //! What the fuzz targets call (`fuzz/`).
 
-use byteback_api::FileId;
-use byteback_oplog::{NodeId, TreeId};
+use byteback_model::{FileId, NodeId};
+use byteback_oplog::TreeId;
 
 use super::{IdentityChange, Known, head, parse};
 

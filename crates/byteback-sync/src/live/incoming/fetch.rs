@@ -22,18 +22,19 @@
 //!
 //! What this does not do: decide what is to be done with it.
 
+use byteback_model::{Attributes, FileId, Place, Seq};
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, BufReader, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use byteback_api::FolderName;
 use byteback_api::messages::{BUNDLE_LEN_MAX, BUNDLED_LEN_MAX, BUNDLED_MAX, ChangedRange, DiffItem};
-use byteback_api::{Attributes, FileId, FolderName, Seq};
 use byteback_delta::bundle::ShortContent;
 use byteback_delta::{Block, DeltaReader, DeltaWriter, FrameDecoder, Source, WriteError, WriterOptions};
 use byteback_extents::ByteRange;
 use sha2::{Digest, Sha256};
 
-use super::plan::{ContentFrom, NameChange, Need, NodeChange, Others, Place, Told};
+use super::plan::{ContentFrom, NameChange, Need, NodeChange, Others, Told};
 use crate::error::{Result, ServerError, ServerErrorKind, SyncError};
 use crate::monitor::{Event, Monitor, check_cancelled};
 use crate::server_client::{ContentReader, ServerClient, TreePlace};
@@ -124,7 +125,7 @@ impl Incoming<'_> {
                     places: node
                         .places
                         .ok_or_else(|| SyncError::hostile("the names of a node were asked for, and not told"))?,
-                    entries: match need.entries && node.attributes.kind == byteback_api::NodeKind::Directory {
+                    entries: match need.entries && node.attributes.kind == byteback_model::NodeKind::Directory {
                         true => Some(listing(self.server, self.folder, self.head, need.id, self.monitor)?),
                         false => None,
                     },

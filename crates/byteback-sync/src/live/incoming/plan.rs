@@ -34,17 +34,13 @@ mod merge;
 mod names;
 mod order;
 
+use byteback_model::{Attributes, FileId, NodeKind, Place, Seq};
 use std::collections::{BTreeMap, BTreeSet};
 
-use byteback_api::messages::NodePlace;
-use byteback_api::{Attributes, FileId, NodeKind, Seq};
 use byteback_control::ServiceError;
 
 pub(crate) use names::name_on_its_way;
 pub use names::{ConflictLabel, is_name_on_its_way};
-
-/// A name in a directory.
-pub type Place = NodePlace;
 
 /// A name that others changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +70,7 @@ pub struct Told {
     /// Its attributes.
     pub attributes: Attributes,
     /// Its names.
-    pub places: Vec<Place>,
+    pub places: Vec<Place<FileId>>,
     /// If it is a directory and that was asked for: what is in it, each with its attributes.
     pub entries: Option<Vec<(Vec<u8>, FileId, Attributes)>>,
 }
@@ -85,7 +81,7 @@ pub struct Others {
     /// The moment that is to be reached.
     pub head: Seq,
     /// Names.
-    pub names: BTreeMap<Place, NameChange>,
+    pub names: BTreeMap<Place<FileId>, NameChange>,
     /// Nodes.
     pub nodes: BTreeMap<FileId, NodeChange>,
     /// Directories that are not in the tree at the head, and got names nevertheless.
@@ -109,7 +105,7 @@ pub struct HereNode {
     /// Its attributes; also its kind.
     pub attributes: Attributes,
     /// All its names.
-    pub places: Vec<Place>,
+    pub places: Vec<Place<FileId>>,
     /// The server has, or had, a node of this identity.
     pub is_known: bool,
     /// It is new here, or its content changed here, and that is not sent.
@@ -147,13 +143,13 @@ pub trait Here {
     ///
     /// # Errors
     /// As above.
-    fn entry(&self, place: &Place) -> Result<Option<FileId>, ServiceError>;
+    fn entry(&self, place: &Place<FileId>) -> Result<Option<FileId>, ServiceError>;
 
     /// Whether a name was changed here, and that is not sent; so is each in a directory that the server does not know.
     ///
     /// # Errors
     /// As above.
-    fn is_unsent(&self, place: &Place) -> Result<bool, ServiceError>;
+    fn is_unsent(&self, place: &Place<FileId>) -> Result<bool, ServiceError>;
 
     /// What is in a directory.
     ///
@@ -175,7 +171,7 @@ pub trait Here {
     ///
     /// # Errors
     /// As above.
-    fn is_hidden(&self, _place: &Place) -> Result<bool, ServiceError> {
+    fn is_hidden(&self, _place: &Place<FileId>) -> Result<bool, ServiceError> {
         Ok(false)
     }
 
@@ -236,7 +232,7 @@ pub trait Here {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blocked {
     /// Names that can be neither given nor taken away.
-    pub places: BTreeSet<Place>,
+    pub places: BTreeSet<Place<FileId>>,
     /// Files whose contents cannot be changed.
     pub contents: BTreeSet<FileId>,
 }
@@ -247,7 +243,7 @@ pub struct Given<'a> {
     /// Files whose contents of the head were written already: what is unsent of them came after that. One that is made anew is not among them.
     pub landed: &'a BTreeSet<FileId>,
     /// Names that this tree cannot hold, found out by trying.
-    pub refused: &'a BTreeSet<Place>,
+    pub refused: &'a BTreeSet<Place<FileId>>,
     /// What cannot be changed as long as it is as it is, found out by trying.
     pub blocked: &'a Blocked,
     /// What conflict names say.
@@ -292,7 +288,7 @@ pub enum Step {
         /// Its identity.
         id: FileId,
         /// Where; the name is free.
-        place: Place,
+        place: Place<FileId>,
         /// Its attributes.
         attributes: Attributes,
     },
@@ -315,16 +311,16 @@ pub enum Step {
         /// Which.
         id: FileId,
         /// The name, which is free.
-        place: Place,
+        place: Place<FileId>,
     },
     /// A name of a node becomes another one.
     Rename {
         /// Which.
         id: FileId,
         /// Which name.
-        from: Place,
+        from: Place<FileId>,
         /// The new one.
-        to: Place,
+        to: Place<FileId>,
         /// What the new one stands for until then. Neither is a directory then.
         replaces: Option<FileId>,
         /// It is a conflict name: a change made here, to be sent.
@@ -338,7 +334,7 @@ pub enum Step {
         /// What it stands for.
         id: FileId,
         /// The name.
-        place: Place,
+        place: Place<FileId>,
     },
 }
 
@@ -348,9 +344,9 @@ pub enum Outcome {
     /// What was changed here has another name from now on, as somebody else came first.
     Conflict {
         /// The name that it had, if it still has one.
-        place: Place,
+        place: Place<FileId>,
         /// The name that it gets.
-        copy: Place,
+        copy: Place<FileId>,
         /// The node, by its identity from now on.
         node: FileId,
     },
@@ -358,14 +354,14 @@ pub enum Outcome {
     /// directory, too, all that is in it.
     Stays {
         /// The name.
-        place: Place,
+        place: Place<FileId>,
         /// The node, by its identity from now on.
         node: FileId,
     },
     /// A name that others changed, and that can be neither given nor taken away here.
     BlockedName {
         /// The name.
-        place: Place,
+        place: Place<FileId>,
         /// What it stands for here.
         before: Option<FileId>,
         /// What it stands for there.
@@ -381,7 +377,7 @@ pub enum Outcome {
     /// A name of the server that this tree cannot hold: it, and what is below it, is left out.
     LeftOut {
         /// The name.
-        place: Place,
+        place: Place<FileId>,
         /// What it stands for there.
         node: FileId,
         /// Why.

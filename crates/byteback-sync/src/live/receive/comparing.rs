@@ -8,11 +8,11 @@
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use byteback_api::FolderName;
 use byteback_api::messages::DIGESTED_LEN_MAX;
-use byteback_api::{Attributes, FileId, FolderName, NodeKind, Seq};
 use byteback_control::{CutId, ErrorKind, LandingTree, Piece, Result as Served, ServiceError, TreeService};
 use byteback_delta::{ContentDigest, DIGEST_LEN};
-use byteback_oplog::NodeId;
+use byteback_model::{Attributes, FileId, NodeId, NodeKind, Seq};
 
 use crate::error::SyncError;
 use crate::monitor::{Event, Monitor, check_cancelled};

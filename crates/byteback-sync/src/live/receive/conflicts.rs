@@ -3,13 +3,12 @@
 //! A conflict is noted before its copy has its name, so none is forgotten by a crash; one whose copy was never made, was removed, or has another name by now
 //! counts as decided. What is noted is for people: a copy is an ordinary file, and is sent like one.
 
+use byteback_model::{ByteString, NodeId, Place};
 use std::io;
 use std::sync::Arc;
 
-use byteback_api::ByteString;
-use byteback_control::{LandingTree, NamePlace};
+use byteback_control::LandingTree;
 use byteback_host::durable::DurableDir;
-use byteback_oplog::NodeId;
 use serde::{Deserialize, Serialize};
 
 use crate::json_file::{JsonFile, JsonFileError};
@@ -60,7 +59,7 @@ impl Conflict {
     ///
     /// # Errors
     /// If the tree cannot be read: it may be there.
-    pub fn place_in(&self, landing: &dyn LandingTree) -> byteback_control::Result<Option<NamePlace>> {
+    pub fn place_in(&self, landing: &dyn LandingTree) -> byteback_control::Result<Option<Place<NodeId>>> {
         let names = landing
             .look(NodeId(self.node))?
             .into_iter()

@@ -11,15 +11,15 @@
 //!
 //! Answers hold for one attempt: what was compared is remembered as long as the nodes are watched, see the module above.
 
+use byteback_model::{Attributes, ByteString, FileId, NodeId, NodeKind, Place, Seq};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 
-use byteback_api::{Attributes, ByteString, FileId, FolderName, NodeKind, Seq};
+use byteback_api::FolderName;
 use byteback_control::{
-    CutId, CutRequest, DirEntry, ErrorKind, LandingTree, NamePlace, Outcome, Result, ServiceError, TreeService,
-    UnsentNode,
+    CutId, CutRequest, DirEntry, ErrorKind, LandingTree, Outcome, Result, ServiceError, TreeService, UnsentNode,
 };
-use byteback_oplog::{NodeId, TreeId};
+use byteback_oplog::TreeId;
 
 use super::comparing::{Compared, Comparing, NotCompared};
 use super::conflicts::Conflicts;
@@ -30,7 +30,7 @@ use crate::live::identities::{Identities, Withheld};
 use crate::live::ignored::{Ignored, path_of};
 use crate::live::incoming::fetch::Incoming;
 use crate::live::incoming::plan::{
-    Here, HereNode, Member, NodeChange, Others, Place, are_same_attributes, is_name_on_its_way,
+    Here, HereNode, Member, NodeChange, Others, are_same_attributes, is_name_on_its_way,
 };
 use crate::monitor::Monitor;
 use crate::server_client::ServerClient;
@@ -119,8 +119,8 @@ impl Seen<'_> {
     }
 
     /// A name as the tree knows it, if its directory is here.
-    pub(super) fn place_of(&self, place: &Place) -> Option<NamePlace> {
-        Some(NamePlace {
+    pub(super) fn place_of(&self, place: &Place<FileId>) -> Option<Place<NodeId>> {
+        Some(Place {
             parent: self.node_of(place.parent)?,
             name: place.name.clone(),
         })
@@ -164,11 +164,11 @@ impl Seen<'_> {
     }
 
     /// Whether a name of a node is ignored.
-    fn is_ignored_at(&self, place: &NamePlace, kind: byteback_oplog::NodeKind) -> Result<bool> {
+    fn is_ignored_at(&self, place: &Place<NodeId>, kind: byteback_model::NodeKind) -> Result<bool> {
         if self.ignored.is_nothing() {
             return Ok(false);
         }
-        let is_directory = kind == byteback_oplog::NodeKind::Directory;
+        let is_directory = kind == byteback_model::NodeKind::Directory;
         if let Some(path) = self.memory.paths.borrow().get(&place.parent) {
             return Ok(path
                 .as_ref()
@@ -188,7 +188,7 @@ impl Seen<'_> {
     }
 
     /// What a name stands for, and whether it is ignored.
-    fn child(&self, name: &NamePlace) -> Result<Option<(NodeId, bool)>> {
+    fn child(&self, name: &Place<NodeId>) -> Result<Option<(NodeId, bool)>> {
         let Some(child) = self.landing.child(name)? else {
             return Ok(None);
         };
@@ -213,7 +213,7 @@ impl Seen<'_> {
             for entry in page {
                 let (parent, name) = (directory, entry.name.clone());
                 let is_ignored =
-                    self.is_kept_back(entry.node) || self.is_ignored_at(&NamePlace { parent, name }, entry.kind)?;
+                    self.is_kept_back(entry.node) || self.is_ignored_at(&Place { parent, name }, entry.kind)?;
                 take(entry, is_ignored);
             }
         }
@@ -306,7 +306,7 @@ impl Here for Seen<'_> {
         if (node != NodeId::ROOT && found.names.is_empty()) || self.is_kept_back(node) {
             return Ok(None);
         }
-        let mut places: Vec<Place> = Vec::new();
+        let mut places: Vec<Place<FileId>> = Vec::new();
         for name in found.names {
             if !self.is_ignored_at(&name, found.kind)? {
                 let parent = self.file_of(name.parent);
@@ -322,7 +322,7 @@ impl Here for Seen<'_> {
         let unsent = self.landing.unsent_of(node);
         let is_known = node == NodeId::ROOT || self.is_known(id, node, unsent)?;
         let root = self.root();
-        let is_on_its_way = |place: &Place| place.parent == root && is_name_on_its_way(place.name.as_bytes());
+        let is_on_its_way = |place: &Place<FileId>| place.parent == root && is_name_on_its_way(place.name.as_bytes());
         if places.iter().any(is_on_its_way) && places.len() == 1 {
             // Nobody but us has written to it. What nobody knows was made before a crash that came before its identity was durable.
             return Ok(Some(HereNode {
@@ -355,7 +355,7 @@ impl Here for Seen<'_> {
         }))
     }
 
-    fn entry(&self, place: &Place) -> Result<Option<FileId>> {
+    fn entry(&self, place: &Place<FileId>) -> Result<Option<FileId>> {
         let Some(place) = self.place_of(place) else {
             return Ok(None);
         };
@@ -371,7 +371,7 @@ impl Here for Seen<'_> {
         self.ignored.rules.is_ignored(path, is_directory)
     }
 
-    fn is_hidden(&self, place: &Place) -> Result<bool> {
+    fn is_hidden(&self, place: &Place<FileId>) -> Result<bool> {
         let child = self.place_of(place).map(|place| self.child(&place)).transpose()?;
         Ok(child.flatten().is_some_and(|(_, is_ignored)| is_ignored))
     }
@@ -389,7 +389,7 @@ impl Here for Seen<'_> {
         Ok(holds)
     }
 
-    fn is_unsent(&self, place: &Place) -> Result<bool> {
+    fn is_unsent(&self, place: &Place<FileId>) -> Result<bool> {
         let Some(name) = self.place_of(place) else {
             return Ok(false);
         };

@@ -10,15 +10,14 @@
 //!
 //! The list is durable before the cursor moves over what it came from; until then the same is found out again.
 
+use byteback_model::{ByteString, FileId, Place, Seq};
 use std::io;
 use std::sync::Arc;
 
-use byteback_api::{ByteString, FileId, Seq};
 use byteback_host::durable::DurableDir;
 use serde::{Deserialize, Serialize};
 
 use crate::json_file::{JsonFile, JsonFileError};
-use crate::live::incoming::plan::Place;
 
 const FILE: JsonFile = JsonFile {
     name: "left-out.json",
@@ -68,7 +67,7 @@ pub struct LeftOut {
 }
 
 impl LeftOut {
-    pub(super) fn place(&self) -> Place {
+    pub(super) fn place(&self) -> Place<FileId> {
         Place {
             parent: self.parent,
             name: self.name.clone(),

@@ -1,14 +1,13 @@
 //! What the log knows to have changed since continuous sync's mark: asked when the queue has been folded to "everything since then", or when it is to be
 //! known whether the server has heard of a node.
 
+use byteback_model::{ByteString, NodeId, Place};
 use std::collections::{HashMap, HashSet};
 
-use byteback_api::ByteString;
 use byteback_control::{
-    ChangesCursor, ContentChange, CutInfo, CutRequest, ErrorKind, NamePlace, Outcome, Result, SYNC_CONSUMER,
-    ServiceError, TreeService,
+    ChangesCursor, ContentChange, CutInfo, CutRequest, ErrorKind, Outcome, Result, SYNC_CONSUMER, ServiceError,
+    TreeService,
 };
-use byteback_oplog::NodeId;
 
 /// How a node changed.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +66,7 @@ impl LogChanges {
         self.nodes.get(&node).copied()
     }
 
-    pub(in crate::live) fn has_name(&self, place: &NamePlace) -> bool {
+    pub(in crate::live) fn has_name(&self, place: &Place<NodeId>) -> bool {
         self.names.contains(&(place.parent, place.name.clone()))
     }
 }

@@ -7,23 +7,22 @@
 //! Each record of identities costs a sync, so many are made at once: identities that stand in a row, what was made, and what is gone. That a
 //! node is gone may be noted late, as after a crash nobody finds it.
 
+use byteback_model::{FileId, NodeId, Place};
 use std::collections::{BTreeSet, HashMap};
 use std::io::BufReader;
 
-use byteback_api::FileId;
 use byteback_control::{
-    ErrorKind, Expected, Landed, LandingTree, NamePlace, ServiceError, WatchedFile, WatchedNode, overtaken_in,
+    ErrorKind, Expected, Landed, LandingTree, ServiceError, WatchedFile, WatchedNode, overtaken_in,
 };
 use byteback_delta::bundle::ShortContent;
 use byteback_delta::{Base, DeltaReader, apply_in_place};
-use byteback_oplog::NodeId;
 
 use super::ReceiveError;
 use super::conflicts::{Conflict, Conflicts};
 use crate::live::identities::{Identities, IdentityChange, Origin, Withheld};
 use crate::live::incoming::fetch::Incoming;
 use crate::live::incoming::plan::{
-    Blocked, ContentFrom, Identity, Others, Outcome, Place, Plan, Step, is_name_on_its_way, name_on_its_way,
+    Blocked, ContentFrom, Identity, Others, Outcome, Plan, Step, is_name_on_its_way, name_on_its_way,
 };
 use crate::live::patches::{Committed, Patches};
 use crate::monitor::{Event, check_cancelled};
@@ -44,7 +43,7 @@ pub(super) enum Walked {
     /// A program was faster.
     Overtaken,
     /// This name cannot be here.
-    Refused(Place),
+    Refused(Place<FileId>),
     /// This does not let itself be changed, for this reason.
     Blocked(BlockedAt, ServiceError),
 }
@@ -53,7 +52,7 @@ pub(super) enum Walked {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum BlockedAt {
     /// A name.
-    Place(Place),
+    Place(Place<FileId>),
     /// The content of a file.
     Content(FileId),
 }
@@ -86,7 +85,7 @@ pub(super) struct Walk<'a, 'w> {
 /// A step that was not made.
 enum Stop {
     Overtaken,
-    Refused(Place),
+    Refused(Place<FileId>),
     Blocked(BlockedAt, ServiceError),
     Failed(ReceiveError),
 }
@@ -98,7 +97,7 @@ impl<E: Into<ReceiveError>> From<E> for Stop {
 }
 
 /// Of a step at a name: what cannot be is left out, what failed fails.
-fn at_name<T>(landed: byteback_control::Result<Landed<T>>, place: &Place) -> std::result::Result<T, Stop> {
+fn at_name<T>(landed: byteback_control::Result<Landed<T>>, place: &Place<FileId>) -> std::result::Result<T, Stop> {
     match landed {
         Err(error) if error.kind == ErrorKind::Impossible => Err(Stop::Refused(place.clone())),
         landed => at_blockable(landed, place),
@@ -106,7 +105,7 @@ fn at_name<T>(landed: byteback_control::Result<Landed<T>>, place: &Place) -> std
 }
 
 /// Of a step at a name that others changed: what is blocked there is passed over.
-fn at_blockable<T>(landed: byteback_control::Result<Landed<T>>, place: &Place) -> std::result::Result<T, Stop> {
+fn at_blockable<T>(landed: byteback_control::Result<Landed<T>>, place: &Place<FileId>) -> std::result::Result<T, Stop> {
     match landed {
         // A name on the way is none of theirs.
         Err(error) if error.kind == ErrorKind::Blocked && !is_name_on_its_way(place.name.as_bytes()) => {
@@ -169,7 +168,7 @@ impl<'a, 'w> Walk<'a, 'w> {
                         continue;
                     };
                     let name = from.name.clone();
-                    match self.landing.check_removable(node, &NamePlace { parent, name }) {
+                    match self.landing.check_removable(node, &Place { parent, name }) {
                         Err(error) if error.kind == ErrorKind::Blocked => {
                             // Others have changed its content, or else what its name stands for.
                             let is_changed = |file: &FileId| {
@@ -276,8 +275,8 @@ impl<'a, 'w> Walk<'a, 'w> {
         made.or_else(|| self.identities.node_of(id)).ok_or(Stop::Overtaken)
     }
 
-    fn place_of(&self, place: &Place) -> std::result::Result<NamePlace, Stop> {
-        Ok(NamePlace {
+    fn place_of(&self, place: &Place<FileId>) -> std::result::Result<Place<NodeId>, Stop> {
+        Ok(Place {
             parent: self.node_of(place.parent)?,
             name: place.name.clone(),
         })
@@ -288,7 +287,7 @@ impl<'a, 'w> Walk<'a, 'w> {
     fn expecting<T>(
         &self,
         (nodes, loses): (&[NodeId], Option<NodeId>),
-        places: &[&NamePlace],
+        places: &[&Place<NodeId>],
         step: impl FnOnce(&'a dyn LandingTree, Expected<'_>) -> T,
     ) -> T {
         let is_queued = || {
@@ -300,7 +299,7 @@ impl<'a, 'w> Walk<'a, 'w> {
             return step(self.landing, Expected::Unqueued);
         };
         let is_on_its_way =
-            |place: &NamePlace| place.parent == NodeId::ROOT && is_name_on_its_way(place.name.as_bytes());
+            |place: &Place<NodeId>| place.parent == NodeId::ROOT && is_name_on_its_way(place.name.as_bytes());
         let places = places.iter().filter(|place| !is_on_its_way(place));
         let about = nodes
             .iter()
@@ -324,7 +323,7 @@ impl<'a, 'w> Walk<'a, 'w> {
                 });
                 let (node, _missed) = at_name(made, place)?;
                 self.landed.remove(id);
-                if attributes.kind == byteback_api::NodeKind::Directory && !self.is_new_there(*id) {
+                if attributes.kind == byteback_model::NodeKind::Directory && !self.is_new_there(*id) {
                     self.returned.insert(*id);
                 }
                 self.unbound.insert(*id, node);
@@ -399,14 +398,14 @@ impl<'a, 'w> Walk<'a, 'w> {
     fn respell(
         &self,
         id: FileId,
-        (node, old, new): (NodeId, &NamePlace, &NamePlace),
-        to: &Place,
+        (node, old, new): (NodeId, &Place<NodeId>, &Place<NodeId>),
+        to: &Place<FileId>,
     ) -> std::result::Result<(), Stop> {
-        let aside = NamePlace {
+        let aside = Place {
             parent: NodeId::ROOT,
             name: name_on_its_way(id, false).into(),
         };
-        let rename = |from: &NamePlace, to: &NamePlace| {
+        let rename = |from: &Place<NodeId>, to: &Place<NodeId>| {
             self.expecting((&[node], None), &[from, to], |landing, expected| {
                 landing.rename(node, from, to, None, expected)
             })
@@ -490,7 +489,7 @@ impl<'a, 'w> Walk<'a, 'w> {
             Identity::Theirs if self.is_new_there(becomes) => None,
             Identity::Theirs => {
                 let found = self.landing.look(node)?;
-                let is_directory = found.is_some_and(|found| found.kind == byteback_oplog::NodeKind::Directory);
+                let is_directory = found.is_some_and(|found| found.kind == byteback_model::NodeKind::Directory);
                 let seq = self.others.head;
                 is_directory.then_some(Origin { file: becomes, seq })
             }
@@ -500,7 +499,7 @@ impl<'a, 'w> Walk<'a, 'w> {
     }
 
     /// Notes what a conflict name stands for before there is one.
-    fn note_conflict(&mut self, plan: &Plan, copy: &Place, node: NodeId) -> Result<()> {
+    fn note_conflict(&mut self, plan: &Plan, copy: &Place<FileId>, node: NodeId) -> Result<()> {
         let of = plan.outcomes.iter().find_map(|outcome| match outcome {
             Outcome::Conflict { place, copy: name, .. } if name == copy => Some(place),
             _ => None,

@@ -110,7 +110,7 @@ fn all_files_of_an_operation_are_in_conflict_or_none_is() {
 
     // Mine are kept: they take the names, and it is over.
     for conflict in &told {
-        let path = |name: &byteback_api::ByteString| two.path(std::str::from_utf8(name.as_bytes()).unwrap());
+        let path = |name: &byteback_model::ByteString| two.path(std::str::from_utf8(name.as_bytes()).unwrap());
         fs::rename(path(&conflict.copy), path(&conflict.path)).unwrap();
     }
     settle(&rig, &[&one, &two], "it is decided");

@@ -1,9 +1,8 @@
 //! A tree at one moment, and whether a directory is that tree again.
 
 use super::content::Content;
-use byteback_api::{Attributes, ByteString, NodeKind};
-use byteback_host::tree::{self, FileKind};
-use byteback_oplog::NodeId;
+use byteback_host::tree::{self};
+use byteback_model::{Attributes, ByteString, NodeId, NodeKind};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -90,15 +89,7 @@ fn assert_node(node: &Node, path: &Path, may_lose_holes: bool) {
     let fd = rustix::fs::open(path, flags, rustix::fs::Mode::empty());
     let fd = fd.unwrap_or_else(|error| panic!("{shown}: {error}"));
     let stat = tree::stat_fd(&fd).unwrap();
-    let kind = match stat.kind {
-        FileKind::File => NodeKind::File,
-        FileKind::Dir => NodeKind::Directory,
-        FileKind::Symlink => NodeKind::Symlink,
-        FileKind::Fifo => NodeKind::Fifo,
-        FileKind::Socket => NodeKind::Socket,
-        FileKind::CharDevice => NodeKind::CharDevice,
-        FileKind::BlockDevice => NodeKind::BlockDevice,
-    };
+    let kind = stat.kind;
     assert_eq!(kind, wanted.kind, "kind of {shown}");
     assert_eq!(stat.mtime_ns, wanted.mtime_ns, "mtime of {shown}");
     assert_eq!((stat.uid, stat.gid), (wanted.uid, wanted.gid), "owner of {shown}");

@@ -5,8 +5,7 @@
 
 use std::io::{self, BufWriter, Write};
 
-use byteback_api::ByteString;
-use byteback_oplog::NodeKind;
+use byteback_model::{ByteString, NodeKind};
 use byteback_sync::{PathChange, Silent, SyncError, changed_paths};
 
 use super::Asked;

@@ -1,7 +1,8 @@
 //! The changed ranges of each file, as sentences or JSON lines.
 
 use byteback_control::ContentChange;
-use byteback_oplog::{NodeKind, WholeReason};
+use byteback_model::NodeKind;
+use byteback_oplog::WholeReason;
 use byteback_sync::{ChangedName, ChangedNode, ChangesHeader, SyncError, TreeChange, changes};
 use serde::Serialize;
 

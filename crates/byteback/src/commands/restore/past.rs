@@ -11,9 +11,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-use byteback_api::ByteString;
 use byteback_control::{ErrorKind, PastFile, Piece, ServiceError, TreeService, TreeStatus};
 use byteback_host::tree::{self, SetXattr};
+use byteback_model::ByteString;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 

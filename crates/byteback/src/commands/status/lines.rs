@@ -1,7 +1,7 @@
 //! A folder's state as a JSON line.
 
-use byteback_api::ByteString;
 use byteback_control::{SyncLeftOut, SyncStatus, SyncUnusableRule};
+use byteback_model::ByteString;
 use serde::Serialize;
 
 use super::health::Health;

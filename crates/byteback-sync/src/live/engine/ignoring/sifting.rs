@@ -1,9 +1,9 @@
 //! What of a group is sent: see the module above.
 
+use byteback_model::{NameChange, NodeId, NodeKind, Place};
 use std::collections::{BTreeSet, HashMap};
 
-use byteback_control::{LandingTree, LiveGroup, LiveSource, NameChange, NamePlace};
-use byteback_oplog::{NodeId, NodeKind};
+use byteback_control::{LandingTree, LiveGroup, LiveSource};
 
 use super::{Engine, of_durable};
 use crate::error::SyncError;
@@ -31,7 +31,7 @@ type Clear<T> = Result<Result<T, Unclear>, SyncError>;
 impl Engine {
     /// What of a group is sent.
     pub(in crate::live::engine) fn sift(&mut self, group: &LiveGroup) -> Result<Sifted, SyncError> {
-        let says_something = |name: &NameChange| is_source_name(&name.name) && !self.is_withheld(name.parent);
+        let says_something = |name: &NameChange<NodeId>| is_source_name(&name.name) && !self.is_withheld(name.parent);
         let changes = |node| self.ignoring.sources.contains(&node);
         let is_about_rules =
             group.names.iter().any(says_something) || group.contents.iter().any(|content| changes(content.node));
@@ -143,7 +143,7 @@ impl Engine {
     fn is_name_sent(
         &self,
         group: &LiveGroup,
-        name: &NameChange,
+        name: &NameChange<NodeId>,
         new: &HashMap<NodeId, NodeKind>,
         hidden: &BTreeSet<NodeId>,
     ) -> Clear<bool> {
@@ -195,7 +195,7 @@ impl Engine {
     fn is_ignored_then(
         &self,
         group: &LiveGroup,
-        name: &NameChange,
+        name: &NameChange<NodeId>,
         kind: NodeKind,
         hidden: &BTreeSet<NodeId>,
     ) -> Clear<bool> {
@@ -203,7 +203,7 @@ impl Engine {
         if hidden.contains(&name.parent) || withheld == Some(Withheld::Ignored) {
             return Ok(Ok(true));
         }
-        let place = NamePlace {
+        let place = Place {
             parent: name.parent,
             name: name.name.clone(),
         };
@@ -232,7 +232,7 @@ impl Engine {
             let Some(place) = landing.look(current)?.and_then(|found| found.names.into_iter().next()) else {
                 return Ok(None);
             };
-            let is_of_group = |name: &NameChange| {
+            let is_of_group = |name: &NameChange<NodeId>| {
                 name.parent == place.parent && name.name == place.name && name.child == Some(current)
             };
             if landing.is_name_queued(&place) && !group.names.iter().any(is_of_group) {

@@ -2,12 +2,11 @@
 //!
 //! What this does not do: look at what is withheld here, which is the parent's.
 
+use byteback_model::{ByteString, FileId, NodeId, NodeKind, Place, Seq};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use byteback_api::{ByteString, FileId, Seq};
-use byteback_control::{CutId, NamePlace};
-use byteback_oplog::{NodeId, NodeKind};
+use byteback_control::CutId;
 
 use super::walked::{Hidden, Named};
 use super::{Coming, Engine, of_durable, of_durable_file};
@@ -58,13 +57,13 @@ impl Engine {
         noted.extend(ignored.iter().cloned());
         self.left_out.note(noted.clone()).map_err(of_durable)?;
 
-        let taken: BTreeSet<NamePlace> = {
+        let taken: BTreeSet<Place<NodeId>> = {
             let is_let_in = |noted: &LeftOut| noted.is_due || is_of(&due, noted);
             let still = noted.iter().filter(|noted| noted.is_ignored && !is_let_in(noted));
             let place = still.filter_map(|noted| {
                 let parent = self.identities.node_of(noted.parent)?;
                 let name = noted.name.clone();
-                Some(NamePlace { parent, name })
+                Some(Place { parent, name })
             });
             place.collect()
         };
@@ -222,7 +221,7 @@ impl Engine {
         }
         match listing(&self.parts.server, &self.parts.folder, head, directory, &*self.shared) {
             Ok(listed) => {
-                let is_directory = |kind| kind == byteback_api::NodeKind::Directory;
+                let is_directory = |kind| kind == byteback_model::NodeKind::Directory;
                 let listed = listed.into_iter();
                 let listed = listed.map(|(name, id, there)| (ByteString(name), (id, is_directory(there.kind))));
                 Ok(listed.collect())

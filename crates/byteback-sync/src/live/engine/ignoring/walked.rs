@@ -1,13 +1,11 @@
 //! What a walk of the tree at a cut finds: what its files say about what is ignored, and what is hidden by that. It changes nothing and asks nobody else.
 
+use byteback_model::{ByteString, NameChange, NodeId, NodeKind, Place};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use byteback_api::ByteString;
 use byteback_control::{
-    ChangesCursor, CutId, CutRequest, DirEntry, ErrorKind, NameChange, NamePlace, Outcome, Piece, Result, ServiceError,
-    TreeService,
+    ChangesCursor, CutId, CutRequest, DirEntry, ErrorKind, Outcome, Piece, Result, ServiceError, TreeService,
 };
-use byteback_oplog::{NodeId, NodeKind};
 
 use super::NODES_AT_ONCE;
 use crate::live::ignore_rules::{CACHE_TAG_LEN, CACHE_TAG_NAME, IgnoreRules, RULES_NAME, is_cache_tag};
@@ -31,7 +29,7 @@ pub(super) struct Said {
 
 /// A name in the tree.
 pub(super) struct Named<'n> {
-    pub(super) place: &'n NamePlace,
+    pub(super) place: &'n Place<NodeId>,
     /// From the root.
     pub(super) path: &'n [u8],
     pub(super) node: NodeId,
@@ -44,7 +42,7 @@ pub(super) struct Hidden {
     /// Nodes with hidden names, and how many.
     pub(super) nodes: HashMap<NodeId, usize>,
     /// Hidden names in directories that are not hidden.
-    pub(super) tops: Vec<NameChange>,
+    pub(super) tops: Vec<NameChange<NodeId>>,
     /// Withheld nodes with a name that is not hidden, and the directory of that.
     pub(super) seen: HashMap<NodeId, NodeId>,
     /// Withheld directories in which something is neither hidden nor withheld.
@@ -186,7 +184,7 @@ impl Hidden {
             for entry in entries_of(page, directory)? {
                 let path = joined(&above, entry.name.as_bytes());
                 let is_directory = entry.kind == NodeKind::Directory;
-                let place = NamePlace {
+                let place = Place {
                     parent: directory,
                     name: entry.name,
                 };
@@ -240,7 +238,7 @@ pub(super) struct Told {
     /// Nodes that are new since the mark.
     pub(super) new: HashSet<NodeId>,
     /// Names that changed.
-    pub(super) names: BTreeMap<NamePlace, Option<NodeId>>,
+    pub(super) names: BTreeMap<Place<NodeId>, Option<NodeId>>,
 }
 
 impl Told {
@@ -248,7 +246,7 @@ impl Told {
         tree: &dyn TreeService,
         cut: CutId,
         sources: &HashSet<NodeId>,
-        also: &[NameChange],
+        also: &[NameChange<NodeId>],
     ) -> Result<Self> {
         let mut told = Self::default();
         let mut cursor = ChangesCursor::default();
@@ -266,12 +264,12 @@ impl Told {
         }
     }
 
-    fn names(&mut self, tree: &dyn TreeService, cut: CutId, names: Vec<NameChange>) -> Result<()> {
+    fn names(&mut self, tree: &dyn TreeService, cut: CutId, names: Vec<NameChange<NodeId>>) -> Result<()> {
         let mut moved = Vec::new();
         for name in names {
             self.has_sources |= is_source_name(&name.name);
             moved.extend(name.child);
-            let place = NamePlace {
+            let place = Place {
                 parent: name.parent,
                 name: name.name,
             };

@@ -10,14 +10,13 @@ mod together;
 mod unfit;
 mod vanish;
 
+use byteback_model::{Attributes, ByteString, FileId, Place, Seq};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-
-use byteback_api::{Attributes, ByteString, FileId, Seq};
 
 use super::names::{is_name_of_new, is_name_on_its_way};
 use super::{
-    ContentFrom, Given, Here, HereNode, Identity, Member, NameChange, Need, Others, Outcome, Place, PlanError, Step,
-    Told, is_directory,
+    ContentFrom, Given, Here, HereNode, Identity, Member, NameChange, Need, Others, Outcome, PlanError, Step, Told,
+    is_directory,
 };
 
 use self::unfit::Unfit;
@@ -33,7 +32,7 @@ pub(super) struct View<'a> {
     /// Nodes that the server will learn of only now.
     unknown: HashSet<FileId>,
     nodes: HashMap<FileId, Option<HereNode>>,
-    entries: HashMap<Place, Option<FileId>>,
+    entries: HashMap<Place<FileId>, Option<FileId>>,
 }
 
 impl View<'_> {
@@ -87,14 +86,14 @@ impl View<'_> {
         Ok(node)
     }
 
-    fn inner_place(&self, place: &Place) -> Option<Place> {
+    fn inner_place(&self, place: &Place<FileId>) -> Option<Place<FileId>> {
         Some(Place {
             parent: self.inner(place.parent)?,
             name: place.name.clone(),
         })
     }
 
-    pub(super) fn entry(&mut self, place: &Place) -> Result<Option<FileId>> {
+    pub(super) fn entry(&mut self, place: &Place<FileId>) -> Result<Option<FileId>> {
         if let Some(known) = self.entries.get(place) {
             return Ok(*known);
         }
@@ -114,7 +113,7 @@ impl View<'_> {
         Ok(entry)
     }
 
-    fn is_unsent(&self, place: &Place) -> Result<bool> {
+    fn is_unsent(&self, place: &Place<FileId>) -> Result<bool> {
         Ok(match self.inner_place(place) {
             Some(inner) => self.here.is_unsent(&inner)?,
             None => false,
@@ -138,9 +137,9 @@ impl View<'_> {
 /// What is to be, for `order`.
 pub(super) struct Merged<'a> {
     pub(super) view: View<'a>,
-    pub(super) want: BTreeMap<Place, Option<FileId>>,
+    pub(super) want: BTreeMap<Place<FileId>, Option<FileId>>,
     /// Names that are changes made here.
-    pub(super) local: HashSet<Place>,
+    pub(super) local: HashSet<Place<FileId>>,
     pub(super) identities: Vec<Step>,
     /// Nodes to be made, with their attributes.
     pub(super) made: BTreeMap<FileId, Attributes>,
@@ -158,11 +157,11 @@ pub(super) struct Merge<'a, 'g> {
     fresh: &'g mut dyn FnMut() -> FileId,
     view: View<'a>,
     /// What the server's names stand for, as far as they are to be looked at.
-    names: BTreeMap<Place, NameChange>,
+    names: BTreeMap<Place<FileId>, NameChange>,
     /// The names that a node has by that.
-    placed: HashMap<FileId, Vec<Place>>,
+    placed: HashMap<FileId, Vec<Place<FileId>>>,
     /// Names that a node has lost there.
-    removed: HashMap<FileId, Vec<&'a Place>>,
+    removed: HashMap<FileId, Vec<&'a Place<FileId>>>,
     /// Attributes of nodes in directories that were asked for.
     listed: HashMap<FileId, &'a Attributes>,
     /// Nodes here that became nodes of the server, as they are the same.
@@ -176,8 +175,8 @@ pub(super) struct Merge<'a, 'g> {
     /// Who shares a conflict, by the identities that they have now.
     parted: HashSet<FileId>,
     // Of a round:
-    want: BTreeMap<Place, Option<FileId>>,
-    local: HashSet<Place>,
+    want: BTreeMap<Place<FileId>, Option<FileId>>,
+    local: HashSet<Place<FileId>>,
     outcomes: Vec<Outcome>,
     gone: HashSet<FileId>,
     /// Directories that stay, with their new identities.
@@ -199,8 +198,8 @@ impl<'a, 'g> Merge<'a, 'g> {
         given: &'g Given<'g>,
         fresh: &'g mut dyn FnMut() -> FileId,
     ) -> Self {
-        let mut placed: HashMap<FileId, Vec<Place>> = HashMap::new();
-        let mut removed: HashMap<FileId, Vec<&Place>> = HashMap::new();
+        let mut placed: HashMap<FileId, Vec<Place<FileId>>> = HashMap::new();
+        let mut removed: HashMap<FileId, Vec<&Place<FileId>>> = HashMap::new();
         for (place, change) in &others.names {
             if let Some(before) = change.before.filter(|before| change.after != Some(*before)) {
                 removed.entry(before).or_default().push(place);
@@ -301,7 +300,7 @@ impl<'a, 'g> Merge<'a, 'g> {
     }
 
     /// Lets a name of the server count, though it did not change there.
-    fn add_name(&mut self, place: &Place, id: FileId) {
+    fn add_name(&mut self, place: &Place<FileId>, id: FileId) {
         if !self.names.contains_key(place) {
             let (before, after) = (None, Some(id));
             self.names.insert(place.clone(), NameChange { before, after });
@@ -544,7 +543,7 @@ impl<'a, 'g> Merge<'a, 'g> {
     }
 
     fn decide_names(&mut self) -> Result<()> {
-        let names: Vec<(Place, NameChange)> = self
+        let names: Vec<(Place<FileId>, NameChange)> = self
             .names
             .iter()
             .map(|(place, change)| (place.clone(), *change))
@@ -616,7 +615,7 @@ impl<'a, 'g> Merge<'a, 'g> {
     /// What is moved loses its old names: a directory all, a file those under which it is on its way, and, if it was moved here, too, the one that it
     /// got by that.
     fn one_name_each(&mut self) -> Result<()> {
-        let mut wanted: BTreeMap<FileId, Vec<Place>> = BTreeMap::new();
+        let mut wanted: BTreeMap<FileId, Vec<Place<FileId>>> = BTreeMap::new();
         for (place, id) in &self.want {
             if let Some(id) = id {
                 wanted.entry(*id).or_default().push(place.clone());
@@ -684,7 +683,7 @@ impl<'a, 'g> Merge<'a, 'g> {
 
     /// Takes moves of directories back that were made here, if these would be inside themselves otherwise.
     fn nothing_inside_itself(&mut self) -> Result<()> {
-        let wanted: HashMap<FileId, Place> = self
+        let wanted: HashMap<FileId, Place<FileId>> = self
             .want
             .iter()
             .filter_map(|(place, id)| Some(((*id)?, place.clone())))
@@ -721,7 +720,7 @@ impl<'a, 'g> Merge<'a, 'g> {
         Ok(())
     }
 
-    fn take_back(&mut self, way: &[FileId], wanted: &HashMap<FileId, Place>) -> Result<()> {
+    fn take_back(&mut self, way: &[FileId], wanted: &HashMap<FileId, Place<FileId>>) -> Result<()> {
         let (names, needs) = (self.names.len(), self.needs.len());
         for id in way {
             if !wanted.contains_key(id) {

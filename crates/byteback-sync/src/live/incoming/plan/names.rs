@@ -1,10 +1,7 @@
 //! Names that a plan makes up: those of conflicts, which people read, and those of nodes on their way, which programs should hardly ever see.
 
+use byteback_model::{FileId, Place};
 use std::fmt::Write as _;
-
-use byteback_api::FileId;
-
-use super::Place;
 
 /// Longest name that Linux takes, in bytes.
 pub(super) const NAME_LEN_MAX: usize = 255;
@@ -138,7 +135,7 @@ pub fn is_name_on_its_way(name: &[u8]) -> bool {
 }
 
 /// Why a tree cannot hold a name, if that can be seen from it.
-pub(super) fn unfit(place: &Place, root: FileId) -> Option<&'static str> {
+pub(super) fn unfit(place: &Place<FileId>, root: FileId) -> Option<&'static str> {
     let name = place.name.as_bytes();
     match name {
         b"" | b"." | b".." => Some("it is no name of a file"),

@@ -1,12 +1,11 @@
 //! In which order it can be done: each name when what it needs is there, cycles by parking.
 
+use byteback_model::{ByteString, FileId, NodeKind, Place};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-
-use byteback_api::{ByteString, FileId, NodeKind};
 
 use super::merge::{Merged, View};
 use super::names::{is_name_on_its_way, name_on_its_way};
-use super::{Place, Plan, PlanError, Step, is_directory as holds_names};
+use super::{Plan, PlanError, Step, is_directory as holds_names};
 
 type Result<T> = std::result::Result<T, PlanError>;
 
@@ -64,31 +63,31 @@ pub(super) fn order(merged: Merged<'_>) -> Result<Plan> {
 
 struct Order<'a> {
     view: View<'a>,
-    want: BTreeMap<Place, Option<FileId>>,
-    local: HashSet<Place>,
+    want: BTreeMap<Place<FileId>, Option<FileId>>,
+    local: HashSet<Place<FileId>>,
     kinds: HashMap<FileId, NodeKind>,
     /// Names that are not as they are here any more.
-    now: HashMap<Place, Option<FileId>>,
+    now: HashMap<Place<FileId>, Option<FileId>>,
     /// All names of the nodes that were looked at.
-    places: HashMap<FileId, BTreeSet<Place>>,
+    places: HashMap<FileId, BTreeSet<Place<FileId>>>,
     /// What is in the directories that were looked at.
     inside: HashMap<FileId, BTreeSet<ByteString>>,
     /// How many names a node is still to get.
     waiting: HashMap<FileId, usize>,
     steps: Vec<Step>,
     /// Nodes to be made.
-    made: BTreeMap<FileId, byteback_api::Attributes>,
+    made: BTreeMap<FileId, byteback_model::Attributes>,
 }
 
 impl Order<'_> {
-    fn entry(&mut self, place: &Place) -> Result<Option<FileId>> {
+    fn entry(&mut self, place: &Place<FileId>) -> Result<Option<FileId>> {
         match self.now.get(place) {
             Some(now) => Ok(*now),
             None => self.view.entry(place),
         }
     }
 
-    fn places_of(&mut self, id: FileId) -> Result<&mut BTreeSet<Place>> {
+    fn places_of(&mut self, id: FileId) -> Result<&mut BTreeSet<Place<FileId>>> {
         if !self.places.contains_key(&id) {
             let node = self.view.node(id)?;
             let places = node.into_iter().flat_map(|node| node.places).collect();
@@ -116,7 +115,7 @@ impl Order<'_> {
         Ok(self.inside.entry(directory).or_default())
     }
 
-    fn set(&mut self, place: &Place, id: Option<FileId>) -> Result<()> {
+    fn set(&mut self, place: &Place<FileId>, id: Option<FileId>) -> Result<()> {
         if let Some(before) = self.entry(place)? {
             self.places_of(before)?.remove(place);
         }
@@ -142,14 +141,14 @@ impl Order<'_> {
         Ok(kind == Some(NodeKind::Directory))
     }
 
-    fn on_the_way(&self, id: FileId, is_new: bool) -> Place {
+    fn on_the_way(&self, id: FileId, is_new: bool) -> Place<FileId> {
         Place {
             parent: self.view.root(),
             name: ByteString(name_on_its_way(id, is_new)),
         }
     }
 
-    fn is_on_the_way(&self, place: &Place) -> bool {
+    fn is_on_the_way(&self, place: &Place<FileId>) -> bool {
         place.parent == self.view.root() && is_name_on_its_way(place.name.as_bytes())
     }
 
@@ -195,9 +194,10 @@ impl Order<'_> {
     }
 
     fn names(&mut self, whole: &HashSet<FileId>) -> Result<()> {
-        let mut pending: Vec<Place> = Vec::new();
-        let mut last: Vec<Place> = Vec::new();
-        let want: Vec<(Place, Option<FileId>)> = self.want.iter().map(|(place, id)| (place.clone(), *id)).collect();
+        let mut pending: Vec<Place<FileId>> = Vec::new();
+        let mut last: Vec<Place<FileId>> = Vec::new();
+        let want: Vec<(Place<FileId>, Option<FileId>)> =
+            self.want.iter().map(|(place, id)| (place.clone(), *id)).collect();
         for (place, id) in want {
             let found = self.entry(&place)?;
             if found == id {
@@ -234,7 +234,7 @@ impl Order<'_> {
     }
 
     /// Does what is to be done with a name, if that can be done now.
-    fn try_name(&mut self, place: &Place) -> Result<bool> {
+    fn try_name(&mut self, place: &Place<FileId>) -> Result<bool> {
         let wanted = self.want.get(place).copied().flatten();
         let found = self.entry(place)?;
         if found == wanted {
@@ -253,7 +253,7 @@ impl Order<'_> {
         self.waiting.get(&id).is_some_and(|names| *names > 0)
     }
 
-    fn try_remove(&mut self, place: &Place, id: FileId) -> Result<bool> {
+    fn try_remove(&mut self, place: &Place<FileId>, id: FileId) -> Result<bool> {
         if self.is_waiting(id) || (self.is_directory(id)? && !self.inside_of(id)?.is_empty()) {
             return Ok(false);
         }
@@ -261,13 +261,13 @@ impl Order<'_> {
         Ok(true)
     }
 
-    fn remove(&mut self, place: &Place, id: FileId) -> Result<()> {
+    fn remove(&mut self, place: &Place<FileId>, id: FileId) -> Result<()> {
         let removed = place.clone();
         self.steps.push(Step::Remove { id, place: removed });
         self.set(place, None)
     }
 
-    fn try_place(&mut self, place: &Place, id: FileId, found: Option<FileId>) -> Result<bool> {
+    fn try_place(&mut self, place: &Place<FileId>, id: FileId, found: Option<FileId>) -> Result<bool> {
         let is_there = place.parent == self.view.root() || !self.places_of(place.parent)?.is_empty();
         let is_directory = self.is_directory(id)?;
         if !is_there || (is_directory && self.is_inside(place.parent, id)?) {
@@ -327,12 +327,12 @@ impl Order<'_> {
     }
 
     /// The name that a node gives up for a new one, the last one only for the last: what is on its way is not whole until then.
-    fn source(&mut self, id: FileId, gives_way: bool) -> Result<Option<Place>> {
+    fn source(&mut self, id: FileId, gives_way: bool) -> Result<Option<Place<FileId>>> {
         if self.waiting.get(&id).is_some_and(|names| *names > 1) {
             return Ok(None);
         }
         let is_directory = self.is_directory(id)?;
-        let places: Vec<Place> = self.places_of(id)?.iter().cloned().collect();
+        let places: Vec<Place<FileId>> = self.places_of(id)?.iter().cloned().collect();
         let mut source = None;
         for place in places {
             let Some(wanted) = self.want.get(&place) else { continue };
@@ -364,13 +364,13 @@ impl Order<'_> {
     }
 
     /// Takes one of a cycle out of the others' way.
-    fn park_one(&mut self, pending: &[Place]) -> Result<()> {
+    fn park_one(&mut self, pending: &[Place<FileId>]) -> Result<()> {
         for place in pending {
             let Some(id) = self.want.get(place).copied().flatten() else {
                 continue;
             };
-            let places: Vec<Place> = self.places_of(id)?.iter().cloned().collect();
-            let gives_up = |of: &&Place| self.want.get(of).is_some_and(|wanted| *wanted != Some(id));
+            let places: Vec<Place<FileId>> = self.places_of(id)?.iter().cloned().collect();
+            let gives_up = |of: &&Place<FileId>| self.want.get(of).is_some_and(|wanted| *wanted != Some(id));
             let Some(from) = places.iter().find(gives_up) else {
                 continue;
             };

@@ -4,6 +4,7 @@
 mod conflict_names;
 mod model;
 
+use byteback_model::{FileId, Place};
 use std::collections::{BTreeMap, BTreeSet};
 
 use byteback_host::random::SplitMix64;
@@ -45,8 +46,8 @@ struct Run {
     server: Tree,
     here: Local,
     others: super::Others,
-    landed: BTreeSet<byteback_api::FileId>,
-    refused: BTreeSet<super::Place>,
+    landed: BTreeSet<byteback_model::FileId>,
+    refused: BTreeSet<super::Place<FileId>>,
     blocked: super::Blocked,
     outcomes: Vec<Outcome>,
 }
@@ -126,7 +127,7 @@ impl Run {
             let mut fresh = self.here.next;
             let answer = plan(&self.others, &view, &given, &mut || {
                 fresh += 1;
-                byteback_api::FileId(fresh)
+                byteback_model::FileId(fresh)
             });
             self.here.next = fresh;
             match answer {
@@ -290,11 +291,13 @@ impl Run {
     }
 }
 
+type Places<'a> = Vec<&'a Place<FileId>>;
+
 impl Run {
     /// In each directory, all files of an operation that were changed here have the names that they had here, or all have others, by a conflict.
     fn check_together(&self) {
         for set in &self.here.sets {
-            let mut parents: BTreeMap<byteback_api::FileId, (Vec<&super::Place>, Vec<&super::Place>)> = BTreeMap::new();
+            let mut parents: BTreeMap<FileId, (Places<'_>, Places<'_>)> = BTreeMap::new();
             let unsent: BTreeSet<_> = self.here.unsent_of_set(set).collect();
             for (place, id) in &self.here.tree.entries {
                 if !unsent.contains(id) || self.is_as_there(*id) {
@@ -316,7 +319,7 @@ impl Run {
     }
 
     /// Whether a file has the same content at the server.
-    fn is_as_there(&self, id: byteback_api::FileId) -> bool {
+    fn is_as_there(&self, id: byteback_model::FileId) -> bool {
         let content = |tree: &Tree| tree.nodes.get(&id).map(|node| node.content);
         content(&self.server) == content(&self.here.tree)
     }
@@ -442,13 +445,13 @@ fn a_directory_of_thousands_shifts_swaps_and_moves() {
         let path = format!("d/{at:05}").into_bytes();
         if at == 0 {
             base.apply(
-                &Op::Create(b"d".to_vec(), byteback_api::NodeKind::Directory, 1),
+                &Op::Create(b"d".to_vec(), byteback_model::NodeKind::Directory, 1),
                 &mut next,
                 false,
             );
         }
         base.apply(
-            &Op::Create(path, byteback_api::NodeKind::File, at + 10),
+            &Op::Create(path, byteback_model::NodeKind::File, at + 10),
             &mut next,
             false,
         );

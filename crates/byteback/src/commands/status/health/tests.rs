@@ -58,8 +58,8 @@ fn what_stays_wrong_needs_attention() {
         |sync| sync.unsaved_files = 1,
         |sync| {
             sync.conflicts.push(byteback_control::SyncConflict {
-                path: byteback_api::ByteString::from(&b"a"[..]),
-                copy: byteback_api::ByteString::from(&b"b"[..]),
+                path: byteback_model::ByteString::from(&b"a"[..]),
+                copy: byteback_model::ByteString::from(&b"b"[..]),
                 at_ns: 0,
                 set: None,
             })

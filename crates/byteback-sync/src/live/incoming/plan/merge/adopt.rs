@@ -1,10 +1,9 @@
 //! Nodes that were made here and there become one, if they are the same: directories always are, files if they hold the same.
 
+use byteback_model::{FileId, NodeKind, Place};
 use std::collections::HashSet;
 
-use byteback_api::{FileId, NodeKind};
-
-use super::super::{Identity, Place, PlanError, Step, is_directory};
+use super::super::{Identity, PlanError, Step, is_directory};
 use super::Merge;
 
 type Result<T> = std::result::Result<T, PlanError>;
@@ -12,7 +11,7 @@ type Result<T> = std::result::Result<T, PlanError>;
 impl Merge<'_, '_> {
     /// Nodes that were made here and there become one, if they are the same: directories always are.
     pub(super) fn adopt(&mut self) -> Result<()> {
-        let mut names: Vec<(Place, FileId)> = Vec::new();
+        let mut names: Vec<(Place<FileId>, FileId)> = Vec::new();
         for (place, change) in &self.names {
             if let Some(there) = change.after {
                 names.push((place.clone(), there));
@@ -67,7 +66,7 @@ impl Merge<'_, '_> {
     }
 
     /// Lets the files be compared of which it is to be known whether they are the same, as many at once are cheaper than one after the other.
-    fn compare_ahead(&mut self, names: &[(Place, FileId)]) -> Result<()> {
+    fn compare_ahead(&mut self, names: &[(Place<FileId>, FileId)]) -> Result<()> {
         let mut pairs = Vec::new();
         for (place, there) in names {
             let Some(change) = self.others.nodes.get(there) else {

@@ -1,10 +1,9 @@
 //! What does not let itself be changed here stays as it is, and so do the directories that it is in.
 
+use byteback_model::{ByteString, FileId, Place};
 use std::collections::HashSet;
 
-use byteback_api::{ByteString, FileId};
-
-use super::super::{Outcome, Place, PlanError, is_directory};
+use super::super::{Outcome, PlanError, is_directory};
 use super::Merge;
 
 type Result<T> = std::result::Result<T, PlanError>;

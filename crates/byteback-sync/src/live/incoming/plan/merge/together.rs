@@ -7,11 +7,10 @@
 //! **Made again** after an interruption, the plan has to come to the same. Who was parted already is known by what it was ([`Member::was`]), and by having its conflict name
 //! ([`Member::is_copy`]): both are durable before anything shows.
 
+use byteback_model::{FileId, NodeKind, Place};
 use std::collections::{HashMap, HashSet};
 
-use byteback_api::{FileId, NodeKind};
-
-use super::super::{HereNode, Member, Outcome, Place, PlanError};
+use super::super::{HereNode, Member, Outcome, PlanError};
 use super::Merge;
 
 type Result<T> = std::result::Result<T, PlanError>;
@@ -109,7 +108,7 @@ impl Merge<'_, '_> {
             for member in set {
                 let id = self.view.outer(member.id);
                 let Some(node) = self.view.node(id)? else { continue };
-                let is_left = |place: &&Place| self.want.get(*place).is_none_or(|wanted| *wanted == Some(id));
+                let is_left = |place: &&Place<FileId>| self.want.get(*place).is_none_or(|wanted| *wanted == Some(id));
                 let left = node.places.iter().filter(is_left).map(|place| &place.parent);
                 let mut parents = left.chain(named.get(&id).into_iter().flatten());
                 if parents.any(|parent| directories.contains(parent)) {

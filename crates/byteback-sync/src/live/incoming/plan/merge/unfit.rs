@@ -1,11 +1,10 @@
 //! Names of the server that this tree does not hold: those that it cannot, that the file system refuses, and those that are ignored here.
 
+use byteback_model::{FileId, NodeKind, Place};
 use std::collections::HashSet;
 
-use byteback_api::{FileId, NodeKind};
-
+use super::super::PlanError;
 use super::super::names::unfit;
-use super::super::{Place, PlanError};
 use super::{Merge, View};
 
 type Result<T> = std::result::Result<T, PlanError>;
@@ -20,7 +19,7 @@ pub(super) struct Unfit {
 
 impl View<'_> {
     /// Whether a name stands for something here that is ignored.
-    pub(super) fn is_hidden(&self, place: &Place) -> Result<bool> {
+    pub(super) fn is_hidden(&self, place: &Place<FileId>) -> Result<bool> {
         Ok(match self.inner_place(place) {
             Some(inner) => self.here.may_ignore() && self.here.is_hidden(&inner)?,
             None => false,
@@ -42,7 +41,7 @@ impl View<'_> {
 
 impl Merge<'_, '_> {
     /// Why this tree cannot hold a name of the server.
-    pub(super) fn unfit(&mut self, place: &Place, id: FileId) -> Result<Option<Unfit>> {
+    pub(super) fn unfit(&mut self, place: &Place<FileId>, id: FileId) -> Result<Option<Unfit>> {
         let refused = || {
             self.given
                 .refused
@@ -56,7 +55,7 @@ impl Merge<'_, '_> {
     }
 
     /// Whether a name that stands for `id` there is ignored here, or what has this name here is.
-    pub(super) fn ignored(&mut self, place: &Place, id: FileId) -> Result<Option<Unfit>> {
+    pub(super) fn ignored(&mut self, place: &Place<FileId>, id: FileId) -> Result<Option<Unfit>> {
         if !self.view.here.may_ignore() {
             return Ok(None);
         }

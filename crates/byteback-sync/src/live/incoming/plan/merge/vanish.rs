@@ -1,13 +1,11 @@
 //! What becomes of nodes here that have no name any more: what is only here is kept, and so are the directories that hold it; all else goes.
 
+use byteback_model::{ByteString, FileId, NodeKind, Place};
 use std::collections::{BTreeMap, HashMap, HashSet};
-
-use byteback_api::{ByteString, FileId, NodeKind};
 
 use super::super::names::{is_name_of_new, is_name_on_its_way};
 use super::super::{
-    ContentFrom, HereNode, Identity, Outcome, Place, PlanError, Step, are_same_attributes, is_directory,
-    merged_attributes,
+    ContentFrom, HereNode, Identity, Outcome, PlanError, Step, are_same_attributes, is_directory, merged_attributes,
 };
 use super::{Merge, Merged};
 
@@ -19,7 +17,7 @@ const NAMELESS: &[u8] = b"file";
 /// Nodes that lose names.
 #[derive(Default)]
 struct Losses {
-    lost: BTreeMap<FileId, Vec<Place>>,
+    lost: BTreeMap<FileId, Vec<Place<FileId>>>,
     wanted: HashSet<FileId>,
     /// To be looked at.
     to_do: Vec<FileId>,
@@ -28,7 +26,7 @@ struct Losses {
     /// Directories that go, outer ones before inner ones.
     directories: Vec<FileId>,
     /// What is kept, whatever it holds; with the name to which it was moved here, and which something else gets, if that is why.
-    kept: Vec<(FileId, Option<Place>)>,
+    kept: Vec<(FileId, Option<Place<FileId>>)>,
     /// Directories in which something is kept.
     kept_in: HashSet<FileId>,
     /// Directories in which one is kept for what is ignored in it.
@@ -122,7 +120,7 @@ impl<'a> Merge<'a, '_> {
             return Ok(());
         }
         let Some(node) = self.view.node(id)? else { return Ok(()) };
-        let has_left = |place: &Place| self.want.get(place).is_none_or(|wanted| *wanted == Some(id));
+        let has_left = |place: &Place<FileId>| self.want.get(place).is_none_or(|wanted| *wanted == Some(id));
         if node.places.iter().any(has_left) {
             return Ok(());
         }
@@ -157,7 +155,7 @@ impl<'a> Merge<'a, '_> {
     }
 
     /// Whether a node has to be kept for itself: it holds what the server does not have, or was moved here to where others put something else.
-    fn why_only_here(&mut self, id: FileId, node: &HereNode, losses: &Losses) -> Result<Option<Option<Place>>> {
+    fn why_only_here(&mut self, id: FileId, node: &HereNode, losses: &Losses) -> Result<Option<Option<Place<FileId>>>> {
         let is_directory = is_directory(&node.attributes);
         if self.is_unsent(id, node) && !(is_directory && (node.is_known || self.view.is_withheld(id))) {
             return Ok(Some(None));
@@ -214,7 +212,13 @@ impl<'a> Merge<'a, '_> {
     }
 
     /// Keeps a node where it is, if that name is free and it was not moved to another one, or else under a conflict name.
-    fn keep(&mut self, id: FileId, moved_to: Option<Place>, is_made_anew: bool, losses: &mut Losses) -> Result<()> {
+    fn keep(
+        &mut self,
+        id: FileId,
+        moved_to: Option<Place<FileId>>,
+        is_made_anew: bool,
+        losses: &mut Losses,
+    ) -> Result<()> {
         let Some(node) = self.view.node(id)? else { return Ok(()) };
         let places = losses.lost.remove(&id).unwrap_or_default();
         let is_changed_file = self.is_unsent(id, &node) && !is_directory(&node.attributes);
@@ -240,7 +244,7 @@ impl<'a> Merge<'a, '_> {
             false => id,
         };
         let root = self.view.root();
-        let is_own_name = |place: &&Place| place.parent != root || !is_name_on_its_way(place.name.as_bytes());
+        let is_own_name = |place: &&Place<FileId>| place.parent != root || !is_name_on_its_way(place.name.as_bytes());
         let mut own_names = places.iter().filter(is_own_name);
         let first = own_names.clone().next();
         let free = own_names.find(|place| self.want.get(place).is_some_and(Option::is_none));
@@ -296,7 +300,7 @@ impl<'a> Merge<'a, '_> {
         anew.chain(self.withheld.iter().map(withhold)).collect()
     }
 
-    fn conflict_place(&mut self, of: &Place) -> Result<Place> {
+    fn conflict_place(&mut self, of: &Place<FileId>) -> Result<Place<FileId>> {
         let mut number = 1;
         loop {
             let name = ByteString(self.given.label.apply(of.name.as_bytes(), number));
@@ -316,7 +320,8 @@ impl<'a> Merge<'a, '_> {
     pub(super) fn finish(mut self) -> Result<Merged<'a>> {
         let mut made = BTreeMap::new();
         let mut touched = HashSet::new();
-        let wanted: Vec<(Place, Option<FileId>)> = self.want.iter().map(|(place, id)| (place.clone(), *id)).collect();
+        let wanted: Vec<(Place<FileId>, Option<FileId>)> =
+            self.want.iter().map(|(place, id)| (place.clone(), *id)).collect();
         for (place, id) in wanted {
             if self.view.entry(&place)? != id {
                 touched.insert(place.parent);

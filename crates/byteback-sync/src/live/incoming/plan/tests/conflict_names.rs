@@ -1,7 +1,7 @@
 //! How what gave way is called.
 
 use super::super::names::{ConflictLabel, is_name_on_its_way, name_on_its_way};
-use byteback_api::FileId;
+use byteback_model::FileId;
 
 fn label() -> ConflictLabel {
     // 2026-11-22 13:05:33 UTC, an hour further east.

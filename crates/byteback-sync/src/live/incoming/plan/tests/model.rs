@@ -1,14 +1,12 @@
 //! Trees in memory: one of the server, and one here with what is unsent of it.
 
+use byteback_model::{Attributes, FileId, NodeKind, Place};
 use std::collections::{BTreeMap, BTreeSet};
 
-use byteback_api::{Attributes, FileId, NodeKind};
 use byteback_control::ServiceError;
 use byteback_host::random::SplitMix64;
 
-use super::super::{
-    ContentFrom, Here, HereNode, Identity, Member, NameChange, Need, NodeChange, Others, Place, Step, Told,
-};
+use super::super::{ContentFrom, Here, HereNode, Identity, Member, NameChange, Need, NodeChange, Others, Step, Told};
 
 pub(super) const ROOT: FileId = FileId(1);
 
@@ -57,7 +55,7 @@ pub(super) type Paths = BTreeMap<Vec<u8>, (FileId, Node)>;
 #[derive(Clone, Debug)]
 pub(super) struct Tree {
     pub(super) nodes: BTreeMap<FileId, Node>,
-    pub(super) entries: BTreeMap<Place, FileId>,
+    pub(super) entries: BTreeMap<Place<FileId>, FileId>,
 }
 
 /// Something that a program does, by paths.
@@ -78,12 +76,12 @@ pub(super) enum Op {
 /// What an operation touched.
 #[derive(Default)]
 pub(super) struct Touched {
-    places: BTreeSet<Place>,
+    places: BTreeSet<Place<FileId>>,
     contents: BTreeSet<FileId>,
     attributes: BTreeSet<FileId>,
 }
 
-fn place(parent: FileId, name: &[u8]) -> Place {
+fn place(parent: FileId, name: &[u8]) -> Place<FileId> {
     Place {
         parent,
         name: name.into(),
@@ -144,13 +142,13 @@ impl Tree {
         self.entries.retain(|place, _| reachable.contains(&place.parent));
     }
 
-    fn places_of(&self, id: FileId) -> Vec<Place> {
+    fn places_of(&self, id: FileId) -> Vec<Place<FileId>> {
         let entries = self.entries.iter().filter(|(_, child)| **child == id);
         entries.map(|(place, _)| place.clone()).collect()
     }
 
     /// Where a path is, if its directory exists.
-    fn locate(&self, path: &[u8]) -> Option<Place> {
+    fn locate(&self, path: &[u8]) -> Option<Place<FileId>> {
         let mut names: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
         let last = names.pop()?;
         let mut current = ROOT;
@@ -174,7 +172,7 @@ impl Tree {
     }
 
     /// Renames as the kernel does; `None`: it refuses.
-    fn rename(&mut self, from: &Place, to: &Place) -> Option<()> {
+    fn rename(&mut self, from: &Place<FileId>, to: &Place<FileId>) -> Option<()> {
         let id = *self.entries.get(from)?;
         let is_directory = self.nodes[&id].kind == NodeKind::Directory;
         if is_directory && self.is_inside(to.parent, id) {
@@ -396,7 +394,7 @@ pub(super) fn tell(server: &Tree, need: Need) -> Option<Told> {
 pub(super) struct Local {
     pub(super) tree: Tree,
     known: BTreeSet<FileId>,
-    unsent_places: BTreeSet<Place>,
+    unsent_places: BTreeSet<Place<FileId>>,
     unsent: BTreeSet<FileId>,
     unsent_attributes: BTreeSet<FileId>,
     /// Files that programs have open for writing.
@@ -484,12 +482,12 @@ impl Local {
             .collect()
     }
 
-    fn is_unsent(&self, place: &Place) -> bool {
+    fn is_unsent(&self, place: &Place<FileId>) -> bool {
         self.unsent_places.contains(place) || !self.known.contains(&place.parent)
     }
 
     /// Brings a server what is unsent.
-    pub(super) fn send<'a>(&'a self, more: impl Iterator<Item = &'a Place>, server: &mut Tree) {
+    pub(super) fn send<'a>(&'a self, more: impl Iterator<Item = &'a Place<FileId>>, server: &mut Tree) {
         let unsent = self.tree.entries.keys().filter(|place| self.is_unsent(place));
         for place in self.unsent_places.iter().chain(unsent).chain(more) {
             match self.tree.entries.get(place) {
@@ -683,12 +681,12 @@ impl Here for Seen<'_> {
         }))
     }
 
-    fn entry(&self, place: &Place) -> Result<Option<FileId>, ServiceError> {
+    fn entry(&self, place: &Place<FileId>) -> Result<Option<FileId>, ServiceError> {
         assert_eq!(self.local.tree.nodes[&place.parent].kind, NodeKind::Directory);
         Ok(self.local.tree.entries.get(place).copied())
     }
 
-    fn is_unsent(&self, place: &Place) -> Result<bool, ServiceError> {
+    fn is_unsent(&self, place: &Place<FileId>) -> Result<bool, ServiceError> {
         Ok(self.local.is_unsent(place))
     }
 

@@ -36,6 +36,16 @@ pub struct Xattr {
     pub value: ByteString,
 }
 
+impl Xattr {
+    /// The attribute `name` with this value.
+    pub fn new(name: impl Into<ByteString>, value: impl Into<ByteString>) -> Self {
+        Self {
+            name: name.into(),
+            value: value.into(),
+        }
+    }
+}
+
 /// The attributes of a node at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attributes {

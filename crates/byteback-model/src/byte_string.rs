@@ -10,7 +10,9 @@ use base64::engine::general_purpose::STANDARD;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::borrow::Borrow;
 use std::fmt;
+use std::ops::Deref;
 
 /// Bytes without an encoding that are usually valid UTF-8.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,6 +32,21 @@ impl ByteString {
     }
 }
 
+impl Deref for ByteString {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Equal, ordered and hashed as its bytes.
+impl Borrow<[u8]> for ByteString {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 impl From<Vec<u8>> for ByteString {
     fn from(bytes: Vec<u8>) -> Self {
         Self(bytes)
@@ -38,6 +55,12 @@ impl From<Vec<u8>> for ByteString {
 
 impl From<&[u8]> for ByteString {
     fn from(bytes: &[u8]) -> Self {
+        Self(bytes.to_vec())
+    }
+}
+
+impl<const N: usize> From<&[u8; N]> for ByteString {
+    fn from(bytes: &[u8; N]) -> Self {
         Self(bytes.to_vec())
     }
 }
