@@ -50,7 +50,8 @@ fn list(stream: &[u8]) {
     );
 }
 
-/// The client's side: whatever the answer says, every byte is told once, and what is a literal is that.
+/// The client's side: whatever the answer says, every byte is told once, and what is a literal is
+/// that.
 fn answer(stream: &[u8]) {
     let content = content();
     let list = list_of(&content);

@@ -1,4 +1,5 @@
-//! All finders: whatever base and new content are, what they find makes the new content, in memory and as a stream.
+//! All finders: whatever base and new content are, what they find makes the new content, in memory
+//! and as a stream.
 #![no_main]
 
 use byteback_delta::chunks::{ChunkParams, MatchAnswer, MatchParams, list_chunks, list_chunks_with_crcs};
@@ -229,8 +230,8 @@ fn costly() -> Vec<Vec<u8>> {
     longest.chain([blocks_for_the_server()]).collect()
 }
 
-/// Blocks of one byte, 65,536 in 51,368 runs, for the search on the server: with lists that had room to spare, and what was found kept
-/// in memory, this took 9 MB.
+/// Blocks of one byte, 65,536 in 51,368 runs, for the search on the server: with lists that had
+/// room to spare, and what was found kept in memory, this took 9 MB.
 fn blocks_for_the_server() -> Vec<u8> {
     let mut input = vec![2, 6, 3, 0, 54, 2, 0, 30, 0, 3, 3];
     input.extend([0xbf; 99]);

@@ -1,4 +1,5 @@
-//! The state of a sync queue and the journal behind it, as a start finds them: read, written again, gone on with.
+//! The state of a sync queue and the journal behind it, as a start finds them: read, written again,
+//! gone on with.
 #![no_main]
 
 use byteback_extents::ByteRange;

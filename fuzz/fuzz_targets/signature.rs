@@ -1,4 +1,5 @@
-//! A signature from anybody: read, written again, and searched for in a content, whatever it claims.
+//! A signature from anybody: read, written again, and searched for in a content, whatever it
+//! claims.
 #![no_main]
 
 use byteback_delta::Source;
@@ -24,7 +25,8 @@ fn check(data: &[u8]) {
         stream.len() as u64
     );
     let index = BlockIndex::new(signature);
-    // What it claims to be in the base cannot be judged here; that every byte is told exactly once can.
+    // What it claims to be in the base cannot be judged here; that every byte is told exactly once
+    // can.
     let mut rolling = RollingFinder::new(&index, FoundExtents::default());
     let mut fixed = FixedFinder::new(&index, FoundExtents::default());
     for piece in data.chunks(100) {

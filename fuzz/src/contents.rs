@@ -1,4 +1,5 @@
-//! Contents out of the fuzzer's bytes: a base, and a new content made from it by edits, so that the two have something in common.
+//! Contents out of the fuzzer's bytes: a base, and a new content made from it by edits, so that the
+//! two have something in common.
 
 use std::convert::Infallible;
 
@@ -92,7 +93,8 @@ pub fn base_and_new(input: &mut Input<'_>) -> (Vec<u8>, Vec<u8>) {
     (base, new)
 }
 
-/// The content that a base and what was found make. Panics where something is missing, or lies twice.
+/// The content that a base and what was found make. Panics where something is missing, or lies
+/// twice.
 pub fn compose(base: &[u8], found: &FoundExtents) -> Vec<u8> {
     let mut new = Vec::new();
     for (range, source) in &found.extents {
@@ -116,8 +118,8 @@ pub fn compose(base: &[u8], found: &FoundExtents) -> Vec<u8> {
     new
 }
 
-/// What makes the new content of what is found: at once, and as a stream that is applied. It keeps no extents, so that the memory that an
-/// input takes is the finder's.
+/// What makes the new content of what is found: at once, and as a stream that is applied. It keeps
+/// no extents, so that the memory that an input takes is the finder's.
 pub struct Made<'b> {
     base: &'b [u8],
     new: Vec<u8>,
@@ -212,8 +214,9 @@ pub fn seeds(before: &[u8]) -> Vec<Vec<u8>> {
     edits.map(|edits| [before, edits].concat()).into()
 }
 
-/// An input for [`base_and_new`] that makes them as long as they become, the new content of noise that nowhere goes on as the base does: with
-/// blocks of one byte, nothing takes more memory. Behind the bytes of whoever calls it.
+/// An input for [`base_and_new`] that makes them as long as they become, the new content of noise
+/// that nowhere goes on as the base does: with blocks of one byte, nothing takes more memory.
+/// Behind the bytes of whoever calls it.
 pub fn longest(before: &[u8]) -> Vec<u8> {
     let mut input = before.to_vec();
     input.push(3);

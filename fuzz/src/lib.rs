@@ -1,11 +1,14 @@
 //! What all fuzz targets share.
 //!
-//! A target is a function that takes any bytes and panics if something that should hold does not, and *seeds*, inputs from which the
-//! fuzzer begins. [`target!`] makes the program of it. Seeds are written by the formats' own writers, so that they follow
-//! the formats: with `BYTEBACK_FUZZ_SEEDS=DIR` in its environment a target writes them there and ends. A target may also have *costly inputs*,
-//! from which the fuzzer would make nothing but more of their kind, few in a second: they are checked once, before seeds are written.
+//! A target is a function that takes any bytes and panics if something that should hold does not,
+//! and *seeds*, inputs from which the fuzzer begins. [`target!`] makes the program of it. Seeds are
+//! written by the formats' own writers, so that they follow the formats: with
+//! `BYTEBACK_FUZZ_SEEDS=DIR` in its environment a target writes them there and ends. A target may
+//! also have *costly inputs*, from which the fuzzer would make nothing but more of their kind, few
+//! in a second: they are checked once, before seeds are written.
 //!
-//! Beside what a target asserts, every input must not take more memory than a fixed amount and a multiple of its length.
+//! Beside what a target asserts, every input must not take more memory than a fixed amount and a
+//! multiple of its length.
 
 pub mod contents;
 
@@ -19,15 +22,16 @@ pub use libfuzzer_sys;
 #[global_allocator]
 static HEAP: CountingHeap = CountingHeap;
 
-/// Bytes of memory that any input may take. Of all targets `finders` takes most for short inputs: 5.8 MB for contents of 64 KiB in blocks
-/// of one byte.
+/// Bytes of memory that any input may take. Of all targets `finders` takes most for short inputs:
+/// 5.8 MB for contents of 64 KiB in blocks of one byte.
 pub const HEAP_MAX: i64 = 8 << 20;
 
 /// Bytes of memory that an input may take for each of its own.
 pub const HEAP_PER_BYTE_MAX: i64 = 256;
 
-/// The program of a target: `target!(check, seeds)` or `target!(check, seeds, costly)`. `check` is called with every input, `seeds` answers those
-/// to begin with, `costly` those that are checked once.
+/// The program of a target: `target!(check, seeds)` or `target!(check, seeds, costly)`. `check` is
+/// called with every input, `seeds` answers those to begin with, `costly` those that are checked
+/// once.
 #[macro_export]
 macro_rules! target {
     ($check:path, $seeds:path) => {

@@ -19,32 +19,38 @@
 //! | 8 | [`DirectoryTimeRecord`] | JSON | at most once per directory that has no node record, anywhere |
 //! | 5 | [`Totals`] | JSON | exactly once, last record of the batch |
 //!
-//! Nodes, entries and deltas may alternate. All parts of a batch, in the order of their numbers, and the
-//! commit's body last form the batch, so the manifest stands in part 1 (or in the commit's body if there
-//! are no parts) and the totals stand in the commit's body.
+//! Nodes, entries and deltas may alternate. All parts of a batch, in the order of their numbers,
+//! and the commit's body last form the batch, so the manifest stands in part 1 (or in the commit's
+//! body if there are no parts) and the totals stand in the commit's body.
 //!
-//! A delta without copies need not know how long its base is: the base is first cut off, or filled up with zeros, to
-//! the delta's `base_len`. A sender that knows the changed ranges and the new length says `base_len = new_len`.
+//! A delta without copies need not know how long its base is: the base is first cut off, or filled
+//! up with zeros, to the delta's `base_len`. A sender that knows the changed ranges and the new
+//! length says `base_len = new_len`.
 //!
-//! A *proof* says what the new contents of a file are to be: whoever applies the batch compares before anything of it counts. It
-//! is for contents whose copies were found by checksums that somebody else told.
+//! A *proof* says what the new contents of a file are to be: whoever applies the batch compares
+//! before anything of it counts. It is for contents whose copies were found by checksums that
+//! somebody else told.
 //!
 //! Several deltas of one file apply one over the other: the first one's base is the file's previous
-//! contents, nothing, or what another file had ([`ContentBase`]), each next one's base is the result so far. So a large first
-//! upload is split into pieces without waiting for its end.
+//! contents, nothing, or what another file had ([`ContentBase`]), each next one's base is the
+//! result so far. So a large first upload is split into pieces without waiting for its end.
 //!
-//! A batch that holds the whole tree, because its sender has lost what it knew, need not send what the folder has already: it says
-//! which sequence number it *replaces*, and contents may follow those that any file of the folder had then. Readers from before
-//! that pass over [`Manifest::replaces`] and refuse the first node with [`ContentBase::Of`], so that nothing is misunderstood and the version
-//! of the stream stays what it was.
+//! A batch that holds the whole tree, because its sender has lost what it knew, need not send what
+//! the folder has already: it says which sequence number it *replaces*, and contents may follow
+//! those that any file of the folder had then. Readers from before that pass over
+//! [`Manifest::replaces`] and refuse the first node with [`ContentBase::Of`], so that nothing is
+//! misunderstood and the version of the stream stays what it was.
 //!
-//! A device that sends batch after batch without waiting for the answers cannot know the sequence numbers of its own: it says by
-//! which of its batches the new one *follows* ([`Manifest::follows`]), and stands on what that one left. Readers from before that refuse the
+//! A device that sends batch after batch without waiting for the answers cannot know the sequence
+//! numbers of its own: it says by which of its batches the new one *follows*
+//! ([`Manifest::follows`]), and stands on what that one left. Readers from before that refuse the
 //! tag of such a manifest.
 //!
-//! A small piece may be [`packed`]: its records are then one compressed frame behind the version [`VERSION_PACKED`].
+//! A small piece may be [`packed`]: its records are then one compressed frame behind the version
+//! [`VERSION_PACKED`].
 //!
-//! What this does not do: check that a batch makes sense. That needs the folder and is the store's work.
+//! Out of scope: check that a batch makes sense. That needs the folder and is the store's
+//! work.
 
 mod leaf_kind;
 mod packed;
@@ -63,7 +69,8 @@ pub use writer::BatchWriter;
 /// The first bytes of every piece; the version follows.
 pub const MAGIC: [u8; 7] = *b"BYBATCH";
 
-/// The version of the stream that this crate writes; it reads this one, and pieces that are [`packed`].
+/// The version of the stream that this crate writes; it reads this one, and pieces that are
+/// [`packed`].
 pub const VERSION: u8 = 1;
 
 /// Longest JSON payload in bytes. The largest record is a node with xattrs: Linux allows 64 KiB of
@@ -86,16 +93,18 @@ pub struct ProofRecord {
     pub id: FileId,
     /// The digest of the whole contents.
     pub digest: Digest,
-    /// `None`: of their bytes (`byteback_delta::ContentDigest`). Otherwise of their leaves of this kind
-    /// (`byteback_delta::leaves::LeafDigest`), for whoever has these without reading; spelt `sha256`, `blake2b256` or `blake3`.
+    /// `None`: of their bytes (`byteback_delta::ContentDigest`). Otherwise of their leaves of this
+    /// kind (`byteback_delta::leaves::LeafDigest`), for whoever has these without reading; spelt
+    /// `sha256`, `blake2b256` or `blake3`.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "leaf_kind")]
     pub sums: Option<LeafKind>,
 }
 
 /// The time of a directory that was moved by names that came or went, and by nothing else.
 ///
-/// Unlike a [`NodeRecord`] it is in no conflict with others' names in the directory: where others moved the time since the batch's base, the later of
-/// both counts. With other attributes that others changed it is.
+/// Unlike a [`NodeRecord`] it is in no conflict with others' names in the directory: where others
+/// moved the time since the batch's base, the later of both counts. With other attributes that
+/// others changed it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectoryTimeRecord {
     /// The directory. One that the folder does not have is passed over.

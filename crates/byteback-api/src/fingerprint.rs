@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// SHA-256 of a certificate in DER: what `openssl x509 -fingerprint -sha256` shows. As text 64 hexadecimal digits; colons between them are
-/// read, not written.
+/// SHA-256 of a certificate in DER: what `openssl x509 -fingerprint -sha256` shows. As text 64
+/// hexadecimal digits; colons between them are read, not written.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Fingerprint(pub [u8; 32]);

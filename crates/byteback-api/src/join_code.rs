@@ -1,8 +1,10 @@
-//! The code that `invite` prints and `join` takes: one word that holds all that a machine needs to join.
+//! The code that `invite` prints and `join` takes: one word that holds all that a machine needs to
+//! join.
 //!
-//! It names where the server is, by which certificate it is known, the one-time join token, and the folder. Text: `bbc_` and the bytes below in
-//! base32 (the digits and small letters without i, l, o and u; a reader takes capitals, i and l for 1, o for 0, and skips spaces, line ends and
-//! hyphens, which mails and chats put in). Numbers are little-endian.
+//! It names where the server is, by which certificate it is known, the one-time join token, and the
+//! folder. Text: `bbc_` and the bytes below in base32 (the digits and small letters without i, l, o
+//! and u; a reader takes capitals, i and l for 1, o for 0, and skips spaces, line ends and hyphens,
+//! which mails and chats put in). Numbers are little-endian.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -15,8 +17,8 @@
 //! | each | 4 and four bytes, 6 and sixteen bytes, or 1, length and name of a host; then the port (2) |
 //! | 4 | CRC-32C of all bytes before |
 //!
-//! The checksum tells a code that was copied wrongly from one that the server does not take any more. A code is a secret until it is used: it is
-//! not shown by `Debug`.
+//! The checksum tells a code that was copied wrongly from one that the server does not take any
+//! more. A code is a secret until it is used: it is not shown by `Debug`.
 
 use crate::fingerprint::Fingerprint;
 use crate::folder_name::FolderName;
@@ -186,7 +188,8 @@ pub enum ParseJoinCodeError {
 }
 
 impl JoinCode {
-    /// A code for a join token that a server of this version gave; `None` for another token, or too few or many addresses.
+    /// A code for a join token that a server of this version gave; `None` for another token, or too
+    /// few or many addresses.
     #[must_use]
     pub fn new(
         addresses: Vec<Address>,

@@ -74,8 +74,8 @@ pub const MEDIA_JSON_LINES: &str = "application/x-ndjson";
 /// 1 without a gap). `0`, or no header, when the request's body is the whole batch.
 pub const HEADER_PARTS: &str = "byteback-parts";
 
-/// Header of a commit: the SHA-256 (hexadecimal) of the SHA-256s of its staged parts, one after the other. If the server has other
-/// parts, it says that they are missing, and applies nothing.
+/// Header of a commit: the SHA-256 (hexadecimal) of the SHA-256s of its staged parts, one after the
+/// other. If the server has other parts, it says that they are missing, and applies nothing.
 pub const HEADER_PARTS_DIGEST: &str = "byteback-parts-digest";
 
 /// Default limit of one request body that carries a piece of a batch, in bytes.

@@ -14,8 +14,9 @@ pub struct JoinRequest {
     pub join_token: String,
     /// What to call the device in lists, for example its host name.
     pub name: String,
-    /// The token that the device drew for itself (`bbd_` and 32 random bytes in base64url) and has kept, or has from an earlier invitation
-    /// to this server. With the same two tokens it may ask again when the answer is lost. Without one, the server draws it.
+    /// The token that the device drew for itself (`bbd_` and 32 random bytes in base64url) and has
+    /// kept, or has from an earlier invitation to this server. With the same two tokens it may ask
+    /// again when the answer is lost. Without one, the server draws it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_token: Option<String>,
 }
@@ -104,7 +105,8 @@ pub struct RenameDevice {
 /// Body of `POST /v1/invitations`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InviteRequest {
-    /// To which folder, which is made if it is missing and may be changed; none: to all, and to manage devices.
+    /// To which folder, which is made if it is missing and may be changed; none: to all, and to
+    /// manage devices.
     #[serde(default)]
     pub folder: Option<FolderName>,
     /// Whether the device may only read the folder.
@@ -147,7 +149,8 @@ pub struct FolderInfo {
     pub stored_bytes: u64,
     /// When it was created.
     pub created_ns: i64,
-    /// The server knows of damage, maybe of this folder: `GET .../damage` tells. Only told of a single folder.
+    /// The server knows of damage, maybe of this folder: `GET .../damage` tells. Only told of a
+    /// single folder.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub knows_damage: bool,
 }
@@ -202,7 +205,8 @@ pub struct BatchStatus {
     pub applied: Option<BatchApplied>,
     /// Numbers of the parts that are staged and not yet committed.
     pub staged_parts: Vec<u32>,
-    /// The SHA-256 of each of them, hexadecimal; null of one that was staged by a server that did not note it. Only if asked for.
+    /// The SHA-256 of each of them, hexadecimal; null of one that was staged by a server that did
+    /// not note it. Only if asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub digests: Vec<Option<String>>,
 }
@@ -242,7 +246,8 @@ pub struct TreePage {
 /// What stood at a path for a while.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathVersion {
-    /// The batch with which it came: at this sequence number, and up to the one before `until`, it is read.
+    /// The batch with which it came: at this sequence number, and up to the one before `until`, it
+    /// is read.
     pub since: BatchEvent,
     /// The batch with which it went, or something else took its place. Absent: it is there.
     #[serde(default)]
@@ -358,8 +363,8 @@ pub enum DiffItem {
         id: FileId,
         /// One of its paths at `to`.
         path: Option<ByteString>,
-        /// The moment with which it is compared: `from`, or a later one if only what others changed was asked for. Servers before this field
-        /// never told.
+        /// The moment with which it is compared: `from`, or a later one if only what others changed
+        /// was asked for. Servers before this field never told.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         since: Option<Seq>,
         /// Attributes at that moment; none when the node is new.
@@ -405,8 +410,8 @@ pub struct WantedDigests {
 /// Answer of `POST .../digests`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Digests {
-    /// The digest of each file's content in the order asked, hexadecimal; null of what is no file, is longer than [`DIGESTED_LEN_MAX`], or cannot be
-    /// read.
+    /// The digest of each file's content in the order asked, hexadecimal; null of what is no file,
+    /// is longer than [`DIGESTED_LEN_MAX`], or cannot be read.
     pub digests: Vec<Option<String>>,
 }
 
@@ -444,7 +449,8 @@ pub struct DamagePage {
     pub size: u64,
     /// Ascending, not touching each other within a page.
     pub ranges: Vec<DamagedRange>,
-    /// Where the next page begins. A page may be empty and not the last: the server reads so much for one answer.
+    /// Where the next page begins. A page may be empty and not the last: the server reads so much
+    /// for one answer.
     #[serde(default)]
     pub next_cursor: Option<String>,
 }
@@ -485,11 +491,13 @@ pub struct KnownDamage {
 /// Answer of `POST .../heal`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Healed {
-    /// Whether the frame can be read now. Otherwise these are not its bytes, as far as can be proven.
+    /// Whether the frame can be read now. Otherwise these are not its bytes, as far as can be
+    /// proven.
     pub healed: bool,
 }
 
-/// Answer of `GET .../nodes/{node}/totals`: what there is below a node at a moment, itself included.
+/// Answer of `GET .../nodes/{node}/totals`: what there is below a node at a moment, itself
+/// included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TreeTotals {
     /// Names of what is no directory.
@@ -538,7 +546,8 @@ pub enum VerifyEvent {
         bytes: u64,
         /// Files with damage.
         damaged_files: u64,
-        /// Files whose checksums, which the server kept to save reading, did not agree with their bytes and were thrown away.
+        /// Files whose checksums, which the server kept to save reading, did not agree with their
+        /// bytes and were thrown away.
         #[serde(default, skip_serializing_if = "is_zero")]
         wrong_sums: u64,
     },

@@ -1,7 +1,7 @@
 //! Running us and the peers in turn, so that what else happens on the machine hits all alike.
 //!
-//! In each round every contender runs once; the order rotates from round to round, so that nobody always profits from what another
-//! left in the caches. One round before the first is thrown away.
+//! In each round every contender runs once; the order rotates from round to round, so that nobody
+//! always profits from what another left in the caches. One round before the first is thrown away.
 
 use std::collections::BTreeMap;
 
@@ -90,8 +90,8 @@ pub(crate) fn alternate(runs: usize, contenders: &mut [Contender<'_>]) -> Result
     alternate_after(runs, |_| Ok(()), contenders)
 }
 
-/// As [`alternate`], with work of its own before each round (0 is the one that is thrown away), such as the change that all
-/// contenders then have to find.
+/// As [`alternate`], with work of its own before each round (0 is the one that is thrown away),
+/// such as the change that all contenders then have to find.
 ///
 /// # Errors
 /// The first that `before` or a run gives.

@@ -1,9 +1,10 @@
 //! Two trees, compared to the last byte and attribute, and the bytes in which they differ, counted.
 //!
-//! Written without anything of Byteback's, so that it cannot share its mistakes: a plain walk over `readdir` and `lstat`.
-//! [`compare`] judges a restored tree: names, types, permissions, owners, modification times to the nanosecond, extended
-//! attributes (ACLs are among them), device numbers, symlink targets, which names are the same file, and contents. Access, change
-//! and birth times cannot be restored by anybody and are not compared; neither are holes, which read as zeros.
+//! Written without anything of Byteback's, so that it cannot share its mistakes: a plain walk over
+//! `readdir` and `lstat`. [`compare`] judges a restored tree: names, types, permissions, owners,
+//! modification times to the nanosecond, extended attributes (ACLs are among them), device numbers,
+//! symlink targets, which names are the same file, and contents. Access, change and birth times
+//! cannot be restored by anybody and are not compared; neither are holes, which read as zeros.
 //! [`difference`] says what a perfect backup would have to carry between two states of one tree.
 
 use std::collections::{BTreeMap, HashMap};
@@ -142,7 +143,8 @@ impl Comparison {
     }
 }
 
-/// Compares the tree at `actual` with the one at `expected`. `on_bytes` is told how many more bytes were compared.
+/// Compares the tree at `actual` with the one at `expected`. `on_bytes` is told how many more bytes
+/// were compared.
 ///
 /// # Errors
 /// If either cannot be read as a whole.
@@ -232,7 +234,8 @@ impl Difference {
     }
 }
 
-/// Counts the bytes that differ between two states of a tree. `on_bytes` is told how many more bytes were compared.
+/// Counts the bytes that differ between two states of a tree. `on_bytes` is told how many more
+/// bytes were compared.
 ///
 /// # Errors
 /// If either cannot be read as a whole.

@@ -1,9 +1,11 @@
 //! The main job on real data: what a person sees who tries Byteback for three minutes.
 //!
-//! A folder of real data is mounted and backed up, real programs change it, and it is backed up again. Both snapshots are restored
-//! and compared, to the last byte and attribute, with plain copies that were made of both states. Then rsync does the same second
-//! backup: it starts from a plain copy of the first state and gets a plain copy of the second one, so it pays nothing for our mount.
-//! Everything happens below one temporary folder, which is removed at the end, also after Ctrl-C.
+//! A folder of real data is mounted and backed up, real programs change it, and it is backed up
+//! again. Both snapshots are restored and compared, to the last byte and attribute, with plain
+//! copies that were made of both states. Then rsync does the same second backup: it starts from a
+//! plain copy of the first state and gets a plain copy of the second one, so it pays nothing for
+//! our mount. Everything happens below one temporary folder, which is removed at the end, also
+//! after Ctrl-C.
 
 mod changes;
 mod data;
@@ -36,7 +38,8 @@ const NEEDED_BYTES: u64 = 7 << 30;
 
 const PEER: &str = "rsync";
 
-/// Everything that a backup of a folder with odd files should carry; in place, since that is what large images ask for.
+/// Everything that a backup of a folder with odd files should carry; in place, since that is what
+/// large images ask for.
 const RSYNC_OPTIONS: [&str; 5] = ["-aHAX", "--delete", "--inplace", "--no-whole-file", "--numeric-ids"];
 
 /// What the figures mean, below their table.

@@ -1,8 +1,9 @@
 //! What a suite found, in the shape in which it is told: figures made of panels, and goals.
 //!
-//! A *panel* is a table: rows are what was varied (a size, an application), columns are the contenders or variants. A cell is a median
-//! with the least and the largest value; beside it may stand what the paper says. Tables are written in Markdown, so that what is
-//! printed is what `docs/benchmarks.md` shows.
+//! A *panel* is a table: rows are what was varied (a size, an application), columns are the
+//! contenders or variants. A cell is a median with the least and the largest value; beside it may
+//! stand what the paper says. Tables are written in Markdown, so that what is printed is what
+//! `docs/benchmarks.md` shows.
 
 use std::fmt;
 use std::io::{self, Write};

@@ -1,4 +1,5 @@
-//! What a suite found: figures, and goals with whether they are reached. Told as text, as charts and as JSON.
+//! What a suite found: figures, and goals with whether they are reached. Told as text, as charts
+//! and as JSON.
 
 use std::io;
 use std::path::Path;
@@ -20,7 +21,8 @@ impl Findings {
         self.goals.append(&mut other.goals);
     }
 
-    /// Prints them; writes each chart of the suite into the folder `plots`, and everything into the file `json`, where these are wanted.
+    /// Prints them; writes each chart of the suite into the folder `plots`, and everything into the
+    /// file `json`, where these are wanted.
     ///
     /// # Errors
     /// If something cannot be written.

@@ -1,10 +1,13 @@
 //! Measurements of Byteback beside its peers, in one run and in alternation.
 //!
-//! `byteback-bench SUITE [--quick] [--json FILE]` runs a suite, prints a table, and writes the same as JSON (see [`measured`]). A suite
-//! measures the same work done by us and by others, each several times and in turn (see [`alternate`]), so that what else happens on
-//! the machine hits all alike. The exit code tells whether the suite ran, not whether its goals were met: the report says that.
+//! `byteback-bench SUITE [--quick] [--json FILE]` runs a suite, prints a table, and writes the same
+//! as JSON (see [`measured`]). A suite measures the same work done by us and by others, each
+//! several times and in turn (see [`alternate`]), so that what else happens on the machine hits all
+//! alike. The exit code tells whether the suite ran, not whether its goals were met: the report
+//! says that.
 //!
-//! A new suite is a module of [`suites`] with a function that takes [`Options`] and gives records, and a line in [`Suite`].
+//! A new suite is a module of [`suites`] with a function that takes [`Options`] and gives records,
+//! and a line in [`Suite`].
 
 mod alternate;
 mod compare;
@@ -62,11 +65,14 @@ enum Suite {
     Image,
     /// The main job on real data, for people to watch; compares all that is restored.
     Demo,
-    /// Finders of deltas, and deltas from checksums that exist already (the figures of the SkySync paper).
+    /// Finders of deltas, and deltas from checksums that exist already (the figures of the SkySync
+    /// paper).
     Skysync(suites::skysync::SkysyncArguments),
-    /// Continuous sync beside Syncthing, Unison, rsync and xdelta3, where these are installed (the figures of the DeltaCFS paper).
+    /// Continuous sync beside Syncthing, Unison, rsync and xdelta3, where these are installed (the
+    /// figures of the DeltaCFS paper).
     Deltacfs(suites::deltacfs::DeltacfsArguments),
-    /// What deltas save a volume, beside file systems of the kernel (the figures of the DeltaFS paper); as root.
+    /// What deltas save a volume, beside file systems of the kernel (the figures of the DeltaFS
+    /// paper); as root.
     Deltafs(suites::deltafs::DeltafsArguments),
     /// The figures of the SolFS paper and the goals of the operation log.
     Solfs(suites::solfs::SolfsArguments),

@@ -1,7 +1,8 @@
 //! What a suite measured, for programs: one JSON form for all suites.
 //!
-//! `{"version": 1, "suite": NAME, "figures": [...]}`. Each figure is one value of one contender, and has `goal` and `met`, which are null
-//! where nothing is to be reached. A value that could not be measured is null. `docs/benchmarks.md` describes the fields.
+//! `{"version": 1, "suite": NAME, "figures": [...]}`. Each figure is one value of one contender,
+//! and has `goal` and `met`, which are null where nothing is to be reached. A value that could not
+//! be measured is null. `docs/benchmarks.md` describes the fields.
 
 use std::fs;
 use std::path::Path;

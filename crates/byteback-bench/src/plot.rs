@@ -1,8 +1,10 @@
-//! Panels as pictures: SVG, written by hand, since there is nothing in them but rectangles, lines and words.
+//! Panels as pictures: SVG, written by hand, since there is nothing in them but rectangles, lines
+//! and words.
 //!
-//! A picture has a title, a legend, a value axis with a few round ticks, and one of three kinds of marks: groups of bars, stacks of
-//! bars, or lines. A thin stroke spans the least and the largest value. Colours are those of Okabe and Ito, which people with any kind
-//! of colour vision can tell apart; the paper's own numbers are grey.
+//! A picture has a title, a legend, a value axis with a few round ticks, and one of three kinds of
+//! marks: groups of bars, stacks of bars, or lines. A thin stroke spans the least and the largest
+//! value. Colours are those of Okabe and Ito, which people with any kind of colour vision can tell
+//! apart; the paper's own numbers are grey.
 
 mod axis;
 
@@ -50,7 +52,8 @@ pub(crate) fn svg(panel: &Panel) -> Option<String> {
     Some(plot.out)
 }
 
-/// Writes every panel that is drawn into a file `SUITE-FIGURE.svg`; a letter tells panels of one figure apart.
+/// Writes every panel that is drawn into a file `SUITE-FIGURE.svg`; a letter tells panels of one
+/// figure apart.
 ///
 /// # Errors
 /// If the folder or a file cannot be written.

@@ -1,4 +1,5 @@
-//! What a suite found: one record per case and metric, as a table for people ([`measured`](crate::measured) tells programs).
+//! What a suite found: one record per case and metric, as a table for people
+//! ([`measured`](crate::measured) tells programs).
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

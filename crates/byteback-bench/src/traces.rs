@@ -1,9 +1,10 @@
 //! Traces of real applications, and their replay.
 //!
-//! A *trace* is a folder made by recording a real program at work on a mounted folder: `trace.json` (what it is, and the hash of the
-//! tree that it ends in), `ops.jsonl.zst` (one operation a line, in the order in which the tree changed), and `data.zst` (the initial
-//! tree as a tar, then all bytes that were written, in the order of the operations). Some traces leave out parts of the tar that a
-//! script of the trace set makes again (`init.map.zst`, `tools/gentext.py`).
+//! A *trace* is a folder made by recording a real program at work on a mounted folder: `trace.json`
+//! (what it is, and the hash of the tree that it ends in), `ops.jsonl.zst` (one operation a line,
+//! in the order in which the tree changed), and `data.zst` (the initial tree as a tar, then all
+//! bytes that were written, in the order of the operations). Some traces leave out parts of the tar
+//! that a script of the trace set makes again (`init.map.zst`, `tools/gentext.py`).
 //!
 //! | module | what is in it |
 //! |---|---|

@@ -1,5 +1,6 @@
-//! The databases of this crate, which may be lost at any time: opened, checked as a whole, made anew if they are damaged; and redb's
-//! storage over a durable file. A failure is handed on, and nothing else is done about it: whoever opens the file next checks it.
+//! The databases of this crate, which may be lost at any time: opened, checked as a whole, made
+//! anew if they are damaged; and redb's storage over a durable file. A failure is handed on, and
+//! nothing else is done about it: whoever opens the file next checks it.
 
 use std::io;
 use std::sync::Arc;
@@ -12,8 +13,8 @@ use crate::store::{ChecksumError, Result, db};
 /// redb's memory, each database.
 const CACHE_BYTES: usize = 8 << 20;
 
-/// Opens the database `name` of `dir`, or makes it, and lets `begin` see to what must be in it. One that is damaged is made anew. The caller
-/// sees to it that nobody else has it open.
+/// Opens the database `name` of `dir`, or makes it, and lets `begin` see to what must be in it. One
+/// that is damaged is made anew. The caller sees to it that nobody else has it open.
 pub(crate) fn open<T>(dir: &dyn DurableDir, name: &str, begin: impl Fn(Database) -> Result<T>) -> Result<T> {
     match open_as_it_is(dir, name, &begin) {
         Err(ChecksumError::Database(error)) if is_damage(&error) => {
@@ -30,7 +31,8 @@ fn open_as_it_is<T>(dir: &dyn DurableDir, name: &str, begin: &impl Fn(Database) 
     let file = dir.open(name, OpenMode::CreateIfMissing).map_err(failed("open"))?;
     let mut builder = redb::Builder::new();
     builder.set_cache_size(CACHE_BYTES);
-    // Without this only what an unclean stop left is checked, and a flipped bit elsewhere could make redb panic.
+    // Without this only what an unclean stop left is checked, and a flipped bit elsewhere could
+    // make redb panic.
     builder.set_check_integrity_on_open(true);
     let begun = begin(builder.create_with_backend(Backend(file)).map_err(db)?)?;
     dir.sync().map_err(failed("make a name for"))?;

@@ -1,41 +1,51 @@
-//! The checksums that btrfs keeps of every sector of data, read through its tree search (SkySync sections 3.1 and 3.4, which read them
-//! with btrfs-progs).
+//! The checksums that btrfs keeps of every sector of data, read through its tree search (SkySync
+//! sections 3.1 and 3.4, which read them with btrfs-progs).
 //!
-//! Words: a *sector* is what one checksum is of (4 KiB mostly); an *extent* is a stretch of a file with one place on the disk; an *address*
-//! is btrfs's logical one. A *transaction* gathers changes of the trees until they are committed; the file system's *generation* is the
-//! number of the one that is being gathered, and an extent's that of the one that made it.
+//! Words: a *sector* is what one checksum is of (4 KiB mostly); an *extent* is a stretch of a file
+//! with one place on the disk; an *address* is btrfs's logical one. A *transaction* gathers changes
+//! of the trees until they are committed; the file system's *generation* is the number of the one
+//! that is being gathered, and an extent's that of the one that made it.
 //!
 //! ## When a checksum counts
 //!
-//! What has a checksum is never overwritten in place: a changed sector gets a new extent, at a new address or of a new generation. So
-//! what must be shown is that the file still consists of the same extents, and that the checksums are of those extents.
+//! What has a checksum is never overwritten in place: a changed sector gets a new extent, at a new
+//! address or of a new generation. So what must be shown is that the file still consists of the
+//! same extents, and that the checksums are of those extents.
 //!
-//! 1. *Still*: the time of the last change is older than the grain of the kernel's clock, so that a later change has another one.
-//!    (A file that is written all the time never gets there: [`SourceError::Busy`].)
-//! 2. *Flushed*: what is in memory only has no checksums yet, and the trees show what was there before. [`Kernel::flush`] waits for
-//!    writers at work, writes what is dirty and waits until the trees show it. Identity, length and times are as in 1, or we begin anew.
-//! 3. *Listed and scanned*, window by window: the list of extents, then their checksums by address. An address that is freed is given
-//!    to others only in a later transaction, so nothing that was scanned belongs to others if the generation did not move between
-//!    the list and the end of the scan. If it did, the window is done again, smaller ones each time.
-//! 4. *Flushed again, listed again* ([`Extraction::finish`]): the digest over all items of the list (place in the file, address,
-//!    generation, inline content) is that of 3, and identity, length and times are those of 1. Otherwise: changed meanwhile.
+//! 1. *Still*: the time of the last change is older than the grain of the kernel's clock, so that a
+//!    later change has another one. (A file that is written all the time never gets there:
+//!    [`SourceError::Busy`].)
+//! 2. *Flushed*: what is in memory only has no checksums yet, and the trees show what was there
+//!    before. [`Kernel::flush`] waits for writers at work, writes what is dirty and waits until the
+//!    trees show it. Identity, length and times are as in 1, or we begin anew.
+//! 3. *Listed and scanned*, window by window: the list of extents, then their checksums by address.
+//!    An address that is freed is given to others only in a later transaction, so nothing that was
+//!    scanned belongs to others if the generation did not move between the list and the end of the
+//!    scan. If it did, the window is done again, smaller ones each time.
+//! 4. *Flushed again, listed again* ([`Extraction::finish`]): the digest over all items of the list
+//!    (place in the file, address, generation, inline content) is that of 3, and identity, length
+//!    and times are those of 1. Otherwise: changed meanwhile.
 //!
-//! 4 alone sees every change of content: a write, also one through `mmap` or `O_DIRECT`, makes a new extent; a hole that is punched, a
-//! truncation, a clone from elsewhere change the list. What moves an extent without changing content (balance, defragmentation,
-//! deduplication) changes the list too, and costs another attempt. The times are the second witness: they see what returns to
+//! 4 alone sees every change of content: a write, also one through `mmap` or `O_DIRECT`, makes a
+//! new extent; a hole that is punched, a truncation, a clone from elsewhere change the list. What
+//! moves an extent without changing content (balance, defragmentation, deduplication) changes the
+//! list too, and costs another attempt. The times are the second witness: they see what returns to
 //! extents that were there before (a clone back from a snapshot).
 //!
-//! A last sector that is not full is read: a truncation leaves the bytes behind the new end on the disk, and in its checksum, until the
-//! sector is written again.
+//! A last sector that is not full is read: a truncation leaves the bytes behind the new end on the
+//! disk, and in its checksum, until the sector is written again.
 //!
-//! What nobody can see: device memory that is written to through a pinned `mmap` page of the file (RDMA) while the kernel believes the
-//! page to be clean. Neither does the kernel's own writeback, nor any backup program.
+//! What nobody can see: device memory that is written to through a pinned `mmap` page of the file
+//! (RDMA) while the kernel believes the page to be clean. Neither does the kernel's own writeback,
+//! nor any backup program.
 //!
 //! ## What it does not do
 //!
-//! Checksums of compressed extents are of the compressed bytes: they are not told. `BTRFS_IOC_GET_CSUMS` (Linux 7.2), which needs no root,
-//! is not used: sectors without a checksum come as undefined bytes from it as far as is known, and no kernel to test on was at hand. With
-//! the format's experimental second extent tree there are several checksum trees; sectors of others than the first are unknown.
+//! Checksums of compressed extents are of the compressed bytes: they are not told.
+//! `BTRFS_IOC_GET_CSUMS` (Linux 7.2), which needs no root, is not used: sectors without a checksum
+//! come as undefined bytes from it as far as is known, and no kernel to test on was at hand. With
+//! the format's experimental second extent tree there are several checksum trees; sectors of others
+//! than the first are unknown.
 
 pub(crate) mod items;
 mod kernel;
@@ -64,8 +74,8 @@ const BTRFS_MAGIC: i64 = 0x9123_683e;
 
 const EXTENT_DATA: u32 = 108;
 
-/// Two changes of a file within this time may leave it with the same times: kernels stamp with the tick of their clock, 10 ms at
-/// worst.
+/// Two changes of a file within this time may leave it with the same times: kernels stamp with the
+/// tick of their clock, 10 ms at worst.
 const TIME_GRAIN: Duration = Duration::from_millis(20);
 
 /// How often a file is given time to come to rest before it is called busy.
@@ -75,7 +85,8 @@ const STILL_ATTEMPTS: u32 = 5;
 const WINDOW_EXTENTS: usize = 1 << 16;
 const WINDOW_DATA_BYTES: u64 = 512 << 20;
 
-/// How often a window is done again because a transaction ended meanwhile, each time with an eighth of the extents.
+/// How often a window is done again because a transaction ended meanwhile, each time with an eighth
+/// of the extents.
 const WINDOW_ATTEMPTS: u32 = 6;
 
 fn malformed(Malformed(what): Malformed) -> SourceError {
@@ -123,12 +134,14 @@ pub struct Effort {
     pub windows_again: u64,
 }
 
-/// Begins an extraction from `file`, which is open for reading and lies on btrfs. Waits at most a fraction of a second for it to come to rest, and as
-/// long as it takes until what was written to it is on the disk.
+/// Begins an extraction from `file`, which is open for reading and lies on btrfs. Waits at most a
+/// fraction of a second for it to come to rest, and as long as it takes until what was written to
+/// it is on the disk.
 ///
 /// # Errors
-/// [`SourceError::NotHere`] for anything that is not a regular file on btrfs; [`SourceError::NeedsRoot`] without `CAP_SYS_ADMIN`;
-/// [`SourceError::Busy`] if it does not come to rest.
+/// [`SourceError::NotHere`] for anything that is not a regular file on btrfs;
+/// [`SourceError::NeedsRoot`] without `CAP_SYS_ADMIN`; [`SourceError::Busy`] if it does not come to
+/// rest.
 pub fn begin<'file>(file: &'file impl AsFd, clock: &dyn Clock) -> Result<BtrfsExtraction<'file>> {
     let file = file.as_fd();
     refuse_others(file)?;
@@ -185,10 +198,12 @@ impl Source for BtrfsSource<'_> {
     }
 }
 
-/// Which checksums the file system of `file` keeps, if this process may read them. Nothing is written or waited for.
+/// Which checksums the file system of `file` keeps, if this process may read them. Nothing is
+/// written or waited for.
 ///
 /// # Errors
-/// [`SourceError::NotHere`] for anything that does not lie on btrfs; [`SourceError::NeedsRoot`] without `CAP_SYS_ADMIN`.
+/// [`SourceError::NotHere`] for anything that does not lie on btrfs; [`SourceError::NeedsRoot`]
+/// without `CAP_SYS_ADMIN`.
 pub fn layout(file: &impl AsFd) -> Result<Layout> {
     let file = file.as_fd();
     refuse_others(file)?;
@@ -198,7 +213,8 @@ pub fn layout(file: &impl AsFd) -> Result<Layout> {
     Ok(filesystem.layout)
 }
 
-/// Whether the file is still, to the byte, what an extraction with this stamp described. False if that cannot be proven.
+/// Whether the file is still, to the byte, what an extraction with this stamp described. False if
+/// that cannot be proven.
 ///
 /// # Errors
 /// As [`begin`].
@@ -210,7 +226,8 @@ pub fn is_unchanged(file: &impl AsFd, stamp: &Stamp, clock: &dyn Clock) -> Resul
     stamp.is_that_of(extraction.finish())
 }
 
-/// The kernel itself says which file system this is; an ioctl may be answered by whoever serves a FUSE file system.
+/// The kernel itself says which file system this is; an ioctl may be answered by whoever serves a
+/// FUSE file system.
 fn refuse_others(file: BorrowedFd<'_>) -> Result<()> {
     let statfs = rustix::fs::fstatfs(file).map_err(|errno| SourceError::io("ask for the file system")(errno.into()))?;
     // The width of the field differs between machines.
@@ -630,7 +647,8 @@ struct Runs<'a> {
 }
 
 impl Runs<'_> {
-    /// `known` is what is known from where the last run ended up to `end`. What lies behind the window does not count.
+    /// `known` is what is known from where the last run ended up to `end`. What lies behind the
+    /// window does not count.
     fn up_to(&mut self, end: u64, known: Known) {
         let Some(range) = ByteRange::new(self.at, end.min(self.end)) else {
             return;

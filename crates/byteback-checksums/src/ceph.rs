@@ -1,35 +1,50 @@
-//! The CRC-32C that Ceph's BlueStore keeps of what an OSD has of each object (SkySync, Table 1: distributed systems; section 3.4).
+//! The CRC-32C that Ceph's BlueStore keeps of what an OSD has of each object (SkySync, Table 1:
+//! distributed systems; section 3.4).
 //!
-//! Words: an *OSD* keeps copies of objects, each in a *placement group* (PG). To BlueStore an object is a list of *extents*, each of which shows a part of a *blob*, and a
-//! blob has a checksum for each *chunk* of its bytes.
+//! Words: an *OSD* keeps copies of objects, each in a *placement group* (PG). To BlueStore an
+//! object is a list of *extents*, each of which shows a part of a *blob*, and a blob has a checksum
+//! for each *chunk* of its bytes.
 //!
 //! ## From where
 //!
-//! `ceph-objectstore-tool` prints an object with all its blobs, from the store's database. RocksDB belongs to one process at a time, so this is for OSDs that are stopped: during maintenance, after the daemon died, of a
-//! disk that was moved to another machine. That of a running OSD nobody gets: what librados offers (`rados_checksum`) has the OSD read the bytes and sum
-//! them anew, which is no kept checksum and saves nothing but the network.
+//! `ceph-objectstore-tool` prints an object with all its blobs, from the store's database. RocksDB
+//! belongs to one process at a time, so this is for OSDs that are stopped: during maintenance,
+//! after the daemon died, of a disk that was moved to another machine. That of a running OSD nobody
+//! gets: what librados offers (`rados_checksum`) has the OSD read the bytes and sum them anew,
+//! which is no kept checksum and saves nothing but the network.
 //!
 //! ## When a checksum counts
 //!
-//! The tool locks the store as the OSD does, so all that it says at once is of one moment, in which nobody wrote: one answer needs no second look. What was acknowledged is in it, also after a crash: what is in the
-//! database's log and was not written to its place yet is written when the tool opens the store.
+//! The tool locks the store as the OSD does, so all that it says at once is of one moment, in which
+//! nobody wrote: one answer needs no second look. What was acknowledged is in it, also after a
+//! crash: what is in the database's log and was not written to its place yet is written when the
+//! tool opens the store.
 //!
-//! Between two answers the OSD may have run. So the witness is a digest of all that the tool prints of the object, with the version that the cluster counts up for each write, the places
-//! on the disk and the checksums; and bytes, which the tool hands out in another run, count if the object looks the same to the letter afterwards.
+//! Between two answers the OSD may have run. So the witness is a digest of all that the tool prints
+//! of the object, with the version that the cluster counts up for each write, the places on the
+//! disk and the checksums; and bytes, which the tool hands out in another run, count if the object
+//! looks the same to the letter afterwards.
 //!
-//! What is told is of the copy in this OSD. While it is down the others go on, and it does not know.
+//! What is told is of the copy in this OSD. While it is down the others go on, and it does not
+//! know.
 //!
 //! ## Which blocks
 //!
-//! Chunks of 4 KiB mostly; objects may have others, even several, and then those that most bytes have count: shorter ones are combined, longer ones are left out. Of a chunk that does not show as a whole nobody knows the
-//! checksum of what shows; so it is with the last one, which has zeros behind it when it is new, and what was cut off when the object was truncated. Compressed blobs have checksums of the compressed bytes,
-//! which are none here, nor are those of other functions (`bluestore_csum_type`). What no extent shows is zeros.
+//! Chunks of 4 KiB mostly; objects may have others, even several, and then those that most bytes
+//! have count: shorter ones are combined, longer ones are left out. Of a chunk that does not show
+//! as a whole nobody knows the checksum of what shows; so it is with the last one, which has zeros
+//! behind it when it is new, and what was cut off when the object was truncated. Compressed blobs
+//! have checksums of the compressed bytes, which are none here, nor are those of other functions
+//! (`bluestore_csum_type`). What no extent shows is zeros.
 //!
-//! BlueStore begins with all ones, as everybody, and does not invert at the end: its CRC-32C is the complement of [`Kind::Crc32c`], and is told as that.
+//! BlueStore begins with all ones, as everybody, and does not invert at the end: its CRC-32C is the
+//! complement of [`Kind::Crc32c`], and is told as that.
 //!
 //! ## What it does not do
 //!
-//! Objects of erasure-coded pools are in pieces, one in each OSD: none of them is the object. An image of RBD and a file of CephFS are many objects, each of which is asked about by its own name.
+//! Objects of erasure-coded pools are in pieces, one in each OSD: none of them is the object. An
+//! image of RBD and a file of CephFS are many objects, each of which is asked about by its own
+//! name.
 
 pub(crate) mod answers;
 mod place;
@@ -63,8 +78,8 @@ const OBJECT_LEN_MAX: u64 = u32::MAX as u64;
 pub struct CephSource<'a>(Reader<RealSystem<'a>>);
 
 impl<'a> CephSource<'a> {
-    /// Of the object at `place`. `ceph-objectstore-tool` is among `programs`. `spool` is an empty file that nobody else has: what is read of the object goes through it. Nothing is
-    /// asked yet.
+    /// Of the object at `place`. `ceph-objectstore-tool` is among `programs`. `spool` is an empty
+    /// file that nobody else has: what is read of the object goes through it. Nothing is asked yet.
     #[must_use]
     pub fn new(place: Place, programs: &'a Programs, spool: File) -> Self {
         Self(Reader::new(RealSystem::new(place.osd.clone(), programs), place, spool))

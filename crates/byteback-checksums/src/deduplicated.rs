@@ -1,20 +1,26 @@
-//! Files that a deduplicating store keeps: a list of chunks, which content cut and of which each has a fingerprint, and a folder with the chunks
-//! (SkySync, Table 1: deduplication systems; section 3.1 has MeGA, whose role casync has here).
+//! Files that a deduplicating store keeps: a list of chunks, which content cut and of which each
+//! has a fingerprint, and a folder with the chunks (SkySync, Table 1: deduplication systems;
+//! section 3.1 has MeGA, whose role casync has here).
 //!
-//! Two kinds of lists are read: the index of a blob or archive that casync made (`casync`), and recipes in a format of ours, into which any store's list
-//! can be written (`recipe`, docs/format-recipe.md).
+//! Two kinds of lists are read: the index of a blob or archive that casync made (`casync`), and
+//! recipes in a format of ours, into which any store's list can be written (`recipe`,
+//! docs/format-recipe.md).
 //!
 //! ## When a checksum counts
 //!
-//! The file *is* the list: its bytes are those of the chunks in this order. A chunk is found by its fingerprint, and what is read is compared with it
-//! ([`SourceError::Chunk`] if it is something else), so no byte comes from here that is not the one described. The list is read twice, and is of one
-//! moment if both are the same; afterwards it is known by a digest of all of it. Times say nothing.
+//! The file *is* the list: its bytes are those of the chunks in this order. A chunk is found by its
+//! fingerprint, and what is read is compared with it ([`SourceError::Chunk`] if it is something
+//! else), so no byte comes from here that is not the one described. The list is read twice, and is
+//! of one moment if both are the same; afterwards it is known by a digest of all of it. Times say
+//! nothing.
 //!
-//! A list whose chunks a store threw away still says what the file is, but not its bytes: reading them fails.
+//! A list whose chunks a store threw away still says what the file is, but not its bytes: reading
+//! them fails.
 //!
 //! ## What it does not do
 //!
-//! It neither cuts nor stores. Of casync's stores those in local folders are read, with chunks as they are or compressed by zstd, as casync does by itself.
+//! It neither cuts nor stores. Of casync's stores those in local folders are read, with chunks as
+//! they are or compressed by zstd, as casync does by itself.
 
 pub(crate) mod casync;
 pub(crate) mod recipe;
@@ -130,9 +136,11 @@ struct Listed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Store {
     folder: PathBuf,
-    /// How many digits of the fingerprint name the folder in it that a chunk lies in; several are tried, 0 means none.
+    /// How many digits of the fingerprint name the folder in it that a chunk lies in; several are
+    /// tried, 0 means none.
     fan_outs: &'static [usize],
-    /// What is behind the fingerprint, in the order in which they are tried; what has `.cacnk` is compressed.
+    /// What is behind the fingerprint, in the order in which they are tried; what has `.cacnk` is
+    /// compressed.
     endings: &'static [&'static str],
 }
 
@@ -164,7 +172,8 @@ struct LastRead {
 }
 
 impl DeduplicatedFile {
-    /// Of an index that casync made (`.caibx`, `.caidx`). Its chunks are in `store`; without one, in `default.castr` beside the index, where casync puts them. Nothing is read yet.
+    /// Of an index that casync made (`.caibx`, `.caidx`). Its chunks are in `store`; without one,
+    /// in `default.castr` beside the index, where casync puts them. Nothing is read yet.
     #[must_use]
     pub fn casync(index: PathBuf, store: Option<PathBuf>) -> Self {
         let store = store.unwrap_or_else(|| index.with_file_name("default.castr"));
@@ -309,7 +318,8 @@ impl Store {
     }
 }
 
-/// All bytes of a file; `None` if it is something else than a regular file, or longer than `len_max`.
+/// All bytes of a file; `None` if it is something else than a regular file, or longer than
+/// `len_max`.
 fn read_regular(path: &Path, len_max: u64) -> io::Result<Option<Vec<u8>>> {
     // Whoever opens a pipe waits for its other end.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;

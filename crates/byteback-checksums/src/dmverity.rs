@@ -1,19 +1,24 @@
-//! The hash tree of a block device that the kernel verifies (dm-verity), and the files on it (SkySync, Table 1: block devices).
+//! The hash tree of a block device that the kernel verifies (dm-verity), and the files on it
+//! (SkySync, Table 1: block devices).
 //!
 //! ## When a checksum counts
 //!
-//! The file's file system lies on a device whose only target is `verity`: the kernel reads no block of it that does not have its hash, and nobody can write to it.
-//! The device's table says by which root hash, salt and function, and where the hashes are; it is asked for before and after. Nodes of the tree are read from the
-//! hash device past the kernel, and count only if they follow from that root ([`crate::merkle`]). Which blocks are the file's, the file system says (FIEMAP).
+//! The file's file system lies on a device whose only target is `verity`: the kernel reads no block
+//! of it that does not have its hash, and nobody can write to it. The device's table says by which
+//! root hash, salt and function, and where the hashes are; it is asked for before and after. Nodes
+//! of the tree are read from the hash device past the kernel, and count only if they follow from
+//! that root ([`crate::merkle`]). Which blocks are the file's, the file system says (FIEMAP).
 //!
-//! That is why an image and its hashes beside each other are not enough, although their superblock says the rest: nobody proves that the image was not
-//! written to since, but reading it. Nor is a table enough that lets damaged blocks pass (`ignore_corruption`) or looks at each block once only
-//! (`check_at_most_once`).
+//! That is why an image and its hashes beside each other are not enough, although their superblock
+//! says the rest: nobody proves that the image was not written to since, but reading it. Nor is a
+//! table enough that lets damaged blocks pass (`ignore_corruption`) or looks at each block once
+//! only (`check_at_most_once`).
 //!
 //! ## Which blocks
 //!
-//! Whole blocks of a file in extents that lie on the device as they are. The last block, if it is not full, is read: what lies behind the file's end is in its hash. Only
-//! ext4 is believed: addresses of a file system that spans several devices (btrfs) are not those of one of them.
+//! Whole blocks of a file in extents that lie on the device as they are. The last block, if it is
+//! not full, is read: what lies behind the file's end is in its hash. Only ext4 is believed:
+//! addresses of a file system that spans several devices (btrfs) are not those of one of them.
 
 pub(crate) mod answers;
 mod kernel;
@@ -57,7 +62,8 @@ impl<'a> DmVeritySource<'a> {
     /// Of `file`, which is open for reading.
     ///
     /// # Errors
-    /// [`SourceError::NotHere`] if it does not lie on such a device, or not on ext4; [`SourceError::NeedsRoot`].
+    /// [`SourceError::NotHere`] if it does not lie on such a device, or not on ext4;
+    /// [`SourceError::NeedsRoot`].
     pub fn new(file: &'a impl AsFd) -> Result<Self> {
         let file = file.as_fd();
         Sealed::of(&RealKernel::new(file))?;
@@ -148,7 +154,8 @@ impl Sealed {
         }
     }
 
-    /// What is known of the file, ascending, whole blocks but for the end: where its first block is on the device.
+    /// What is known of the file, ascending, whole blocks but for the end: where its first block is
+    /// on the device.
     fn runs(&self) -> Result<Vec<(ByteRange, Known)>> {
         let block_len = u64::from(self.table.block_len);
         let (mut runs, mut at) = (Vec::new(), 0);

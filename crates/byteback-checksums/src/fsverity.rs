@@ -1,19 +1,23 @@
-//! The hash trees of files that are sealed by fs-verity, on ext4, F2FS and btrfs (SkySync, Table 1: file systems, by user-space tools).
+//! The hash trees of files that are sealed by fs-verity, on ext4, F2FS and btrfs (SkySync, Table 1:
+//! file systems, by user-space tools).
 //!
 //! ## When a checksum counts
 //!
-//! A sealed file cannot be changed any more: whoever opens it for writing is refused, for ever; who replaces it makes another file, which is
-//! not the one that is open here. The kernel gives out bytes of it only after comparing them with the tree, up to the hash of the descriptor, which it keeps in memory
-//! and tells ([`Kernel::measure`]). So the descriptor counts if it has that hash, the root is in the descriptor, and every node is
-//! compared with the one above it: the tree itself is read past the kernel's comparison, and a disk that rots or was forged is noticed here. What is told is
-//! what the file holds, or reading it fails.
+//! A sealed file cannot be changed any more: whoever opens it for writing is refused, for ever; who
+//! replaces it makes another file, which is not the one that is open here. The kernel gives out
+//! bytes of it only after comparing them with the tree, up to the hash of the descriptor, which it
+//! keeps in memory and tells ([`Kernel::measure`]). So the descriptor counts if it has that hash,
+//! the root is in the descriptor, and every node is compared with the one above it: the tree itself
+//! is read past the kernel's comparison, and a disk that rots or was forged is noticed here. What
+//! is told is what the file holds, or reading it fails.
 //!
-//! Only file systems of which that is known are believed; an ioctl may be answered by whoever serves a FUSE file system.
+//! Only file systems of which that is known are believed; an ioctl may be answered by whoever
+//! serves a FUSE file system.
 //!
 //! ## From where
 //!
-//! `FS_IOC_READ_VERITY_METADATA` (Linux 5.12), by anybody who may read the file. btrfs does not have it; there the items are found by the tree
-//! search (keys 36 and 37), by root.
+//! `FS_IOC_READ_VERITY_METADATA` (Linux 5.12), by anybody who may read the file. btrfs does not
+//! have it; there the items are found by the tree search (keys 36 and 37), by root.
 //!
 //! ## What it does not do
 //!
@@ -52,7 +56,8 @@ impl<'a> VeritySource<'a> {
     /// Of `file`, which is open for reading.
     ///
     /// # Errors
-    /// [`SourceError::NotHere`] if it is not sealed, or not a regular file on ext4, F2FS or btrfs; [`SourceError::NeedsRoot`] on btrfs.
+    /// [`SourceError::NotHere`] if it is not sealed, or not a regular file on ext4, F2FS or btrfs;
+    /// [`SourceError::NeedsRoot`] on btrfs.
     pub fn new(file: &'a impl AsFd) -> Result<Self> {
         let file = file.as_fd();
         Seal::of(&mut RealKernel::new(file)?)?;

@@ -1,5 +1,6 @@
-//! What the fuzz targets call (`fuzz/`): the readers of what the kernel answers and of what the store keeps, which are private. Compiled
-//! for tests, which call them with the seeds, and with the feature `fuzzing`.
+//! What the fuzz targets call (`fuzz/`): the readers of what the kernel answers and of what the
+//! store keeps, which are private. Compiled for tests, which call them with the seeds, and with the
+//! feature `fuzzing`.
 
 use crate::btrfs::items::{CsumItem, Extent, FS_INFO_FLAGS_AT, FS_INFO_LEN, FS_INFO_WANTED, FsInfo, Items};
 use crate::ceph::{Place as OsdPlace, answers as osd};
@@ -17,7 +18,8 @@ use crate::zfs::answers::{Parser, dataset};
 use crate::zfs::stretches as zfs_stretches;
 use crate::{store, written};
 
-/// An answer of the tree search with items of both kinds, or what the kernel says of the file system: the first byte says which.
+/// An answer of the tree search with items of both kinds, or what the kernel says of the file
+/// system: the first byte says which.
 pub fn btrfs(data: &[u8]) {
     let Some((which, bytes)) = data.split_first() else {
         return;
@@ -93,7 +95,8 @@ pub fn btrfs_seeds() -> Vec<Vec<u8>> {
     vec![extents.concat(), sums.concat(), [vec![1], info].concat()]
 }
 
-/// What S3 answers: headers, one a line, and behind an empty line a list of parts. What fits the object makes it.
+/// What S3 answers: headers, one a line, and behind an empty line a list of parts. What fits the
+/// object makes it.
 pub fn s3(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let (headers, body) = text.split_once("\n\n").unwrap_or((&text, ""));
@@ -153,7 +156,8 @@ impl ReadNodes for Nodes<'_> {
     }
 }
 
-/// The descriptor of a sealed file and the nodes of its tree, of which the highest one follows from its root.
+/// The descriptor of a sealed file and the nodes of its tree, of which the highest one follows from
+/// its root.
 pub fn fsverity(data: &[u8]) {
     let Some((bytes, nodes)) = data.split_first_chunk::<DESCRIPTOR_LEN>() else {
         return;
@@ -216,7 +220,8 @@ pub fn fsverity_seeds() -> Vec<Vec<u8>> {
     vec![[descriptor, highest, lowest.concat()].concat(), short]
 }
 
-/// What the device mapper says of a device, or a list of a file's extents: the first byte says which.
+/// What the device mapper says of a device, or a list of a file's extents: the first byte says
+/// which.
 pub fn dmverity(data: &[u8]) {
     let Some((which, bytes)) = data.split_first() else {
         return;
@@ -424,7 +429,8 @@ pub fn zfs_seeds() -> Vec<Vec<u8>> {
     vec![mounts.as_bytes().to_vec(), old, new]
 }
 
-/// What `mfsfileinfo` says of a file, and the beginning of a chunk's file: an even first byte, or an odd one.
+/// What `mfsfileinfo` says of a file, and the beginning of a chunk's file: an even first byte, or
+/// an odd one.
 pub fn moosefs(data: &[u8]) {
     let Some((which, bytes)) = data.split_first() else {
         return;
@@ -480,7 +486,8 @@ pub fn moosefs_seeds() -> Vec<Vec<u8>> {
     vec![list.into_bytes(), none.as_bytes().to_vec(), header]
 }
 
-/// What `ceph-objectstore-tool` says of an object, or a line of its list: an even first byte, or an odd one.
+/// What `ceph-objectstore-tool` says of an object, or a line of its list: an even first byte, or an
+/// odd one.
 pub fn ceph(data: &[u8]) {
     let Some((which, bytes)) = data.split_first() else {
         return;
@@ -515,7 +522,8 @@ pub fn ceph_seeds() -> Vec<Vec<u8>> {
     vec![line.as_bytes().to_vec(), clone, hinted]
 }
 
-/// What a DataNode of HDFS answers, or a NameNode: about a file, about its blocks, and of an error. The first byte says which.
+/// What a DataNode of HDFS answers, or a NameNode: about a file, about its blocks, and of an error.
+/// The first byte says which.
 pub fn hdfs(data: &[u8]) {
     let Some((which, bytes)) = data.split_first() else {
         return;
@@ -600,7 +608,8 @@ pub fn hdfs_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A row of the store, or of the sums of what was written, whose checksum is made: what is read is written as the same row again.
+/// A row of the store, or of the sums of what was written, whose checksum is made: what is read is
+/// written as the same row again.
 pub fn row(data: &[u8]) {
     let key = (3, 4);
     let sealed = [data, &store::crc(key, data).to_le_bytes()].concat();

@@ -1,31 +1,43 @@
-//! The checksums that HDFS keeps of files: each block of a file has a CRC for every 512 bytes, on the DataNodes that have the block (SkySync, Table 1 and
-//! section 3.4: distributed systems, by their interfaces).
+//! The checksums that HDFS keeps of files: each block of a file has a CRC for every 512 bytes, on
+//! the DataNodes that have the block (SkySync, Table 1 and section 3.4: distributed systems, by
+//! their interfaces).
 //!
 //! ## From where
 //!
-//! Which blocks a file has, and where, the NameNode tells by WebHDFS (`GETFILESTATUS`, `GET_BLOCK_LOCATIONS`). The CRCs come from a DataNode that has the
-//! block, by the protocol that HDFS's own clients speak to it: asked for composite CRCs of stripes, it combines those that it keeps to one for every 4096 bytes and reads
-//! no data for that. So they are what btrfs has of its sectors, too, and the two are compared as they are. Bytes are read through WebHDFS. Whoever asks has to reach the
-//! NameNode's HTTP port and the DataNodes' transfer and HTTP ports.
+//! Which blocks a file has, and where, the NameNode tells by WebHDFS (`GETFILESTATUS`,
+//! `GET_BLOCK_LOCATIONS`). The CRCs come from a DataNode that has the block, by the protocol that
+//! HDFS's own clients speak to it: asked for composite CRCs of stripes, it combines those that it
+//! keeps to one for every 4096 bytes and reads no data for that. So they are what btrfs has of its
+//! sectors, too, and the two are compared as they are. Bytes are read through WebHDFS. Whoever asks
+//! has to reach the NameNode's HTTP port and the DataNodes' transfer and HTTP ports.
 //!
 //! ## When a checksum counts
 //!
-//! Whoever appends to a file, or cuts it, makes a new block or a new generation of its last one, and the NameNode says that the file is being written until that is done. So
-//! what was asked in several requests is of one state of the file if its blocks, their generations and lengths are the same before and after, and nobody was writing. Bytes
-//! count if the blocks in which they lie are still the same afterwards. A DataNode is asked for a generation: it tells nothing of another one.
+//! Whoever appends to a file, or cuts it, makes a new block or a new generation of its last one,
+//! and the NameNode says that the file is being written until that is done. So what was asked in
+//! several requests is of one state of the file if its blocks, their generations and lengths are
+//! the same before and after, and nobody was writing. Bytes count if the blocks in which they lie
+//! are still the same afterwards. A DataNode is asked for a generation: it tells nothing of another
+//! one.
 //!
-//! A DataNode that does not answer, or makes no sense, costs asking the next one. If none does, that is an error which names the last one: what is known of the other blocks
-//! is not worth more than reading the file. What a DataNode tells may be wrong, as any CRC may: CRCs decide what is read, never what is left out.
+//! A DataNode that does not answer, or makes no sense, costs asking the next one. If none does,
+//! that is an error which names the last one: what is known of the other blocks is not worth more
+//! than reading the file. What a DataNode tells may be wrong, as any CRC may: CRCs decide what is
+//! read, never what is left out.
 //!
 //! ## Which blocks
 //!
-//! Of 4096 bytes if HDFS's blocks begin at multiples of that, and of fewer if of fewer; [`Run::Chunks`] if blocks end anywhere (files that were joined). Clusters that keep a CRC for more
-//! than 4096 bytes (`dfs.bytes-per-checksum`) have blocks of that. Both CRC-32C and CRC-32 (`dfs.checksum.type`); a block of a file of which the first one has the other kind has none.
+//! Of 4096 bytes if HDFS's blocks begin at multiples of that, and of fewer if of fewer;
+//! [`Run::Chunks`] if blocks end anywhere (files that were joined). Clusters that keep a CRC for
+//! more than 4096 bytes (`dfs.bytes-per-checksum`) have blocks of that. Both CRC-32C and CRC-32
+//! (`dfs.checksum.type`); a block of a file of which the first one has the other kind has none.
 //!
 //! ## What it does not do
 //!
-//! Clusters with Kerberos, block tokens, SASL or encrypted transfer; TLS; encryption zones, whose checksums are those of encrypted bytes; erasure-coded files. Each is an error that says so.
-//! A standby NameNode is not followed to the active one. HttpFS, which needs no way to the DataNodes, does not tell checksums of parts of blocks.
+//! Clusters with Kerberos, block tokens, SASL or encrypted transfer; TLS; encryption zones, whose
+//! checksums are those of encrypted bytes; erasure-coded files. Each is an error that says so. A
+//! standby NameNode is not followed to the active one. HttpFS, which needs no way to the DataNodes,
+//! does not tell checksums of parts of blocks.
 
 pub(crate) mod transfer;
 pub(crate) mod web;
@@ -85,7 +97,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// Of `hdfs://[USER@]HOST[:PORT]/PATH`, also `webhdfs://`; the port is that of WebHDFS, 9870 mostly.
+    /// Of `hdfs://[USER@]HOST[:PORT]/PATH`, also `webhdfs://`; the port is that of WebHDFS, 9870
+    /// mostly.
     ///
     /// # Errors
     /// What is wrong with the address, in words.
@@ -217,7 +230,8 @@ impl<'a> HdfsSource<'a> {
             let mut told = self.sums_of(&state, block, stripes.len_bytes)?;
             let other = match told {
                 Told::PerCrc(bytes_per_crc) => Some(bytes_per_crc),
-                // A first block that is shorter than a stripe has its CRC whatever that is made of; the next ones may not have one.
+                // A first block that is shorter than a stripe has its CRC whatever that is made of;
+                // the next ones may not have one.
                 Told::Sums { bytes_per_crc, .. } if state.blocks.len() > 1 => {
                     (!stripes.len_bytes.is_multiple_of(bytes_per_crc)).then_some(bytes_per_crc)
                 }
@@ -316,7 +330,8 @@ impl<'a> HdfsSource<'a> {
         transfer::ask(stream, &block.name, block.len_bytes, stripe_len)
     }
 
-    /// The bytes of a range that lies in the file as it was described; whether they are of that state is for the caller to find out.
+    /// The bytes of a range that lies in the file as it was described; whether they are of that
+    /// state is for the caller to find out.
     fn open(&self, range: ByteRange) -> Result<Vec<u8>> {
         const WHAT: &str = "give the file's bytes";
         let operation = format!("OPEN&offset={}&length={}", range.start(), range.len_bytes());
@@ -349,7 +364,8 @@ impl<'a> HdfsSource<'a> {
         }
     }
 
-    /// Whether the blocks of these bytes are still those that were described, and nobody is writing.
+    /// Whether the blocks of these bytes are still those that were described, and nobody is
+    /// writing.
     fn is_still(&self, state: &State, range: ByteRange) -> Result<bool> {
         let described = state.blocks_of(range.start(), range.end());
         let (Some(first), Some(last)) = (described.first(), described.last()) else {
@@ -370,7 +386,8 @@ impl<'a> HdfsSource<'a> {
 
 /// What DataNodes have of a block.
 enum Told {
-    /// The CRCs of its stripes, little-endian, and how many bytes each of those is of that they were made of.
+    /// The CRCs of its stripes, little-endian, and how many bytes each of those is of that they
+    /// were made of.
     Sums {
         kind: Kind,
         sums: Vec<u8>,
@@ -382,7 +399,8 @@ enum Told {
     Nothing,
 }
 
-/// Of which stripes CRCs are asked for. They are counted from the beginning of each of HDFS's blocks.
+/// Of which stripes CRCs are asked for. They are counted from the beginning of each of HDFS's
+/// blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stripes {
     len_bytes: u64,
@@ -391,7 +409,8 @@ struct Stripes {
 }
 
 impl Stripes {
-    /// The longest ones up to [`STRIPE_LEN`] that are even, or else the longest ones. They are made of whole CRCs.
+    /// The longest ones up to [`STRIPE_LEN`] that are even, or else the longest ones. They are made
+    /// of whole CRCs.
     fn of(blocks: &[Block], bytes_per_crc: u64) -> Self {
         let common = blocks
             .iter()

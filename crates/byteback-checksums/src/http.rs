@@ -1,5 +1,5 @@
-//! The network as sources see it that are reached by HTTP: one request, one answer. Whoever runs the program brings it; nothing here opens
-//! a connection.
+//! The network as sources see it that are reached by HTTP: one request, one answer. Whoever runs
+//! the program brings it; nothing here opens a connection.
 
 use std::io;
 
@@ -58,7 +58,8 @@ impl Answer {
 
 /// Asks servers.
 pub trait Http {
-    /// Sends a request and waits for the whole answer. Redirections are not followed: they are answers.
+    /// Sends a request and waits for the whole answer. Redirections are not followed: they are
+    /// answers.
     ///
     /// # Errors
     /// If there is no answer, or not all of one, in reasonable time.

@@ -1,23 +1,30 @@
-//! Checksums that we summed ourselves, kept so that a file that did not change need not be read by the next comparison: the source for
-//! file systems that keep none, or tell none.
+//! Checksums that we summed ourselves, kept so that a file that did not change need not be read by
+//! the next comparison: the source for file systems that keep none, or tell none.
 //!
-//! Words: a *record* is of one file, known by device and inode; it has a number that is never used again, under which the checksums lie. A
-//! *boot* is the time between two starts of the machine, known by a random number that the caller brings.
+//! Words: a *record* is of one file, known by device and inode; it has a number that is never used
+//! again, under which the checksums lie. A *boot* is the time between two starts of the machine,
+//! known by a random number that the caller brings.
 //!
-//! Invariant: what is told is of what the file holds. A record counts only while device, inode, birth, mount, length, modification and
-//! change time are as they were, and only within the boot in which it was made:
+//! Invariant: what is told is of what the file holds. A record counts only while device, inode,
+//! birth, mount, length, modification and change time are as they were, and only within the boot in
+//! which it was made:
 //!
-//! - *Before* the file is looked at, writers that are at work are waited for: a write moves the times when it begins, and may go on for long
-//!   (a gigabyte in one call, a slow disk). Before it is read, it is synced, so that each later store into a mapped page takes a page
-//!   fault, which moves the times; and its last change must be [`QUIET`] old by then, so that a later one has another time (git's rule
-//!   for its index, with room for file systems that keep every second second only, for faults that are slow, and for asynchronous
-//!   direct writes, which nobody can wait for). After it was read, nothing may have moved.
-//! - *Within the boot*, because after a crash data can be new while all times are old (measured on ext4, XFS and F2FS).
-//! - File systems on which a store into a mapped page moves no time (tmpfs), or which others change (NFS, FUSE), are refused.
+//! - *Before* the file is looked at, writers that are at work are waited for: a write moves the
+//!   times when it begins, and may go on for long (a gigabyte in one call, a slow disk). Before it
+//!   is read, it is synced, so that each later store into a mapped page takes a page fault, which
+//!   moves the times; and its last change must be [`QUIET`] old by then, so that a later one has
+//!   another time (git's rule for its index, with room for file systems that keep every second
+//!   second only, for faults that are slow, and for asynchronous direct writes, which nobody can
+//!   wait for). After it was read, nothing may have moved.
+//! - *Within the boot*, because after a crash data can be new while all times are old (measured on
+//!   ext4, XFS and F2FS).
+//! - File systems on which a store into a mapped page moves no time (tmpfs), or which others change
+//!   (NFS, FUSE), are refused.
 //!
-//! One transaction makes a record and takes the former one of the file away, and the oldest ones until the bound holds: a crash leaves the
-//! one or the other. Damage: the database is checked as a whole when it is opened and is made anew if it is broken; each value has a
-//! CRC with its key; what is damaged is unknown. docs/format-checksums.md describes every byte.
+//! One transaction makes a record and takes the former one of the file away, and the oldest ones
+//! until the bound holds: a crash leaves the one or the other. Damage: the database is checked as a
+//! whole when it is opened and is made anew if it is broken; each value has a CRC with its key;
+//! what is damaged is unknown. docs/format-checksums.md describes every byte.
 //!
 //! Memory: one chunk of a MiB of content, its checksums, and redb's cache.
 
@@ -167,8 +174,10 @@ fn failed(error: ChecksumError) -> SourceError {
 }
 
 impl KeptChecksums {
-    /// Opens the file `name` of `dir`, or makes it; a damaged one is made anew. At most `blocks_max` blocks of 4 KiB are kept, which take
-    /// about 40 bytes each. `boot` must be another one after each start of the machine. The caller sees to it that nobody else has it open.
+    /// Opens the file `name` of `dir`, or makes it; a damaged one is made anew. At most
+    /// `blocks_max` blocks of 4 KiB are kept, which take about 40 bytes each. `boot` must be
+    /// another one after each start of the machine. The caller sees to it that nobody else has it
+    /// open.
     ///
     /// # Errors
     /// The system fails, or the file is of another version.
@@ -200,8 +209,10 @@ impl KeptChecksums {
     /// Reads `file`, which is open for reading, and keeps the checksums of its blocks.
     ///
     /// # Errors
-    /// [`SourceError::Busy`] if it changed within the last [`QUIET`]; [`SourceError::ChangedMeanwhile`]; [`SourceError::NotHere`] if it is no regular
-    /// file, lies where times do not tell, or is longer than all that may be kept. What was kept of it before stays, and no longer counts.
+    /// [`SourceError::Busy`] if it changed within the last [`QUIET`];
+    /// [`SourceError::ChangedMeanwhile`]; [`SourceError::NotHere`] if it is no regular file, lies
+    /// where times do not tell, or is longer than all that may be kept. What was kept of it before
+    /// stays, and no longer counts.
     pub fn keep(&self, file: &impl AsFd, clock: &dyn Clock) -> Result<()> {
         self.keep_content(file, clock)
     }
@@ -269,7 +280,8 @@ impl KeptChecksums {
         }
     }
 
-    /// Makes the record of a file, in place of its former one and of as many of the oldest as its blocks need. Answers its number.
+    /// Makes the record of a file, in place of its former one and of as many of the oldest as its
+    /// blocks need. Answers its number.
     fn make_room(&self, txn: &WriteTransaction, stat: &Stat, blocks: u64) -> store::Result<u64> {
         let mut meta = txn.open_table(META).map_err(db)?;
         let mut files = txn.open_table(FILES).map_err(db)?;
@@ -309,10 +321,12 @@ impl KeptChecksums {
         Ok(next)
     }
 
-    /// Begins an extraction of what is kept of `file`, which is open, of this kind: [`Kind::Crc32c`] or [`Kind::Blake3`].
+    /// Begins an extraction of what is kept of `file`, which is open, of this kind:
+    /// [`Kind::Crc32c`] or [`Kind::Blake3`].
     ///
     /// # Errors
-    /// [`SourceError::NotHere`] if nothing is kept of the file as it is now, or nothing of this kind.
+    /// [`SourceError::NotHere`] if nothing is kept of the file as it is now, or nothing of this
+    /// kind.
     pub fn begin<'file, F: AsFd>(&self, file: &'file F, kind: Kind) -> Result<KeptExtraction<'file, F>> {
         Ok(KeptExtraction(self.begin_content(file, kind)?))
     }
@@ -356,7 +370,8 @@ impl KeptChecksums {
 pub struct KeptExtraction<'file, F>(Passage<'file, F>);
 
 impl<F> KeptExtraction<'_, F> {
-    /// The CRC-32Cs (little-endian) of the blocks of the last run, if that has checksums, whatever kind they are of.
+    /// The CRC-32Cs (little-endian) of the blocks of the last run, if that has checksums, whatever
+    /// kind they are of.
     #[must_use]
     pub fn crcs(&self) -> &[u8] {
         &self.0.crcs

@@ -1,14 +1,17 @@
-//! Trees of hashes over the blocks of a content, as fs-verity and dm-verity keep them: read from the root down, and believed only as far as each
-//! node is what the one above it says.
+//! Trees of hashes over the blocks of a content, as fs-verity and dm-verity keep them: read from
+//! the root down, and believed only as far as each node is what the one above it says.
 //!
-//! Words: a *leaf* is the hash of one block of the content; a *node* is a block of the tree, with hashes of leaves' blocks (level 0) or of nodes of the level
-//! below; the *root* is the hash of the only node of the highest level, or, of a content of one block, its leaf. A level's nodes lie behind each other, the
-//! highest level first.
+//! Words: a *leaf* is the hash of one block of the content; a *node* is a block of the tree, with
+//! hashes of leaves' blocks (level 0) or of nodes of the level below; the *root* is the hash of the
+//! only node of the highest level, or, of a content of one block, its leaf. A level's nodes lie
+//! behind each other, the highest level first.
 //!
-//! Invariant: no hash comes out that does not follow from the root. Whoever knows the root from somewhere that he trusts may read the nodes from anywhere:
-//! what is damaged, cut short or of another file is [`SourceError::Malformed`].
+//! Invariant: no hash comes out that does not follow from the root. Whoever knows the root from
+//! somewhere that he trusts may read the nodes from anywhere: what is damaged, cut short or of
+//! another file is [`SourceError::Malformed`].
 //!
-//! Two trees that are made alike are compared from the root down ([`compare`]): below two nodes with the same hash nothing differs, and nothing is read.
+//! Two trees that are made alike are compared from the root down ([`compare`]): below two nodes
+//! with the same hash nothing differs, and nothing is read.
 
 use byteback_extents::{ByteRange, ExtentSet};
 
@@ -46,8 +49,8 @@ struct Level {
 }
 
 impl Shape {
-    /// Of a content of `content_len` bytes, hashed as `layout` says, with nodes of `node_len` bytes in which a hash takes `slot_len`. `None` if there
-    /// is no such tree.
+    /// Of a content of `content_len` bytes, hashed as `layout` says, with nodes of `node_len` bytes
+    /// in which a hash takes `slot_len`. `None` if there is no such tree.
     pub(crate) fn new(layout: Layout, content_len: u64, node_len: u32, slot_len: usize) -> Option<Self> {
         let node_len = usize::try_from(node_len).ok()?;
         let per_node = node_len.checked_div(slot_len)? as u64;
@@ -222,7 +225,8 @@ pub(crate) struct Leaves<R> {
     tree: Tree<R>,
     /// The nodes above what comes next, the lowest (of level 1) first, with their numbers.
     path: Vec<Option<(u64, Vec<u8>)>>,
-    /// Nodes of the lowest level that were read ahead, not looked at yet; and the number of the first one.
+    /// Nodes of the lowest level that were read ahead, not looked at yet; and the number of the
+    /// first one.
     ahead: Vec<u8>,
     ahead_first: u64,
     /// The number of the next node of the lowest level.
@@ -295,7 +299,8 @@ impl<R: ReadNodes> Leaves<R> {
         }
     }
 
-    /// Reads the leaves of a node of the lowest level, and ahead if some more nodes will be asked for.
+    /// Reads the leaves of a node of the lowest level, and ahead if some more nodes will be asked
+    /// for.
     fn fill(&mut self, index: u64, wanted: u64) -> Result<()> {
         self.sums.clear();
         if self.tree.shape.levels.is_empty() {
@@ -340,12 +345,13 @@ impl<R: ReadNodes> Leaves<R> {
     }
 }
 
-/// Which bytes of the new content differ, or may, from those at the same place in the old one, where that has any: whole blocks, and all that lies behind the
-/// old content's end. What is equal in both trees is not read in either.
+/// Which bytes of the new content differ, or may, from those at the same place in the old one,
+/// where that has any: whole blocks, and all that lies behind the old content's end. What is equal
+/// in both trees is not read in either.
 ///
 /// # Errors
-/// [`SourceError::NotHere`] if the trees are not made alike (function, salt, lengths of blocks); what reading the nodes costs, and nodes that do
-/// not follow from their roots.
+/// [`SourceError::NotHere`] if the trees are not made alike (function, salt, lengths of blocks);
+/// what reading the nodes costs, and nodes that do not follow from their roots.
 pub fn compare<A: ReadNodes, B: ReadNodes>(old: &mut Tree<A>, new: &mut Tree<B>) -> Result<ExtentSet> {
     let (one, other) = (&old.shape, &new.shape);
     if (&one.layout, one.node_len, one.slot_len) != (&other.layout, other.node_len, other.slot_len) {
@@ -409,7 +415,8 @@ impl<A: ReadNodes, B: ReadNodes> Comparison<'_, A, B> {
             let (old_hash, new_hash) = (old_hash.to_vec(), new_hash.to_vec());
             self.descend(level, index * per_node + slot, &old_hash, &new_hash)?;
         }
-        // Blocks that only the new content has lie behind the end of the old one, and are told already.
+        // Blocks that only the new content has lie behind the end of the old one, and are told
+        // already.
         Ok(())
     }
 

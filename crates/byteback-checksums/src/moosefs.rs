@@ -1,30 +1,42 @@
-//! The CRCs that MooseFS's chunk servers keep of each block of a file (SkySync, Table 1: distributed systems).
+//! The CRCs that MooseFS's chunk servers keep of each block of a file (SkySync, Table 1:
+//! distributed systems).
 //!
 //! ## From where
 //!
-//! `mfsfileinfo` tells which chunks a file has, and of each copy a digest of its CRCs. The CRCs themselves no program tells: they lie in the chunks' files, in front of the content, on the disks of the chunk
-//! servers. So this is for a machine that has both: the file in a mount and a chunk server's folders (one with a copy of each chunk is enough; of chunks that are elsewhere
+//! `mfsfileinfo` tells which chunks a file has, and of each copy a digest of its CRCs. The CRCs
+//! themselves no program tells: they lie in the chunks' files, in front of the content, on the
+//! disks of the chunk servers. So this is for a machine that has both: the file in a mount and a
+//! chunk server's folders (one with a copy of each chunk is enough; of chunks that are elsewhere
 //! nothing is known). What is read is 4 KiB for 64 MiB of content.
 //!
 //! ## When a checksum counts
 //!
-//! What programs write waits in `mfsmount`. `fsync` by whoever did not write it does not send it, a direct read does ([`System::flush`]). What waits in the mounts of
-//! other machines was not written to the file system yet.
+//! What programs write waits in `mfsmount`. `fsync` by whoever did not write it does not send it, a
+//! direct read does ([`System::flush`]). What waits in the mounts of other machines was not written
+//! to the file system yet.
 //!
-//! The chunk server has the CRCs in memory, too, and writes those in the file some milliseconds later, after it answered. It makes the digest of those in memory: CRCs from the file count only if
-//! they have that digest. That shows, too, where in the file they are, which changed between releases.
+//! The chunk server has the CRCs in memory, too, and writes those in the file some milliseconds
+//! later, after it answered. It makes the digest of those in memory: CRCs from the file count only
+//! if they have that digest. That shows, too, where in the file they are, which changed between
+//! releases.
 //!
-//! Neither the number nor the version of a chunk changes when it is written to, and times are whole seconds. So at the end all digests are asked for again, and must be the same. That is as much as CRCs say of
-//! anything: who makes contents makes them agree. They are taken for what makes content likely, never for what proves it.
+//! Neither the number nor the version of a chunk changes when it is written to, and times are whole
+//! seconds. So at the end all digests are asked for again, and must be the same. That is as much as
+//! CRCs say of anything: who makes contents makes them agree. They are taken for what makes content
+//! likely, never for what proves it.
 //!
-//! What was written and written back meanwhile has the digests that it had. The time of the last write tells it, if that was in another second, so it counts, too: this mount knows it at once, also before the
-//! master does. When the inode changed last (`ctime`) does not count. It says nothing about content that the digests and the time of the last write do not say, and the master notes it up to a second after the write, when
-//! the mount tells the time of that: a file that nobody touches any more would look as if it had changed.
-//! What other mounts wrote has its time up to a second late, too; such a file looks changed once more.
+//! What was written and written back meanwhile has the digests that it had. The time of the last
+//! write tells it, if that was in another second, so it counts, too: this mount knows it at once,
+//! also before the master does. When the inode changed last (`ctime`) does not count. It says
+//! nothing about content that the digests and the time of the last write do not say, and the master
+//! notes it up to a second after the write, when the mount tells the time of that: a file that
+//! nobody touches any more would look as if it had changed. What other mounts wrote has its time up
+//! to a second late, too; such a file looks changed once more.
 //!
 //! ## Which blocks
 //!
-//! 64 KiB, the last one with zeros behind. A chunk that was never written to, and what is behind the blocks that a chunk has, is zeros.
+//! 64 KiB, the last one with zeros behind. A chunk that was never written to, and what is behind
+//! the blocks that a chunk has, is zeros.
 
 pub(crate) mod answers;
 mod system;
@@ -51,7 +63,8 @@ pub const DESCRIPTION: Description = Description {
     permissions: "whoever may read the file and, of the chunk server's folders, the files in them: root mostly",
 };
 
-/// How often a file that is written to meanwhile is tried again. That of a server that has not written its CRCs out yet is ready within milliseconds.
+/// How often a file that is written to meanwhile is tried again. That of a server that has not
+/// written its CRCs out yet is ready within milliseconds.
 const ATTEMPTS: u32 = 5;
 
 /// A file on MooseFS, as a source.
@@ -62,7 +75,8 @@ pub struct MooseFsSource<'a> {
 }
 
 impl<'a> MooseFsSource<'a> {
-    /// Of `file`, which is open for reading in a mount of MooseFS. `mfsfileinfo` is among `programs`; `folders` are those of chunk servers (`mfshdd.cfg`).
+    /// Of `file`, which is open for reading in a mount of MooseFS. `mfsfileinfo` is among
+    /// `programs`; `folders` are those of chunk servers (`mfshdd.cfg`).
     ///
     /// # Errors
     /// [`SourceError::NotHere`] if it is no regular file.
@@ -99,7 +113,8 @@ impl Source for MooseFsSource<'_> {
     }
 }
 
-/// As [`FileChecksums::collect`], but what stands still and does not fit is not taken for a file that changes.
+/// As [`FileChecksums::collect`], but what stands still and does not fit is not taken for a file
+/// that changes.
 fn collect<S: System>(attempts: u32, mut system: impl FnMut() -> S) -> Result<FileChecksums> {
     let mut stamps = Vec::new();
     let collected = FileChecksums::collect(attempts, || {
@@ -203,7 +218,8 @@ impl<S: System> Passage<S> {
         })
     }
 
-    /// Up to where the CRCs of a chunk reach that begins at `start`, which are in `sums` then; or why there are none.
+    /// Up to where the CRCs of a chunk reach that begins at `start`, which are in `sums` then; or
+    /// why there are none.
     fn sums_of(&mut self, start: u64) -> Result<std::result::Result<u64, Unknown>> {
         let number = usize::try_from(start / CHUNK_LEN).unwrap_or(usize::MAX);
         self.sums.clear();

@@ -1,7 +1,10 @@
-//! Running the programs that storage comes with (`zdb`, `mfsfileinfo`, `ceph-objectstore-tool`), and reading what they say, line by line mostly.
+//! Running the programs that storage comes with (`zdb`, `mfsfileinfo`, `ceph-objectstore-tool`),
+//! and reading what they say, line by line mostly.
 //!
-//! They are looked for in folders that the caller names, never by a shell. They get an empty standard input and an environment of their own: the language of their messages and
-//! where their own helpers are. What they say may be long (a line for each record of a file of terabytes), so it is not kept; a line is no longer than [`LINE_LEN_MAX`].
+//! They are looked for in folders that the caller names, never by a shell. They get an empty
+//! standard input and an environment of their own: the language of their messages and where their
+//! own helpers are. What they say may be long (a line for each record of a file of terabytes), so
+//! it is not kept; a line is no longer than [`LINE_LEN_MAX`].
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
@@ -12,7 +15,8 @@ use rustix::fs::{Access, access};
 
 use crate::source::{Result, SourceError};
 
-/// No line that is of use is longer: extended attributes are the longest, 64 KiB, with four characters for each byte at most.
+/// No line that is of use is longer: extended attributes are the longest, 64 KiB, with four
+/// characters for each byte at most.
 pub(crate) const LINE_LEN_MAX: usize = 1 << 20;
 
 /// Of what a program complains about, so much is told.
@@ -34,7 +38,8 @@ impl Programs {
         }
     }
 
-    /// The first one with this name that may be run. One that may not be, or a folder that may not be looked into, is only told of if there is no other: it may be where the program is.
+    /// The first one with this name that may be run. One that may not be, or a folder that may not
+    /// be looked into, is only told of if there is no other: it may be where the program is.
     fn find(&self, name: &'static str) -> Result<PathBuf> {
         let mut denied = None;
         for folder in &self.folders {
@@ -51,10 +56,12 @@ impl Programs {
         Err(denied.unwrap_or(SourceError::NoProgram { name }))
     }
 
-    /// Runs a program and hands every line that it writes to `each`, without its end. An error of `each` ends it.
+    /// Runs a program and hands every line that it writes to `each`, without its end. An error of
+    /// `each` ends it.
     ///
     /// # Errors
-    /// [`SourceError::NoProgram`]; [`SourceError::ProgramDenied`]; [`SourceError::Program`] if it fails; what `each` says.
+    /// [`SourceError::NoProgram`]; [`SourceError::ProgramDenied`]; [`SourceError::Program`] if it
+    /// fails; what `each` says.
     pub(crate) fn run(
         &self,
         name: &'static str,
@@ -65,10 +72,12 @@ impl Programs {
         self.read(name, arguments, variables, |said| each_line(said, &mut each))
     }
 
-    /// Runs a program and hands all that it writes to `take`. An error of `take` ends it; what `take` leaves unread may end it, too.
+    /// Runs a program and hands all that it writes to `take`. An error of `take` ends it; what
+    /// `take` leaves unread may end it, too.
     ///
     /// # Errors
-    /// [`SourceError::NoProgram`]; [`SourceError::ProgramDenied`]; [`SourceError::Program`] if it fails; what `take` says.
+    /// [`SourceError::NoProgram`]; [`SourceError::ProgramDenied`]; [`SourceError::Program`] if it
+    /// fails; what `take` says.
     pub(crate) fn read(
         &self,
         name: &'static str,
@@ -120,7 +129,8 @@ impl Programs {
     }
 }
 
-/// A complaint as it may be shown: in names that stand in it is what whoever gave them liked, and a terminal obeys some of that.
+/// A complaint as it may be shown: in names that stand in it is what whoever gave them liked, and a
+/// terminal obeys some of that.
 pub(crate) fn complaint(said: &[u8]) -> String {
     let text = String::from_utf8_lossy(said);
     let shown = |letter: char| match letter {

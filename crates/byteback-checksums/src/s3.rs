@@ -1,24 +1,31 @@
-//! The additional checksums that S3 and servers like it keep of objects: one of the whole, and of objects that were sent in parts one of each
-//! part (SkySync, Table 1: object storage, by the system's interface).
+//! The additional checksums that S3 and servers like it keep of objects: one of the whole, and of
+//! objects that were sent in parts one of each part (SkySync, Table 1: object storage, by the
+//! system's interface).
 //!
 //! ## When a checksum counts
 //!
-//! An object is never changed, only replaced. What was asked in several requests is of one object if its headers (ETag, version, time, length and
-//! checksum) are the same before and after; bytes are read with `If-Match`, so that the server itself refuses those of another object, and have to come with the same ETag, as some servers do not look.
-//! The list of parts is believed if it has the object's length and number of parts and if the object's own checksum follows from theirs:
-//! that of a list that was cut short, or is of another upload, does not. (A SHA over the whole bytes does not follow from those of parts; S3 has none of
-//! objects in parts, and where a server has, the parts are left aside.)
+//! An object is never changed, only replaced. What was asked in several requests is of one object
+//! if its headers (ETag, version, time, length and checksum) are the same before and after; bytes
+//! are read with `If-Match`, so that the server itself refuses those of another object, and have to
+//! come with the same ETag, as some servers do not look. The list of parts is believed if it has
+//! the object's length and number of parts and if the object's own checksum follows from theirs:
+//! that of a list that was cut short, or is of another upload, does not. (A SHA over the whole
+//! bytes does not follow from those of parts; S3 has none of objects in parts, and where a server
+//! has, the parts are left aside.)
 //!
 //! ## Which blocks
 //!
-//! Parts of one length (the last one may be shorter) are blocks. An object of uneven parts has none; one that was sent at once is one block. So an object is
-//! worth comparing if it was sent in parts, and the smaller these are the more so; S3's smallest is 5 MiB. Of several functions the best is taken:
-//! SHA-256, which proves, before CRC-64, CRC-32C and CRC-32, and SHA-1 last, which is broken.
+//! Parts of one length (the last one may be shorter) are blocks. An object of uneven parts has
+//! none; one that was sent at once is one block. So an object is worth comparing if it was sent in
+//! parts, and the smaller these are the more so; S3's smallest is 5 MiB. Of several functions the
+//! best is taken: SHA-256, which proves, before CRC-64, CRC-32C and CRC-32, and SHA-1 last, which
+//! is broken.
 //!
 //! ## What it does not do
 //!
-//! The ETag of an object that is not encrypted is mostly its MD5, which nobody promises and which is broken: it tells objects apart and is no
-//! checksum here. Objects that a client encrypted have checksums of what the client sent.
+//! The ETag of an object that is not encrypted is mostly its MD5, which nobody promises and which
+//! is broken: it tells objects apart and is no checksum here. Objects that a client encrypted have
+//! checksums of what the client sent.
 
 pub(crate) mod answers;
 mod sign;
@@ -77,7 +84,8 @@ impl std::fmt::Debug for Credentials {
 /// Where an object is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The server: `http://HOST:PORT` or `https://HOST`, without a slash at the end. Buckets are the first part of the path there.
+    /// The server: `http://HOST:PORT` or `https://HOST`, without a slash at the end. Buckets are
+    /// the first part of the path there.
     pub endpoint: String,
     /// Its region; most servers other than Amazon's take `us-east-1`.
     pub region: String,
@@ -145,7 +153,8 @@ pub struct S3Source<'a> {
 }
 
 impl<'a> S3Source<'a> {
-    /// Of the object at `place`. Without credentials, requests are not signed, which is enough for what everybody may read. Nothing is asked yet.
+    /// Of the object at `place`. Without credentials, requests are not signed, which is enough for
+    /// what everybody may read. Nothing is asked yet.
     #[must_use]
     pub fn new(http: &'a dyn Http, clock: &'a dyn Clock, place: Place, credentials: Option<Credentials>) -> Self {
         Self {
@@ -244,7 +253,8 @@ impl<'a> S3Source<'a> {
             let answer = self.ask(Method::Get, &query, headers, ANSWER_LEN_MAX)?;
             match answer.status {
                 200 => {}
-                // Who may read the object, but not this, is as well off as with a server that does not know it.
+                // Who may read the object, but not this, is as well off as with a server that does
+                // not know it.
                 400 | 403 | 405 | 501 => return Ok(None),
                 _ => return Err(self.refusal("list the object's parts", &answer)),
             }

@@ -1,26 +1,31 @@
-//! The checksums that SeaweedFS keeps of files: each chunk of a file is a needle of a volume, and each needle has a CRC-32C (SkySync, Table 1:
-//! distributed systems; Haystack, whose design SeaweedFS follows).
+//! The checksums that SeaweedFS keeps of files: each chunk of a file is a needle of a volume, and
+//! each needle has a CRC-32C (SkySync, Table 1: distributed systems; Haystack, whose design
+//! SeaweedFS follows).
 //!
 //! ## From where
 //!
-//! All from the filer: the list of a file's chunks (`?metadata=true`), and each needle's CRC as its ETag (`?proxyChunkId=`, which the filer hands on to the volume's
-//! server). Whoever asks needs no other address.
+//! All from the filer: the list of a file's chunks (`?metadata=true`), and each needle's CRC as its
+//! ETag (`?proxyChunkId=`, which the filer hands on to the volume's server). Whoever asks needs no
+//! other address.
 //!
 //! ## When a checksum counts
 //!
-//! Needles are not changed: whoever writes to a file makes new ones, with new ids, and a new entry at the filer. So what was asked in several requests is of one
-//! state of the file if the entry is the same before and after; a digest of all of it tells. Bytes are read through the filer, and count if
-//! the entry is still the same afterwards.
+//! Needles are not changed: whoever writes to a file makes new ones, with new ids, and a new entry
+//! at the filer. So what was asked in several requests is of one state of the file if the entry is
+//! the same before and after; a digest of all of it tells. Bytes are read through the filer, and
+//! count if the entry is still the same afterwards.
 //!
 //! ## Which blocks
 //!
-//! Chunks of 4 MiB mostly. A chunk that others lie over, wholly or in part (a file that was written to at random), has no checksum, nor has one that is compressed or
-//! encrypted: the needle's is of the stored bytes. If chunks have different lengths they are [`Run::Chunks`].
+//! Chunks of 4 MiB mostly. A chunk that others lie over, wholly or in part (a file that was written
+//! to at random), has no checksum, nor has one that is compressed or encrypted: the needle's is of
+//! the stored bytes. If chunks have different lengths they are [`Run::Chunks`].
 //!
 //! ## What it does not do
 //!
-//! The MD5s of chunks, which the entry has, are broken and may be missing; they tell states apart and are no checksums here. Files of more than some 1000 chunks, which
-//! the filer lists in several steps, are left out, and are said to be.
+//! The MD5s of chunks, which the entry has, are broken and may be missing; they tell states apart
+//! and are no checksums here. Files of more than some 1000 chunks, which the filer lists in several
+//! steps, are left out, and are said to be.
 
 pub(crate) mod answers;
 
@@ -44,7 +49,8 @@ pub const DESCRIPTION: Description = Description {
     permissions: "whoever may ask the filer; without tokens",
 };
 
-/// No entry is longer: 1000 chunks have some 300 KB, and what is written through a mount may have more.
+/// No entry is longer: 1000 chunks have some 300 KB, and what is written through a mount may have
+/// more.
 const ENTRY_LEN_MAX: u64 = 16 << 20;
 
 /// How often a file that is written to meanwhile is tried again.
@@ -148,7 +154,8 @@ impl<'a> SeaweedFsSource<'a> {
         }
     }
 
-    /// The CRC-32C of a needle of so many bytes; `None` if its server says that it is stored in another form.
+    /// The CRC-32C of a needle of so many bytes; `None` if its server says that it is stored in
+    /// another form.
     fn crc(&self, id: &str, len_bytes: u64) -> Result<Option<u32>> {
         let answer = self.ask(Method::Head, &format!("/?proxyChunkId={id}"), Vec::new(), 0)?;
         match answer.status {

@@ -1,19 +1,22 @@
 //! What every source of existing checksums has in common (SkySync section 3.1).
 //!
-//! Words: a *source* is whoever keeps checksums of a file's blocks already. A [`Layout`] says which checksums, of which blocks. A
-//! [`Run`] is a stretch of the file about which one thing is known: its checksums, that it is zeros, or nothing. An *extraction* goes
-//! through one open file once, its runs ascending, without gaps, from byte 0 to the end. A [`Stamp`] says which state of the file
-//! they are of.
+//! Words: a *source* is whoever keeps checksums of a file's blocks already. A [`Layout`] says which
+//! checksums, of which blocks. A [`Run`] is a stretch of the file about which one thing is known:
+//! its checksums, that it is zeros, or nothing. An *extraction* goes through one open file once,
+//! its runs ascending, without gaps, from byte 0 to the end. A [`Stamp`] says which state of the
+//! file they are of.
 //!
-//! Invariant: what an extraction told counts only after [`Extraction::finish`]. Then all of it describes the file as it was at one moment
-//! after the extraction began. If anything changed meanwhile, `finish` says so and everything that was told is void: a checksum of
-//! what the file no longer holds would keep a change from being sent.
+//! Invariant: what an extraction told counts only after [`Extraction::finish`]. Then all of it
+//! describes the file as it was at one moment after the extraction began. If anything changed
+//! meanwhile, `finish` says so and everything that was told is void: a checksum of what the file no
+//! longer holds would keep a change from being sent.
 //!
-//! [`FileChecksums::collect`] does that for whoever can hold the checksums of a whole file in memory (0.1 % of it for CRC-32C), and tries
-//! again a few times.
+//! [`FileChecksums::collect`] does that for whoever can hold the checksums of a whole file in
+//! memory (0.1 % of it for CRC-32C), and tries again a few times.
 //!
-//! [`Source`] is one file with whoever has checksums of it, local or not: what it says of itself, all that it knows, and the bytes, so that
-//! [`verify`] can tell whether the one is true of the other.
+//! [`Source`] is one file with whoever has checksums of it, local or not: what it says of itself,
+//! all that it knows, and the bytes, so that [`verify`] can tell whether the one is true of the
+//! other.
 
 mod stretches;
 mod sum;
@@ -52,8 +55,9 @@ pub enum Kind {
     Sha512Of256,
     /// BLAKE2b with 32 bytes, without a key.
     Blake2b256,
-    /// The four sums of ZFS's fletcher4 over little-endian words of 4 bytes, the last of which is filled up with zeros; each little-endian.
-    /// Not cryptographic: whoever makes contents finds two with the same sums.
+    /// The four sums of ZFS's fletcher4 over little-endian words of 4 bytes, the last of which is
+    /// filled up with zeros; each little-endian. Not cryptographic: whoever makes contents finds
+    /// two with the same sums.
     Fletcher4,
     /// BLAKE3 with 32 bytes, without a key.
     Blake3,
@@ -105,7 +109,8 @@ impl Kind {
         Self::Blake3,
     ];
 
-    /// Whether two blocks with the same checksum are taken for equal without comparing them: nobody can make two such blocks.
+    /// Whether two blocks with the same checksum are taken for equal without comparing them: nobody
+    /// can make two such blocks.
     #[must_use]
     pub const fn is_strong(self) -> bool {
         matches!(
@@ -131,7 +136,8 @@ pub struct Layout {
     pub kind: Kind,
     /// What is fed to it before each block; mostly nothing.
     pub salt: Vec<u8>,
-    /// Bytes of a block. Those of [`Run::Sums`] begin at multiples of it; those of [`Run::Chunks`] are no longer. Never 0.
+    /// Bytes of a block. Those of [`Run::Sums`] begin at multiples of it; those of [`Run::Chunks`]
+    /// are no longer. Never 0.
     pub block_len: u32,
     /// What becomes of a shorter last block of [`Run::Sums`]; chunks are never padded.
     pub tail: Tail,
@@ -144,8 +150,8 @@ impl Layout {
         range.len_bytes().div_ceil(u64::from(self.block_len))
     }
 
-    /// The checksum that the source would have of `block`, which is as long as a block, or shorter as the file's last one, appended to
-    /// `sums`: what is unknown can be filled in by reading.
+    /// The checksum that the source would have of `block`, which is as long as a block, or shorter
+    /// as the file's last one, appended to `sums`: what is unknown can be filled in by reading.
     pub fn append_sum(&self, block: &[u8], sums: &mut Vec<u8>) {
         let mut summer = Summer::new(self);
         summer.push(block);
@@ -153,7 +159,8 @@ impl Layout {
     }
 }
 
-/// What a source says of itself, whichever file it is asked about. Sentences without a full stop, for people.
+/// What a source says of itself, whichever file it is asked about. Sentences without a full stop,
+/// for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Description {
     /// Its name, in messages and JSON lines.
@@ -177,13 +184,16 @@ pub trait Source {
     /// See [`SourceError`]. No checksums at all are [`SourceError::NotHere`].
     fn collect(&self) -> Result<FileChecksums>;
 
-    /// Reads bytes of the file from `offset` on, as many as there are and `buffer` has room for; less only at the end.
+    /// Reads bytes of the file from `offset` on, as many as there are and `buffer` has room for;
+    /// less only at the end.
     ///
     /// # Errors
-    /// [`SourceError::ChangedMeanwhile`] if the source notices that what [`Self::collect`] described is gone; whatever else prevents reading.
+    /// [`SourceError::ChangedMeanwhile`] if the source notices that what [`Self::collect`]
+    /// described is gone; whatever else prevents reading.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize>;
 
-    /// Whether the file is still, to the byte, what was described with this stamp. False if that cannot be proven.
+    /// Whether the file is still, to the byte, what was described with this stamp. False if that
+    /// cannot be proven.
     ///
     /// # Errors
     /// See [`SourceError`].
@@ -201,7 +211,8 @@ pub enum Unknown {
     Encoded,
     /// Nobody summed it: `chattr +C`, `nodatasum`, or a block that the source was never told of.
     NotSummed,
-    /// The last block is not full, and its checksum may include bytes that the file does not have (any more).
+    /// The last block is not full, and its checksum may include bytes that the file does not have
+    /// (any more).
     Tail,
     /// It was summed by another function than the rest, or by one that this program does not know.
     OtherFunction,
@@ -222,8 +233,8 @@ impl Unknown {
     }
 }
 
-/// What is known of one stretch of a file. Stretches begin at multiples of a block's length, and end there or at the end of the file; chunks, and what is
-/// beside them, end anywhere.
+/// What is known of one stretch of a file. Stretches begin at multiples of a block's length, and
+/// end there or at the end of the file; chunks, and what is beside them, end anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Run<'a> {
     /// The checksums of its blocks.
@@ -233,7 +244,8 @@ pub enum Run<'a> {
         /// One checksum after the other, as many as there are blocks.
         sums: &'a [u8],
     },
-    /// The checksums of blocks of many lengths, as a deduplicating store cut them. Whoever needs blocks of one length has nothing here.
+    /// The checksums of blocks of many lengths, as a deduplicating store cut them. Whoever needs
+    /// blocks of one length has nothing here.
     Chunks {
         /// The stretch.
         range: ByteRange,
@@ -269,7 +281,8 @@ impl Run<'_> {
     }
 }
 
-/// Which state of which file was described. A source that made one tells whether the file is still in that state.
+/// Which state of which file was described. A source that made one tells whether the file is still
+/// in that state.
 ///
 /// Of what is no local file only length and witness are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -280,7 +293,8 @@ pub struct Stamp {
     pub len_bytes: u64,
     /// When its bytes last changed, in nanoseconds since 1970.
     pub mtime_ns: i64,
-    /// When its bytes or metadata last changed, in nanoseconds since 1970; 0 where the source does not go by that.
+    /// When its bytes or metadata last changed, in nanoseconds since 1970; 0 where the source does
+    /// not go by that.
     pub ctime_ns: i64,
     /// What else the source goes by (btrfs: a digest of the extents).
     pub witness: [u8; 32],
@@ -368,7 +382,8 @@ pub enum SourceError {
         /// What the network answered.
         source: Option<io::Error>,
     },
-    /// The file changed while its checksums were read: what was told is void. Trying again may help.
+    /// The file changed while its checksums were read: what was told is void. Trying again may
+    /// help.
     #[error("the file changed while its checksums were read; try again")]
     ChangedMeanwhile,
     /// The file, or the file system under it, changed at every attempt.
@@ -416,7 +431,7 @@ pub enum SourceError {
     Io {
         /// What was tried.
         what: &'static str,
-        /// What the system answered.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -467,7 +482,8 @@ pub trait Extraction {
     /// See [`SourceError`]; the extraction is over then.
     fn next_run(&mut self) -> Result<Option<Run<'_>>>;
 
-    /// Proves that all runs that were told describe the file at one moment, and still do. Runs that were not fetched are not described.
+    /// Proves that all runs that were told describe the file at one moment, and still do. Runs that
+    /// were not fetched are not described.
     ///
     /// # Errors
     /// [`SourceError::ChangedMeanwhile`]: all runs are void.
@@ -484,7 +500,8 @@ pub struct FileChecksums {
 }
 
 impl FileChecksums {
-    /// Goes through an extraction that `begin` begins, and begins again, up to `attempts` times, while the file changes meanwhile.
+    /// Goes through an extraction that `begin` begins, and begins again, up to `attempts` times,
+    /// while the file changes meanwhile.
     ///
     /// # Errors
     /// [`SourceError::Busy`] if it did each time; whatever else went wrong.

@@ -1,26 +1,35 @@
 //! What a server has of each file, as one strong checksum per block of [`BLOCK_LEN`] bytes.
 //!
-//! Words: a *batch* is what a backup sends, known by its number, which is never used twice. The store's checksums are those of the
-//! contents after one batch, the *settled* one. A backup gathers the checksums of what it sends as *pending* ones, of its own batch.
+//! Words: a *batch* is what a backup sends, known by its number, which is never used twice. The
+//! store's checksums are those of the contents after one batch, the *settled* one. A backup gathers
+//! the checksums of what it sends as *pending* ones, of its own batch.
 //!
-//! Invariant: no checksum is ever used for contents that the server does not have. A wrong one would keep a change from being sent.
+//! Invariant: no checksum is ever used for contents that the server does not have. A wrong one
+//! would keep a change from being sent.
 //!
 //! Order of durable steps, and what a crash after each leaves:
 //!
-//! 1. [`Session::prepare`]: what is pending becomes durable together with the number of its batch, before the server is asked to apply that
-//!    batch. (Crash: the settled checksums are untouched. The next session is told which batch the server's contents stand on: is it
-//!    the pending one, that is settled first; is it the settled one, what is pending is thrown away; is it neither, everything is.)
-//! 2. The server applies the batch; the consumer's mark moves. (Crash: as 1, now with the other answer.)
-//! 3. [`ChecksumStore::settle`]: pending ones replace settled ones, in one transaction. (Crash: it happens at the next session.)
+//! 1. [`Session::prepare`]: what is pending becomes durable together with the number of its batch,
+//!    before the server is asked to apply that batch. (Crash: the settled checksums are untouched.
+//!    The next session is told which batch the server's contents stand on: is it the pending one,
+//!    that is settled first; is it the settled one, what is pending is thrown away; is it neither,
+//!    everything is.)
+//! 2. The server applies the batch; the consumer's mark moves. (Crash: as 1, now with the other
+//!    answer.)
+//! 3. [`ChecksumStore::settle`]: pending ones replace settled ones, in one transaction. (Crash: it
+//!    happens at the next session.)
 //!
-//! So nothing depends on whether a backup that was made without the store, by another program or on another copy of this machine,
-//! told the store of itself: its batch has another number, and everything is forgotten.
+//! So nothing depends on whether a backup that was made without the store, by another program or on
+//! another copy of this machine, told the store of itself: its batch has another number, and
+//! everything is forgotten.
 //!
-//! *Checksums* are 16 bytes of BLAKE3, keyed with a random number of the store: content cannot be made to collide. The last block of a
-//! file is shorter, and so is what is hashed. A block without a checksum is unknown, which is always right.
+//! *Checksums* are 16 bytes of BLAKE3, keyed with a random number of the store: content cannot be
+//! made to collide. The last block of a file is shorter, and so is what is hashed. A block without
+//! a checksum is unknown, which is always right.
 //!
-//! *Damage*: the file is checked as a whole when it is opened, and each value carries a CRC with its key. What is damaged is unknown; a
-//! file that cannot be opened is made anew, empty. docs/format-checksums.md describes every byte.
+//! *Damage*: the file is checked as a whole when it is opened, and each value carries a CRC with
+//! its key. What is damaged is unknown; a file that cannot be opened is made anew, empty.
+//! docs/format-checksums.md describes every byte.
 //!
 //! Memory: one chunk of checksums, and redb's cache.
 
@@ -69,7 +78,7 @@ pub enum ChecksumError {
     Io {
         /// What was tried.
         what: &'static str,
-        /// What the system answered.
+        /// The system's error.
         source: io::Error,
     },
     /// The database.
@@ -94,7 +103,8 @@ pub struct ChecksumStore {
 }
 
 impl ChecksumStore {
-    /// Opens the file `name` of `dir`, or makes it. A damaged file is made anew. The caller sees to it that nobody else has it open.
+    /// Opens the file `name` of `dir`, or makes it. A damaged file is made anew. The caller sees to
+    /// it that nobody else has it open.
     ///
     /// # Errors
     /// The system fails, or the file is of another version.
@@ -129,8 +139,9 @@ impl ChecksumStore {
         Ok(Self { database, key })
     }
 
-    /// Begins a backup on top of contents that the server has since `basis`, the number of the batch that brought them; `None` if that is
-    /// not known, or nothing counts. Settles or forgets what earlier ones left.
+    /// Begins a backup on top of contents that the server has since `basis`, the number of the
+    /// batch that brought them; `None` if that is not known, or nothing counts. Settles or forgets
+    /// what earlier ones left.
     ///
     /// # Errors
     /// The database fails.
@@ -144,8 +155,8 @@ impl ChecksumStore {
         })
     }
 
-    /// The server's contents are those after the batch `basis`: what is pending of it counts from now on, and what belongs to other
-    /// batches no longer does.
+    /// The server's contents are those after the batch `basis`: what is pending of it counts from
+    /// now on, and what belongs to other batches no longer does.
     ///
     /// # Errors
     /// The database fails. Nothing is lost: the next session does it.
@@ -248,10 +259,11 @@ struct Chunk {
     is_changed: bool,
 }
 
-/// One backup's use of the store: reads settled checksums and gathers pending ones. Dropped without [`Self::prepare`], it leaves nothing.
+/// One backup's use of the store: reads settled checksums and gathers pending ones. Dropped without
+/// [`Self::prepare`], it leaves nothing.
 ///
-/// A file is gone through once, its blocks ascending, and ended by [`Self::end_file`], or by [`Self::give_up_file`] if it is not
-/// sent after all.
+/// A file is gone through once, its blocks ascending, and ended by [`Self::end_file`], or by
+/// [`Self::give_up_file`] if it is not sent after all.
 pub struct Session {
     txn: WriteTransaction,
     key: [u8; 32],
@@ -342,8 +354,9 @@ impl Session {
         Ok(())
     }
 
-    /// Ends a file that has `len_bytes` after the batch. `has_last` says that its last block, if that is shorter than others, was exchanged
-    /// in this session. What is known of blocks that are not wholly below this length counts no longer.
+    /// Ends a file that has `len_bytes` after the batch. `has_last` says that its last block, if
+    /// that is shorter than others, was exchanged in this session. What is known of blocks that are
+    /// not wholly below this length counts no longer.
     ///
     /// # Errors
     /// The database fails.
@@ -362,7 +375,8 @@ impl Session {
         self.cut(file, cut.map_or(next, |cut| cut.min(next)))
     }
 
-    /// The file is not sent after all: the server keeps what it has, and what is known of that stays.
+    /// The file is not sent after all: the server keeps what it has, and what is known of that
+    /// stays.
     ///
     /// # Errors
     /// The database fails.
@@ -380,7 +394,8 @@ impl Session {
     /// Makes what is pending durable, as that of `batch`, which is about to be applied.
     ///
     /// # Errors
-    /// The database fails: then the batch, once applied, has no checksums, and everything is forgotten.
+    /// The database fails: then the batch, once applied, has no checksums, and everything is
+    /// forgotten.
     pub fn prepare(mut self, batch: u64) -> Result<()> {
         self.flush()?;
         {

@@ -1,29 +1,37 @@
-//! Sums of what was *written*: a CRC-32C of each block of 4 KiB, kept up to date by the gate of a mounted tree, so that bytes that changed
-//! although nobody wrote them are noticed (DeltaCFS, section III-E).
+//! Sums of what was *written*: a CRC-32C of each block of 4 KiB, kept up to date by the gate of a
+//! mounted tree, so that bytes that changed although nobody wrote them are noticed (DeltaCFS,
+//! section III-E).
 //!
-//! What [`crate::kept`] sums it reads, so it takes what a disk made of a file for the file; here the bytes come from the program that wrote
-//! them. A block is *known* or not; what is not known nobody complains about, until somebody has read it ([`WrittenSums::learn`]).
+//! What [`crate::kept`] sums it reads, so it takes what a disk made of a file for the file; here
+//! the bytes come from the program that wrote them. A block is *known* or not; what is not known
+//! nobody complains about, until somebody has read it ([`WrittenSums::learn`]).
 //!
-//! **Use.** Each change of a file's content is performed within [`WrittenSums::change`], one at a time for each file; who reads does
-//! [`WrittenSums::read`], and looks at what it says. Changes of attributes and names are between [`WrittenSums::look`] and
-//! [`WrittenSums::touched`]. [`WrittenSums::commit`] runs every few seconds, and at the end.
+//! **Use.** Each change of a file's content is performed within [`WrittenSums::change`], one at a
+//! time for each file; who reads does [`WrittenSums::read`], and looks at what it says. Changes of
+//! attributes and names are between [`WrittenSums::look`] and [`WrittenSums::touched`].
+//! [`WrittenSums::commit`] runs every few seconds, and at the end.
 //!
-//! **What a crash leaves.** Sums are in memory until they are committed, all that is known of a file in one transaction, with its *stamp*: inode,
-//! length and times, taken while nothing changed the file, and late enough that a later change has other times. The record counts if
-//! the file still looks like that when it is next used; otherwise all its blocks are unknown. So after the death of the process a sum is of
-//! what was written, or unknown. After that of the machine data and times are not of one moment: a file that was open for change then, and
-//! whose times are the record's or elder while its bytes are others, is in a state that it never was in: [`Reason::Crash`]. It is told from a
-//! file with newer times, of which the sums are forgotten, so whoever syncs a file for a program syncs its times as well
-//! ([`WrittenSums::must_sync_times`]).
+//! **What a crash leaves.** Sums are in memory until they are committed, all that is known of a
+//! file in one transaction, with its *stamp*: inode, length and times, taken while nothing changed
+//! the file, and late enough that a later change has other times. The record counts if the file
+//! still looks like that when it is next used; otherwise all its blocks are unknown. So after the
+//! death of the process a sum is of what was written, or unknown. After that of the machine data
+//! and times are not of one moment: a file that was open for change then, and whose times are the
+//! record's or elder while its bytes are others, is in a state that it never was in:
+//! [`Reason::Crash`]. It is told from a file with newer times, of which the sums are forgotten, so
+//! whoever syncs a file for a program syncs its times as well ([`WrittenSums::must_sync_times`]).
 //!
-//! **No false alarm.** A block that does not agree with its sum is read again while no change is under way. Who raises the alarm
-//! ([`WrittenSums::flag`]) has looked whether something changed the file without passing the gate; such files are forgotten. If the file was
-//! changed between the two, its blocks are read once more: that a sum is the same does not say that nobody wrote the block, because whoever
-//! puts it right writes the same bytes.
+//! **No false alarm.** A block that does not agree with its sum is read again while no change is
+//! under way. Who raises the alarm ([`WrittenSums::flag`]) has looked whether something changed the
+//! file without passing the gate; such files are forgotten. If the file was changed between the
+//! two, its blocks are read once more: that a sum is the same does not say that nobody wrote the
+//! block, because whoever puts it right writes the same bytes.
 //!
-//! **Locks**: the table of files, one file, the flags; each only inside those before it. A file's lock is held while its content changes.
+//! **Locks**: the table of files, one file, the flags; each only inside those before it. A file's
+//! lock is held while its content changes.
 //!
-//! Memory: a KiB for each MiB of content that was changed since the last commit, up to [`CHUNKS_MAX`]; beyond it files are forgotten.
+//! Memory: a KiB for each MiB of content that was changed since the last commit, up to
+//! [`CHUNKS_MAX`]; beyond it files are forgotten.
 
 mod backing;
 mod blocks;
@@ -87,7 +95,7 @@ pub enum Change<'a> {
     Overwritten(ByteRange),
     /// Bytes move to other places.
     Moved,
-    /// Blocks that are damaged become what was written, as [`WrittenSums::sum_of`] has proven: sums stay as they are.
+    /// Damaged blocks become what was written, by [`WrittenSums::sum_of`]: sums stay as they are.
     Healed(ByteRange),
     /// What lies in the blocks of this range is to count from now on, whoever wrote it.
     Accepted(ByteRange),
@@ -195,7 +203,8 @@ pub struct WrittenSums {
     files: Mutex<HashMap<u64, Cell>>,
     /// Chunks in memory, as of the last look at each file.
     chunks: AtomicUsize,
-    /// The last one that any file was given: none is given twice, so that a file that was let go of and looked up again has another one.
+    /// The last one that any file was given: none is given twice, so that a file that was let go of
+    /// and looked up again has another one.
     last_version: AtomicU64,
     flags: Mutex<Flags>,
     flagged_count: AtomicUsize,
@@ -214,9 +223,10 @@ struct Flags {
 }
 
 impl WrittenSums {
-    /// Opens the file `name` of `dir`, or makes it; a damaged one is made anew, and so is one of another `tree`: files are numbered by the
-    /// tree's log. `boot` must be another one after each start of the machine. `interrupted`: files that were open for change when the last
-    /// process ended without saying so. The caller sees to it that nobody else has it open.
+    /// Opens the file `name` of `dir`, or makes it; a damaged one is made anew, and so is one of
+    /// another `tree`: files are numbered by the tree's log. `boot` must be another one after each
+    /// start of the machine. `interrupted`: files that were open for change when the last process
+    /// ended without saying so. The caller sees to it that nobody else has it open.
     ///
     /// # Errors
     /// The system fails, or the file is of another version.
@@ -303,8 +313,8 @@ impl WrittenSums {
         Record::decode(file, record.value())
     }
 
-    /// Looks up what is known of a file, if that was not done. Nothing changes the file meanwhile, or has changed it since it was last settled
-    /// without passing here.
+    /// Looks up what is known of a file, if that was not done. Nothing changes the file meanwhile,
+    /// or has changed it since it was last settled without passing here.
     fn load(&self, file: u64, known: &mut File, look: impl FnOnce() -> io::Result<Stamp>) {
         if known.is_loaded {
             return;
@@ -330,7 +340,7 @@ impl WrittenSums {
         }
         known.sums.forget(now.map(|now| now.len_bytes));
         known.is_after_crash = false;
-        // Without a record there is nothing to be taken away, and nothing to be kept before something is known.
+        // Without a record there is nothing to take away, and nothing to keep yet.
         known.is_settled = record.is_none();
         self.unflag(file, None);
     }
@@ -364,7 +374,8 @@ impl WrittenSums {
         self.flagged_count.store(flags.by_file.len(), Ordering::Relaxed);
     }
 
-    /// A file was changed by somebody who did not pass the gate, or what it is now is to count: nothing is known of it any more.
+    /// A file was changed by somebody who did not pass the gate, or what it is now is to count:
+    /// nothing is known of it any more.
     pub fn forget(&self, file: u64) {
         let cell = self.cell(file);
         let mut known = cell.lock();
@@ -377,8 +388,9 @@ impl WrittenSums {
         self.unflag(file, None);
     }
 
-    /// Performs a change of a file's content. `is_whole` tells of what was done whether it was all. Nobody else may change the file but through
-    /// here. Old bytes are read where a block changes in part, which the change itself would do as well.
+    /// Performs a change of a file's content. `is_whole` tells of what was done whether it was all.
+    /// Nobody else may change the file but through here. Old bytes are read where a block changes
+    /// in part, which the change itself would do as well.
     ///
     /// # Errors
     /// Those of `perform`; what would have been changed is unknown then.
@@ -407,7 +419,7 @@ impl WrittenSums {
             }
             Change::Zeroed(range) => (Some(range), None),
             Change::Overwritten(range) | Change::Healed(range) | Change::Accepted(range) => (Some(range), None),
-            // Of the block in which the file ends then, the rest; what is behind it need not be looked at.
+            // Of the block in which the file ends then, the rest; blocks behind it do not count.
             Change::Truncated(len_bytes) => (ByteRange::new(len_bytes, len_bytes.next_multiple_of(BLOCK_LEN)), None),
             Change::Moved => (None, None),
         };
@@ -444,7 +456,7 @@ impl WrittenSums {
                 self.unflag(file, Some((first, u64::MAX)));
             }
             (None, _) => {}
-            // Where it failed the blocks are as damaged as before, or not: that is compared when they are read.
+            // After a failure the next read tells whether the blocks are still damaged.
             (Some(range), Change::Healed(_)) if is_done => self.unflag(file, Some(blocks_of(range))),
             (Some(_), Change::Healed(_)) => {}
             (Some(range), Change::Accepted(_)) if is_done => self.accept(file, &mut known.sums, backing, range),
@@ -478,7 +490,8 @@ impl WrittenSums {
         done
     }
 
-    /// Whether a program that wants its bytes of a file to be durable must have its times as well: once after each commit.
+    /// Whether a program that wants its bytes of a file to be durable must have its times as well:
+    /// once after each commit.
     #[must_use]
     pub fn must_sync_times(&self, file: u64) -> bool {
         let Some(cell) = self.files.lock().get(&file).cloned() else {
@@ -490,11 +503,13 @@ impl WrittenSums {
         must
     }
 
-    /// Reads whole blocks of a file from `offset`, a multiple of [`BLOCK_LEN`], into `buffer`, whose length is another, and compares them. What
-    /// does not agree is read once more while nothing changes the file.
+    /// Reads whole blocks of a file from `offset`, a multiple of [`BLOCK_LEN`], into `buffer`,
+    /// whose length is another, and compares them. What does not agree is read once more while
+    /// nothing changes the file.
     ///
     /// # Errors
-    /// What the system answered. Bytes that are not what was written are no error here: they are told beside.
+    /// The system's error. Bytes that are not what was written are no error here: they are
+    /// told beside.
     pub fn read(
         &self,
         file: u64,
@@ -571,8 +586,8 @@ impl WrittenSums {
         Ok((read, mismatch))
     }
 
-    /// What was read of a file becomes what is known of those of its blocks of which nothing was, if nothing changed it meanwhile. Answers how
-    /// many blocks that were.
+    /// What was read of a file becomes what is known of those of its blocks of which nothing was,
+    /// if nothing changed it meanwhile. Answers how many blocks that were.
     pub fn learn(&self, file: u64, read: &Read, bytes: &[u8]) -> u64 {
         let cell = self.cell(file);
         let mut known = cell.lock();
@@ -596,11 +611,12 @@ impl WrittenSums {
         learned
     }
 
-    /// Notes that a file is not what was written, as far as it still is not: what was changed since that was found is read once more. The caller
-    /// has seen to it that nobody changed it without passing the gate. Answers what was noted, if anything was.
+    /// Notes that a file is not what was written, as far as it still is not: what was changed since
+    /// that was found is read once more. The caller has seen to it that nobody changed it without
+    /// passing the gate. Answers what was noted, if anything was.
     ///
     /// # Errors
-    /// What the system answered. Nothing is noted then.
+    /// The system's error. Nothing is noted then.
     pub fn flag(
         &self,
         file: u64,
@@ -692,7 +708,8 @@ impl WrittenSums {
         self.flagged_count.store(flags.by_file.len(), Ordering::Relaxed);
     }
 
-    /// Blocks from `first` on agreed with these sums: somebody put right what is below. Where none is known, nothing is known to be right.
+    /// Blocks from `first` on agreed with these sums: somebody put right what is below. Where none
+    /// is known, nothing is known to be right.
     fn agreed(&self, file: u64, first: u64, sums: &[Option<u32>]) {
         if self.flagged_count.load(Ordering::Relaxed) == 0 {
             return;
@@ -762,7 +779,8 @@ fn written(sums: &mut FileSums, range: ByteRange, data: &[u8]) {
     }
 }
 
-/// Which file a stamp is of, and what it says, for who makes one of what another part of the program saw.
+/// Which file a stamp is of, and what it says, for who makes one of what another part of the
+/// program saw.
 #[must_use]
 pub fn stamp_of(identity: Identity, len_bytes: u64, mtime_ns: i64, ctime_ns: i64) -> Stamp {
     Stamp {

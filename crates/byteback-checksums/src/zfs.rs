@@ -1,30 +1,40 @@
-//! The checksums that ZFS keeps of each record of a file (SkySync, Table 1: file systems, by the tools that come with them).
+//! The checksums that ZFS keeps of each record of a file (SkySync, Table 1: file systems, by the
+//! tools that come with them).
 //!
 //! ## From where
 //!
-//! Neither the kernel nor a library tells them to others. `zdb` does, which reads the pool's devices, beside whoever has it mounted: one line for each record.
+//! Neither the kernel nor a library tells them to others. `zdb` does, which reads the pool's
+//! devices, beside whoever has it mounted: one line for each record.
 //!
 //! ## When a checksum counts
 //!
-//! `zdb` sees what the last transaction group wrote; what was written since is in memory and in the intent log only, and `fsync` does not change that. So
-//! first the file is synced and then the pool (`zpool sync`), which waits until a group that began later is on the disk: [`System::settle`].
+//! `zdb` sees what the last transaction group wrote; what was written since is in memory and in the
+//! intent log only, and `fsync` does not change that. So first the file is synced and then the pool
+//! (`zpool sync`), which waits until a group that began later is on the disk: [`System::settle`].
 //!
-//! That alone says nothing about what is written while `zdb` reads. So at the end the pool is synced once more and `zdb` asked again, and both must agree in all block pointers. ZFS never
-//! overwrites a block: whoever writes to a record gives it another place and a later birth. So pointers that are the same before and after are those of one
-//! state in which the file was all the while. Times prove less: some releases have them in whole seconds.
+//! That alone says nothing about what is written while `zdb` reads. So at the end the pool is
+//! synced once more and `zdb` asked again, and both must agree in all block pointers. ZFS never
+//! overwrites a block: whoever writes to a record gives it another place and a later birth. So
+//! pointers that are the same before and after are those of one state in which the file was all the
+//! while. Times prove less: some releases have them in whole seconds.
 //!
-//! zfs-fuse has no `zpool sync`. There a property that is not set is unset (`zfs inherit`), which changes nothing and waits for a group, too. It leaves a line in the pool's history.
+//! zfs-fuse has no `zpool sync`. There a property that is not set is unset (`zfs inherit`), which
+//! changes nothing and waits for a group, too. It leaves a line in the pool's history.
 //!
-//! `zdb` and the pool do not know of each other, so places may be reused below it while it reads. All nodes are checked by the checksum above them; one that does not agree is left out
-//! without a word, which is noticed ([`answers`]).
+//! `zdb` and the pool do not know of each other, so places may be reused below it while it reads.
+//! All nodes are checked by the checksum above them; one that does not agree is left out without a
+//! word, which is noticed ([`answers`]).
 //!
 //! ## Which blocks
 //!
-//! Records, 128 KiB mostly; a file that is shorter has one of its own length, rounded up. The last one is summed with zeros behind. Checksums of compressed and
-//! of encrypted records are of the stored bytes, and are none here. So it is with gang blocks, and with little-endian sums of a big-endian machine.
+//! Records, 128 KiB mostly; a file that is shorter has one of its own length, rounded up. The last
+//! one is summed with zeros behind. Checksums of compressed and of encrypted records are of the
+//! stored bytes, and are none here. So it is with gang blocks, and with little-endian sums of a
+//! big-endian machine.
 //!
-//! A file has records with several functions if the property changed while it was written: the one that most have is taken. Only fletcher4 and SHA-256
-//! are; those of newer releases have a salt that is the pool's (Skein, Edon-R, BLAKE3), or nobody has read them yet (SHA-512).
+//! A file has records with several functions if the property changed while it was written: the one
+//! that most have is taken. Only fletcher4 and SHA-256 are; those of newer releases have a salt
+//! that is the pool's (Skein, Edon-R, BLAKE3), or nobody has read them yet (SHA-512).
 
 pub(crate) mod answers;
 mod system;
@@ -65,7 +75,8 @@ impl<'a> ZfsSource<'a> {
     /// Of `file`, which is open for reading. `zdb`, and `zpool` or `zfs`, are among `programs`.
     ///
     /// # Errors
-    /// [`SourceError::NotHere`] if it is no regular file, or does not lie on ZFS; [`SourceError::Denied`] for whoever is not root.
+    /// [`SourceError::NotHere`] if it is no regular file, or does not lie on ZFS;
+    /// [`SourceError::Denied`] for whoever is not root.
     pub fn new(file: &'a impl AsFd, programs: &'a Programs) -> Result<Self> {
         let source = Self {
             file: file.as_fd(),
@@ -101,7 +112,8 @@ impl Source for ZfsSource<'_> {
     }
 }
 
-/// What the file was at one moment after it was asked for, or a state that it never was in: [`Passage`].
+/// What the file was at one moment after it was asked for, or a state that it never was in:
+/// [`Passage`].
 struct State {
     stat: Stat,
     dataset: String,

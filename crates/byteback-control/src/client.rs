@@ -23,11 +23,12 @@ use crate::service::{
 /// How long a daemon may take to say hello. It does so by itself, whatever else it is doing.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A connection to the daemon of a tree. Requests are answered one after the other, whichever threads they come from; the sink of
-/// [`TreeService::read`] must not ask for something itself. Cuts that were made over this connection are released when it ends.
+/// A connection to the daemon of a tree. Requests are answered one after the other, whichever
+/// threads they come from; the sink of [`TreeService::read`] must not ask for something itself.
+/// Cuts that were made over this connection are released when it ends.
 ///
-/// After an error that leaves unknown where in the stream of answers the connection is, each further request is refused:
-/// connect again.
+/// After an error that leaves unknown where in the stream of answers the connection is, each
+/// further request is refused: connect again.
 #[derive(Debug)]
 pub struct Client {
     connection: Mutex<Connection>,
@@ -46,8 +47,8 @@ impl Client {
     /// Connects to the socket at `path`.
     ///
     /// # Errors
-    /// [`ErrorKind::Gone`] if no daemon listens there, it does not answer, or it does not let this user in;
-    /// [`ErrorKind::Protocol`] if it speaks another version.
+    /// [`ErrorKind::Gone`] if no daemon listens there, it does not answer, or it does not let this
+    /// user in; [`ErrorKind::Protocol`] if it speaks another version.
     pub fn connect(path: &Path) -> Result<Self> {
         Self::connect_with(path, HELLO_TIMEOUT)
     }
@@ -62,7 +63,8 @@ impl Client {
         stream.set_read_timeout(Some(hello_timeout)).map_err(failed)?;
         let mut output = BufWriter::new(stream.try_clone().map_err(failed)?);
         let mut input = BufReader::with_capacity(1 << 18, stream);
-        // Their hello first: where the daemon closes the connection at once, writing would hide why.
+        // Their hello first: where the daemon closes the connection at once, writing would hide
+        // why.
         frame::read_hello(&mut input)?;
         frame::write_hello(&mut output)?;
         input.get_ref().set_read_timeout(None).map_err(failed)?;

@@ -8,9 +8,10 @@
 //! | 3 hole | start and end (u64) of bytes that read as zeros |
 //! | 4 stop | nothing: the client wants no more pieces of what it is being sent; ignored where nothing is being sent |
 //!
-//! What arrives is untrusted: a length beyond the reader's limit is refused before anything is reserved, memory grows with the bytes
-//! that really came, and everything that does not fit is an error of kind [`ErrorKind::Protocol`]. A connection that ends or
-//! fails between or inside frames is [`ErrorKind::Gone`].
+//! What arrives is untrusted: a length beyond the reader's limit is refused before anything is
+//! reserved, memory grows with the bytes that really came, and everything that does not fit is an
+//! error of kind [`ErrorKind::Protocol`]. A connection that ends or fails between or inside frames
+//! is [`ErrorKind::Gone`].
 
 use std::io::{self, Read, Write};
 
@@ -21,16 +22,17 @@ use crate::service::{ErrorKind, ServiceError};
 
 /// The longest frame that a server takes. The longest requests name nodes, some ten bytes each.
 pub(crate) const REQUEST_LEN_MAX: u32 = 64 << 20;
-/// The longest frame that a client takes. The longest answers are pages of changes: one file whose changes lie scattered fills
-/// one, at about 30 bytes a range.
+/// The longest frame that a client takes. The longest answers are pages of changes: one file whose
+/// changes lie scattered fills one, at about 30 bytes a range.
 pub(crate) const ANSWER_LEN_MAX: u32 = 1 << 30;
 /// Bytes of content in one data frame; longer pieces are sent as several.
 pub(crate) const DATA_LEN_MAX: usize = 1 << 20;
 
 const MAGIC: &[u8] = b"byteback-control";
-/// Version 2: requests and outcomes are tagged like answers; the stop frame. Version 3: names, entries, find, advance; consumers can be
-/// dropped, cuts can be for nobody; named cuts. Version 4: undo. Version 5: peek, checksums of leaves. Version 6:
-/// how fast continuous sync is to go is heard at once. Version 7: repair.
+/// Version 2: requests and outcomes are tagged like answers; the stop frame. Version 3: names,
+/// entries, find, advance; consumers can be dropped, cuts can be for nobody; named cuts. Version 4:
+/// undo. Version 5: peek, checksums of leaves. Version 6: how fast continuous sync is to go is
+/// heard at once. Version 7: repair.
 const VERSION: u8 = 7;
 
 const KIND_HELLO: u8 = 0;
@@ -70,7 +72,8 @@ fn ended_inside() -> ServiceError {
     )
 }
 
-/// Writes a frame. A frame that is too long is refused before any byte of it is written, so the connection stays usable.
+/// Writes a frame. A frame that is too long is refused before any byte of it is written, so the
+/// connection stays usable.
 fn write(out: &mut impl Write, kind: u8, parts: &[&[u8]], len_max: u32) -> Result<(), ServiceError> {
     let len: usize = 1 + parts.iter().map(|part| part.len()).sum::<usize>();
     let short_enough = u32::try_from(len).ok().filter(|len| *len <= len_max);
@@ -150,8 +153,8 @@ pub(crate) fn write_stop(out: &mut impl Write) -> Result<(), ServiceError> {
     flush(out)
 }
 
-/// Reads one frame's payload into `buffer` and answers its kind; `None` when the other end closed the connection between
-/// two frames.
+/// Reads one frame's payload into `buffer` and answers its kind; `None` when the other end closed
+/// the connection between two frames.
 fn read_raw(input: &mut impl Read, buffer: &mut Vec<u8>, len_max: u32) -> Result<Option<u8>, ServiceError> {
     let mut head = [0; 5];
     let mut got = 0;

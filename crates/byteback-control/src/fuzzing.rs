@@ -1,5 +1,5 @@
-//! What the fuzz targets call (`fuzz/`): the readers of both ends of the socket, which are private. Compiled for tests, which call them
-//! with the seeds, and with the feature `fuzzing`.
+//! What the fuzz targets call (`fuzz/`): the readers of both ends of the socket, which are private.
+//! Compiled for tests, which call them with the seeds, and with the feature `fuzzing`.
 
 use byteback_model::{ByteString, NodeId};
 use serde::Serialize;
@@ -12,7 +12,8 @@ use crate::frame::{
 use crate::messages::{Answer, Request};
 use crate::service::CutId;
 
-/// What comes through the socket: hello and frames, read as either end does. What is understood is written as the same again.
+/// What comes through the socket: hello and frames, read as either end does. What is understood is
+/// written as the same again.
 pub fn socket(data: &[u8]) {
     let mut input = data;
     if read_hello(&mut input).is_ok() {

@@ -1,27 +1,35 @@
-//! A mounted tree as who lands in it sees it: what others did is made here, step by step, while programs use the tree.
+//! A mounted tree as who lands in it sees it: what others did is made here, step by step, while
+//! programs use the tree.
 //!
-//! A step goes through the tree's gate from inside, as a program's change does: the log knows of it, open cuts and undo keep what was before, and
-//! programs see it at once, also through what they have open or mapped. Only the sync queue is not told, as it is nothing that was done here.
+//! A step goes through the tree's gate from inside, as a program's change does: the log knows of
+//! it, open cuts and undo keep what was before, and programs see it at once, also through what they
+//! have open or mapped. Only the sync queue is not told, as it is nothing that was done here.
 //!
-//! **Expectations.** Each step says what it stands on: which name stands for which node, or is free; that nothing of them is to be sent
-//! ([`Expected`]). That is compared and the step is made in one moment, in which no program changes anything. If it does not hold nothing is done,
-//! and the answer is [`Landed::Overtaken`]: a program came first, so whoever lands looks again and plans anew. What answers an error is not a matter of
-//! planning: a full disk, a log that cannot be written, a name that cannot be.
+//! **Expectations.** Each step says what it stands on: which name stands for which node, or is
+//! free; that nothing of them is to be sent ([`Expected`]). That is compared and the step is made
+//! in one moment, in which no program changes anything. If it does not hold nothing is done, and
+//! the answer is [`Landed::Overtaken`]: a program came first, so whoever lands looks again and
+//! plans anew. What answers an error is not a matter of planning: a full disk, a log that cannot be
+//! written, a name that cannot be.
 //!
-//! **Contents.** A file is *watched* ([`LandingTree::watch_file`]) from before its content is read until it is as it is to be. The guard is the
-//! base that is read, and the target to which a delta is applied in place, in any number of pieces:
-//! - a change by a program before the first piece: each piece is refused ([`overtaken_in`]), and nothing of the file was changed;
-//! - afterwards what programs do counts as done *after the whole* of what lands, though only a part of it is there: their bytes
-//!   stay, a length that they set stays, bytes between what they write beyond the end and the landed end are zeros. So the file ends as if all pieces had landed
+//! **Contents.** A file is *watched* ([`LandingTree::watch_file`]) from before its content is read
+//! until it is as it is to be. The guard is the base that is read, and the target to which a delta
+//! is applied in place, in any number of pieces:
+//! - a change by a program before the first piece: each piece is refused ([`overtaken_in`]), and
+//!   nothing of the file was changed;
+//! - afterwards what programs do counts as done *after the whole* of what lands, though only a part
+//!   of it is there: their bytes stay, a length that they set stays, bytes between what they write
+//!   beyond the end and the landed end are zeros. So the file ends as if all pieces had landed
 //!   before the first of these changes; and what is sent of them later stands on what has landed.
 //!
-//! What is stored through a shared mapping counts as done when the kernel hands it on, with all the bytes of its pages that differ then.
+//! What is stored through a shared mapping counts as done when the kernel hands it on, with all the
+//! bytes of its pages that differ then.
 //!
-//! **Durability.** Steps are durable after [`LandingTree::sync`], not before. After a crash any of those since then may be missing, in any
-//! order, and the log reports whatever differs.
+//! **Durability.** Steps are durable after [`LandingTree::sync`], not before. After a crash any of
+//! those since then may be missing, in any order, and the log reports whatever differs.
 //!
-//! Calls wait for programs and the disk; none may come from a thread that serves the mount, or with a lock held that such a one may want.
-//! Who lands does so from one thread.
+//! Calls wait for programs and the disk; none may come from a thread that serves the mount, or with
+//! a lock held that such a one may want. Who lands does so from one thread.
 
 use byteback_model::{Attributes, ByteString, NodeId, NodeKind, Place};
 use std::error::Error;
@@ -58,7 +66,8 @@ impl<T> Landed<T> {
     }
 }
 
-/// Why an error of a [`WatchedFile`] as [`Target`] was answered, whatever it was wrapped in since: if a program was faster.
+/// Why an error of a [`WatchedFile`] as [`Target`] was answered, whatever it was wrapped in since:
+/// if a program was faster.
 #[must_use]
 pub fn overtaken_in<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Overtaken> {
     let mut next: Option<&'a (dyn Error + 'static)> = Some(error);
@@ -81,8 +90,9 @@ pub fn overtaken_in<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Overtake
 pub enum Expected<'a> {
     /// Nothing of it waits or is in flight.
     Unqueued,
-    /// Nothing of it is in flight, or waits in its order: what waits is folded, and will be sent as it is then. In place of the queue, which
-    /// does not tell any more what changed since whoever lands has looked, these watches must not have noticed anything.
+    /// Nothing of it is in flight, or waits in its order: what waits is folded, and will be sent as
+    /// it is then. In place of the queue, which does not tell any more what changed since whoever
+    /// lands has looked, these watches must not have noticed anything.
     Folded(&'a [&'a dyn WatchedNode]),
 }
 
@@ -93,7 +103,8 @@ pub struct UnsentNode {
     pub content: bool,
     /// Its attributes, one of its names, or that it exists.
     pub other: bool,
-    /// All that changed since the log's mark for continuous sync is to be sent: whether this node is part of it the log knows.
+    /// All that changed since the log's mark for continuous sync is to be sent: whether this node
+    /// is part of it the log knows.
     pub is_everything: bool,
     /// It was in a fold that left it out: the log goes on telling of it, but not whether it is new.
     pub was_left_out: bool,
@@ -110,12 +121,13 @@ pub struct LandingNode {
     pub names: Vec<Place<NodeId>>,
 }
 
-/// What of a node's attributes is not as it was to be, because it is not possible here; everything else is.
+/// What of a node's attributes is not as it was to be, because it is not possible here; everything
+/// else is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissedAttribute {
     /// Which.
     pub what: AttributeKind,
-    /// What the system said.
+    /// The system's error.
     pub why: String,
 }
 
@@ -132,24 +144,29 @@ pub enum AttributeKind {
     ModificationTime,
 }
 
-/// A node of which it is noticed, from when it is watched until this is dropped, that a program changes its content, its attributes or one of its
-/// names; of a directory also an entry.
+/// A node of which it is noticed, from when it is watched until this is dropped, that a program
+/// changes its content, its attributes or one of its names; of a directory also an entry.
 pub trait WatchedNode: Send + Sync {
     /// The node.
     fn node(&self) -> NodeId;
 
-    /// The first change that was noticed. Of a file that is watched as such only what came before the first piece.
+    /// The first change that was noticed. Of a file that is watched as such only what came before
+    /// the first piece.
     fn overtaken(&self) -> Option<Overtaken>;
 }
 
-/// A watched file: what it holds, and where what is landed goes. See the module on what becomes of changes by programs. After an error the file
-/// holds a mixture, and the same pieces can be landed again through this.
+/// A watched file: what it holds, and where what is landed goes. See the module on what becomes of
+/// changes by programs. After an error the file holds a mixture, and the same pieces can be landed
+/// again through this.
 ///
-/// Programs see a file that grows as long as it was until this is dropped, unless one of them changes it meanwhile.
+/// Programs see a file that grows as long as it was until this is dropped, unless one of them
+/// changes it meanwhile.
 ///
-/// Pieces need not be ordered. [`overtaken_in`] tells from an error of [`Target`] that it was the program that was faster.
+/// Pieces need not be ordered. [`overtaken_in`] tells from an error of [`Target`] that it was the
+/// program that was faster.
 pub trait WatchedFile: WatchedNode + Base + Target {
-    /// Ends the landing: all pieces are there. Says whether programs changed the file since the first.
+    /// Ends the landing: all pieces are there. Says whether programs changed the file since the
+    /// first.
     fn was_changed(&self) -> bool;
 }
 
@@ -193,8 +210,9 @@ pub trait LandingTree: Send + Sync {
     /// If the log cannot be read.
     fn child(&self, place: &Place<NodeId>) -> Result<Option<NodeId>>;
 
-    /// Whether a name that stands for nothing here cannot be given: the file system has something under another name that it does not tell from this
-    /// one (it folds cases, or spellings of the same letter), or will never have such a name.
+    /// Whether a name that stands for nothing here cannot be given: the file system has something
+    /// under another name that it does not tell from this one (it folds cases, or spellings of the
+    /// same letter), or will never have such a name.
     ///
     /// # Errors
     /// If that cannot be found out.
@@ -206,17 +224,19 @@ pub trait LandingTree: Send + Sync {
     /// If it cannot be read.
     fn look(&self, node: NodeId) -> Result<Option<LandingNode>>;
 
-    /// A page of a directory as it is now, in byte order of the names, from the one behind `after` on; empty after the last.
+    /// A page of a directory as it is now, in byte order of the names, from the one behind `after`
+    /// on; empty after the last.
     ///
     /// # Errors
     /// If it cannot be read, or is gone.
     fn entries(&self, directory: NodeId, after: Option<&ByteString>) -> Result<Vec<DirEntry>>;
 
-    /// Whether anything of a node (content, attributes, names) waits to be sent or is in flight, or something is to be sent as a delta of its content.
+    /// Whether anything of a node (content, attributes, names) waits to be sent or is in flight, or
+    /// something is to be sent as a delta of its content.
     fn is_node_queued(&self, node: NodeId) -> bool;
 
-    /// Whether a program has a file open for writing. Its last name is neither removed nor replaced then ([`Landed::Overtaken`]): what the program
-    /// writes afterwards would be nowhere.
+    /// Whether a program has a file open for writing. Its last name is neither removed nor replaced
+    /// then ([`Landed::Overtaken`]): what the program writes afterwards would be nowhere.
     ///
     /// # Errors
     /// If that cannot be told.
@@ -228,12 +248,13 @@ pub trait LandingTree: Send + Sync {
     /// Whether anything of a name waits to be sent or is in flight.
     fn is_name_queued(&self, place: &Place<NodeId>) -> bool;
 
-    /// The files whose contents several of which were changed by programs in one atomic operation (DeltaCFS section III-C), each such set of them, of what waits in a fold. One file may be in
+    /// The files whose contents several of which were changed by programs in one atomic operation
+    /// (DeltaCFS section III-C), each such set of them, of what waits in a fold. One file may be in
     /// several sets; what was sent since, or is gone, may still be in one.
     fn together(&self) -> Vec<Vec<NodeId>>;
 
-    /// Makes a node under a free name: an empty file, a directory, a symlink, a pipe, a socket or a device, as `attributes` say. Nobody sees it
-    /// with other attributes.
+    /// Makes a node under a free name: an empty file, a directory, a symlink, a pipe, a socket or a
+    /// device, as `attributes` say. Nobody sees it with other attributes.
     ///
     /// # Errors
     /// If it cannot be made.
@@ -280,22 +301,25 @@ pub trait LandingTree: Send + Sync {
     /// [`ErrorKind::Blocked`](crate::ErrorKind::Blocked) says why it cannot.
     fn check_removable(&self, node: NodeId, at: &Place<NodeId>) -> Result<Landed<()>>;
 
-    /// Moves what is in the way of something that lands to a free name, as a program of this machine would: the queue is told, and what
-    /// waits of the node and its names does not matter. With `leaves_old` the old name stays until something replaces it, where the file system has
+    /// Moves what is in the way of something that lands to a free name, as a program of this
+    /// machine would: the queue is told, and what waits of the node and its names does not matter.
+    /// With `leaves_old` the old name stays until something replaces it, where the file system has
     /// hard links: programs find something under it at any moment.
     ///
     /// # Errors
     /// If that cannot be.
     fn displace(&self, node: NodeId, from: &Place<NodeId>, to: &Place<NodeId>, leaves_old: bool) -> Result<Landed<()>>;
 
-    /// Removes a name that stands for `node`; of a directory that is empty, of which no entry waits to be sent.
+    /// Removes a name that stands for `node`; of a directory that is empty, of which no entry waits
+    /// to be sent.
     ///
     /// # Errors
     /// If that cannot be.
     fn remove(&self, at: &Place<NodeId>, node: NodeId, expected: Expected<'_>) -> Result<Landed<()>>;
 
-    /// Gives a node its attributes, all at once: owner, extended attributes, permissions, modification time. Its kind, length, target and
-    /// device number stay. Labels that the system gives by itself (`security.`) are set, and never removed.
+    /// Gives a node its attributes, all at once: owner, extended attributes, permissions,
+    /// modification time. Its kind, length, target and device number stay. Labels that the system
+    /// gives by itself (`security.`) are set, and never removed.
     ///
     /// # Errors
     /// If it cannot be reached. What is not possible of it is told.
@@ -326,8 +350,10 @@ pub trait LandingTree: Send + Sync {
         Ok(None)
     }
 
-    /// Puts damaged blocks of a file right with what a server has from `offset`, a multiple of the length of a block, on: those for which that proves what was written. What programs
-    /// changed in them since stays; of others nothing is done. It is no change of the file. Answers how many bytes are right now.
+    /// Puts damaged blocks of a file right with what a server has from `offset`, a multiple of the
+    /// length of a block, on: those for which that proves what was written. What programs changed
+    /// in them since stays; of others nothing is done. It is no change of the file. Answers how
+    /// many bytes are right now.
     ///
     /// # Errors
     /// If the file cannot be read or written.
@@ -335,7 +361,8 @@ pub trait LandingTree: Send + Sync {
         Err(no_sums(node))
     }
 
-    /// Lets the damaged blocks of a file count as they are, as if a program had just written them. Answers how many bytes these are.
+    /// Lets the damaged blocks of a file count as they are, as if a program had just written them.
+    /// Answers how many bytes these are.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -343,15 +370,16 @@ pub trait LandingTree: Send + Sync {
         Err(no_sums(node))
     }
 
-    /// Makes durable which files these nodes are: after a crash they have the same numbers. To be done before a number of something that was made is
-    /// noted anywhere else.
+    /// Makes durable which files these nodes are: after a crash they have the same numbers. To be
+    /// done before a number of something that was made is noted anywhere else.
     ///
     /// # Errors
     /// If the log cannot be written.
     fn keep_numbers(&self, nodes: &[NodeId]) -> Result<()>;
 
-    /// Names landed in a directory: if its time is still `mtime_ns`, the one before, it becomes the next that there is, as if a program had set it. Programs
-    /// that look for new names by the times of directories, as readers of mail do, would not see these otherwise.
+    /// Names landed in a directory: if its time is still `mtime_ns`, the one before, it becomes the
+    /// next that there is, as if a program had set it. Programs that look for new names by the
+    /// times of directories, as readers of mail do, would not see these otherwise.
     ///
     /// # Errors
     /// If it cannot be set.

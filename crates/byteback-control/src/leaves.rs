@@ -1,11 +1,15 @@
-//! Checksums of a file's leaves at a cut: those that exist already, and those of what had to be read because none did.
+//! Checksums of a file's leaves at a cut: those that exist already, and those of what had to be
+//! read because none did.
 //!
-//! A *leaf* is [`LEAF_LEN_BYTES`] of a file, at a multiple of that; the last one of a file is as short as it is. The tree's process knows who keeps
-//! checksums of a file (its file system, or itself) and whether they are of what the file held at the cut. Whoever asks gets a checksum of each
-//! leaf, ascending, and never learns from whom but in the end, together with how much had to be read for it.
+//! A *leaf* is [`LEAF_LEN_BYTES`] of a file, at a multiple of that; the last one of a file is as
+//! short as it is. The tree's process knows who keeps checksums of a file (its file system, or
+//! itself) and whether they are of what the file held at the cut. Whoever asks gets a checksum of
+//! each leaf, ascending, and never learns from whom but in the end, together with how much had to
+//! be read for it.
 //!
-//! **What counts.** All that was told, and only when the call has returned without an error. If a file turns out to have changed while its checksums
-//! were fetched, the telling begins anew: a piece at offset 0 that is not the first makes void what came before it.
+//! **What counts.** All that was told, and only when the call has returned without an error. If a
+//! file turns out to have changed while its checksums were fetched, the telling begins anew: a
+//! piece at offset 0 that is not the first makes void what came before it.
 
 use byteback_extents::ByteRange;
 use serde::{Deserialize, Serialize};

@@ -1,9 +1,10 @@
 //! What a tracked tree can be asked for, and how that crosses a Unix socket.
 //!
-//! One process owns a tree: its log, and while it is mounted the gate and the pictures. Everything else (the backup, `changes`,
-//! `status`, later sync) sees the tree as a [`TreeService`]. The daemon implements it; a folder that is not mounted is served
-//! by the same implementation inside the command; and [`Client`] is the same trait at the other end of the socket, so that
-//! nobody has to know which of the three it talks to.
+//! One process owns a tree: its log, and while it is mounted the gate and the pictures. Everything
+//! else (the backup, `changes`, `status`, later sync) sees the tree as a [`TreeService`]. The
+//! daemon implements it; a folder that is not mounted is served by the same implementation inside
+//! the command; and [`Client`] is the same trait at the other end of the socket, so that nobody has
+//! to know which of the three it talks to.
 //!
 //! | room | what is in it |
 //! |---|---|

@@ -1,6 +1,8 @@
-//! A mounted tree as continuous sync sees it: what its programs do, in their order, as groups to be sent.
+//! A mounted tree as continuous sync sees it: what its programs do, in their order, as groups to be
+//! sent.
 //!
-//! Who sends does this, over and over, in one thread: [`poll`](LiveTree::poll), and what it answers:
+//! Who sends does this, over and over, in one thread: [`poll`](LiveTree::poll), and what it
+//! answers:
 //!
 //! | work | what is to be done |
 //! |---|---|
@@ -11,16 +13,22 @@
 //! | [`Work::Decide`] | [`resolve`](LiveTree::resolve) a group that the server refused |
 //! | [`Work::Ended`] | stop: the mount is gone |
 //!
-//! What is to be taken from a cut though nothing of it changed here is asked for by [`fold`](LiveTree::fold).
+//! What is to be taken from a cut though nothing of it changed here is asked for by
+//! [`fold`](LiveTree::fold).
 //!
-//! What is read of a fold's cut is to be peeked at (`TreeService::peek`), as it may have to be sent again.
+//! What is read of a fold's cut is to be peeked at (`TreeService::peek`), as it may have to be sent
+//! again.
 //!
-//! Several groups may be in flight. They are answered in their order, by [`applied`](LiveTree::applied), [`refused`](LiveTree::refused) or
-//! [`unanswered`](LiveTree::unanswered). When a group is applied the server has exactly the state that the tree had at [`LiveGroup::up_to`]; only
-//! the modification times may be younger, by as much as the next groups bring.
+//! Several groups may be in flight. They are answered in their order, by
+//! [`applied`](LiveTree::applied), [`refused`](LiveTree::refused) or
+//! [`unanswered`](LiveTree::unanswered). When a group is applied the server has exactly the state
+//! that the tree had at [`LiveGroup::up_to`]; only the modification times may be younger, by as
+//! much as the next groups bring.
 //!
-//! A group's number is durable when it is handed out, and never stands for anything else; that it is lost is noticed by [`known_up_to`](LiveTree::known_up_to). What was handed out by an earlier process that ended
-//! without an answer is [`unanswered_before`](LiveTree::unanswered_before): it cannot be sent again, its changes are in what follows.
+//! A group's number is durable when it is handed out, and never stands for anything else; that it
+//! is lost is noticed by [`known_up_to`](LiveTree::known_up_to). What was handed out by an earlier
+//! process that ended without an answer is [`unanswered_before`](LiveTree::unanswered_before): it
+//! cannot be sent again, its changes are in what follows.
 //!
 //! Only within one process: nothing of this crosses the socket.
 
@@ -63,12 +71,14 @@ pub struct LiveGroup {
     pub is_conflict: bool,
     /// What each name that changed stands for afterwards.
     pub names: Vec<NameChange<NodeId>>,
-    /// Nodes that are new, or whose content or attributes change, if they have a name afterwards: as they are then.
+    /// Nodes that are new, or whose content or attributes change, if they have a name afterwards:
+    /// as they are then.
     pub nodes: Vec<LiveNode>,
-    /// New contents, in the order in which they are to be applied. A file may have several, each on top of the one before.
+    /// New contents, in the order in which they are to be applied. A file may have several, each on
+    /// top of the one before.
     pub contents: Vec<LiveContent>,
-    /// Directories whose time was moved by names that came and went, told here or not, with that time, ns since the Unix epoch. What is among
-    /// the nodes is not here.
+    /// Directories whose time was moved by names that came and went, told here or not, with that
+    /// time, ns since the Unix epoch. What is among the nodes is not here.
     pub directory_times: Vec<(NodeId, i128)>,
     /// Instead of all that: what is to be taken from a cut.
     pub fold: Option<LiveFold>,
@@ -96,11 +106,13 @@ pub struct LiveContent {
     pub node: NodeId,
     /// The version that it makes.
     pub version: Version,
-    /// The version that it stands on; `None`: the file is new, or it is the one that the reader knows the server to have.
+    /// The version that it stands on; `None`: the file is new, or it is the one that the reader
+    /// knows the server to have.
     pub base: Option<Version>,
     /// The file's length in bytes.
     pub len_bytes: u64,
-    /// The file loses its last name in this group: the content only serves as the base of another one.
+    /// The file loses its last name in this group: the content only serves as the base of another
+    /// one.
     pub is_gone: bool,
     /// Where its bytes come from.
     pub source: LiveSource,
@@ -109,11 +121,11 @@ pub struct LiveContent {
 /// Where the bytes of a content come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LiveSource {
-    /// From the file's content before, cut off or filled up with zeros to the new length, with these ranges (offset and length in bytes, ascending)
-    /// laid over it: [`LiveTree::read`].
+    /// From the file's content before, cut off or filled up with zeros to the new length, with
+    /// these ranges (offset and length in bytes, ascending) laid over it: [`LiveTree::read`].
     Ranges(Vec<(u64, u64)>),
-    /// From what `base` holds when it is this content's turn, by a delta: [`LiveTree::read_delta`]. The base may have lost its name
-    /// earlier in the same group.
+    /// From what `base` holds when it is this content's turn, by a delta: [`LiveTree::read_delta`].
+    /// The base may have lost its name earlier in the same group.
     Delta {
         /// The file.
         base: NodeId,
@@ -131,7 +143,8 @@ pub enum LiveSource {
 pub struct LiveFold {
     /// The version that each of its contents makes.
     pub version: Version,
-    /// The cut, open at the tree's service for the consumer [`SYNC_CONSUMER`]. It is finished there, before the group is said to be applied.
+    /// The cut, open at the tree's service for the consumer [`SYNC_CONSUMER`]. It is finished
+    /// there, before the group is said to be applied.
     pub cut: CutInfo,
     /// What of it.
     pub scope: LiveScope,
@@ -140,19 +153,22 @@ pub struct LiveFold {
 /// What of a cut is to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LiveScope {
-    /// All that changed since the consumer's mark; where it has none, the whole tree, and nothing else is there.
+    /// All that changed since the consumer's mark; where it has none, the whole tree, and nothing
+    /// else is there.
     Everything {
-        /// What names stand for that groups changed since the mark: the log need not tell of those that came and went again. Of some it tells, the
-        /// same.
+        /// What names stand for that groups changed since the mark: the log need not tell of those
+        /// that came and went again. Of some it tells, the same.
         names: Vec<NameChange<NodeId>>,
     },
     /// What these stand for, hold and look like at the cut. What has no name then is not sent.
     Items {
-        /// Files with changed content, each with the version that it stands on (see [`LiveContent::base`]).
+        /// Files with changed content, each with the version that it stands on (see
+        /// [`LiveContent::base`]).
         contents: BTreeMap<NodeId, Option<Version>>,
         /// Nodes whose attributes may be news.
         attributes: BTreeSet<NodeId>,
-        /// Names, with what they stand for: the log need not tell of those that came and went since the mark.
+        /// Names, with what they stand for: the log need not tell of those that came and went since
+        /// the mark.
         names: Vec<NameChange<NodeId>>,
         /// Directories whose time was moved by names that came and went, these or others.
         times: BTreeSet<NodeId>,
@@ -174,7 +190,8 @@ pub struct LiveStatus {
     pub kept_files: u64,
     /// All that waits is to be taken from a cut.
     pub is_folded: bool,
-    /// Nodes that were in a fold and were not sent, in this process or an earlier one: the log goes on telling of them.
+    /// Nodes that were in a fold and were not sent, in this process or an earlier one: the log goes
+    /// on telling of them.
     pub unsaved_nodes: u64,
     /// How often since the start the order of changes was given up.
     pub abandoned: u64,
@@ -191,19 +208,23 @@ pub struct SyncConflict {
     pub copy: ByteString,
     /// When that was found out, nanoseconds since 1970.
     pub at_ns: i64,
-    /// Files with the same number were changed here in one atomic operation: they became copies together, and are best decided together.
+    /// Files with the same number were changed here in one atomic operation: they became copies
+    /// together, and are best decided together.
     #[serde(default)]
     pub set: Option<u64>,
 }
 
-/// A name of the server that this file system does not hold, or a file that others changed and that does not let itself be changed here.
+/// A name of the server that this file system does not hold, or a file that others changed and that
+/// does not let itself be changed here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyncLeftOut {
     /// The path that it would have.
     pub path: ByteString,
-    /// The file system does not tell it from another name that is there: it appears when that is gone. Otherwise it cannot be here at all.
+    /// The file system does not tell it from another name that is there: it appears when that is
+    /// gone. Otherwise it cannot be here at all.
     pub collides: bool,
-    /// What is there does not let itself be changed, for this reason: others changed it, and that is tried again.
+    /// What is there does not let itself be changed, for this reason: others changed it, and that
+    /// is tried again.
     #[serde(default)]
     pub blocked: Option<String>,
 }
@@ -270,7 +291,8 @@ pub struct SyncStatus {
     pub conflicts: Vec<SyncConflict>,
     /// Files that could not be read.
     pub unsaved_files: u64,
-    /// Files, directories and the like whose changes are not sent until what others changed of them can be made here.
+    /// Files, directories and the like whose changes are not sent until what others changed of them
+    /// can be made here.
     #[serde(default)]
     pub held_nodes: u64,
     /// Changes that wait.
@@ -279,7 +301,8 @@ pub struct SyncStatus {
     pub waiting_bytes: u64,
     /// Groups that are on their way.
     pub groups_in_flight: u64,
-    /// What waits is so much, or so little is known of it, that it is taken from a moment of the whole tree.
+    /// What waits is so much, or so little is known of it, that it is taken from a moment of the
+    /// whole tree.
     pub is_folded: bool,
     /// Since when somebody wants that nothing is sent or received, nanoseconds since 1970.
     pub paused_since_ns: Option<i64>,
@@ -287,8 +310,8 @@ pub struct SyncStatus {
     pub limits: Vec<String>,
     /// Bytes per second that may move now; 0: none; `None`: as fast as it goes.
     pub bytes_per_second_max: Option<u64>,
-    /// When the server was last heard of, nanoseconds since 1970: by an answer, or by the sign of life that it sends to listeners every
-    /// [`SIGN_OF_LIFE_S`] seconds.
+    /// When the server was last heard of, nanoseconds since 1970: by an answer, or by the sign of
+    /// life that it sends to listeners every [`SIGN_OF_LIFE_S`] seconds.
     #[serde(default)]
     pub heard_at_ns: Option<i64>,
     /// What others did is coming in. What is told here is not all of it: more may follow.
@@ -301,7 +324,8 @@ pub struct SyncStatus {
 pub struct SyncReceiving {
     /// Changes that are still to be made here; `None`: the server is being asked for them.
     pub changes_to_come: Option<u64>,
-    /// Files that were compared with the server's, and those that are to be: both sides have them, and nothing is known about which is newer.
+    /// Files that were compared with the server's, and those that are to be: both sides have them,
+    /// and nothing is known about which is newer.
     pub compared: Option<(u64, u64)>,
 }
 
@@ -325,22 +349,24 @@ pub trait LiveTree: Send + Sync {
     /// Ends a [`wait`](LiveTree::wait), or the next one if nobody waits.
     fn wake(&self);
 
-    /// Cuts the log, and hands out what was folded up to the cut. `also` are told by the cut, as a whole and with their names, and can be read as they were then,
-    /// whether they changed or not.
+    /// Cuts the log, and hands out what was folded up to the cut. `also` are told by the cut, as a
+    /// whole and with their names, and can be read as they were then, whether they changed or not.
     ///
     /// # Errors
     /// If nothing is folded, or the tree cannot be cut.
     fn cut_fold(&self, also: &[NodeId]) -> Result<Arc<LiveGroup>>;
 
-    /// Folds what waits, if it is not folded: a cut comes then even if nothing waited. For who lands what others did where something waits, and for who
-    /// knows of something that has to be sent and was not told here.
+    /// Folds what waits, if it is not folded: a cut comes then even if nothing waited. For who
+    /// lands what others did where something waits, and for who knows of something that has to be
+    /// sent and was not told here.
     fn fold(&self);
 
-    /// Reads the ranges of a content of a group that is in flight, ascending, as they were at its turn.
+    /// Reads the ranges of a content of a group that is in flight, ascending, as they were at its
+    /// turn.
     ///
     /// # Errors
-    /// If they cannot be read any more: the order of changes is given up then, and [`poll`](LiveTree::poll) tells what follows. An error of
-    /// `sink` is handed back.
+    /// If they cannot be read any more: the order of changes is given up then, and
+    /// [`poll`](LiveTree::poll) tells what follows. An error of `sink` is handed back.
     fn read(&self, content: &LiveContent, sink: &mut dyn FnMut(Piece<'_>) -> Result<()>) -> Result<()>;
 
     /// Reads a delta of a group that is in flight, from its beginning to its end.
@@ -376,25 +402,29 @@ pub trait LiveTree: Send + Sync {
     /// If it was not to be asked for.
     fn never_arrived(&self, group: GroupId) -> Result<()>;
 
-    /// Numbers of groups that earlier processes handed out and nobody answered, until [`settled`](LiveTree::settled).
+    /// Numbers of groups that earlier processes handed out and nobody answered, until
+    /// [`settled`](LiveTree::settled).
     fn unanswered_before(&self) -> Vec<GroupId>;
 
     /// What became of one of these is known: it is not told at the next start.
     fn settled(&self, group: GroupId);
 
-    /// The server has a group of this number from here. If none with it was handed out here, what is remembered here is older than what was sent, or was lost: then this number
-    /// and those behind it that may be on their way are not given again, and all that there is, is sent. Answers whether that is so.
+    /// The server has a group of this number from here. If none with it was handed out here, what
+    /// is remembered here is older than what was sent, or was lost: then this number and those
+    /// behind it that may be on their way are not given again, and all that there is, is sent.
+    /// Answers whether that is so.
     ///
     /// # Errors
     /// If it cannot be made durable that all is to be sent. Nothing may be sent before.
     fn known_up_to(&self, group: GroupId) -> Result<bool>;
 
-    /// Gives the order of changes up: all that waits is to be taken from a cut, and what is in flight is asked for. For who notices that what was
-    /// sent cannot be right.
+    /// Gives the order of changes up: all that waits is to be taken from a cut, and what is in
+    /// flight is asked for. For who notices that what was sent cannot be right.
     fn give_up(&self, why: &str);
 
-    /// What could not be read for a fold, which is about to be noted as sent: these, and only these, are to be told as long as no other fold was sent. Until then no mark of the
-    /// log passes over them, also not one that another process makes.
+    /// What could not be read for a fold, which is about to be noted as sent: these, and only
+    /// these, are to be told as long as no other fold was sent. Until then no mark of the log
+    /// passes over them, also not one that another process makes.
     fn unsaved(&self, nodes: &[NodeId]);
 
     /// How much waits.

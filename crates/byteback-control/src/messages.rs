@@ -1,7 +1,8 @@
 //! Requests and answers, one for each method of [`crate::TreeService`].
 //!
-//! Both are tagged from outside (`{"cut": {...}}`, `"status"`): a tag inside would make the reader keep a whole untrusted message as
-//! a tree of values before it knows what it is. A change that the other version would not understand is a new version of the hello.
+//! Both are tagged from outside (`{"cut": {...}}`, `"status"`): a tag inside would make the reader
+//! keep a whole untrusted message as a tree of values before it knows what it is. A change that the
+//! other version would not understand is a new version of the hello.
 
 use byteback_model::{Attributes, ByteString, NodeId};
 use byteback_oplog::Epoch;

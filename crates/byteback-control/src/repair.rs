@@ -1,4 +1,5 @@
-//! Files with bytes that nobody wrote: what a server has of them, and what is to be kept (DeltaCFS, section III-E).
+//! Files with bytes that nobody wrote: what a server has of them, and what is to be kept (DeltaCFS,
+//! section III-E).
 
 use byteback_model::NodeId;
 use serde::{Deserialize, Serialize};

@@ -1,15 +1,19 @@
 //! The far end of the socket: hands each connection's requests to a [`TreeService`].
 //!
-//! One thread per connection: there are few (at most [`PEERS_MAX`]), and each request may take as long as a disk does. Only the
-//! socket's owner and root may connect (permissions of the socket, checked again by the credentials of the peer).
+//! One thread per connection: there are few (at most [`PEERS_MAX`]), and each request may take as
+//! long as a disk does. Only the socket's owner and root may connect (permissions of the socket,
+//! checked again by the credentials of the peer).
 //!
-//! - A connection that ends, however it ends, releases the cuts that were made over it, without deciding what became of them.
-//! - What cannot be understood is answered with an error of kind [`ErrorKind::Protocol`]. A message that is no request costs only that
-//!   answer; after a frame that is none the connection ends, as nobody knows where the next one begins. Others notice nothing.
+//! - A connection that ends, however it ends, releases the cuts that were made over it, without
+//!   deciding what became of them.
+//! - What cannot be understood is answered with an error of kind [`ErrorKind::Protocol`]. A message
+//!   that is no request costs only that answer; after a frame that is none the connection ends, as
+//!   nobody knows where the next one begins. Others notice nothing.
 //! - An answer that fits no frame becomes an error; it does not end the connection.
-//! - **The end.** Dropping a [`Server`] refuses new connections, lets each request that is under way be answered (for some
-//!   seconds: a peer that does not read its answer is cut off then), and returns when no thread of it is left. What a service
-//!   does by itself, waiting for its disk, is waited for without limit: after the drop, nobody uses the service any more.
+//! - **The end.** Dropping a [`Server`] refuses new connections, lets each request that is under
+//!   way be answered (for some seconds: a peer that does not read its answer is cut off then), and
+//!   returns when no thread of it is left. What a service does by itself, waiting for its disk, is
+//!   waited for without limit: after the drop, nobody uses the service any more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -167,8 +171,8 @@ impl Drop for OpenCuts<'_> {
     }
 }
 
-/// A path to a socket that is short enough for the kernel (108 bytes), however deep the socket lies: through the descriptor of
-/// its directory. Keep it while the path is used.
+/// A path to a socket that is short enough for the kernel (108 bytes), however deep the socket
+/// lies: through the descriptor of its directory. Keep it while the path is used.
 #[derive(Debug)]
 pub struct SocketAddress {
     path: PathBuf,
@@ -205,8 +209,8 @@ pub fn socket_address(socket: &Path) -> io::Result<SocketAddress> {
 }
 
 impl Server {
-    /// Listens on a new socket at `path`, replacing a dead one, and serves `service` there. The caller holds the tree's lock, so
-    /// whatever lies at `path` has no living owner.
+    /// Listens on a new socket at `path`, replacing a dead one, and serves `service` there. The
+    /// caller holds the tree's lock, so whatever lies at `path` has no living owner.
     ///
     /// # Errors
     /// If the socket cannot be made.
@@ -221,7 +225,8 @@ impl Server {
             _ => {}
         }
         let listener = Arc::new(UnixListener::bind(address.path())?);
-        // Until here the umask alone decided; whoever came in meanwhile is known by the credentials.
+        // Until here the umask alone decided; whoever came in meanwhile is known by the
+        // credentials.
         fs::set_permissions(address.path(), fs::Permissions::from_mode(0o600))?;
         let identity = identity(address.path());
         let peers = Arc::new(Peers::default());
@@ -250,7 +255,8 @@ impl Drop for Server {
         {
             let _ = fs::remove_file(address.path());
         }
-        // Wakes the thread that accepts, whether or not the socket can still be reached by its name.
+        // Wakes the thread that accepts, whether or not the socket can still be reached by its
+        // name.
         let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
         if let Some(accepting) = self.accepting.take() {
             let _ = accepting.join();
@@ -288,7 +294,8 @@ fn accept(listener: &UnixListener, service: &Arc<dyn TreeService>, peers: &Arc<P
         let _ = std::thread::Builder::new()
             .name("control-peer".to_owned())
             .spawn(move || {
-                // Declared in the order in which they must outlive each other: cuts go first, then the service, then the count.
+                // Declared in the order in which they must outlive each other: cuts go first, then
+                // the service, then the count.
                 let _peer = peer;
                 let service = service;
                 let mut cuts = OpenCuts {
@@ -342,8 +349,8 @@ fn serve(stream: &UnixStream, cuts: &mut OpenCuts<'_>, limits: Limits) -> Result
     }
 }
 
-/// Whether the peer has sent something. That it is gone is for the next write to find out: from here it looks like the end of
-/// this server, which lets answers go on.
+/// Whether the peer has sent something. That it is gone is for the next write to find out: from
+/// here it looks like the end of this server, which lets answers go on.
 fn has_input(stream: &UnixStream) -> bool {
     use rustix::net::RecvFlags;
     let mut byte = [0];

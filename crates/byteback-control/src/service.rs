@@ -1,9 +1,10 @@
 //! A tracked tree as its users see it.
 //!
-//! The way of a backup: [`cut`](TreeService::cut), page through [`changes`](TreeService::changes), fetch
-//! [`attributes`](TreeService::attributes) and [`read`](TreeService::read) ranges, all as of the cut;
-//! [`note_batch`](TreeService::note_batch) before something is sent that cannot be taken back; then
-//! [`finish`](TreeService::finish). A user that dies in between leaves its pending cut to its successor.
+//! The way of a backup: [`cut`](TreeService::cut), page through [`changes`](TreeService::changes),
+//! fetch [`attributes`](TreeService::attributes) and [`read`](TreeService::read) ranges, all as of
+//! the cut; [`note_batch`](TreeService::note_batch) before something is sent that cannot be taken
+//! back; then [`finish`](TreeService::finish). A user that dies in between leaves its pending cut
+//! to its successor.
 
 use byteback_model::{Attributes, ByteString, NameChange, NodeId, NodeKind};
 use std::num::NonZeroU64;
@@ -30,17 +31,20 @@ pub struct CutRequest {
     /// Report everything, as if there were no mark.
     #[serde(default)]
     pub everything: bool,
-    /// Only look: what is reported is not held for anybody, and content cannot be read. The epoch goes on.
+    /// Only look: what is reported is not held for anybody, and content cannot be read. The epoch
+    /// goes on.
     #[serde(default)]
     pub look_only: bool,
     /// Look since this epoch instead of the consumer's mark.
     #[serde(default)]
     pub since: Option<Epoch>,
-    /// For nobody: what is reported is held while the cut is open, and no mark is made or moved, however it ends. `consumer` then only
-    /// says whose mark to begin at; it may be empty. Every file can be read, also one that did not change.
+    /// For nobody: what is reported is held while the cut is open, and no mark is made or moved,
+    /// however it ends. `consumer` then only says whose mark to begin at; it may be empty. Every
+    /// file can be read, also one that did not change.
     #[serde(default)]
     pub anonymous: bool,
-    /// Whoever makes it will read files that changed as a whole, not only what changed in them: all of them is held still.
+    /// Whoever makes it will read files that changed as a whole, not only what changed in them: all
+    /// of them is held still.
     #[serde(default)]
     pub whole_files: bool,
 }
@@ -79,7 +83,8 @@ pub struct CutInfo {
     pub content_bytes: u64,
     /// Nodes of the tree at the cut.
     pub tree_nodes: u64,
-    /// Directories that could not be read (only where no daemon tracks the tree): what is in them is unknown.
+    /// Directories that could not be read (only where no daemon tracks the tree): what is in them
+    /// is unknown.
     pub unreadable: Vec<ServiceError>,
 }
 
@@ -119,7 +124,8 @@ pub struct ChangesCursor {
     pub name: Option<(NodeId, ByteString)>,
 }
 
-/// A page of changes: first all nodes in order of their numbers, then all names in order of their directories' numbers and their bytes.
+/// A page of changes: first all nodes in order of their numbers, then all names in order of their
+/// directories' numbers and their bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangesPage {
     /// Nodes.
@@ -188,7 +194,8 @@ pub struct FinishReport {
     pub read_bytes: u64,
     /// Old bytes that were kept because programs overwrote them before they were read.
     pub kept_bytes: u64,
-    /// CPU time of the tree's process since the cut, where it is another process than the asking one, nanoseconds.
+    /// CPU time of the tree's process since the cut, where it is another process than the asking
+    /// one, nanoseconds.
     pub cpu_ns: u64,
 }
 
@@ -221,7 +228,8 @@ pub struct TreeStatus {
     /// Continuous sync, where the process does that.
     #[serde(default)]
     pub sync: Option<SyncStatus>,
-    /// Files with bytes that changed although nobody wrote them, as far as somebody noticed: they are not sent.
+    /// Files with bytes that changed although nobody wrote them, as far as somebody noticed: they
+    /// are not sent.
     #[serde(default)]
     pub damaged: Vec<DamagedFile>,
     /// The mount is gone from its place, and the process goes on for now.
@@ -263,7 +271,8 @@ pub struct DamagedFile {
     pub node: NodeId,
     /// One of its names, below the root; `None` if it has none any more.
     pub path: Option<ByteString>,
-    /// A crash of the machine left it as it never was: none of it is sent. Otherwise what is not damaged is.
+    /// A crash of the machine left it as it never was: none of it is sent. Otherwise what is not
+    /// damaged is.
     pub after_crash: bool,
     /// When it was noticed, in nanoseconds since 1970.
     pub found_at_ns: i64,
@@ -290,7 +299,8 @@ pub struct ConsumerStatus {
     /// How many files it has marks of.
     #[serde(default)]
     pub file_marks: u64,
-    /// When it will be dropped if nobody hears of it, nanoseconds since 1970; `None` while its silence is not worth a warning.
+    /// When it will be dropped if nobody hears of it, nanoseconds since 1970; `None` while its
+    /// silence is not worth a warning.
     #[serde(default)]
     pub expires_at_ns: Option<i64>,
     /// It was dropped, and has not saved anything since.
@@ -299,7 +309,8 @@ pub struct ConsumerStatus {
 }
 
 impl ConsumerStatus {
-    /// What the log knows of the consumer `name`. `expires_at_ns`: see [`ConsumerStatus::expires_at_ns`].
+    /// What the log knows of the consumer `name`. `expires_at_ns`: see
+    /// [`ConsumerStatus::expires_at_ns`].
     #[must_use]
     pub fn of(name: String, state: ConsumerState, expires_at_ns: Option<i64>) -> Self {
         Self {
@@ -421,8 +432,9 @@ pub enum ErrorKind {
     PictureLost,
     /// The file system will never have such a node or name.
     Impossible,
-    /// This file cannot be changed as long as it is as it is: it is immutable or append-only, is being executed, has a disk mounted on it, or
-    /// the process lacks the right to. Everything else can.
+    /// This file cannot be changed as long as it is as it is: it is immutable or append-only, is
+    /// being executed, has a disk mounted on it, or the process lacks the right to. Everything else
+    /// can.
     Blocked,
     /// The log failed; its message says what to do.
     Log,
@@ -461,8 +473,9 @@ impl ServiceError {
 /// The result of a request.
 pub type Result<T, E = ServiceError> = std::result::Result<T, E>;
 
-/// What is read of a cut is held still in whole blocks of this length, counted from a file's start: of a block in which a byte is reported as
-/// changed, all bytes can be read as they were at the cut, so that who compares blocks sums what was there.
+/// What is read of a cut is held still in whole blocks of this length, counted from a file's start:
+/// of a block in which a byte is reported as changed, all bytes can be read as they were at the
+/// cut, so that who compares blocks sums what was there.
 pub const HELD_BLOCK_BYTES: NonZeroU64 = NonZeroU64::new(4096).unwrap();
 
 /// A tracked tree. Calls may come from any thread and take as long as the disk does.
@@ -473,15 +486,16 @@ pub trait TreeService: Send + Sync {
     /// If the log cannot be read.
     fn status(&self) -> Result<TreeStatus>;
 
-    /// Settles the pending cut of a consumer whose last backup did not end: it became the mark, or it is given up.
-    /// `note` is remembered if it was saved.
+    /// Settles the pending cut of a consumer whose last backup did not end: it became the mark, or
+    /// it is given up. `note` is remembered if it was saved.
     ///
     /// # Errors
     /// If the log cannot be written.
     fn resolve_pending(&self, consumer: &str, saved: Option<Vec<u8>>) -> Result<()>;
 
-    /// Gives a consumer up: what it has not saved is kept for it no longer, and the ledger says so. Of one that was dropped before the
-    /// memory of that goes too. Returns whether there was anything to give up.
+    /// Gives a consumer up: what it has not saved is kept for it no longer, and the ledger says so.
+    /// Of one that was dropped before the memory of that goes too. Returns whether there was
+    /// anything to give up.
     ///
     /// # Errors
     /// If the log cannot be written.
@@ -499,19 +513,22 @@ pub trait TreeService: Send + Sync {
     /// For a cut that is not open.
     fn changes(&self, cut: CutId, cursor: &ChangesCursor) -> Result<ChangesPage>;
 
-    /// The attributes of nodes at the cut, in the order asked; an error for each that cannot be read.
+    /// The attributes of nodes at the cut, in the order asked; an error for each that cannot be
+    /// read.
     ///
     /// # Errors
     /// For a cut that is not open or lost.
     fn attributes(&self, cut: CutId, nodes: &[NodeId]) -> Result<Vec<Result<Attributes>>>;
 
-    /// Reads ranges (ascending, not overlapping) of a file at the cut and hands them to `sink` in order, in pieces that together
-    /// cover the ranges up to the file's end at the cut. What was read is not kept for the cut any longer. Where a daemon holds the tree
-    /// still, only what is reported as changed can be read, widened to blocks of [`HELD_BLOCK_BYTES`], or to
+    /// Reads ranges (ascending, not overlapping) of a file at the cut and hands them to `sink` in
+    /// order, in pieces that together cover the ranges up to the file's end at the cut. What was
+    /// read is not kept for the cut any longer. Where a daemon holds the tree still, only what is
+    /// reported as changed can be read, widened to blocks of [`HELD_BLOCK_BYTES`], or to
     /// [`CutRequest::whole_files`]; with an anonymous cut, everything.
     ///
     /// # Errors
-    /// [`ErrorKind::Node`] if this file cannot be read, otherwise for the whole cut. An error of `sink` is handed back.
+    /// [`ErrorKind::Node`] if this file cannot be read, otherwise for the whole cut. An error of
+    /// `sink` is handed back.
     fn read(
         &self,
         cut: CutId,
@@ -520,7 +537,8 @@ pub trait TreeService: Send + Sync {
         sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
     ) -> Result<()>;
 
-    /// As [`read`](TreeService::read), for whoever will read the same bytes again: they stay as they were at the cut.
+    /// As [`read`](TreeService::read), for whoever will read the same bytes again: they stay as
+    /// they were at the cut.
     ///
     /// # Errors
     /// As [`read`](TreeService::read).
@@ -537,16 +555,19 @@ pub trait TreeService: Send + Sync {
     /// Which checksums of a file's leaves are best asked for. Nothing is read.
     ///
     /// # Errors
-    /// [`ErrorKind::Node`] if there is no such file at the cut; for a cut that is not open, or a tree that cannot tell.
+    /// [`ErrorKind::Node`] if there is no such file at the cut; for a cut that is not open, or a
+    /// tree that cannot tell.
     fn leaf_offer(&self, _cut: CutId, _node: NodeId) -> Result<LeafOffer> {
         Err(untold())
     }
 
-    /// Tells the checksums of all leaves of a file as it was at the cut, ascending, without gaps, to its end. What nobody has of all that is
-    /// asked for is read, and can be read again. Nothing counts before this returns; a piece at 0 that is not the first begins anew.
+    /// Tells the checksums of all leaves of a file as it was at the cut, ascending, without gaps,
+    /// to its end. What nobody has of all that is asked for is read, and can be read again. Nothing
+    /// counts before this returns; a piece at 0 that is not the first begins anew.
     ///
     /// # Errors
-    /// [`ErrorKind::Node`] if this file cannot be summed, otherwise for the whole cut. An error of `sink` is handed back.
+    /// [`ErrorKind::Node`] if this file cannot be summed, otherwise for the whole cut. An error of
+    /// `sink` is handed back.
     fn leaf_sums(
         &self,
         _cut: CutId,
@@ -571,7 +592,8 @@ pub trait TreeService: Send + Sync {
         Err(untold())
     }
 
-    /// A page of a directory at the cut, in byte order of the names, from the one behind `after` on; empty after the last.
+    /// A page of a directory at the cut, in byte order of the names, from the one behind `after`
+    /// on; empty after the last.
     ///
     /// # Errors
     /// For a cut that is not open, or a tree that cannot tell.
@@ -579,8 +601,8 @@ pub trait TreeService: Send + Sync {
         Err(untold())
     }
 
-    /// The node at a path below the root at the cut: names with single slashes between them, no `.` and no `..`. The empty path is
-    /// the root.
+    /// The node at a path below the root at the cut: names with single slashes between them, no `.`
+    /// and no `..`. The empty path is the root.
     ///
     /// # Errors
     /// For a cut that is not open, or a tree that cannot tell.
@@ -588,8 +610,8 @@ pub trait TreeService: Send + Sync {
         Err(untold())
     }
 
-    /// The pending cut of a consumer is saved and becomes its mark, if it is the one that ended at `cut`; answers whether it was. For
-    /// programs that keep no connection while they save.
+    /// The pending cut of a consumer is saved and becomes its mark, if it is the one that ended at
+    /// `cut`; answers whether it was. For programs that keep no connection while they save.
     ///
     /// # Errors
     /// If the log cannot be written, or for a tree that keeps no marks.
@@ -615,8 +637,8 @@ pub trait TreeService: Send + Sync {
     /// If programs still use it; the message names what to do.
     fn unmount(&self) -> Result<()>;
 
-    /// What is noted of how fast the tree is to be kept in sync, or whether that is paused, was changed: whoever keeps it in sync reads it again, at once.
-    /// False if nobody does.
+    /// What is noted of how fast the tree is to be kept in sync, or whether that is paused, was
+    /// changed: whoever keeps it in sync reads it again, at once. False if nobody does.
     ///
     /// # Errors
     /// If it cannot be read: what counted before counts still.
@@ -624,19 +646,23 @@ pub trait TreeService: Send + Sync {
         Ok(false)
     }
 
-    /// Says what the server has of a damaged file, or puts it right with that, or lets it count as it is: where continuous sync runs.
+    /// Says what the server has of a damaged file, or puts it right with that, or lets it count as
+    /// it is: where continuous sync runs.
     ///
     /// # Errors
-    /// [`ErrorKind::Refused`] where it does not, the server has nothing of the file, or a program came in between; what went wrong with server or disk. Nothing is lost then.
+    /// [`ErrorKind::Refused`] where it does not, the server has nothing of the file, or a program
+    /// came in between; what went wrong with server or disk. Nothing is lost then.
     fn repair(&self, _request: &RepairRequest) -> Result<RepairReport> {
         Err(not_synced())
     }
 
-    /// Opens a cut of the whole tree under a name, for programs that read files: only where the tree is mounted. It lasts until
-    /// [`close_cut`](TreeService::close_cut) or the end of the mount, whatever becomes of this connection.
+    /// Opens a cut of the whole tree under a name, for programs that read files: only where the
+    /// tree is mounted. It lasts until [`close_cut`](TreeService::close_cut) or the end of the
+    /// mount, whatever becomes of this connection.
     ///
     /// # Errors
-    /// [`ErrorKind::Refused`] if there is one of this name, there are too many, or the tree is not mounted.
+    /// [`ErrorKind::Refused`] if there is one of this name, there are too many, or the tree is not
+    /// mounted.
     fn open_cut(&self, name: &ByteString) -> Result<NamedCut> {
         let _ = name;
         Err(no_named_cuts())
@@ -651,8 +677,8 @@ pub trait TreeService: Send + Sync {
         Err(no_named_cuts())
     }
 
-    /// As [`cut`](TreeService::cut) with `look_only`, of the moment of a named cut: lists what changed up to it, with names as they were
-    /// then.
+    /// As [`cut`](TreeService::cut) with `look_only`, of the moment of a named cut: lists what
+    /// changed up to it, with names as they were then.
     ///
     /// # Errors
     /// [`ErrorKind::Refused`] if there is none of this name.
@@ -661,7 +687,8 @@ pub trait TreeService: Send + Sync {
         Err(no_named_cuts())
     }
 
-    /// What is known of the past of the file at a path below the root, of what bore that name before, and of its name.
+    /// What is known of the past of the file at a path below the root, of what bore that name
+    /// before, and of its name.
     ///
     /// # Errors
     /// [`ErrorKind::Refused`] where nothing is kept.
@@ -670,12 +697,12 @@ pub trait TreeService: Send + Sync {
         Err(no_undo())
     }
 
-    /// Reads the file that was at a path just before a time (nanoseconds since 1970), or, if nothing was, the file that is there now
-    /// as it was then, and hands it to `sink` in order.
+    /// Reads the file that was at a path just before a time (nanoseconds since 1970), or, if
+    /// nothing was, the file that is there now as it was then, and hands it to `sink` in order.
     ///
     /// # Errors
-    /// [`ErrorKind::Refused`] where nothing is kept, or not of this file at that time: the message says why. An error of `sink` is
-    /// handed back.
+    /// [`ErrorKind::Refused`] where nothing is kept, or not of this file at that time: the message
+    /// says why. An error of `sink` is handed back.
     fn read_past(
         &self,
         path: &ByteString,

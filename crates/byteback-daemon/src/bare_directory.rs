@@ -1,14 +1,18 @@
-//! The directory over which a volume is mounted, protected from programs that would write into it while the volume is not there.
+//! The directory over which a volume is mounted, protected from programs that would write into it
+//! while the volume is not there.
 //!
-//! When a daemon is killed, the empty directory below its mount shows again. What programs write into it then is in no backup, and hides as soon as
-//! the volume is mounted again. So the directory is made immutable before the mount (`chattr +i`); where the file system or a lack of rights
-//! forbids that, its mode becomes 0 once it is covered, which stops everybody but root. The end of a daemon in good order
-//! takes that back, as does `byteback umount` after a crash.
+//! When a daemon is killed, the empty directory below its mount shows again. What programs write
+//! into it then is in no backup, and hides as soon as the volume is mounted again. So the directory
+//! is made immutable before the mount (`chattr +i`); where the file system or a lack of rights
+//! forbids that, its mode becomes 0 once it is covered, which stops everybody but root. The end of
+//! a daemon in good order takes that back, as does `byteback umount` after a crash.
 //!
-//! **Order.** What has to be taken back is noted durably (file `bare` in the state folder) before it is done. A crash in between leaves a note of
-//! something that was not done, and taking it back changes nothing. A flag or a mode that the directory had before is not touched.
+//! **Order.** What has to be taken back is noted durably (file `bare` in the state folder) before
+//! it is done. A crash in between leaves a note of something that was not done, and taking it back
+//! changes nothing. A flag or a mode that the directory had before is not touched.
 //!
-//! The file is one JSON object: `{"version":1,"point":...,"how":"immutable"}` or `"how":{"mode":493}`.
+//! The file is one JSON object: `{"version":1,"point":...,"how":"immutable"}` or
+//! `"how":{"mode":493}`.
 
 use std::fs::{self, File};
 use std::io;
@@ -80,7 +84,8 @@ impl BareDirectory {
 
     /// Whether the flag is set now.
     fn make_immutable(&self) -> io::Result<bool> {
-        // A mount of ours may be there already, which is refused later; its own root is not to be changed.
+        // A mount of ours may be there already, which is refused later; its own root is not to be
+        // changed.
         if rustix::fs::fstatfs(&self.dir)?.f_type == FUSE_TYPE {
             return Ok(false);
         }
@@ -103,7 +108,8 @@ impl BareDirectory {
         Ok(fs::read_dir(&self.point)?.next().is_none())
     }
 
-    /// Protects it further, now that it is covered: an ordinary user can only mount over a directory that they may write to.
+    /// Protects it further, now that it is covered: an ordinary user can only mount over a
+    /// directory that they may write to.
     pub(crate) fn covered(&self) -> io::Result<()> {
         if self.is_immutable {
             return Ok(());
@@ -161,7 +167,8 @@ pub(crate) fn protected(folder: &StateFolder) -> Option<PathBuf> {
     Some(read(folder).ok()??.point())
 }
 
-/// Takes the protection back. Nothing may be mounted over the directory: what shows at its path is what is changed.
+/// Takes the protection back. Nothing may be mounted over the directory: what shows at its path is
+/// what is changed.
 pub(crate) fn release(folder: &StateFolder) -> io::Result<()> {
     let Some(note) = read(folder)? else { return Ok(()) };
     let released = match note.how {

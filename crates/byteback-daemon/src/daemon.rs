@@ -1,12 +1,15 @@
 //! A mounted tree, from the mount to the last checkpoint.
 //!
-//! Order of the start: the tree is compared with its record; tracking is noted as begun, durably; the kernel mounts; the tree is
-//! compared again, for what happened meanwhile, quickly now and with nobody at work on it; then the gate opens.
-//! Of a volume, the directory that it is mounted over is protected before, and released at the end if the volume was closed (`bare_directory`); what its device
-//! refuses is noted as soon as it is noticed (`lost_writes`).
-//! Order of the end: the mount is gone; the end is announced in the lock of the tree, so that whoever wants the tree next waits; the
-//! control socket is removed; what was still open is settled and fenced; the end of tracking is noted; the volume, if there is one, is
-//! closed; the lock is given up. Whatever is killed in between leaves "tracking" noted, and the next start takes the files with open intents as changed.
+//! Order of the start: the tree is compared with its record; tracking is noted as begun, durably;
+//! the kernel mounts; the tree is compared again, for what happened meanwhile, quickly now and with
+//! nobody at work on it; then the gate opens. Of a volume, the directory that it is mounted over is
+//! protected before, and released at the end if the volume was closed (`bare_directory`); what its
+//! device refuses is noted as soon as it is noticed (`lost_writes`). Order of the end: the mount is
+//! gone; the end is announced in the lock of the tree, so that whoever wants the tree next waits;
+//! the control socket is removed; what was still open is settled and fenced; the end of tracking is
+//! noted; the volume, if there is one, is closed; the lock is given up. Whatever is killed in
+//! between leaves "tracking" noted, and the next start takes the files with open intents as
+//! changed.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -55,7 +58,8 @@ pub struct DaemonOptions {
     pub checksums: Option<ChecksumOptions>,
 }
 
-/// What is done in the background, and when. Nothing depends on it but the cost; tests let it happen all the time.
+/// What is done in the background, and when. Nothing depends on it but the cost; tests let it
+/// happen all the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rhythm {
     /// How often what is in memory goes to the database.
@@ -70,7 +74,8 @@ impl Default for Rhythm {
     fn default() -> Self {
         Self {
             checkpoint_every: Duration::from_secs(5),
-            // By then the kernel has written its pages by itself (30 s by default), and syncing it costs next to nothing.
+            // By then the kernel has written its pages by itself (30 s by default), and syncing it
+            // costs next to nothing.
             close_after: Duration::from_secs(35),
             compact_layers: 2048,
         }
@@ -91,7 +96,8 @@ impl DaemonOptions {
     }
 }
 
-/// The thread that looks through the disk: first at what was being changed when the last process ended.
+/// The thread that looks through the disk: first at what was being changed when the last process
+/// ended.
 struct Scrub {
     stop: mpsc::Sender<()>,
     thread: JoinHandle<()>,
@@ -152,7 +158,8 @@ impl Daemon {
     pub fn start(mut tree: TrackedTree, options: &DaemonOptions) -> Result<Self, DaemonError> {
         let lock = tree.take_lock();
         let volume = tree.take_volume();
-        // If the start fails, the tree is dropped before the volume that it lies in, and both before the lock.
+        // If the start fails, the tree is dropped before the volume that it lies in, and both
+        // before the lock.
         let mut tree = tree;
         let log = Arc::clone(tree.log());
         let root = Arc::clone(tree.live().root());
@@ -352,7 +359,8 @@ impl Daemon {
         self.service.repair_with(repair);
     }
 
-    /// Lets `hear` read again how fast the tree is to be kept in sync, when somebody has changed that.
+    /// Lets `hear` read again how fast the tree is to be kept in sync, when somebody has changed
+    /// that.
     pub fn hear_sync_wishes(&self, hear: HearSyncWishes) {
         self.service.hear_sync_wishes(hear);
     }
@@ -360,12 +368,14 @@ impl Daemon {
     /// Serves until the mount is gone, whoever removed it, and ends in good order.
     ///
     /// # Errors
-    /// If serving ended by an error, or the last checkpoint failed: the next start then takes more files as changed.
+    /// If serving ended by an error, or the last checkpoint failed: the next start then takes more
+    /// files as changed.
     pub fn run(self) -> Result<(), DaemonError> {
         self.run_and(|| ())
     }
 
-    /// The same, with something to be done once the mount is gone, before what is left is settled: nothing of the tree is to be asked for or sent after it.
+    /// The same, with something to be done once the mount is gone, before what is left is settled:
+    /// nothing of the tree is to be asked for or sent after it.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -385,7 +395,8 @@ impl Daemon {
         drop(self);
         let closed = volume.map_or(Ok(()), |volume| close(volume, &folder, &*clock));
         if bare.is_some() && settled.is_ok() && closed.is_ok() {
-            // Otherwise it stays as it is until the volume is mounted again, or 'byteback umount' releases it.
+            // Otherwise it stays as it is until the volume is mounted again, or 'byteback umount'
+            // releases it.
             let _ = bare_directory::release(&folder);
         }
         drop(lock);
@@ -431,7 +442,8 @@ impl Drop for Daemon {
     }
 }
 
-/// Protects the directory that a volume will be shown at, and has room to note what the volume loses.
+/// Protects the directory that a volume will be shown at, and has room to note what the volume
+/// loses.
 fn prepare_for_volume(folder: &StateFolder, point: &Path) -> Result<BareDirectory, DaemonError> {
     let state = |source| DaemonError::State {
         path: folder.path().to_owned(),
@@ -492,7 +504,8 @@ fn keep_checkpoints(
 /// What is done once in a while.
 pub(crate) fn tidy(tree: &TrackedTree, live: Option<&Live>, rhythm: Rhythm) {
     let close_after_ns = u64::try_from(rhythm.close_after.as_nanos()).unwrap_or(u64::MAX);
-    // A failed checkpoint has lost nothing; the next one tries again, and a backup in between says what is wrong.
+    // A failed checkpoint has lost nothing; the next one tries again, and a backup in between says
+    // what is wrong.
     let log = tree.log();
     let checkpoint = log.checkpoint(tree.live(), Close::QuietFor { ns: close_after_ns });
     if checkpoint.is_ok_and(|done| done.closed >= memory::LARGE) {

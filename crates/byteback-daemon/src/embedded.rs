@@ -1,7 +1,10 @@
-//! A tree that programs of this process use through the gate, without a mount: what continuous sync is in a simulation.
+//! A tree that programs of this process use through the gate, without a mount: what continuous sync
+//! is in a simulation.
 //!
-//! It is the mounted tree ([`crate::daemon`]) without what needs a kernel or a thread: the same log, gate, pictures, queue and landing, and what the daemon does in
-//! the background when it is told to ([`Embedded::tidy`]). Dropped without [`Embedded::end`] it has crashed: what its disk did not make durable is lost.
+//! It is the mounted tree ([`crate::daemon`]) without what needs a kernel or a thread: the same
+//! log, gate, pictures, queue and landing, and what the daemon does in the background when it is
+//! told to ([`Embedded::tidy`]). Dropped without [`Embedded::end`] it has crashed: what its disk
+//! did not make durable is lost.
 
 use std::io;
 use std::sync::Arc;

@@ -18,7 +18,7 @@ pub enum DaemonError {
     Folder {
         /// Which.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The state folder cannot be used.
@@ -26,7 +26,7 @@ pub enum DaemonError {
     State {
         /// Which.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// What is remembered of continuous sync was written by another version of this program.
@@ -91,7 +91,7 @@ pub enum DaemonError {
     Socket {
         /// Where.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

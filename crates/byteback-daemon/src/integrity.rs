@@ -1,10 +1,12 @@
-//! Sums of what programs wrote to a mounted tree: opened with it, made durable every few seconds, and compared with the disk in the background.
+//! Sums of what programs wrote to a mounted tree: opened with it, made durable every few seconds,
+//! and compared with the disk in the background.
 //!
-//! The gate keeps them ([`byteback_mount::integrity`]). Here is what they need of the rest: which files were open for change when the last
-//! process ended without saying so, as the log found it, and that each of them is compared before anything of it is sent; how a file is found by its number; and the
-//! thread of the [`scrub`].
+//! The gate keeps them ([`byteback_mount::integrity`]). Here is what they need of the rest: which
+//! files were open for change when the last process ended without saying so, as the log found it,
+//! and that each of them is compared before anything of it is sent; how a file is found by its
+//! number; and the thread of the [`scrub`].
 //!
-//! What this does not do: decide about a file with a fault. Who reads content to send it is told.
+//! Out of scope: decide about a file with a fault. Who reads content to send it is told.
 
 pub mod scrub;
 
@@ -31,7 +33,8 @@ pub(crate) const WRITTEN_NAME: &str = "written.redb";
 /// How sums of what programs write are kept.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ChecksumOptions {
-    /// Whether what programs read is compared: a read of bytes that changed by themselves fails with `EIO`.
+    /// Whether what programs read is compared: a read of bytes that changed by themselves fails
+    /// with `EIO`.
     pub verify_reads: bool,
     /// How the disk is looked through in the background, if it is.
     pub scrub: Option<ScrubOptions>,
@@ -61,7 +64,8 @@ pub(crate) fn open(tree: &TrackedTree, options: ChecksumOptions) -> Result<Arc<I
     Ok(integrity)
 }
 
-/// The files that were open for change when the last process, or the machine, ended without saying so.
+/// The files that were open for change when the last process, or the machine, ended without saying
+/// so.
 fn interrupted(tree: &TrackedTree) -> Result<HashSet<u64>, DaemonError> {
     let log = tree.log();
     let list = log.look()?.changes(Some(log.epoch()))?;
@@ -79,7 +83,8 @@ fn interrupted(tree: &TrackedTree) -> Result<HashSet<u64>, DaemonError> {
     Ok(found)
 }
 
-/// Compares the files that were open for change when the last process ended, until that is done or `stopped` says so.
+/// Compares the files that were open for change when the last process ended, until that is done or
+/// `stopped` says so.
 pub(crate) fn check_interrupted(tree: &TrackedTree, integrity: &Integrity, stopped: &Receiver<()>) {
     for node in integrity.unchecked() {
         if let Ok(()) | Err(TryRecvError::Disconnected) = stopped.try_recv() {
@@ -97,7 +102,8 @@ pub(crate) fn check_interrupted(tree: &TrackedTree, integrity: &Integrity, stopp
     }
 }
 
-/// What a file looks like, if a change from now on has other times. `latest_ns`: what was changed later may have passed the gate by.
+/// What a file looks like, if a change from now on has other times. `latest_ns`: what was changed
+/// later may have passed the gate by.
 pub(crate) fn look(live: &LiveTree, node: NodeId, now_ns: i64, latest_ns: Option<i64>) -> Option<Stamp> {
     let (_, stat) = live.find(node).ok().flatten()?;
     let latest_ns = latest_ns.map_or(now_ns, |latest_ns| latest_ns.min(now_ns));

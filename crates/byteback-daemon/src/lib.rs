@@ -1,4 +1,5 @@
-//! The process behind one tracked tree: it owns the log, and while the tree is mounted the gate and the pictures.
+//! The process behind one tracked tree: it owns the log, and while the tree is mounted the gate and
+//! the pictures.
 //!
 //! | room | what is in it |
 //! |---|---|
@@ -12,8 +13,9 @@
 //! | `bare_directory`, [`lost_writes`] | the directory below a volume, and what a volume lost |
 //! | `embedded` | the same without a mount, on a disk and a clock of the caller's: for simulations |
 //!
-//! A folder that is not mounted is served by the same [`service`] inside the command that backs it up; then nothing protects a
-//! file while it is read, so each is compared with itself before and after.
+//! A folder that is not mounted is served by the same [`service`] inside the command that backs it
+//! up; then nothing protects a file while it is read, so each is compared with itself before and
+//! after.
 //!
 //! It knows no server and no network.
 

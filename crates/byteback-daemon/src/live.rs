@@ -1,28 +1,37 @@
-//! Continuous sync at the origin: the queue that the gate feeds, and everything that the queue speaks of.
+//! Continuous sync at the origin: the queue that the gate feeds, and everything that the queue
+//! speaks of.
 //!
-//! [`byteback_queue`] decides; here is what it must not know: the bytes that were put aside ([`spool`]), removed files that are held open,
-//! deltas, numbers that outlive the process ([`journal`]), the clock, and the locks. Programs come in through [`gate`], as the observer of the
-//! tree's gate; who sends comes in through [`handout`], as [`byteback_control::LiveTree`].
+//! [`byteback_queue`] decides; here is what it must not know: the bytes that were put aside
+//! ([`spool`]), removed files that are held open, deltas, numbers that outlive the process
+//! ([`journal`]), the clock, and the locks. Programs come in through [`gate`], as the observer of
+//! the tree's gate; who sends comes in through [`handout`], as [`byteback_control::LiveTree`].
 //!
-//! **Locks**, in this order: the tree's `Order` (see `byteback_mount::tracked::observer`), then one of `saving`, then `state`. The queue is in
-//! `state`, which is held for single calls and never during I/O. `saving` is held while bytes are put aside, so that two changes of one file do
-//! not put the same ones aside, the second of them what the first has written. Whatever freezes something, or forgets what was
-//! put aside, holds `Order` exclusively, so that no change is half way.
+//! **Locks**, in this order: the tree's `Order` (see `byteback_mount::tracked::observer`), then one
+//! of `saving`, then `state`. The queue is in `state`, which is held for single calls and never
+//! during I/O. `saving` is held while bytes are put aside, so that two changes of one file do not
+//! put the same ones aside, the second of them what the first has written. Whatever freezes
+//! something, or forgets what was put aside, holds `Order` exclusively, so that no change is half
+//! way.
 //!
-//! **Reading what was frozen.** Bytes of a group are read from the file as it is, and whatever was put aside meanwhile is taken from the
-//! spool instead: it is put aside before it is overwritten, so what was read too late is noticed. The same with attributes, of which
-//! a *capture* is kept when they change while the queue speaks of the node.
+//! **Reading what was frozen.** Bytes of a group are read from the file as it is, and whatever was
+//! put aside meanwhile is taken from the spool instead: it is put aside before it is overwritten,
+//! so what was read too late is noticed. The same with attributes, of which a *capture* is kept
+//! when they change while the queue speaks of the node.
 //!
-//! **Removed files** are held open as long as somebody may read them; they have no second name, and their space comes back when they are
-//! closed. Their descriptors do not outlive the process.
+//! **Removed files** are held open as long as somebody may read them; they have no second name, and
+//! their space comes back when they are closed. Their descriptors do not outlive the process.
 //!
-//! **Giving up.** What cannot be kept (no room, too many, something unreadable) costs the fine order, never a program's call, and no change:
-//! [`Live::abandon`] folds everything that waits into what the log knows since its mark, and [`LiveStatus::abandoned_because`] says why.
-//! The same after a stop that was not clean; after a clean one the queue goes on, if nothing changed in between.
+//! **Giving up.** What cannot be kept (no room, too many, something unreadable) costs the fine
+//! order, never a program's call, and no change: [`Live::abandon`] folds everything that waits into
+//! what the log knows since its mark, and [`LiveStatus::abandoned_because`] says why. The same
+//! after a stop that was not clean; after a clean one the queue goes on, if nothing changed in
+//! between.
 //!
-//! **From elsewhere.** What others changed comes in through [`landing`], as [`byteback_control::LandingTree`]; the queue is not told of it.
+//! **From elsewhere.** What others changed comes in through [`landing`], as
+//! [`byteback_control::LandingTree`]; the queue is not told of it.
 //!
-//! What this does not do: talk to servers; decide what is compared, sent together or in which order.
+//! Out of scope: talk to servers; decide what is compared, sent together or in which
+//! order.
 
 mod encode;
 mod gate;
@@ -97,7 +106,8 @@ pub struct LiveOptions {
 }
 
 impl LiveOptions {
-    /// The usual ones, of a device of a server; what was left alone for `delay` is sent, and what is changed all the time after ten times that.
+    /// The usual ones, of a device of a server; what was left alone for `delay` is sent, and what
+    /// is changed all the time after ten times that.
     #[must_use]
     pub fn of_device(device: u64, delay: Duration) -> Self {
         let mut options = Self::new(ClientId(device));
@@ -168,7 +178,8 @@ struct State {
     trash: Trash,
     marks_reached: Option<Epoch>,
     wake: Wake,
-    /// Somebody called whoever waits, for what is no matter of the queue: it holds until he has heard it, whatever is asked meanwhile.
+    /// Somebody called whoever waits, for what is no matter of the queue: it holds until he has
+    /// heard it, whatever is asked meanwhile.
     is_called: bool,
     abandoned: u64,
     abandoned_because: Option<String>,
@@ -191,7 +202,8 @@ struct Marking {
     /// The epoch that is not reached yet, and where the queue was when it began.
     pending: Option<(Epoch, Position)>,
     cut_at_ns: u64,
-    /// What could not be read when it was to be sent, so that the log is to go on telling of it. Of an earlier process as well.
+    /// What could not be read when it was to be sent, so that the log is to go on telling of it. Of
+    /// an earlier process as well.
     unsaved: BTreeSet<NodeId>,
 }
 
@@ -319,7 +331,8 @@ impl Live {
     /// Makes what the gate is to be told of, before it opens. [`Live::begin`] comes next.
     ///
     /// # Errors
-    /// If its folder cannot be read or written, or another version of this program wrote what is there.
+    /// If its folder cannot be read or written, or another version of this program wrote what is
+    /// there.
     pub(crate) fn open(tree: &TrackedTree, options: LiveOptions) -> Result<Self, DaemonError> {
         let open = || -> Result<Self, JournalError> {
             let dir = tree.dir().subdir(LIVE_NAME)?;
@@ -381,8 +394,8 @@ impl Live {
         })
     }
 
-    /// Goes on where a clean stop left off, or with everything since the mark. Before the gate opens, after the tree was compared with its
-    /// record.
+    /// Goes on where a clean stop left off, or with everything since the mark. Before the gate
+    /// opens, after the tree was compared with its record.
     ///
     /// # Errors
     /// If its folder cannot be read or written, or the log cannot be read.
@@ -473,7 +486,8 @@ impl Live {
         Ok(totals.nodes == 0 && totals.names == 0)
     }
 
-    /// The mount is gone and the last checkpoint is made: keeps the queue for the next start, if all that it speaks of can be kept.
+    /// The mount is gone and the last checkpoint is made: keeps the queue for the next start, if
+    /// all that it speaks of can be kept.
     ///
     /// # Errors
     /// If that cannot be written: the next start then begins with everything since the mark.
@@ -516,7 +530,8 @@ impl Live {
         self.clock.coarse_monotonic_ns()
     }
 
-    /// Gives the fine order up: everything that changed since the log's mark is to be sent, as it is when the log is cut for that.
+    /// Gives the fine order up: everything that changed since the log's mark is to be sent, as it
+    /// is when the log is cut for that.
     pub fn abandon(&self, why: impl Into<String>) {
         let now_ns = self.now_ns();
         let mut state = self.state.lock();
@@ -524,7 +539,8 @@ impl Live {
         self.wake(state);
     }
 
-    /// Cuts the log for the mark, if it is time. Called once in a while by whoever keeps the log tidy.
+    /// Cuts the log for the mark, if it is time. Called once in a while by whoever keeps the log
+    /// tidy.
     pub(crate) fn mark(&self) {
         let mut marking = self.marking.lock();
         let now_ns = self.now_ns();
@@ -631,8 +647,9 @@ impl Live {
     }
 }
 
-/// Looks what is left of the journal. If it does not say all that it said, or is gone, nothing is believed to be at the server, and that is durable before the damage is
-/// forgotten: what came and went since the log's mark may be there and nobody knows of it.
+/// Looks what is left of the journal. If it does not say all that it said, or is gone, nothing is
+/// believed to be at the server, and that is durable before the damage is forgotten: what came and
+/// went since the log's mark may be there and nobody knows of it.
 fn found(log: &Log, dir: &dyn DurableDir, options: QueueOptions) -> Result<Found, JournalError> {
     let mut found = Found::read(dir)?;
     let consumer = log.consumer(SYNC_CONSUMER).map_err(io::Error::other)?;

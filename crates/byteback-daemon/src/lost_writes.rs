@@ -1,10 +1,12 @@
 //! A note that a volume lost what programs had written, because its device refused to take it.
 //!
-//! It is kept in the state folder (file `lost-writes`), where whoever unmounts and whoever asks for the state finds it after the daemon is gone. The
-//! disk may be full just then, and state and image often lie on the same one. So the file gets its length at the mount, and noting a loss only writes
-//! over it.
+//! It is kept in the state folder (file `lost-writes`), where whoever unmounts and whoever asks for
+//! the state finds it after the daemon is gone. The disk may be full just then, and state and image
+//! often lie on the same one. So the file gets its length at the mount, and noting a loss only
+//! writes over it.
 //!
-//! The file is one JSON object, padded with spaces: `{"version":1,"lost":null}` or `{"version":1,"lost":{"at_ns":...,"volume":...,"reason":...}}`.
+//! The file is one JSON object, padded with spaces: `{"version":1,"lost":null}` or
+//! `{"version":1,"lost":{"at_ns":...,"volume":...,"reason":...}}`.
 
 use std::fs;
 use std::io;
@@ -29,7 +31,7 @@ pub struct LostWrites {
     pub at_ns: i64,
     /// The file or device of the volume.
     pub volume: ByteString,
-    /// What the device answered.
+    /// The error of the device.
     pub reason: String,
 }
 

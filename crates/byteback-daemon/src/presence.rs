@@ -1,19 +1,23 @@
 //! Whether the directory at a path is still the folder that was tracked there.
 //!
-//! A path alone does not say so. If the disk of a folder is not mounted, its mount point is an empty directory, and a comparison with the record would find that
-//! everything was removed. So the folder is known by a *mark* in its state folder (`mark.json`: inode, time of birth, file system), and by what
-//! the record says lies in it. Both are looked at before anything is noted:
+//! A path alone does not say so. If the disk of a folder is not mounted, its mount point is an
+//! empty directory, and a comparison with the record would find that everything was removed. So the
+//! folder is known by a *mark* in its state folder (`mark.json`: inode, time of birth, file
+//! system), and by what the record says lies in it. Both are looked at before anything is noted:
 //!
 //! | what is found | [`Doubt`] |
 //! |---|---|
 //! | another directory: another inode, birth or file system than the mark's | [`Doubt::OtherDirectory`] |
 //! | the same, and more than a given share of its files is gone, and not moved within it | [`Doubt::FilesGone`] |
 //!
-//! Who acts on removals (continuous sync) does not open a folder in doubt: [`OnDoubt::Refuse`]. Nothing was noted then, so everything is as before once the right
-//! directory is there again. Others open it ([`OnDoubt::Note`]) and the record follows what is there; if the folder is also kept in sync, that is noted durably *before*
-//! the record changes (`held-back.json`), and sync refuses until somebody has decided ([`OnDoubt::Accept`]).
+//! Who acts on removals (continuous sync) does not open a folder in doubt: [`OnDoubt::Refuse`].
+//! Nothing was noted then, so everything is as before once the right directory is there again.
+//! Others open it ([`OnDoubt::Note`]) and the record follows what is there; if the folder is also
+//! kept in sync, that is noted durably *before* the record changes (`held-back.json`), and sync
+//! refuses until somebody has decided ([`OnDoubt::Accept`]).
 //!
-//! What this does not do: doubt a tree in a volume for its root, which is always the volume's; its files are counted all the same.
+//! Out of scope: doubt a tree in a volume for its root, which is always the volume's; its
+//! files are counted all the same.
 
 use std::fmt;
 use std::io;
@@ -85,7 +89,8 @@ pub struct HeldBack {
     pub doubt: Doubt,
     /// When that was found, ns since 1970.
     pub since_ns: i64,
-    /// Another command has taken what was there into the record since: that the right directory is back is not enough.
+    /// Another command has taken what was there into the record since: that the right directory is
+    /// back is not enough.
     pub is_recorded: bool,
 }
 
@@ -185,7 +190,8 @@ impl<'a> Guard<'a> {
         })
     }
 
-    /// Before anything is compared. `missing` finds out whether more than so many percent of the files are gone.
+    /// Before anything is compared. `missing` finds out whether more than so many percent of the
+    /// files are gone.
     ///
     /// # Errors
     /// [`DaemonError::HeldBack`]; what is noted cannot be read or written.

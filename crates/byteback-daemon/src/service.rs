@@ -1,7 +1,8 @@
 //! A tracked tree as its users see it.
 //!
-//! Mounted, a cut is protected by a picture. Not mounted, nobody holds anything still: a file counts as saved only if its
-//! attributes before and after the reading agree, and then they become its fence in the log, so that the next backup passes it by.
+//! Mounted, a cut is protected by a picture. Not mounted, nobody holds anything still: a file
+//! counts as saved only if its attributes before and after the reading agree, and then they become
+//! its fence in the log, so that the next backup passes it by.
 
 mod attributes;
 mod leaves;
@@ -39,8 +40,8 @@ pub use open_cut::PAGE_LIMITS;
 /// No write takes longer than this.
 const WRITE_TIME_MAX_NS: i64 = 3600 * 1_000_000_000;
 
-/// Cuts that are open over the socket: each holds a moment of the log and the list of what changed, most of them a picture. A few more get
-/// in where several are made at once.
+/// Cuts that are open over the socket: each holds a moment of the log and the list of what changed,
+/// most of them a picture. A few more get in where several are made at once.
 const OPEN_CUTS_MAX: usize = 256;
 
 const UNMOUNT_ATTEMPTS: u32 = 20;
@@ -118,17 +119,20 @@ impl Service {
         }
     }
 
-    /// Asks `tell` from now on, when the state of the tree is asked for. The first one is asked for ever.
+    /// Asks `tell` from now on, when the state of the tree is asked for. The first one is asked for
+    /// ever.
     pub fn tell_sync(&self, tell: TellSync) {
         let _ = self.sync.set(tell);
     }
 
-    /// Calls `hear` from now on, when somebody has changed how fast the tree is to be kept in sync. The first one is called for ever.
+    /// Calls `hear` from now on, when somebody has changed how fast the tree is to be kept in sync.
+    /// The first one is called for ever.
     pub fn hear_sync_wishes(&self, hear: HearSyncWishes) {
         let _ = self.sync_wishes.set(hear);
     }
 
-    /// Calls `repair` from now on, when something damaged is to be put right. The first one is called for ever.
+    /// Calls `repair` from now on, when something damaged is to be put right. The first one is
+    /// called for ever.
     pub fn repair_with(&self, repair: Repair) {
         let _ = self.repair.set(repair);
     }
@@ -194,7 +198,8 @@ impl Service {
             cut,
             tree: self.tree.log().tree(),
             epoch,
-            // Where the log no longer knows that time, the changes are everything there is, and nothing tells what was removed.
+            // Where the log no longer knows that time, the changes are everything there is, and
+            // nothing tells what was removed.
             since: since.filter(|since| *since <= epoch && !open.is_everything()),
             nodes: totals.nodes,
             names: totals.names,
@@ -226,7 +231,8 @@ impl Service {
         self.open(open, wanted.since)
     }
 
-    /// As [`TreeService::cut`], with `also` in the moment of the cut: see [`byteback_oplog::Log::cut`] about what it must not do.
+    /// As [`TreeService::cut`], with `also` in the moment of the cut: see
+    /// [`byteback_oplog::Log::cut`] about what it must not do.
     pub(crate) fn cut_also(&self, request: &CutRequest, also: impl FnOnce()) -> Result<CutInfo> {
         self.check_room()?;
         let wanted = self.wanted(request)?;
@@ -420,7 +426,8 @@ impl Service {
         let epoch = Some(open.cut.epoch());
         match (outcome, &open.consumer) {
             (Outcome::Saved { note, unsaved }, Some(consumer)) => {
-                // First what is missing, then the mark: a crash in between reports too much, not too little.
+                // First what is missing, then the mark: a crash in between reports too much, not
+                // too little.
                 if !unsaved.is_empty() {
                     log.report_again(unsaved).map_err(log_failed)?;
                 }
@@ -429,7 +436,8 @@ impl Service {
                 }
                 log.advance(consumer, epoch, note).map_err(log_failed)?;
                 if !self.is_gated {
-                    // No daemon does it in the background. What is left undone here is done next time.
+                    // No daemon does it in the background. What is left undone here is done next
+                    // time.
                     let _ = log.compact_all();
                 }
             }
@@ -577,9 +585,10 @@ impl TreeService for Service {
         }
         self.check_attached()?;
         if open.is_unprotected {
-            // After the look and before the reading: a write that was at work at the look, whose times are those of its beginning, has to be
-            // read as a whole; and only a page that is clean when it is read moves the file's times when it is stored to
-            // through a mapping. And a fence speaks of durable content.
+            // After the look and before the reading: a write that was at work at the look, whose
+            // times are those of its beginning, has to be read as a whole; and only a page that is
+            // clean when it is read moves the file's times when it is stored to through a mapping.
+            // And a fence speaks of durable content.
             for (node, fence) in &seen {
                 if before_ns.saturating_sub(fence.ctime_ns) < WRITE_TIME_MAX_NS
                     && let Ok(Some((file, stat))) = self.tree.live().find(*node)
@@ -659,7 +668,8 @@ impl TreeService for Service {
             return Ok(false);
         }
         log.advance(consumer, Some(cut), &state.note).map_err(log_failed)?;
-        // Another cut of the same consumer may have taken its place in between; then the mark has stayed.
+        // Another cut of the same consumer may have taken its place in between; then the mark has
+        // stayed.
         let mark = log.consumer(consumer).map_err(log_failed)?.mark;
         Ok(mark == Some(cut))
     }
@@ -720,7 +730,8 @@ impl TreeService for Service {
         let Some(mount) = &self.mount else {
             return Err(ServiceError::new(ErrorKind::Protocol, "this folder is not mounted"));
         };
-        // What can be settled while nobody else reaches the files is settled now; the end only has the rest to do.
+        // What can be settled while nobody else reaches the files is settled now; the end only has
+        // the rest to do.
         let _ = self
             .tree
             .log()

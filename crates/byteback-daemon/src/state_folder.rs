@@ -1,7 +1,8 @@
 //! Where a tree's log lives: one folder per tracked directory, below the state root.
 //!
-//! The folder's name is made of the directory's last name, for people, and a hash of its whole path, for uniqueness; the file
-//! `path` inside holds the path itself, so that a collision is noticed and that a person can see what it belongs to.
+//! The folder's name is made of the directory's last name, for people, and a hash of its whole
+//! path, for uniqueness; the file `path` inside holds the path itself, so that a collision is
+//! noticed and that a person can see what it belongs to.
 //!
 //! | file | what |
 //! |---|---|
@@ -172,7 +173,8 @@ impl StateFolder {
         }
     }
 
-    /// From now on the tree lies in this volume, an absolute path, and the directory is where it is mounted. The folder exists.
+    /// From now on the tree lies in this volume, an absolute path, and the directory is where it is
+    /// mounted. The folder exists.
     ///
     /// # Errors
     /// [`DaemonError::TrackedAlready`]; what the system answered.
@@ -193,7 +195,8 @@ impl StateFolder {
         lost_writes::read(self)
     }
 
-    /// The directory over which the volume is mounted, if it is protected from being written to while the volume is not there.
+    /// The directory over which the volume is mounted, if it is protected from being written to
+    /// while the volume is not there.
     #[must_use]
     pub fn protected_directory(&self) -> Option<PathBuf> {
         bare_directory::protected(self)
@@ -202,7 +205,7 @@ impl StateFolder {
     /// Lets programs write into that directory again. The volume is not mounted.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The system's error.
     pub fn release_directory(&self) -> Result<(), DaemonError> {
         bare_directory::release(self).map_err(|source| DaemonError::Folder {
             path: self.protected_directory().unwrap_or_else(|| self.directory.clone()),
@@ -210,7 +213,8 @@ impl StateFolder {
         })
     }
 
-    /// Writes whose folder this is, whole or not at all. The lock is not held yet: others may be doing the same.
+    /// Writes whose folder this is, whole or not at all. The lock is not held yet: others may be
+    /// doing the same.
     fn write_path(&self, path: &Path) -> io::Result<()> {
         self.write_whole(path, self.directory.as_os_str().as_bytes())
     }
@@ -230,7 +234,8 @@ impl StateFolder {
         DirLock::ending_owner(&self.folder)
     }
 
-    /// Takes the tree for this process, creating its folder if it is missing. An owner that is ending is waited for.
+    /// Takes the tree for this process, creating its folder if it is missing. An owner that is
+    /// ending is waited for.
     ///
     /// # Errors
     /// [`DaemonError::InUse`] if another process owns it.

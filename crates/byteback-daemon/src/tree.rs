@@ -46,7 +46,8 @@ pub struct TrackedTree {
     kept: Mutex<Option<Option<Arc<KeptChecksums>>>>,
     /// Sums of what programs write, if they are kept.
     integrity: Option<Arc<Integrity>>,
-    /// Where the tree lies, if that is no directory. Behind all that has something of it open, so that it is dropped last.
+    /// Where the tree lies, if that is no directory. Behind all that has something of it open, so
+    /// that it is dropped last.
     volume: Option<VolumeTree>,
     /// Keeps the system from unmounting the directory's file system, see [`beneath::Root`].
     _place: Option<OwnedFd>,
@@ -65,7 +66,8 @@ pub struct TreeHost<'a> {
     pub randomness: &'a dyn Randomness,
 }
 
-/// Opens the log and compares the record with what is on the disk. With an error: whether the log is damaged.
+/// Opens the log and compares the record with what is on the disk. With an error: whether the log
+/// is damaged.
 fn compare(
     dir: &Arc<dyn DurableDir>,
     root: &Arc<Inode>,
@@ -95,8 +97,8 @@ fn compare(
 }
 
 impl TrackedTree {
-    /// Takes the tree, opens its log and compares the record with what is on the disk. `progress` is told the number of
-    /// nodes seen.
+    /// Takes the tree, opens its log and compares the record with what is on the disk. `progress`
+    /// is told the number of nodes seen.
     ///
     /// # Errors
     /// If another process owns the tree, or folder or log cannot be read.
@@ -134,7 +136,8 @@ impl TrackedTree {
         Self::open_journal_too(folder, options, Some(undo), OnDoubt::Note, progress)
     }
 
-    /// As [`TrackedTree::open_with`], to be mounted, with old bytes kept if `undo` says so. Of a folder in doubt becomes what `on_doubt` says.
+    /// As [`TrackedTree::open_with`], to be mounted, with old bytes kept if `undo` says so. Of a
+    /// folder in doubt becomes what `on_doubt` says.
     ///
     /// # Errors
     /// As [`TrackedTree::open_with_undo`], and [`DaemonError::HeldBack`].
@@ -186,7 +189,8 @@ impl TrackedTree {
         Ok(Self { volume, ..opened })
     }
 
-    /// As [`TrackedTree::open`], with state on another disk than the folder's, and another clock. Nobody else is refused: the caller sees to that.
+    /// As [`TrackedTree::open`], with state on another disk than the folder's, and another clock.
+    /// Nobody else is refused: the caller sees to that.
     ///
     /// # Errors
     /// As [`TrackedTree::open`].
@@ -233,7 +237,8 @@ impl TrackedTree {
         let mut guard = guard.transpose()?;
         let host = (&clock, randomness);
         let (live, scan) = match compare(&dir, &root, layers, host, options, &mut guard, progress) {
-            // Damaged beyond what its opening notices. That is noted now, so that the next opening begins a new one.
+            // Damaged beyond what its opening notices. That is noted now, so that the next opening
+            // begins a new one.
             Err((_, true)) => compare(&dir, &root, layers, host, options, &mut guard, progress),
             compared => compared,
         }
@@ -263,7 +268,8 @@ impl TrackedTree {
         })
     }
 
-    /// Compares once more what is on the disk with the record: what changed since the tree was opened.
+    /// Compares once more what is on the disk with the record: what changed since the tree was
+    /// opened.
     ///
     /// # Errors
     /// If folder or log cannot be read.
@@ -276,7 +282,8 @@ impl TrackedTree {
         Ok(())
     }
 
-    /// Tells the undo what may have changed while nobody watched, as the log found it. From then on it may be told of changes.
+    /// Tells the undo what may have changed while nobody watched, as the log found it. From then on
+    /// it may be told of changes.
     ///
     /// # Errors
     /// If the log or the undo journal cannot be read or written.
@@ -336,7 +343,8 @@ impl TrackedTree {
         self.undo.as_ref()
     }
 
-    /// The checksums that this process keeps of files that it summed; `None` if that is not possible here.
+    /// The checksums that this process keeps of files that it summed; `None` if that is not
+    /// possible here.
     pub(crate) fn kept_checksums(&self) -> Option<Arc<KeptChecksums>> {
         let mut kept = self.kept.lock();
         // They only save work: whatever is wrong with them, files are read instead.
@@ -356,7 +364,8 @@ impl TrackedTree {
         self.integrity.as_ref()
     }
 
-    /// Forgets the journal of old bytes that somebody else kept: what is changed from now on will not be in there, so what is would become wrong.
+    /// Forgets the journal of old bytes that somebody else kept: what is changed from now on will
+    /// not be in there, so what is would become wrong.
     pub(crate) fn forget_undo(&self) -> std::io::Result<()> {
         let names = undo_files(&*self.dir)?;
         if names.is_empty() {
@@ -367,7 +376,8 @@ impl TrackedTree {
         journal.sync()
     }
 
-    /// The volume that the tree lies in, to be closed by the caller when nobody has anything of the tree any more.
+    /// The volume that the tree lies in, to be closed by the caller when nobody has anything of the
+    /// tree any more.
     pub(crate) fn take_volume(&mut self) -> Option<VolumeTree> {
         self.volume.take()
     }

@@ -1,12 +1,14 @@
 //! Base + delta stream = new content, in a streaming way.
 //!
-//! [`apply_to_new`] builds the new content beside the base: it reads from the base what no extent covers, piece by piece, and leaves
-//! holes where the delta says zero and where the base itself has holes. [`apply_in_place`] turns the base into the new content and
-//! touches only what differs; that is possible only without copies, which the stream's header says before anything is written.
+//! [`apply_to_new`] builds the new content beside the base: it reads from the base what no extent
+//! covers, piece by piece, and leaves holes where the delta says zero and where the base itself has
+//! holes. [`apply_in_place`] turns the base into the new content and touches only what differs;
+//! that is possible only without copies, which the stream's header says before anything is written.
 //!
-//! Neither is atomic: if one fails midway, the target holds a mixture. For [`apply_to_new`] the target is to be thrown away, the base
-//! is untouched. For [`apply_in_place`] the same stream can be applied again from its beginning, which gives the right result: every
-//! byte that is written comes from the stream alone, the length grows first and shrinks last.
+//! Neither is atomic: if one fails midway, the target holds a mixture. For [`apply_to_new`] the
+//! target is to be thrown away, the base is untouched. For [`apply_in_place`] the same stream can
+//! be applied again from its beginning, which gives the right result: every byte that is written
+//! comes from the stream alone, the length grows first and shrinks last.
 //!
 //! Memory: one block and one buffer. Nothing is synced; who needs it durable syncs the target.
 
@@ -43,7 +45,8 @@ pub trait Base {
     /// If they cannot be read, or the content ends before.
     fn read_range(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
-    /// The first part of `range` that may hold other bytes than zeros; `None` if there is none. All of `range` is a right answer.
+    /// The first part of `range` that may hold other bytes than zeros; `None` if there is none. All
+    /// of `range` is a right answer.
     ///
     /// # Errors
     /// If that cannot be found out.
@@ -151,11 +154,12 @@ pub struct ApplyStats {
     pub copied_bytes: u64,
 }
 
-/// Builds the new content in an empty target from the base and a stream of which only the header was read.
+/// Builds the new content in an empty target from the base and a stream of which only the header
+/// was read.
 ///
 /// # Errors
-/// If the base has another length than the stream expects, the target is not empty, the stream is not whole, or reading or writing
-/// fails. The target then holds nothing of use.
+/// If the base has another length than the stream expects, the target is not empty, the stream is
+/// not whole, or reading or writing fails. The target then holds nothing of use.
 pub fn apply_to_new<R: Read>(
     base: &(impl Base + ?Sized),
     delta: &mut DeltaReader<R>,
@@ -205,13 +209,15 @@ pub fn apply_to_new<R: Read>(
     })
 }
 
-/// Turns the base, which is the target itself, into the new content by a stream of which only the header was read. Only what differs
-/// is written. After a failure, the same stream can be applied again; hence a target that already has the new length is accepted,
-/// and who calls this knows by other means that it is the right base.
+/// Turns the base, which is the target itself, into the new content by a stream of which only the
+/// header was read. Only what differs is written. After a failure, the same stream can be applied
+/// again; hence a target that already has the new length is accepted, and who calls this knows by
+/// other means that it is the right base.
 ///
 /// # Errors
-/// If the stream may hold copies or the target has another length than the stream expects, then nothing was changed; if the stream is
-/// not whole or writing fails, the target holds a mixture of both contents.
+/// If the stream may hold copies or the target has another length than the stream expects, then
+/// nothing was changed; if the stream is not whole or writing fails, the target holds a mixture of
+/// both contents.
 pub fn apply_in_place<R: Read>(delta: &mut DeltaReader<R>, target: &mut impl Target) -> Result<ApplyStats, ApplyError> {
     let header = *delta.header();
     if header.has_copies {
@@ -253,7 +259,8 @@ pub fn apply_in_place<R: Read>(delta: &mut DeltaReader<R>, target: &mut impl Tar
     })
 }
 
-/// Calls `apply` with each block and its literal bytes; returns the number of literal bytes of the stream, which was found whole.
+/// Calls `apply` with each block and its literal bytes; returns the number of literal bytes of the
+/// stream, which was found whole.
 fn for_each_block<R: Read>(
     delta: &mut DeltaReader<R>,
     mut apply: impl FnMut(&Block, &[u8]) -> Result<(), ApplyError>,
@@ -282,7 +289,8 @@ fn set_len(target: &mut impl Target, len_bytes: u64) -> Result<(), ApplyError> {
         .map_err(|source| ApplyError::SetLen { len_bytes, source })
 }
 
-/// Writes the bytes of a literal; the reader has checked that the literals of a block are just as long as its frame.
+/// Writes the bytes of a literal; the reader has checked that the literals of a block are just as
+/// long as its frame.
 fn write_literal(target: &mut impl Target, range: ByteRange, raw: &[u8], slice: FrameSlice) -> Result<(), ApplyError> {
     // A literal is no longer than a frame.
     let bytes = &raw[slice.skip_bytes as usize..][..range.len_bytes() as usize];

@@ -1,7 +1,9 @@
-//! Several short contents in one stream, for whoever wants many small files: a request for each would take longer than their bytes.
+//! Several short contents in one stream, for whoever wants many small files: a request for each
+//! would take longer than their bytes.
 //!
-//! The lengths come first, then all contents, one behind the other, as one delta over nothing ([`crate::DeltaWriter`]), so that they are compressed
-//! together and holes stay holes. docs/format-bundle.md describes every byte of the stream.
+//! The lengths come first, then all contents, one behind the other, as one delta over nothing
+//! ([`crate::DeltaWriter`]), so that they are compressed together and holes stay holes.
+//! docs/format-bundle.md describes every byte of the stream.
 //!
 //! - [`ShortContent`]: a content as its data and the zeros between.
 //! - [`write()`], [`read()`].
@@ -120,7 +122,8 @@ impl ShortContent {
         bytes
     }
 
-    /// Makes a target hold this, whatever it held. It grows first and is cut off last; after a failure the same can be done again.
+    /// Makes a target hold this, whatever it held. It grows first and is cut off last; after a
+    /// failure the same can be done again.
     ///
     /// # Errors
     /// The target fails.
@@ -155,7 +158,8 @@ fn refused(reason: &'static str) -> io::Error {
 /// Writes contents as a bundle; `None` is not told.
 ///
 /// # Errors
-/// `InvalidInput` for more than [`CONTENTS_MAX`] contents, or one that is longer than [`CONTENT_LEN_MAX`]; otherwise what `out` says.
+/// `InvalidInput` for more than [`CONTENTS_MAX`] contents, or one that is longer than
+/// [`CONTENT_LEN_MAX`]; otherwise what `out` says.
 pub fn write(contents: &[Option<ShortContent>], mut out: impl Write) -> io::Result<()> {
     if contents.len() > CONTENTS_MAX {
         return Err(refused("more contents than a bundle holds"));

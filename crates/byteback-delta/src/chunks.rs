@@ -1,19 +1,25 @@
-//! Content-defined chunks: a content cut where its own bytes say so, so that an insertion moves no border but those beside it.
+//! Content-defined chunks: a content cut where its own bytes say so, so that an insertion moves no
+//! border but those beside it.
 //!
-//! The rules are those of FastCDC (Xia et al.; SkySync, section 4.1): no border before a shortest length, whose bytes are skipped
-//! without a look; a seldom rule for borders up to the average length and a frequent one behind it, which draws the lengths
-//! together (normalised chunking); a border at the longest length in any case. What is ours is the hash under them, made for
-//! vector units (`scan`): 11 ms for 100 MB in the processor's cache, 20 ms in memory, where the `fastcdc` crate takes 33, whose
-//! streaming mode also copies each chunk. On noise, text and programs as few bytes differ after an insertion, or fewer.
-//! And borders are part of what two ends agree on: they may not change with a library.
+//! The rules are those of FastCDC (Xia et al.; SkySync, section 4.1): no border before a shortest
+//! length, whose bytes are skipped without a look; a seldom rule for borders up to the average
+//! length and a frequent one behind it, which draws the lengths together (normalised chunking); a
+//! border at the longest length in any case. What is ours is the hash under them, made for vector
+//! units (`scan`): 11 ms for 100 MB in the processor's cache, 20 ms in memory, where the `fastcdc`
+//! crate takes 33, whose streaming mode also copies each chunk. On noise, text and programs as few
+//! bytes differ after an insertion, or fewer. And borders are part of what two ends agree on: they
+//! may not change with a library.
 //!
 //! Words:
-//! - *weak checksum* of a chunk: its CRC (`crate::crc`). Why a CRC: it sums at 40 GB/s, far beyond what the borders take, so that a
-//!   fingerprint that falls out of the rolling hash (dsync's FastFP) would save nothing, and would miss what lies in skipped
-//!   bytes; and it follows from CRCs that storage keeps (SkySync-C). So one kind of list serves dsync and SkySync-C, whichever
+//! - *weak checksum* of a chunk: its CRC (`crate::crc`). Why a CRC: it sums at 40 GB/s, far beyond
+//!   what the borders take, so that a fingerprint that falls out of the rolling hash (dsync's
+//!   FastFP) would save nothing, and would miss what lies in skipped bytes; and it follows from
+//!   CRCs that storage keeps (SkySync-C). So one kind of list serves dsync and SkySync-C, whichever
 //!   of the ends has checksums.
-//! - *list*: the chunks of a content, with what lies between them: long holes, and ranges that nobody wants to look at.
-//! - *answer*: which chunks of the list were found in a base, with strong checksums to prove it ([`MatchAnswer`]).
+//! - *list*: the chunks of a content, with what lies between them: long holes, and ranges that
+//!   nobody wants to look at.
+//! - *answer*: which chunks of the list were found in a base, with strong checksums to prove it
+//!   ([`MatchAnswer`]).
 //!
 //! | room | what it does |
 //! |---|---|
@@ -24,9 +30,10 @@
 //! | `wire` | the list as bytes: docs/format-chunks.md |
 //! | `answer` | the answer, in memory and as bytes |
 //!
-//! The exchange is dsync's (SkySync, section 2.2.2): the client lists the chunks of the new content ([`ChunkLister`]); the server
-//! lists those of the base, finds equal weak checksums and makes strong ones of these only ([`crate::find::match_chunks`],
-//! [`crate::find::prove_matches`]); the client compares them with its own ([`crate::find::ChunkFinder`]).
+//! The exchange is dsync's (SkySync, section 2.2.2): the client lists the chunks of the new content
+//! ([`ChunkLister`]); the server lists those of the base, finds equal weak checksums and makes
+//! strong ones of these only ([`crate::find::match_chunks`], [`crate::find::prove_matches`]); the
+//! client compares them with its own ([`crate::find::ChunkFinder`]).
 
 use byteback_extents::{ByteRange, ExtentSet};
 
@@ -62,7 +69,8 @@ const AVG_LEN_DEFAULT: u32 = 8 * 1024;
 /// So many chunks are aimed at at most; chunks grow instead. Either end keeps 20 bytes for each.
 const CHUNKS_AIM_MAX: u64 = 1 << 20;
 
-/// Lengths of chunks; both ends must cut by the same ones. Which: the client says (SkySync, section 3.3.1).
+/// Lengths of chunks; both ends must cut by the same ones. Which: the client says (SkySync, section
+/// 3.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ChunkParams {
     min_len: u32,
@@ -71,8 +79,9 @@ pub struct ChunkParams {
 }
 
 impl ChunkParams {
-    /// These lengths, in bytes; `None` unless [`MIN_LEN_MIN`] <= `min_len` <= `avg_len` <= `max_len` <= [`MAX_LEN_MAX`] and
-    /// `avg_len` is a power of two from [`AVG_LEN_MIN`] to [`AVG_LEN_MAX`].
+    /// These lengths, in bytes; `None` unless [`MIN_LEN_MIN`] <= `min_len` <= `avg_len` <=
+    /// `max_len` <= [`MAX_LEN_MAX`] and `avg_len` is a power of two from [`AVG_LEN_MIN`] to
+    /// [`AVG_LEN_MAX`].
     #[must_use]
     pub const fn new(min_len: u32, avg_len: u32, max_len: u32) -> Option<Self> {
         let ascend = MIN_LEN_MIN <= min_len && min_len <= avg_len && avg_len <= max_len && max_len <= MAX_LEN_MAX;
@@ -88,8 +97,9 @@ impl ChunkParams {
         }
     }
 
-    /// Half the average, the average, and one and a half times the average, as in SkySync's evaluation: 4, 8 and 12 KiB, and more
-    /// where a content of so many bytes had more than a million chunks.
+    /// Half the average, the average, and one and a half times the average, as in SkySync's
+    /// evaluation: 4, 8 and 12 KiB, and more where a content of so many bytes had more than a
+    /// million chunks.
     #[must_use]
     pub fn for_content(len_bytes: u64) -> Self {
         let mut avg_len = AVG_LEN_DEFAULT;
@@ -109,7 +119,8 @@ impl ChunkParams {
         self.min_len
     }
 
-    /// Where borders become frequent. Chunks of content without pattern are about so long on average.
+    /// Where borders become frequent. Chunks of content without pattern are about so long on
+    /// average.
     #[must_use]
     pub const fn avg_len(self) -> u32 {
         self.avg_len
@@ -121,7 +132,8 @@ impl ChunkParams {
         self.max_len
     }
 
-    /// Holes of so many bytes and more are no chunks, and end one; shorter ones are zeros like others.
+    /// Holes of so many bytes and more are no chunks, and end one; shorter ones are zeros like
+    /// others.
     #[must_use]
     pub const fn hole_len_min(self) -> u64 {
         let two_chunks = 2 * self.max_len as u64;
@@ -139,10 +151,12 @@ const HOLE_LEN_MIN: u64 = 64 * 1024;
 /// So many chunks of the longest length are looked at around ranges that are of interest.
 const SLACK_CHUNKS: u64 = 8;
 
-/// What to look at so that the chunks of `ranges` are, almost always, those that the whole content has there: the ranges with what is around
-/// them, so that borders of both ends meet before a range begins.
+/// What to look at so that the chunks of `ranges` are, almost always, those that the whole content
+/// has there: the ranges with what is around them, so that borders of both ends meet before a range
+/// begins.
 ///
-/// For contents of which most is known otherwise to be equal, such as by the checksums of aligned blocks.
+/// For contents of which most is known otherwise to be equal, such as by the checksums of aligned
+/// blocks.
 #[must_use]
 pub fn with_slack(ranges: &ExtentSet, params: ChunkParams, content_len_bytes: u64) -> ExtentSet {
     let slack = SLACK_CHUNKS * u64::from(params.max_len());

@@ -1,13 +1,16 @@
-//! Cyclic redundancy checks, and computing with them instead of with the bytes that they were made of.
+//! Cyclic redundancy checks, and computing with them instead of with the bytes that they were made
+//! of.
 //!
-//! Storage keeps CRCs of fixed blocks (CRC-32C: btrfs, HDFS, Ceph; CRC-32: MooseFS, HDFS; CRC-64/NVME: S3). A CRC is linear over
-//! GF(2), so that the CRC of a range follows from those of its parts without the bytes (SkySync, section 3.2.1): for a content AB,
-//! `crc(AB) = shift(crc(A), len(B)) ^ crc(B)`, where `shift` appends zeros, that is, multiplies by x^(8 len(B)) modulo the
-//! polynomial (`field`). Solved for either part, the same equation takes a known beginning or end off again.
+//! Storage keeps CRCs of fixed blocks (CRC-32C: btrfs, HDFS, Ceph; CRC-32: MooseFS, HDFS;
+//! CRC-64/NVME: S3). A CRC is linear over GF(2), so that the CRC of a range follows from those of
+//! its parts without the bytes (SkySync, section 3.2.1): for a content AB, `crc(AB) = shift(crc(A),
+//! len(B)) ^ crc(B)`, where `shift` appends zeros, that is, multiplies by x^(8 len(B)) modulo the
+//! polynomial (`field`). Solved for either part, the same equation takes a known beginning or end
+//! off again.
 //!
 //! Words:
-//! - *ordinary* CRC: reflected, begun with all ones, all bits inverted at the end; what every kind here has. The inversions at
-//!   both ends cancel out in the equation above.
+//! - *ordinary* CRC: reflected, begun with all ones, all bits inverted at the end; what every kind
+//!   here has. The inversions at both ends cancel out in the equation above.
 //! - CRCs of all kinds are `u64`; those of 32 bits are in the lower half.
 //!
 //! | room | what it does |
@@ -15,10 +18,12 @@
 //! | `field` | multiplication modulo the polynomial, powers of x |
 //! | `ranges` | the CRC of any range of a content whose blocks' CRCs are known, reading bytes beside block borders only |
 //!
-//! A CRC proves nothing: who writes the content can give it any CRC. It finds; a strong checksum decides.
+//! A CRC proves nothing: who writes the content can give it any CRC. It finds; a strong checksum
+//! decides.
 //!
-//! Bytes are summed by the `crc-fast` crate, because it is kept well and has all kinds with vector instructions: measured on the
-//! development machine in blocks of 4 KiB, 40 GB/s for CRC-32C, 23 and 24 for the others.
+//! Bytes are summed by the `crc-fast` crate, because it is kept well and has all kinds with vector
+//! instructions: measured on the development machine in blocks of 4 KiB, 40 GB/s for CRC-32C, 23
+//! and 24 for the others.
 
 mod field;
 mod ranges;
@@ -92,13 +97,15 @@ impl CrcKind {
         field.multiply(crc_ab ^ crc_b, field.inverse_power(len_b_bytes))
     }
 
-    /// The CRC of a content that was summed with so many zeros behind it, as btrfs and Ceph do with the last block of a file.
+    /// The CRC of a content that was summed with so many zeros behind it, as btrfs and Ceph do with
+    /// the last block of a file.
     #[must_use]
     pub fn without_zeros(self, crc: u64, zeros_len_bytes: u64) -> u64 {
         self.without_suffix(crc, self.of_zeros(zeros_len_bytes), zeros_len_bytes)
     }
 
-    /// Translates between the ordinary convention and the one without the inversion at the end (Ceph's CRC-32C), both ways.
+    /// Translates between the ordinary convention and the one without the inversion at the end
+    /// (Ceph's CRC-32C), both ways.
     #[must_use]
     pub const fn inverted(self, crc: u64) -> u64 {
         crc ^ self.ones()
@@ -121,7 +128,8 @@ impl CrcKind {
     }
 }
 
-/// [`CrcKind::combine`] for one length of B that occurs often: a table lookup per byte of the CRC instead of a multiplication.
+/// [`CrcKind::combine`] for one length of B that occurs often: a table lookup per byte of the CRC
+/// instead of a multiplication.
 #[derive(Clone)]
 pub struct Combiner {
     /// For each byte of a CRC, lowest first, and each of its values: what it is after the shift.
@@ -155,7 +163,8 @@ impl Combiner {
         }
     }
 
-    /// The CRC of A with zeros of B's length behind it, but for the inversions: what [`Self::combine`] adds B's CRC to.
+    /// The CRC of A with zeros of B's length behind it, but for the inversions: what
+    /// [`Self::combine`] adds B's CRC to.
     #[inline]
     #[must_use]
     pub fn shift(&self, crc_a: u64) -> u64 {

@@ -1,18 +1,23 @@
-//! A flat table from weak checksums to blocks, with four slots per bucket and two buckets per checksum (SkySync, section 3.2.2).
+//! A flat table from weak checksums to blocks, with four slots per bucket and two buckets per
+//! checksum (SkySync, section 3.2.2).
 //!
-//! Both buckets follow from the checksum itself, which is evenly spread, being a CRC: no second hash is computed. A lookup looks at
-//! two buckets, without pointers. Where both are full, an insertion moves an entry to that one's other bucket, and so on (cuckoo
-//! hashing). The number of buckets is a power of two, chosen by equation 5.
+//! Both buckets follow from the checksum itself, which is evenly spread, being a CRC: no second
+//! hash is computed. A lookup looks at two buckets, without pointers. Where both are full, an
+//! insertion moves an entry to that one's other bucket, and so on (cuckoo hashing). The number of
+//! buckets is a power of two, chosen by equation 5.
 //!
-//! *Where this differs from the paper.* Its second bucket is the first one with the highest bit flipped (equation 4). The two are
-//! then each other's second bucket: entries of one such pair can only move within it, so that moving never makes room, and the
-//! table is one of 8-slot buckets, which overflow early (test `closed_pairs_overflow_long_before_they_are_full`: at a load of a
-//! quarter, not at 0.85 to 0.91). Here the highest bit is flipped as well, so that the two lie in different halves, but the bits
-//! below come from the checksum's other end. That fills up to 0.95 and more.
+//! *Where this differs from the paper.* Its second bucket is the first one with the highest bit
+//! flipped (equation 4). The two are then each other's second bucket: entries of one such pair can
+//! only move within it, so that moving never makes room, and the table is one of 8-slot buckets,
+//! which overflow early (test `closed_pairs_overflow_long_before_they_are_full`: at a load of a
+//! quarter, not at 0.85 to 0.91). Here the highest bit is flipped as well, so that the two lie in
+//! different halves, but the bits below come from the checksum's other end. That fills up to 0.95
+//! and more.
 //!
-//! *Crafted checksums.* All checksums of a list may fall into the same two buckets, or be equal. An insertion moves at most
-//! [`MOVES_MAX`] entries; what finds no place then goes into an ordered list, where a lookup takes logarithmic time. Of entries with
-//! one checksum [`EQUAL_MAX`] are kept, the first ones of the input; what is left out is only not found.
+//! *Crafted checksums.* All checksums of a list may fall into the same two buckets, or be equal. An
+//! insertion moves at most [`MOVES_MAX`] entries; what finds no place then goes into an ordered
+//! list, where a lookup takes logarithmic time. Of entries with one checksum [`EQUAL_MAX`] are
+//! kept, the first ones of the input; what is left out is only not found.
 
 /// Entries of one checksum that are kept.
 pub const EQUAL_MAX: usize = 8;
@@ -26,7 +31,8 @@ const MOVES_MAX: usize = 256;
 /// After so many vain ones, insertions move nothing.
 const OVERFLOW_SEARCHED: usize = 4096;
 
-/// The load that equation 5 aims at; the next power of two is taken, so that the real one is between half of it and this.
+/// The load that equation 5 aims at; the next power of two is taken, so that the real one is
+/// between half of it and this.
 const LOAD_FACTOR: f64 = 0.85;
 
 /// 2^64 divided by the golden ratio, odd.
@@ -69,7 +75,8 @@ mod sealed {
     impl Sealed for u64 {}
 }
 
-/// Four entries. An empty slot holds a checksum that has another bucket (see [`Places::vacant`]), so that a lookup need not ask.
+/// Four entries. An empty slot holds a checksum that has another bucket (see [`Places::vacant`]),
+/// so that a lookup need not ask.
 #[derive(Clone, Copy, Debug)]
 struct Bucket<W, V> {
     weak: [W; SLOTS],
@@ -90,7 +97,8 @@ impl Places {
     /// For so many entries (equation 5).
     fn for_entries(entries: usize) -> Self {
         let buckets = (entries as f64 / SLOTS as f64 / LOAD_FACTOR).ceil() as usize;
-        // Four at least, as `vacant` needs a lower bit than the highest; 2^31 at most, so that a checksum of 32 bits has two.
+        // Four at least, as `vacant` needs a lower bit than the highest; 2^31 at most, so that a
+        // checksum of 32 bits has two.
         Self::with_bits(buckets.next_power_of_two().trailing_zeros().clamp(2, 31))
     }
 
@@ -121,8 +129,8 @@ impl Places {
     }
 }
 
-/// The table; `V` is what an entry leads to: `u32` for the number of a block whose strong checksum lies elsewhere, `()` where
-/// only weak checksums are compared (the paper's Entry2 and Entry1).
+/// The table; `V` is what an entry leads to: `u32` for the number of a block whose strong checksum
+/// lies elsewhere, `()` where only weak checksums are compared (the paper's Entry2 and Entry1).
 #[derive(Clone, Debug)]
 pub struct CuckooTable<W, V> {
     buckets: Vec<Bucket<W, V>>,
@@ -133,7 +141,8 @@ pub struct CuckooTable<W, V> {
 }
 
 impl<W: WeakSum, V: Copy + Default> CuckooTable<W, V> {
-    /// A table of these entries, sized for the expected number of them. Of those with equal checksums, the first ones are kept.
+    /// A table of these entries, sized for the expected number of them. Of those with equal
+    /// checksums, the first ones are kept.
     #[must_use]
     pub fn build(expected_entries: usize, entries: impl Iterator<Item = (W, V)>) -> Self {
         Self::build_at(Places::for_entries(expected_entries), entries)
@@ -199,8 +208,8 @@ impl<W: WeakSum, V: Copy + Default> CuckooTable<W, V> {
         in_bucket(self.places.first(number)) | in_bucket(self.places.second(number)) || self.has_overflowed(weak)
     }
 
-    /// The entries of this checksum, in no particular order, at most twice [`EQUAL_MAX`]. Two buckets are looked at, and the ordered
-    /// list if there is one.
+    /// The entries of this checksum, in no particular order, at most twice [`EQUAL_MAX`]. Two
+    /// buckets are looked at, and the ordered list if there is one.
     pub fn get(&self, weak: W) -> impl Iterator<Item = V> + '_ {
         let number = weak.number();
         let (first, second) = (self.places.first(number), self.places.second(number));
@@ -228,13 +237,15 @@ impl<W: WeakSum, V: Copy + Default> CuckooTable<W, V> {
         !self.overflow.is_empty() && self.search_overflow(weak)
     }
 
-    /// What an empty slot of this bucket holds: the checksum that is the neighbour's number. Its first bucket is the neighbour, in the
-    /// same half, and its second one lies in the other half. So it is never looked for in this bucket.
+    /// What an empty slot of this bucket holds: the checksum that is the neighbour's number. Its
+    /// first bucket is the neighbour, in the same half, and its second one lies in the other half.
+    /// So it is never looked for in this bucket.
     fn vacant(places: Places, bucket: usize) -> W {
         W::of_bucket((bucket ^ 1) & places.mask)
     }
 
-    /// Entries of this bucket have their first bucket either here or in the other half, hence not in the neighbour.
+    /// Entries of this bucket have their first bucket either here or in the other half, hence not
+    /// in the neighbour.
     fn is_vacant(&self, bucket: usize, slot: usize) -> bool {
         self.places.first(self.buckets[bucket].weak[slot].number()) == bucket ^ 1
     }
@@ -257,7 +268,8 @@ impl<W: WeakSum, V: Copy + Default> CuckooTable<W, V> {
             }
         }
         let (mut weak, mut value, mut bucket) = (weak, value, first);
-        // Once many have found no place, the list is crafted, and looking for one is not worth its time.
+        // Once many have found no place, the list is crafted, and looking for one is not worth its
+        // time.
         let moves = if self.overflow.len() < OVERFLOW_SEARCHED {
             MOVES_MAX
         } else {

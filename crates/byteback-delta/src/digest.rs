@@ -1,8 +1,10 @@
-//! The digest of a whole content, so that what was composed at one end can be proven to be what the other end has.
+//! The digest of a whole content, so that what was composed at one end can be proven to be what the
+//! other end has.
 //!
-//! Two levels: each MiB of the content (the last piece may be shorter) has a BLAKE3 checksum, a *leaf*; the digest is the BLAKE3
-//! checksum of the content's length and all leaves. So a hole costs a constant per MiB instead of hashing zeros, whatever either
-//! end knows of holes: the digest of a content does not depend on how it is stored.
+//! Two levels: each MiB of the content (the last piece may be shorter) has a BLAKE3 checksum, a
+//! *leaf*; the digest is the BLAKE3 checksum of the content's length and all leaves. So a hole
+//! costs a constant per MiB instead of hashing zeros, whatever either end knows of holes: the
+//! digest of a content does not depend on how it is stored.
 //!
 //! ```text
 //! digest = BLAKE3-derive(CONTEXT, len u64 LE | leaf*)      leaf = BLAKE3(up to 1 MiB of the content)

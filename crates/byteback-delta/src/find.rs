@@ -1,8 +1,9 @@
 //! Finders: what finds a delta where no log tells it.
 //!
-//! A finder is given something that describes the base (here a [`crate::signature::Signature`]) and the new content, and tells
-//! where each byte of the new content comes from. It pushes extents, ascending and without gaps, into an [`ExtentSink`]; a
-//! [`DeltaWriter`](crate::DeltaWriter) behind [`IntoDelta`] is one.
+//! A finder is given something that describes the base (here a [`crate::signature::Signature`]) and
+//! the new content, and tells where each byte of the new content comes from. It pushes extents,
+//! ascending and without gaps, into an [`ExtentSink`]; a [`DeltaWriter`](crate::DeltaWriter) behind
+//! [`IntoDelta`] is one.
 //!
 //! | room | how it finds |
 //! |---|---|
@@ -18,8 +19,9 @@
 //! | `chunked` | dsync's way: content-defined chunks, looked for by the end that has the base |
 //! | `extents` | the way of extents from a finder to its sink |
 //!
-//! *Memory* follows the number of blocks, not the content's length. In bytes for each block, where there are most (counted by
-//! `tests/memory.rs`; what comes in a stream may take half as much again while it is read):
+//! *Memory* follows the number of blocks, not the content's length. In bytes for each block, where
+//! there are most (counted by `tests/memory.rs`; what comes in a stream may take half as much again
+//! while it is read):
 //!
 //! | what | bytes |
 //! |---|---|
@@ -32,8 +34,9 @@
 //! | [`NamedChunks`] | 8 and the name for each chunk, of a base's 8 to 16 more |
 //! | [`ChunkList`](crate::chunks::ChunkList) | 20 for each chunk |
 //!
-//! So a search on the server takes 104 bytes at most for each of the blocks that it accepts. What was found is in nobody's memory, except
-//! in [`FoundExtents`]: 40 bytes for each extent, and as much again while it grows.
+//! So a search on the server takes 104 bytes at most for each of the blocks that it accepts. What
+//! was found is in nobody's memory, except in [`FoundExtents`]: 40 bytes for each extent, and as
+//! much again while it grows.
 
 mod aligned;
 mod chunked;
@@ -73,7 +76,8 @@ pub use sky::{Known, SkyError, find_sky};
 /// Holes shorter than this, or than two blocks, are looked at like other zeros.
 const HOLE_LEN_MIN: u64 = 64 * 1024;
 
-/// Takes what a finder finds: extents of the new content, ascending, without gaps, together the whole content.
+/// Takes what a finder finds: extents of the new content, ascending, without gaps, together the
+/// whole content.
 pub trait ExtentSink {
     /// Why it cannot go on.
     type Error;

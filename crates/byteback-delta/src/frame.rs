@@ -1,10 +1,12 @@
 //! A frame: the literal bytes of one block, together, compressed where that pays.
 //!
-//! Literals are small and many (a database page, a mail), so they are compressed together, up to [`FRAME_RAW_LEN_MAX`] at once: large
-//! enough for zstd to find what repeats, small enough that reading a few bytes out of a stored frame stays cheap.
+//! Literals are small and many (a database page, a mail), so they are compressed together, up to
+//! [`FRAME_RAW_LEN_MAX`] at once: large enough for zstd to find what repeats, small enough that
+//! reading a few bytes out of a stored frame stays cheap.
 //!
-//! A frame is compressed only if that saves at least a twentieth of it. Whether it might is tried on samples first, so that data
-//! which does not compress (media, encrypted literals) costs little CPU.
+//! A frame is compressed only if that saves at least a twentieth of it. Whether it might is tried
+//! on samples first, so that data which does not compress (media, encrypted literals) costs little
+//! CPU.
 
 use std::io;
 
@@ -21,7 +23,8 @@ pub const FRAME_RAW_LEN_MAX: u32 = 256 * 1024;
 pub enum Effort {
     /// For links and disks that take bytes faster than they are compressed.
     Fast,
-    /// zstd's own default: on database pages and text most of what higher levels reach, at several times their speed.
+    /// zstd's own default: on database pages and text most of what higher levels reach, at several
+    /// times their speed.
     #[default]
     Standard,
     /// For links so slow that a few bytes less are worth several times the work.
@@ -154,8 +157,8 @@ impl FrameDecoder {
         })
     }
 
-    /// Puts the literal bytes of a stored frame into `raw`, replacing what it holds. Allocates no more than `raw_len`, and nothing
-    /// if that exceeds [`FRAME_RAW_LEN_MAX`].
+    /// Puts the literal bytes of a stored frame into `raw`, replacing what it holds. Allocates no
+    /// more than `raw_len`, and nothing if that exceeds [`FRAME_RAW_LEN_MAX`].
     ///
     /// # Errors
     /// If the stored bytes are not what `codec` and `raw_len` say; `raw` then holds nothing of use.
@@ -222,13 +225,14 @@ impl FrameEncoder {
         })
     }
 
-    /// Compresses `raw` into `stored`, replacing what that holds, if it pays. If the answer is [`Codec::Raw`], `raw` itself is what is
-    /// to be stored, and `stored` holds nothing of use.
+    /// Compresses `raw` into `stored`, replacing what that holds, if it pays. If the answer is
+    /// [`Codec::Raw`], `raw` itself is what is to be stored, and `stored` holds nothing of use.
     pub fn encode(&mut self, raw: &[u8], stored: &mut Vec<u8>) -> Codec {
         if raw.len() < COMPRESSED_FRAME_LEN_MIN || !self.might_compress(raw, stored) {
             return Codec::Raw;
         }
-        // zstd stops as soon as its output would exceed the room; not compressing is never an error.
+        // zstd stops as soon as its output would exceed the room; not compressing is never an
+        // error.
         stored.resize(paying_len(raw.len()), 0);
         match self.zstd.compress_to_buffer(raw, stored.as_mut_slice()) {
             Ok(len) => {

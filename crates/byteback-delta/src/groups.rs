@@ -1,21 +1,28 @@
-//! Sums of groups of leaves, which two ends compare before those of blocks: what is equal by a MiB is neither told nor compared any further.
+//! Sums of groups of leaves, which two ends compare before those of blocks: what is equal by a MiB
+//! is neither told nor compared any further.
 //!
-//! The end that has the new content sends its [`GroupList`]: 32 bytes for each group of [`GROUP_LEAVES`](crate::leaves::GROUP_LEAVES) leaves.
-//! The end that has the base answers ([`GroupAnswer`]) which groups are equal in place, and the signature of what is left of its content.
-//! An unmodified content of 100 MB costs 3 KB on the wire, and a hash over its leaves at each end.
+//! The end that has the new content sends its [`GroupList`]: 32 bytes for each group of
+//! [`GROUP_LEAVES`](crate::leaves::GROUP_LEAVES) leaves. The end that has the base answers
+//! ([`GroupAnswer`]) which groups are equal in place, and the signature of what is left of its
+//! content. An unmodified content of 100 MB costs 3 KB on the wire, and a hash over its leaves at
+//! each end.
 //!
-//! *What is left* ([`Gathering`]): the groups that are not equal, put together, are a content of their own, and its signature is an ordinary
-//! one ([`crate::signature`]). Both ends leave out the same groups, so that a byte that lies in place in the contents lies in place in what is
-//! left of them: whoever finds a delta between these two has found one between the contents ([`crate::find::find_gathered`]).
+//! *What is left* ([`Gathering`]): the groups that are not equal, put together, are a content of
+//! their own, and its signature is an ordinary one ([`crate::signature`]). Both ends leave out the
+//! same groups, so that a byte that lies in place in the contents lies in place in what is left of
+//! them: whoever finds a delta between these two has found one between the contents
+//! ([`crate::find::find_gathered`]).
 //!
-//! *What that does not find*: bytes of the new content that the base has only in groups which are equal in place.
+//! *What that does not find*: bytes of the new content that the base has only in groups which are
+//! equal in place.
 //!
-//! Equal group sums prove that groups are equal: BLAKE3 over leaves, neither of them cut. Whether they are of the contents that are meant is
-//! another question, as with every signature: who takes copies sends the digest of the whole ([`crate::leaves::LeafDigest`]), which is made of
-//! the very same sums.
+//! Equal group sums prove that groups are equal: BLAKE3 over leaves, neither of them cut. Whether
+//! they are of the contents that are meant is another question, as with every signature: who takes
+//! copies sends the digest of the whole ([`crate::leaves::LeafDigest`]), which is made of the very
+//! same sums.
 //!
-//! Both streams come from somebody else: bad input gives a typed error, and memory follows the bytes that arrive. docs/format-groups.md
-//! describes every byte.
+//! Both streams come from somebody else: bad input gives a typed error, and memory follows the
+//! bytes that arrive. docs/format-groups.md describes every byte.
 
 mod answer;
 mod gathering;
@@ -140,7 +147,8 @@ impl GroupList {
         &self.sums
     }
 
-    /// Whether the group with this number has this sum, in a content of `base_len_bytes`: then it is equal in place, and as long.
+    /// Whether the group with this number has this sum, in a content of `base_len_bytes`: then it
+    /// is equal in place, and as long.
     #[must_use]
     pub fn is_equal(&self, group: u64, sum: &GroupSum, base_len_bytes: u64) -> bool {
         let end = |len: u64| len.min((group + 1).saturating_mul(GROUP_LEN_BYTES));
@@ -158,7 +166,8 @@ impl GroupList {
     /// Writes the list.
     ///
     /// # Errors
-    /// `InvalidInput` if sums are missing, or there are more than [`GROUPS_MAX`]; otherwise what `out` says.
+    /// `InvalidInput` if sums are missing, or there are more than [`GROUPS_MAX`]; otherwise what
+    /// `out` says.
     pub fn write(&self, mut out: impl Write) -> io::Result<()> {
         let groups = group_count(self.content_len_bytes);
         if self.sums.len() as u64 != groups || groups > GROUPS_MAX {
@@ -182,7 +191,8 @@ impl GroupList {
         out.flush()
     }
 
-    /// Reads a list of at most so many groups, and nothing beyond it. Memory follows the bytes that arrive.
+    /// Reads a list of at most so many groups, and nothing beyond it. Memory follows the bytes that
+    /// arrive.
     ///
     /// # Errors
     /// If the stream fails, is none, is damaged or cut short, or has more groups.

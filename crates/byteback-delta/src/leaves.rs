@@ -1,20 +1,25 @@
-//! Leaves: checksums of 4 KiB blocks as storage keeps them, and what follows from them without the bytes.
+//! Leaves: checksums of 4 KiB blocks as storage keeps them, and what follows from them without the
+//! bytes.
 //!
-//! A content is cut at every multiple of [`LEAF_LEN_BYTES`]; the *leaf* of a block is its plain checksum of 32 bytes, of one of three
-//! kinds ([`LeafKind`]). The last block is as short as it is; it is never padded. (btrfs pads it: its checksum of a shorter last block
-//! is no leaf, and that block is summed from its bytes.)
+//! A content is cut at every multiple of [`LEAF_LEN_BYTES`]; the *leaf* of a block is its plain
+//! checksum of 32 bytes, of one of three kinds ([`LeafKind`]). The last block is as short as it is;
+//! it is never padded. (btrfs pads it: its checksum of a shorter last block is no leaf, and that
+//! block is summed from its bytes.)
 //!
-//! - [`LeafBlocks`]: from the leaves and CRCs of a content, those of the longer blocks of a signature of a *tree* kind
-//!   ([`crate::strong::StrongKind::Tree`]). So both ends of a signature can take its checksums from what storage has, while blocks are
-//!   as long, and checksums as short, as suits the wire.
+//! - [`LeafBlocks`]: from the leaves and CRCs of a content, those of the longer blocks of a
+//!   signature of a *tree* kind ([`crate::strong::StrongKind::Tree`]). So both ends of a signature
+//!   can take its checksums from what storage has, while blocks are as long, and checksums as
+//!   short, as suits the wire.
 //! - [`TreeSums`]: the same, collected for [`crate::find::find_sky`].
-//! - [`LeafDigest`]: a digest of the whole content, from its leaves. It proves at one end what was composed at the other, as
-//!   [`crate::ContentDigest`] does, and costs each end the bytes whose leaves it does not know. The sums of groups of leaves that it is made of
-//!   are compared before anything else is ([`crate::groups`]).
+//! - [`LeafDigest`]: a digest of the whole content, from its leaves. It proves at one end what was
+//!   composed at the other, as [`crate::ContentDigest`] does, and costs each end the bytes whose
+//!   leaves it does not know. The sums of groups of leaves that it is made of are compared before
+//!   anything else is ([`crate::groups`]).
 //!
-//! A leaf has no key and is never cut, so that it can be kept and is worth as much as the bytes: who finds two contents with one
-//! leaf has broken SHA-256, BLAKE2b or BLAKE3. Whether a leaf *is* of the bytes that are meant nobody can see by looking at it: whoever
-//! keeps leaves says what binds them to their bytes.
+//! A leaf has no key and is never cut, so that it can be kept and is worth as much as the bytes:
+//! who finds two contents with one leaf has broken SHA-256, BLAKE2b or BLAKE3. Whether a leaf *is*
+//! of the bytes that are meant nobody can see by looking at it: whoever keeps leaves says what
+//! binds them to their bytes.
 
 mod blocks;
 mod digest;

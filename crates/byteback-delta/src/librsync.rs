@@ -1,8 +1,9 @@
 //! A delta in librsync's format, which the stock `rdiff patch` applies.
 //!
-//! The format (librsync's `command.h` and `patch.c` are its only description) is a magic number and then commands, all numbers
-//! big-endian. It is a recipe for the new content from its first byte to its last, so what our own stream leaves out is spelt out:
-//! what is kept from the base becomes copies, what lies past it becomes zeros.
+//! The format (librsync's `command.h` and `patch.c` are its only description) is a magic number and
+//! then commands, all numbers big-endian. It is a recipe for the new content from its first byte to
+//! its last, so what our own stream leaves out is spelt out: what is kept from the base becomes
+//! copies, what lies past it becomes zeros.
 //!
 //! | first byte | arguments | meaning |
 //! |---|---|---|
@@ -11,18 +12,21 @@
 //! | 65 to 68 | length, in 1, 2, 4 or 8 bytes | so many literal bytes follow |
 //! | 69 to 84 | position and length, each in 1, 2, 4 or 8 bytes | copy from the base |
 //!
-//! Copies and literals are cut at [`COMMAND_LEN_MAX`]: librsync keeps the rest of a copy in an `int`, so that longer ones are read
-//! wrongly by versions in use. Hence no length needs 8 bytes; positions do.
+//! Copies and literals are cut at [`COMMAND_LEN_MAX`]: librsync keeps the rest of a copy in an
+//! `int`, so that longer ones are read wrongly by versions in use. Hence no length needs 8 bytes;
+//! positions do.
 //!
-//! **Holes.** There is no command for zeros, and none that copies from the new content. Zeros therefore cost as many bytes as they
-//! are long, unless the caller knows a place of the base that reads as zeros ([`LibrsyncWriter::zeros_in_base`]): then each
-//! length of that place costs one copy command.
+//! **Holes.** There is no command for zeros, and none that copies from the new content. Zeros
+//! therefore cost as many bytes as they are long, unless the caller knows a place of the base that
+//! reads as zeros ([`LibrsyncWriter::zeros_in_base`]): then each length of that place costs one
+//! copy command.
 //!
-//! Beside it: `read` for deltas of others, `signature` for signatures of both. [`IntoLibrsync`] lets a finder write a delta.
+//! Beside it: `read` for deltas of others, `signature` for signatures of both. [`IntoLibrsync`]
+//! lets a finder write a delta.
 //!
-//! Extents come in ascending order and are written at once; memory is one buffer. The format has no checksum and does not name its
-//! base: applied to another one, it makes another file. If a call fails, what was written is useless: without its end, `rdiff`
-//! refuses it.
+//! Extents come in ascending order and are written at once; memory is one buffer. The format has no
+//! checksum and does not name its base: applied to another one, it makes another file. If a call
+//! fails, what was written is useless: without its end, `rdiff` refuses it.
 
 use std::io::{self, Read, Write};
 
@@ -86,7 +90,8 @@ pub struct LibrsyncWriter<W> {
 }
 
 impl<W: Write> LibrsyncWriter<W> {
-    /// Begins a delta between contents of these lengths. Give `out` a buffer: commands are written one by one.
+    /// Begins a delta between contents of these lengths. Give `out` a buffer: commands are written
+    /// one by one.
     ///
     /// # Errors
     /// If a length is no file's or `out` refuses the bytes.
@@ -107,13 +112,15 @@ impl<W: Write> LibrsyncWriter<W> {
         })
     }
 
-    /// Names bytes of the base that are known to be zero. The longest such place is the best; it makes holes cheap.
+    /// Names bytes of the base that are known to be zero. The longest such place is the best; it
+    /// makes holes cheap.
     pub fn zeros_in_base(&mut self, zeros: ByteRange) {
         let (zeros, _) = zeros.split_at(self.sequence.base_len_bytes());
         self.zeros = zeros.filter(|zeros| zeros.len_bytes() >= ZEROS_LEN_MIN);
     }
 
-    /// Gives `range` the next `range.len_bytes()` bytes that `bytes` yields; reads no more. Before it, the base is kept.
+    /// Gives `range` the next `range.len_bytes()` bytes that `bytes` yields; reads no more. Before
+    /// it, the base is kept.
     ///
     /// # Errors
     /// If `range` is out of order or outside, `bytes` yields too few, or they cannot be written.
@@ -124,7 +131,8 @@ impl<W: Write> LibrsyncWriter<W> {
     /// Takes the bytes of `range` from the base at `base_offset`. Before it, the base is kept.
     ///
     /// # Errors
-    /// If `range` is out of order or outside, the copy lies outside the base, or it cannot be written.
+    /// If `range` is out of order or outside, the copy lies outside the base, or it cannot be
+    /// written.
     pub fn copy(&mut self, range: ByteRange, base_offset: u64) -> Result<(), WriteError> {
         self.guarded(|writer| writer.add_copy(range, base_offset))
     }
@@ -137,7 +145,8 @@ impl<W: Write> LibrsyncWriter<W> {
         self.guarded(|writer| writer.add_zeros(range))
     }
 
-    /// Writes all extents of `map`; `read_literal` fills a buffer with the bytes that begin at a literal.
+    /// Writes all extents of `map`; `read_literal` fills a buffer with the bytes that begin at a
+    /// literal.
     ///
     /// # Errors
     /// As the calls for single extents; the lengths of `map` are not compared with this delta's.
@@ -284,7 +293,8 @@ fn tail(bytes: &[u8; 8], width: u8) -> &[u8] {
     &bytes[8 - (1 << width)..]
 }
 
-/// Writes what is found as a delta of librsync. All is spelt out, also what stays in place: nobody may know how long the base is.
+/// Writes what is found as a delta of librsync. All is spelt out, also what stays in place: nobody
+/// may know how long the base is.
 pub struct IntoLibrsync<'a, W>(pub &'a mut LibrsyncWriter<W>);
 
 impl<W: Write> crate::find::ExtentSink for IntoLibrsync<'_, W> {

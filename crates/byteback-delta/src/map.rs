@@ -1,13 +1,16 @@
 //! A delta in memory: an extent map of sources between two lengths.
 //!
-//! It stands for the new content as a total function of the base's: each byte below `new_len_bytes` is a literal, a byte of the base
-//! (at the same offset if no extent says otherwise), or zero. Bytes at and after `base_len_bytes` of the base read as zero. Bytes at
-//! and after `new_len_bytes` do not exist; giving them a source has no effect.
+//! It stands for the new content as a total function of the base's: each byte below `new_len_bytes`
+//! is a literal, a byte of the base (at the same offset if no extent says otherwise), or zero.
+//! Bytes at and after `base_len_bytes` of the base read as zero. Bytes at and after `new_len_bytes`
+//! do not exist; giving them a source has no effect.
 //!
-//! Invariants (checked by `check_invariants`): extents lie below `new_len_bytes`; a copy lies wholly in the base and comes from
-//! another offset than its own; a zero lies below `base_len_bytes`. What would break them is not needed: a copy from its own offset,
-//! and a zero past the base's end, are what an uncovered range means anyway; a copy from past the base's end is zero. Hence an
-//! unchanged file has an empty map, and a whole new file is a map over an empty base.
+//! Invariants (checked by `check_invariants`): extents lie below `new_len_bytes`; a copy lies
+//! wholly in the base and comes from another offset than its own; a zero lies below
+//! `base_len_bytes`. What would break them is not needed: a copy from its own offset, and a zero
+//! past the base's end, are what an uncovered range means anyway; a copy from past the base's end
+//! is zero. Hence an unchanged file has an empty map, and a whole new file is a map over an empty
+//! base.
 
 use byteback_extents::{ByteRange, ExtentMap, ExtentValue, Iter, Tiles};
 
@@ -16,7 +19,8 @@ use crate::source::Source;
 #[cfg(test)]
 mod tests;
 
-/// How the new content of a file follows from its base. See the module's header for what uncovered bytes mean.
+/// How the new content of a file follows from its base. See the module's header for what uncovered
+/// bytes mean.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeltaMap<L> {
     base_len_bytes: u64,
@@ -66,7 +70,8 @@ impl<L: ExtentValue> DeltaMap<L> {
         self.extents.is_empty() && self.base_len_bytes == self.new_len_bytes
     }
 
-    /// Whether a copy takes bytes from another offset; without one, the delta can be applied in place.
+    /// Whether a copy takes bytes from another offset; without one, the delta can be applied in
+    /// place.
     #[must_use]
     pub fn has_copies(&self) -> bool {
         self.extents
@@ -117,7 +122,8 @@ impl<L: ExtentValue> DeltaMap<L> {
         self.put(range, Source::Zero);
     }
 
-    /// Takes the bytes of `range` from the base at their own offset, as if no extent had ever covered them.
+    /// Takes the bytes of `range` from the base at their own offset, as if no extent had ever
+    /// covered them.
     pub fn keep(&mut self, range: ByteRange) {
         self.extents.remove(range);
     }
@@ -155,7 +161,8 @@ impl<L: ExtentValue> DeltaMap<L> {
         }
     }
 
-    /// Changes the length of the new content as `ftruncate` does: bytes that are cut off are gone, also if it grows again.
+    /// Changes the length of the new content as `ftruncate` does: bytes that are cut off are gone,
+    /// also if it grows again.
     pub fn set_new_len(&mut self, new_len_bytes: u64) {
         let old_len_bytes = self.new_len_bytes;
         self.new_len_bytes = new_len_bytes;
@@ -165,8 +172,8 @@ impl<L: ExtentValue> DeltaMap<L> {
         }
     }
 
-    /// Where each byte of `range` comes from, without gaps, ascending: uncovered bytes are told as copies from their own offset or
-    /// as zeros. Ends at the new length.
+    /// Where each byte of `range` comes from, without gaps, ascending: uncovered bytes are told as
+    /// copies from their own offset or as zeros. Ends at the new length.
     #[must_use]
     pub fn resolve(&self, range: ByteRange) -> Resolve<'_, L> {
         Resolve {
@@ -179,8 +186,8 @@ impl<L: ExtentValue> DeltaMap<L> {
         }
     }
 
-    /// The delta from this one's base to `newer`'s new content. Costs as much as `newer` has extents, unless that has copies; then
-    /// as much as both have.
+    /// The delta from this one's base to `newer`'s new content. Costs as much as `newer` has
+    /// extents, unless that has copies; then as much as both have.
     ///
     /// # Errors
     /// If `newer` starts from another length than this one leads to.

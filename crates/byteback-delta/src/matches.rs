@@ -1,16 +1,19 @@
 //! What a search on the server answers: which blocks of the new content are somewhere in the base.
 //!
-//! The client has sent the signature of its new content ([`crate::signature`]); [`crate::find::ReverseFinder`] searched the base for
-//! its blocks. A list of matches travels back; what it does not name is what the client has to send
-//! ([`crate::find::MatchedContent`]). docs/format-matches.md describes every byte of the stream.
+//! The client has sent the signature of its new content ([`crate::signature`]);
+//! [`crate::find::ReverseFinder`] searched the base for its blocks. A list of matches travels back;
+//! what it does not name is what the client has to send ([`crate::find::MatchedContent`]).
+//! docs/format-matches.md describes every byte of the stream.
 //!
 //! - [`MatchRun`]: consecutive blocks of the new content that are consecutive bytes of the base.
 //! - [`MatchList`]: the runs of a content, ascending; [`MatchList::write`], [`MatchList::read`].
 //!
-//! The stream is a header of 40 bytes, then runs in groups of [`GROUP_RUNS`] (the last one may have fewer), each with its length and a
-//! CRC-32C over the header's CRC, the number of the group and the group's bytes. The list comes from somebody else: a reader says of
-//! which content it expects the matches, bad input gives a typed error, and memory follows the bytes that arrive. What the list cannot
-//! prove is that the base holds there what it says; who uses it sends the digest of the whole content ([`crate::ContentDigest`]).
+//! The stream is a header of 40 bytes, then runs in groups of [`GROUP_RUNS`] (the last one may have
+//! fewer), each with its length and a CRC-32C over the header's CRC, the number of the group and
+//! the group's bytes. The list comes from somebody else: a reader says of which content it expects
+//! the matches, bad input gives a typed error, and memory follows the bytes that arrive. What the
+//! list cannot prove is that the base holds there what it says; who uses it sends the digest of the
+//! whole content ([`crate::ContentDigest`]).
 
 use std::io::{self, ErrorKind, Read, Write};
 
@@ -30,7 +33,8 @@ pub const VERSION: u16 = 1;
 /// Runs of a group.
 pub const GROUP_RUNS: u64 = 1024;
 
-/// Magic, version, two zeros, block length, lengths of the new content and the base, number of runs, CRC.
+/// Magic, version, two zeros, block length, lengths of the new content and the base, number of
+/// runs, CRC.
 const HEADER_LEN: usize = 8 + 2 + 2 + 4 + 8 + 8 + 4 + 4;
 
 /// The longest group: three numbers per run.
@@ -204,10 +208,12 @@ impl MatchList {
         out.flush()
     }
 
-    /// Reads a whole list, and nothing beyond it: the matches of a content of so many bytes, in blocks as long as its signature's.
+    /// Reads a whole list, and nothing beyond it: the matches of a content of so many bytes, in
+    /// blocks as long as its signature's.
     ///
     /// # Errors
-    /// If the stream fails, is none, is damaged, cut short or impossible, or is about another content.
+    /// If the stream fails, is none, is damaged, cut short or impossible, or is about another
+    /// content.
     pub fn read(mut stream: impl Read, new_len_bytes: u64, block_len_bytes: u32) -> Result<Self, MatchesError> {
         let mut header = [0; HEADER_LEN];
         fill(&mut stream, &mut header, 0)?;
@@ -308,7 +314,8 @@ impl MatchList {
     }
 }
 
-/// Behind the last run: the next block of the new content, and where in the base that run would have gone on.
+/// Behind the last run: the next block of the new content, and where in the base that run would
+/// have gone on.
 #[derive(Clone, Copy, Default)]
 struct Position {
     block: u64,

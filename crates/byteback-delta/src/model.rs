@@ -1,4 +1,5 @@
-//! The naive reference of the tests: contents are arrays of bytes, and a delta is whatever was done to them.
+//! The naive reference of the tests: contents are arrays of bytes, and a delta is whatever was done
+//! to them.
 
 use byteback_extents::{ByteRange, ExtentValue};
 use proptest::prelude::*;
@@ -9,7 +10,8 @@ use crate::source::Source;
 /// The largest content in random tests.
 pub(crate) const LEN_MAX: u64 = 150;
 
-/// A literal: bytes of a pseudo-random stream from a place on. Two literals that continue each other are found to do so.
+/// A literal: bytes of a pseudo-random stream from a place on. Two literals that continue each
+/// other are found to do so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lit {
     pub(crate) stream: u8,

@@ -1,12 +1,14 @@
 //! Reading a delta stream that may come from anyone.
 //!
-//! The reader believes nothing before it is checked: lengths are compared with the format's limits before memory is reserved, a
-//! block's head is believed once its CRC agrees, extents once they are found to ascend, to lie inside the contents and to need just
-//! the literal bytes that their frame holds. The end is an end only when the trailer's totals and digest agree; a stream that is cut
-//! off, even between two blocks, gives an error. Memory: one block. Nothing is read beyond the trailer.
+//! The reader believes nothing before it is checked: lengths are compared with the format's limits
+//! before memory is reserved, a block's head is believed once its CRC agrees, extents once they are
+//! found to ascend, to lie inside the contents and to need just the literal bytes that their frame
+//! holds. The end is an end only when the trailer's totals and digest agree; a stream that is cut
+//! off, even between two blocks, gives an error. Memory: one block. Nothing is read beyond the
+//! trailer.
 //!
-//! What is *not* checked without decompressing: that a frame decompresses to its announced length. [`verify`] does that, and so does
-//! every [`Frame::decode`].
+//! What is *not* checked without decompressing: that a frame decompresses to its announced length.
+//! [`verify`] does that, and so does every [`Frame::decode`].
 
 use std::io::{self, Read};
 
@@ -203,11 +205,12 @@ impl<R: Read> DeltaReader<R> {
         self.source
     }
 
-    /// Reads the next block into `block`, whose memory is used again; `false` at the end of a stream that is whole.
+    /// Reads the next block into `block`, whose memory is used again; `false` at the end of a
+    /// stream that is whole.
     ///
     /// # Errors
-    /// If the source fails or the stream is cut off, damaged or malformed; every later call then fails too, and `block` holds nothing
-    /// of use.
+    /// If the source fails or the stream is cut off, damaged or malformed; every later call then
+    /// fails too, and `block` holds nothing of use.
     pub fn read_block(&mut self, block: &mut Block) -> Result<bool, ReadError> {
         match self.state {
             State::Blocks => {}
@@ -246,7 +249,8 @@ impl<R: Read> DeltaReader<R> {
         let raw_len = u32::from_le_bytes(array(&head[8..12]));
         let stored_len = u32::from_le_bytes(array(&head[12..16])) as usize;
         let malformed = |reason| ReadError::Malformed { position, reason };
-        // Before the CRC, as it is needed to find it: the only length believed unchecked, hence the limit.
+        // Before the CRC, as it is needed to find it: the only length believed unchecked, hence the
+        // limit.
         if extents_len > BLOCK_EXTENTS_LEN_MAX {
             return Err(malformed(
                 "the extents of a block take more bytes than the format allows",
@@ -355,7 +359,8 @@ impl<R: Read> DeltaReader<R> {
     }
 }
 
-/// The blocks of a stream; ends after the first error. [`DeltaReader::read_block`] does the same without allocating per block.
+/// The blocks of a stream; ends after the first error. [`DeltaReader::read_block`] does the same
+/// without allocating per block.
 impl<R: Read> Iterator for DeltaReader<R> {
     type Item = Result<Block, ReadError>;
 
@@ -372,8 +377,8 @@ impl<R: Read> Iterator for DeltaReader<R> {
     }
 }
 
-/// Reads a whole stream and checks all that can be checked without decompressing: what a server needs to know of a stream from
-/// anyone before it keeps it.
+/// Reads a whole stream and checks all that can be checked without decompressing: what a server
+/// needs to know of a stream from anyone before it keeps it.
 ///
 /// # Errors
 /// As [`DeltaReader::read_block`].

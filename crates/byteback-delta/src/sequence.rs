@@ -1,5 +1,5 @@
-//! What every writer of deltas keeps to: extents ascend within the new content, copies lie within the base, and after an error,
-//! whose kinds are the same for all, nothing is written any more.
+//! What every writer of deltas keeps to: extents ascend within the new content, copies lie within
+//! the base, and after an error, whose kinds are the same for all, nothing is written any more.
 
 use std::io;
 
@@ -140,7 +140,8 @@ impl Sequence {
 pub(crate) trait ExtentSink {
     fn sequence(&mut self) -> &mut Sequence;
 
-    /// Adds a literal whose bytes `fill` provides: it is given the number of bytes before, and a buffer.
+    /// Adds a literal whose bytes `fill` provides: it is given the number of bytes before, and a
+    /// buffer.
     fn add_literal(
         &mut self,
         range: ByteRange,
@@ -161,7 +162,8 @@ pub(crate) trait ExtentSink {
         result
     }
 
-    /// Adds all extents of `map`; `read_literal` fills a buffer with the bytes that begin at a literal.
+    /// Adds all extents of `map`; `read_literal` fills a buffer with the bytes that begin at a
+    /// literal.
     fn add_map<L: ExtentValue>(
         &mut self,
         map: &DeltaMap<L>,

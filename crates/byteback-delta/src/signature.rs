@@ -1,17 +1,22 @@
-//! A signature: what one end tells of a content that it has, so that the other end can find it in a content of its own.
+//! A signature: what one end tells of a content that it has, so that the other end can find it in a
+//! content of its own.
 //!
-//! A content is cut into blocks of equal length (the last one may be shorter); the signature holds a weak and a strong checksum of
-//! each (rsync's idea). Kinds and lengths travel in its header, so that later kinds need no other format. docs/format-signature.md
-//! describes every byte; `wire` holds the layout.
+//! A content is cut into blocks of equal length (the last one may be shorter); the signature holds
+//! a weak and a strong checksum of each (rsync's idea). Kinds and lengths travel in its header, so
+//! that later kinds need no other format. docs/format-signature.md describes every byte; `wire`
+//! holds the layout.
 //!
-//! - [`SignatureParams`]: how to cut and sum. [`SignatureParams::for_content`] chooses as rsync does; [`SignatureRequest`] is what one end
-//!   wants, from which the other end chooses.
-//! - [`SignatureWriter`]: makes the stream from a content that comes piece by piece; memory: one block and one group of checksums.
-//! - [`Signature`]: a whole one in memory, read with a limit on the number of blocks ([`Signature::read`]).
+//! - [`SignatureParams`]: how to cut and sum. [`SignatureParams::for_content`] chooses as rsync
+//!   does; [`SignatureRequest`] is what one end wants, from which the other end chooses.
+//! - [`SignatureWriter`]: makes the stream from a content that comes piece by piece; memory: one
+//!   block and one group of checksums.
+//! - [`Signature`]: a whole one in memory, read with a limit on the number of blocks
+//!   ([`Signature::read`]).
 //!
-//! A signature comes from an untrusted sender: bad input gives a typed error, and no length in it reserves memory before the bytes
-//! arrive. What none of this can find out is whether the checksums are those of the content that is meant. Who finds copies by a
-//! signature proves the result ([`crate::ContentDigest`]).
+//! A signature comes from an untrusted sender: bad input gives a typed error, and no length in it
+//! reserves memory before the bytes arrive. What none of this can find out is whether the checksums
+//! are those of the content that is meant. Who finds copies by a signature proves the result
+//! ([`crate::ContentDigest`]).
 
 mod request;
 mod wire;
@@ -41,15 +46,17 @@ pub const BLOCK_LEN_MAX: u32 = 16 * 1024 * 1024;
 /// The shortest strong checksum, in bytes.
 pub const STRONG_LEN_MIN: u8 = 6;
 
-/// So many blocks are aimed at at most; blocks grow beyond rsync's largest instead. A client keeps some
-/// 50 bytes per block at most; see [`crate::find`].
+/// So many blocks are aimed at at most; blocks grow beyond rsync's largest instead. A client keeps
+/// some 50 bytes per block at most; see [`crate::find`].
 pub const BLOCKS_MAX: u64 = 1 << 20;
 
-/// Beside what is left of a new content, one block for so many of its bytes at most: the signature then costs at most a quarter of it.
+/// Beside what is left of a new content, one block for so many of its bytes at most: the signature
+/// then costs at most a quarter of it.
 const NEW_BYTES_PER_BLOCK: u64 = 64;
 
-/// Bits of a strong checksum beyond those that the number of comparisons asks for: one content in 2^24 is found to have a block that
-/// is none. The digest of the whole then does not agree, and the content is sent without copies.
+/// Bits of a strong checksum beyond those that the number of comparisons asks for: one content in
+/// 2^24 is found to have a block that is none. The digest of the whole then does not agree, and the
+/// content is sent without copies.
 const STRONG_SPARE_BITS: u32 = 24;
 
 /// How a content is cut and summed.
@@ -113,8 +120,9 @@ pub enum SignatureError {
 }
 
 impl SignatureParams {
-    /// The parameters for a content of so many bytes: blocks as long as the square root of the length, as rsync chooses them, and
-    /// strong checksums just long enough. `seed` is to be drawn at random.
+    /// The parameters for a content of so many bytes: blocks as long as the square root of the
+    /// length, as rsync chooses them, and strong checksums just long enough. `seed` is to be drawn
+    /// at random.
     #[must_use]
     pub fn for_content(len_bytes: u64, seed: u64) -> Self {
         let by_rsync = (len_bytes.isqrt() & !7).clamp(u64::from(BLOCK_LEN_MIN), BLOCK_LEN_RSYNC_MAX);
@@ -135,7 +143,8 @@ impl SignatureParams {
     pub fn with_block_len(len_bytes: u64, block_len_bytes: u32, seed: u64) -> Self {
         let block_len_bytes = block_len_bytes.clamp(1, BLOCK_LEN_MAX);
         let blocks = len_bytes.div_ceil(u64::from(block_len_bytes));
-        // As many comparisons as there are offsets in a new content of the same length, times blocks.
+        // As many comparisons as there are offsets in a new content of the same length, times
+        // blocks.
         let bits = bits_of(len_bytes) + bits_of(blocks) + STRONG_SPARE_BITS;
         // At most 64 + 64 + 24 bits.
         let strong_len_bytes = (bits.div_ceil(8) as u8).max(STRONG_LEN_MIN);
@@ -148,9 +157,10 @@ impl SignatureParams {
         }
     }
 
-    /// The parameters for what group sums leave of a base and of a new content, of so many bytes ([`crate::groups`]): blocks of a leaf, so that a
-    /// change in place costs no more than that; longer ones where much is left, a fourth of what rsync would choose, or where little is left of the
-    /// new content beside it, as after a truncation. They divide a group.
+    /// The parameters for what group sums leave of a base and of a new content, of so many bytes
+    /// ([`crate::groups`]): blocks of a leaf, so that a change in place costs no more than that;
+    /// longer ones where much is left, a fourth of what rsync would choose, or where little is left
+    /// of the new content beside it, as after a truncation. They divide a group.
     #[must_use]
     pub fn for_groups(kind: LeafKind, base_len_bytes: u64, new_len_bytes: u64, seed: u64) -> Self {
         let leaf_len = u64::from(LEAF_LEN_BYTES);
@@ -192,7 +202,8 @@ fn bits_of(value: u64) -> u32 {
 pub struct Signature {
     params: SignatureParams,
     content_len_bytes: u64,
-    /// False if nobody told the content's length, which then is that of all blocks if they are whole.
+    /// False if nobody told the content's length, which then is that of all blocks if they are
+    /// whole.
     is_len_known: bool,
     hasher: StrongHasher,
     weak: Vec<u32>,
@@ -227,7 +238,8 @@ impl Signature {
         signature
     }
 
-    /// One of checksums that came in another format. `content_len_bytes`: the content's length, or as an error the most that it can be.
+    /// One of checksums that came in another format. `content_len_bytes`: the content's length, or
+    /// as an error the most that it can be.
     pub(crate) fn from_checksums(
         params: SignatureParams,
         content_len_bytes: Result<u64, u64>,
@@ -291,8 +303,9 @@ impl Signature {
         self.content_len_bytes
     }
 
-    /// Whether the content's length is known. Otherwise [`Self::content_len_bytes`] is the most that it can be: the last block may
-    /// be shorter. Our own signatures tell it, files of librsync do not.
+    /// Whether the content's length is known. Otherwise [`Self::content_len_bytes`] is the most
+    /// that it can be: the last block may be shorter. Our own signatures tell it, files of librsync
+    /// do not.
     #[must_use]
     pub fn is_len_known(&self) -> bool {
         self.is_len_known

@@ -2,8 +2,8 @@
 
 use byteback_extents::ExtentValue;
 
-/// Where the bytes of an extent of the new content come from. `L` says where literal bytes are to be found: in a frame of a stream,
-/// in a local file, in a segment of a store.
+/// Where the bytes of an extent of the new content come from. `L` says where literal bytes are to
+/// be found: in a frame of a stream, in a local file, in a segment of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source<L> {
     /// From the delta itself.
@@ -18,7 +18,8 @@ pub enum Source<L> {
 }
 
 impl<L> Source<L> {
-    /// The same source with another way to name literals, such as a place in a segment for a place in a frame.
+    /// The same source with another way to name literals, such as a place in a segment for a place
+    /// in a frame.
     pub fn map_literal<M>(self, literal_to: impl FnOnce(L) -> M) -> Source<M> {
         match self {
             Self::Literal(literal) => Source::Literal(literal_to(literal)),
@@ -32,7 +33,8 @@ impl<L: ExtentValue> ExtentValue for Source<L> {
     fn advance(&self, by_bytes: u64) -> Self {
         match self {
             Self::Literal(literal) => Self::Literal(literal.advance(by_bytes)),
-            // Saturating: an offset that large is past the end of any base, where all bytes are zero.
+            // Saturating: an offset that large is past the end of any base, where all bytes are
+            // zero.
             Self::Copy { base_offset } => Self::Copy {
                 base_offset: base_offset.saturating_add(by_bytes),
             },

@@ -1,18 +1,23 @@
 //! Strong checksums of blocks: equal means equal content.
 //!
-//! BLAKE3 in its keyed mode. The key comes from a number that whoever makes the checksums draws: content that was made to collide
-//! without knowing that number does not. Hence checksums may be cut to as many bytes as chance asks for.
+//! BLAKE3 in its keyed mode. The key comes from a number that whoever makes the checksums draws:
+//! content that was made to collide without knowing that number does not. Hence checksums may be
+//! cut to as many bytes as chance asks for.
 //!
-//! Why BLAKE3: measured on one core of the development machine, it does 2.0 GB/s on blocks of 4 KiB and 3.0 GB/s on 1 MiB, SHA-256
-//! with SHA instructions 1.2; without these instructions SHA-256 falls to a third, BLAKE3 goes on with the vector unit.
+//! Why BLAKE3: measured on one core of the development machine, it does 2.0 GB/s on blocks of 4 KiB
+//! and 3.0 GB/s on 1 MiB, SHA-256 with SHA instructions 1.2; without these instructions SHA-256
+//! falls to a third, BLAKE3 goes on with the vector unit.
 //!
-//! Other kinds exist because others make them. Signatures of librsync have MD4 and BLAKE2b; storage keeps SHA-256 (btrfs, fs-verity)
-//! and BLAKE2b (btrfs), without a key and of a last block that is shorter with zeros behind it. What has no key can be made to collide
-//! by whoever finds a collision of the length that it is cut to: as evidence on its own it needs [`PROOF_LEN_MIN`] bytes.
+//! Other kinds exist because others make them. Signatures of librsync have MD4 and BLAKE2b; storage
+//! keeps SHA-256 (btrfs, fs-verity) and BLAKE2b (btrfs), without a key and of a last block that is
+//! shorter with zeros behind it. What has no key can be made to collide by whoever finds a
+//! collision of the length that it is cut to: as evidence on its own it needs [`PROOF_LEN_MIN`]
+//! bytes.
 //!
-//! *Tree kinds* have both advantages: a block's checksum is keyed BLAKE3 over the plain checksums of its 4 KiB pieces ([`crate::leaves`]).
-//! These can be kept by storage, at full length and without a key, and what is made of them for one signature has a key again, so
-//! that it may be short.
+//! *Tree kinds* have both advantages: a block's checksum is keyed BLAKE3 over the plain checksums
+//! of its 4 KiB pieces ([`crate::leaves`]). These can be kept by storage, at full length and
+//! without a key, and what is made of them for one signature has a key again, so that it may be
+//! short.
 
 use md4::Digest;
 
@@ -24,26 +29,28 @@ use crate::leaves::{LEAF_LEN_BYTES, Leaf, LeafKind};
 pub enum StrongKind {
     /// BLAKE3, keyed by the signature's seed.
     Blake3,
-    /// MD4 (RFC 1320). Broken: whoever makes both contents makes blocks collide. Only files of librsync have it.
+    /// MD4 (RFC 1320). Broken: whoever makes both contents makes blocks collide. Only files of
+    /// librsync have it.
     Md4,
     /// SHA-256 (FIPS 180-4), without a key.
     Sha256,
-    /// SHA-256, of a last block that is shorter with zeros behind it (btrfs, fs-verity without a salt).
+    /// SHA-256, of a last block that is shorter with zeros behind it (btrfs, fs-verity without a
+    /// salt).
     Sha256Padded,
     /// BLAKE2b (RFC 7693) of 256 bits, without a key.
     Blake2b256,
     /// BLAKE2b of 256 bits, of a last block that is shorter with zeros behind it (btrfs).
     Blake2b256Padded,
-    /// BLAKE3, keyed by the signature's seed, over the leaves of the block: of its bytes from each multiple of
-    /// [`LEAF_LEN_BYTES`] on.
+    /// BLAKE3, keyed by the signature's seed, over the leaves of the block: of its bytes from each
+    /// multiple of [`LEAF_LEN_BYTES`] on.
     Tree(LeafKind),
 }
 
 /// The longest strong checksum, in bytes.
 pub const STRONG_LEN_MAX: usize = 32;
 
-/// The shortest strong checksum that proves blocks equal without anybody looking at their bytes again, in bytes. A collision takes
-/// 2^80 attempts.
+/// The shortest strong checksum that proves blocks equal without anybody looking at their bytes
+/// again, in bytes. A collision takes 2^80 attempts.
 pub const PROOF_LEN_MIN: usize = 20;
 
 impl StrongKind {
@@ -136,13 +143,15 @@ impl std::fmt::Debug for StrongHasher {
 }
 
 impl StrongHasher {
-    /// For this kind and seed, of contents that are no shorter blocks of a kind which has zeros behind these.
+    /// For this kind and seed, of contents that are no shorter blocks of a kind which has zeros
+    /// behind these.
     #[must_use]
     pub fn new(kind: StrongKind, seed: u64) -> Self {
         Self::for_blocks(kind, seed, 0)
     }
 
-    /// For this kind and seed, of blocks of this length; one that is shorter is the last one of a content.
+    /// For this kind and seed, of blocks of this length; one that is shorter is the last one of a
+    /// content.
     #[must_use]
     pub fn for_blocks(kind: StrongKind, seed: u64, block_len: usize) -> Self {
         let key = match kind {
@@ -157,7 +166,8 @@ impl StrongHasher {
         Self { kind, key, padded_len }
     }
 
-    /// The checksum of a block, at full length; cut it to the length wanted. Zeros follow those of shorter kinds.
+    /// The checksum of a block, at full length; cut it to the length wanted. Zeros follow those of
+    /// shorter kinds.
     #[must_use]
     pub fn of(&self, block: &[u8]) -> [u8; STRONG_LEN_MAX] {
         match self.kind {
@@ -204,13 +214,14 @@ impl StrongHasher {
     }
 }
 
-/// Bytes of leaves that are hashed at once: a chunk of BLAKE3's, for which it needs no tree of its own.
+/// Bytes of leaves that are hashed at once: a chunk of BLAKE3's, for which it needs no tree of its
+/// own.
 const FEW_LEN: usize = 1024;
 
 /// Puts the leaves of a block together.
 ///
-/// Most blocks have a few leaves, of which the checksum is one call that fits into registers; a hasher that takes any number has two
-/// kilobytes to be set up, which takes longer than that.
+/// Most blocks have a few leaves, of which the checksum is one call that fits into registers; a
+/// hasher that takes any number has two kilobytes to be set up, which takes longer than that.
 pub(crate) struct TreeHasher {
     key: [u8; 32],
     few: [u8; FEW_LEN],

@@ -1,4 +1,5 @@
-//! Unsigned integers in as few bytes as they need (LEB128), and signed ones folded so that small magnitudes are short (zigzag).
+//! Unsigned integers in as few bytes as they need (LEB128), and signed ones folded so that small
+//! magnitudes are short (zigzag).
 //!
 //! Only the shortest encoding of a number is accepted, so that one delta has one encoding.
 
@@ -22,7 +23,8 @@ pub(crate) fn put(out: &mut Vec<u8>, mut value: u64) {
     }
 }
 
-/// Takes a value off the front of `bytes`; `None` if it is cut off, longer than needed or larger than a `u64`.
+/// Takes a value off the front of `bytes`; `None` if it is cut off, longer than needed or larger
+/// than a `u64`.
 pub(crate) fn take(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0_u64;
     for (index, &byte) in bytes.iter().take(LEN_MAX).enumerate() {

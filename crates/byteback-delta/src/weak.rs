@@ -1,10 +1,13 @@
 //! Weak checksums: cheap to move on by one byte, so that a block can be looked for at every offset.
 //!
-//! Our own signatures have rsync's (Tridgell, "Efficient Algorithms for Sorting and Synchronization", section 3.3.1), two sums of
-//! 16 bits. With x the bytes of a window of n: a = sum of x\[i\], b = sum of (n - i) x\[i\], both modulo 2^16; the checksum is
-//! b << 16 | a. The files of librsync have others: `librsync`. Storage keeps CRCs, which signatures take over as they are (SkySync).
+//! Our own signatures have rsync's (Tridgell, "Efficient Algorithms for Sorting and
+//! Synchronization", section 3.3.1), two sums of 16 bits. With x the bytes of a window of n: a =
+//! sum of x\[i\], b = sum of (n - i) x\[i\], both modulo 2^16; the checksum is b << 16 | a. The
+//! files of librsync have others: `librsync`. Storage keeps CRCs, which signatures take over as
+//! they are (SkySync).
 //!
-//! An equal weak checksum proves nothing, and a sender can make as many as it likes: whoever uses it bounds what follows.
+//! An equal weak checksum proves nothing, and a sender can make as many as it likes: whoever uses
+//! it bounds what follows.
 
 mod librsync;
 
@@ -25,9 +28,11 @@ pub enum WeakKind {
     Crc32,
     /// CRC-32, of a last block that is shorter with zeros behind it (MooseFS).
     Crc32Padded,
-    /// librsync's older one, [`Rollsum`]. Only files of librsync have it, our own signatures do not.
+    /// librsync's older one, [`Rollsum`]. Only files of librsync have it, our own signatures do
+    /// not.
     LibrsyncRollsum,
-    /// librsync's newer one, [`RabinKarp`]. Only files of librsync have it, our own signatures do not.
+    /// librsync's newer one, [`RabinKarp`]. Only files of librsync have it, our own signatures do
+    /// not.
     LibrsyncRabinKarp,
 }
 
@@ -71,7 +76,8 @@ impl WeakKind {
         }
     }
 
-    /// The checksum of a block among blocks of `block_len` bytes; one that is shorter is the last one.
+    /// The checksum of a block among blocks of `block_len` bytes; one that is shorter is the last
+    /// one.
     #[must_use]
     pub fn of_block(self, block: &[u8], block_len: usize) -> u32 {
         match self.crc() {

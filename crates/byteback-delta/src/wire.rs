@@ -1,9 +1,11 @@
 //! The layout of a delta stream, version 1; docs/format-delta.md describes every byte.
 //!
-//! A stream is a header, any number of blocks, and a trailer. All numbers are little-endian or varints. Three checks guard it:
-//! the header and each block's head (everything that must be believed before memory is reserved for a frame) carry a CRC-32C, so
-//! does each frame, and the trailer carries an XXH3 digest of all bytes but the frames'. Frames enter the digest through their CRC:
-//! no byte is read twice for it. The digest is no CRC because a CRC over data that contain their own CRC says nothing about them.
+//! A stream is a header, any number of blocks, and a trailer. All numbers are little-endian or
+//! varints. Three checks guard it: the header and each block's head (everything that must be
+//! believed before memory is reserved for a frame) carry a CRC-32C, so does each frame, and the
+//! trailer carries an XXH3 digest of all bytes but the frames'. Frames enter the digest through
+//! their CRC: no byte is read twice for it. The digest is no CRC because a CRC over data that
+//! contain their own CRC says nothing about them.
 //!
 //! A stream may be followed by other bytes; nothing is read beyond its trailer.
 
@@ -13,7 +15,8 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::source::Source;
 use crate::varint;
 
-/// The first bytes of every stream. The first is not ASCII and the last two show what text conversion does to a file.
+/// The first bytes of every stream. The first is not ASCII and the last two show what text
+/// conversion does to a file.
 pub const MAGIC: [u8; 8] = *b"\x89BBDLT\r\n";
 
 /// The version of the format that this crate writes and reads.
@@ -134,7 +137,8 @@ pub(crate) struct ExtentContext {
 }
 
 impl ExtentContext {
-    /// Appends an extent that begins at or after `previous_end`. Its length and offsets are within the format's limits.
+    /// Appends an extent that begins at or after `previous_end`. Its length and offsets are within
+    /// the format's limits.
     pub(crate) fn encode(&mut self, extent: &Extent, out: &mut Vec<u8>) {
         let range = extent.range;
         varint::put(out, range.start() - self.previous_end);
@@ -152,7 +156,8 @@ impl ExtentContext {
         }
     }
 
-    /// Takes an extent off the front of `bytes`; literals begin at `skip_bytes`, which moves on. The error says what is wrong.
+    /// Takes an extent off the front of `bytes`; literals begin at `skip_bytes`, which moves on.
+    /// The error says what is wrong.
     pub(crate) fn decode(
         &mut self,
         header: &DeltaHeader,

@@ -1,9 +1,11 @@
 //! Writing a delta stream.
 //!
-//! Extents come in ascending order and are gathered into a block; the block is written when its frame or its list of extents is full.
-//! Long literals are split across blocks, short ones share one. Memory: one block, raw and compressed.
+//! Extents come in ascending order and are gathered into a block; the block is written when its
+//! frame or its list of extents is full. Long literals are split across blocks, short ones share
+//! one. Memory: one block, raw and compressed.
 //!
-//! If a call fails, the stream is incomplete and useless: every later call fails too, and a reader of what was written notices.
+//! If a call fails, the stream is incomplete and useless: every later call fails too, and a reader
+//! of what was written notices.
 
 use std::io::{self, Read, Write};
 
@@ -24,9 +26,11 @@ mod tests;
 /// How a stream is to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriterOptions {
-    /// Whether [`DeltaWriter::copy`] may be called. The header says so, as only a stream without copies can be applied in place.
+    /// Whether [`DeltaWriter::copy`] may be called. The header says so, as only a stream without
+    /// copies can be applied in place.
     pub copies: bool,
-    /// Whether frames are compressed where that pays. Off for bytes known not to compress, such as encrypted ones.
+    /// Whether frames are compressed where that pays. Off for bytes known not to compress, such as
+    /// encrypted ones.
     pub compress: bool,
 }
 
@@ -71,7 +75,8 @@ pub struct DeltaWriter<W> {
 }
 
 impl<W: Write> DeltaWriter<W> {
-    /// Begins a stream by writing its header. `out` gets a few writes per block; it needs no buffer of its own.
+    /// Begins a stream by writing its header. `out` gets a few writes per block; it needs no buffer
+    /// of its own.
     ///
     /// # Errors
     /// If a length is no file's, the compressor cannot be set up, or `out` refuses the header.
@@ -122,7 +127,8 @@ impl<W: Write> DeltaWriter<W> {
     /// Gives `range` the next `range.len_bytes()` bytes that `bytes` yields; reads no more.
     ///
     /// # Errors
-    /// If `range` is out of order or outside, `bytes` yields too few, or the block cannot be written.
+    /// If `range` is out of order or outside, `bytes` yields too few, or the block cannot be
+    /// written.
     pub fn literal(&mut self, range: ByteRange, mut bytes: impl Read) -> Result<(), WriteError> {
         self.guarded(|writer| writer.add_literal(range, &mut |_, buffer| bytes.read_exact(buffer)))
     }
@@ -143,7 +149,8 @@ impl<W: Write> DeltaWriter<W> {
     /// Takes the bytes of `range` from the base at `base_offset`.
     ///
     /// # Errors
-    /// If the stream was begun without copies, `range` is out of order or outside, or the copy lies outside the base.
+    /// If the stream was begun without copies, `range` is out of order or outside, or the copy lies
+    /// outside the base.
     pub fn copy(&mut self, range: ByteRange, base_offset: u64) -> Result<(), WriteError> {
         self.guarded(|writer| writer.add_copy(range, base_offset))
     }
@@ -156,8 +163,8 @@ impl<W: Write> DeltaWriter<W> {
         self.guarded(|writer| writer.add_zeros(range))
     }
 
-    /// Writes all extents of `map`; `read_literal` fills a buffer with the bytes that begin at a literal. Copies need
-    /// [`WriterOptions::copies`].
+    /// Writes all extents of `map`; `read_literal` fills a buffer with the bytes that begin at a
+    /// literal. Copies need [`WriterOptions::copies`].
     ///
     /// # Errors
     /// As the calls for single extents; the lengths of `map` are not compared with the header's.
@@ -169,7 +176,8 @@ impl<W: Write> DeltaWriter<W> {
         self.add_map(map, read_literal)
     }
 
-    /// Writes what is pending and the trailer, and flushes `out`. A writer that is dropped without this leaves an incomplete stream.
+    /// Writes what is pending and the trailer, and flushes `out`. A writer that is dropped without
+    /// this leaves an incomplete stream.
     ///
     /// # Errors
     /// If an earlier call failed or `out` refuses the bytes.
@@ -197,7 +205,8 @@ impl<W: Write> DeltaWriter<W> {
         Ok(())
     }
 
-    /// Adds an extent to the block, as part of the one before if it continues that; the literal bytes are already there.
+    /// Adds an extent to the block, as part of the one before if it continues that; the literal
+    /// bytes are already there.
     fn push(&mut self, start: u64, end: u64, source: Source<FrameSlice>) -> Result<(), WriteError> {
         let Some(range) = ByteRange::new(start, end) else {
             return Ok(());
@@ -233,7 +242,8 @@ impl<W: Write> DeltaWriter<W> {
         for extent in &self.extents {
             self.context.encode(extent, &mut self.head);
         }
-        // These lengths are bounded by the format's limits, far below 32 bits; the number of extents by 16.
+        // These lengths are bounded by the format's limits, far below 32 bits; the number of
+        // extents by 16.
         let extents_len = (self.head.len() - BLOCK_HEAD_LEN) as u32;
         self.head[0] = TAG_BLOCK;
         self.head[1] = codec.code();

@@ -1,20 +1,25 @@
-//! The difference of two pages of the same length: their exclusive or, of which only what is not zero is kept (DeltaFS, section 2.3).
+//! The difference of two pages of the same length: their exclusive or, of which only what is not
+//! zero is kept (DeltaFS, section 2.3).
 //!
 //! ```text
 //! delta = (skip varint, len varint, len bytes of base XOR new)*
 //!       | page length varint, the whole of base XOR new as a zstd frame without its magic number
 //! ```
-//! In the first form `skip` bytes are equal, then `len` bytes are told; a page that changed in a few places takes a few bytes more than these. Where much changed the second
-//! one is shorter, and takes longer to make; it is not tried where a look at a part of the pages shows no hope. It begins as a run would that lies behind the page, which there is not. `docs/benchmarks.md` shows by which measurements these two were chosen.
-//! A delta is its own inverse: the same one leads from the new page back to the base.
+//! In the first form `skip` bytes are equal, then `len` bytes are told; a page that changed in a
+//! few places takes a few bytes more than these. Where much changed the second one is shorter, and
+//! takes longer to make; it is not tried where a look at a part of the pages shows no hope. It
+//! begins as a run would that lies behind the page, which there is not. `docs/benchmarks.md` shows
+//! by which measurements these two were chosen. A delta is its own inverse: the same one leads from
+//! the new page back to the base.
 //!
-//! What this does not do: tell whether a delta belongs to a base. Whoever keeps it has to know.
+//! Out of scope: tell whether a delta belongs to a base. Whoever keeps it has to know.
 
 use std::cell::RefCell;
 
 use crate::varint;
 
-/// Runs up to this length are good enough: packing takes several times as long, and hardly makes them shorter.
+/// Runs up to this length are good enough: packing takes several times as long, and hardly makes
+/// them shorter.
 const RUNS_LEN_BYTES: usize = 128;
 /// zstd's cheapest positive level; higher ones find no more in so little.
 const LEVEL: i32 = 1;
@@ -26,14 +31,16 @@ thread_local! {
     static PACKER: RefCell<Option<Packer>> = const { RefCell::new(None) };
 }
 
-/// Of this many words of eight bytes one is looked at, where it is to be seen whether packing could pay.
+/// Of this many words of eight bytes one is looked at, where it is to be seen whether packing could
+/// pay.
 const SAMPLED_WORDS: usize = 4;
 /// From so many bytes on they tell something.
 const SAMPLED_LEN_BYTES_MIN: u64 = 256;
 /// So many words that were met are remembered, as a power of two.
 const MET_BITS: u32 = 6;
-/// What that shows is taken as hopeless if it is so many times longer than what is allowed, and a little: zstd also finds what repeats. Of pages that recorded programs overwrote hardly one was taken
-/// as hopeless that could be packed, and most that could not were.
+/// What that shows is taken as hopeless if it is so many times longer than what is allowed, and a
+/// little: zstd also finds what repeats. Of pages that recorded programs overwrote hardly one was
+/// taken as hopeless that could be packed, and most that could not were.
 const HOPELESS_TIMES: u64 = 2;
 const SPARED_LEN_BYTES: u64 = 128;
 
@@ -45,8 +52,8 @@ const JOINED_LEN_BYTES: usize = 2;
 #[error("a page delta is malformed")]
 pub struct MalformedPageDelta;
 
-/// Appends the delta between two pages of one length to `out`; false if it would have more than `len_bytes_max` bytes, and `out` is then as before.
-/// Of equal pages it has none.
+/// Appends the delta between two pages of one length to `out`; false if it would have more than
+/// `len_bytes_max` bytes, and `out` is then as before. Of equal pages it has none.
 pub fn put_page_delta(base: &[u8], new: &[u8], len_bytes_max: usize, out: &mut Vec<u8>) -> bool {
     let before = out.len();
     let end = before.saturating_add(len_bytes_max);
@@ -93,8 +100,10 @@ pub fn put_packed_page_delta(base: &[u8], new: &[u8], len_bytes_max: usize, out:
     packed.is_some() || has_runs
 }
 
-/// Whether zstd will hardly make so few bytes of the exclusive or: a look at a part of it that takes a tenth of the time. Of the bytes of some words it is counted how often each is there; the
-/// fewer are alike, the more bits each needs (their collision entropy, of which Shannon's is never less). Words that are equal, or were met a moment ago, need nothing.
+/// Whether zstd will hardly make so few bytes of the exclusive or: a look at a part of it that
+/// takes a tenth of the time. Of the bytes of some words it is counted how often each is there; the
+/// fewer are alike, the more bits each needs (their collision entropy, of which Shannon's is never
+/// less). Words that are equal, or were met a moment ago, need nothing.
 fn is_hopeless(base: &[u8], new: &[u8], len_bytes_max: usize) -> bool {
     const WORD: usize = size_of::<u64>();
     let mut counts = [0u16; 256];
@@ -227,7 +236,8 @@ fn packed(page_len_bytes: usize, delta: &[u8]) -> Option<&[u8]> {
 /// Makes the new page of the base, or the base of the new page.
 ///
 /// # Errors
-/// A delta that ends too early, goes beyond the page, or is not in its shortest form; a part of it may be done.
+/// A delta that ends too early, goes beyond the page, or is not in its shortest form; a part of it
+/// may be done.
 pub fn apply_page_delta(page: &mut [u8], delta: &[u8]) -> Result<(), MalformedPageDelta> {
     if let Some(rest) = packed(page.len(), delta) {
         return with_packer(|packer| {

@@ -1,5 +1,6 @@
-//! What a block costs in memory, where it costs most: the figures in the header of `find`. Counted where memory is handed out; a test
-//! binary of its own with one test, so that nothing else is counted.
+//! What a block costs in memory, where it costs most: the figures in the header of `find`. Counted
+//! where memory is handed out; a test binary of its own with one test, so that nothing else is
+//! counted.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -195,7 +196,8 @@ fn chunks(blocks: usize) {
 
 #[test]
 fn a_block_costs_as_many_bytes_as_is_said() {
-    // Tables have a power of two of slots: the number of blocks for which that is least, and the one for which it is most.
+    // Tables have a power of two of slots: the number of blocks for which that is least, and the
+    // one for which it is most.
     for (blocks, table) in [(1 << 18, 18), ((1 << 18) + 1, 36)] {
         searches(blocks, table);
         sky(blocks);

@@ -1,8 +1,10 @@
-//! Fewer extents for a few bytes more: how a set is kept within a bound (SolFS section 3.2.1, dynamic granularity alignment).
+//! Fewer extents for a few bytes more: how a set is kept within a bound (SolFS section 3.2.1,
+//! dynamic granularity alignment).
 //!
-//! Both ways only ever add bytes. Joining the closest neighbours adds the fewest bytes that any set of so many extents can have which
-//! covers this one: an extent less means that one gap is filled, and the smallest gaps are filled. Aligning outwards to a unit is
-//! what the paper does; it fills small gaps too, but pays at both ends of every extent.
+//! Both ways only ever add bytes. Joining the closest neighbours adds the fewest bytes that any set
+//! of so many extents can have which covers this one: an extent less means that one gap is filled,
+//! and the smallest gaps are filled. Aligning outwards to a unit is what the paper does; it fills
+//! small gaps too, but pays at both ends of every extent.
 
 use std::num::NonZeroU64;
 
@@ -10,8 +12,9 @@ use crate::range::ByteRange;
 use crate::set::ExtentSet;
 
 impl ExtentSet {
-    /// Joins the neighbours with the smallest gaps until there are at most `extents_max` extents (at least one stays), and returns the
-    /// number of bytes that were added. O(n); of equal gaps the first ones are filled.
+    /// Joins the neighbours with the smallest gaps until there are at most `extents_max` extents
+    /// (at least one stays), and returns the number of bytes that were added. O(n); of equal gaps
+    /// the first ones are filled.
     pub fn join_closest(&mut self, extents_max: usize) -> u64 {
         let extents_max = extents_max.max(1);
         let Some(surplus) = self.len().checked_sub(extents_max).filter(|surplus| *surplus > 0) else {
@@ -49,7 +52,8 @@ impl ExtentSet {
         self.total_len_bytes() - before_bytes
     }
 
-    /// The set with every extent aligned outwards to multiples of `granularity_bytes`; see [`ByteRange::align_out`].
+    /// The set with every extent aligned outwards to multiples of `granularity_bytes`; see
+    /// [`ByteRange::align_out`].
     #[must_use]
     pub fn aligned_out(&self, granularity_bytes: NonZeroU64) -> Self {
         self.iter().map(|range| range.align_out(granularity_bytes)).collect()

@@ -1,21 +1,25 @@
 //! Ranges with values, where later ranges overlay earlier ones: the extent tree.
 //!
-//! Words: an *entry* is one range with its value; a *leaf* is a sorted array of at most [`LEAF_BYTES_MAX`]; *separators*
-//! are the first offsets of all leaves but the first.
+//! Words: an *entry* is one range with its value; a *leaf* is a sorted array of at most
+//! [`LEAF_BYTES_MAX`]; *separators* are the first offsets of all leaves but the first.
 //!
-//! Two levels of sorted arrays instead of a B-tree: a search is two binary searches over dense memory, an insert moves at most one
-//! leaf (4 KiB for a set), and an extent of a set costs its 16 bytes plus the slack of its leaf. A million extents make some six
-//! thousand leaves, whose separators still fit the second-level cache; splitting a leaf shifts the upper level, once in more than a
-//! hundred inserts. Measured beside `rangemap` by `byteback-bench extents`.
+//! Two levels of sorted arrays instead of a B-tree: a search is two binary searches over dense
+//! memory, an insert moves at most one leaf (4 KiB for a set), and an extent of a set costs its 16
+//! bytes plus the slack of its leaf. A million extents make some six thousand leaves, whose
+//! separators still fit the second-level cache; splitting a leaf shifts the upper level, once in
+//! more than a hundred inserts. Measured beside `rangemap` by `byteback-bench extents`.
 //!
 //! Invariants (checked by `check_invariants` after every step of the property tests):
-//! - entries are not empty, ascend and do not overlap; no two neighbours could be told as one (`ExtentValue::continues`);
-//! - no leaf is empty or holds more than `LEAF_ENTRIES_MAX` entries; `separators[i]` is the first offset of `leaves[i + 1]`;
+//! - entries are not empty, ascend and do not overlap; no two neighbours could be told as one
+//!   (`ExtentValue::continues`);
+//! - no leaf is empty or holds more than `LEAF_ENTRIES_MAX` entries; `separators[i]` is the first
+//!   offset of `leaves[i + 1]`;
 //! - `len` and `covered_bytes` are what a count would give.
 //!
-//! The *last-touched cache* is the place of the entry that the last insert made or extended. It is only a hint: it may point
-//! nowhere after other changes, and every use checks it against the entry and its neighbours. A write that extends that entry in
-//! either direction, without reaching the neighbour, is O(1) (SolFS section 3.2.1, "mlog pointer cache").
+//! The *last-touched cache* is the place of the entry that the last insert made or extended. It is
+//! only a hint: it may point nowhere after other changes, and every use checks it against the entry
+//! and its neighbours. A write that extends that entry in either direction, without reaching the
+//! neighbour, is O(1) (SolFS section 3.2.1, "mlog pointer cache").
 
 mod iter;
 mod splice;
@@ -30,10 +34,11 @@ pub use iter::{Gaps, Iter, Pieces, Tiles};
 use crate::range::ByteRange;
 use crate::value::ExtentValue;
 
-/// The most bytes in a leaf: an insert moves half of it on average, and the more there are, the more rarely the upper level moves.
-/// Twice as much measured alike in time and held more memory where extents merge; half as much took a tenth longer on ascending
-/// ranges (`byteback-bench extents`). What costs is a cold leaf, which a search crosses in some five dependent cache misses: thousands
-/// of maps of hundreds of extents, each written to once in a while.
+/// The most bytes in a leaf: an insert moves half of it on average, and the more there are, the
+/// more rarely the upper level moves. Twice as much measured alike in time and held more memory
+/// where extents merge; half as much took a tenth longer on ascending ranges (`byteback-bench
+/// extents`). What costs is a cold leaf, which a search crosses in some five dependent cache
+/// misses: thousands of maps of hundreds of extents, each written to once in a while.
 const LEAF_BYTES_MAX: usize = 2048;
 
 /// One extent with its value.
@@ -63,8 +68,8 @@ struct Place {
     index: usize,
 }
 
-/// A map from ranges of bytes to values, in which later insertions overlay earlier ones and neighbours whose values continue each
-/// other are one extent.
+/// A map from ranges of bytes to values, in which later insertions overlay earlier ones and
+/// neighbours whose values continue each other are one extent.
 #[derive(Clone)]
 pub struct ExtentMap<V> {
     leaves: Vec<Leaf<V>>,
@@ -75,7 +80,8 @@ pub struct ExtentMap<V> {
 }
 
 impl<V> ExtentMap<V> {
-    /// The most entries in a leaf; 128 for a set. Small under test, so that a few entries already make many leaves.
+    /// The most entries in a leaf; 128 for a set. Small under test, so that a few entries already
+    /// make many leaves.
     const LEAF_ENTRIES_MAX: usize = if cfg!(test) {
         8
     } else if size_of::<Entry<V>>() > LEAF_BYTES_MAX / 32 {
@@ -127,7 +133,8 @@ impl<V> ExtentMap<V> {
         *self = Self::new();
     }
 
-    /// The heap memory that the map holds for its entries, in bytes, without what the values hold themselves.
+    /// The heap memory that the map holds for its entries, in bytes, without what the values hold
+    /// themselves.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         self.leaves
@@ -147,7 +154,8 @@ impl<V> ExtentMap<V> {
         self.separators.shrink_to_fit();
     }
 
-    /// The extent that holds the byte at `offset`, with its value; the value belongs to the extent's first byte.
+    /// The extent that holds the byte at `offset`, with its value; the value belongs to the
+    /// extent's first byte.
     #[must_use]
     pub fn get(&self, offset: u64) -> Option<(ByteRange, &V)> {
         let (range, value) = self.iter_from(offset).next()?;
@@ -160,8 +168,8 @@ impl<V> ExtentMap<V> {
         Iter::new(&self.leaves, 0)
     }
 
-    /// The extents that end after `offset`, whole and ascending. To go on after an interruption, pass the end of the last extent
-    /// that was dealt with; the map may have changed in between.
+    /// The extents that end after `offset`, whole and ascending. To go on after an interruption,
+    /// pass the end of the last extent that was dealt with; the map may have changed in between.
     #[must_use]
     pub fn iter_from(&self, offset: u64) -> Iter<'_, V> {
         let leaf_index = self.leaf_for(offset);
@@ -187,20 +195,22 @@ impl<V> ExtentMap<V> {
 }
 
 impl<V: ExtentValue> ExtentMap<V> {
-    /// The parts of the extents that lie inside `range`, each with the value of its first byte, ascending.
+    /// The parts of the extents that lie inside `range`, each with the value of its first byte,
+    /// ascending.
     #[must_use]
     pub fn pieces(&self, range: ByteRange) -> Pieces<'_, V> {
         Pieces::new(self.iter_from(range.start()), range)
     }
 
-    /// All of `range` in ascending pieces: those with a value as [`Self::pieces`] gives them, and the gaps with `None`.
+    /// All of `range` in ascending pieces: those with a value as [`Self::pieces`] gives them, and
+    /// the gaps with `None`.
     #[must_use]
     pub fn tiles(&self, range: ByteRange) -> Tiles<'_, V> {
         Tiles::new(self.iter_from(range.start()), range)
     }
 
-    /// Lays `range` with `value` over what is there. O(1) if it continues the extent that was inserted last, in either direction,
-    /// and does not reach that one's neighbour.
+    /// Lays `range` with `value` over what is there. O(1) if it continues the extent that was
+    /// inserted last, in either direction, and does not reach that one's neighbour.
     pub fn insert(&mut self, range: ByteRange, value: V) {
         if let Some(value) = self.extend_last(range, value) {
             self.overlay_entry(range, value);
@@ -230,7 +240,8 @@ impl<V: ExtentValue> ExtentMap<V> {
         }
     }
 
-    /// The O(1) path: extends the last-touched entry if that is all there is to do, else gives the value back.
+    /// The O(1) path: extends the last-touched entry if that is all there is to do, else gives the
+    /// value back.
     fn extend_last(&mut self, range: ByteRange, value: V) -> Option<V> {
         let Place {
             leaf: leaf_index,

@@ -1,8 +1,9 @@
 //! Which bytes: the mergeable operation log tree ("mlog tree") of SolFS, section 3.2.1.
 //!
-//! A write is inserted as its range; ranges that overlap or lie side by side become one, so that the set stays as small as the
-//! change is simple. It is an [`ExtentMap`] without values; the last-touched cache that makes appends and sequential writes O(1)
-//! (the paper's "mlog pointer cache") lives there.
+//! A write is inserted as its range; ranges that overlap or lie side by side become one, so that
+//! the set stays as small as the change is simple. It is an [`ExtentMap`] without values; the
+//! last-touched cache that makes appends and sequential writes O(1) (the paper's "mlog pointer
+//! cache") lives there.
 
 use std::fmt;
 
@@ -25,8 +26,8 @@ impl ExtentSet {
         Self { map: ExtentMap::new() }
     }
 
-    /// Adds the bytes of `range`. O(1) if the range overlaps or touches the extent that was inserted last, as appends and
-    /// sequential writes in either direction do.
+    /// Adds the bytes of `range`. O(1) if the range overlaps or touches the extent that was
+    /// inserted last, as appends and sequential writes in either direction do.
     pub fn insert(&mut self, range: ByteRange) {
         self.map.insert(range, ());
     }
@@ -109,8 +110,8 @@ impl ExtentSet {
         Ranges { iter: self.map.iter() }
     }
 
-    /// The extents that end after `offset`, whole and ascending. To go on after an interruption, pass the end of the last extent
-    /// that was dealt with; the set may have changed in between.
+    /// The extents that end after `offset`, whole and ascending. To go on after an interruption,
+    /// pass the end of the last extent that was dealt with; the set may have changed in between.
     #[must_use]
     pub fn iter_from(&self, offset: u64) -> Ranges<'_> {
         Ranges {

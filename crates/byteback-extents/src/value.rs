@@ -1,11 +1,13 @@
 //! What an extent's value must tell about itself so that extents can be cut and joined.
 
-/// A value that describes all bytes of an extent at once, such as "the bytes that begin at this place in that segment".
+/// A value that describes all bytes of an extent at once, such as "the bytes that begin at this
+/// place in that segment".
 ///
-/// Laws, for values `a`, `b`, `c` and lengths `m`, `n`; the map relies on them, and the property tests check them for the
-/// implementations of this workspace:
+/// Laws, for values `a`, `b`, `c` and lengths `m`, `n`; the map relies on them, and the property
+/// tests check them for the implementations of this workspace:
 ///
-/// - `a.advance(0)` describes the same bytes as `a`, and `a.advance(m).advance(n)` the same as `a.advance(m + n)`.
+/// - `a.advance(0)` describes the same bytes as `a`, and `a.advance(m).advance(n)` the same as
+///   `a.advance(m + n)`.
 /// - `a.continues(n, &a.advance(n))` holds, also for `n == 0`.
 /// - If `a.continues(m, &b)`, then `b.continues(n, &c)` equals `a.continues(m + n, &c)`.
 ///
@@ -15,7 +17,8 @@ pub trait ExtentValue: Clone {
     #[must_use]
     fn advance(&self, by_bytes: u64) -> Self;
 
-    /// Whether `next` describes just the bytes that follow the first `len_bytes` of `self`, so that two extents are better told as one.
+    /// Whether `next` describes just the bytes that follow the first `len_bytes` of `self`, so that
+    /// two extents are better told as one.
     fn continues(&self, len_bytes: u64, next: &Self) -> bool;
 }
 

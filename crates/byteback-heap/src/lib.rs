@@ -1,8 +1,10 @@
-//! The system's allocator with a count of what is allocated, for tests and measurements of how much memory something takes.
+//! The system's allocator with a count of what is allocated, for tests and measurements of how much
+//! memory something takes.
 //!
-//! A test binary or a program of its own makes [`CountingHeap`] its allocator; then [`used_by`] tells what some work took. Counting is
-//! off outside of it, so that times are measured with an allocator that costs one branch more than the system's. What is counted are the
-//! bytes that were asked for, of all threads, without what the allocator adds.
+//! A test binary or a program of its own makes [`CountingHeap`] its allocator; then [`used_by`]
+//! tells what some work took. Counting is off outside of it, so that times are measured with an
+//! allocator that costs one branch more than the system's. What is counted are the bytes that were
+//! asked for, of all threads, without what the allocator adds.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -18,7 +20,8 @@ pub struct CountingHeap;
 /// What some work took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeapUse {
-    /// Bytes that were allocated and not freed meanwhile; negative if more was freed that was there before.
+    /// Bytes that were allocated and not freed meanwhile; negative if more was freed that was there
+    /// before.
     pub live_bytes: i64,
     /// The most that this ever was.
     pub peak_bytes: i64,
@@ -68,8 +71,8 @@ unsafe impl GlobalAlloc for CountingHeap {
     }
 }
 
-/// Runs `work` and tells what it gives, with what it took. Not to be nested or called by two threads at the same time: what any thread
-/// allocates meanwhile is counted.
+/// Runs `work` and tells what it gives, with what it took. Not to be nested or called by two
+/// threads at the same time: what any thread allocates meanwhile is counted.
 pub fn used_by<T>(work: impl FnOnce() -> T) -> (T, HeapUse) {
     LIVE_BYTES.store(0, Ordering::Relaxed);
     PEAK_BYTES.store(0, Ordering::Relaxed);

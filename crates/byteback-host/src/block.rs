@@ -6,12 +6,12 @@
 //! - until then a crash keeps, loses, tears (at 512-byte sectors) and reorders writes as it likes;
 //! - blocks that were discarded hold anything until they are written again.
 //!
-//! After a failed flush nothing is known about what was written since the last good one, and flushing again does not help: whoever
-//! goes on writes it anew.
+//! After a failed flush nothing is known about what was written since the last good one, and
+//! flushing again does not help: whoever goes on writes it anew.
 //!
-//! [`RealBlockDevice`] is a file or a device of the machine, [`SimBlockDevice`] the adversary, [`CountedDevice`] counts what passes,
-//! [`QueuedDevice`] lets writers go on. What
-//! this does not do: caching, atomicity of a block, partial blocks.
+//! [`RealBlockDevice`] is a file or a device of the machine, [`SimBlockDevice`] the adversary,
+//! [`CountedDevice`] counts what passes, [`QueuedDevice`] lets writers go on. What this does not
+//! do: caching, atomicity of a block, partial blocks.
 
 mod counted;
 mod queued;
@@ -32,8 +32,8 @@ pub const BLOCK_LEN_BYTES: usize = 4096;
 /// A block that is given away.
 pub type OwnedBlock = Box<[u8; BLOCK_LEN_BYTES]>;
 
-/// See the module. Addresses are numbers of blocks, from 0. Buffers hold a whole number of blocks; others, and what does not lie on the
-/// device, are refused with `InvalidInput`.
+/// See the module. Addresses are numbers of blocks, from 0. Buffers hold a whole number of blocks;
+/// others, and what does not lie on the device, are refused with `InvalidInput`.
 pub trait BlockDevice: Send + Sync + Debug {
     /// How many blocks there are.
     fn len_blocks(&self) -> u64;
@@ -41,16 +41,17 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// Fills `blocks` from the block `first` on.
     ///
     /// # Errors
-    /// What the system answered; `blocks` is then partly overwritten.
+    /// The system's error; `blocks` is then partly overwritten.
     fn read_blocks(&self, first: u64, blocks: &mut [u8]) -> io::Result<()>;
 
     /// Writes `blocks` from the block `first` on.
     ///
     /// # Errors
-    /// What the system answered; any part of it may have been written.
+    /// The system's error; any part of it may have been written.
     fn write_blocks(&self, first: u64, blocks: &[u8]) -> io::Result<()>;
 
-    /// Writes what lies in several places, one behind the other, from the block `first` on: as [`BlockDevice::write_blocks`] of all of it.
+    /// Writes what lies in several places, one behind the other, from the block `first` on: as
+    /// [`BlockDevice::write_blocks`] of all of it.
     ///
     /// # Errors
     /// As there.
@@ -61,8 +62,10 @@ pub trait BlockDevice: Send + Sync + Debug {
         }
     }
 
-    /// As [`BlockDevice::write_blocks_vectored`], of blocks that the caller has no more use for: they may be written later, but before anything else is done with these blocks or a flush returns. What
-    /// fails then fails each later write and flush. Answers blocks that nobody needs, whatever is in them.
+    /// As [`BlockDevice::write_blocks_vectored`], of blocks that the caller has no more use for:
+    /// they may be written later, but before anything else is done with these blocks or a flush
+    /// returns. What fails then fails each later write and flush. Answers blocks that nobody needs,
+    /// whatever is in them.
     ///
     /// # Errors
     /// As there; the blocks are lost then.
@@ -75,13 +78,13 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// Makes everything durable that was written before.
     ///
     /// # Errors
-    /// What the system answered; see the module.
+    /// The system's error; see the module.
     fn flush(&self) -> io::Result<()>;
 
     /// Says that nobody needs what these blocks hold. A device that has no use for it does nothing.
     ///
     /// # Errors
-    /// What the system answered, but for not supporting it.
+    /// The system's error, but for not supporting it.
     fn discard(&self, first: u64, count: u64) -> io::Result<()>;
 }
 

@@ -1,5 +1,5 @@
-//! Which boot of the machine this is: after a crash, data can be new while all times are old, so whatever is believed because of times is
-//! believed within one boot only.
+//! Which boot of the machine this is: after a crash, data can be new while all times are old, so
+//! whatever is believed because of times is believed within one boot only.
 
 use std::io;
 

@@ -1,8 +1,8 @@
 //! Time, so that whoever decides by it can be replayed.
 //!
-//! Two readings are kept apart: *wall-clock time* is what people and file systems write down and may
-//! jump; *monotonic time* measures waiting and never goes back. Only this module may ask the system for
-//! either (`clippy.toml` and `cargo xtask tidy` hold the line).
+//! Two readings are kept apart: *wall-clock time* is what people and file systems write down and
+//! may jump; *monotonic time* measures waiting and never goes back. Only this module may ask the
+//! system for either (`clippy.toml` and `cargo xtask tidy` hold the line).
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,8 +17,8 @@ pub trait Clock: Send + Sync {
     /// Nanoseconds since an arbitrary start, never going back; only differences mean something.
     fn monotonic_ns(&self) -> u64;
 
-    /// [`Clock::monotonic_ns`] as of the last tick of the system's timer: never later than that tells, and mostly a few milliseconds
-    /// earlier. Costs a fraction of it.
+    /// [`Clock::monotonic_ns`] as of the last tick of the system's timer: never later than that
+    /// tells, and mostly a few milliseconds earlier. Costs a fraction of it.
     fn coarse_monotonic_ns(&self) -> u64 {
         self.monotonic_ns()
     }

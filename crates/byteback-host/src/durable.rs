@@ -1,20 +1,23 @@
 //! Files whose contents must outlive a crash, as two small traits.
 //!
-//! A [`DurableDir`] is a flat directory of our own state (log, journal, segments), a [`DurableFile`] a file
-//! in it. The traits promise exactly what POSIX lets a careful program rely on, and no more:
+//! A [`DurableDir`] is a flat directory of our own state (log, journal, segments), a
+//! [`DurableFile`] a file in it. The traits promise exactly what POSIX lets a careful program rely
+//! on, and no more:
 //!
 //! - bytes and length of a file are durable after [`DurableFile::sync_data`] returned `Ok`;
-//! - a name that was created, renamed or removed is so durably after [`DurableDir::sync`] returned `Ok`
-//!   (a durable name of a file that was never synced may show any mixture of old bytes, new bytes and zeros);
+//! - a name that was created, renamed or removed is so durably after [`DurableDir::sync`] returned
+//!   `Ok` (a durable name of a file that was never synced may show any mixture of old bytes, new
+//!   bytes and zeros);
 //! - a rename is atomic: after a crash the target is the old file or the new one;
 //! - everything else may be kept, lost, torn at 512-byte sectors or reordered by a crash.
 //!
-//! After a failed sync nothing is known about the bytes written since the last good one: the kernel may
-//! have dropped them and will report success next time. The caller must not retry the sync and go on, but
-//! treat the file as damaged and reopen it.
+//! After a failed sync nothing is known about the bytes written since the last good one: the kernel
+//! may have dropped them and will report success next time. The caller must not retry the sync and
+//! go on, but treat the file as damaged and reopen it.
 //!
-//! [`RealDir`] is the machine's file system, [`TreeDir`] any tree's, [`crate::sim::SimDisk`] the adversary. What this does not do:
-//! caching, buffering, atomicity of writes, nested paths in one name.
+//! [`RealDir`] is the machine's file system, [`TreeDir`] any tree's, [`crate::sim::SimDisk`] the
+//! adversary. Out of scope: caching, buffering, atomicity of writes, nested paths in one
+//! name.
 
 mod lock;
 mod real;
@@ -39,8 +42,8 @@ pub enum OpenMode {
     CreateNew,
 }
 
-/// A directory of durable files. Names are single components: not empty, no `/`, no NUL, not `.` or `..`;
-/// any other is refused with `InvalidInput`.
+/// A directory of durable files. Names are single components: not empty, no `/`, no NUL, not `.` or
+/// `..`; any other is refused with `InvalidInput`.
 pub trait DurableDir: Send + Sync + Debug {
     /// Opens `name` for reading and writing at any offset.
     ///
@@ -60,21 +63,22 @@ pub trait DurableDir: Send + Sync + Debug {
     /// `NotFound` if it does not exist; otherwise what the system answered.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// The names of all entries, files and subdirectories, sorted. Names that are not UTF-8 are not ours
-    /// and are left out.
+    /// The names of all entries, files and subdirectories, sorted. Names that are not UTF-8 are not
+    /// ours and are left out.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The system's error.
     fn list(&self) -> io::Result<Vec<String>>;
 
-    /// Makes all names created, renamed and removed so far durable. Says nothing about file contents.
+    /// Makes all names created, renamed and removed so far durable. Says nothing about file
+    /// contents.
     ///
     /// # Errors
-    /// What the system answered; see the module on failed syncs.
+    /// The system's error; see the module on failed syncs.
     fn sync(&self) -> io::Result<()>;
 
-    /// Opens the directory `name` inside this one, creating it if missing; the new name is durable after
-    /// this directory's [`sync`](Self::sync).
+    /// Opens the directory `name` inside this one, creating it if missing; the new name is durable
+    /// after this directory's [`sync`](Self::sync).
     ///
     /// # Errors
     /// `NotADirectory` if `name` is a file; otherwise what the system answered.
@@ -93,45 +97,48 @@ pub trait DurableFile: Send + Sync + Debug {
     /// `UnexpectedEof` if the file ends before; `buf` is then partly overwritten.
     fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()>;
 
-    /// Reads at most `buf.len()` bytes from `offset` and returns how many; fewer is always legal, 0 only at
-    /// or after the end of the file or for an empty `buf`.
+    /// Reads at most `buf.len()` bytes from `offset` and returns how many; fewer is always legal, 0
+    /// only at or after the end of the file or for an empty `buf`.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The system's error.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
 
     /// Writes all of `data` at `offset`; a gap after the old end reads as zeros.
     ///
     /// # Errors
-    /// What the system answered (`StorageFull` for a full disk); any part of `data` may have been written.
+    /// The system's error (`StorageFull` for a full disk); any part of `data` may have been
+    /// written.
     fn write_all_at(&self, offset: u64, data: &[u8]) -> io::Result<()>;
 
     /// Cuts the file, or lengthens it with zeros, to `len_bytes`.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The system's error.
     fn set_len(&self, len_bytes: u64) -> io::Result<()>;
 
     /// The length in bytes.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The system's error.
     fn len(&self) -> io::Result<u64>;
 
     /// Makes the file's bytes and its length durable.
     ///
     /// # Errors
-    /// What the system answered; see the module on failed syncs.
+    /// The system's error; see the module on failed syncs.
     fn sync_data(&self) -> io::Result<()>;
 
     /// Makes the file at least `len_bytes` long by writing zeros after its end, so that, once
-    /// [`sync_data`](Self::sync_data) has returned, later writes below `len_bytes` neither run out of space on
-    /// an overwriting file system nor need the file system to commit metadata with their sync. Written zeros and not `fallocate`,
-    /// whose unwritten extents are converted, and journalled, at the first sync that follows a write.
-    /// Existing bytes stay; a longer file is left alone.
+    /// [`sync_data`](Self::sync_data) has returned, later writes below `len_bytes` neither run out
+    /// of space on an overwriting file system nor need the file system to commit metadata with
+    /// their sync. Written zeros and not `fallocate`, whose unwritten extents are converted, and
+    /// journalled, at the first sync that follows a write. Existing bytes stay; a longer file is
+    /// left alone.
     ///
     /// # Errors
-    /// `StorageFull`, or what the system answered; the file may then have any length up to `len_bytes`.
+    /// `StorageFull`, or what the system answered; the file may then have any length up to
+    /// `len_bytes`.
     fn allocate(&self, len_bytes: u64) -> io::Result<()>;
 }
 

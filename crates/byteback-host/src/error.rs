@@ -1,8 +1,9 @@
 //! What was attempted on which name, kept around the system's own answer.
 //!
-//! The traits of this crate speak `io::Error`, so that simulated and real failures look alike and callers
-//! can match on `kind()`. The bare system error says neither file nor operation; [`context`] wraps it in a
-//! [`HostError`] of the same kind, and [`errno_of`] finds the number again.
+//! The traits of this crate speak `io::Error`, so that simulated and real failures look alike and
+//! callers can match on `kind()`. The bare system error says neither file nor operation;
+//! [`context`] wraps it in a [`HostError`] of the same kind, and [`errno_of`] finds the number
+//! again.
 
 use std::io;
 

@@ -1,12 +1,13 @@
 //! The outside world through small interfaces, real and simulated.
 //!
 //! Everything that a deciding crate needs from the machine enters through a trait of this crate:
-//! durable files ([`durable`]), block devices ([`block`]), time ([`clock`]), randomness ([`random`]). Each has a real
-//! implementation and a simulated one ([`sim`]) that is stricter than any real machine: it loses,
-//! tears and reorders whatever was not synced, and crashes at any sync point, reproducibly from a seed.
-//! [`boot`] tells one start of the machine from the next.
-//! [`tree`] is the access to a directory tree of the machine (a tracked folder) by file descriptors;
-//! it has no simulated twin, because its users are tested on real file systems. [`load`] says how busy the machine is.
+//! durable files ([`durable`]), block devices ([`block`]), time ([`clock`]), randomness
+//! ([`random`]). Each has a real implementation and a simulated one ([`sim`]) that is stricter than
+//! any real machine: it loses, tears and reorders whatever was not synced, and crashes at any sync
+//! point, reproducibly from a seed. [`boot`] tells one start of the machine from the next. [`tree`]
+//! is the access to a directory tree of the machine (a tracked folder) by file descriptors; it has
+//! no simulated twin, because its users are tested on real file systems. [`load`] says how busy the
+//! machine is.
 //!
 //! This crate knows nothing of our domain: no extents, no epochs, no backups.
 

@@ -4,8 +4,9 @@
 
 use std::thread::available_parallelism;
 
-/// Which part of a processor one more thread gets, as far as the kernel's load average of the last minute tells: 1 where a processor is
-/// idle, a half where each has one thread at work, and so on. `None` if the kernel does not tell.
+/// Which part of a processor one more thread gets, as far as the kernel's load average of the last
+/// minute tells: 1 where a processor is idle, a half where each has one thread at work, and so on.
+/// `None` if the kernel does not tell.
 #[must_use]
 pub fn thread_share() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/loadavg").ok()?;

@@ -1,8 +1,9 @@
 //! Randomness, so that whoever draws it can be replayed.
 //!
-//! Identifiers and tokens need bits that nobody can guess: [`RealRandomness`] asks the kernel. Tests and
-//! simulations need bits that come again: [`SimRandomness`] is `SplitMix64`, kept here in five lines rather
-//! than taken from a library so that a seed printed today still reproduces its run after an upgrade.
+//! Identifiers and tokens need bits that nobody can guess: [`RealRandomness`] asks the kernel.
+//! Tests and simulations need bits that come again: [`SimRandomness`] is `SplitMix64`, kept here in
+//! five lines rather than taken from a library so that a seed printed today still reproduces its
+//! run after an upgrade.
 
 use std::io;
 use std::sync::Mutex;
@@ -46,7 +47,8 @@ impl Randomness for RealRandomness {
     }
 }
 
-/// The `SplitMix64` generator: the same seed gives the same draws on every machine, forever. Not secret.
+/// The `SplitMix64` generator: the same seed gives the same draws on every machine, forever. Not
+/// secret.
 #[derive(Clone, Debug)]
 pub struct SplitMix64(u64);
 
@@ -66,8 +68,8 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
-    /// Draws a number below `bound`, or 0 if `bound` is 0. The bias (under 2^-32 for bounds below 2^32)
-    /// does not matter to a simulation.
+    /// Draws a number below `bound`, or 0 if `bound` is 0. The bias (under 2^-32 for bounds below
+    /// 2^32) does not matter to a simulation.
     pub fn below(&mut self, bound: u64) -> u64 {
         if bound == 0 { 0 } else { self.next_u64() % bound }
     }

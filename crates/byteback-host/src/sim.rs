@@ -1,23 +1,26 @@
 //! A disk that is as unreliable as the contract of durable files allows, reproducibly from a seed.
 //!
-//! [`SimDisk`] is a [`DurableDir`] in memory. It keeps what a program sees (*live*) apart from what has been
-//! promised to last (*durable*) and the operations in between (*pending*). When the power is cut, what comes back
-//! is drawn from everything that [`crate::durable`] allows:
+//! [`SimDisk`] is a [`DurableDir`] in memory. It keeps what a program sees (*live*) apart from what
+//! has been promised to last (*durable*) and the operations in between (*pending*). When the power
+//! is cut, what comes back is drawn from everything that [`crate::durable`] allows:
 //!
-//! - a 512-byte sector holds its durable bytes or those after any pending write to it, each sector by itself:
-//!   writes are lost, torn and reordered;
-//! - the length is the durable one or that after any pending operation, also in the middle of a growing write;
-//!   what was never written reads as zeros; bytes cut off do not come back under a length that knows of the cut;
-//! - pending names are lost or kept, each by itself, except that operations that share a name keep their order (kept only if
-//!   the earlier ones are); a rename happens wholly or not at all;
+//! - a 512-byte sector holds its durable bytes or those after any pending write to it, each sector
+//!   by itself: writes are lost, torn and reordered;
+//! - the length is the durable one or that after any pending operation, also in the middle of a
+//!   growing write; what was never written reads as zeros; bytes cut off do not come back under a
+//!   length that knows of the cut;
+//! - pending names are lost or kept, each by itself, except that operations that share a name keep
+//!   their order (kept only if the earlier ones are); a rename happens wholly or not at all;
 //! - a file whose name was not made durable is gone, even if its bytes were; a directory likewise.
 //!
-//! That is stricter than ext4, XFS or btrfs on purpose. Whoever survives it relies on the contract alone.
+//! That is stricter than ext4, XFS or btrfs on purpose. Whoever survives it relies on the contract
+//! alone.
 //!
-//! Use: run the work once, read [`SimDisk::counters`]; then for each sync n run it again on a fresh disk with
-//! [`SimDisk::crash_at_sync`], take some survivors with [`SimDisk::recover`], and check what was acknowledged.
-//! Further faults: a disk that fills up, an operation that fails, reads shorter than asked. A failed file sync
-//! behaves as on Linux: the pending writes are torn for good, and the next sync reports success without them.
+//! Use: run the work once, read [`SimDisk::counters`]; then for each sync n run it again on a fresh
+//! disk with [`SimDisk::crash_at_sync`], take some survivors with [`SimDisk::recover`], and check
+//! what was acknowledged. Further faults: a disk that fills up, an operation that fails, reads
+//! shorter than asked. A failed file sync behaves as on Linux: the pending writes are torn for
+//! good, and the next sync reports success without them.
 //!
 //! What this does not simulate: bytes that rot, latency, locks, permissions.
 
@@ -116,8 +119,8 @@ pub struct SimDisk {
 }
 
 impl SimDisk {
-    /// An empty disk of 1 GiB. `seed` decides what reads fall short and what a failed sync tears; what a crash leaves
-    /// has a seed of its own.
+    /// An empty disk of 1 GiB. `seed` decides what reads fall short and what a failed sync tears;
+    /// what a crash leaves has a seed of its own.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self::from_world(World::new(seed))
@@ -139,8 +142,8 @@ impl SimDisk {
         self.world().counters
     }
 
-    /// Cuts the power at the `nth` sync (of files and directories together, from 1, counted since the disk was
-    /// made or recovered).
+    /// Cuts the power at the `nth` sync (of files and directories together, from 1, counted since
+    /// the disk was made or recovered).
     pub fn crash_at_sync(&self, nth: u64, phase: CrashPhase) {
         self.world().crash_at_sync = Some((nth, phase));
     }
@@ -150,14 +153,15 @@ impl SimDisk {
         self.world().crash_at_op = Some(nth);
     }
 
-    /// Lets the `nth` operation of any kind, counted like syncs, fail with the system error `errno`. Nothing of it
-    /// is done; only a file sync that fails leaves its pending writes torn for good.
+    /// Lets the `nth` operation of any kind, counted like syncs, fail with the system error
+    /// `errno`. Nothing of it is done; only a file sync that fails leaves its pending writes torn
+    /// for good.
     pub fn fail_op(&self, nth: u64, errno: i32) {
         self.world().failing_ops.insert(nth, errno);
     }
 
-    /// Sets how many bytes all files together may hold (1 GiB at first). A write that does not fit is done as
-    /// far as it fits and fails with `StorageFull`.
+    /// Sets how many bytes all files together may hold (1 GiB at first). A write that does not fit
+    /// is done as far as it fits and fails with `StorageFull`.
     pub fn set_capacity(&self, len_bytes: u64) {
         self.world().capacity_len_bytes = len_bytes;
     }
@@ -178,9 +182,9 @@ impl SimDisk {
         self.world().power_cut
     }
 
-    /// Cuts the power if it is still on, and returns what came back: a new disk, drawn by `seed` from all that the
-    /// contract allows, with its counters at zero and no faults planned. May be called again for other survivors
-    /// of the same crash.
+    /// Cuts the power if it is still on, and returns what came back: a new disk, drawn by `seed`
+    /// from all that the contract allows, with its counters at zero and no faults planned. May be
+    /// called again for other survivors of the same crash.
     #[must_use]
     pub fn recover(&self, seed: u64) -> Self {
         let mut world = self.world();

@@ -1,20 +1,24 @@
 //! Access to a directory tree of the machine through directory descriptors.
 //!
-//! A tracked folder lies below a descriptor, and everything in it is named by (directory descriptor, single
-//! name). Nothing is ever opened by a path that was put together from pieces: such a path can be longer than
-//! the kernel's `PATH_MAX`, means something else once a folder above is renamed, and can be led out of the
-//! tree by a symlink put in its way. Names are bytes, not text.
+//! A tracked folder lies below a descriptor, and everything in it is named by (directory
+//! descriptor, single name). Nothing is ever opened by a path that was put together from pieces:
+//! such a path can be longer than the kernel's `PATH_MAX`, means something else once a folder above
+//! is renamed, and can be led out of the tree by a symlink put in its way. Names are bytes, not
+//! text.
 //!
-//! Words: an *`O_PATH` descriptor* names a file without opening it (it works for sockets, for devices without
-//! waking their driver, for symlinks and for files that we may not read); [`reopen`] makes it a descriptor that
-//! reads or writes. A *cookie* is the position after a directory entry, see [`ReadDir`].
+//! Words: an *`O_PATH` descriptor* names a file without opening it (it works for sockets, for
+//! devices without waking their driver, for symlinks and for files that we may not read);
+//! [`reopen`] makes it a descriptor that reads or writes. A *cookie* is the position after a
+//! directory entry, see [`ReadDir`].
 //!
-//! Trees that no kernel knows of, in a file system that is a library of this process, are reached as those of the machine are: see [`Inode`].
+//! Trees that no kernel knows of, in a file system that is a library of this process, are reached
+//! as those of the machine are: see [`Inode`].
 //!
-//! Errors here are the system's own numbers, not wrapped: a mount has to hand them to its caller as they are.
-//! A name that is not a single component is refused with `InvalidInput`: it may come from a server.
+//! Errors here are the system's own numbers, not wrapped: a mount has to hand them to its caller as
+//! they are. A name that is not a single component is refused with `InvalidInput`: it may come from
+//! a server.
 //!
-//! What this does not do: caching, permissions on behalf of another user, anything recursive.
+//! Out of scope: caching, permissions on behalf of another user, anything recursive.
 
 mod descent;
 mod entries;
@@ -72,7 +76,7 @@ pub fn open_dir_at(dir: impl AsFd, name: &OsStr) -> io::Result<OwnedFd> {
 /// Names `name` in `dir`, whatever it is, by an `O_PATH` descriptor; a symlink is named itself.
 ///
 /// # Errors
-/// What the system answered.
+/// The system's error.
 pub fn open_path_at(dir: impl AsFd, name: &OsStr) -> io::Result<OwnedFd> {
     open_at(dir, name, OFlags::PATH, Mode::empty())
 }
@@ -80,20 +84,20 @@ pub fn open_path_at(dir: impl AsFd, name: &OsStr) -> io::Result<OwnedFd> {
 /// Opens `name` in `dir` with `flags`, never through a symlink; `mode` counts if `flags` create it.
 ///
 /// # Errors
-/// `FilesystemLoop` (`ELOOP`) if the name is a symlink and `flags` have no `O_PATH`; otherwise what the system
-/// answered.
+/// `FilesystemLoop` (`ELOOP`) if the name is a symlink and `flags` have no `O_PATH`; otherwise what
+/// the system answered.
 pub fn open_at(dir: impl AsFd, name: &OsStr, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
     let name = check_component(name)?;
     uninterrupted(|| openat(dir.as_fd(), name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode))
 }
 
-/// Names what lies at the relative path `below` of `dir` by an `O_PATH` descriptor, walking one component at a
-/// time: the path may have any length, and no symlink on it is followed (the last component may be a symlink,
-/// which is then named itself). An empty path names `dir`.
+/// Names what lies at the relative path `below` of `dir` by an `O_PATH` descriptor, walking one
+/// component at a time: the path may have any length, and no symlink on it is followed (the last
+/// component may be a symlink, which is then named itself). An empty path names `dir`.
 ///
 /// # Errors
-/// `InvalidInput` for an absolute path and for `..`; `NotADirectory` when a component on the way is a symlink
-/// or a file; otherwise what the system answered.
+/// `InvalidInput` for an absolute path and for `..`; `NotADirectory` when a component on the way is
+/// a symlink or a file; otherwise what the system answered.
 pub fn open_beneath(dir: impl AsFd, below: &Path) -> io::Result<OwnedFd> {
     let mut at = open_dot(dir.as_fd())?;
     let mut components = below
@@ -119,11 +123,13 @@ pub fn open_beneath(dir: impl AsFd, below: &Path) -> io::Result<OwnedFd> {
     Ok(at)
 }
 
-/// Opens the file that `fd` names once more, with `flags` of its own: reads or writes what an `O_PATH` descriptor
-/// only names, or gets a second, independent file position. Permissions are checked anew. Needs `/proc`.
+/// Opens the file that `fd` names once more, with `flags` of its own: reads or writes what an
+/// `O_PATH` descriptor only names, or gets a second, independent file position. Permissions are
+/// checked anew. Needs `/proc`.
 ///
 /// # Errors
-/// `FilesystemLoop` (`ELOOP`) for a symlink; `Unsupported` without `/proc`; otherwise what the system answered.
+/// `FilesystemLoop` (`ELOOP`) for a symlink; `Unsupported` without `/proc`; otherwise what the
+/// system answered.
 pub fn reopen(fd: impl AsFd, flags: OFlags) -> io::Result<OwnedFd> {
     // Borrowed, so that a descriptor given by value is still open when the link is followed.
     let path = proc_path(&fd);
@@ -153,14 +159,16 @@ pub fn read_link_fd(fd: impl AsFd) -> io::Result<OsString> {
 fn open_dot(dir: impl AsFd) -> io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     match uninterrupted(|| openat(dir.as_fd(), c".", flags, Mode::empty())) {
-        // "." is looked up in the directory, which needs search permission; the magic link does not.
+        // "." is looked up in the directory, which needs search permission; the magic link does
+        // not.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => reopen(dir, flags),
         done => done,
     }
 }
 
-/// The magic link that stands for `fd` in calls that accept no `O_PATH` descriptor. It names the file itself, also
-/// after a rename or an unlink, and also when that file is a symlink. Of this thread: one may have a table of its own.
+/// The magic link that stands for `fd` in calls that accept no `O_PATH` descriptor. It names the
+/// file itself, also after a rename or an unlink, and also when that file is a symlink. Of this
+/// thread: one may have a table of its own.
 fn proc_path(fd: impl AsFd) -> String {
     format!("/proc/thread-self/fd/{}", fd.as_fd().as_raw_fd())
 }

@@ -1,8 +1,10 @@
-//! Numbers and layouts of the ioctls, version 1. The same in `libbyteback/include/byteback.h`; a test compares the two.
+//! Numbers and layouts of the ioctls, version 1. The same in `libbyteback/include/byteback.h`; a
+//! test compares the two.
 //!
-//! The kernel passes on only calls that say their size in their number (at most 16,383 bytes, here and back), so each request is
-//! one structure of fixed size, in the byte order of the machine, without padding. Each begins with its own size and the version;
-//! what is reserved must be zero. Layouts never change: a later version adds calls with numbers of their own.
+//! The kernel passes on only calls that say their size in their number (at most 16,383 bytes, here
+//! and back), so each request is one structure of fixed size, in the byte order of the machine,
+//! without padding. Each begins with its own size and the version; what is reserved must be zero.
+//! Layouts never change: a later version adds calls with numbers of their own.
 //!
 //! | call | number | who fills what |
 //! |---|---|---|
@@ -11,7 +13,8 @@
 //! | [`DELTA_READ`] | `_IOWR(0xb7, 3, struct byteback_ioctl_read)` | context, offset, length; back come frozen bytes |
 //! | [`DELTA_CLOSE`] | `_IOW(0xb7, 4, struct byteback_ioctl_close)` | context, and whether it is saved |
 //!
-//! What arrives is untrusted: [`Layout::decode`] takes nothing but exactly as many bytes as belong to the call.
+//! What arrives is untrusted: [`Layout::decode`] takes nothing but exactly as many bytes as belong
+//! to the call.
 
 use std::mem::size_of;
 
@@ -170,11 +173,13 @@ layout! {
         flags: u32,
         /// Zero.
         reserved0: u32,
-        /// In: who asks: 1 to 63 bytes of UTF-8 without control characters, then a NUL. Each user has names of their own.
+        /// In: who asks: 1 to 63 bytes of UTF-8 without control characters, then a NUL. Each user
+        /// has names of their own.
         consumer: [u8; CONSUMER_BYTES],
         /// Out: names what was frozen in the other calls, on this open file.
         context: u64,
-        /// Out: the history that versions belong to. Another one means another log: versions of the old one say nothing.
+        /// Out: the history that versions belong to. Another one means another log: versions of the
+        /// old one say nothing.
         tree: u64,
         /// Out: the file, as long as it lives, also under another name.
         node: u64,
@@ -214,7 +219,8 @@ layout! {
         count: u32,
         /// Zero.
         reserved: u32,
-        /// Out: offsets and lengths in bytes, ascending, neither overlapping nor touching, within the frozen file.
+        /// Out: offsets and lengths in bytes, ascending, neither overlapping nor touching, within
+        /// the frozen file.
         ranges: [[u64; 2]; RANGES_MAX],
     }
 }
@@ -230,7 +236,8 @@ layout! {
         context: u64,
         /// In: where to read.
         offset: u64,
-        /// In: how many bytes are wanted; out: how many there are, fewer only at the end of the file and at [`READ_BYTES_MAX`].
+        /// In: how many bytes are wanted; out: how many there are, fewer only at the end of the
+        /// file and at [`READ_BYTES_MAX`].
         len_bytes: u32,
         /// Zero.
         reserved: u32,

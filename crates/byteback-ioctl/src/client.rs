@@ -40,7 +40,8 @@ pub enum DeltaError {
     System {
         /// Which call.
         call: &'static str,
-        /// What the system said; `EIO`: the frozen state is lost or the log failed, and the daemon's log says why.
+        /// The system's error; `EIO`: the frozen state is lost or the log failed, and the
+        /// daemon's log says why.
         source: io::Error,
     },
 }
@@ -80,7 +81,8 @@ pub struct Info {
     pub node: u64,
     /// Since which version changes are told; `None`: everything is.
     pub since: Option<u64>,
-    /// The version that was frozen: what a program that keeps its own account passes as `since` next time.
+    /// The version that was frozen: what a program that keeps its own account passes as `since`
+    /// next time.
     pub version: u64,
     /// The length of the frozen file.
     pub size_bytes: u64,
@@ -109,7 +111,8 @@ impl Range {
     }
 }
 
-/// A file as it was when this was opened, and what had changed in it. Dropping it leaves the mark where it is.
+/// A file as it was when this was opened, and what had changed in it. Dropping it leaves the mark
+/// where it is.
 #[derive(Debug)]
 pub struct DeltaFile<'file> {
     file: BorrowedFd<'file>,
@@ -125,8 +128,8 @@ fn size_of_layout<T: Layout>() -> u32 {
 fn call<T: Layout>(file: BorrowedFd<'_>, number: u32, name: &'static str, argument: &T) -> Result<T, DeltaError> {
     let mut bytes = argument.encode();
     loop {
-        // SAFETY: the kernel reads and writes as many bytes as the number says, which is the length of `bytes`: both come from
-        // the size of `T`.
+        // SAFETY: the kernel reads and writes as many bytes as the number says, which is the length
+        // of `bytes`: both come from the size of `T`.
         let done = unsafe { libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(number), bytes.as_mut_ptr()) };
         if done >= 0 {
             break;
@@ -140,8 +143,9 @@ fn call<T: Layout>(file: BorrowedFd<'_>, number: u32, name: &'static str, argume
 }
 
 impl<'file> DeltaFile<'file> {
-    /// Freezes `file`, which is open for reading, and asks what changed in it since version `since`, or without one since the mark that
-    /// `consumer` has of it. What any program wrote before this call is in the frozen file; nobody is held up.
+    /// Freezes `file`, which is open for reading, and asks what changed in it since version
+    /// `since`, or without one since the mark that `consumer` has of it. What any program wrote
+    /// before this call is in the frozen file; nobody is held up.
     ///
     /// # Errors
     /// See [`DeltaError`].
@@ -204,15 +208,17 @@ impl<'file> DeltaFile<'file> {
         &self.info
     }
 
-    /// The number under which the mount shows the frozen file: `.byteback/delta/NUMBER` in its root, for programs that want to map it
-    /// or hand it on by its path. Only the user who opened it may read it.
+    /// The number under which the mount shows the frozen file: `.byteback/delta/NUMBER` in its
+    /// root, for programs that want to map it or hand it on by its path. Only the user who opened
+    /// it may read it.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.context
     }
 
-    /// The changed ranges in ascending order, within the frozen file; the one that is the whole file if that is told. A copy of the
-    /// file gets the new length first: what lies beyond the old length and in no range is zeros.
+    /// The changed ranges in ascending order, within the frozen file; the one that is the whole
+    /// file if that is told. A copy of the file gets the new length first: what lies beyond the old
+    /// length and in no range is zeros.
     #[must_use]
     pub fn ranges(&self) -> Ranges<'_> {
         self.ranges_from(0)
@@ -228,7 +234,8 @@ impl<'file> DeltaFile<'file> {
         }
     }
 
-    /// Fills `buffer` with frozen bytes; answers how many there are: fewer only at the end of the file.
+    /// Fills `buffer` with frozen bytes; answers how many there are: fewer only at the end of the
+    /// file.
     ///
     /// # Errors
     /// [`DeltaError::System`] with `EIO` if the frozen state is lost: open it again.

@@ -1,8 +1,10 @@
-//! What changed in one file, asked by whoever has it open (SolFS sections 3.3 and 4.3: `delta_open`, `delta_getdiff`, `delta_close`).
+//! What changed in one file, asked by whoever has it open (SolFS sections 3.3 and 4.3:
+//! `delta_open`, `delta_getdiff`, `delta_close`).
 //!
-//! A program that saves single files, an editor or an app with a cloud of its own, needs neither the tree nor the control socket:
-//! it has a descriptor. [`DeltaFile::open`] freezes the file as it is now, without blocking who writes it, and tells which ranges changed
-//! since the program's own mark of this file; the frozen bytes are read at leisure; [`DeltaFile::commit`] moves the mark.
+//! A program that saves single files, an editor or an app with a cloud of its own, needs neither
+//! the tree nor the control socket: it has a descriptor. [`DeltaFile::open`] freezes the file as it
+//! is now, without blocking who writes it, and tells which ranges changed since the program's own
+//! mark of this file; the frozen bytes are read at leisure; [`DeltaFile::commit`] moves the mark.
 //!
 //! | room | what is in it |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! The C header and library are C and C++, to the strictest compiler: nobody who includes it is told of anything.
+//! The C header and library are C and C++, to the strictest compiler: nobody who includes it is
+//! told of anything.
 
 #![allow(
     clippy::unwrap_used,

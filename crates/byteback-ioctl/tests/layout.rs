@@ -1,4 +1,5 @@
-//! The C header says the same as this crate: sizes, offsets, numbers, compared by a C program that prints them.
+//! The C header says the same as this crate: sizes, offsets, numbers, compared by a C program that
+//! prints them.
 
 #![allow(
     clippy::unwrap_used,

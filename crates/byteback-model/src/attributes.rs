@@ -1,8 +1,8 @@
 //! What is known of a node beside its names and contents.
 //!
 //! Access time is not kept. ACLs are the xattrs `system.posix_acl_access` and
-//! `system.posix_acl_default`. Times are nanoseconds since the Unix epoch and may be negative; file systems have some that 64 bits
-//! do not hold.
+//! `system.posix_acl_default`. Times are nanoseconds since the Unix epoch and may be negative; file
+//! systems have some that 64 bits do not hold.
 
 use crate::ByteString;
 use serde::{Deserialize, Serialize};
@@ -66,8 +66,8 @@ pub struct Attributes {
     /// Device number (`st_rdev`) of a device node, otherwise 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub rdev: u64,
-    /// Flags of a file or directory that forbid changes, as `FS_IOC_GETFLAGS` numbers them: immutable (16) and append-only (32). Others count for
-    /// nothing.
+    /// Flags of a file or directory that forbid changes, as `FS_IOC_GETFLAGS` numbers them:
+    /// immutable (16) and append-only (32). Others count for nothing.
     #[serde(default, skip_serializing_if = "is_none")]
     pub inode_flags: u32,
     /// What a symlink points to; present exactly for symlinks.

@@ -1,6 +1,6 @@
 //! A batch: what a device changes in a folder at once, as it says so itself.
 //!
-//! What this does not do: the stream that a batch travels in, which is the API's.
+//! Out of scope: the stream that a batch travels in, which is the API's.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,16 +15,18 @@ pub struct Manifest {
     /// (device, counter) is applied once, however often it is sent.
     pub counter: u64,
     /// The folder's sequence number that the client's picture was based on. `None` at first
-    /// contact: the batch holds the whole tree and replaces whatever is there. Every name that is not
-    /// in it is gone, and every file's previous contents count as empty.
+    /// contact: the batch holds the whole tree and replaces whatever is there. Every name that is
+    /// not in it is gone, and every file's previous contents count as empty.
     pub base_seq: Option<Seq>,
-    /// Only without `base_seq`: what the batch replaces is the folder at this sequence number, to whose contents [`ContentBase::Of`]
-    /// refers. It is refused with `conflict` if the folder is no longer there. `None` replaces whatever there is.
+    /// Only without `base_seq`: what the batch replaces is the folder at this sequence number, to
+    /// whose contents [`ContentBase::Of`] refers. It is refused with `conflict` if the folder is no
+    /// longer there. `None` replaces whatever there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<Seq>,
-    /// Only with `base_seq`: the device's own batch before this one, by its counter, of which the device need not know the sequence
-    /// number. It must be the device's newest in the folder, otherwise this batch is refused with `out_of_order`. The batch stands on
-    /// what that one left, and what the device itself did since `base_seq` is in no conflict with it.
+    /// Only with `base_seq`: the device's own batch before this one, by its counter, of which the
+    /// device need not know the sequence number. It must be the device's newest in the folder,
+    /// otherwise this batch is refused with `out_of_order`. The batch stands on what that one left,
+    /// and what the device itself did since `base_seq` is in no conflict with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follows: Option<u64>,
     /// The root directory.
@@ -44,12 +46,14 @@ pub struct Manifest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ContentBase {
-    /// The file's contents at the manifest's `base_seq`, or as left by the batch that this one follows.
+    /// The file's contents at the manifest's `base_seq`, or as left by the batch that this one
+    /// follows.
     Previous,
     /// Nothing: zero bytes.
     Empty,
-    /// The contents that this file of the folder, or the same one, has at the manifest's `replaces` (at its `base_seq`, or as left by the
-    /// batch that this one follows), whatever becomes of it in the batch. Where somebody else changed them since, that is a conflict.
+    /// The contents that this file of the folder, or the same one, has at the manifest's `replaces`
+    /// (at its `base_seq`, or as left by the batch that this one follows), whatever becomes of it
+    /// in the batch. Where somebody else changed them since, that is a conflict.
     Of(FileId),
     /// The contents that a file of the folder had at any moment of the past.
     At {

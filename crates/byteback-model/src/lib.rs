@@ -1,7 +1,7 @@
 //! The vocabulary that all parts of Byteback share. Each idea is declared here once.
 //!
-//! - *node*: a file, directory, symlink or special file. A machine numbers the nodes of its own tree ([`NodeId`]);
-//!   a server knows them by an identity that the client chose ([`FileId`]).
+//! - *node*: a file, directory, symlink or special file. A machine numbers the nodes of its own
+//!   tree ([`NodeId`]); a server knows them by an identity that the client chose ([`FileId`]).
 //! - *attributes*: what is known of a node beside its names and content ([`Attributes`]).
 //! - *place*: a name in a directory ([`Place`]), for whichever of the two numbers.
 //! - *name change*: what a name stands for from now on ([`NameChange`]).

@@ -27,12 +27,12 @@ pub struct NodeInfo {
     /// Version of its contents; none for what has no contents or never had any bytes.
     #[serde(default)]
     pub content: Option<ContentVersion>,
-    /// How many names it has in the whole tree, if it is a file that has several; counted up to [`NAMES_COUNTED_MAX`]. Servers before
-    /// this field never told.
+    /// How many names it has in the whole tree, if it is a file that has several; counted up to
+    /// [`NAMES_COUNTED_MAX`]. Servers before this field never told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub names: Option<u32>,
-    /// Its names with their directories, if they were asked for; of more than [`NAMES_COUNTED_MAX`], some. Also those in directories that the root
-    /// does not reach.
+    /// Its names with their directories, if they were asked for; of more than
+    /// [`NAMES_COUNTED_MAX`], some. Also those in directories that the root does not reach.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub places: Option<Vec<Place<FileId>>>,
 }

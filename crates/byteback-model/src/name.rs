@@ -1,5 +1,5 @@
-//! Names in directories, and their changes. `Id` is the number of a node: [`NodeId`](crate::NodeId) in the tree of a machine,
-//! [`FileId`](crate::FileId) at a server.
+//! Names in directories, and their changes. `Id` is the number of a node: [`NodeId`](crate::NodeId)
+//! in the tree of a machine, [`FileId`](crate::FileId) at a server.
 
 use std::fmt;
 

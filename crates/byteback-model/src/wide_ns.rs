@@ -1,5 +1,5 @@
-//! Times in JSON, in nanoseconds: numbers where 64 bits hold them, otherwise their digits as a string, as what buffers JSON knows no
-//! larger numbers.
+//! Times in JSON, in nanoseconds: numbers where 64 bits hold them, otherwise their digits as a
+//! string, as what buffers JSON knows no larger numbers.
 
 use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserializer, Serializer};

@@ -1,13 +1,17 @@
-//! The only module that sees the FUSE library: it translates requests and replies, and decides nothing.
+//! The only module that sees the FUSE library: it translates requests and replies, and decides
+//! nothing.
 //!
-//! What the library cannot do is listed in `docs/semantics.md`. Two of its habits are corrected here:
+//! What the library cannot do is listed in `docs/semantics.md`. Two of its habits are corrected
+//! here:
 //! - Times before 1970 with a fraction arrive mirrored (see `values`).
-//! - `ENOSYS` from the backing file system would make the kernel never ask again; it becomes `EOPNOTSUPP`.
+//! - `ENOSYS` from the backing file system would make the kernel never ask again; it becomes
+//!   `EOPNOTSUPP`.
 //!
-//! `FLUSH` and `OPENDIR` are answered with `ENOSYS` on purpose: the kernel then stops asking. We have nothing to
-//! flush (each write is in the backing file before it is answered; on close the kernel still writes back dirty
-//! mapped pages by itself), and listings need no open directory. `ACCESS` never comes with `default_permissions`,
-//! locks never come because they were not negotiated: the kernel keeps them itself.
+//! `FLUSH` and `OPENDIR` are answered with `ENOSYS` on purpose: the kernel then stops asking. We
+//! have nothing to flush (each write is in the backing file before it is answered; on close the
+//! kernel still writes back dirty mapped pages by itself), and listings need no open directory.
+//! `ACCESS` never comes with `default_permissions`, locks never come because they were not
+//! negotiated: the kernel keeps them itself.
 
 mod deltas;
 mod hidden;
@@ -46,15 +50,17 @@ use crate::tree::attributes::SetAttributes;
 use crate::tree::names::Creation;
 use crate::tree::{Found, Tree};
 
-/// The largest write and read request. Larger ones would need more pages than the kernel gives by default.
+/// The largest write and read request. Larger ones would need more pages than the kernel gives by
+/// default.
 const WRITE_LEN_BYTES_MAX: u32 = 1 << 20;
 
-/// The kernel's limit of read-ahead, write-back and asynchronous direct I/O under way at once. It is above
-/// [`LateAnswers::HELD_MAX`], and low enough that other requests do not wait long behind them.
+/// The kernel's limit of read-ahead, write-back and asynchronous direct I/O under way at once. It
+/// is above [`LateAnswers::HELD_MAX`], and low enough that other requests do not wait long behind
+/// them.
 const BACKGROUND_REQUESTS_MAX: u16 = 64;
 
-/// A program calls again for the rest. While a copy is under way there is no cut, so it must not take long; and the answer has only
-/// 32 bits.
+/// A program calls again for the rest. While a copy is under way there is no cut, so it must not
+/// take long; and the answer has only 32 bits.
 const COPY_RANGE_BYTES_MAX: u64 = 16 << 20;
 
 /// See the module.
@@ -87,7 +93,8 @@ fn caller(req: &Request) -> Caller {
     }
 }
 
-/// Whether a read or a write goes through the kernel's page cache. Only direct ones name who makes them.
+/// Whether a read or a write goes through the kernel's page cache. Only direct ones name who makes
+/// them.
 fn is_through_page_cache(lock_owner: Option<LockOwner>) -> bool {
     lock_owner.is_none()
 }
@@ -125,7 +132,8 @@ impl Adapter {
             Ok(found) => {
                 let (mut attributes, mut ttl) = self.attributes(found.interned.node, &found.stat);
                 if found.interned.node == InodeNumber::ROOT {
-                    // The library names the node by the number that programs are shown. They are to be shown another one.
+                    // The library names the node by the number that programs are shown. They are to
+                    // be shown another one.
                     (attributes.ino, ttl) = (INodeNo(InodeNumber::ROOT.get()), Duration::ZERO);
                 }
                 let generation = Generation(found.interned.generation);
@@ -135,8 +143,8 @@ impl Adapter {
         }
     }
 
-    /// Makes the kernel ask again for the attributes of a file without blocks. It may hold some of the file from now on,
-    /// and programs take a file without blocks for one hole.
+    /// Makes the kernel ask again for the attributes of a file without blocks. It may hold some of
+    /// the file from now on, and programs take a file without blocks for one hole.
     fn forget_absent_blocks(&self, file: &OpenFile) {
         if self.policy.holds_stores(file) && file.stat().is_ok_and(|stat| stat.blocks == 0) {
             self.tree.attributes_changed(file.node());
@@ -174,8 +182,9 @@ fn reply_xattr(reply: ReplyXattr, size: u32, value: io::Result<Vec<u8>>) {
 
 impl Filesystem for Adapter {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Not FUSE_ATOMIC_O_TRUNC, although it would save a request: `open(O_RDONLY | O_TRUNC)` of a program that runs
-        // would empty it, because the kernel finds out that it is busy only after we were asked to open it.
+        // Not FUSE_ATOMIC_O_TRUNC, although it would save a request: `open(O_RDONLY | O_TRUNC)` of
+        // a program that runs would empty it, because the kernel finds out that it is busy only
+        // after we were asked to open it.
         let required = InitFlags::FUSE_DONT_MASK;
         config.add_capabilities(required).map_err(|missing| {
             io::Error::new(
@@ -469,7 +478,8 @@ impl Filesystem for Adapter {
         let is_direct = !is_through_page_cache(lock_owner);
         let origin = match open_flags(flags.0) {
             _ if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) => Origin::PageCache,
-            // The parts of a long direct append come in any order, each with its own place: to aim each at the end would mix them up.
+            // The parts of a long direct append come in any order, each with its own place: to aim
+            // each at the end would mix them up.
             flags if flags.contains(OFlags::APPEND) && !is_direct => Origin::Append,
             _ => Origin::Program,
         };

@@ -1,14 +1,20 @@
 //! The tracked directory as its own file system has it, whatever is mounted over parts of it.
 //!
-//! A disk that was mounted over a directory of the tree before the tree is mounted itself hides what the log knows there. Programs are to see the disk. The log and
-//! whoever reads the tree by it, and changes of others that are made here, are about the folder's own files. So they reach the tree through a mount that has no place and
-//! nothing mounted on it (`open_tree(2)`). That needs the right to mount, and Linux 5.12; without it what is hidden stays hidden, and [`hidden_in`] names it.
+//! A disk that was mounted over a directory of the tree before the tree is mounted itself hides
+//! what the log knows there. Programs are to see the disk. The log and whoever reads the tree by
+//! it, and changes of others that are made here, are about the folder's own files. So they reach
+//! the tree through a mount that has no place and nothing mounted on it (`open_tree(2)`). That
+//! needs the right to mount, and Linux 5.12; without it what is hidden stays hidden, and
+//! [`hidden_in`] names it.
 //!
-//! Mount points keep their protection: the kernel refuses to rename or remove what is one in its own mount namespace, through whichever mount it is reached.
+//! Mount points keep their protection: the kernel refuses to rename or remove what is one in its
+//! own mount namespace, through whichever mount it is reached.
 //!
-//! **Not for every tree.** Network file systems mount parts of themselves when these are reached, which is possible only in a mount that has a place: there the directory itself is
-//! taken unless something is mounted over a part of it. Where another folder of ours lies in the tree, mounted over itself, it is taken, too: the files that this hides change
-//! without passing the outer folder's gate.
+//! **Not for every tree.** Network file systems mount parts of themselves when these are reached,
+//! which is possible only in a mount that has a place: there the directory itself is taken unless
+//! something is mounted over a part of it. Where another folder of ours lies in the tree, mounted
+//! over itself, it is taken, too: the files that this hides change without passing the outer
+//! folder's gate.
 
 use std::io;
 use std::mem::size_of;
@@ -21,7 +27,8 @@ use rustix::mount::{OpenTreeFlags, open_tree};
 
 use crate::mount_table;
 
-/// The types of file systems that mount parts of themselves, see `statfs(2)`: NFS, three of SMB, two of AFS, autofs.
+/// The types of file systems that mount parts of themselves, see `statfs(2)`: NFS, three of SMB,
+/// two of AFS, autofs.
 const MOUNTING_TYPES: [i64; 7] = [
     0x6969,
     0x517B,
@@ -35,9 +42,11 @@ const MOUNTING_TYPES: [i64; 7] = [
 /// A directory that is tracked.
 #[derive(Debug)]
 pub struct Root {
-    /// An `O_PATH` descriptor of it, without what is mounted over parts of it where that is possible.
+    /// An `O_PATH` descriptor of it, without what is mounted over parts of it where that is
+    /// possible.
     pub inode: Inode,
-    /// The same in its place, if that is another one: as long as this is open, the system refuses to unmount its file system.
+    /// The same in its place, if that is another one: as long as this is open, the system refuses
+    /// to unmount its file system.
     pub place: Option<OwnedFd>,
 }
 
@@ -59,7 +68,8 @@ pub fn open_root(directory: &Path) -> io::Result<Root> {
     })
 }
 
-/// The mount points over parts of `directory` that hide from this process what lies beneath: none where [`open_root`] reaches it.
+/// The mount points over parts of `directory` that hide from this process what lies beneath: none
+/// where [`open_root`] reaches it.
 #[must_use]
 pub fn hidden_in(directory: &Path) -> Vec<PathBuf> {
     let points = mount_table::hiding_below(directory);
@@ -75,7 +85,8 @@ fn open_in_place(directory: &Path) -> io::Result<OwnedFd> {
     Ok(openat(CWD, directory, flags, Mode::empty())?)
 }
 
-/// The directory that `place` names in a mount of its own. `None` if it is not wanted there, or there is no way.
+/// The directory that `place` names in a mount of its own. `None` if it is not wanted there, or
+/// there is no way.
 fn bare(place: &OwnedFd, directory: &Path) -> Option<OwnedFd> {
     let points = mount_table::hiding_below(directory);
     let is_folder_of_ours = |point: &PathBuf| mount_table::at(point).is_some_and(|mount| mount.directory == *point);
@@ -91,7 +102,8 @@ fn bare(place: &OwnedFd, directory: &Path) -> Option<OwnedFd> {
     listed.is_none_or(|entry| entry.is_ok()).then_some(bare)
 }
 
-/// Lets nothing that is mounted elsewhere be mounted on a mount, too: on most systems mounts share what is mounted on them.
+/// Lets nothing that is mounted elsewhere be mounted on a mount, too: on most systems mounts share
+/// what is mounted on them.
 #[allow(unsafe_code)]
 fn make_private(mount: &OwnedFd) -> io::Result<()> {
     let wanted = libc::mount_attr {

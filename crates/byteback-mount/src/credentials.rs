@@ -1,16 +1,19 @@
 //! On whose behalf a file is created.
 //!
-//! A daemon that runs as root serves all users, but a new file must belong to the caller, with the caller's umask,
-//! and where the parent has a default ACL the backing file system must apply that instead of the umask. Creating
-//! as root and changing the owner afterwards gets none of this right (a moment with the wrong owner, the wrong
-//! quota, the wrong ACL), so the creating thread *becomes* the caller for the one system call:
+//! A daemon that runs as root serves all users, but a new file must belong to the caller, with the
+//! caller's umask, and where the parent has a default ACL the backing file system must apply that
+//! instead of the umask. Creating as root and changing the owner afterwards gets none of this right
+//! (a moment with the wrong owner, the wrong quota, the wrong ACL), so the creating thread
+//! *becomes* the caller for the one system call:
 //!
-//! - `setfsuid` and `setfsgid` change only the calling thread. They drop the capabilities that bypass file
-//!   permissions; these are raised again at once, because the kernel has already checked the caller's permissions
-//!   (`default_permissions`), with the supplementary groups and ACLs that this thread does not have.
-//! - `CAP_FSETID` is not raised unless the caller is in the directory's group: the backing file system then strips
-//!   the set-group-id bit of a new file exactly as it would for the caller.
-//! - The umask belongs to the process, so each thread first gets one of its own (`unshare(CLONE_FS)`).
+//! - `setfsuid` and `setfsgid` change only the calling thread. They drop the capabilities that
+//!   bypass file permissions; these are raised again at once, because the kernel has already
+//!   checked the caller's permissions (`default_permissions`), with the supplementary groups and
+//!   ACLs that this thread does not have.
+//! - `CAP_FSETID` is not raised unless the caller is in the directory's group: the backing file
+//!   system then strips the set-group-id bit of a new file exactly as it would for the caller.
+//! - The umask belongs to the process, so each thread first gets one of its own
+//!   (`unshare(CLONE_FS)`).
 //!
 //! An ordinary user's daemon only serves that user: only the umask is set.
 
@@ -32,8 +35,8 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Whether the caller belongs to `gid`, by its own group or a supplementary one. A caller that has ended, or
-    /// that cannot be seen from here, only has its own group.
+    /// Whether the caller belongs to `gid`, by its own group or a supplementary one. A caller that
+    /// has ended, or that cannot be seen from here, only has its own group.
     pub(crate) fn is_in_group(&self, gid: u32) -> bool {
         if self.gid == gid {
             return true;
@@ -50,7 +53,8 @@ impl Caller {
 }
 
 thread_local! {
-    /// The umask that this thread has set on its own file system state; `None` while it shares the process's.
+    /// The umask that this thread has set on its own file system state; `None` while it shares the
+    /// process's.
     static UMASK: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
@@ -61,11 +65,11 @@ pub(crate) struct Assumed {
     restore: Option<CapabilitySets>,
 }
 
-/// Lets this thread create as `caller` with `umask`. `keep_set_group_id` says that a set-group-id bit asked for is
-/// the caller's right. `switch_user` is false in an ordinary user's daemon.
+/// Lets this thread create as `caller` with `umask`. `keep_set_group_id` says that a set-group-id
+/// bit asked for is the caller's right. `switch_user` is false in an ordinary user's daemon.
 ///
 /// # Errors
-/// What the system answered: a sandbox may forbid `unshare`.
+/// The system's error: a sandbox may forbid `unshare`.
 pub(crate) fn assume(caller: Caller, umask: u32, keep_set_group_id: bool, switch_user: bool) -> io::Result<Assumed> {
     set_thread_umask(umask)?;
     if !switch_user || (caller.uid == 0 && caller.gid == 0) {
@@ -87,16 +91,17 @@ impl Drop for Assumed {
     fn drop(&mut self) {
         if let Some(before) = self.restore {
             set_fs_ids(0, 0);
-            // Giving back what this thread had a moment ago cannot be refused; if it were, the next call that needs
-            // the capability would fail with EPERM rather than do something wrong.
+            // Giving back what this thread had a moment ago cannot be refused; if it were, the next
+            // call that needs the capability would fail with EPERM rather than do something wrong.
             let _ = set_capabilities(None, before);
         }
     }
 }
 
 fn set_fs_ids(uid: u32, gid: u32) {
-    // SAFETY: plain system calls without pointers; they change the file system ids of this thread only (glibc's
-    // wrappers are not broadcast to other threads, unlike those of setuid). They report no errors.
+    // SAFETY: plain system calls without pointers; they change the file system ids of this thread
+    // only (glibc's wrappers are not broadcast to other threads, unlike those of setuid). They
+    // report no errors.
     unsafe {
         libc::setfsgid(gid);
         libc::setfsuid(uid);
@@ -110,8 +115,8 @@ fn set_thread_umask(umask: u32) -> io::Result<()> {
             return Ok(());
         }
         if current.get().is_none() {
-            // SAFETY: CLONE_FS only separates root directory, working directory and umask of this thread; no
-            // descriptor is affected.
+            // SAFETY: CLONE_FS only separates root directory, working directory and umask of this
+            // thread; no descriptor is affected.
             unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS)? };
         }
         rustix::process::umask(Mode::from_raw_mode(umask));

@@ -1,17 +1,19 @@
 //! Named cuts: moments of the whole tree that stay open under a name and are read like a directory.
 //!
-//! A named cut is what a backup makes, held for longer and for everybody: the names come from the log's snapshot ([`Cut`]), the
-//! content and the attributes from a [`Picture`] that goes on to need everything. Making one ends the log's epoch and costs
-//! microseconds; programs go on writing, and what they overwrite or remove is kept as far as the cut still needs it.
+//! A named cut is what a backup makes, held for longer and for everybody: the names come from the
+//! log's snapshot ([`Cut`]), the content and the attributes from a [`Picture`] that goes on to need
+//! everything. Making one ends the log's epoch and costs microseconds; programs go on writing, and
+//! what they overwrite or remove is kept as far as the cut still needs it.
 //!
-//! Words: an *open* cut has a name; one that was *ended* has none any more, and lives only as long as files of it are open.
+//! Words: an *open* cut has a name; one that was *ended* has none any more, and lives only as long
+//! as files of it are open.
 //!
-//! Limits: [`CUTS_MAX`] cuts at a time. What they keep goes to an unnamed file in the state folder; before that leaves less than
-//! [`RESERVE_BYTES`] free there, the cut is *lost*: its readers get `EIO`, the log of the daemon says why, no writer is held up.
-//! Cuts end with the mount.
+//! Limits: [`CUTS_MAX`] cuts at a time. What they keep goes to an unnamed file in the state folder;
+//! before that leaves less than [`RESERVE_BYTES`] free there, the cut is *lost*: its readers get
+//! `EIO`, the log of the daemon says why, no writer is held up. Cuts end with the mount.
 //!
-//! [`Cuts::open`] waits for what the kernel still holds to be written, by requests that our own threads answer: it must not be
-//! called from a thread that serves requests.
+//! [`Cuts::open`] waits for what the kernel still holds to be written, by requests that our own
+//! threads answer: it must not be called from a thread that serves requests.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -37,7 +39,8 @@ pub const CUTS_MAX: usize = 32;
 /// So much stays free on the file system of the state folder.
 pub const RESERVE_BYTES: u64 = 256 << 20;
 
-/// One mount can open so many cuts in its life: the count is part of the inode numbers that programs see.
+/// One mount can open so many cuts in its life: the count is part of the inode numbers that
+/// programs see.
 pub(crate) const SERIAL_MAX: u64 = (1 << 20) - 1;
 
 /// Longest name, in bytes.
@@ -209,7 +212,8 @@ impl Drop for FrozenTree {
 }
 
 impl FrozenTree {
-    /// Cuts the tree now. What the kernel held was flushed before. It is lost before what it keeps leaves less than `reserve_bytes` free.
+    /// Cuts the tree now. What the kernel held was flushed before. It is lost before what it keeps
+    /// leaves less than `reserve_bytes` free.
     pub(crate) fn make(setup: &CutSetup, name: OsString, serial: u64, reserve_bytes: u64) -> Result<Self, LogError> {
         let picture = Picture::leaving_free(&setup.keep_in, reserve_bytes);
         let pictures = &setup.pictures;
@@ -291,7 +295,8 @@ impl FrozenTree {
             .map_err(|error| self.failed(&error))
     }
 
-    /// The entries of a directory; they never change, so the position in the list is the position of a reader.
+    /// The entries of a directory; they never change, so the position in the list is the position
+    /// of a reader.
     pub(crate) fn entries(&self, directory: NodeId) -> io::Result<Listing> {
         let known = {
             let listings = self.listings.lock();
@@ -496,8 +501,8 @@ impl Cuts {
         drop(open);
     }
 
-    /// The mount was taken away while it is in use: changes pass it by, so nothing protects a picture any more. Answers how many
-    /// cuts are lost.
+    /// The mount was taken away while it is in use: changes pass it by, so nothing protects a
+    /// picture any more. Answers how many cuts are lost.
     pub(crate) fn detach(&self) -> usize {
         let trees: Vec<_> = {
             let mut state = self.state.lock();
@@ -515,7 +520,8 @@ impl Cuts {
         trees.len()
     }
 
-    /// Whether the mount is still in its place, whoever may have taken it away; if not, the cuts are lost.
+    /// Whether the mount is still in its place, whoever may have taken it away; if not, the cuts
+    /// are lost.
     ///
     /// # Errors
     /// If the system cannot tell.
@@ -532,7 +538,8 @@ impl Cuts {
         Ok(is_attached)
     }
 
-    /// Called *after* something was read of a picture: it was held still then. See [`crate::session::place`].
+    /// Called *after* something was read of a picture: it was held still then. See
+    /// [`crate::session::place`].
     ///
     /// # Errors
     /// `EIO` if it may be of any time.

@@ -1,18 +1,21 @@
-//! One file, frozen for whoever has it open, with what changed in it: the far side of `byteback-ioctl`.
+//! One file, frozen for whoever has it open, with what changed in it: the far side of
+//! `byteback-ioctl`.
 //!
-//! A *context* is a cut of which only one file is needed. It belongs to the open file (the handle) through which it was made: nobody
-//! else can use it, and it ends with it, however its program ends. It also appears as `.byteback/delta/NUMBER`, readable by the user
-//! who made it.
+//! A *context* is a cut of which only one file is needed. It belongs to the open file (the handle)
+//! through which it was made: nobody else can use it, and it ends with it, however its program
+//! ends. It also appears as `.byteback/delta/NUMBER`, readable by the user who made it.
 //!
-//! **Who may.** Whoever has the file open for reading: nothing is told that could not be read. Consumers are named per user
-//! (`file:UID:NAME` in the log), so that nobody moves the mark of another's program. Bounded are the contexts of a handle, a user and
-//! the mount, and the consumers of a user.
+//! **Who may.** Whoever has the file open for reading: nothing is told that could not be read.
+//! Consumers are named per user (`file:UID:NAME` in the log), so that nobody moves the mark of
+//! another's program. Bounded are the contexts of a handle, a user and the mount, and the consumers
+//! of a user.
 //!
-//! **Guests** are users other than root and whoever mounted: what is kept for them lies on a disk that is not theirs. Together they leave some
-//! contexts to the others, and a file that a guest froze is lost before a quarter of that disk is all that is free.
+//! **Guests** are users other than root and whoever mounted: what is kept for them lies on a disk
+//! that is not theirs. Together they leave some contexts to the others, and a file that a guest
+//! froze is lost before a quarter of that disk is all that is free.
 //!
-//! [`Deltas::open`] waits for what the kernel still holds, and [`Deltas::close`] for the log's disk: neither may be called from a
-//! thread that serves requests.
+//! [`Deltas::open`] waits for what the kernel still holds, and [`Deltas::close`] for the log's
+//! disk: neither may be called from a thread that serves requests.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -248,7 +251,8 @@ impl Deltas {
             ranges,
         };
         let mut contexts = self.contexts.lock();
-        // A program that was killed while it waited has closed the file already, and nobody would end this context.
+        // A program that was killed while it waited has closed the file already, and nobody would
+        // end this context.
         let is_open = self
             .live
             .handles
@@ -368,7 +372,8 @@ impl Deltas {
         }
     }
 
-    /// The handle is closed, and with it what belongs to it. Called after it has left the table of handles.
+    /// The handle is closed, and with it what belongs to it. Called after it has left the table of
+    /// handles.
     pub(crate) fn release(&self, handle: u64) {
         let mut ended = Vec::new();
         self.contexts.lock().retain(|_, context| {

@@ -1,7 +1,9 @@
-//! Programs of this process that use a tree without a kernel in between: for simulations, in which it must be known when each call is made.
+//! Programs of this process that use a tree without a kernel in between: for simulations, in which
+//! it must be known when each call is made.
 //!
-//! Each call is what the kernel would ask for when a program made it, and passes the same tree and the same gate. What the kernel does beside that is
-//! not here: it remembers nothing, holds nothing back, checks no permissions and does not serialise calls, so that one is made at a time.
+//! Each call is what the kernel would ask for when a program made it, and passes the same tree and
+//! the same gate. What the kernel does beside that is not here: it remembers nothing, holds nothing
+//! back, checks no permissions and does not serialise calls, so that one is made at a time.
 
 use std::ffi::OsStr;
 use std::io;

@@ -1,15 +1,17 @@
 //! Open files.
 //!
-//! Each open of the kernel has one *handle*, with a descriptor of its own on the backing file. The descriptor may
-//! differ from what the program asked for:
-//! - Write-only becomes read-write where permissions allow: the gate reads old bytes, and with a write-back cache
-//!   the kernel itself reads the rest of a page that is written in part.
-//! - `O_APPEND`, `O_DIRECT`, `O_TRUNC`, `O_CREAT`, `O_EXCL` are stripped: the kernel computes the offset of an
-//!   append, aligned buffers are not ours to promise, truncation is asked for separately, and the other two are steps of
-//!   ours.
-//! - `O_APPEND` stays where nothing else is allowed: in a file with the append-only flag (`chattr +a`). Such a descriptor
-//!   writes at the end wherever it is told to write, see [`crate::tree::Tree::write`].
-//! - `O_NONBLOCK` is added, so that a FIFO that somebody put in the place of a file below us cannot block a thread.
+//! Each open of the kernel has one *handle*, with a descriptor of its own on the backing file. The
+//! descriptor may differ from what the program asked for:
+//! - Write-only becomes read-write where permissions allow: the gate reads old bytes, and with a
+//!   write-back cache the kernel itself reads the rest of a page that is written in part.
+//! - `O_APPEND`, `O_DIRECT`, `O_TRUNC`, `O_CREAT`, `O_EXCL` are stripped: the kernel computes the
+//!   offset of an append, aligned buffers are not ours to promise, truncation is asked for
+//!   separately, and the other two are steps of ours.
+//! - `O_APPEND` stays where nothing else is allowed: in a file with the append-only flag (`chattr
+//!   +a`). Such a descriptor writes at the end wherever it is told to write, see
+//!   [`crate::tree::Tree::write`].
+//! - `O_NONBLOCK` is added, so that a FIFO that somebody put in the place of a file below us cannot
+//!   block a thread.
 //!
 //! An unlinked file that is still open has no name left; it is served through any of its handles.
 
@@ -38,7 +40,8 @@ pub struct OpenFile {
     trimming: Trimming,
     /// Set once, before the kernel hears of the file, see [`Self::kernel_keeps_time`].
     kernel_keeps_time: AtomicBool,
-    /// It is known that the kernel may hold pages of the node, see [`crate::tree::Tree::note_pages`].
+    /// It is known that the kernel may hold pages of the node, see
+    /// [`crate::tree::Tree::note_pages`].
     pages_noted: AtomicBool,
 }
 
@@ -78,14 +81,14 @@ impl OpenFile {
         self.only_appends
     }
 
-    /// Whether it was opened by [`crate::Mount::flush_stores`] rather than by a program: its `fsync` only asks the
-    /// kernel for dirty pages and must not force the disk.
+    /// Whether it was opened by [`crate::Mount::flush_stores`] rather than by a program: its
+    /// `fsync` only asks the kernel for dirty pages and must not force the disk.
     pub(crate) fn own(&self) -> bool {
         self.own
     }
 
-    /// Whether the kernel knows when the file was modified, and says so by itself: what is written is not to move that
-    /// time.
+    /// Whether the kernel knows when the file was modified, and says so by itself: what is written
+    /// is not to move that time.
     pub(crate) fn kernel_keeps_time(&self) -> bool {
         self.kernel_keeps_time.load(Ordering::Relaxed)
     }
@@ -141,8 +144,9 @@ pub(crate) fn writes(flags: OFlags) -> bool {
     matches!(flags & OFlags::RWMODE, OFlags::WRONLY | OFlags::RDWR)
 }
 
-/// The flags with which the backing file is opened, best first, for a program that asked for `asked`. Those that append
-/// come last: they are for files that allow nothing else, which answer `EPERM` to the others.
+/// The flags with which the backing file is opened, best first, for a program that asked for
+/// `asked`. Those that append come last: they are for files that allow nothing else, which answer
+/// `EPERM` to the others.
 pub(crate) fn backing_flags(asked: OFlags) -> Vec<OFlags> {
     let kept = asked & (OFlags::SYNC | OFlags::DSYNC | OFlags::NOATIME);
     let mode = asked & OFlags::RWMODE;
@@ -165,8 +169,8 @@ struct Slots {
     by_node: HashMap<InodeNumber, Vec<usize>>,
 }
 
-/// All open files. A handle number is only used by the kernel between the open and the release that we saw, so a
-/// number that is used again is no ambiguity.
+/// All open files. A handle number is only used by the kernel between the open and the release that
+/// we saw, so a number that is used again is no ambiguity.
 #[derive(Debug, Default)]
 pub(crate) struct HandleTable {
     slots: RwLock<Slots>,

@@ -1,4 +1,5 @@
-//! The folder `.byteback` in the root of a mount: no listing shows it, but whoever knows its name can enter it.
+//! The folder `.byteback` in the root of a mount: no listing shows it, but whoever knows its name
+//! can enter it.
 //!
 //! | path | what |
 //! |---|---|
@@ -6,15 +7,19 @@
 //! | `.byteback/cut/NAME/` | the tree at that moment, see [`crate::cuts`] |
 //! | `.byteback/delta/NUMBER` | a frozen file, see [`crate::deltas`]; not even listed here |
 //!
-//! Everything below is read-only (`EROFS`); nothing can be moved or linked from here into the tree or back (`EXDEV`, by copying
-//! at most). A real `.byteback` in the backing directory's root is shadowed while the tree is mounted; cuts and backups see it.
+//! Everything below is read-only (`EROFS`); nothing can be moved or linked from here into the tree
+//! or back (`EXDEV`, by copying at most). A real `.byteback` in the backing directory's root is
+//! shadowed while the tree is mounted; cuts and backups see it.
 //!
-//! **Node numbers** are computed, not remembered: two bits say that a node is hidden (see [`crate::inodes`]), the rest which. In a
-//! cut it is made of the cut's serial number and the log's node number. So it is the same each time it is asked for, hard links
-//! share it, and no two cuts, nor a cut and the live tree, ever have the same: nothing that a kernel remembers of one is taken
-//! for another, and a program that compares device and inode never takes an old file for the one that lives now.
+//! **Node numbers** are computed, not remembered: two bits say that a node is hidden (see
+//! [`crate::inodes`]), the rest which. In a cut it is made of the cut's serial number and the log's
+//! node number. So it is the same each time it is asked for, hard links share it, and no two cuts,
+//! nor a cut and the live tree, ever have the same: nothing that a kernel remembers of one is taken
+//! for another, and a program that compares device and inode never takes an old file for the one
+//! that lives now.
 //!
-//! This module knows no FUSE. All methods may be called from any number of threads that serve requests.
+//! This module knows no FUSE. All methods may be called from any number of threads that serve
+//! requests.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -75,7 +80,8 @@ pub(crate) enum HiddenNode {
 }
 
 impl HiddenNode {
-    /// Which hidden node `node` is; `None` for a node of the live tree, `Some(None)` for a number that was never given.
+    /// Which hidden node `node` is; `None` for a node of the live tree, `Some(None)` for a number
+    /// that was never given.
     pub(crate) fn of(node: InodeNumber) -> Option<Option<Self>> {
         let number = node.hidden_number()?;
         let rest = number & ((1 << KIND_SHIFT) - 1);
@@ -256,7 +262,8 @@ impl Hidden {
 
     /// Work for the thread that may wait for requests.
     pub(crate) fn later(&self, job: Job) {
-        // If nobody takes it, the mount is ending, and with it the request: its reply goes with the job.
+        // If nobody takes it, the mount is ending, and with it the request: its reply goes with the
+        // job.
         let _ = self.jobs.send(job);
     }
 
@@ -344,7 +351,8 @@ impl Hidden {
         }
     }
 
-    /// What a frozen node's stat does not tell; `None` for our own directories, which have nothing more.
+    /// What a frozen node's stat does not tell; `None` for our own directories, which have nothing
+    /// more.
     fn more(&self, node: InodeNumber) -> io::Result<Option<Arc<NodeAttributes>>> {
         match Self::node(node)? {
             HiddenNode::Frozen { serial, node } => self.attributes(&*self.tree(serial)?, node).map(Some),
@@ -370,7 +378,8 @@ impl Hidden {
         }))
     }
 
-    /// The entries of `node` after the position `cookie`, until `deliver` says that one does not fit.
+    /// The entries of `node` after the position `cookie`, until `deliver` says that one does not
+    /// fit.
     pub(crate) fn list(
         &self,
         node: InodeNumber,
@@ -470,7 +479,8 @@ impl Hidden {
 
     pub(crate) fn release(&self, handle: u64) {
         let file = self.files.lock().remove(&handle);
-        // Perhaps the last reader of a cut that was ended: what that kept is freed without the lock.
+        // Perhaps the last reader of a cut that was ended: what that kept is freed without the
+        // lock.
         drop(file);
     }
 

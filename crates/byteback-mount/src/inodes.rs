@@ -1,21 +1,26 @@
-//! Which node id stands for which inode of the backing directory, and by which names it can be reached.
+//! Which node id stands for which inode of the backing directory, and by which names it can be
+//! reached.
 //!
-//! The kernel speaks of nodes: 64-bit numbers that we choose. The number of a node is the inode number of the
-//! backing file, so that programs see the same `st_ino` with and without the mount. The root is node 1 by
-//! protocol. Inodes of other devices inside the tree (mounts, subvolumes) and inodes whose number is taken get a
-//! *synthetic* number, derived from device and inode number, so that it is the same each time it is asked for.
+//! The kernel speaks of nodes: 64-bit numbers that we choose. The number of a node is the inode
+//! number of the backing file, so that programs see the same `st_ino` with and without the mount.
+//! The root is node 1 by protocol. Inodes of other devices inside the tree (mounts, subvolumes) and
+//! inodes whose number is taken get a *synthetic* number, derived from device and inode number, so
+//! that it is the same each time it is asked for.
 //!
-//! No descriptor is kept per node: a tree of a million files must not cost a million descriptors. What is kept
-//! are *links*, pairs of (parent node, name), most recent last; [`crate::tree`] walks them with `openat`.
+//! No descriptor is kept per node: a tree of a million files must not cost a million descriptors.
+//! What is kept are *links*, pairs of (parent node, name), most recent last; [`crate::tree`] walks
+//! them with `openat`.
 //!
 //! Invariants:
-//! - An entry lives while the kernel holds lookups on it, or while the link of another entry names it as parent.
+//! - An entry lives while the kernel holds lookups on it, or while the link of another entry names
+//!   it as parent.
 //! - One live inode has one live node: two nodes for one inode would be two page caches.
 //! - A link is a hint, not a promise: whoever opens it compares the identity of what was opened.
-//! - `generation` differs between two inodes that had the same number one after the other, also where the file
-//!   system keeps no birth time, as long as the first one's end or the second one's birth passed through the mount.
-//!   Birth times alone do not tell them apart: clocks tick every few milliseconds, and a file that is removed leaves
-//!   its number to the next one at once, before this table has heard of the removal.
+//! - `generation` differs between two inodes that had the same number one after the other, also
+//!   where the file system keeps no birth time, as long as the first one's end or the second one's
+//!   birth passed through the mount. Birth times alone do not tell them apart: clocks tick every
+//!   few milliseconds, and a file that is removed leaves its number to the next one at once, before
+//!   this table has heard of the removal.
 //!
 //! This module makes no system call.
 
@@ -26,16 +31,17 @@ use std::fmt;
 use byteback_host::tree::Identity;
 use byteback_model::NodeKind;
 
-/// More names of one inode than this are not remembered: a file with ten thousand hard links must not make each
-/// lookup search ten thousand names. A name that was forgotten is learned again by its next lookup.
+/// More names of one inode than this are not remembered: a file with ten thousand hard links must
+/// not make each lookup search ten thousand names. A name that was forgotten is learned again by
+/// its next lookup.
 const LINKS_MAX: usize = 32;
 
-/// Marks synthetic numbers, together with a cleared [`HIDDEN_BIT`]. Real inode numbers with this bit set are legal; they only
-/// clash, which is handled.
+/// Marks synthetic numbers, together with a cleared [`HIDDEN_BIT`]. Real inode numbers with this
+/// bit set are legal; they only clash, which is handled.
 const SYNTHETIC_BIT: u64 = 1 << 63;
 
-/// Beside [`SYNTHETIC_BIT`] it marks what no backing inode stands for (see `hidden`): an inode with such a number is given a
-/// synthetic one.
+/// Beside [`SYNTHETIC_BIT`] it marks what no backing inode stands for (see `hidden`): an inode with
+/// such a number is given a synthetic one.
 const HIDDEN_BIT: u64 = 1 << 62;
 
 /// The bits of a hidden number that tell hidden ones apart.
@@ -126,7 +132,8 @@ struct Entry {
     /// How many links of other entries name this node as their parent.
     children: u64,
     generation: u64,
-    /// The last name was removed through the mount: the number may now come back with another inode.
+    /// The last name was removed through the mount: the number may now come back with another
+    /// inode.
     gone: bool,
     /// The kernel may hold pages of it, since it was first told this node.
     has_pages: bool,
@@ -198,8 +205,8 @@ impl InodeTable {
         self.look_up(node, parent, name, kind)
     }
 
-    /// As [`Self::intern`], of an inode that was just created: whoever bore its number before is no more, even if that
-    /// is not known here yet.
+    /// As [`Self::intern`], of an inode that was just created: whoever bore its number before is no
+    /// more, even if that is not known here yet.
     pub(crate) fn intern_new(
         &mut self,
         parent: InodeNumber,
@@ -213,8 +220,9 @@ impl InodeTable {
         self.look_up(node, parent, name, kind)
     }
 
-    /// As [`Self::intern`], of what was found when `births` were counted, or later. `None` if something was created since: what was
-    /// found may be no more, and its number be borne by another; look again.
+    /// As [`Self::intern`], of what was found when `births` were counted, or later. `None` if
+    /// something was created since: what was found may be no more, and its number be borne by
+    /// another; look again.
     pub(crate) fn intern_seen(
         &mut self,
         births: Births,
@@ -239,7 +247,8 @@ impl InodeTable {
         node
     }
 
-    /// From now on `node` stands for `identity`; as another generation if it stood for something else before.
+    /// From now on `node` stands for `identity`; as another generation if it stood for something
+    /// else before.
     fn known_as(&mut self, node: InodeNumber, identity: Identity, is_new: bool) {
         match self.entries.entry(node) {
             hash_map::Entry::Vacant(vacant) => {
@@ -290,7 +299,8 @@ impl InodeTable {
         }
     }
 
-    /// Whether the kernel may have kept bytes of a node. A node that it has forgotten has no pages any more.
+    /// Whether the kernel may have kept bytes of a node. A node that it has forgotten has no pages
+    /// any more.
     pub(crate) fn has_pages(&self, node: InodeNumber) -> bool {
         self.entries.get(&node).is_some_and(|entry| entry.has_pages)
     }
@@ -353,7 +363,8 @@ impl InodeTable {
             entry.links.push(link);
             return;
         }
-        // A directory has one name; an older one is where it was before something moved it below us.
+        // A directory has one name; an older one is where it was before something moved it below
+        // us.
         let stale: Vec<Link> = if entry.kind == NodeKind::Directory {
             std::mem::take(&mut entry.links)
         } else if entry.links.len() >= LINKS_MAX {
@@ -371,8 +382,8 @@ impl InodeTable {
         self.release_parents(stale);
     }
 
-    /// Forgets one name of what bore a number before the name was removed; `last` says that the inode has no other name
-    /// left. Nothing if another inode bears that number by now.
+    /// Forgets one name of what bore a number before the name was removed; `last` says that the
+    /// inode has no other name left. Nothing if another inode bears that number by now.
     pub(crate) fn remove_link(&mut self, bearer: Bearer, parent: InodeNumber, name: &OsStr, last: bool) {
         let Some(entry) = self.entries.get_mut(&bearer.node) else {
             return;
@@ -440,13 +451,14 @@ impl InodeTable {
     }
 }
 
-/// Two inodes that had one number after each other were born at different moments, so the birth time tells them
-/// apart. Where none is kept, the caller counts.
+/// Two inodes that had one number after each other were born at different moments, so the birth
+/// time tells them apart. Where none is kept, the caller counts.
 fn generation_of(identity: Identity) -> u64 {
     identity.birth_ns.map_or(0, i64::cast_unsigned)
 }
 
-/// A number for an inode that cannot have its own: the same each time, and spread so that clashes are rare.
+/// A number for an inode that cannot have its own: the same each time, and spread so that clashes
+/// are rare.
 fn synthetic(dev: u64, ino: u64) -> InodeNumber {
     // The finalizer of splitmix64: each input bit reaches each output bit.
     let mut mixed = ino.wrapping_add(dev.wrapping_mul(0x9e37_79b9_7f4a_7c15));

@@ -1,12 +1,15 @@
-//! Sums of what programs wrote, kept by the gate, and what is found with them (DeltaCFS, section III-E).
+//! Sums of what programs wrote, kept by the gate, and what is found with them (DeltaCFS, section
+//! III-E).
 //!
-//! [`byteback_checksums::written`] keeps the sums and compares; here it meets the log, which knows whether something changed a file without
-//! passing the gate. A block that does not agree with its sum raises an alarm only if the log can explain the file's times: otherwise
-//! somebody wrote it past the mount, and that is no fault of a disk. Bytes that the kernel has in memory are read from there, so a fault
-//! below them is found when they are read from the disk again, or by the scrub.
+//! [`byteback_checksums::written`] keeps the sums and compares; here it meets the log, which knows
+//! whether something changed a file without passing the gate. A block that does not agree with its
+//! sum raises an alarm only if the log can explain the file's times: otherwise somebody wrote it
+//! past the mount, and that is no fault of a disk. Bytes that the kernel has in memory are read
+//! from there, so a fault below them is found when they are read from the disk again, or by the
+//! scrub.
 //!
-//! What this does not do: decide what becomes of a file with a fault. Whoever reads gets the fault beside the bytes, and a fault is noted until
-//! its blocks are written anew.
+//! Out of scope: decide what becomes of a file with a fault. Whoever reads gets the fault
+//! beside the bytes, and a fault is noted until its blocks are written anew.
 
 mod heal;
 
@@ -61,7 +64,8 @@ pub enum Judgement {
     Fault(Fault),
     /// Somebody wrote them without passing the gate: they are what they are.
     WrittenElsewhere,
-    /// They were written anew since they were read: what was read is nothing that counts, and is to be read again.
+    /// They were written anew since they were read: what was read is nothing that counts, and is to
+    /// be read again.
     Overtaken,
 }
 
@@ -78,13 +82,16 @@ pub struct Integrity {
     log: Arc<Log>,
     clock: Arc<dyn Clock>,
     verify_reads: bool,
-    /// Files that were open for change when the last process, or the machine, ended without saying so, and that nobody has looked at since.
+    /// Files that were open for change when the last process, or the machine, ended without saying
+    /// so, and that nobody has looked at since.
     unchecked: Mutex<BTreeSet<NodeId>>,
 }
 
 impl Integrity {
-    /// Of the tree that `log` tracks. `verify_reads`: whether what programs read is compared. `interrupted`: files that were open for change when the last process, or the
-    /// machine, ended without saying so: each is compared as a whole before anything of it is sent (DeltaCFS, section III-E).
+    /// Of the tree that `log` tracks. `verify_reads`: whether what programs read is compared.
+    /// `interrupted`: files that were open for change when the last process, or the machine, ended
+    /// without saying so: each is compared as a whole before anything of it is sent (DeltaCFS,
+    /// section III-E).
     #[must_use]
     pub fn new(
         sums: WrittenSums,
@@ -102,17 +109,19 @@ impl Integrity {
         }
     }
 
-    /// The files that are still to be compared because they were being changed when the last process ended.
+    /// The files that are still to be compared because they were being changed when the last
+    /// process ended.
     #[must_use]
     pub fn unchecked(&self) -> BTreeSet<NodeId> {
         self.unchecked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A file that was open for change when the last process ended is compared as a whole, if that was not done: what is wrong with it is noted. As [`Integrity::judge`] about
-    /// locks. Reads all of such a file.
+    /// A file that was open for change when the last process ended is compared as a whole, if that
+    /// was not done: what is wrong with it is noted. As [`Integrity::judge`] about locks. Reads all
+    /// of such a file.
     ///
     /// # Errors
-    /// What the system answered: it is still to be compared then.
+    /// The system's error: it is still to be compared then.
     pub fn check_interrupted(&self, node: NodeId, backing: &Inode) -> io::Result<()> {
         let is_unchecked = |unchecked: &Mutex<BTreeSet<NodeId>>| {
             let unchecked = unchecked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -175,11 +184,12 @@ impl Integrity {
         self.sums.flagged_of(node.0)
     }
 
-    /// What a damaged block of a file was when somebody wrote it, as far as `good` tells: what it holds, or that with some of what lies there now. Only what has the sum of what was
-    /// written is answered. Called with nobody changing the file.
+    /// What a damaged block of a file was when somebody wrote it, as far as `good` tells: what it
+    /// holds, or that with some of what lies there now. Only what has the sum of what was written
+    /// is answered. Called with nobody changing the file.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The system's error.
     pub fn healed_block(
         &self,
         node: NodeId,
@@ -219,10 +229,11 @@ impl Integrity {
         self.sums.look(node.0, || Ok(stamp));
     }
 
-    /// Reads whole blocks as [`WrittenSums::read`] does. What is read beside a fault is what the disk says.
+    /// Reads whole blocks as [`WrittenSums::read`] does. What is read beside a fault is what the
+    /// disk says.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The system's error.
     pub fn read(
         &self,
         node: NodeId,
@@ -233,8 +244,9 @@ impl Integrity {
         self.sums.read(node.0, backing, offset, buffer)
     }
 
-    /// Looks whether what did not agree is a fault, and notes it. May wait for changes that are under way: not to be called from within one,
-    /// nor holding a lock that one may want. `backing` reads the file that `fd` is.
+    /// Looks whether what did not agree is a fault, and notes it. May wait for changes that are
+    /// under way: not to be called from within one, nor holding a lock that one may want. `backing`
+    /// reads the file that `fd` is.
     pub fn judge(&self, node: NodeId, fd: &Inode, backing: &impl Backing, mismatch: &Mismatch) -> Judgement {
         self.judge_with(node, (fd, backing), mismatch, ATTEMPTS)
     }
@@ -255,7 +267,8 @@ impl Integrity {
                 return Judgement::Overtaken;
             };
             if self.log.explains(node, &Fence::of(&stat)).unwrap_or(false) {
-                // Who cannot read it once more knows nothing of it: that is told by whoever reads it.
+                // Who cannot read it once more knows nothing of it: that is told by whoever reads
+                // it.
                 let noted = self.sums.flag(node.0, backing, mismatch, self.clock.now_ns());
                 return match noted.unwrap_or(None) {
                     Some(noted) => Judgement::Fault(Fault::of(&noted)),
@@ -266,11 +279,12 @@ impl Integrity {
         Judgement::WrittenElsewhere
     }
 
-    /// Reads `range` of a file, and what its first and last block hold beside, and compares it: the bytes, from the block in which `range`
-    /// begins, into `buffer`, and a fault. As [`Integrity::judge`] about locks.
+    /// Reads `range` of a file, and what its first and last block hold beside, and compares it: the
+    /// bytes, from the block in which `range` begins, into `buffer`, and a fault. As
+    /// [`Integrity::judge`] about locks.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The system's error.
     pub fn check(
         &self,
         node: NodeId,
@@ -295,10 +309,11 @@ impl Integrity {
         Err(overtaken())
     }
 
-    /// Reads exactly `range` of a file, and compares the blocks that it has a part in. What does not agree is to be judged.
+    /// Reads exactly `range` of a file, and compares the blocks that it has a part in. What does
+    /// not agree is to be judged.
     ///
     /// # Errors
-    /// What the system answered; `UnexpectedEof` if the file ends before.
+    /// The system's error; `UnexpectedEof` if the file ends before.
     pub(crate) fn read_range(
         &self,
         node: NodeId,
@@ -320,7 +335,8 @@ impl Integrity {
         Ok((bytes, mismatch))
     }
 
-    /// Compares what is stored in `range` of a file, which is about to be kept because it is about to change. May be called from within the change.
+    /// Compares what is stored in `range` of a file, which is about to be kept because it is about
+    /// to change. May be called from within the change.
     ///
     /// # Errors
     /// A [`Fault`], or what the system answered.
@@ -346,7 +362,8 @@ impl Integrity {
         Ok(())
     }
 
-    /// Makes what is known durable. `look` answers what a file looks like, if its times prove that a later change has others.
+    /// Makes what is known durable. `look` answers what a file looks like, if its times prove that
+    /// a later change has others.
     ///
     /// # Errors
     /// The disk or the database fails; nothing is lost in memory then.

@@ -1,21 +1,28 @@
-//! What others changed is made in a mounted tree, while programs use it: the entrance beside the file system protocol.
+//! What others changed is made in a mounted tree, while programs use it: the entrance beside the
+//! file system protocol.
 //!
-//! Nodes are those of the log. Each step passes the same tree and the same gate as a program's ([`crate::tracked::landing`]), then the kernel is told
-//! what it must not believe any more: names, attributes, pages. That waits for whoever uses them, who may in turn wait for
-//! this process: so it is done when no lock is held any more, and **nothing here may be called from a thread that serves requests, or with a lock
-//! held** that such a one may want.
+//! Nodes are those of the log. Each step passes the same tree and the same gate as a program's
+//! ([`crate::tracked::landing`]), then the kernel is told what it must not believe any more: names,
+//! attributes, pages. That waits for whoever uses them, who may in turn wait for this process: so
+//! it is done when no lock is held any more, and **nothing here may be called from a thread that
+//! serves requests, or with a lock held** that such a one may want.
 //!
-//! **What the kernel holds of a directory.** A name that is dropped is waited for by who lists or looks up in its directory, so that what they
-//! were told before is known to the kernel by then and dropped, too. The pages of a listing are dropped after that.
+//! **What the kernel holds of a directory.** A name that is dropped is waited for by who lists or
+//! looks up in its directory, so that what they were told before is known to the kernel by then and
+//! dropped, too. The pages of a listing are dropped after that.
 //!
-//! **What the kernel has asked for and does not hold yet.** The answer to a look at a name of a node, that was right when it was given, may be on its way to the kernel when that is told
-//! to forget the node, which it does not know then; the answer would be believed for a day afterwards. So before a node is forgotten, who looks up or lists in the
-//! directories of its names is waited for. Of a node that it knows the kernel does not take such a late answer.
+//! **What the kernel has asked for and does not hold yet.** The answer to a look at a name of a
+//! node, that was right when it was given, may be on its way to the kernel when that is told to
+//! forget the node, which it does not know then; the answer would be believed for a day afterwards.
+//! So before a node is forgotten, who looks up or lists in the directories of its names is waited
+//! for. Of a node that it knows the kernel does not take such a late answer.
 //!
-//! **What is mounted in the tree** by somebody is unmounted by the kernel when it is told to forget a name above it. So no such name is taken away (`mounted_within`).
+//! **What is mounted in the tree** by somebody is unmounted by the kernel when it is told to forget
+//! a name above it. So no such name is taken away (`mounted_within`).
 //!
-//! **What the kernel holds of a file.** Pages that were read before are dropped after the bytes below them changed. A page that a program
-//! stored to through a mapping is handed on then, and may hold bytes of before: who decides what of it counts is told by
+//! **What the kernel holds of a file.** Pages that were read before are dropped after the bytes
+//! below them changed. A page that a program stored to through a mapping is handed on then, and may
+//! hold bytes of before: who decides what of it counts is told by
 //! [`crate::tracked::observer::Observer::merge_page`].
 
 use std::ffi::OsStr;
@@ -47,7 +54,8 @@ pub enum LandingError {
     /// It is not as it was expected; nothing was done.
     #[error("overtaken: {0}")]
     Overtaken(String),
-    /// The file system takes the name for another one that is there, as it does not tell cases or spellings apart; nothing was done.
+    /// The file system takes the name for another one that is there, as it does not tell cases or
+    /// spellings apart; nothing was done.
     #[error("the file system does not tell this name from another one that is there")]
     Collides,
     /// It failed.
@@ -69,7 +77,8 @@ impl From<TrackedError> for LandingError {
     }
 }
 
-/// Whether a name in the root of a mount is one of what is on its way from elsewhere, which no listing shows.
+/// Whether a name in the root of a mount is one of what is on its way from elsewhere, which no
+/// listing shows.
 #[must_use]
 pub fn is_name_on_its_way(name: &OsStr) -> bool {
     Hidden::is_on_its_way(name)
@@ -132,7 +141,8 @@ impl Landing {
         }
     }
 
-    /// A name is not taken away from what another file system is mounted on, or below: that would be unmounted.
+    /// A name is not taken away from what another file system is mounted on, or below: that would
+    /// be unmounted.
     fn refuse_mounted(&self, (parent, name): LoggedName<'_>) -> Result<(), LandingError> {
         let Some(above) = self.live.log().locate(parent).map_err(io::Error::other)? else {
             return gone();
@@ -165,7 +175,8 @@ impl Landing {
         self.tree.name_at(parent, self.find(parent)?, name)
     }
 
-    /// Whether the file system has something under another name that it does not tell from this one, or will never have such a name.
+    /// Whether the file system has something under another name that it does not tell from this
+    /// one, or will never have such a name.
     ///
     /// # Errors
     /// [`LandingError::Overtaken`] if the directory is not there any more.
@@ -174,7 +185,8 @@ impl Landing {
         self.tree.is_taken_otherwise(&at)
     }
 
-    /// Makes the kernel forget. Whatever it says, it was told: that it knows none of it, or that the mount is gone.
+    /// Makes the kernel forget. Whatever it says, it was told: that it knows none of it, or that
+    /// the mount is gone.
     fn forget(&self, stale: &[Stale]) {
         let mut directories = Vec::new();
         for stale in stale {
@@ -197,7 +209,8 @@ impl Landing {
         }
     }
 
-    /// Waits for those who were told something of a node that is not true any more, until the kernel knows of it and can be made to forget it.
+    /// Waits for those who were told something of a node that is not true any more, until the
+    /// kernel knows of it and can be made to forget it.
     fn wait_for_lookups(&self, node: NodeId) {
         if !self.stores.has_kernel() {
             return;
@@ -210,7 +223,8 @@ impl Landing {
         }
     }
 
-    /// What programs stored through mappings of a file, and what waits in the kernel otherwise, passes the gate before this returns.
+    /// What programs stored through mappings of a file, and what waits in the kernel otherwise,
+    /// passes the gate before this returns.
     ///
     /// # Errors
     /// If the kernel could not write back everything.
@@ -253,7 +267,8 @@ impl Landing {
     /// Gives a node one more name, which is free.
     ///
     /// # Errors
-    /// [`LandingError::Overtaken`] if the name is not free, the node has none any more, or the arbiter says so.
+    /// [`LandingError::Overtaken`] if the name is not free, the node has none any more, or the
+    /// arbiter says so.
     pub fn link(&self, node: NodeId, at: LoggedName<'_>, arbiter: &dyn Arbiter) -> Result<(), LandingError> {
         let at = self.name(at)?;
         let stale = self.tree.land_link(self.find(node)?, &at, arbiter)?;
@@ -264,8 +279,8 @@ impl Landing {
     /// Removes a name that stands for `node`; of a directory, if it is empty.
     ///
     /// # Errors
-    /// [`LandingError::Overtaken`] if it stands for something else, the directory is not empty, it is the last name of a file that a program has open
-    /// for writing, or the arbiter says so.
+    /// [`LandingError::Overtaken`] if it stands for something else, the directory is not empty, it
+    /// is the last name of a file that a program has open for writing, or the arbiter says so.
     pub fn remove(&self, at: LoggedName<'_>, node: NodeId, arbiter: &dyn Arbiter) -> Result<(), LandingError> {
         self.flush(node)?;
         self.refuse_mounted(at)?;
@@ -278,8 +293,8 @@ impl Landing {
     /// Moves a name of a node to one that stands for `replaced`, or is free.
     ///
     /// # Errors
-    /// [`LandingError::Overtaken`] if a name stands for something else, `replaced` would lose its last name and a program has it open for writing, or
-    /// the arbiter says so.
+    /// [`LandingError::Overtaken`] if a name stands for something else, `replaced` would lose its
+    /// last name and a program has it open for writing, or the arbiter says so.
     pub fn rename(
         &self,
         (node, from): (NodeId, LoggedName<'_>),
@@ -321,12 +336,12 @@ impl Landing {
         Ok(())
     }
 
-    /// Whether a name can be taken from a node at all, as far as that can be told without trying: whoever changes other things first, and could not
-    /// take that back, asks here.
+    /// Whether a name can be taken from a node at all, as far as that can be told without trying:
+    /// whoever changes other things first, and could not take that back, asks here.
     ///
     /// # Errors
-    /// [`LandingError::Failed`] says why it cannot: the file or its directory is immutable or append-only, the directory is not writable, a file system is
-    /// mounted there.
+    /// [`LandingError::Failed`] says why it cannot: the file or its directory is immutable or
+    /// append-only, the directory is not writable, a file system is mounted there.
     pub fn check_removable(&self, node: NodeId, at: LoggedName<'_>) -> Result<(), LandingError> {
         self.refuse_mounted(at)?;
         let (_, stat) = self.find(node)?;
@@ -345,11 +360,12 @@ impl Landing {
         Ok(())
     }
 
-    /// Moves a name to a free one, as a program would: who is told of what programs do is told. With `leaves_old` the node gets the new name beside the
-    /// old one, if it can have two.
+    /// Moves a name to a free one, as a program would: who is told of what programs do is told.
+    /// With `leaves_old` the node gets the new name beside the old one, if it can have two.
     ///
     /// # Errors
-    /// [`LandingError::Overtaken`] if the old name stands for something else, or the new one is not free.
+    /// [`LandingError::Overtaken`] if the old name stands for something else, or the new one is not
+    /// free.
     pub fn displace(
         &self,
         node: NodeId,
@@ -390,8 +406,9 @@ impl Landing {
         Ok(())
     }
 
-    /// Moves the time of the last modification of a node on, as a program does, if it still is `from_ns`: by a nanosecond, or by the
-    /// next larger step, up to two seconds, where the file system has no finer times.
+    /// Moves the time of the last modification of a node on, as a program does, if it still is
+    /// `from_ns`: by a nanosecond, or by the next larger step, up to two seconds, where the file
+    /// system has no finer times.
     ///
     /// # Errors
     /// [`LandingError::Overtaken`] if it has no name any more; what the system answered.
@@ -447,10 +464,11 @@ impl Landing {
         Ok(done?)
     }
 
-    /// Lets what lies in the blocks of a range of a file count as if a program had just written it: the log is told, and who is told of what programs do.
+    /// Lets what lies in the blocks of a range of a file count as if a program had just written it:
+    /// the log is told, and who is told of what programs do.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The system's error.
     pub fn accept(&self, file: &LandingFile, range: ByteRange) -> Result<(), LandingError> {
         let done = self.tree.tracked.accept(&file.identity, file, range);
         // A program may still see what was there before it was damaged.
@@ -458,13 +476,15 @@ impl Landing {
         Ok(done?)
     }
 
-    /// Makes the kernel forget what it read of a range of a file, or of all of it. [`Landing::tell_len`] follows where the length changed.
+    /// Makes the kernel forget what it read of a range of a file, or of all of it.
+    /// [`Landing::tell_len`] follows where the length changed.
     pub fn forget_content(&self, file: &LandingFile, range: Option<ByteRange>) {
         self.wait_for_lookups(file.logged);
         self.stores.forget_pages(file.number, range);
     }
 
-    /// Makes the kernel learn the length of a file: who has it mapped reaches what was gained, and nobody is shown anything behind what was lost.
+    /// Makes the kernel learn the length of a file: who has it mapped reaches what was gained, and
+    /// nobody is shown anything behind what was lost.
     pub fn tell_len(&self, file: &LandingFile) {
         self.stores.look_at(file.number);
     }

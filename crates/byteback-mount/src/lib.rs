@@ -17,7 +17,8 @@
 //! | [`session`] | mounting, unmounting, what happens when we die | requests |
 //! | `direct` | programs of this process, without a kernel: for simulations | FUSE |
 //!
-//! What the mount promises to programs, with the test of each promise, stands in `docs/semantics.md`.
+//! What the mount promises to programs, with the test of each promise, stands in
+//! `docs/semantics.md`.
 
 mod adapter;
 pub mod beneath;

@@ -1,10 +1,12 @@
 //! The tree as it is now, seen from the log's side: from a node of the log to the file on the disk.
 //!
-//! The mount goes from names to nodes; whoever reads a picture, settles a checkpoint or scans goes the other way. The log
-//! knows the names that lead to a node; each step is opened below the last, and what is found must be the inode that the
-//! record names. A rename that comes between is met by asking again.
+//! The mount goes from names to nodes; whoever reads a picture, settles a checkpoint or scans goes
+//! the other way. The log knows the names that lead to a node; each step is opened below the last,
+//! and what is found must be the inode that the record names. A rename that comes between is met by
+//! asking again.
 //!
-//! What this does not do: nodes without a name (an open picture keeps descriptors of those that it still needs).
+//! Out of scope: nodes without a name (an open picture keeps descriptors of those that it
+//! still needs).
 
 mod kept_directories;
 
@@ -21,7 +23,8 @@ use rustix::fs::OFlags;
 
 use self::kept_directories::{KeptDirectories, Way, WayError};
 
-/// A rename between asking for the way and walking it is answered by asking again; nobody renames this often in a row.
+/// A rename between asking for the way and walking it is answered by asking again; nobody renames
+/// this often in a row.
 const ATTEMPTS: u32 = 8;
 
 /// No tree is deeper: what seems to be is a cycle in a damaged log.
@@ -30,7 +33,8 @@ const DEPTH_MAX: usize = 1 << 20;
 /// `OVERLAYFS_SUPER_MAGIC`.
 pub(crate) const OVERLAYFS_TYPE: i64 = 0x794c_7630;
 
-/// With so many files to make durable, syncing their file system as a whole is cheaper than each by itself.
+/// With so many files to make durable, syncing their file system as a whole is cheaper than each by
+/// itself.
 const SYNC_ALL_FROM_FILES: usize = 64;
 
 /// A tracked directory and its log.
@@ -56,8 +60,8 @@ impl LiveTree {
         }
     }
 
-    /// The same tree, settling only what was last changed before the wall clock said `time_ns`: after an unmount, whatever is
-    /// younger may have been changed without passing the gate.
+    /// The same tree, settling only what was last changed before the wall clock said `time_ns`:
+    /// after an unmount, whatever is younger may have been changed without passing the gate.
     #[must_use]
     pub fn settling_up_to(self, time_ns: i64) -> Self {
         Self {
@@ -78,16 +82,18 @@ impl LiveTree {
         &self.root
     }
 
-    /// An `O_PATH` descriptor of `node`, with what it is; `None` if it has no name any more. May wait for changes that are
-    /// under way: not to be called from within one, nor holding a lock that one may want.
+    /// An `O_PATH` descriptor of `node`, with what it is; `None` if it has no name any more. May
+    /// wait for changes that are under way: not to be called from within one, nor holding a lock
+    /// that one may want.
     ///
     /// # Errors
-    /// What the system answered on the way; an error of the log.
+    /// The system's error on the way; an error of the log.
     pub fn find(&self, node: NodeId) -> io::Result<Option<(Inode, Stat)>> {
         let mut failed = None;
         for attempt in 0..ATTEMPTS {
             if attempt > 0 {
-                // A rename that is done and not yet logged leads nowhere, however often it is asked.
+                // A rename that is done and not yet logged leads nowhere, however often it is
+                // asked.
                 self.log.wait_for_operations();
             }
             match self.follow(node) {
@@ -131,7 +137,8 @@ impl LiveTree {
             }
             let flags = OFlags::PATH | OFlags::DIRECTORY;
             directory = Arc::new(directory.open_at(&name, flags)?);
-            // One that took the place of another without passing the gate may still hold what is looked for.
+            // One that took the place of another without passing the gate may still hold what is
+            // looked for.
             let identity = directory.stat()?.identity();
             if self.log.is_same(step, &identity).map_err(io::Error::other)? {
                 self.directories.keep(step, Arc::clone(&directory));
@@ -145,7 +152,7 @@ impl LiveTree {
     /// Writes back and makes durable what is in memory of the whole file system.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The system's error.
     pub fn sync(&self) -> io::Result<()> {
         // An O_PATH descriptor cannot be synced.
         let root = self.root.reopen(OFlags::RDONLY | OFlags::DIRECTORY)?;
@@ -222,7 +229,8 @@ pub fn has_content(kind: NodeKind) -> bool {
     kind == NodeKind::File
 }
 
-/// A descriptor for a scan or a read that must not disturb the file's access time, where that is allowed.
+/// A descriptor for a scan or a read that must not disturb the file's access time, where that is
+/// allowed.
 pub(crate) fn open_for_reading(fd: &Inode) -> io::Result<Inode> {
     match fd.reopen(OFlags::RDONLY | OFlags::NOATIME | OFlags::NONBLOCK) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => fd.reopen(OFlags::RDONLY | OFlags::NONBLOCK),

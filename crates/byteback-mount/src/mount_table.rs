@@ -54,7 +54,8 @@ pub fn at(point: &Path) -> Option<TableEntry> {
     ours().ok()?.into_iter().rev().find(|mount| mount.point == point)
 }
 
-/// The mount points below `directory` that hide a part of it, the uppermost of each: what lies in them is not tracked.
+/// The mount points below `directory` that hide a part of it, the uppermost of each: what lies in
+/// them is not tracked.
 #[must_use]
 pub fn hiding_below(directory: &Path) -> Vec<PathBuf> {
     // Without the table nothing is known, which is no reason to fail.
@@ -72,7 +73,8 @@ fn parse_hiding(table: &[u8], directory: &Path) -> Vec<PathBuf> {
     let mut points: Vec<PathBuf> = Vec::new();
     for entry in &entries {
         let is_below = entry.point.starts_with(directory) && entry.point != directory;
-        // A folder in the tracked folder, tracked by itself and mounted later: behind it is what it shows.
+        // A folder in the tracked folder, tracked by itself and mounted later: behind it is what it
+        // shows.
         let is_transparent = ours.contains(&entry.parent) && entry.shows(&entry.point);
         if is_below && !is_transparent {
             points.push(entry.point.clone());
@@ -98,7 +100,8 @@ fn parse_all(table: &[u8]) -> Vec<Entry> {
     lines.filter_map(parse_line).collect()
 }
 
-/// `36 35 98:0 /root /point rw,noatime master:1 - type source options`, with any number of fields before the dash.
+/// `36 35 98:0 /root /point rw,noatime master:1 - type source options`, with any number of fields
+/// before the dash.
 fn parse_line(line: &[u8]) -> Option<Entry> {
     let mut fields = line.split(|byte| *byte == b' ');
     let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse::<u64>().ok();

@@ -1,20 +1,25 @@
 //! The picture of a cut: the tree as it was at one moment, while programs go on changing it.
 //!
-//! Nothing is copied when a picture is taken. Before a change reaches the backing file, the gate asks each open picture
-//! ([`Pictures::before_content`] and its sisters), and what the picture still needs is saved first: old bytes of the range, the
-//! attributes, a descriptor of a file that loses its name. A reader takes what was saved, and the rest from the backing file.
+//! Nothing is copied when a picture is taken. Before a change reaches the backing file, the gate
+//! asks each open picture ([`Pictures::before_content`] and its sisters), and what the picture
+//! still needs is saved first: old bytes of the range, the attributes, a descriptor of a file that
+//! loses its name. A reader takes what was saved, and the rest from the backing file.
 //!
-//! **Invariant.** For a node of the picture, under its lock: each byte that is *needed* (not yet read) is either in `kept` or
-//! unchanged in the backing file. Saving happens under the lock and before the change; reading happens under the lock; so a
-//! change either comes after the read or finds its old bytes saved.
+//! **Invariant.** For a node of the picture, under its lock: each byte that is *needed* (not yet
+//! read) is either in `kept` or unchanged in the backing file. Saving happens under the lock and
+//! before the change; reading happens under the lock; so a change either comes after the read or
+//! finds its old bytes saved.
 //!
-//! **Scope.** A new picture needs everything, because the cut must not wait for the list of changes. Once that is known,
-//! [`Picture::restrict`] drops the rest, and from then on changes of other nodes cost one look into a table. Of very many nodes only
-//! the numbers are noted ([`Picture::restrict_to`]): they are needed whole, and cost memory only while somebody reads or changes them.
+//! **Scope.** A new picture needs everything, because the cut must not wait for the list of
+//! changes. Once that is known, [`Picture::restrict`] drops the rest, and from then on changes of
+//! other nodes cost one look into a table. Of very many nodes only the numbers are noted
+//! ([`Picture::restrict_to`]): they are needed whole, and cost memory only while somebody reads or
+//! changes them.
 //!
-//! A picture never blocks or fails a change. If the old state of a node cannot be read (no permission, a bad sector), that node has
-//! *failed*: its reader is told, the others go on. If it cannot be kept (no space), the picture is *lost*: what it kept is
-//! freed at once, nothing more is saved, and whoever reads it is told to begin anew.
+//! A picture never blocks or fails a change. If the old state of a node cannot be read (no
+//! permission, a bad sector), that node has *failed*: its reader is told, the others go on. If it
+//! cannot be kept (no space), the picture is *lost*: what it kept is freed at once, nothing more is
+//! saved, and whoever reads it is told to begin anew.
 //!
 //! Kept bytes go to an unnamed file, so they vanish with the process.
 
@@ -40,11 +45,11 @@ pub use frozen::FrozenFile;
 use keep::{Kept, KeptBytes, NotSaved};
 use piece::{PieceRead, next_piece};
 
-/// Of files of which at most so much is still needed, that is copied when a name goes; of others the descriptor is kept, which
-/// costs no copy but one of a limited number of descriptors.
+/// Of files of which at most so much is still needed, that is copied when a name goes; of others
+/// the descriptor is kept, which costs no copy but one of a limited number of descriptors.
 const COPY_ON_UNLINK_BYTES: u64 = 64 << 10;
 
-/// So many descriptors of removed files are held for one picture: each open file of the mount is one of ours, too.
+/// Descriptors of removed files per picture; each open file of the mount takes one, too.
 const HELD_FILES_MAX: usize = 4096;
 
 /// Beyond that, removed files up to this size are copied; a larger one costs the picture.
@@ -72,7 +77,7 @@ impl NodeAttributes {
     /// Reads them from any descriptor of the node.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The system's error.
     pub fn read(fd: &Inode) -> io::Result<Self> {
         let stat = fd.stat()?;
         let target = if stat.kind == NodeKind::Symlink {
@@ -104,7 +109,7 @@ pub enum PictureError {
     /// One node cannot be read; the others can.
     #[error("{source}")]
     Node {
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Old bytes could not be saved.
@@ -128,8 +133,8 @@ pub enum Content<'a> {
 #[derive(Debug, Default)]
 pub struct Pictures {
     open: RwLock<Vec<Arc<Picture>>>,
-    /// Files that lost their names while pictures hold descriptors of them: the log does not know them any more, but programs
-    /// may go on writing them.
+    /// Files that lost their names while pictures hold descriptors of them: the log does not know
+    /// them any more, but programs may go on writing them.
     removed: Mutex<HashMap<Identity, NodeId>>,
     /// What content is compared with, if sums of it are kept.
     integrity: OnceLock<Arc<Integrity>>,
@@ -163,8 +168,8 @@ impl Pictures {
         self.each(node, |picture, state| picture.save(node, state, fd, Some(range)));
     }
 
-    /// The content of an inode that the log does not know is about to change. If it was removed since a picture was taken,
-    /// this is as [`Pictures::before_content`].
+    /// The content of an inode that the log does not know is about to change. If it was removed
+    /// since a picture was taken, this is as [`Pictures::before_content`].
     pub fn before_content_of_unknown(&self, identity: &Identity, fd: &Inode, range: ByteRange) {
         let removed = self.removed.lock().get(identity).copied();
         if let Some(node) = removed {
@@ -207,7 +212,8 @@ impl Pictures {
                 Ok(()) => {}
                 Err(NotSaved::Node(error)) => state.fail(&error),
                 Err(NotSaved::Kept(error)) => {
-                    // While the node is locked: what is in `kept` may be no copy, and the next who locks it must be told.
+                    // While the node is locked: what is in `kept` may be no copy, and the next who
+                    // locks it must be told.
                     picture.mark_lost(&error);
                     drop(state);
                     picture.lose(&error);
@@ -279,7 +285,8 @@ struct NodeState {
     attributes: Option<NodeAttributes>,
     /// Where to read a file that has no name any more.
     fd: Option<Inode>,
-    /// All that is needed was kept, since the file was about to lose a name: the backing file is not asked for any more.
+    /// All that is needed was kept, since the file was about to lose a name: the backing file is
+    /// not asked for any more.
     is_kept_whole: bool,
     /// Why its state at the cut is not known any more.
     failed: Option<String>,
@@ -339,14 +346,14 @@ enum Source {
 }
 
 impl Picture {
-    /// A picture that keeps its old bytes in an unnamed file in `dir`, however little room that leaves.
+    /// A picture that keeps its old bytes in an unnamed file in `dir`, whatever room that leaves.
     #[cfg(test)]
     pub(crate) fn new(dir: &Path) -> Arc<Self> {
         Self::leaving_free(dir, 0)
     }
 
-    /// A picture for a backup: it leaves room for the log, which refuses programs their writes when it has none: 16 MiB, or a sixteenth of a
-    /// small disk.
+    /// A picture for a backup: it leaves room for the log, which refuses programs their writes when
+    /// it has none: 16 MiB, or a sixteenth of a small disk.
     ///
     /// # Errors
     /// If the free space of `dir` cannot be told.
@@ -356,8 +363,9 @@ impl Picture {
         Ok(Self::leaving_free(dir, of_small.min(ROOM_BYTES_MAX)))
     }
 
-    /// A picture that keeps its old bytes in an unnamed file in `dir`. It is given up before it leaves less than `reserve_bytes` free
-    /// on the file system of `dir`: one that may be kept for long must not be what fills a disk.
+    /// A picture that keeps its old bytes in an unnamed file in `dir`. It is given up before it
+    /// leaves less than `reserve_bytes` free on the file system of `dir`: one that may be kept for
+    /// long must not be what fills a disk.
     #[must_use]
     pub fn leaving_free(dir: &Path, reserve_bytes: u64) -> Arc<Self> {
         Arc::new(Self {
@@ -374,7 +382,7 @@ impl Picture {
         })
     }
 
-    /// Nodes with a greater number than `last` came after the cut: their changes are none of this picture's business.
+    /// Nodes with a greater number than `last` came after the cut and are not in the picture.
     pub fn ends_with(&self, last: NodeId) {
         let mut scope = self.nodes.lock();
         scope.whole.truncate(last.0.saturating_add(1));
@@ -552,11 +560,12 @@ impl Picture {
         Ok(attributes)
     }
 
-    /// Reads `ranges` of `node` as of the cut, clipped to its size then, and hands them to `sink` in order. What was read is not
-    /// needed any more.
+    /// Reads `ranges` of `node` as of the cut, clipped to its size then, and hands them to `sink`
+    /// in order. What was read is not needed any more.
     ///
     /// # Errors
-    /// [`PictureError::Node`] if this file cannot be read; [`PictureError::Lost`]; [`PictureError::Stopped`] if `sink` says so.
+    /// [`PictureError::Node`] if this file cannot be read; [`PictureError::Lost`];
+    /// [`PictureError::Stopped`] if `sink` says so.
     pub fn read(
         &self,
         live: &LiveTree,
@@ -625,14 +634,15 @@ impl Picture {
                 if once {
                     state.done.insert(piece);
                 }
-                // Whoever takes the bytes may be slow; writers of this node wait only while they are read.
+                // The receiver may be slow; writers of this node wait only for the reading.
                 drop(state);
                 if let (Some(mismatch), Source::File(file)) = (&read.mismatch, source) {
                     let integrity = self.integrity.get();
                     match integrity.map(|integrity| integrity.judge(node, file, file, mismatch)) {
                         None | Some(Judgement::WrittenElsewhere) => {}
                         Some(Judgement::Fault(fault)) => return Err(faulty(fault)),
-                        // Put right since, but not yet at the cut, and what was there then is nowhere any more.
+                        // Put right since, but not yet at the cut, and what was there then is
+                        // nowhere any more.
                         Some(Judgement::Overtaken) => return Err(faulty(Fault::of(mismatch))),
                     }
                 }
@@ -725,8 +735,8 @@ fn not_in_picture() -> PictureError {
     }
 }
 
-/// Where the content of a node is read from. Looking for the file may wait for changes under way, and these for the node's lock:
-/// it is not held meanwhile.
+/// Where the content of a node is read from. Looking for the file may wait for changes under way,
+/// and these for the node's lock: it is not held meanwhile.
 fn source(live: &LiveTree, shared: &Mutex<NodeState>, node: NodeId) -> Result<Source, PictureError> {
     let failed = |source| PictureError::Node { source };
     let saved = || {
@@ -770,7 +780,8 @@ fn read_exact_at(file: &Inode, offset: u64, buffer: &mut [u8]) -> io::Result<()>
     let mut done = 0;
     while done < buffer.len() {
         match file.read_at(offset + done as u64, &mut buffer[done..]) {
-            // Cut off since its size was asked: the picture saved what it needed, so only an untracked change can do that.
+            // Cut off since its size was asked: the picture saved what it needed, so only an
+            // untracked change can do that.
             Ok(0) => {
                 return Err(io::Error::new(
                     io::ErrorKind::UnexpectedEof,

@@ -1,20 +1,25 @@
 //! One mount from its beginning to its end.
 //!
-//! Words: the *backing directory* is what is tracked; the *mount point* is where the tree appears, by default over
-//! the backing directory itself. That is reached through a descriptor opened before mounting over it.
+//! Words: the *backing directory* is what is tracked; the *mount point* is where the tree appears,
+//! by default over the backing directory itself. That is reached through a descriptor opened before
+//! mounting over it.
 //!
-//! **Beginning.** A dead leftover of an earlier daemon is removed; the backing directory is opened; the [`watcher`]
-//! process is forked; the kernel mounts; the caller looks at the tree once more, while whoever comes by its path waits; the
-//! threads start; one request through the mount proves that it lives.
+//! **Beginning.** A dead leftover of an earlier daemon is removed; the backing directory is opened;
+//! the [`watcher`] process is forked; the kernel mounts; the caller looks at the tree once more,
+//! while whoever comes by its path waits; the threads start; one request through the mount proves
+//! that it lives.
 //!
-//! **End.** The session ends when the kernel lets go of the mount: by [`Mount::unmount`], by somebody's `umount` or
-//! `fusermount3 -u`, or because we are killed. In each case the descriptor of `/dev/fuse` is closed or answers
-//! `ENODEV`, the threads return, and [`Mount::wait`] with them. Copies of the mount in other mount namespaces, bind mounts and
-//! open files keep the session alive after the mount is gone from its place; [`holders`] finds them. If we are killed the connection is aborted by the
-//! kernel and the watcher removes the dead mount, so that the plain directory is visible again. A thread that had just been
-//! given a request when the kernel let go (the release of the last file, say) hears `ECONNABORTED` instead, which is the same end.
+//! **End.** The session ends when the kernel lets go of the mount: by [`Mount::unmount`], by
+//! somebody's `umount` or `fusermount3 -u`, or because we are killed. In each case the descriptor
+//! of `/dev/fuse` is closed or answers `ENODEV`, the threads return, and [`Mount::wait`] with them.
+//! Copies of the mount in other mount namespaces, bind mounts and open files keep the session alive
+//! after the mount is gone from its place; [`holders`] finds them. If we are killed the connection
+//! is aborted by the kernel and the watcher removes the dead mount, so that the plain directory is
+//! visible again. A thread that had just been given a request when the kernel let go (the release
+//! of the last file, say) hears `ECONNABORTED` instead, which is the same end.
 //!
-//! What this does not do: signals (the binary turns them into [`Mount::unmount`]), reading the environment.
+//! Out of scope: signals (the binary turns them into [`Mount::unmount`]), reading the
+//! environment.
 
 mod below;
 mod holders;
@@ -52,10 +57,12 @@ use crate::stores::{FlushError, Flushed, Flusher, LateAnswers, Stores};
 use crate::tracked::Tracked;
 use crate::tree::Tree;
 
-/// Two answer what the two processors of a small machine can ask; more help while some wait for the disk.
+/// Two answer what the two processors of a small machine can ask; more help while some wait for the
+/// disk.
 const THREAD_COUNT: usize = 4;
 
-/// How long an unmount waits for the end of the session, which follows at once unless something else holds the file system.
+/// How long an unmount waits for the end of the session, which follows at once unless something
+/// else holds the file system.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What to mount and how.
@@ -65,8 +72,8 @@ pub struct MountOptions {
     pub directory: PathBuf,
     /// The mount point, if not over the backing directory itself.
     pub at: Option<PathBuf>,
-    /// The root of the tree, if that is not the backing directory but something that no path leads to (a volume): then the directory is only the place where
-    /// it is mounted.
+    /// The root of the tree, if that is not the backing directory but something that no path leads
+    /// to (a volume): then the directory is only the place where it is mounted.
     pub root: Option<Arc<Inode>>,
     /// How writes travel.
     pub mode: CacheMode,
@@ -168,7 +175,8 @@ struct End {
     ended: Condvar,
 }
 
-/// Whether this answer of `/dev/fuse` says no more than that the kernel has let go of the mount, as `ENODEV` does.
+/// Whether this answer of `/dev/fuse` says no more than that the kernel has let go of the mount, as
+/// `ENODEV` does.
 fn is_orderly_end(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::CONNABORTED.raw_os_error())
 }
@@ -176,7 +184,8 @@ fn is_orderly_end(error: &io::Error) -> bool {
 /// Removes what a daemon that died left at `path`, if there is such a mount; a living one stays.
 ///
 /// # Errors
-/// [`MountError::Refused`] if the dead mount is not Byteback's, [`MountError::NotUnmounted`] if it cannot be removed.
+/// [`MountError::Refused`] if the dead mount is not Byteback's, [`MountError::NotUnmounted`] if it
+/// cannot be removed.
 pub fn remove_leftover(path: &Path) -> Result<(), MountError> {
     mounting::remove_leftover(path)
 }
@@ -194,11 +203,12 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts and serves, with each modification through `tracked`. `before_serving` runs when the mount is there and
-    /// nothing passes it yet: what it sees below is what the mount begins with, apart from what is changed through
-    /// descriptors that are older.
+    /// Mounts and serves, with each modification through `tracked`. `before_serving` runs when the
+    /// mount is there and nothing passes it yet: what it sees below is what the mount begins with,
+    /// apart from what is changed through descriptors that are older.
     ///
-    /// Raises the process's soft limit of open files to the hard one: each open file of the mount is one of ours.
+    /// Raises the process's soft limit of open files to the hard one: each open file of the mount
+    /// is one of ours.
     ///
     /// # Errors
     /// See [`MountError`]; the error of `before_serving` is a [`MountError::Session`].
@@ -210,7 +220,8 @@ impl Mount {
         Self::start_with_cuts(options, tracked, None, before_serving)
     }
 
-    /// As [`Mount::start`]; with `cuts`, moments of the tree can be opened and are shown in the hidden folder `.byteback`.
+    /// As [`Mount::start`]; with `cuts`, moments of the tree can be opened and are shown in the
+    /// hidden folder `.byteback`.
     ///
     /// # Errors
     /// As [`Mount::start`].
@@ -265,8 +276,8 @@ impl Mount {
         let mut config = Config::default();
         config.n_threads = Some(options.threads.unwrap_or(THREAD_COUNT).max(1));
         config.clone_fd = mounting::can_open_device();
-        // Whom the kernel lets in is decided by the mount; this only keeps the library from refusing the kernel's own
-        // requests, which come as root.
+        // Whom the kernel lets in is decided by the mount; this only keeps the library from
+        // refusing the kernel's own requests, which come as root.
         config.acl = SessionACL::All;
         let session = before_serving().and_then(|()| Session::from_fd(adapter, device, SessionACL::All, config));
         let started = session.and_then(|session| {
@@ -389,8 +400,8 @@ impl Mount {
         result.is_some()
     }
 
-    /// What keeps the session alive after the mount has lost its place: mounts and programs, as far as this user sees them.
-    /// Nothing while the mount is where it was made, and after the end.
+    /// What keeps the session alive after the mount has lost its place: mounts and programs, as far
+    /// as this user sees them. Nothing while the mount is where it was made, and after the end.
     #[must_use]
     pub fn holders(&self) -> Vec<Holder> {
         if self.has_ended() || self.is_attached() {
@@ -405,16 +416,16 @@ impl Mount {
         self.end.result.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Whether whoever comes by the path still meets the mount. After a lazy unmount that is no longer so while what was
-    /// open before goes on to be served: then changes pass the mount by. If yes, it was so at some moment of this call; if
-    /// the system cannot tell, no.
+    /// Whether whoever comes by the path still meets the mount. After a lazy unmount that is no
+    /// longer so while what was open before goes on to be served: then changes pass the mount by.
+    /// If yes, it was so at some moment of this call; if the system cannot tell, no.
     #[must_use]
     pub fn is_attached(&self) -> bool {
         !self.has_ended() && self.place.is_attached().unwrap_or(false)
     }
 
-    /// The programs that were in the directory before it was mounted over: what they change passes the mount by. Other users'
-    /// programs are seen by root only.
+    /// The programs that were in the directory before it was mounted over: what they change passes
+    /// the mount by. Other users' programs are seen by root only.
     #[must_use]
     pub fn programs_below(&self) -> Vec<ProgramBelow> {
         if !self.tree.is_of_system() {
@@ -424,12 +435,14 @@ impl Mount {
         below::programs_below(&self.mounted.point, self.tree.root_stat().dev)
     }
 
-    /// Unmounts. With [`Unmount::IfIdle`] the session has ended when this returns, unless something outside of our mount namespace
-    /// holds the file system ([`Self::holders`]): that is waited for two seconds. With [`Unmount::Detach`] the session ends when the last
-    /// user closes, see [`Self::wait`].
+    /// Unmounts. With [`Unmount::IfIdle`] the session has ended when this returns, unless something
+    /// outside of our mount namespace holds the file system ([`Self::holders`]): that is waited for
+    /// two seconds. With [`Unmount::Detach`] the session ends when the last user closes, see
+    /// [`Self::wait`].
     ///
     /// # Errors
-    /// [`MountError::Busy`], [`MountError::Covered`] or [`MountError::NotUnmounted`]; the mount then goes on.
+    /// [`MountError::Busy`], [`MountError::Covered`] or [`MountError::NotUnmounted`]; the mount
+    /// then goes on.
     pub fn unmount(&self, how: Unmount) -> Result<(), MountError> {
         if self.has_ended() {
             return Ok(());
@@ -452,8 +465,9 @@ impl Mount {
         }
     }
 
-    /// Waits until each store that a program made through a shared mapping (in mode `fast` also each write) before
-    /// this call has passed the gate. Must not be called from a thread that serves requests. Does not force the disk.
+    /// Waits until each store that a program made through a shared mapping (in mode `fast` also
+    /// each write) before this call has passed the gate. Must not be called from a thread that
+    /// serves requests. Does not force the disk.
     ///
     /// # Errors
     /// [`FlushError`] names the nodes of which the kernel could not write back everything.
@@ -461,7 +475,8 @@ impl Mount {
         self.stores.flush()
     }
 
-    /// The entrance for what others changed. `live`: the tree that is mounted, as its log knows it; `directory`: the backing directory.
+    /// The entrance for what others changed. `live`: the tree that is mounted, as its log knows it;
+    /// `directory`: the backing directory.
     #[must_use]
     pub fn landing(&self, live: LiveTree, directory: &Path) -> Landing {
         let places = vec![self.point().to_owned(), directory.to_owned()];
@@ -475,7 +490,8 @@ impl Mount {
         self.cuts.as_ref()
     }
 
-    /// Whether the backing directory has an entry of its own that the hidden folder shadows while it is mounted.
+    /// Whether the backing directory has an entry of its own that the hidden folder shadows while
+    /// it is mounted.
     #[must_use]
     pub fn shadows_an_entry(&self) -> bool {
         self.cuts.is_some() && self.tree.has_in_root(OsStr::new(HIDDEN_NAME))

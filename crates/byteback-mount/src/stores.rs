@@ -1,16 +1,17 @@
-//! What programs stored into shared mappings, and in mode `fast` everything written, is in the kernel's pages first
-//! and passes the gate later. Before a cut it has to be asked for.
+//! What programs stored into shared mappings, and in mode `fast` everything written, is in the
+//! kernel's pages first and passes the gate later. Before a cut it has to be asked for.
 //!
-//! How: each node that some program can write is opened *through the mount* and synced there. For the kernel this is
-//! an `fsync` like any other: it writes back the node's dirty pages and waits for the answers of all of them, on
-//! old kernels as on new ones (`sync_file_range` does not wait where FUSE copies pages before writing them back).
-//! Its last step, the `FSYNC` request, comes to us on a handle that we know to be our own, and is answered without
-//! forcing the disk. It is done by a thread of its own, see [`flusher`].
+//! How: each node that some program can write is opened *through the mount* and synced there. For
+//! the kernel this is an `fsync` like any other: it writes back the node's dirty pages and waits
+//! for the answers of all of them, on old kernels as on new ones (`sync_file_range` does not wait
+//! where FUSE copies pages before writing them back). Its last step, the `FSYNC` request, comes to
+//! us on a handle that we know to be our own, and is answered without forcing the disk. It is done
+//! by a thread of its own, see [`flusher`].
 //!
-//! Nodes are reached by name, one component at a time, never through a symlink, and what was opened must be the
-//! node that was meant. Where that fails (no permission, renamed just now), the kernel is told to drop the node's
-//! pages instead, upon which it writes the dirty ones back first. A file without a name is no part of any picture,
-//! but is asked for all the same, in this second way.
+//! Nodes are reached by name, one component at a time, never through a symlink, and what was opened
+//! must be the node that was meant. Where that fails (no permission, renamed just now), the kernel
+//! is told to drop the node's pages instead, upon which it writes the dirty ones back first. A file
+//! without a name is no part of any picture, but is asked for all the same, in this second way.
 
 mod flusher;
 pub(crate) mod holes;
@@ -130,15 +131,16 @@ impl Stores {
         flush_stores(&self.tree, &flusher, &kernel.notifier, vec![node])
     }
 
-    /// Makes the kernel forget what a name stands for, after it has waited for those who use the directory. If it does not know it, or is gone,
-    /// there is nothing to forget.
+    /// Makes the kernel forget what a name stands for, after it has waited for those who use the
+    /// directory. If it does not know it, or is gone, there is nothing to forget.
     pub(crate) fn forget_name(&self, parent: InodeNumber, name: &OsStr) {
         if let Some(kernel) = &self.kernel {
             let _ = kernel.notifier.inval_entry(INodeNo(parent.get()), name);
         }
     }
 
-    /// Waits for those who look a name up in a directory or list it, until what they were told is known to the kernel: it takes the lock of the directory for that.
+    /// Waits for those who look a name up in a directory or list it, until what they were told is
+    /// known to the kernel: it takes the lock of the directory for that.
     pub(crate) fn wait_for_lookups(&self, directory: InodeNumber) {
         self.forget_name(directory, OsStr::new(NO_NAME));
     }
@@ -155,7 +157,8 @@ impl Stores {
         }
     }
 
-    /// Makes the kernel forget the attributes of a node, and what it read of a range or of all of it, after it has handed on what was stored there.
+    /// Makes the kernel forget the attributes of a node, and what it read of a range or of all of
+    /// it, after it has handed on what was stored there.
     pub(crate) fn forget_pages(&self, node: InodeNumber, range: Option<ByteRange>) {
         let (start, len_bytes) = range.map_or((0, 0), |range| (range.start(), range.len_bytes()));
         let start = i64::try_from(start).unwrap_or(i64::MAX);
@@ -165,8 +168,8 @@ impl Stores {
         }
     }
 
-    /// Makes the kernel learn the length of a file that has a name, if programs have it open: by a look at it through the mount. Then no program is shown
-    /// anything beyond it.
+    /// Makes the kernel learn the length of a file that has a name, if programs have it open: by a
+    /// look at it through the mount. Then no program is shown anything beyond it.
     pub(crate) fn look_at(&self, node: InodeNumber) {
         let Some(kernel) = &self.kernel else { return };
         if self.tree.handles.any_of(node).is_none() {
@@ -247,7 +250,8 @@ fn describe(node: InodeNumber, path: Option<&[std::ffi::OsString]>) -> String {
     }
 }
 
-/// Looks at a file until the kernel has its length. An answer that crosses another one is not believed, and asked for once more.
+/// Looks at a file until the kernel has its length. An answer that crosses another one is not
+/// believed, and asked for once more.
 fn learn_len_through_mount(root: &OwnedFd, path: &[std::ffi::OsString], node: InodeNumber) -> io::Result<()> {
     const ATTEMPTS_MAX: usize = 8;
     let named = reach_through_mount(root, path, node)?;
@@ -276,8 +280,8 @@ fn reach_through_mount(root: &OwnedFd, path: &[std::ffi::OsString], node: InodeN
         )?);
     }
     let at = held.as_ref().unwrap_or(root).as_fd();
-    // Named first, so that nothing but the file that is meant is ever opened: what is in its place now may be a
-    // FIFO or a device.
+    // Named first, so that nothing but the file that is meant is ever opened: what is in its place
+    // now may be a FIFO or a device.
     let named = host::open_path_at(at, name)?;
     let stat = host::stat_fd(&named)?;
     if stat.ino != node.get() || stat.kind != byteback_model::NodeKind::File {

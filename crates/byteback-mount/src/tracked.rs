@@ -1,21 +1,24 @@
 //! The gate: each modification of the tree passes here, one method per kind, and nowhere else.
 //!
-//! What stands before the gate (the file system protocol) does not know what happens to a change; what stands
-//! behind it (the backing directory) does not know who asked. A method is given everything that a log needs to
-//! know about its change: the node, the inode it changes, the range, and for changes of names the directory, the
-//! name, what was there before, and how many names that had.
+//! What stands before the gate (the file system protocol) does not know what happens to a change;
+//! what stands behind it (the backing directory) does not know who asked. A method is given
+//! everything that a log needs to know about its change: the node, the inode it changes, the range,
+//! and for changes of names the directory, the name, what was there before, and how many names that
+//! had.
 //!
 //! Order within a method, and why:
 //!
-//! 1. begin with the log: for content, the intent is durable before anything else happens; from here on there is no cut;
+//! 1. begin with the log: for content, the intent is durable before anything else happens; from
+//!    here on there is no cut;
 //! 2. let the undo keep the old bytes, and the open pictures save what they need of the old state;
 //! 3. perform the change on the backing directory;
-//! 4. log it; ranges of content already before step 3, so that a failure that changed part of them is covered, too.
+//! 4. log it; ranges of content already before step 3, so that a failure that changed part of them
+//!    is covered, too.
 //!
-//! An [`observer`] is told of each change in between: of content before step 2, of everything else after step 3.
+//! An [`observer`] hears of content before step 2, and of every other change after step 3.
 //!
-//! Bytes that a write leaves between the old end of a file and its own offset are zeros and not logged: whoever reads the
-//! log takes what lies beyond the old end and in no range as zeros.
+//! Bytes that a write leaves between the old end of a file and its own offset are zeros and not
+//! logged: whoever reads the log takes what lies beyond the old end and in no range as zeros.
 
 mod account;
 mod kept;
@@ -137,7 +140,8 @@ impl Victim {
 pub enum Origin {
     /// From a program's call: these bytes are what it wrote.
     Program,
-    /// From a program's call on a file that it opened to append, and not for direct I/O: the offset is where the kernel believes the file to end.
+    /// From a program's call on a file that it opened to append, and not for direct I/O: the offset
+    /// is where the kernel believes the file to end.
     Append,
     /// From the kernel's pages, of which any part may have changed.
     PageCache,
@@ -146,7 +150,7 @@ pub enum Origin {
 /// The bytes of one write that are in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// Where they begin: elsewhere than asked for where an append was aimed at an end that had moved.
+    /// Where they begin; an append goes to the end of the file, wherever it was aimed.
     pub offset: u64,
     /// How many.
     pub len_bytes: usize,
@@ -203,9 +207,10 @@ impl Tracked {
     }
 
     /// Begins a change of content. `to`: what is known of it without a look at the file.
-    /// `ranges_of` answers which ones are, none if only attributes are; where that depends on the file, it must look while there is
-    /// no cut: what is changed between the look and this change is then of the same epoch, and logged by whoever changed it. It is
-    /// told whether it is worth a look for less than `range`.
+    /// `ranges_of` answers which ones are, none if only attributes are; where that depends on the
+    /// file, it must look while there is no cut: what is changed between the look and this change
+    /// is then of the same epoch, and logged by whoever changed it. It is told whether it is worth
+    /// a look for less than `range`.
     fn begin_content<'a>(
         &'a self,
         identity: &Identity,
@@ -318,10 +323,11 @@ impl Tracked {
         Ok(made.0)
     }
 
-    /// Writes `data` at `offset`, or, of [`Origin::Append`], behind the end. Fewer bytes than asked are written only when the disk or a limit is reached.
+    /// Writes `data` at `offset`, or, of [`Origin::Append`], behind the end. Fewer bytes than asked
+    /// are written only when the disk or a limit is reached.
     ///
     /// # Errors
-    /// What the backing file answered, if not a single byte was written.
+    /// The error of the backing file, if not a single byte was written.
     pub fn write(&self, file: &OpenFile, offset: u64, data: &[u8], origin: Origin) -> TrackedResult<Written> {
         let Some(range) = ByteRange::new(offset, offset.saturating_add(data.len() as u64)) else {
             return Ok(Written { offset, len_bytes: 0 });
@@ -375,7 +381,7 @@ impl Tracked {
     /// Sets the length of the file that `fd` can write.
     ///
     /// # Errors
-    /// What the backing file answered.
+    /// The error of the backing file.
     pub fn truncate(&self, object: Object, fd: &Inode, len_bytes: u64) -> TrackedResult<()> {
         // What is cut off, or what is gained: zeros are content, too.
         let ranges_of = |_: Look<'_>| {
@@ -394,7 +400,7 @@ impl Tracked {
     /// Allocates, frees or zeroes a range, as `mode` says.
     ///
     /// # Errors
-    /// What the backing file answered.
+    /// The error of the backing file.
     pub fn allocate(&self, file: &OpenFile, mode: FallocateFlags, offset: u64, len_bytes: u64) -> TrackedResult<()> {
         let zeroes = FallocateFlags::PUNCH_HOLE | FallocateFlags::ZERO_RANGE;
         let moves = FallocateFlags::COLLAPSE_RANGE | FallocateFlags::INSERT_RANGE;
@@ -433,10 +439,10 @@ impl Tracked {
         change.perform(file, what, allocate, |()| true)
     }
 
-    /// Lets what lies in the blocks of a range count, whoever wrote it, as if it had just been written.
+    /// Lets the blocks of a range count as just written, whatever wrote them.
     ///
     /// # Errors
-    /// What the backing file answered; an error of the log.
+    /// The error of the backing file; an error of the log.
     pub fn accept(&self, identity: &Identity, fd: &Inode, range: ByteRange) -> TrackedResult<()> {
         let ranges_of = |_: Look<'_>| Ok(Some(range).into());
         let change = self.begin_content(identity, fd, ContentHow::Written, Extent::of(Some(range)), ranges_of)?;
@@ -454,7 +460,8 @@ impl Tracked {
     /// Copies up to `len_bytes` inside the backing file system. Returns how many.
     ///
     /// # Errors
-    /// What the backing file system answered; `EXDEV` and `EOPNOTSUPP` let the kernel copy through the page cache.
+    /// The error of the backing file system; `EXDEV` and `EOPNOTSUPP` let the kernel copy through
+    /// the page cache.
     pub fn copy_range(
         &self,
         from: &OpenFile,
@@ -463,7 +470,7 @@ impl Tracked {
         to_offset: u64,
         len_bytes: usize,
     ) -> TrackedResult<usize> {
-        // Programs ask for far more than there is; what was announced to the log is also all that is copied.
+        // Programs ask for far more than there is; no more is copied than the log was told.
         let source_len_bytes = from.stat().map_err(backing("copy a range"))?.size;
         let left = usize::try_from(source_len_bytes.saturating_sub(from_offset)).unwrap_or(usize::MAX);
         let len_bytes = len_bytes.min(left);
@@ -493,7 +500,7 @@ impl Tracked {
         Some((integrity, account.log.node_of(identity).ok()??))
     }
 
-    /// By which names the inode of this number may be reached, each from the root: what the log knows.
+    /// The names from the root by which the log reaches the inode of this number.
     pub(crate) fn paths_of_inode(&self, inode: u64) -> Vec<Vec<OsString>> {
         let Some(log) = self.account.as_ref().map(|account| &account.log) else {
             return Vec::new();
@@ -503,8 +510,8 @@ impl Tracked {
         nodes.into_iter().filter_map(|node| path_of(log, node)).collect()
     }
 
-    /// Whether a program that wants the bytes of a file to be durable must have its times as well, so that what it wrote is not taken for what a
-    /// crash left.
+    /// Whether a program that wants the bytes of a file to be durable must have its times as well,
+    /// so that what it wrote is not taken for what a crash left.
     pub(crate) fn must_sync_times(&self, identity: &Identity) -> bool {
         let integrity = self
             .account
@@ -516,7 +523,8 @@ impl Tracked {
         })
     }
 
-    /// Closes an open file by `close`, which answers whether it was the last one of its inode that could be written.
+    /// Closes an open file by `close`, which answers whether it was the last one of its inode that
+    /// could be written.
     pub fn close(&self, identity: &Identity, close: impl FnOnce() -> bool) {
         let observer = self
             .account
@@ -526,7 +534,8 @@ impl Tracked {
             close();
             return;
         };
-        // Where the log cannot be read, that it was closed is not told: it costs time until it is sent, no more.
+        // Where the log cannot be read, that it was closed is not told: it costs time until it is
+        // sent, no more.
         let node = account.log.node_of(identity).ok().flatten();
         let _order = observer.order().exclusive();
         if let (true, Some(node)) = (close(), node) {
@@ -550,7 +559,7 @@ impl Tracked {
     /// Makes anything but a regular file that is opened at once.
     ///
     /// # Errors
-    /// What the backing directory answered.
+    /// The error of the backing directory.
     pub fn make_at(&self, place: Place<'_>, new: NewInode<'_>, creator: Creator) -> TrackedResult<Stat> {
         let operation = match new {
             NewInode::Directory(_) => "make a directory",
@@ -567,7 +576,7 @@ impl Tracked {
     /// Gives the inode that `fd` names one more name.
     ///
     /// # Errors
-    /// What the backing directory answered.
+    /// The error of the backing directory.
     pub fn link(&self, object: Object, fd: &Inode, place: Place<'_>) -> TrackedResult<Stat> {
         perform::link(self.begin_names().as_ref(), object, fd, place)
     }
@@ -575,7 +584,7 @@ impl Tracked {
     /// Removes a name that is no directory.
     ///
     /// # Errors
-    /// What the backing directory answered.
+    /// The error of the backing directory.
     pub fn unlink(&self, place: Place<'_>, victim: Victim) -> TrackedResult<()> {
         self.remove(place, victim, AtFlags::empty(), "unlink")
     }
@@ -583,7 +592,7 @@ impl Tracked {
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// What the backing directory answered.
+    /// The error of the backing directory.
     pub fn rmdir(&self, place: Place<'_>, victim: Victim) -> TrackedResult<()> {
         self.remove(place, victim, AtFlags::REMOVEDIR, "remove a directory")
     }
@@ -596,7 +605,7 @@ impl Tracked {
     /// `RenameFlags::EXCHANGE` gets the old one.
     ///
     /// # Errors
-    /// What the backing directory answered.
+    /// The error of the backing directory.
     pub fn rename(
         &self,
         from: Place<'_>,
@@ -608,11 +617,11 @@ impl Tracked {
         perform::rename(self.begin_names().as_ref(), from, to, flags, moved, replaced)
     }
 
-    /// Sets owner, permissions and times of what `fd` names, in this order: a new owner clears set-id bits, and
-    /// everything else moves the times.
+    /// Sets owner, permissions and times of what `fd` names, in this order: a new owner clears
+    /// set-id bits, and everything else moves the times.
     ///
     /// # Errors
-    /// What the backing file answered; earlier attributes of the list are then already set.
+    /// The error of the backing file; earlier attributes of the list are then already set.
     pub fn set_attributes(&self, object: Object, fd: &Inode, new: &NewAttributes) -> TrackedResult<()> {
         let change = self.begin_attributes(object, fd)?;
         change.attributes();
@@ -632,7 +641,7 @@ impl Tracked {
     /// Sets an extended attribute of what `fd` names, POSIX ACLs included.
     ///
     /// # Errors
-    /// What the backing file answered.
+    /// The error of the backing file.
     pub fn set_xattr(
         &self,
         object: Object,
@@ -650,7 +659,7 @@ impl Tracked {
     /// Sets inode flags or the project id of what `fd` has open.
     ///
     /// # Errors
-    /// What the backing file answered.
+    /// The error of the backing file.
     pub fn set_inode_flags(&self, object: Object, fd: &Inode, flags: InodeFlags) -> TrackedResult<()> {
         let change = self.begin_attributes(object, fd)?;
         // They are in no backup, but move the change time.
@@ -661,7 +670,7 @@ impl Tracked {
     /// Removes an extended attribute of what `fd` names.
     ///
     /// # Errors
-    /// What the backing file answered.
+    /// The error of the backing file.
     pub fn remove_xattr(&self, object: Object, fd: &Inode, name: &OsStr) -> TrackedResult<()> {
         let change = self.begin_attributes(object, fd)?;
         change.attributes();
@@ -719,7 +728,8 @@ enum Look<'a> {
     Whole,
     /// Those count that differ.
     Trimmed,
-    /// Something lands in this file: of pages only what a program has stored counts, of what programs write all.
+    /// Something lands in this file: of pages only what a program has stored counts, of what
+    /// programs write all.
     Landing(&'a dyn Observer, NodeId),
 }
 

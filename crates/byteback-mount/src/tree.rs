@@ -1,18 +1,22 @@
 //! POSIX behaviour over a backing directory: what each request means, without any FUSE notion.
 //!
-//! The rooms: [`names`] (lookup and everything that changes a name), [`exported`] (nodes that the kernel knows by number), [`attributes`] (stat, chmod, xattrs),
-//! [`data`] (open, read, write), [`listing`] (readdir), [`landing`] (what others changed). This file holds what they share: how a node is reached.
+//! The rooms: [`names`] (lookup and everything that changes a name), [`exported`] (nodes that the
+//! kernel knows by number), [`attributes`] (stat, chmod, xattrs), [`data`] (open, read, write),
+//! [`listing`] (readdir), [`landing`] (what others changed). This file holds what they share: how a
+//! node is reached.
 //!
-//! **Reaching a node.** An open file is reached through its handle, a directory through a cached `O_PATH`
-//! descriptor, anything else by its name in its directory. On the way each step is compared with the identity
-//! that the table remembers; if another inode bears the name now (somebody changed the tree below us), the answer
-//! is `ESTALE`, upon which the kernel looks the path up afresh.
+//! **Reaching a node.** An open file is reached through its handle, a directory through a cached
+//! `O_PATH` descriptor, anything else by its name in its directory. On the way each step is
+//! compared with the identity that the table remembers; if another inode bears the name now
+//! (somebody changed the tree below us), the answer is `ESTALE`, upon which the kernel looks the
+//! path up afresh.
 //!
-//! **Locks**, in this order: `renames` (shared while a name is in use, exclusive while one moves, so that nobody
-//! sees a file between its two names), then one of the small locks inside, never two.
+//! **Locks**, in this order: `renames` (shared while a name is in use, exclusive while one moves,
+//! so that nobody sees a file between its two names), then one of the small locks inside, never
+//! two.
 //!
-//! What this does not do: permission checks. The kernel has made them (`default_permissions`); an ordinary user's
-//! daemon cannot do more than that user anyway.
+//! Out of scope: permission checks. The kernel has made them (`default_permissions`); an
+//! ordinary user's daemon cannot do more than that user anyway.
 
 pub(crate) mod attributes;
 pub(crate) mod data;
@@ -40,8 +44,8 @@ use crate::handles::{HandleTable, OpenFile};
 use crate::inodes::{InodeNumber, InodeTable, Interned, Link};
 use crate::tracked::{Object, Tracked};
 
-/// Deeper than any tree that the kernel can walk in reasonable time; bounds the walk if names below us were moved
-/// so that the remembered ones form a ring.
+/// Deeper than any tree that the kernel can walk in reasonable time; bounds the walk if names below
+/// us were moved so that the remembered ones form a ring.
 pub(crate) const DEPTH_MAX: usize = 1 << 16;
 
 /// A mounted tree. All methods may be called from any number of threads.
@@ -56,16 +60,19 @@ pub(crate) struct Tree {
     listings: Mutex<ListingPool>,
     pub(crate) handles: HandleTable,
     pub(crate) tracked: Arc<Tracked>,
-    /// Whether new files need the caller's ids, and set-id bits are ours to take away: the daemon is root, or the tree a library's.
+    /// Whether new files need the caller's ids, and set-id bits are ours to take away: the daemon
+    /// is root, or the tree a library's.
     switch_user: bool,
-    /// What has lost its last name while the kernel still refers to it, other than regular files: a FIFO that is open,
-    /// a directory that somebody works in. Held by `O_PATH` descriptors, because no handle of ours holds it.
+    /// What has lost its last name while the kernel still refers to it, other than regular files: a
+    /// FIFO that is open, a directory that somebody works in. Held by `O_PATH` descriptors, because
+    /// no handle of ours holds it.
     orphans: Mutex<HashMap<InodeNumber, Arc<HeldInode>>>,
     /// The threads of ours that open files through the mount just now, see [`OpenFile::own`].
     own_threads: Mutex<Vec<u32>>,
     /// Held while something is appended to an append-only file.
     appending: Mutex<()>,
-    /// Makes whoever remembers the attributes of a node forget them: they have changed without being asked to. Must not wait.
+    /// Makes whoever remembers the attributes of a node forget them: they have changed without
+    /// being asked to. Must not wait.
     forget_attributes: OnceLock<ForgetAttributes>,
 }
 
@@ -142,7 +149,8 @@ impl Tree {
         let _ = self.forget_attributes.set(ForgetAttributes(Box::new(forget)));
     }
 
-    /// The length that programs are told of a file in which something lands, as long as that is not its real one.
+    /// The length that programs are told of a file in which something lands, as long as that is not
+    /// its real one.
     pub(crate) fn len_before(&self, stat: &Stat) -> Option<u64> {
         match stat.kind {
             NodeKind::File => self.tracked.len_before(&stat.identity()),
@@ -358,7 +366,8 @@ impl Tree {
     }
 }
 
-/// A name that is not there any more means that the node is to be looked up again, not that it does not exist.
+/// A name that is not there any more means that the node is to be looked up again, not that it does
+/// not exist.
 fn gone_is_stale(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP) => stale(),

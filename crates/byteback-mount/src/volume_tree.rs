@@ -1,15 +1,20 @@
-//! A tree that lies in a volume (`byteback-volume`) rather than in a directory, so that the mount and its gate stand on the one as on the other.
+//! A tree that lies in a volume (`byteback-volume`) rather than in a directory, so that the mount
+//! and its gate stand on the one as on the other.
 //!
-//! A volume that is mounted has three directories in its root: [`FILES`] is the root of the tree, [`STATE`] holds what the daemon must not lose (the
-//! log's database with what belongs to it), and [`LAYERS`] the layers of the log (`layers`). No name of the tree leads there, and image and log move together.
+//! A volume that is mounted has three directories in its root: [`FILES`] is the root of the tree,
+//! [`STATE`] holds what the daemon must not lose (the log's database with what belongs to it), and
+//! [`LAYERS`] the layers of the log (`layers`). No name of the tree leads there, and image and log
+//! move together.
 //!
-//! What programs did not make durable themselves is made durable now and then ([`SYNC_EVERY`]), as the kernel does with its own file
-//! systems, and a few segments are freed each time.
+//! What programs did not make durable themselves is made durable now and then ([`SYNC_EVERY`]), as
+//! the kernel does with its own file systems, and a few segments are freed each time.
 //!
-//! Invariant: one inode of the tree is held once by each [`Inode`] of it, so that what has lost its last name is there as long as somebody has it
-//! open. A volume that was not closed is recovered when it is opened again.
+//! Invariant: one inode of the tree is held once by each [`Inode`] of it, so that what has lost its
+//! last name is there as long as somebody has it open. A volume that was not closed is recovered
+//! when it is opened again.
 //!
-//! What this does not do: permissions (the kernel checks them), times of reading (nobody gets any), POSIX ACLs.
+//! Out of scope: permissions (the kernel checks them), times of reading (nobody gets any),
+//! POSIX ACLs.
 
 mod inode;
 mod layers;
@@ -52,7 +57,7 @@ pub enum VolumeTreeError {
     Device {
         /// Which.
         path: PathBuf,
-        /// What the system answered, or who has it.
+        /// The system's error, or who has it.
         source: io::Error,
     },
     /// What is on it cannot be used.
@@ -68,7 +73,7 @@ pub enum VolumeTreeError {
     System {
         /// Which.
         path: PathBuf,
-        /// What the system answered.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -111,7 +116,8 @@ impl VolumeWatch {
 }
 
 impl VolumeTree {
-    /// Opens the volume on a file or device; nobody else may have it. What was synced before a crash is recovered.
+    /// Opens the volume on a file or device; nobody else may have it. What was synced before a
+    /// crash is recovered.
     ///
     /// # Errors
     /// [`VolumeTreeError`].
@@ -166,7 +172,8 @@ impl VolumeTree {
         Ok(tree)
     }
 
-    /// Why nothing is written to it any more, if its device refused a write: what was not synced before is lost.
+    /// Why nothing is written to it any more, if its device refused a write: what was not synced
+    /// before is lost.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.shared.volume.failure()
@@ -203,7 +210,8 @@ impl VolumeTree {
         Arc::new(LayerInodes::new(&self.shared, self.layers))
     }
 
-    /// Makes everything durable, and closes the volume clean. Whoever still has something of it open can read, and change nothing more.
+    /// Makes everything durable, and closes the volume clean. Whoever still has something of it
+    /// open can read, and change nothing more.
     ///
     /// # Errors
     /// What could not be written: the volume is then recovered when it is opened the next time.
@@ -228,13 +236,15 @@ impl Drop for VolumeTree {
     fn drop(&mut self) {
         self.end_housekeeping();
         if !self.is_closed {
-            // Somebody gave up on it, as when it cannot be mounted: what was written is kept as far as it can be.
+            // Somebody gave up on it, as when it cannot be mounted: what was written is kept as far
+            // as it can be.
             let _ = self.shared.volume.finish();
         }
     }
 }
 
-/// A directory in the root of the volume, made if it is missing: as the root is, or owned and open as `own` says.
+/// A directory in the root of the volume, made if it is missing: as the root is, or owned and open
+/// as `own` says.
 fn directory(volume: &Volume, name: &str, own: Option<(u32, u32, u32)>) -> byteback_volume::Result<u32> {
     let root = volume.root();
     match volume.look_up(root, name.as_bytes()) {

@@ -1,10 +1,12 @@
 //! What a cut reports, read from the cut's own snapshot a page at a time.
 //!
-//! Memory follows the page, however many nodes there are. A [`ChangesCursor`] names what was told last, so that a page costs what is in
-//! it and not what came before it; the snapshot stands still, so that the pages of one list fit together whatever happens meanwhile.
+//! Memory follows the page, however many nodes there are. A [`ChangesCursor`] names what was told
+//! last, so that a page costs what is in it and not what came before it; the snapshot stands still,
+//! so that the pages of one list fit together whatever happens meanwhile.
 //!
-//! **Order.** Nodes by number, then names by directory and bytes: each once. The layers of several epochs lie in the database epoch by
-//! epoch; they are read side by side and merged as they come, eldest first for one node.
+//! **Order.** Nodes by number, then names by directory and bytes: each once. The layers of several
+//! epochs lie in the database epoch by epoch; they are read side by side and merged as they come,
+//! eldest first for one node.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -62,7 +64,8 @@ pub struct NameChange {
     pub child: Option<NodeId>,
 }
 
-/// What happened up to a cut, since a mark or ever. Holds the cut, hence a snapshot of the database: drop it when done.
+/// What happened up to a cut, since a mark or ever. Holds the cut, hence a snapshot of the
+/// database: drop it when done.
 #[derive(Clone)]
 pub struct ChangeList {
     cut: Cut,
@@ -101,7 +104,8 @@ pub struct PageLimits {
 pub struct ChangesPage {
     /// Nodes whose attributes or content may have changed, in order of their numbers.
     pub nodes: Vec<NodeChange>,
-    /// Names that were added, removed, or stand for another node, in order of their directories' numbers and their bytes.
+    /// Names that were added, removed, or stand for another node, in order of their directories'
+    /// numbers and their bytes.
     pub names: Vec<NameChange>,
     /// Where the next page begins; it may turn out to be empty. `None`: this is the last.
     pub next: Option<ChangesCursor>,
@@ -143,7 +147,8 @@ impl ChangeList {
         Self { cut, extent }
     }
 
-    /// The mark is unknown: this is all that there is now, and what is not in it may have been removed.
+    /// The mark is unknown: this is all that there is now, and what is not in it may have been
+    /// removed.
     #[must_use]
     pub fn is_everything(&self) -> bool {
         matches!(self.extent, Extent::Everything(_))
@@ -325,7 +330,8 @@ fn place_of((parent, name): (u64, &[u8])) -> Place {
 /// Lists in ascending order of their keys, read as one.
 struct Merged<I, K, V> {
     lists: Vec<I>,
-    /// The next of each list, with the list's number: the eldest list first where keys are the same.
+    /// The next of each list, with the list's number: the eldest list first where keys are the
+    /// same.
     heads: BinaryHeap<Reverse<Head<K, V>>>,
 }
 

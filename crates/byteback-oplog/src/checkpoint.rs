@@ -2,23 +2,25 @@
 //!
 //! Order of a checkpoint, and what a crash leaves after each step:
 //!
-//! 1. Take the pending log away and pick the quiet nodes. *Crash: all in memory is lost; intents and missing fences say
-//!    which files to take as changed, the walk finds the names.*
+//! 1. Take the pending log away and pick the quiet nodes. *Crash: all in memory is lost; intents
+//!    and missing fences say which files to take as changed, the walk finds the names.*
 //! 2. Let the settler make their content durable and stat them. *Same.*
-//! 3. Wait for the operations under way. What was touched since step 1 stays open: its stat may already show a change
-//!    that is only logged in memory. *Same.*
+//! 3. Wait for the operations under way. What was touched since step 1 stays open: its stat may
+//!    already show a change that is only logged in memory. *Same.*
 //! 4. Write the intents that stay open as the next generation. *Same: both generations count.*
-//! 5. Commit layers, names, fences and the generation together. *After it: the quiet nodes are clean.* A change
-//!    between steps 3 and 5 is younger than the stat, so the fence does not hold for it; if it is a write, it has an intent.
+//! 5. Commit layers, names, fences and the generation together. *After it: the quiet nodes are
+//!    clean.* A change between steps 3 and 5 is younger than the stat, so the fence does not hold
+//!    for it; if it is a write, it has an intent.
 //!
-//! **Changes that pass the gate by**, through a descriptor that is older than the mount or another way to the directory: a
-//! clean node shows them at the next start, by its fence. A node that is open shows them in step 3: its change time
-//! is younger than what the log did to it can explain. It is reported whole then and stays open until its change time is
-//! explained. What comes to an open node from behind and is followed by an operation through the gate stays unseen; what came
+//! **Changes that pass the gate by**, through a descriptor that is older than the mount or another
+//! way to the directory: a clean node shows them at the next start, by its fence. A node that is
+//! open shows them in step 3: its change time is younger than what the log did to it can explain.
+//! It is reported whole then and stays open until its change time is explained. What comes to an
+//! open node from behind and is followed by an operation through the gate stays unseen; what came
 //! to a clean file is found when the gate opens it ([`crate::Operation::compare`]).
 //!
-//! If it fails, everything goes back into memory, and the quiet nodes are open again, but need new intents: whether the
-//! transaction arrived is unknown, and with it whether their old ones count.
+//! If it fails, everything goes back into memory, and the quiet nodes are open again, but need new
+//! intents: whether the transaction arrived is unknown, and with it whether their old ones count.
 
 use std::sync::Arc;
 
@@ -34,15 +36,16 @@ use byteback_model::{NodeId, NodeKind};
 
 /// Makes content durable, on behalf of the log.
 pub trait Settler {
-    /// For each node: makes the content that it has now durable, then answers the fence, taken by a stat *after* that.
-    /// `None` where the node cannot be found or synced, or was changed so recently that its times prove nothing
-    /// ([`Fence::proves_at`]): it stays open.
+    /// For each node: makes the content that it has now durable, then answers the fence, taken by a
+    /// stat *after* that. `None` where the node cannot be found or synced, or was changed so
+    /// recently that its times prove nothing ([`Fence::proves_at`]): it stays open.
     fn settle(&self, nodes: &[NodeId]) -> Vec<Option<Fence>>;
 }
 
-/// Two changes of a file within this time may leave it with the same times: kernels stamp with the tick of their clock,
-/// 10 ms at worst. A fence whose change time is younger than that at the moment of its stat would not notice a later change
-/// (some file systems keep coarser times still: [`Fence::proves_at`] knows).
+/// Two changes of a file within this time may leave it with the same times: kernels stamp with the
+/// tick of their clock, 10 ms at worst. A fence whose change time is younger than that at the
+/// moment of its stat would not notice a later change (some file systems keep coarser times still:
+/// [`Fence::proves_at`] knows).
 pub const TIME_TICK_NS: i64 = 20_000_000;
 
 /// Nodes that are closed in one go: what is needed to do so is bounded, and cuts come in between.
@@ -70,7 +73,8 @@ pub struct CheckpointReport {
 }
 
 impl Log {
-    /// Writes what is in memory to the database and closes nodes. Writers wait only while the pending log is taken away.
+    /// Writes what is in memory to the database and closes nodes. Writers wait only while the
+    /// pending log is taken away.
     ///
     /// # Errors
     /// A disk that cannot be written. Nothing is lost then; the next checkpoint tries again.
@@ -125,7 +129,8 @@ impl Log {
                 }
             }
             state.closing = quiet.iter().map(|(node, open)| (*node, open.explained_ns)).collect();
-            // After first contact with a large tree every file was open, and the map was a hundred bytes for each.
+            // After first contact with a large tree every file was open, and the map was a hundred
+            // bytes for each.
             if state.open.len() < state.open.capacity() / 4 {
                 let room = state.open.len() * 2;
                 state.open.shrink_to(room);
@@ -164,7 +169,8 @@ impl Log {
                 }
             }
             for node in &passed_by {
-                // Of a directory only the attributes are told by this; its names wait for the next start.
+                // Of a directory only the attributes are told by this; its names wait for the next
+                // start.
                 state.current.mark_whole(*node, WholeReason::Untracked);
                 state.epoch_used = true;
             }
@@ -211,9 +217,10 @@ impl Log {
         }
     }
 
-    /// Declares nodes clean whose content the caller has read between two stats that agree, and has made durable after the
-    /// first of them (`syncfs` for a whole folder): the way of a folder that is not mounted. `None` leaves a node open, as
-    /// does a change that was logged since the last cut or checkpoint.
+    /// Declares nodes clean whose content the caller has read between two stats that agree, and has
+    /// made durable after the first of them (`syncfs` for a whole folder): the way of a folder that
+    /// is not mounted. `None` leaves a node open, as does a change that was logged since the last
+    /// cut or checkpoint.
     ///
     /// # Errors
     /// A disk that cannot be written.
@@ -239,12 +246,14 @@ impl Log {
         committed
     }
 
-    /// Makes durable which files these nodes are, so that they keep their numbers whatever ends next. Whoever tells somebody else of a node by
-    /// its number does this before: a new file whose number was only in memory gets another one after a crash, and is then somebody else to
+    /// Makes durable which files these nodes are, so that they keep their numbers whatever ends
+    /// next. Whoever tells somebody else of a node by its number does this before: a new file whose
+    /// number was only in memory gets another one after a crash, and is then somebody else to
     /// whoever was told. Costs nothing where it is durable already.
     ///
-    /// Where layers are kept beside the files, everything is made durable, numbers or not: what a crash takes back there is as if it had not been, and nothing reports it
-    /// to whoever was told without a cut.
+    /// Where layers are kept beside the files, everything is made durable, numbers or not: what a
+    /// crash takes back there is as if it had not been, and nothing reports it to whoever was told
+    /// without a cut.
     ///
     /// # Errors
     /// A disk that cannot be written. Nothing is lost then.
@@ -260,7 +269,8 @@ impl Log {
         self.kept.as_ref().map_or(Ok(()), |kept| kept.sync())
     }
 
-    /// Writes what is in memory to the database, and nothing else. The caller holds `checkpointing`.
+    /// Writes what is in memory to the database, and nothing else. The caller holds
+    /// `checkpointing`.
     pub(crate) fn flush(&self) -> Result<()> {
         let pending = self.take_pending();
         self.commit_pending(pending, |_| Ok(()))
@@ -272,7 +282,8 @@ impl Log {
         self.state.lock().take_pending()
     }
 
-    /// Commits a pending log that was taken away, together with what `also` writes; takes it back on failure.
+    /// Commits a pending log that was taken away, together with what `also` writes; takes it back
+    /// on failure.
     pub(crate) fn commit_pending(
         &self,
         pending: Arc<Pending>,
@@ -306,14 +317,16 @@ impl Log {
         committed
     }
 
-    /// Removes layers that were given up. What cannot be removed now is tried again by the next start. The caller holds `checkpointing`.
+    /// Removes layers that were given up. What cannot be removed now is tried again by the next
+    /// start. The caller holds `checkpointing`.
     pub(crate) fn sweep_kept(&self) {
         if let Some(kept) = &self.kept {
             let _ = kept.sweep(&self.database);
         }
     }
 
-    /// Puts a pending log that could not be committed, or of which that is unknown, under what came meanwhile.
+    /// Puts a pending log that could not be committed, or of which that is unknown, under what came
+    /// meanwhile.
     pub(crate) fn take_back(&self, pending: Arc<Pending>) {
         let mut state = self.state.lock();
         state.flushing = None;
@@ -326,8 +339,8 @@ impl Log {
         state.epoch_used = true;
     }
 
-    /// Puts nodes back that could not be closed. Their next write takes an intent: if the transaction arrived after all,
-    /// they have a fence, and their old intents do not count.
+    /// Puts nodes back that could not be closed. Their next write takes an intent: if the
+    /// transaction arrived after all, they have a fence, and their old intents do not count.
     fn reopen(&self, closed: &[(NodeId, OpenNode)]) {
         let mut state = self.state.lock();
         for (node, open) in closed {
@@ -343,7 +356,8 @@ impl Log {
             .iter()
             .filter(|(_, fence)| fence.is_none())
             .map(|(node, _)| *node);
-        // Where the database cannot be read: a node that is not known as open takes an intent, at worst one too many.
+        // Where the database cannot be read: a node that is not known as open takes an intent, at
+        // worst one too many.
         let is_file = |node: &NodeId| matches!(self.record(*node), Ok(Some(record)) if record.kind == NodeKind::File);
         unsettled.filter(is_file).collect()
     }

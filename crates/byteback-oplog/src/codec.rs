@@ -1,10 +1,12 @@
-//! Little-endian base-128 integers and length-prefixed bytes: the alphabet of the persisted records.
+//! Little-endian base-128 integers and length-prefixed bytes: the alphabet of the persisted
+//! records.
 //!
-//! Reading never trusts a length: it is checked against what is left before anything is allocated, and whatever
-//! does not fit is [`Malformed`].
+//! Reading never trusts a length: it is checked against what is left before anything is allocated,
+//! and whatever does not fit is [`Malformed`].
 //!
-//! Records are *sealed*: they end in a CRC-32C. redb compares the checksums of its pages only after an unclean stop, and a
-//! layer with one flipped bit would be a change that is missed without a word.
+//! Records are *sealed*: they end in a CRC-32C. redb compares the checksums of its pages only after
+//! an unclean stop, and a layer with one flipped bit would be a change that is missed without a
+//! word.
 
 /// The bytes end too early or say something impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +21,8 @@ pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push((value & 0x7f) as u8);
 }
 
-/// Appends `value` as a varint whose first byte gives its lowest bit to `flag`, hence has six bits of the value.
+/// Appends `value` as a varint whose first byte gives its lowest bit to `flag`, hence has six bits
+/// of the value.
 pub(crate) fn put_flagged(out: &mut Vec<u8>, flag: bool, value: u64) {
     let rest = value >> 6;
     let more = if rest == 0 { 0 } else { 0x80 };

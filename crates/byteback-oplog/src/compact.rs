@@ -1,18 +1,22 @@
 //! Dropping and merging the layers that nobody needs apart, in the background (SolFS Fig. 8).
 //!
-//! *Borders* of a node are the marks and pending cuts of all consumers, the cuts that are held, the current epoch, and the marks of this
-//! one file. Between two neighbouring borders nobody ever asks for a part, so a node's layers of that stretch become one, in its eldest
-//! epoch; what is elder than the eldest border goes. Without any border nothing is kept. This is the paper's `ver_link` with the counting
-//! left out: a layer is needed apart exactly if its epoch is a border.
+//! *Borders* of a node are the marks and pending cuts of all consumers, the cuts that are held, the
+//! current epoch, and the marks of this one file. Between two neighbouring borders nobody ever asks
+//! for a part, so a node's layers of that stretch become one, in its eldest epoch; what is elder
+//! than the eldest border goes. Without any border nothing is kept. This is the paper's `ver_link`
+//! with the counting left out: a layer is needed apart exactly if its epoch is a border.
 //!
-//! **Correct at any time.** An answer since a border is the sum of all layers from there on, and merging moves a layer down to the next
-//! border, never across one. So it does not matter whether, when or how far this ran; and borders come into being only at the epoch
-//! that is current then, which no layer was ever merged across. A cut reads its own snapshot and is not disturbed.
+//! **Correct at any time.** An answer since a border is the sum of all layers from there on, and
+//! merging moves a layer down to the next border, never across one. So it does not matter whether,
+//! when or how far this ran; and borders come into being only at the epoch that is current then,
+//! which no layer was ever merged across. A cut reads its own snapshot and is not disturbed.
 //!
-//! **Bounded.** One call looks at so many layers, in one transaction of its own (a crash leaves it done or not begun), and remembers in
-//! memory where it stopped. While it runs, checkpoints and cuts wait: a few thousand layers, some milliseconds.
+//! **Bounded.** One call looks at so many layers, in one transaction of its own (a crash leaves it
+//! done or not begun), and remembers in memory where it stopped. While it runs, checkpoints and
+//! cuts wait: a few thousand layers, some milliseconds.
 //!
-//! Layers of a younger epoch are laid over those of an elder one in the order of epochs, since of two names the younger counts.
+//! Layers of a younger epoch are laid over those of an elder one in the order of epochs, since of
+//! two names the younger counts.
 
 use crate::database::{FILE_MARKS, LAYERS, Layers, MARKS, NAME_LAYERS, Snapshot, epochs_with_layers};
 use crate::error::Result;
@@ -74,8 +78,9 @@ struct Plan {
 }
 
 impl Log {
-    /// Merges and drops layers that nobody needs apart, looking at no more than about `budget` of them. Repeat until
-    /// [`Compaction::is_done`]; at any pace: what is reported does not depend on it.
+    /// Merges and drops layers that nobody needs apart, looking at no more than about `budget` of
+    /// them. Repeat until [`Compaction::is_done`]; at any pace: what is reported does not depend on
+    /// it.
     ///
     /// # Errors
     /// A disk that cannot be read or written, or a damaged log. Nothing is lost then.
@@ -238,7 +243,8 @@ fn plan_names(
     let names = snapshot.transaction().open_table(NAME_LAYERS)?;
     let current = borders.last().map_or(0, |border| border.0);
     let mut from = (from.0, from.1, from.2);
-    // From one epoch to the next by searches: what lies in a border's epoch stays and is not looked at.
+    // From one epoch to the next by searches: what lies in a border's epoch stays and is not looked
+    // at.
     while let Some(entry) = names.range((from.0, from.1, from.2.as_slice())..)?.next() {
         let epoch = entry?.0.value().0;
         if epoch >= current {

@@ -1,10 +1,14 @@
 //! Moving marks, and giving consumers up.
 //!
-//! Moving a mark is one small row, whatever there is behind it: what nobody needs any more goes in the background ([`Log::compact`]).
+//! Moving a mark is one small row, whatever there is behind it: what nobody needs any more goes in
+//! the background ([`Log::compact`]).
 //!
-//! A consumer is given up by order ([`Log::drop_consumer`]) or because nobody heard of it for longer than the policy says
-//! ([`Log::expire_consumers`]). The ledger says so in the same transaction, and a tombstone stays: if it returns it gets everything, and is
-//! told why. Of so many that there would be no room for a new one, the eldest tombstones go. Its silence is measured by the wall clock: one that jumps ahead by months makes backups read everything once, no more.
+//! A consumer is given up by order ([`Log::drop_consumer`]) or because nobody heard of it for
+//! longer than the policy says ([`Log::expire_consumers`]). The ledger says so in the same
+//! transaction, and a tombstone stays: if it returns it gets everything, and is told why. Of so
+//! many that there would be no room for a new one, the eldest tombstones go. Its silence is
+//! measured by the wall clock: one that jumps ahead by months makes backups read everything once,
+//! no more.
 
 use std::time::Duration;
 
@@ -35,8 +39,8 @@ impl Room {
 }
 
 impl Log {
-    /// Room for `consumer` among `limit` others, if it is not known. Whoever adds one holds `checkpointing` from here on to the
-    /// end of its transaction.
+    /// Room for `consumer` among `limit` others, if it is not known. Whoever adds one holds
+    /// `checkpointing` from here on to the end of its transaction.
     ///
     /// # Errors
     /// [`LogError::TooManyConsumers`], [`LogError::ConsumerName`]; if the database cannot be read.
@@ -99,8 +103,9 @@ impl Log {
         Ok(state.unwrap_or_default())
     }
 
-    /// Remembers the number of the batch that carries the pending cut, durably, before it is sent. Only if the pending cut
-    /// is the one that ended at `cut`: another one of the same consumer may have taken its place.
+    /// Remembers the number of the batch that carries the pending cut, durably, before it is sent.
+    /// Only if the pending cut is the one that ended at `cut`: another one of the same consumer may
+    /// have taken its place.
     ///
     /// # Errors
     /// A disk that cannot be written.
@@ -112,11 +117,13 @@ impl Log {
         })
     }
 
-    /// The pending cut of `consumer` is saved: it becomes the mark, and `note` the memory of it. Where `cut` is said and
-    /// another cut of the same consumer is pending by now, the mark stays: it must not move over what nobody saved.
+    /// The pending cut of `consumer` is saved: it becomes the mark, and `note` the memory of it.
+    /// Where `cut` is said and another cut of the same consumer is pending by now, the mark stays:
+    /// it must not move over what nobody saved.
     ///
     /// # Errors
-    /// A disk that cannot be written: the mark then stays, and the next backup covers the same again.
+    /// A disk that cannot be written: the mark then stays, and the next backup covers the same
+    /// again.
     pub fn advance(&self, consumer: &str, cut: Option<Epoch>, note: &[u8]) -> Result<()> {
         let saved_at_ns = self.clock.now_ns();
         self.change_consumer(consumer, |state| {
@@ -129,8 +136,8 @@ impl Log {
         })
     }
 
-    /// Nodes that a consumer could not save are reported again, whole and with their names. Called before the mark moves
-    /// over the cut that should have saved them.
+    /// Nodes that a consumer could not save are reported again, whole and with their names. Called
+    /// before the mark moves over the cut that should have saved them.
     ///
     /// # Errors
     /// A disk that cannot be written: the mark must then not move.
@@ -148,8 +155,8 @@ impl Log {
         self.flush()
     }
 
-    /// The pending cut of `consumer` will not be saved: its mark stays where it is. Where `cut` is said, another cut of the
-    /// same consumer stays pending.
+    /// The pending cut of `consumer` will not be saved: its mark stays where it is. Where `cut` is
+    /// said, another cut of the same consumer stays pending.
     ///
     /// # Errors
     /// A disk that cannot be written.
@@ -180,8 +187,9 @@ impl Log {
             .collect()
     }
 
-    /// Gives `name` up: what it has not saved is kept for it no longer. If it returns it gets everything. A second time also forgets
-    /// that it ever was here. Returns whether there was anything to give up.
+    /// Gives `name` up: what it has not saved is kept for it no longer. If it returns it gets
+    /// everything. A second time also forgets that it ever was here. Returns whether there was
+    /// anything to give up.
     ///
     /// # Errors
     /// A disk that cannot be written.
@@ -211,7 +219,8 @@ impl Log {
         Ok(expired)
     }
 
-    /// When a consumer in this state expires by the policy of this log, nanoseconds since 1970; `None` as long as nobody need be warned.
+    /// When a consumer in this state expires by the policy of this log, nanoseconds since 1970;
+    /// `None` as long as nobody need be warned.
     #[must_use]
     pub fn expires_at_ns(&self, state: &ConsumerState) -> Option<i64> {
         let ns = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);

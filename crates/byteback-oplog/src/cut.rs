@@ -1,10 +1,12 @@
 //! Cuts: one moment of the whole tree, and what changed up to it.
 //!
-//! [`Log::cut`] ends the epoch while no operation is under way; everything logged before belongs to the picture, everything
-//! after does not. The names as they are in that moment come for free: they are what the database holds after the cut
-//! was committed, and a snapshot of it stays as it is. What changed is read from the same snapshot: see `changes.rs`.
+//! [`Log::cut`] ends the epoch while no operation is under way; everything logged before belongs to
+//! the picture, everything after does not. The names as they are in that moment come for free: they
+//! are what the database holds after the cut was committed, and a snapshot of it stays as it is.
+//! What changed is read from the same snapshot: see `changes.rs`.
 //!
-//! The epoch ends only if something was logged in it (SolFS section 3.2.2: no version is added when nothing was written).
+//! The epoch ends only if something was logged in it (SolFS section 3.2.2: no version is added when
+//! nothing was written).
 
 use std::ffi::{OsStr, OsString};
 use std::ops::ControlFlow;
@@ -27,8 +29,8 @@ use crate::marks::PendingCut;
 use crate::record::NodeRecord;
 use byteback_model::{NodeId, NodeKind};
 
-/// The names and changes of one tree at one moment. Holds a snapshot of the database: drop it when done. After an I/O error
-/// of the log's disk it answers with errors; a new cut is needed then.
+/// The names and changes of one tree at one moment. Holds a snapshot of the database: drop it when
+/// done. After an I/O error of the log's disk it answers with errors; a new cut is needed then.
 #[derive(Clone)]
 pub struct Cut {
     pub(crate) snapshot: Snapshot,
@@ -47,12 +49,14 @@ pub struct Cut {
 }
 
 impl Log {
-    /// Ends the epoch and returns the moment between it and the next, held for `consumer` until it calls
-    /// [`Log::advance`] or [`Log::abandon`]; an elder pending cut of the same consumer is given up. `at_the_cut` runs in that
-    /// moment, while no operation is under way: it must not wait for anything, nor call the log.
+    /// Ends the epoch and returns the moment between it and the next, held for `consumer` until it
+    /// calls [`Log::advance`] or [`Log::abandon`]; an elder pending cut of the same consumer is
+    /// given up. `at_the_cut` runs in that moment, while no operation is under way: it must not
+    /// wait for anything, nor call the log.
     ///
     /// # Errors
-    /// A disk that cannot be written. Nothing is lost then, and `at_the_cut` may have run. [`crate::LogError::TooManyConsumers`]; then it has not.
+    /// A disk that cannot be written. Nothing is lost then, and `at_the_cut` may have run.
+    /// [`crate::LogError::TooManyConsumers`]; then it has not.
     pub fn cut(&self, consumer: &str, at_the_cut: impl FnOnce()) -> Result<Cut> {
         let heard_at_ns = self.clock.now_ns();
         let one = self.checkpointing.lock();
@@ -66,8 +70,9 @@ impl Log {
         })
     }
 
-    /// Ends the epoch as [`Log::cut`] does, for nobody in particular: what is needed to ask about changes since this moment is held as
-    /// long as the cut or a clone of it lives, and no longer than this process. Several may be open at once.
+    /// Ends the epoch as [`Log::cut`] does, for nobody in particular: what is needed to ask about
+    /// changes since this moment is held as long as the cut or a clone of it lives, and no longer
+    /// than this process. Several may be open at once.
     ///
     /// # Errors
     /// As [`Log::cut`].
@@ -128,17 +133,19 @@ impl Log {
 }
 
 impl Cut {
-    /// The first epoch after the cut: the mark of a consumer that has saved it. After [`Log::look`], which ends no epoch,
-    /// the current one: whoever takes it as a mark is told of this epoch's changes once more.
+    /// The first epoch after the cut: the mark of a consumer that has saved it. After
+    /// [`Log::look`], which ends no epoch, the current one: whoever takes it as a mark is told of
+    /// this epoch's changes once more.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.mark
     }
 
-    /// What changed from `since` up to the cut; everything if `since` is `None` or an epoch that is not in the past of
-    /// this log. Exact for the marks of consumers, for held cuts and for this cut's own epoch; since layers that no mark separates are
-    /// merged or gone, any other epoch is answered as of the next elder border, or with everything if there is none. Marks of
-    /// files do not count here: see [`Cut::change_of`].
+    /// What changed from `since` up to the cut; everything if `since` is `None` or an epoch that is
+    /// not in the past of this log. Exact for the marks of consumers, for held cuts and for this
+    /// cut's own epoch; since layers that no mark separates are merged or gone, any other epoch is
+    /// answered as of the next elder border, or with everything if there is none. Marks of files do
+    /// not count here: see [`Cut::change_of`].
     ///
     /// # Errors
     /// If the database cannot be read or is damaged.
@@ -157,9 +164,10 @@ impl Cut {
         ChangeList::new(self.clone(), Extent::Everything(reason))
     }
 
-    /// What changed of one node from `since` up to the cut; `None` if it does not exist then. As [`Cut::changes`] says of it, and exact
-    /// also for the marks of this file. All of its content if `since` is `None`, was never an epoch of this log, or is elder than
-    /// everything that is kept ([`WholeReason::NoMark`]).
+    /// What changed of one node from `since` up to the cut; `None` if it does not exist then. As
+    /// [`Cut::changes`] says of it, and exact also for the marks of this file. All of its content
+    /// if `since` is `None`, was never an epoch of this log, or is elder than everything that is
+    /// kept ([`WholeReason::NoMark`]).
     ///
     /// # Errors
     /// If the database cannot be read or is damaged.
@@ -201,7 +209,8 @@ impl Cut {
         self.kept.as_ref().map(KeptReader::kept)
     }
 
-    /// The youngest border up to `since`, for all nodes or for one; with `since` itself. `None`: nothing is known of that time.
+    /// The youngest border up to `since`, for all nodes or for one; with `since` itself. `None`:
+    /// nothing is known of that time.
     fn border_up_to(&self, since: Option<Epoch>, node: Option<NodeId>) -> Result<Option<(Epoch, Epoch)>> {
         let Some(since) = since.filter(|since| *since <= self.end) else {
             return Ok(None);
@@ -290,7 +299,8 @@ impl Cut {
         self.snapshot.number(meta::LAST_NODE).map(NodeId)
     }
 
-    /// The regular files with a name at the cut from this number on, ascending, at most `count` of them. Numbers have gaps, and large ones.
+    /// The regular files with a name at the cut from this number on, ascending, at most `count` of
+    /// them. Numbers have gaps, and large ones.
     ///
     /// # Errors
     /// If the database cannot be read.

@@ -1,22 +1,29 @@
-//! A log that does not add up is set aside, and a new one begins: never is a folder out of reach because of its log, and never is
-//! a change missed because of what a damaged log says.
+//! A log that does not add up is set aside, and a new one begins: never is a folder out of reach
+//! because of its log, and never is a change missed because of what a damaged log says.
 //!
-//! **Found at a start.** Every page of the database is compared with its checksum when it is opened, and every record when it is read.
-//! If anything does not agree, or `log.redb` is gone while something of the log is still there, then:
+//! **Found at a start.** Every page of the database is compared with its checksum when it is
+//! opened, and every record when it is read. If anything does not agree, or `log.redb` is gone
+//! while something of the log is still there, then:
 //!
-//! 1. the marker `log.damaged` is written, with the reason, and synced. *A crash after it: the next start finds it and goes on here.*
-//! 2. `log.redb` becomes `log.redb.damaged`, for whoever wants to look into it; an elder one of that name goes.
-//! 3. A new database is made, whose ledger begins with the loss; the marker goes just before it gets its name. *A crash in
-//!    between: `log.redb` is missing while `log.redb.damaged` is there, which is a loss as well.*
+//! 1. the marker `log.damaged` is written, with the reason, and synced. *A crash after it: the next
+//!    start finds it and goes on here.*
+//! 2. `log.redb` becomes `log.redb.damaged`, for whoever wants to look into it; an elder one of
+//!    that name goes.
+//! 3. A new database is made, whose ledger begins with the loss; the marker goes just before it
+//!    gets its name. *A crash in between: `log.redb` is missing while `log.redb.damaged` is there,
+//!    which is a loss as well.*
 //!
-//! The old intents mean nothing to the new log: it knows no node yet. All marks are lost, so that everybody is told everything, with
-//! [`WholeReason::LogLost`]; epochs begin beyond all that the old log can have used (see [`crate::log`]).
+//! The old intents mean nothing to the new log: it knows no node yet. All marks are lost, so that
+//! everybody is told everything, with [`WholeReason::LogLost`]; epochs begin beyond all that the
+//! old log can have used (see [`crate::log`]).
 //!
-//! **Found while running.** What came of the damage is an error, and the marker is written, so that the next start begins anew even if by then
-//! all seems well. A write whose file cannot be found in the log is refused, what is in memory stays there, and backups fail with a message
-//! that says to mount the folder again.
+//! **Found while running.** What came of the damage is an error, and the marker is written, so that
+//! the next start begins anew even if by then all seems well. A write whose file cannot be found in
+//! the log is refused, what is in memory stays there, and backups fail with a message that says to
+//! mount the folder again.
 //!
-//! Not damage: a log of another version, which is refused and left alone; a disk that cannot be read or written.
+//! Not damage: a log of another version, which is refused and left alone; a disk that cannot be
+//! read or written.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -64,7 +71,8 @@ impl DamageWatch {
             }
             let reason = reason_of(error);
             if self.reason.set(reason.clone()).is_ok() {
-                // If it cannot be written, the next start still compares every page and record itself.
+                // If it cannot be written, the next start still compares every page and record
+                // itself.
                 let _ = mark(self.dir.as_ref(), &reason);
             }
         })

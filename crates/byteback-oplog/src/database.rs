@@ -1,8 +1,10 @@
-//! The durable state of the log: records, names, layers, marks and the coverage ledger, in one redb database.
+//! The durable state of the log: records, names, layers, marks and the coverage ledger, in one redb
+//! database.
 //!
-//! redb (a copy-on-write B-tree) gives transactions that are all there or not at all after a crash, and snapshots that
-//! stay as they are while later transactions commit; it does all its I/O through [`Backend`], hence through
-//! `byteback-host`, so that the simulated disk can crash it at every sync. What the tables mean is ours:
+//! redb (a copy-on-write B-tree) gives transactions that are all there or not at all after a crash,
+//! and snapshots that stay as they are while later transactions commit; it does all its I/O through
+//! [`Backend`], hence through `byteback-host`, so that the simulated disk can crash it at every
+//! sync. What the tables mean is ours:
 //!
 //! | table | key | value |
 //! |---|---|---|
@@ -17,15 +19,18 @@
 //! | `file_marks` | node, consumer | [`crate::marks::FileMark`] |
 //! | `ledger` | number | [`crate::ledger::LedgerEntry`] |
 //!
-//! Invariants: `names` and `places` say the same; a layer or name layer of an epoch that every mark has saved is gone;
-//! a key of `keys` is that of its node; **a record has a fence only while nothing was logged about its node since**, so
-//! that a change which a power loss takes back after it was backed up is noticed as well. Nodes without a place (the rest of
-//! hard links that lead out of the tree) are kept, but never reported, until a scan buries them.
+//! Invariants: `names` and `places` say the same; a layer or name layer of an epoch that every mark
+//! has saved is gone; a key of `keys` is that of its node; **a record has a fence only while
+//! nothing was logged about its node since**, so that a change which a power loss takes back after
+//! it was backed up is noticed as well. Nodes without a place (the rest of hard links that lead out
+//! of the tree) are kept, but never reported, until a scan buries them.
 //!
-//! **Birth.** A new database is made in full under another name and then renamed: whatever has the name is complete.
+//! **Birth.** A new database is made in full under another name and then renamed: whatever has the
+//! name is complete.
 //!
-//! **I/O errors.** redb refuses everything after one; the next call opens the file anew. Whether the transaction that failed is in
-//! it is then unknown, so whoever repeats one must bear both. Snapshots from before end with an error.
+//! **I/O errors.** redb refuses everything after one; the next call opens the file anew. Whether
+//! the transaction that failed is in it is then unknown, so whoever repeats one must bear both.
+//! Snapshots from before end with an error.
 
 mod backend;
 mod layers;
@@ -51,10 +56,12 @@ use byteback_model::NodeId;
 
 pub(crate) const FILE_NAME: &str = "log.redb";
 const UNBORN_FILE_NAME: &str = "log.redb.new";
-/// Format 1 knew neither marks of files nor the number of unknown layers; it is taken over as it is opened.
+/// Format 1 knew neither marks of files nor the number of unknown layers; it is taken over as it is
+/// opened.
 const FORMAT: u64 = 2;
 const FORMAT_WITHOUT_FILE_MARKS: u64 = 1;
-/// As format 2, with layers that are kept elsewhere ([`crate::keeper`]); only of a log that has somebody who keeps them, and without intents.
+/// As format 2, with layers that are kept elsewhere ([`crate::keeper`]); only of a log that has
+/// somebody who keeps them, and without intents.
 pub(crate) const FORMAT_KEPT_BESIDE: u64 = 3;
 /// Bytes of pages kept in memory: enough for the upper levels of a tree of some million files.
 pub(crate) const CACHE_BYTES: usize = 16 << 20;
@@ -80,7 +87,8 @@ pub(crate) mod meta {
     pub(crate) const GENERATION: &str = "intent_generation";
     /// 1 from the start of tracking to its clean end.
     pub(crate) const TRACKING: &str = "tracking";
-    /// Layers that report a whole file because nobody saw what changed; for people, nothing depends on it.
+    /// Layers that report a whole file because nobody saw what changed; for people, nothing depends
+    /// on it.
     pub(crate) const UNKNOWN_LAYERS: &str = "unknown_layers";
     /// Only there, as 1, in a log that began because the one before was lost.
     pub(crate) const FOLLOWS_A_LOSS: &str = "follows_a_loss";
@@ -187,7 +195,8 @@ impl Database {
                     return outcome;
                 }
                 drop(open);
-                // After a failed read or write redb refuses everything; only opening it anew repairs it.
+                // After a failed read or write redb refuses everything; only opening it anew
+                // repairs it.
                 *self.open.write() = None;
                 return outcome;
             }
@@ -259,8 +268,9 @@ fn open_redb(dir: &dyn DurableDir, name: &str, mode: OpenMode, unconfirmed: &Unc
     let backend = Backend::open(file, Arc::clone(unconfirmed)).map_err(failed)?;
     let mut builder = redb::Builder::new();
     builder.set_cache_size(CACHE_BYTES);
-    // Without this only what an unclean stop left is checked: a flipped bit elsewhere would be trusted (the records are sealed, but
-    // not their keys), or make redb panic. It reads the whole file, which is less work than the stat of every node that follows.
+    // Without this only what an unclean stop left is checked: a flipped bit elsewhere would be
+    // trusted (the records are sealed, but not their keys), or make redb panic. It reads the whole
+    // file, which is less work than the stat of every node that follows.
     builder.set_check_integrity_on_open(true);
     Ok(builder.create_with_backend(backend)?)
 }
@@ -340,7 +350,8 @@ impl Snapshot {
             .is_some())
     }
 
-    /// Calls `act` for each node with its record and whether it has a place, in order of their numbers.
+    /// Calls `act` for each node with its record and whether it has a place, in order of their
+    /// numbers.
     pub(crate) fn for_each_node(&self, mut act: impl FnMut(NodeId, NodeRecord, bool)) -> Result<()> {
         self.for_each_node_from(0, |node, record, has_place| {
             act(node, record, has_place);
@@ -394,8 +405,9 @@ pub(crate) fn set_number(txn: &WriteTransaction, name: &str, value: u64) -> Resu
     Ok(())
 }
 
-/// Writes what is pending. Layers are merged with what the same epoch already has (SolFS section 3.2.1, persistence).
-/// May be repeated, also with more laid over it: the result is the same as if it had been done once.
+/// Writes what is pending. Layers are merged with what the same epoch already has (SolFS section
+/// 3.2.1, persistence). May be repeated, also with more laid over it: the result is the same as if
+/// it had been done once.
 pub(crate) fn apply(txn: &WriteTransaction, pending: &Pending, kept: Option<&Kept>) -> Result<()> {
     apply_nodes(txn, pending, kept)?;
     apply_names(txn, pending)
@@ -417,7 +429,8 @@ fn apply_nodes(txn: &WriteTransaction, pending: &Pending, kept: Option<&Kept>) -
                 let Some(before) = before else { continue };
                 nodes.remove(node.0)?;
                 drop_key(&mut keys, &before, *node)?;
-                // Nobody will ever be told what happened to it: a mark that stands still must not keep that.
+                // Nobody will ever be told what happened to it: a mark that stands still must not
+                // keep that.
                 let epochs = match &epochs {
                     Some(epochs) => epochs,
                     None => epochs.insert(layers.epochs(0)?),

@@ -7,7 +7,8 @@ use thiserror::Error;
 /// The longest name of a consumer.
 pub const CONSUMER_BYTES_MAX: usize = 1024;
 
-/// An error of the operation log. The tracked files are never harmed by one: at worst, the next backup reads more.
+/// An error of the operation log. The tracked files are never harmed by one: at worst, the next
+/// backup reads more.
 #[derive(Debug, Error)]
 pub enum LogError {
     /// A file of the log could not be read, written or synced.
@@ -15,7 +16,7 @@ pub enum LogError {
     File {
         /// The file's name in the state folder.
         file: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The database of the log failed.
@@ -47,10 +48,11 @@ pub enum LogError {
     Tree {
         /// The path below the tree's root, with bytes that are not UTF-8 replaced.
         path: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A mark was to be set at a moment that is held no longer: changes from before and after it may be one already.
+    /// A mark was to be set at a moment that is held no longer: changes from before and after it
+    /// may be one already.
     #[error(
         "nothing holds epoch {epoch} any more; ask for the changes anew, and set the mark while that answer is still open"
     )]
@@ -102,13 +104,15 @@ impl LogError {
     fn from_redb(error: redb::Error) -> Self {
         match error {
             redb::Error::Corrupted(what) => Self::Corrupted(what),
-            // What redb says of a file that is not one of its own (any more), and what a file says that ends too early.
+            // What redb says of a file that is not one of its own (any more), and what a file says
+            // that ends too early.
             redb::Error::Io(source)
                 if matches!(source.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
             {
                 Self::Corrupted(source.to_string())
             }
-            // A log without one of its tables, or with one of another kind: it was made with all of them.
+            // A log without one of its tables, or with one of another kind: it was made with all of
+            // them.
             error @ (redb::Error::TableDoesNotExist(_)
             | redb::Error::TableTypeMismatch { .. }
             | redb::Error::TableIsMultimap(_)

@@ -1,8 +1,10 @@
-//! Marks of single files: for programs that save file by file (SolFS: each app has a version of each file).
+//! Marks of single files: for programs that save file by file (SolFS: each app has a version of
+//! each file).
 //!
-//! A mark of a file is a border for the layers of that file and of no other, so that a thousand programs that each save their own
-//! files at their own times do not keep the whole tree's layers apart. It can only be set at an epoch that is a border already (a held
-//! cut, a mark) or at the current one: at any other, layers of both its sides may have been merged.
+//! A mark of a file is a border for the layers of that file and of no other, so that a thousand
+//! programs that each save their own files at their own times do not keep the whole tree's layers
+//! apart. It can only be set at an epoch that is a border already (a held cut, a mark) or at the
+//! current one: at any other, layers of both its sides may have been merged.
 //!
 //! What holds: a file mark's node has a record, and its consumer a row in `marks` that counts it.
 
@@ -18,13 +20,15 @@ use crate::marks::{ConsumerState, FileMark};
 use byteback_model::NodeId;
 
 impl Log {
-    /// `consumer` has saved `node` as it was when epoch `mark` began: a later [`crate::Cut::change_of`] since then is exact, until the
-    /// node is gone or the consumer is dropped. `mark` is the [`crate::Cut::epoch`] of a cut that is still held.
+    /// `consumer` has saved `node` as it was when epoch `mark` began: a later
+    /// [`crate::Cut::change_of`] since then is exact, until the node is gone or the consumer is
+    /// dropped. `mark` is the [`crate::Cut::epoch`] of a cut that is still held.
     ///
     /// Returns whether the node exists; the mark of one that is gone is not kept.
     ///
     /// # Errors
-    /// [`LogError::NotHeld`] if nothing holds that epoch any more; [`LogError::TooManyConsumers`]. A disk that cannot be written: the old mark then stays.
+    /// [`LogError::NotHeld`] if nothing holds that epoch any more; [`LogError::TooManyConsumers`].
+    /// A disk that cannot be written: the old mark then stays.
     pub fn set_file_mark(&self, consumer: &str, node: NodeId, mark: Epoch) -> Result<bool> {
         let mut checkpointing = self.checkpointing.lock();
         let current = self.epoch();

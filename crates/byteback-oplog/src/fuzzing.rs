@@ -1,7 +1,8 @@
-//! What the fuzz targets call (`fuzz/`): the readers of durable records, which are private. Compiled for tests, which call them with
-//! the seeds, and with the feature `fuzzing`.
+//! What the fuzz targets call (`fuzz/`): the readers of durable records, which are private.
+//! Compiled for tests, which call them with the seeds, and with the feature `fuzzing`.
 //!
-//! Each takes any bytes. It asserts that what was read is written as the same record again, and panics if it is not.
+//! Each takes any bytes. It asserts that what was read is written as the same record again, and
+//! panics if it is not.
 
 use byteback_extents::ExtentSet;
 use byteback_host::durable::{DurableDir, OpenMode};
@@ -16,7 +17,8 @@ use crate::marks::{ConsumerState, DropReason, Dropped, FileMark, PendingCut};
 use crate::mlog;
 use crate::record::NodeRecord;
 
-/// Any record of the database: the first byte says which, the others are the record without its checksum, which is made.
+/// Any record of the database: the first byte says which, the others are the record without its
+/// checksum, which is made.
 pub fn record(data: &[u8]) {
     let Some((which, bytes)) = data.split_first() else {
         return;
@@ -125,7 +127,8 @@ pub fn record_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// The file of write intents, found by a start. Bytes at the beginning say how long its halves are and which generation counts.
+/// The file of write intents, found by a start. Bytes at the beginning say how long its halves are
+/// and which generation counts.
 pub fn intents(data: &[u8]) {
     let Some((&[sectors, generation], content)) = data.split_first_chunk() else {
         return;
@@ -144,7 +147,8 @@ pub fn intents(data: &[u8]) {
         open.nodes.len() as u64 <= 2 * half_sectors * 16,
         "more intents than there is room for"
     );
-    // What was none of ours is made anew, and the loss is told; so it is to whoever starts right after that.
+    // What was none of ours is made anew, and the loss is told; so it is to whoever starts right
+    // after that.
     let again = IntentFile::open(&disk, generation, half_sectors).map(|(_, again)| (again.nodes, again.every_node));
     assert_eq!(
         again.ok(),

@@ -1,7 +1,8 @@
 //! Borders that only memory knows: cuts that somebody reads without being a consumer.
 //!
-//! A named cut, an export, a `delta_open`: each needs the layers up to its moment kept apart from those after it, for as long as it
-//! is open and not longer. A process that dies takes its held borders with it, and with them whoever could have asked.
+//! A named cut, an export, a `delta_open`: each needs the layers up to its moment kept apart from
+//! those after it, for as long as it is open and not longer. A process that dies takes its held
+//! borders with it, and with them whoever could have asked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

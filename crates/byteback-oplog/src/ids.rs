@@ -1,9 +1,9 @@
 //! The identifiers of a tracked tree, one type each, so that none can be taken for another.
 //!
-//! *Epoch*: the tree's one counter. A cut ends the current epoch; a mark is the first epoch that a consumer has
-//! not saved. Epochs never repeat, also after a crash.
-//! *Tree*: 64 random bits drawn when the log is created; tree and node ([`byteback_model::NodeId`]) together are the 128-bit file
-//! identity that servers know.
+//! *Epoch*: the tree's one counter. A cut ends the current epoch; a mark is the first epoch that a
+//! consumer has not saved. Epochs never repeat, also after a crash. *Tree*: 64 random bits drawn
+//! when the log is created; tree and node ([`byteback_model::NodeId`]) together are the 128-bit
+//! file identity that servers know.
 
 use std::fmt;
 

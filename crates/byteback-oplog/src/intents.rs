@@ -1,31 +1,38 @@
-//! The write intents: which clean nodes may be written from now on, made durable before the first byte is.
+//! The write intents: which clean nodes may be written from now on, made durable before the first
+//! byte is.
 //!
-//! Every node that the record calls clean gets an intent before its first write; whoever starts after an unclean stop
-//! reads the intents back and takes exactly these nodes as open. It is what makes losing power cheap: without it, any
-//! file might be new while its times and size are old (measured on ext4, XFS and F2FS).
+//! Every node that the record calls clean gets an intent before its first write; whoever starts
+//! after an unclean stop reads the intents back and takes exactly these nodes as open. It is what
+//! makes losing power cheap: without it, any file might be new while its times and size are old
+//! (measured on ext4, XFS and F2FS).
 //!
-//! **File.** A head sector (magic, version, sectors per half), then two halves. An intent is 32 bytes: node, generation,
-//! magic, CRC-32C. The file is written full of zeros once, so that syncing an intent writes data only, no metadata.
-//! A group of intents starts in a sector of its own: a sector that was synced is never written again in its generation.
+//! **File.** A head sector (magic, version, sectors per half), then two halves. An intent is 32
+//! bytes: node, generation, magic, CRC-32C. The file is written full of zeros once, so that syncing
+//! an intent writes data only, no metadata. A group of intents starts in a sector of its own: a
+//! sector that was synced is never written again in its generation.
 //!
-//! **Generations.** Intents of generation g live in half g mod 2. The database says which generation counts from; records
-//! of that one *and of younger ones* are alive. Closing nodes is [`IntentFile::rotate`]: the intents that stay open are
-//! written as generation g + 1 into the other half, then the caller commits g + 1 to the database together with the
-//! fences of the closed nodes. A crash before the commit leaves both halves alive, after it only the younger.
-//! While that commit is outstanding there must not be another rotation: it would overwrite a half that counts.
+//! **Generations.** Intents of generation g live in half g mod 2. The database says which
+//! generation counts from; records of that one *and of younger ones* are alive. Closing nodes is
+//! [`IntentFile::rotate`]: the intents that stay open are written as generation g + 1 into the
+//! other half, then the caller commits g + 1 to the database together with the fences of the closed
+//! nodes. A crash before the commit leaves both halves alive, after it only the younger. While that
+//! commit is outstanding there must not be another rotation: it would overwrite a half that counts.
 //!
 //! **Group commit.** Threads that arrive during a sync share the next one.
 //!
-//! **Failure.** After a failed sync nothing is known about the sectors of that group, so nothing is ever added to that
-//! half again: whoever comes next is sent to rotate, which writes everything that is open into the other half from its
-//! start. Until a rotation succeeds the generation stays what it is, its earlier groups stay durable, and every write
-//! that wants an intent fails. A sector that a failed sync wrote all the same only names a node too many.
+//! **Failure.** After a failed sync nothing is known about the sectors of that group, so nothing is
+//! ever added to that half again: whoever comes next is sent to rotate, which writes everything
+//! that is open into the other half from its start. Until a rotation succeeds the generation stays
+//! what it is, its earlier groups stay durable, and every write that wants an intent fails. A
+//! sector that a failed sync wrote all the same only names a node too many.
 //!
-//! **Loss.** Intents are accepted only by a file that was durable in full before. If the database has seen a generation and the
-//! file is missing, short or headless, somebody took it away: any node may have been open. So it may where a record is neither
-//! zeros nor whole: no crash leaves one (sectors are written wholly or not at all), hence something rotted.
+//! **Loss.** Intents are accepted only by a file that was durable in full before. If the database
+//! has seen a generation and the file is missing, short or headless, somebody took it away: any
+//! node may have been open. So it may where a record is neither zeros nor whole: no crash leaves
+//! one (sectors are written wholly or not at all), hence something rotted.
 //!
-//! What this does not do: ranges (an intent opens a whole node), and deciding when a node may be closed.
+//! Out of scope: ranges (an intent opens a whole node), and deciding when a node may be
+//! closed.
 
 use std::collections::HashSet;
 use std::io;
@@ -96,9 +103,9 @@ pub(crate) enum Appended {
 }
 
 impl IntentFile {
-    /// Opens the file, creating it if missing, and returns the intents of generation `counted_from` and younger.
-    /// New intents go to a generation that is younger than all of them; the caller rotates first.
-    /// `half_sectors`: [`HALF_SECTORS`], or less in tests.
+    /// Opens the file, creating it if missing, and returns the intents of generation `counted_from`
+    /// and younger. New intents go to a generation that is younger than all of them; the caller
+    /// rotates first. `half_sectors`: [`HALF_SECTORS`], or less in tests.
     pub(crate) fn open(
         dir: &dyn DurableDir,
         counted_from: Generation,
@@ -118,7 +125,8 @@ impl IntentFile {
             file.read_exact_at(SECTOR_BYTES as u64, &mut halves).map_err(failed)?;
             for record in halves.chunks_exact(INTENT_BYTES) {
                 let Some((node, generation)) = decode(record) else {
-                    // A sector is written wholly or not at all, and over zeros: anything else is damage.
+                    // A sector is written wholly or not at all, and over zeros: anything else is
+                    // damage.
                     found.every_node |= record.iter().any(|byte| *byte != 0);
                     continue;
                 };
@@ -137,7 +145,8 @@ impl IntentFile {
             file.set_len(0).map_err(failed)?;
             file.allocate(SECTOR_BYTES as u64 + halves_bytes).map_err(failed)?;
             if found.every_node {
-                // Until the caller has committed a younger generation, whoever starts after a crash must find this out too.
+                // Until the caller has committed a younger generation, whoever starts after a crash
+                // must find this out too.
                 let sector = 1 + (counted_from.0 % 2) * half_sectors;
                 file.write_all_at(sector * SECTOR_BYTES as u64, &encode(EVERY_NODE, counted_from))
                     .map_err(failed)?;
@@ -192,7 +201,8 @@ impl IntentFile {
             }
             let sectors = sectors_for(group.waiting.len());
             if group.must_rotate || group.sectors_used + sectors > self.half_sectors {
-                // Nobody of this group is durable; each of the others finds itself unserved and asks in its turn.
+                // Nobody of this group is durable; each of the others finds itself unserved and
+                // asks in its turn.
                 group.waiting.retain(|(other, _)| *other != ticket);
                 self.group_done.notify_all();
                 return Ok(Appended::Full(*generation));
@@ -221,9 +231,10 @@ impl IntentFile {
         }
     }
 
-    /// Begins the next generation with the intents that stay open, and returns it. They are durable on return.
-    /// `still_open` is asked while no intent can be added. If it fails, the generation stays what it was, and its
-    /// intents still count; but no intent can be added before a rotation succeeds.
+    /// Begins the next generation with the intents that stay open, and returns it. They are durable
+    /// on return. `still_open` is asked while no intent can be added. If it fails, the generation
+    /// stays what it was, and its intents still count; but no intent can be added before a rotation
+    /// succeeds.
     ///
     /// The caller commits the returned generation to the database before it rotates again.
     pub(crate) fn rotate(&self, still_open: impl FnOnce(Generation) -> Vec<NodeId>) -> Result<Generation> {
@@ -278,7 +289,8 @@ fn is_complete(file: &dyn DurableFile, halves_bytes: u64, half_sectors: u64) -> 
     let mut head = [0; SECTOR_BYTES];
     file.read_exact_at(0, &mut head).map_err(failed)?;
     let version = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
-    // Whatever a later version is like, its head begins like this; what does not agree with its checksum is of no version.
+    // Whatever a later version is like, its head begins like this; what does not agree with its
+    // checksum is of no version.
     let is_sealed = head[20..24] == crc32c::crc32c(&head[..20]).to_le_bytes();
     if &head[..8] == HEAD_MAGIC && is_sealed && version != VERSION {
         return Err(LogError::Version {

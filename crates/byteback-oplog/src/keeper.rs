@@ -1,17 +1,24 @@
-//! Layers that lie beside the files themselves: in a volume of ours, as versioned inodes (SolFS sections 3.2.2 and 4.2).
+//! Layers that lie beside the files themselves: in a volume of ours, as versioned inodes (SolFS
+//! sections 3.2.2 and 4.2).
 //!
-//! A log keeps the layers of files in its database, or has a [`LayerKeeper`] do it. The database then says of a layer that it is *elsewhere*; all else
-//! (records, names, marks, layers without ranges) stays in the database. So who reads changes, cuts and merges sees no difference.
+//! A log keeps the layers of files in its database, or has a [`LayerKeeper`] do it. The database
+//! then says of a layer that it is *elsewhere*; all else (records, names, marks, layers without
+//! ranges) stays in the database. So who reads changes, cuts and merges sees no difference.
 //!
-//! **What the keeper promises** takes the place of the intents. Whenever anything that was done to a file becomes durable, the keeper first asks
-//! [`WaitingLayers`] what is logged of it and not in the database yet, and makes that durable with it, or before it. After a crash a file and its layers
-//! are of the same moment, and [`LayerKeeper::found`] says so of each file; of a file that does not look as its layers say, nothing is claimed.
+//! **What the keeper promises** takes the place of the intents. Whenever anything that was done to
+//! a file becomes durable, the keeper first asks [`WaitingLayers`] what is logged of it and not in
+//! the database yet, and makes that durable with it, or before it. After a crash a file and its
+//! layers are of the same moment, and [`LayerKeeper::found`] says so of each file; of a file that
+//! does not look as its layers say, nothing is claimed.
 //!
-//! **Order.** (1) Layers are put, (2) [`LayerKeeper::sync`] makes them and all files durable, (3) the database commits. So the database is never ahead of the files, a layer that it says
-//! is elsewhere is there, and what a consumer has seen at a cut is not taken back by a crash. A layer that is there and that the database does
-//! not know was put by what did not commit: the next start takes it over, and reports at most too much.
+//! **Order.** (1) Layers are put, (2) [`LayerKeeper::sync`] makes them and all files durable, (3)
+//! the database commits. So the database is never ahead of the files, a layer that it says is
+//! elsewhere is there, and what a consumer has seen at a cut is not taken back by a crash. A layer
+//! that is there and that the database does not know was put by what did not commit: the next start
+//! takes it over, and reports at most too much.
 //!
-//! **Removed last.** A layer that the database has given up goes when nobody reads a cut any more: its snapshot may still say that it is elsewhere.
+//! **Removed last.** A layer that the database has given up goes when nobody reads a cut any more:
+//! its snapshot may still say that it is elsewhere.
 
 use std::fmt;
 use std::io;
@@ -35,7 +42,8 @@ pub struct KeptLayer {
     pub bytes: Vec<u8>,
     /// In what its ranges are counted (the paper's granularity, in `ino_flag`).
     pub unit: Unit,
-    /// How many marks and pending cuts begin with it (the paper's `ver_link`); `None` if that is not known here.
+    /// How many marks and pending cuts begin with it (the paper's `ver_link`); `None` if that is
+    /// not known here.
     pub links: Option<u32>,
 }
 
@@ -46,7 +54,8 @@ pub struct FoundLayer {
     pub node: NodeId,
     /// The epoch.
     pub epoch: Epoch,
-    /// What the file looks like now, if that is as the layer says: then all that was done to it is logged.
+    /// What the file looks like now, if that is as the layer says: then all that was done to it is
+    /// logged.
     pub explained: Option<Fence>,
 }
 
@@ -95,7 +104,8 @@ fn lost() -> Layer {
     layer
 }
 
-/// Tells what waits to be kept. May be asked at any time, also from within a change of a file: it waits for no disk and no other change.
+/// Tells what waits to be kept. May be asked at any time, also from within a change of a file: it
+/// waits for no disk and no other change.
 pub trait WaitingLayers: Send + Sync {
     /// Of all files, the eldest epoch first.
     fn all(&self) -> Vec<WaitingLayer>;
@@ -112,7 +122,7 @@ pub trait LayerKeeper: Send + Sync + fmt::Debug {
     /// What is there of the log `tree`; what is of another log is removed.
     ///
     /// # Errors
-    /// What the keeper's disk answered.
+    /// The error of the keeper's disk.
     fn found(&self, tree: TreeId) -> io::Result<Vec<FoundLayer>>;
 
     /// From now on `waiting` is asked before anything becomes durable.
@@ -121,25 +131,25 @@ pub trait LayerKeeper: Send + Sync + fmt::Debug {
     /// A layer; `None` if it is not there.
     ///
     /// # Errors
-    /// What the keeper's disk answered.
+    /// The error of the keeper's disk.
     fn get(&self, node: NodeId, epoch: Epoch) -> io::Result<Option<Vec<u8>>>;
 
     /// Puts a layer in the place of what is there of this node and epoch.
     ///
     /// # Errors
-    /// What the keeper's disk answered; no room.
+    /// The error of the keeper's disk; no room.
     fn put(&self, node: NodeId, epoch: Epoch, layer: &KeptLayer) -> io::Result<()>;
 
     /// Takes a layer away, if it is there.
     ///
     /// # Errors
-    /// What the keeper's disk answered.
+    /// The error of the keeper's disk.
     fn remove(&self, node: NodeId, epoch: Epoch) -> io::Result<()>;
 
     /// Makes all layers durable, and all files as they are now.
     ///
     /// # Errors
-    /// What the keeper's disk answered.
+    /// The error of the keeper's disk.
     fn sync(&self) -> io::Result<()>;
 }
 
@@ -210,7 +220,8 @@ impl Kept {
         self.doomed.lock().push((node, epoch));
     }
 
-    /// Removes what the database has given up, unless somebody reads. The caller keeps others from making cuts.
+    /// Removes what the database has given up, unless somebody reads. The caller keeps others from
+    /// making cuts.
     pub(crate) fn sweep(&self, database: &database::Database) -> Result<()> {
         if self.doomed.lock().is_empty() || Arc::strong_count(&self.readers) > 1 {
             return Ok(());
@@ -233,8 +244,8 @@ impl Kept {
         self.keeper.found(tree).map_err(failed)
     }
 
-    /// Lets the database know of all that is here. `interrupted_ns`: it may say of files that they are not clean that are; it is now so many
-    /// nanoseconds since 1970.
+    /// Lets the database know of all that is here. `interrupted_ns`: it may say of files that they
+    /// are not clean that are; it is now so many nanoseconds since 1970.
     pub(crate) fn take_over(
         &self,
         txn: &WriteTransaction,

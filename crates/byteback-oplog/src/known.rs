@@ -1,9 +1,10 @@
-//! Which node an inode is, for those that were asked for lately: each change begins with this question, and the database takes most
-//! of a microsecond to answer it.
+//! Which node an inode is, for those that were asked for lately: each change begins with this
+//! question, and the database takes most of a microsecond to answer it.
 //!
-//! Invariant: what is known here is what the pending log and the database answer. Hence a key is forgotten when it is given to another
-//! node, a node when its last name goes, and an answer of the database is only taken if nothing moved into the database since it
-//! was asked ([`crate::log::State::learn`]).
+//! Invariant: what is known here is what the pending log and the database answer. Hence a key is
+//! forgotten when it is given to another node, a node when its last name goes, and an answer of the
+//! database is only taken if nothing moved into the database since it was asked
+//! ([`crate::log::State::learn`]).
 
 use foldhash::HashMap;
 

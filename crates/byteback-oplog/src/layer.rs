@@ -1,16 +1,21 @@
-//! What happened to one node within one epoch: the persisted form of the mlog tree (SolFS section 3.2.1).
+//! What happened to one node within one epoch: the persisted form of the mlog tree (SolFS section
+//! 3.2.1).
 //!
-//! A [`Layer`] holds the byte ranges that were touched, or says that the whole content must be taken as changed and
-//! why. A layer without ranges still says something: attributes changed. Laying a younger layer over an elder one is
-//! the union; it is how epochs that no mark separates become one (SolFS Fig. 8) and how `changes(since)` adds up.
+//! A [`Layer`] holds the byte ranges that were touched, or says that the whole content must be
+//! taken as changed and why. A layer without ranges still says something: attributes changed.
+//! Laying a younger layer over an elder one is the union; it is how epochs that no mark separates
+//! become one (SolFS Fig. 8) and how `changes(since)` adds up.
 //!
-//! *Unit*: a layer whose ranges became too many may have been turned into pages (the paper's granularity, kept in its `ino_flag`). The ranges
-//! themselves are bytes in either case, so that layers of different units can be laid over each other.
+//! *Unit*: a layer whose ranges became too many may have been turned into pages (the paper's
+//! granularity, kept in its `ino_flag`). The ranges themselves are bytes in either case, so that
+//! layers of different units can be laid over each other.
 //!
-//! Form (version 2): version byte; reason byte (0: ranges count), with its highest bit set where the unit is pages; then, if there are
-//! ranges, the binary logarithm of the largest power of two that divides all their bounds, and for each range the gap since the last
-//! one's end together with one bit that says whether the length is the last one's again, and if not its length, all in units of that
-//! power; sealed. See [`crate::mlog`] for what that saves. Version 1, which had a count and bytes, is still read.
+//! Form (version 2): version byte; reason byte (0: ranges count), with its highest bit set where
+//! the unit is pages; then, if there are ranges, the binary logarithm of the largest power of two
+//! that divides all their bounds, and for each range the gap since the last one's end together with
+//! one bit that says whether the length is the last one's again, and if not its length, all in
+//! units of that power; sealed. See [`crate::mlog`] for what that saves. Version 1, which had a
+//! count and bytes, is still read.
 
 use std::num::NonZeroU64;
 
@@ -21,7 +26,8 @@ use crate::codec::{Malformed, Reader, put_flagged, put_varint, seal};
 
 const VERSION: u8 = 2;
 const VERSION_1: u8 = 1;
-/// Of a row that only says that the layer is kept elsewhere ([`crate::keeper`]); it goes on as a layer of no ranges does.
+/// Of a row that only says that the layer is kept elsewhere ([`crate::keeper`]); it goes on as a
+/// layer of no ranges does.
 const ELSEWHERE: u8 = 3;
 /// In the reason byte: the unit is pages.
 const PAGES: u8 = 0x80;
@@ -41,14 +47,14 @@ pub enum Unit {
 /// In which units ranges are kept (SolFS section 3.2.1, dynamic granularity alignment).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Granularity {
-    /// Bytes. Past [`crate::LogOptions::extents_per_file_max`] the closest ranges of a file are joined first, so that the fewest bytes
-    /// are reported that were not written.
+    /// Bytes. Past [`crate::LogOptions::extents_per_file_max`] the closest ranges of a file are
+    /// joined first, so that the fewest bytes are reported that were not written.
     #[default]
     Byte,
     /// Pages of 4 KiB: every range is aligned outwards. Past the limit as [`Granularity::Byte`].
     Page,
-    /// The paper's: bytes up to the limit, then all ranges of the file become pages. Past the limit in pages as
-    /// [`Granularity::Byte`].
+    /// The paper's: bytes up to the limit, then all ranges of the file become pages. Past the limit
+    /// in pages as [`Granularity::Byte`].
     Adaptive,
 }
 
@@ -113,7 +119,8 @@ impl WholeReason {
 /// The changes of one node in one epoch.
 #[derive(Clone, Debug, Default)]
 pub struct Layer {
-    /// Byte ranges that may differ from what they were when the epoch began. Meaningless beside `whole`.
+    /// Byte ranges that may differ from what they were when the epoch began. Meaningless beside
+    /// `whole`.
     pub ranges: ExtentSet,
     /// Everything may differ, for this reason.
     pub whole: Option<WholeReason>,
@@ -150,8 +157,9 @@ impl Layer {
 
     /// Brings the number of ranges below the bound, by as few bytes more as the granularity allows.
     ///
-    /// Past the bound the closest neighbours are joined until a sixteenth is free again: joining costs a look at all ranges, which is
-    /// spread over the ranges that come until the next time. What it costs in precision: as if the bound were that much lower.
+    /// Past the bound the closest neighbours are joined until a sixteenth is free again: joining
+    /// costs a look at all ranges, which is spread over the ranges that come until the next time.
+    /// What it costs in precision: as if the bound were that much lower.
     pub(crate) fn keep_within(&mut self, bounds: Bounds) {
         if self.ranges.len() <= bounds.extents_max {
             return;

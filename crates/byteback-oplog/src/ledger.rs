@@ -1,4 +1,5 @@
-//! The coverage ledger: since when the tree has been tracked without a gap, and every gap with its cause.
+//! The coverage ledger: since when the tree has been tracked without a gap, and every gap with its
+//! cause.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +22,8 @@ pub enum LedgerEvent {
     TrackingBegan,
     /// Tracking ended in good order.
     TrackingEnded,
-    /// The daemon or the machine stopped while tracking: files that were open for change are reported whole.
+    /// The daemon or the machine stopped while tracking: files that were open for change are
+    /// reported whole.
     Interrupted {
         /// How many files that were.
         open_files: u64,
@@ -40,7 +42,8 @@ pub enum LedgerEvent {
         /// Why.
         reason: DropReason,
     },
-    /// The log before this one was damaged or taken away: nothing that it knew is known, and this one began anew.
+    /// The log before this one was damaged or taken away: nothing that it knew is known, and this
+    /// one began anew.
     LogLost {
         /// What was wrong with it.
         reason: String,

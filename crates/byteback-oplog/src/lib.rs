@@ -1,9 +1,12 @@
-//! The operation log: which bytes, names and attributes of a tracked tree changed since whom saw it last.
+//! The operation log: which bytes, names and attributes of a tracked tree changed since whom saw it
+//! last.
 //!
-//! This is SolFS (USENIX ATC'25) for any file system: per-file logs of (offset, length), merged as they come (section 3.2.1),
-//! kept in layers that backups separate (section 3.2.2), asked by any number of backup programs (section 3.3). Beyond the paper, all
-//! files share one counter, so that a backup is one moment of the whole tree; names are logged too, so that nobody walks
-//! the tree; identity follows the inode, so that a rename costs nothing; and a crash costs only files that were open.
+//! This is SolFS (USENIX ATC'25) for any file system: per-file logs of (offset, length), merged as
+//! they come (section 3.2.1), kept in layers that backups separate (section 3.2.2), asked by any
+//! number of backup programs (section 3.3). Beyond the paper, all files share one counter, so that
+//! a backup is one moment of the whole tree; names are logged too, so that nobody walks the tree;
+//! identity follows the inode, so that a rename costs nothing; and a crash costs only files that
+//! were open.
 //!
 //! | to learn | read |
 //! |---|---|
@@ -17,7 +20,8 @@
 //! | what becomes of a damaged log | `damage.rs` |
 //! | what happens at a start | [`Log::scan`] |
 //!
-//! It knows no FUSE and no server. Trackers feed it, whatever they are: a mount, later a kernel-side one.
+//! It knows no FUSE and no server. Trackers feed it, whatever they are: a mount, later a
+//! kernel-side one.
 
 mod changes;
 mod checkpoint;

@@ -1,36 +1,43 @@
 //! The log of one tracked tree, from the gate's point of view.
 //!
-//! [`Log::begin_write`] and [`Log::begin`] open an [`Operation`]: while one lives, no cut can happen, so what it does and
-//! what it logs belong to the same epoch. The order within a write is the gate's first promise:
+//! [`Log::begin_write`] and [`Log::begin`] open an [`Operation`]: while one lives, no cut can
+//! happen, so what it does and what it logs belong to the same epoch. The order within a write is
+//! the gate's first promise:
 //!
-//! 1. the intent is durable, unless the node is open already (group commit, see [`crate::intents`]);
-//! 2. the operation begins (shared lock; a cut and a checkpoint take it exclusively for microseconds);
+//! 1. the intent is durable, unless the node is open already (group commit, see
+//!    [`crate::intents`]);
+//! 2. the operation begins (shared lock; a cut and a checkpoint take it exclusively for
+//!    microseconds);
 //! 3. the caller performs the change;
 //! 4. the caller logs it, also when it failed half way.
 //!
-//! **Open and clean.** A node is *clean* when the database has its fence: then its content is durable and the log
-//! complete. Its first write makes it *open*: either an intent says so, or (for a node that is new, or was found without
-//! a fence) the lack of a fence does. [`Log::checkpoint`] closes nodes that have been quiet: the settler makes their content
-//! durable, then the fence is committed, in the same transaction with the generation that drops their intents.
-//! A write that comes meanwhile takes a new intent, of the younger generation.
+//! **Open and clean.** A node is *clean* when the database has its fence: then its content is
+//! durable and the log complete. Its first write makes it *open*: either an intent says so, or (for
+//! a node that is new, or was found without a fence) the lack of a fence does. [`Log::checkpoint`]
+//! closes nodes that have been quiet: the settler makes their content durable, then the fence is
+//! committed, in the same transaction with the generation that drops their intents. A write that
+//! comes meanwhile takes a new intent, of the younger generation.
 //!
-//! What makes intents droppable: a generation is only ever committed together with everything that was logged before it
-//! began. Each byte that was written is then either in a layer of the database, or its node is named by an intent that
-//! still counts, or its node has no fence.
+//! What makes intents droppable: a generation is only ever committed together with everything that
+//! was logged before it began. Each byte that was written is then either in a layer of the
+//! database, or its node is named by an intent that still counts, or its node has no fence.
 //!
-//! **Epochs.** Nothing of an epoch, no layer and no mark, is in the database before the epoch itself is, and each start begins
-//! a new one: none is ever used twice. That holds too when the log's files are put back from an elder copy, or made anew: the
-//! first epoch of a start is made of the time, and is beyond all that a log can have used by then (one a millisecond).
+//! **Epochs.** Nothing of an epoch, no layer and no mark, is in the database before the epoch
+//! itself is, and each start begins a new one: none is ever used twice. That holds too when the
+//! log's files are put back from an elder copy, or made anew: the first epoch of a start is made of
+//! the time, and is beyond all that a log can have used by then (one a millisecond).
 //!
-//! **Serialised by the caller.** Changes of the names of one node, as the kernel does for every file system: `link`, `unlink`
-//! and `rename` of the same node are logged in the order in which they happened.
+//! **Serialised by the caller.** Changes of the names of one node, as the kernel does for every
+//! file system: `link`, `unlink` and `rename` of the same node are logged in the order in which
+//! they happened.
 //!
-//! Locks, in the order in which they may be taken: `checkpointing`, then the intents' generation, `gate`, `state`.
-//! `state` is never held during I/O.
+//! Locks, in the order in which they may be taken: `checkpointing`, then the intents' generation,
+//! `gate`, `state`. `state` is never held during I/O.
 //!
-//! The tables of `state` are looked into several times for each write, so they are hashed by foldhash, seeded anew for each table. Nobody
-//! outside chooses the numbers of our nodes; inode numbers and birth times come from the file system, and whoever could bend
-//! them still does not know the seed, nor sees how long a look takes.
+//! The tables of `state` are looked into several times for each write, so they are hashed by
+//! foldhash, seeded anew for each table. Nobody outside chooses the numbers of our nodes; inode
+//! numbers and birth times come from the file system, and whoever could bend them still does not
+//! know the seed, nor sees how long a look takes.
 
 mod open;
 
@@ -116,7 +123,8 @@ pub(crate) struct State {
     /// How often something moved from memory into the database.
     pub(crate) flushes: u64,
     pub(crate) open: HashMap<NodeId, OpenNode>,
-    /// Nodes that a checkpoint is closing: not open any more, and without a fence as long as that is not committed. What explains them.
+    /// Nodes that a checkpoint is closing: not open any more, and without a fence as long as that
+    /// is not committed. What explains them.
     pub(crate) closing: HashMap<NodeId, i64>,
     known: KnownNodes,
     pub(crate) generation: Generation,
@@ -133,15 +141,17 @@ pub(crate) struct OpenNode {
     pub(crate) born: Epoch,
     /// When it was last changed, on the monotonic clock, to the tick.
     pub(crate) changed_at_ns: u64,
-    /// The youngest change time (on the wall clock) that the log can explain: the end of the last operation on it, or what
-    /// a scan saw. If it turns out to be younger, somebody changed the node without passing the gate.
+    /// The youngest change time (on the wall clock) that the log can explain: the end of the last
+    /// operation on it, or what a scan saw. If it turns out to be younger, somebody changed the
+    /// node without passing the gate.
     pub(crate) explained_ns: i64,
 }
 
 /// What a crash would find about an open node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Intent {
-    /// Nothing of its own: all that was written to it is in memory or in the database, and the next write needs an intent.
+    /// Nothing of its own: all that was written to it is in memory or in the database, and the next
+    /// write needs an intent.
     Attributes,
     /// No fence, or no record at all.
     NotNeeded,
@@ -183,7 +193,8 @@ impl State {
         self.current.born(node, record);
     }
 
-    /// Remembers what the database answered when it was asked after `flushes`, unless that may be outdated.
+    /// Remembers what the database answered when it was asked after `flushes`, unless that may be
+    /// outdated.
     fn learn(&mut self, key: DiskKey, node: NodeId, flushes: u64) {
         if self.flushes == flushes && self.pending_node_of(key).is_none() && self.pending_record(node) != Some(None) {
             self.known.learn(key, node);
@@ -200,10 +211,12 @@ impl State {
 }
 
 impl OpenNode {
-    /// Whether it may be written now: with the intent it has, or with the `durable` one that was just made.
+    /// Whether it may be written now: with the intent it has, or with the `durable` one that was
+    /// just made.
     fn make_writable(&mut self, current: Generation, durable: Option<Generation>, changed_at_ns: u64) -> bool {
         if self.intent == Intent::Attributes {
-            // An intent of an elder generation may have been dropped by a rotation that did not know of this write.
+            // An intent of an elder generation may have been dropped by a rotation that did not
+            // know of this write.
             let Some(generation) = durable.filter(|durable| *durable == current) else {
                 return false;
             };
@@ -227,14 +240,16 @@ impl Log {
         &self.options
     }
 
-    /// Runs `before_commit` before each commit, when everything that it will make durable was logged: what is kept beside the log and
-    /// must not be behind it is made durable there. It may wait for a disk, and must not call the log. Only the first one counts.
+    /// Runs `before_commit` before each commit, when everything that it will make durable was
+    /// logged: what is kept beside the log and must not be behind it is made durable there. It may
+    /// wait for a disk, and must not call the log. Only the first one counts.
     pub fn set_before_commit(&self, before_commit: impl Fn() + Send + Sync + 'static) {
         let _ = self.before_commit.set(Box::new(before_commit));
     }
 
-    /// Runs `on_untracked` for each file that is found to have been changed without passing the gate while this log is open. It may be called
-    /// from within an operation, and must not call the log.
+    /// Runs `on_untracked` for each file that is found to have been changed without passing the
+    /// gate while this log is open. It may be called from within an operation, and must not call
+    /// the log.
     pub fn set_on_untracked(&self, on_untracked: impl Fn(NodeId) + Send + Sync + 'static) {
         self.on_untracked.write().push(Box::new(on_untracked));
     }
@@ -287,8 +302,8 @@ impl Log {
         })
     }
 
-    /// Begins a change of names or attributes, which needs no intent: names are compared with the record after an
-    /// unclean stop, and attributes with the fence.
+    /// Begins a change of names or attributes, which needs no intent: names are compared with the
+    /// record after an unclean stop, and attributes with the fence.
     pub fn begin(&self) -> Operation<'_> {
         Operation::new(self, self.gate.read(), None)
     }
@@ -298,8 +313,8 @@ impl Log {
         drop(self.gate.write());
     }
 
-    /// Begins a change of `node`'s content, after making the intent durable if the node was clean. `look`: see
-    /// [`Operation::compare`].
+    /// Begins a change of `node`'s content, after making the intent durable if the node was clean.
+    /// `look`: see [`Operation::compare`].
     ///
     /// # Errors
     /// If the intent cannot be made durable; the change must then not be performed.
@@ -327,9 +342,10 @@ impl Log {
         }
     }
 
-    /// Begins a change of the content of the inode `identity`, as [`Log::begin_write`] does for its node; `None` if the log knows no such
-    /// node. `range`: the bytes that are about to change, if the caller knows that before the operation has begun; they are logged at
-    /// once unless they are news ([`Operation::is_logged`]).
+    /// Begins a change of the content of the inode `identity`, as [`Log::begin_write`] does for its
+    /// node; `None` if the log knows no such node. `range`: the bytes that are about to change, if
+    /// the caller knows that before the operation has begun; they are logged at once unless they
+    /// are news ([`Operation::is_logged`]).
     ///
     /// # Errors
     /// As [`Log::begin_write`], or if the database cannot be read.
@@ -357,7 +373,8 @@ impl Log {
         Ok(Some((operation, node)))
     }
 
-    /// [`Log::begin_content`] where memory answers all that is to be known, which is nearly always: under one lock.
+    /// [`Log::begin_content`] where memory answers all that is to be known, which is nearly always:
+    /// under one lock.
     fn begin_open_content(&self, key: DiskKey, range: Option<ByteRange>) -> Option<(Operation<'_>, NodeId)> {
         let changed_at_ns = self.clock.coarse_monotonic_ns();
         let gate = self.gate.read();
@@ -375,7 +392,8 @@ impl Log {
         Some((operation, node))
     }
 
-    /// `durable`: the generation of an intent that was just made for this write. `None`: an intent is needed.
+    /// `durable`: the generation of an intent that was just made for this write. `None`: an intent
+    /// is needed.
     fn try_begin_write(&self, node: NodeId, durable: Option<Generation>) -> Result<Option<RwLockReadGuard<'_, ()>>> {
         let changed_at_ns = self.clock.coarse_monotonic_ns();
         let gate = self.gate.read();
@@ -386,7 +404,8 @@ impl Log {
                 return Ok(open.make_writable(generation, durable, changed_at_ns).then_some(gate));
             }
         }
-        // Read without `state`. That the node is open cannot change meanwhile but by another write of its own.
+        // Read without `state`. That the node is open cannot change meanwhile but by another write
+        // of its own.
         let Some(record) = self.record(node)? else {
             // A node without any name is nobody's business any more: it is written, not logged.
             return Ok(Some(gate));
@@ -409,7 +428,8 @@ impl Log {
         Ok(is_writable.then_some(gate))
     }
 
-    /// See [`Operation::compare`]. The caller holds the gate, so that the node is not closed meanwhile.
+    /// See [`Operation::compare`]. The caller holds the gate, so that the node is not closed
+    /// meanwhile.
     pub(crate) fn compare_with_fence(&self, node: NodeId, look: impl FnOnce() -> Option<Fence>) -> Result<()> {
         if self.state.lock().is_touched(node) {
             return Ok(());
@@ -422,7 +442,8 @@ impl Log {
             return Ok(());
         }
         let mut state = self.state.lock();
-        // Whoever touched it meanwhile has compared it before, and what was seen may be that change.
+        // Whoever touched it meanwhile has compared it before, and what was seen may be that
+        // change.
         if !state.is_touched(node) {
             state.current.mark_whole(node, WholeReason::Untracked);
             state.epoch_used = true;
@@ -432,8 +453,8 @@ impl Log {
         Ok(())
     }
 
-    /// Begins the next generation of intents with those of the nodes that are open, unless another thread did so since
-    /// `full`, which found no room.
+    /// Begins the next generation of intents with those of the nodes that are open, unless another
+    /// thread did so since `full`, which found no room.
     fn make_room_for_intents(&self, full: Generation) -> Result<()> {
         let mut checkpointing = self.checkpointing.lock();
         if self.intents.as_ref().is_none_or(|intents| intents.current() != full) {
@@ -453,8 +474,8 @@ impl Log {
         Ok(())
     }
 
-    /// The generation to commit next: a new one, unless the last one never was committed. The caller has taken the
-    /// pending log away before, and commits both together.
+    /// The generation to commit next: a new one, unless the last one never was committed. The
+    /// caller has taken the pending log away before, and commits both together.
     pub(crate) fn rotate(&self, checkpointing: &Checkpointing) -> Result<Generation> {
         let Some(intents) = &self.intents else {
             return Ok(checkpointing.committed);
@@ -542,8 +563,9 @@ impl Log {
             let found = snapshot()?.node_of(key)?;
             let state = self.state.lock();
             if state.flushes != flushes {
-                // A checkpoint moved the news that a node is gone, or another one is there, from memory into a database younger than the one that
-                // was read: nobody would know of it.
+                // A checkpoint moved the news that a node is gone, or another one is there, from
+                // memory into a database younger than the one that was read: nobody would know of
+                // it.
                 continue;
             }
             if let Some(node) = state.pending_node_of(key) {
@@ -554,8 +576,8 @@ impl Log {
         }
     }
 
-    /// The nodes that may be the inode of this number on the device of the root: more than one where a number was used
-    /// again.
+    /// The nodes that may be the inode of this number on the device of the root: more than one
+    /// where a number was used again.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -568,7 +590,8 @@ impl Log {
                 .watch(snapshot.and_then(|snapshot| snapshot.nodes_of_inode(inode)))?;
             let state = self.state.lock();
             if state.flushes != flushes {
-                // A checkpoint moved some from memory into a database younger than the one that was read.
+                // A checkpoint moved some from memory into a database younger than the one that was
+                // read.
                 continue;
             }
             let keys = state.layers().flat_map(|pending| pending.keys.iter());
@@ -605,7 +628,8 @@ impl Log {
             let durable = self.database.snapshot()?.places_of(node)?;
             let mut state = self.state.lock();
             if state.flushes != flushes {
-                // A checkpoint moved names from memory into a database younger than the one that was read.
+                // A checkpoint moved names from memory into a database younger than the one that
+                // was read.
                 continue;
             }
             let layers: Vec<&Pending> = state.layers().collect();

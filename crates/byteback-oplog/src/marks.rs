@@ -1,14 +1,18 @@
-//! Who has saved what: named consumers and their marks (SolFS section 3.2.2, backup-driven versioning).
+//! Who has saved what: named consumers and their marks (SolFS section 3.2.2, backup-driven
+//! versioning).
 //!
-//! A *mark* is the first epoch that a consumer has not saved: `changes(since mark)` is what it needs next. A cut that is
-//! being saved is *pending*: it holds the layers like a mark, and becomes the mark when the consumer says that its
-//! backup was acknowledged. A consumer that dies in between finds its pending cut here, with the number of the batch it
-//! had sent, and can ask its server whether that batch arrived.
+//! A *mark* is the first epoch that a consumer has not saved: `changes(since mark)` is what it
+//! needs next. A cut that is being saved is *pending*: it holds the layers like a mark, and becomes
+//! the mark when the consumer says that its backup was acknowledged. A consumer that dies in
+//! between finds its pending cut here, with the number of the batch it had sent, and can ask its
+//! server whether that batch arrived.
 //!
-//! A *mark of a file* is a mark that holds for one node alone: programs that back up file by file have one for each (the paper's
-//! version per file and app). A consumer may have either kind or both.
+//! A *mark of a file* is a mark that holds for one node alone: programs that back up file by file
+//! have one for each (the paper's version per file and app). A consumer may have either kind or
+//! both.
 //!
-//! A consumer that is *dropped* leaves its state behind as a tombstone, so that it can be told why it gets everything if it returns.
+//! A consumer that is *dropped* leaves its state behind as a tombstone, so that it can be told why
+//! it gets everything if it returns.
 
 use crate::codec::{Malformed, Reader, put_bytes, put_signed, put_varint, seal};
 use crate::error::{LogError, Result};
@@ -58,7 +62,8 @@ pub struct ConsumerState {
     pub saved_at_ns: i64,
     /// The consumer's own memory of its last backup, for instance where on which server it lies.
     pub note: Vec<u8>,
-    /// When it last did anything, nanoseconds since 1970: from then on its silence counts. 0: not known, from before that was noted.
+    /// When it last did anything, nanoseconds since 1970: from then on its silence counts. 0: not
+    /// known, from before that was noted.
     pub heard_at_ns: i64,
     /// How many files it has marks of.
     pub file_marks: u64,

@@ -1,12 +1,16 @@
-//! The paper's persisted form of an mlog tree (SolFS section 3.2.1, Figure 5), as a yardstick for ours.
+//! The paper's persisted form of an mlog tree (SolFS section 3.2.1, Figure 5), as a yardstick for
+//! ours.
 //!
-//! An array of entries. Each is a 4-byte word, little-endian, and perhaps another. Highest bit of the word set: a *compact* mlog, with its
-//! offset in bits 0 to 15 and its length in bits 16 to 30. Not set: a *normal* mlog, whose length the word is, and whose offset is the next
-//! word. Offsets and lengths count bytes, or pages of 4 KiB where the tree was made coarser.
+//! An array of entries. Each is a 4-byte word, little-endian, and perhaps another. Highest bit of
+//! the word set: a *compact* mlog, with its offset in bits 0 to 15 and its length in bits 16 to 30.
+//! Not set: a *normal* mlog, whose length the word is, and whose offset is the next word. Offsets
+//! and lengths count bytes, or pages of 4 KiB where the tree was made coarser.
 //!
-//! What this cannot say is an error: offsets from 2^32 on, lengths from 2^31 on. In units of pages it reaches 16 TiB.
+//! What this cannot say is an error: offsets from 2^32 on, lengths from 2^31 on. In units of pages
+//! it reaches 16 TiB.
 //!
-//! Nothing of ours is kept in this form. [`density`] says what both cost for the same ranges; docs/format-oplog.md has a table of it.
+//! Nothing of ours is kept in this form. [`density`] says what both cost for the same ranges;
+//! docs/format-oplog.md has a table of it.
 
 use byteback_extents::{ByteRange, ExtentSet};
 use thiserror::Error;
@@ -99,8 +103,8 @@ pub fn decode(bytes: &[u8], unit: Unit) -> Result<ExtentSet, MlogError> {
     }
 }
 
-/// What the ranges of one file cost in both forms, in bytes, without what frames them (in the paper an inode of its own, here a version,
-/// a reason and a checksum, 6 bytes).
+/// What the ranges of one file cost in both forms, in bytes, without what frames them (in the paper
+/// an inode of its own, here a version, a reason and a checksum, 6 bytes).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Density {
     /// The number of ranges.

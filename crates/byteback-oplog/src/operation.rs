@@ -1,7 +1,7 @@
 //! One change on its way through the gate, and the words in which the gate logs it.
 //!
-//! When it ends, the time is noted as what explains the node's change time: see [`crate::checkpoint`] on changes that pass
-//! the gate by.
+//! When it ends, the time is noted as what explains the node's change time: see
+//! [`crate::checkpoint`] on changes that pass the gate by.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -15,12 +15,13 @@ use crate::log::{Intent, Log, OpenNode, State};
 use crate::record::{Fence, NodeRecord};
 use byteback_model::{NodeId, NodeKind};
 
-/// A change that is under way. While it lives there is no cut: keep it until the change is done and logged, no longer,
-/// and begin no other on the same thread.
+/// A change that is under way. While it lives there is no cut: keep it until the change is done and
+/// logged, no longer, and begin no other on the same thread.
 #[must_use = "the change must be logged through this"]
 pub struct Operation<'a> {
     log: &'a Log,
-    /// The node whose content or attributes it changes; changes of names are logged when they are done.
+    /// The node whose content or attributes it changes; changes of names are logged when they are
+    /// done.
     node: Cell<Option<NodeId>>,
     /// See [`Operation::is_logged`].
     pub(crate) is_logged: bool,
@@ -47,9 +48,10 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Compares the file `node`, if it is clean, with its fence, before anything about it is changed: what came to it
-    /// without passing the gate would be hidden by this change for good. If it differs it is reported whole. `look` answers
-    /// what it looks like now; `None` if that cannot be told.
+    /// Compares the file `node`, if it is clean, with its fence, before anything about it is
+    /// changed: what came to it without passing the gate would be hidden by this change for good.
+    /// If it differs it is reported whole. `look` answers what it looks like now; `None` if that
+    /// cannot be told.
     ///
     /// # Errors
     /// If the record cannot be read.
@@ -57,8 +59,8 @@ impl<'a> Operation<'a> {
         self.log.compare_with_fence(node, look)
     }
 
-    /// Bytes in `range` may have changed: written, zeroed, cut off, or part of what was gained by lengthening.
-    /// Only for an operation begun by [`Log::begin_write`] for this node.
+    /// Bytes in `range` may have changed: written, zeroed, cut off, or part of what was gained by
+    /// lengthening. Only for an operation begun by [`Log::begin_write`] for this node.
     pub fn wrote(&self, node: NodeId, range: ByteRange) {
         let mut state = self.log.state.lock();
         if !state.wrote_unless_news(node, range) {
@@ -70,9 +72,10 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Whether all that there is to log about the range that [`Log::begin_content`] was given was logged when the operation began: the
-    /// node was born in this epoch, is reported whole anyway, or these very bytes were logged since the last checkpoint. If not,
-    /// it is worth finding out what of the range really changes, and [`Operation::wrote`] is to be told.
+    /// Whether all that there is to log about the range that [`Log::begin_content`] was given was
+    /// logged when the operation began: the node was born in this epoch, is reported whole anyway,
+    /// or these very bytes were logged since the last checkpoint. If not, it is worth finding out
+    /// what of the range really changes, and [`Operation::wrote`] is to be told.
     #[must_use]
     pub fn is_logged(&self) -> bool {
         self.is_logged
@@ -176,13 +179,14 @@ impl<'a> Operation<'a> {
 struct Moment {
     /// To the tick.
     monotonic_ns: u64,
-    /// To the nanosecond: kernels stamp some changes just as finely, and what is logged must explain them.
+    /// To the nanosecond: kernels stamp some changes just as finely, and what is logged must
+    /// explain them.
     wall_ns: i64,
 }
 
 impl Log {
-    /// Whether what was logged explains what the file `node` looks like: nobody is known to have changed it without passing the gate. False also
-    /// while a change is under way.
+    /// Whether what was logged explains what the file `node` looks like: nobody is known to have
+    /// changed it without passing the gate. False also while a change is under way.
     ///
     /// # Errors
     /// If the record cannot be read.
@@ -211,7 +215,8 @@ impl Log {
         Ok(self.record(node)?.is_some())
     }
 
-    /// Whether a node, whose content changes by an operation that is under way, still has a name: it is open until it loses the last one.
+    /// Whether a node, whose content changes by an operation that is under way, still has a name:
+    /// it is open until it loses the last one.
     #[must_use]
     pub fn is_open(&self, node: NodeId) -> bool {
         self.state.lock().open.contains_key(&node)
@@ -226,7 +231,8 @@ impl Log {
 }
 
 impl State {
-    /// Logs that bytes in `range` of `node` may have changed, unless that would be news: whether it was logged.
+    /// Logs that bytes in `range` of `node` may have changed, unless that would be news: whether it
+    /// was logged.
     pub(crate) fn wrote_unless_news(&mut self, node: NodeId, range: ByteRange) -> bool {
         // A node without any name was not opened for the log: nothing to say about it.
         let Some(born) = self.open.get(&node).map(|open| open.born) else {
@@ -269,7 +275,8 @@ impl State {
             open.explained_ns = open.explained_ns.max(now.wall_ns);
             return;
         }
-        // `born` only matters for content, which cannot be written before an intent has looked it up.
+        // `born` only matters for content, which cannot be written before an intent has looked it
+        // up.
         let open = OpenNode {
             intent: Intent::Attributes,
             inode: 0,

@@ -1,4 +1,5 @@
-//! What may be chosen about a log when it is opened. None of it is kept in the log: the next start may choose otherwise.
+//! What may be chosen about a log when it is opened. None of it is kept in the log: the next start
+//! may choose otherwise.
 
 use std::time::Duration;
 
@@ -28,17 +29,19 @@ impl Default for ExpiryPolicy {
 /// How a log is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogOptions {
-    /// The most extents of one file, in memory as well as in one layer of the database; the paper's 5,000 by default.
+    /// The most extents of one file, in memory as well as in one layer of the database; the paper's
+    /// 5,000 by default.
     pub extents_per_file_max: u32,
     /// In which units.
     pub granularity: Granularity,
     /// What becomes of consumers that are silent.
     pub expiry: ExpiryPolicy,
-    /// The most consumers: each keeps layers apart. One more is refused, except that half of this is only for those that have a
-    /// mark of the whole tree: programs that save file by file, each user's, leave room for backups. Those that are known may go on
-    /// even if there are more.
+    /// The most consumers: each keeps layers apart. One more is refused, except that half of this
+    /// is only for those that have a mark of the whole tree: programs that save file by file, each
+    /// user's, leave room for backups. Those that are known may go on even if there are more.
     pub consumers_max: u32,
-    /// After so many entries a scan writes what it found to the database, so that memory does not grow with the tree; few in tests.
+    /// After so many entries a scan writes what it found to the database, so that memory does not
+    /// grow with the tree; few in tests.
     pub(crate) scan_portion_entries: u64,
     /// Sectors in a half of the intents' file; small in tests.
     pub(crate) intent_half_sectors: u64,

@@ -1,9 +1,11 @@
 //! What happened since the last checkpoint, in memory: a small log that is laid over the database.
 //!
-//! All of it belongs to one epoch. The gate adds to the *current* one; a checkpoint takes it away whole and writes it
-//! to the database, and until that is durable it is still asked, as the *flushing* one, before the database.
+//! All of it belongs to one epoch. The gate adds to the *current* one; a checkpoint takes it away
+//! whole and writes it to the database, and until that is durable it is still asked, as the
+//! *flushing* one, before the database.
 //!
-//! A node that is born and gone within the same pending log leaves nothing behind: temporary files cost no I/O.
+//! A node that is born and gone within the same pending log leaves nothing behind: temporary files
+//! cost no I/O.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -43,7 +45,8 @@ pub(crate) struct Pending {
     places: HashMap<NodeId, BTreeSet<Place>>,
     /// Keys of nodes that were born or replaced.
     pub(crate) keys: HashMap<DiskKey, Option<NodeId>>,
-    /// Files that were written, and such that only changed otherwise, by their inodes: for who keeps layers beside files. Empty without one.
+    /// Files that were written, and such that only changed otherwise, by their inodes: for who
+    /// keeps layers beside files. Empty without one.
     written: HashMap<u64, NodeId>,
     touched: HashMap<u64, NodeId>,
     /// A transaction with part of this failed, and may have arrived all the same.
@@ -187,9 +190,10 @@ impl Pending {
         self.places.get(&node).into_iter().flatten()
     }
 
-    /// Lays `younger` over this: what a checkpoint does when it failed and both have to wait for the next.
-    /// Both are of the same epoch, or this one's epoch is over, and then everything counts to the younger one: a
-    /// change reported for a later epoch than its own is reported to more marks, never to fewer.
+    /// Lays `younger` over this: what a checkpoint does when it failed and both have to wait for
+    /// the next. Both are of the same epoch, or this one's epoch is over, and then everything
+    /// counts to the younger one: a change reported for a later epoch than its own is reported to
+    /// more marks, never to fewer.
     pub(crate) fn lay(&mut self, younger: Self) {
         self.epoch = younger.epoch;
         for (node, change) in younger.nodes {

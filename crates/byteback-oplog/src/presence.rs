@@ -1,15 +1,19 @@
 //! How much of the record is still in the tree, found out before a scan notes anything.
 //!
-//! A scan takes what is missing as removed. If most of a tree is missing, the tree is more likely the wrong one (a disk that is not mounted, a folder that was put back)
-//! than one that somebody emptied, so whoever would act on removals asks here first. Nothing is written.
+//! A scan takes what is missing as removed. If most of a tree is missing, the tree is more likely
+//! the wrong one (a disk that is not mounted, a folder that was put back) than one that somebody
+//! emptied, so whoever would act on removals asks here first. Nothing is written.
 //!
-//! 1. *Sample*: up to [`SAMPLED_MAX`] nodes, spread evenly over the numbers that were given, are looked for by their recorded paths. In nearly all cases most of them are
-//!    there, and the answer costs a few thousand calls however large the tree is.
-//! 2. *Count*, if too many of the sample are missing: the recorded tree is compared with the real one, name by name; then the real one is walked to find what was only moved.
-//!    That costs as much as a scan.
+//! 1. *Sample*: up to [`SAMPLED_MAX`] nodes, spread evenly over the numbers that were given, are
+//!    looked for by their recorded paths. In nearly all cases most of them are there, and the
+//!    answer costs a few thousand calls however large the tree is.
+//! 2. *Count*, if too many of the sample are missing: the recorded tree is compared with the real
+//!    one, name by name; then the real one is walked to find what was only moved. That costs as
+//!    much as a scan.
 //!
-//! A node counts as there if its name is there, whatever the name stands for now, or if its inode is anywhere in the tree. What cannot be looked at, or is hidden
-//! below another file system, counts as there: nothing is known of it.
+//! A node counts as there if its name is there, whatever the name stands for now, or if its inode
+//! is anywhere in the tree. What cannot be looked at, or is hidden below another file system,
+//! counts as there: nothing is known of it.
 //!
 //! Memory: the identities of the missing nodes.
 

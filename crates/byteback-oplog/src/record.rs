@@ -1,8 +1,10 @@
-//! The durable record of one node: what it is, who it is on the disk, and the fence that proves it clean.
+//! The durable record of one node: what it is, who it is on the disk, and the fence that proves it
+//! clean.
 //!
-//! *Fence*: size, times, owner and mode of a node at a moment when all its content was durable and every change of it
-//! was in the log. A node whose fence still holds at the next start was not changed behind our back. A node without a
-//! fence is *open*: nothing is promised about its content, and after an unclean stop it is reported whole.
+//! *Fence*: size, times, owner and mode of a node at a moment when all its content was durable and
+//! every change of it was in the log. A node whose fence still holds at the next start was not
+//! changed behind our back. A node without a fence is *open*: nothing is promised about its
+//! content, and after an unclean stop it is reported whole.
 
 use byteback_host::tree::{Identity, Stat};
 
@@ -16,7 +18,8 @@ const VERSION: u8 = 1;
 /// The state of a node that any change to it would change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fence {
-    /// Size in bytes; 0 for whatever is not a regular file (a directory's size follows its entries).
+    /// Size in bytes; 0 for whatever is not a regular file (a directory's size follows its
+    /// entries).
     pub size_bytes: u64,
     /// Time of the last change of content, nanoseconds since 1970.
     pub mtime_ns: i64,
@@ -45,25 +48,27 @@ impl Fence {
         }
     }
 
-    /// Whether a change after `now_ns` (nanoseconds since 1970), when the fence was taken, would show in it. Two changes
-    /// within one step of the clock that stamps files leave the same times.
+    /// Whether a change after `now_ns` (nanoseconds since 1970), when the fence was taken, would
+    /// show in it. Two changes within one step of the clock that stamps files leave the same times.
     #[must_use]
     pub fn proves_at(&self, now_ns: i64) -> bool {
-        // Whole seconds: ext3, ext4 with inodes of 128 bytes, HFS+; FAT keeps every other one. Elsewhere a stamp is whole once in
-        // 250 million times at best, and waiting longer for it costs nothing.
+        // Whole seconds: ext3, ext4 with inodes of 128 bytes, HFS+; FAT keeps every other one.
+        // Elsewhere a stamp is whole once in 250 million times at best, and waiting longer for it
+        // costs nothing.
         let keeps_seconds = self.ctime_ns % 1_000_000_000 == 0;
         let step_ns = if keeps_seconds { 2_000_000_000 } else { 0 };
         now_ns.saturating_sub(self.ctime_ns) > TIME_TICK_NS + step_ns
     }
 }
 
-/// Who a node is on the disk, in a form that survives a reboot: device numbers are drawn anew at each boot, so the
-/// device that holds the root counts as 0.
+/// Who a node is on the disk, in a form that survives a reboot: device numbers are drawn anew at
+/// each boot, so the device that holds the root counts as 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DiskKey {
     pub(crate) device: u64,
     pub(crate) inode: u64,
-    /// Birth time; 0 where the file system has none, and then a reused inode number is told only by its fence.
+    /// Birth time; 0 where the file system has none, and then a reused inode number is told only by
+    /// its fence.
     pub(crate) birth_ns: i64,
 }
 

@@ -1,19 +1,22 @@
-//! Comparing the tree with the record, before anything is tracked or cut. It may be repeated to find what happened since: a node
-//! that the last time left open, and that has not changed since, is not reported again.
+//! Comparing the tree with the record, before anything is tracked or cut. It may be repeated to
+//! find what happened since: a node that the last time left open, and that has not changed since,
+//! is not reported again.
 //!
-//! After a clean stop it finds what was changed while nobody looked; after an unclean one also the names that were not yet in
-//! the database; on first contact it finds everything. A folder that is not mounted is backed up by this alone. The cost is
-//! one stat per node; contents are never read.
+//! After a clean stop it finds what was changed while nobody looked; after an unclean one also the
+//! names that were not yet in the database; on first contact it finds everything. A folder that is
+//! not mounted is backed up by this alone. The cost is one stat per node; contents are never read.
 //!
-//! A file is taken as unchanged only if its fence holds in every field; see [`crate::record`]. Nodes are recognised by
-//! identity, so a renamed file or directory stays what it was. Directories that cannot be read keep what the record says and
-//! are reported. What lies on another device than the root is not part of the tree.
+//! A file is taken as unchanged only if its fence holds in every field; see [`crate::record`].
+//! Nodes are recognised by identity, so a renamed file or directory stays what it was. Directories
+//! that cannot be read keep what the record says and are reported. What lies on another device than
+//! the root is not part of the tree.
 //!
-//! What is new in a large tree is made durable all at once, early in the scan, so that files found afterwards are clean from the beginning:
-//! a million files that stay open until a checkpoint has synced and looked at each again take 100 bytes each.
+//! What is new in a large tree is made durable all at once, early in the scan, so that files found
+//! afterwards are clean from the beginning: a million files that stay open until a checkpoint has
+//! synced and looked at each again take 100 bytes each.
 //!
-//! In the end whatever no name leads to is buried, with all below it. A node whose last name is in a directory that cannot be
-//! read is not among them.
+//! In the end whatever no name leads to is buried, with all below it. A node whose last name is in
+//! a directory that cannot be read is not among them.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -37,18 +40,19 @@ pub trait TreeView {
     /// The root.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The system's error.
     fn root(&self) -> io::Result<(Self::Dir, Stat)>;
 
-    /// Whether an inode keeps its birth time for life. Where it does not (overlayfs gives a new one with the first change), it
-    /// says nothing about who a node is.
+    /// Whether an inode keeps its birth time for life. Where it does not (overlayfs gives a new one
+    /// with the first change), it says nothing about who a node is.
     fn births_stay(&self) -> bool {
         true
     }
 
-    /// Makes the content of all files durable, as it is at some moment after this was called. `None` where that is not possible.
-    /// Otherwise the time before it began (nanoseconds since 1970): of a file that was last changed earlier than that, and whose times
-    /// prove it ([`Fence::proves_at`]), all is durable.
+    /// Makes the content of all files durable, as it is at some moment after this was called.
+    /// `None` where that is not possible. Otherwise the time before it began (nanoseconds since
+    /// 1970): of a file that was last changed earlier than that, and whose times prove it
+    /// ([`Fence::proves_at`]), all is durable.
     fn sync(&self) -> Option<i64> {
         None
     }
@@ -56,20 +60,21 @@ pub trait TreeView {
     /// The directory `name` in `dir`.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The system's error.
     fn enter(&self, dir: &Self::Dir, name: &OsStr) -> io::Result<Self::Dir>;
 
-    /// All entries, in any order; one that vanishes meanwhile is left out. One that cannot be looked at for another
-    /// reason is an error of the whole directory: what is left out counts as removed.
+    /// All entries, in any order; one that vanishes meanwhile is left out. One that cannot be
+    /// looked at for another reason is an error of the whole directory: what is left out counts as
+    /// removed.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The system's error.
     fn entries(&self, dir: &Self::Dir) -> io::Result<Vec<(OsString, Stat)>>;
 
     /// What has the name `name` in `dir`; `None` if nothing has.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The system's error.
     fn look(&self, dir: &Self::Dir, name: &OsStr) -> io::Result<Option<Stat>> {
         let entries = self.entries(dir)?;
         Ok(entries
@@ -123,7 +128,8 @@ struct Scan<'a, V: TreeView> {
 }
 
 impl Log {
-    /// Compares the tree with the record and logs every difference. `progress` is told the number of nodes seen.
+    /// Compares the tree with the record and logs every difference. `progress` is told the number
+    /// of nodes seen.
     ///
     /// # Errors
     /// If the root cannot be read, or the log cannot be written.
@@ -197,8 +203,8 @@ impl<V: TreeView> Scan<'_, V> {
     }
 
     fn walk(&mut self, root: V::Dir, progress: &mut dyn FnMut(u64)) -> Result<()> {
-        // Depth first; each level holds the subdirectories still to visit, and its open directory while there are any: a chain of
-        // directories, however deep, takes two descriptors.
+        // Depth first; each level holds the subdirectories still to visit, and its open directory
+        // while there are any: a chain of directories, however deep, takes two descriptors.
         struct Level<D> {
             dir: Option<D>,
             name: OsString,
@@ -231,7 +237,8 @@ impl<V: TreeView> Scan<'_, V> {
                     let dir = Some(dir).filter(|_| !left.is_empty());
                     levels.push(Level { dir, name, left });
                 }
-                // Or removed since its parent was listed: as good as never seen, but the next scan must say so.
+                // Or removed since its parent was listed: as good as never seen, but the next scan
+                // must say so.
                 Err(Stop::Unreadable(source)) => {
                     let mut path: Vec<OsString> = levels.iter().skip(1).map(|level| level.name.clone()).collect();
                     path.push(name);
@@ -264,7 +271,8 @@ impl<V: TreeView> Scan<'_, V> {
             let is_directory = stat.kind == NodeKind::Directory;
             if recorded.remove(&name) != Some(child) {
                 if is_directory {
-                    // It has only this name now, also where its old one is in a directory that cannot be read.
+                    // It has only this name now, also where its old one is in a directory that
+                    // cannot be read.
                     for (parent, name) in self.log.places_of(child)? {
                         self.set_name(parent, &name, None);
                     }
@@ -297,7 +305,8 @@ impl<V: TreeView> Scan<'_, V> {
         let key = self.log.key(&identity);
         if let Some(node) = self.log.node_of_key(key, || Ok(self.snapshot.clone()))?
             && let Some(record) = self.record(node)?
-            // Without birth times a reused inode number looks like the old node until the kinds differ.
+            // Without birth times a reused inode number looks like the old node until the kinds
+            // differ.
             && record.kind == kind
         {
             let first_sight = stat.nlink == 1 || kind == NodeKind::Directory || self.seen.insert(node);
@@ -385,7 +394,8 @@ impl<V: TreeView> Scan<'_, V> {
         self.report.changed_files += 1;
     }
 
-    /// The fence of a node that is not a file, unless a later change within the same tick of the kernel's clock would not show.
+    /// The fence of a node that is not a file, unless a later change within the same tick of the
+    /// kernel's clock would not show.
     fn fence_that_proves(&self, stat: &Stat) -> Option<Fence> {
         Some(Fence::of(stat)).filter(|fence| fence.proves_at(self.log.clock.now_ns()))
     }
@@ -395,8 +405,9 @@ impl<V: TreeView> Scan<'_, V> {
         pending.map_or_else(|| self.snapshot.record(node), Ok)
     }
 
-    /// The entries that the record has for a directory. Names that were found since the last flush may be missing, but not
-    /// those that were taken away: it is asked about a directory's own entries before any of them is touched.
+    /// The entries that the record has for a directory. Names that were found since the last flush
+    /// may be missing, but not those that were taken away: it is asked about a directory's own
+    /// entries before any of them is touched.
     fn recorded_entries(&self, directory: NodeId) -> Result<Vec<(OsString, NodeId)>> {
         let entries = self.snapshot.entries(directory)?;
         let state = self.log.state.lock();
@@ -443,7 +454,8 @@ impl<V: TreeView> Scan<'_, V> {
             .commit_pending(pending, |txn| database::set_fences(txn, fences))?;
         self.snapshot = self.log.database.snapshot()?;
         self.unflushed = 0;
-        // First contact with a large tree: from here on its files are clean as soon as they are seen, and none is open for nothing.
+        // First contact with a large tree: from here on its files are clean as soon as they are
+        // seen, and none is open for nothing.
         if self.synced_ns.is_none() && self.opened >= self.log.options.scan_portion_entries / 2 {
             self.synced_ns = self.view.sync();
         }

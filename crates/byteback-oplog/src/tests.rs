@@ -1,5 +1,5 @@
-//! The durable forms, byte by byte, as docs/format-oplog.md describes them. Whoever has to change a line here changes what
-//! elder logs say: that needs a new version, and a reader of the old one.
+//! The durable forms, byte by byte, as docs/format-oplog.md describes them. Whoever has to change a
+//! line here changes what elder logs say: that needs a new version, and a reader of the old one.
 
 use std::sync::Arc;
 
@@ -170,7 +170,8 @@ fn a_layer_of_version_2() {
         assert_eq!(decode_layer(&whole.encode()).unwrap().whole, Some(reason));
         assert!(Layer::says_unknown(&whole.encode()) != (reason == WholeReason::Created));
     }
-    // Two ranges that touch would be one, none is empty, nothing follows the last, no unit or number is too large.
+    // Two ranges that touch would be one, none is empty, nothing follows the last, no unit or
+    // number is too large.
     for bad in [
         &[0x02, 0x00, 0x00, 0x00, 0x01, 0x00, 0x01][..],
         &[0x02, 0x00, 0x00, 0x00, 0x00],

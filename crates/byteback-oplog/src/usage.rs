@@ -1,4 +1,5 @@
-//! What a log costs: for `status`, hence quick with a million nodes. Nothing here reads layers or records.
+//! What a log costs: for `status`, hence quick with a million nodes. Nothing here reads layers or
+//! records.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,10 +23,11 @@ pub struct Usage {
     pub extent_bytes: u64,
     /// The most memory that the database's pages take.
     pub cache_bytes_max: u64,
-    /// Files that are reported whole because nobody saw what changed in them (not: because they are new). A file may count once
-    /// for each mark since which that is so.
+    /// Files that are reported whole because nobody saw what changed in them (not: because they are
+    /// new). A file may count once for each mark since which that is so.
     pub unknown_files: u64,
-    /// Why the log is known to be damaged; the next start begins a new one, and until then backups may fail.
+    /// Why the log is known to be damaged; the next start begins a new one, and until then backups
+    /// may fail.
     #[serde(default)]
     pub damage: Option<String>,
 }

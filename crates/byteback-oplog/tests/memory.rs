@@ -1,5 +1,5 @@
-//! How much memory it takes to read what a cut reports must not depend on how much that is. Counted where memory is handed out; a test
-//! binary of its own, so that nothing else is counted.
+//! How much memory it takes to read what a cut reports must not depend on how much that is. Counted
+//! where memory is handed out; a test binary of its own, so that nothing else is counted.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -44,7 +44,8 @@ fn read_all(list: &ChangeList) -> ChangesTotals {
     totals
 }
 
-/// The peaks while everything there is is read and counted, and while the changes of two epochs are in which every file was written.
+/// The peaks while everything there is is read and counted, and while the changes of two epochs are
+/// in which every file was written.
 fn peaks(files: u64) -> [usize; 2] {
     let temp = tempfile::tempdir().unwrap();
     let dir: Arc<dyn DurableDir> = Arc::new(RealDir::open(temp.path()).unwrap());
@@ -72,7 +73,8 @@ fn peaks(files: u64) -> [usize; 2] {
     let since = cut.changes(Some(first.epoch())).unwrap();
     assert!(!since.is_everything());
     let of = |list: &ChangeList, expected: ChangesTotals| {
-        // What the database keeps in memory of its pages is bounded by itself: it has what it wants before it is measured.
+        // What the database keeps in memory of its pages is bounded by itself: it has what it wants
+        // before it is measured.
         read_all(list);
         peak_of(|| {
             assert_eq!(list.totals().unwrap(), expected);

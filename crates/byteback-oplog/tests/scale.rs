@@ -1,5 +1,6 @@
-//! A million nodes on a real disk: what asking about few of them costs. Takes a minute and half a gigabyte, hence only on request:
-//! `cargo test --release -p byteback-oplog --test scale -- --ignored --nocapture`. `BYTEBACK_NODES` asks for another number.
+//! A million nodes on a real disk: what asking about few of them costs. Takes a minute and half a
+//! gigabyte, hence only on request: `cargo test --release -p byteback-oplog --test scale --
+//! --ignored --nocapture`. `BYTEBACK_NODES` asks for another number.
 
 #![allow(
     clippy::unwrap_used,
@@ -23,7 +24,8 @@ use byteback_oplog::{ChangesCursor, Close, Fence, Log, PageLimits, Settler};
 
 use imagined::{Imagined, PER_DIRECTORY, stat};
 
-/// Knows in which order the scan gives numbers: the root, the directories, then the files of the last directory first.
+/// Knows in which order the scan gives numbers: the root, the directories, then the files of the
+/// last directory first.
 struct Settled {
     directories: u64,
 }

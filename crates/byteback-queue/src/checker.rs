@@ -1,9 +1,12 @@
-//! The checker: proves of a recorded history that every state that was delivered is one that the origin had, in the origin's order.
+//! The checker: proves of a recorded history that every state that was delivered is one that the
+//! origin had, in the origin's order.
 //!
-//! [`Tree`] is a file tree as naive as can be: names, contents and attributes in plain maps. [`Checker`] gets each operation of the origin in its
-//! order ([`Checker::performed`]), and whatever state a server or another client shows: with the moment that it claims to be
-//! ([`Checker::delivered`]), or without ([`Checker::visible`]). A state that the origin never had, or an older one than before, is an error that
-//! names the first difference. This is causal order (DeltaCFS section III-E) in its strongest form: a prefix of one machine's operations.
+//! [`Tree`] is a file tree as naive as can be: names, contents and attributes in plain maps.
+//! [`Checker`] gets each operation of the origin in its order ([`Checker::performed`]), and
+//! whatever state a server or another client shows: with the moment that it claims to be
+//! ([`Checker::delivered`]), or without ([`Checker::visible`]). A state that the origin never had,
+//! or an older one than before, is an error that names the first difference. This is causal order
+//! (DeltaCFS section III-E) in its strongest form: a prefix of one machine's operations.
 //!
 //! For tests of this crate and of others; nothing of the program uses it.
 
@@ -271,7 +274,8 @@ impl Checker {
         }
     }
 
-    /// Somebody shows a state: finds the moment of the origin at which it was so, from the last one on.
+    /// Somebody shows a state: finds the moment of the origin at which it was so, from the last one
+    /// on.
     ///
     /// # Errors
     /// If there is none; says how it differs from the last one that was reached.

@@ -6,7 +6,8 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
-/// A version of a file (DeltaCFS section III-C): given by the client that made it, without asking the server.
+/// A version of a file (DeltaCFS section III-C): given by the client that made it, without asking
+/// the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
     /// Who made it.

@@ -50,7 +50,8 @@ pub enum NameOperation {
         /// What it stood for.
         victim: Victim,
     },
-    /// A node's name was changed. Not reported where both names stood for the same node: then nothing happens.
+    /// A node's name was changed. Not reported where both names stood for the same node: then
+    /// nothing happens.
     Renamed {
         /// The name it had.
         from: Place<NodeId>,

@@ -1,17 +1,23 @@
-//! The queue's state, and the calls that change it, as bytes: a snapshot, and a journal of what came after it.
+//! The queue's state, and the calls that change it, as bytes: a snapshot, and a journal of what
+//! came after it.
 //!
-//! The state is a function of the calls. So whoever wants it to outlive the process writes a [`Input`] for each call in their order
-//! ([`Input::encode`]), from time to time a whole state ([`encode_snapshot`]) instead of all inputs before it, and applies what it
-//! finds ([`decode_snapshot`], [`read_journal`], [`Input::apply`]). Both forms are written down byte by byte in docs/format-queue.md.
+//! The state is a function of the calls. So whoever wants it to outlive the process writes a
+//! [`Input`] for each call in their order ([`Input::encode`]), from time to time a whole state
+//! ([`encode_snapshot`]) instead of all inputs before it, and applies what it finds
+//! ([`decode_snapshot`], [`read_journal`], [`Input::apply`]). Both forms are written down byte by
+//! byte in docs/format-queue.md.
 //!
-//! **What must be durable when.** Before a group is sent: the input that made it ([`Input::Poll`], [`Input::Cut`]). At a clean stop: all inputs,
-//! and what they speak of, bytes that were put aside, deltas, files without a name. Anything else may come later or be lost.
+//! **What must be durable when.** Before a group is sent: the input that made it ([`Input::Poll`],
+//! [`Input::Cut`]). At a clean stop: all inputs, and what they speak of, bytes that were put aside,
+//! deltas, files without a name. Anything else may come later or be lost.
 //!
-//! **What a crash leaves.** A journal that is cut off, or whose last record is damaged, is read up to there; what follows is lost, and
-//! whether it was anything nobody knows. So after a stop that was not clean, [`crate::queue::Queue::abandon`] comes next. After a clean one the
-//! journal is whole, and [`crate::queue::Queue::resume`] goes on.
+//! **What a crash leaves.** A journal that is cut off, or whose last record is damaged, is read up
+//! to there; what follows is lost, and whether it was anything nobody knows. So after a stop that
+//! was not clean, [`crate::queue::Queue::abandon`] comes next. After a clean one the journal is
+//! whole, and [`crate::queue::Queue::resume`] goes on.
 //!
-//! What this does not do: files, syncing; the relation table, whose loss costs bytes only; options, which may be others next time.
+//! Out of scope: files, syncing; the relation table, whose loss costs bytes only; options,
+//! which may be others next time.
 
 mod snapshot;
 #[cfg(test)]
@@ -24,7 +30,8 @@ use byteback_model::NodeId;
 pub use snapshot::{SNAPSHOT_MAGIC, SNAPSHOT_VERSION, decode_snapshot, encode_snapshot};
 use wire::{Malformed, Taken, Wire, wire_enum};
 
-/// The longest record of a journal that is read, in bytes: a name has 255, a rebase some of a group's files.
+/// The longest record of a journal that is read, in bytes: a name has 255, a rebase some of a
+/// group's files.
 pub const RECORD_LEN_MAX: usize = 1 << 24;
 
 /// What was stored cannot be read.
@@ -76,7 +83,8 @@ pub enum Input {
     },
     /// [`Queue::saved`].
     Saved(Save),
-    /// [`Queue::poll`]; only where it answered [`Poll::Encode`] or [`Poll::Send`] it changes something that must be kept.
+    /// [`Queue::poll`]; only where it answered [`Poll::Encode`] or [`Poll::Send`] it changes
+    /// something that must be kept.
     Poll {
         /// When.
         now_ns: u64,
@@ -192,7 +200,8 @@ impl Input {
     }
 }
 
-/// The inputs of a journal, in their order, and how many of its bytes are whole records: what follows was torn off or damaged, and goes.
+/// The inputs of a journal, in their order, and how many of its bytes are whole records: what
+/// follows was torn off or damaged, and goes.
 #[must_use]
 pub fn read_journal(journal: &[u8]) -> (Vec<Input>, usize) {
     let mut inputs = Vec::new();

@@ -1,40 +1,53 @@
-//! The sync queue: what is to be sent, in which order, and what belongs together (DeltaCFS sections III-B, III-C, III-E).
+//! The sync queue: what is to be sent, in which order, and what belongs together (DeltaCFS sections
+//! III-B, III-C, III-E).
 //!
-//! The gate tells what happened ([`Queue::event`]), in its order; each event has a *position*, its number. What is to be sent because
-//! of it is a [`QueueNode`] at that position. Writes to a file are gathered in one node until it is *packed*: when the file is closed,
-//! renamed, removed, or its turn comes. What is removed before it was sent is taken out again, with all that was only about it. So the
-//! order is broken on purpose, and a *span* (the paper's backindex) says from where to where it only counts as a whole; spans that overlap
-//! are one. The head of the queue, as far as its span reaches, becomes a [`Group`]: one transaction on the server. What follows it and is due as well goes
-//! with it, up to a bound: nothing waits for that, and what many small changes cost is the transactions.
+//! The gate tells what happened ([`Queue::event`]), in its order; each event has a *position*, its
+//! number. What is to be sent because of it is a [`QueueNode`] at that position. Writes to a file
+//! are gathered in one node until it is *packed*: when the file is closed, renamed, removed, or its
+//! turn comes. What is removed before it was sent is taken out again, with all that was only about
+//! it. So the order is broken on purpose, and a *span* (the paper's backindex) says from where to
+//! where it only counts as a whole; spans that overlap are one. The head of the queue, as far as
+//! its span reaches, becomes a [`Group`]: one transaction on the server. What follows it and is due
+//! as well goes with it, up to a bound: nothing waits for that, and what many small changes cost is
+//! the transactions.
 //!
-//! **The promise.** When a group is applied, the server has exactly the state that the origin had after the event at
-//! [`Group::up_to`]; and these positions only grow. [`crate::checker`] proves it for recorded histories.
+//! **The promise.** When a group is applied, the server has exactly the state that the origin had
+//! after the event at [`Group::up_to`]; and these positions only grow. [`crate::checker`] proves it
+//! for recorded histories.
 //!
-//! **Bytes** are not in the queue, only which ones: they are read from the file when it is sent. So before a file is
-//! changed the caller asks [`Queue::saves_before`] which bytes of packed nodes must be put aside, and says so by [`Queue::saved`]
-//! before it performs the change. A file that is about to lose its last name is kept aside as a whole, if [`Queue::needs_file`],
-//! until [`Effect::Free`], or [`Queue::saves_before_removal`] are put aside. If neither can be done: [`Queue::abandon`].
+//! **Bytes** are not in the queue, only which ones: they are read from the file when it is sent. So
+//! before a file is changed the caller asks [`Queue::saves_before`] which bytes of packed nodes
+//! must be put aside, and says so by [`Queue::saved`] before it performs the change. A file that is
+//! about to lose its last name is kept aside as a whole, if [`Queue::needs_file`], until
+//! [`Effect::Free`], or [`Queue::saves_before_removal`] are put aside. If neither can be done:
+//! [`Queue::abandon`].
 //!
-//! **Deltas** (III-A). [`Queue::relate`] says which new content is worth comparing with which old one. When the group of the new one is due,
-//! [`Queue::poll`] answers [`Poll::Encode`]; the delta ([`Queue::encoded`]) takes the place of the writes. In the paper it is appended at the
-//! tail, and a backindex makes one transaction of all between. Here it stands where the last of these writes stood, because it makes the
-//! same content: then nothing is out of order. Only if its base was changed or removed in between, a span is needed. A file that is
-//! removed again is so never compared, and nothing is compared twice.
+//! **Deltas** (III-A). [`Queue::relate`] says which new content is worth comparing with which old
+//! one. When the group of the new one is due, [`Queue::poll`] answers [`Poll::Encode`]; the delta
+//! ([`Queue::encoded`]) takes the place of the writes. In the paper it is appended at the tail, and
+//! a backindex makes one transaction of all between. Here it stands where the last of these writes
+//! stood, because it makes the same content: then nothing is out of order. Only if its base was
+//! changed or removed in between, a span is needed. A file that is removed again is so never
+//! compared, and nothing is compared twice.
 //!
-//! **Bounds.** Past [`QueueOptions`]' bounds all that waits is *folded*: it becomes one node that says what is to be taken from the operation
-//! log, and takes in all that follows, in constant memory, until its turn comes. Then [`Poll::Cut`] asks for a cut of the log with the
-//! gate held, [`Queue::cut`] ends the fold in the same moment, and what is read as of the cut is one group.
+//! **Bounds.** Past [`QueueOptions`]' bounds all that waits is *folded*: it becomes one node that
+//! says what is to be taken from the operation log, and takes in all that follows, in constant
+//! memory, until its turn comes. Then [`Poll::Cut`] asks for a cut of the log with the gate held,
+//! [`Queue::cut`] ends the fold in the same moment, and what is read as of the cut is one group.
 //!
-//! **In flight** nothing changes any more: not the nodes of a group, nor its number. Groups are answered in their order. The server
-//! stops at the first that it refuses; those behind it were not applied, are in the queue again, and get other numbers.
+//! **In flight** nothing changes any more: not the nodes of a group, nor its number. Groups are
+//! answered in their order. The server stops at the first that it refuses; those behind it were not
+//! applied, are in the queue again, and get other numbers.
 //!
-//! **Crashes.** The state is a function of the calls: a [`crate::persist::Input`] each, which can be written down and applied again. A group
-//! must be durable before it is sent (its number stands for this content), all else may be lost: after a stop that was not clean,
-//! events may be missing, so [`Queue::abandon`] folds all into *everything since the mark*, and asks what became of what was in flight.
-//! After a clean stop [`Queue::resume`] goes on.
+//! **Crashes.** The state is a function of the calls: a [`crate::persist::Input`] each, which can
+//! be written down and applied again. A group must be durable before it is sent (its number stands
+//! for this content), all else may be lost: after a stop that was not clean, events may be missing,
+//! so [`Queue::abandon`] folds all into *everything since the mark*, and asks what became of what
+//! was in flight. After a clean stop [`Queue::resume`] goes on.
 //!
-//! Invariants, held by [`Queue::check`]: nodes at or before `frozen` belong to groups, in order and without gaps; an open content or
-//! attributes node waits; the indexes say what a search would; the bounds are kept.
+//! Invariants, held by [`Queue::check`]: nodes at or before `frozen` belong to groups, in order and
+//! without gaps; an open content or attributes node waits; the indexes say what a search would; the
+//! bounds are kept.
 
 mod contents;
 mod fold;
@@ -71,7 +84,8 @@ pub struct QueueOptions {
     pub delay_max_ns: u64,
     /// Groups in flight at most.
     pub groups_in_flight_max: usize,
-    /// What is due anyway is one group up to so many nodes: a transaction costs the same for one change as for a thousand. What only counts as a whole may have more.
+    /// What is due anyway is one group up to so many nodes: a transaction costs the same for one
+    /// change as for a thousand. What only counts as a whole may have more.
     pub group_nodes_max: usize,
     /// The same in bytes of content: what is longer is one group by itself.
     pub group_bytes_max: u64,
@@ -83,7 +97,8 @@ pub struct QueueOptions {
     pub bytes_max: u64,
     /// Files and names that a fold tells one by one; past it, it is everything since the mark.
     pub fold_items_max: usize,
-    /// What took longer is no atomic operation, of which all files are in conflict if one is, in nanoseconds: it is what a server that is there would have got in several groups.
+    /// What took longer is no atomic operation, of which all files are in conflict if one is, in
+    /// nanoseconds: it is what a server that is there would have got in several groups.
     pub together_ns_max: u64,
     /// A new content of fewer bytes is sent as it is, not compared.
     pub delta_bytes_min: u64,
@@ -112,7 +127,8 @@ impl Default for QueueOptions {
 pub enum Effect {
     /// No relation of this new content is left: see [`crate::relation::RelationTable::finish`].
     Unrelated(NodeId),
-    /// The base of this new content vanished unsent, and another one takes its place: see [`crate::relation::RelationTable::rebase`].
+    /// The base of this new content vanished unsent, and another one takes its place: see
+    /// [`crate::relation::RelationTable::rebase`].
     Rebased {
         /// The file with the new content.
         new: NodeId,
@@ -188,7 +204,8 @@ pub struct Queue {
     pub(crate) marks: BTreeMap<Position, u64>,
     /// Files without a name whose bytes are still needed.
     pub(crate) nameless: BTreeSet<NodeId>,
-    /// Removed files whose last contents were taken out unsent: what they hold is not what the server has.
+    /// Removed files whose last contents were taken out unsent: what they hold is not what the
+    /// server has.
     pub(crate) outdated: BTreeSet<NodeId>,
     relations: BTreeMap<NodeId, Relation>,
     /// When the last event was told.
@@ -258,7 +275,8 @@ impl Queue {
         }
     }
 
-    /// An empty queue whose numbers go on behind those of an elder one, of which nothing else is known.
+    /// An empty queue whose numbers go on behind those of an elder one, of which nothing else is
+    /// known.
     #[must_use]
     pub fn starting_after(client: ClientId, options: QueueOptions, numbers: Numbers) -> Self {
         Self {
@@ -270,7 +288,8 @@ impl Queue {
         }
     }
 
-    /// Groups up to this one were given numbers by somebody else than this queue: it does not give them.
+    /// Groups up to this one were given numbers by somebody else than this queue: it does not give
+    /// them.
     pub fn skip_groups(&mut self, up_to: GroupId) {
         self.last_group = self.last_group.max(up_to.0);
     }
@@ -337,7 +356,8 @@ impl Queue {
         self.position
     }
 
-    /// Something happened of which nothing is to be sent: answers a position that no mark of before has passed.
+    /// Something happened of which nothing is to be sent: answers a position that no mark of before
+    /// has passed.
     pub fn pass(&mut self) -> Position {
         self.position.0 += 1;
         self.position
@@ -373,7 +393,8 @@ impl Queue {
         self.waiting.nodes
     }
 
-    /// The files without a name that are still read, so that they must be kept aside over a restart.
+    /// The files without a name that are still read, so that they must be kept aside over a
+    /// restart.
     pub fn nameless_files(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.nameless.iter().copied()
     }
@@ -552,7 +573,8 @@ impl Queue {
         done
     }
 
-    /// What became superfluous by the last call: spans of nothing, marks that are reached, files that nobody reads.
+    /// What became superfluous by the last call: spans of nothing, marks that are reached, files
+    /// that nobody reads.
     fn settle(&mut self) {
         while let Some((first, last)) = self.spans.first() {
             if self.nodes.range(first..=last).next().is_some() {

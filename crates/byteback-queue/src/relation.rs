@@ -1,11 +1,14 @@
 //! The relation table: recognises transactional saves (DeltaCFS section III-A).
 //!
-//! A program that saves carefully writes a new file and then gives it the old one's name; the old content exists until the new one
-//! is complete, under another name or, where the program removed it, kept aside for a moment. The table tells which new content
-//! ([`Decision::Relate`]: *new*) is worth comparing with which old one (*base*), so that a small difference is sent instead of a whole file.
+//! A program that saves carefully writes a new file and then gives it the old one's name; the old
+//! content exists until the new one is complete, under another name or, where the program removed
+//! it, kept aside for a moment. The table tells which new content ([`Decision::Relate`]: *new*) is
+//! worth comparing with which old one (*base*), so that a small difference is sent instead of a
+//! whole file.
 //!
-//! An *entry* `src -> node` says: `src` stood for this file a moment ago and stands for nothing now. (The paper writes a second name;
-//! the node is what that name would lead to, and stays right when the second name changes, too.)
+//! An *entry* `src -> node` says: `src` stood for this file a moment ago and stands for nothing
+//! now. (The paper writes a second name; the node is what that name would lead to, and stays right
+//! when the second name changes, too.)
 //!
 //! | what happens | what it does here |
 //! |---|---|
@@ -18,19 +21,22 @@
 //! | the time is out | the entry is gone |
 //! | the base can no longer be read | entries and relations with it are gone |
 //!
-//! How to call: before a file loses its last name, ask [`RelationTable::is_worth_keeping`]; if so, keep it (a link in a folder of one's own),
-//! and say in [`Victim::is_kept`] whether that succeeded. After each operation call [`RelationTable::observe`], and when
-//! [`RelationTable::deadline_ns`] has come, [`RelationTable::expire`]. When a new content was compared, sent, or removed, call
-//! [`RelationTable::finish`].
+//! How to call: before a file loses its last name, ask [`RelationTable::is_worth_keeping`]; if so,
+//! keep it (a link in a folder of one's own), and say in [`Victim::is_kept`] whether that
+//! succeeded. After each operation call [`RelationTable::observe`], and when
+//! [`RelationTable::deadline_ns`] has come, [`RelationTable::expire`]. When a new content was
+//! compared, sent, or removed, call [`RelationTable::finish`].
 //!
-//! Invariants ([`RelationTable::check`] holds them): a new content has one base; a node is nobody's base and kept aside without an entry or
-//! a relation that needs it; no entry outlives its time; there are at most as many entries as allowed.
+//! Invariants ([`RelationTable::check`] holds them): a new content has one base; a node is nobody's
+//! base and kept aside without an entry or a relation that needs it; no entry outlives its time;
+//! there are at most as many entries as allowed.
 //!
-//! A relation that is missed, for whatever reason, costs bytes and nothing else. So nothing of this outlives the process: whoever
-//! starts anew removes what is kept aside and begins with an empty table.
+//! A relation that is missed, for whatever reason, costs bytes and nothing else. So nothing of this
+//! outlives the process: whoever starts anew removes what is kept aside and begins with an empty
+//! table.
 //!
-//! What this does not do: in-place rewriting (the file is its own base; the undo copies have it); deciding whether comparing pays, which
-//! the queue knows; directories, symlinks.
+//! Out of scope: in-place rewriting (the file is its own base; the undo copies have it);
+//! deciding whether comparing pays, which the queue knows; directories, symlinks.
 
 use byteback_model::{NodeId, NodeKind, Place};
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,11 +54,13 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// How long and how much is remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RelationOptions {
-    /// How long a name that stands for nothing is remembered, in nanoseconds. Saves are done within a second; the paper uses 1 to 3.
+    /// How long a name that stands for nothing is remembered, in nanoseconds. Saves are done within
+    /// a second; the paper uses 1 to 3.
     pub timeout_ns: u64,
     /// Entries at most; beyond it the eldest go first.
     pub entries_max: usize,
-    /// Files kept aside at most, so that removing a large tree is not slowed down by keeping all of it.
+    /// Files kept aside at most, so that removing a large tree is not slowed down by keeping all of
+    /// it.
     pub kept_files_max: usize,
     /// Bytes of files kept aside at most.
     pub kept_bytes_max: u64,
@@ -75,7 +83,8 @@ impl Default for RelationOptions {
 /// What follows from an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Decision {
-    /// What `new` holds, as soon as it is complete, is to be compared with what `base` holds. Replaces an earlier relation of `new`.
+    /// What `new` holds, as soon as it is complete, is to be compared with what `base` holds.
+    /// Replaces an earlier relation of `new`.
     Relate {
         /// The file with the new content.
         new: NodeId,
@@ -127,7 +136,8 @@ impl RelationTable {
         }
     }
 
-    /// Whether a node that is about to lose its last name should be kept aside. `free_bytes`: the room of its file system.
+    /// Whether a node that is about to lose its last name should be kept aside. `free_bytes`: the
+    /// room of its file system.
     #[must_use]
     pub fn is_worth_keeping(&self, kind: NodeKind, len_bytes: u64, free_bytes: u64) -> bool {
         kind == NodeKind::File
@@ -136,8 +146,8 @@ impl RelationTable {
             && self.kept_bytes.saturating_add(len_bytes) <= self.options.kept_bytes_max
     }
 
-    /// Takes note of an operation that succeeded at `now_ns`, and of what is out of time by then. `is_unsent`: whether a file has content
-    /// that waits to be sent.
+    /// Takes note of an operation that succeeded at `now_ns`, and of what is out of time by then.
+    /// `is_unsent`: whether a file has content that waits to be sent.
     pub fn observe(
         &mut self,
         operation: &NameOperation,
@@ -218,7 +228,8 @@ impl RelationTable {
         self.expiries.first().map(|(at_ns, _)| *at_ns)
     }
 
-    /// The content of `new` was compared, sent as it is, or removed: its base is no longer needed for it.
+    /// The content of `new` was compared, sent as it is, or removed: its base is no longer needed
+    /// for it.
     pub fn finish(&mut self, new: NodeId) -> Vec<Decision> {
         let mut decisions = Vec::new();
         let base = self.bases.remove(&new);
@@ -226,7 +237,8 @@ impl RelationTable {
         decisions
     }
 
-    /// The new content of `new` has another base than before, which must be the base of something still.
+    /// The new content of `new` has another base than before, which must be the base of something
+    /// still.
     pub fn rebase(&mut self, new: NodeId, base: NodeId) -> Vec<Decision> {
         let mut decisions = Vec::new();
         if self.uses.contains_key(&base) {
@@ -237,8 +249,8 @@ impl RelationTable {
         decisions
     }
 
-    /// Something that was no save took place at these names: what landed from elsewhere. They stand for something else now, and what they stood
-    /// for may be nowhere any more (`gone`).
+    /// Something that was no save took place at these names: what landed from elsewhere. They stand
+    /// for something else now, and what they stood for may be nowhere any more (`gone`).
     pub fn landed(&mut self, places: &[Place<NodeId>], gone: Option<NodeId>) -> Vec<Decision> {
         let mut decisions = Vec::new();
         for place in places {
@@ -267,7 +279,8 @@ impl RelationTable {
         base.map(|base| (base, self.kept.contains_key(&base)))
     }
 
-    /// A new content and its base, and whether that has no name; `None`, the same file or a circle is no relation.
+    /// A new content and its base, and whether that has no name; `None`, the same file or a circle
+    /// is no relation.
     fn relate(&mut self, new: Moved, base: Option<(NodeId, bool)>, decisions: &mut Vec<Decision>) {
         let Some((base, is_base_removed)) = base.filter(|&(base, _)| base != new.node) else {
             return;
@@ -275,7 +288,8 @@ impl RelationTable {
         if new.kind != NodeKind::File || self.bases.get(&base) == Some(&new.node) {
             return;
         }
-        // A program that makes the new content its backup gives it the name of a removed one: what it was compared with stays better.
+        // A program that makes the new content its backup gives it the name of a removed one: what
+        // it was compared with stays better.
         if is_base_removed && self.bases.contains_key(&new.node) {
             return;
         }

@@ -1,6 +1,7 @@
 //! What the tests of this crate share.
 
-/// The seeds of a random test: 200, or as many as `BYTEBACK_SEEDS` says, or the one of `BYTEBACK_SEED`.
+/// The seeds of a random test: 200, or as many as `BYTEBACK_SEEDS` says, or the one of
+/// `BYTEBACK_SEED`.
 pub(crate) fn seeds() -> std::ops::Range<u64> {
     let number = |name| {
         std::env::var(name)

@@ -1,10 +1,11 @@
 //! Bodies between the async edge and blocking threads, through channels of a few chunks.
 //!
-//! In: `pump` moves a request's body into an [`IncomingBytes`], which a blocking thread reads. It enforces the length limit and the
-//! time between two chunks. When the reader stops early (an error), the pump goes on to read and drop what the client still
-//! sends, within the limit, so that the client gets to read the answer instead of a reset connection.
-//! Out: an [`OutgoingBytes`] is a `Write` for a blocking thread; its other end is the response's body. When the client goes
-//! away, writing fails; also when it takes a paced body too slowly, for which somebody else waits.
+//! In: `pump` moves a request's body into an [`IncomingBytes`], which a blocking thread reads. It
+//! enforces the length limit and the time between two chunks. When the reader stops early (an
+//! error), the pump goes on to read and drop what the client still sends, within the limit, so that
+//! the client gets to read the answer instead of a reset connection. Out: an [`OutgoingBytes`] is a
+//! `Write` for a blocking thread; its other end is the response's body. When the client goes away,
+//! writing fails; also when it takes a paced body too slowly, for which somebody else waits.
 
 use crate::connection::AtWork;
 use crate::presence::Stay;
@@ -34,7 +35,8 @@ pub(crate) const CHUNK_LEN: usize = 128 * 1024;
 pub(crate) struct BodyLimits {
     pub(crate) len_max: u64,
     pub(crate) idle_timeout: Duration,
-    /// How fast it has to arrive on average once `idle_timeout` is over, for bodies that keep others waiting.
+    /// How fast it has to arrive on average once `idle_timeout` is over, for bodies that keep
+    /// others waiting.
     pub(crate) bytes_per_s_min: Option<u32>,
 }
 
@@ -53,7 +55,8 @@ impl BodyLimits {
         }
     }
 
-    /// Refuses a body of which `total` bytes have come since it began, if it is too long or too slow.
+    /// Refuses a body of which `total` bytes have come since it began, if it is too long or too
+    /// slow.
     fn check(&self, total: u64, began: Instant) -> Result<(), Box<Problem>> {
         if total > self.len_max {
             return Err(self.too_large());
@@ -96,7 +99,8 @@ impl Read for IncomingBytes {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.current.is_empty() && !self.ended {
             match self.receiver.blocking_recv() {
-                // An empty chunk is the body's true end. A channel that just closes is a body that was cut.
+                // An empty chunk is the body's true end. A channel that just closes is a body that
+                // was cut.
                 Some(Ok(chunk)) if chunk.is_empty() => self.ended = true,
                 Some(Ok(chunk)) => self.current = chunk,
                 Some(Err(e)) => {
@@ -173,7 +177,8 @@ pub(crate) async fn take_start(body: &mut Body, len_max: usize, limits: BodyLimi
     Ok(start)
 }
 
-/// Moves a body to its reader. An error says why the body as such is refused, whatever the reader made of it.
+/// Moves a body to its reader. An error says why the body as such is refused, whatever the reader
+/// made of it.
 pub(crate) async fn pump(
     body: Body,
     sender: mpsc::Sender<io::Result<Bytes>>,
@@ -399,8 +404,9 @@ impl HttpBody for ChannelBody {
             None => io::ErrorKind::BrokenPipe.into(),
             Some(Err(error)) => error,
         };
-        // Whoever writes the answer drops what is not written yet, its head too, when it hears of an error. A body that is not ready makes it
-        // write first: so the client sees an answer that breaks off, not a connection that ends without one.
+        // Whoever writes the answer drops what is not written yet, its head too, when it hears of
+        // an error. A body that is not ready makes it write first: so the client sees an answer
+        // that breaks off, not a connection that ends without one.
         self.breaks_with = Some(error);
         cx.waker().wake_by_ref();
         Poll::Pending
@@ -411,7 +417,8 @@ impl HttpBody for ChannelBody {
     }
 }
 
-/// A response's body that keeps its connection marked as at work until it is sent, and breaks off when its device is revoked.
+/// A response's body that keeps its connection marked as at work until it is sent, and breaks off
+/// when its device is revoked.
 pub(crate) struct WorkingBody {
     inner: Body,
     revoked: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,

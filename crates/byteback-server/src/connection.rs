@@ -1,8 +1,9 @@
 //! Connections: how slow they may be, and how many bytes pass.
 //!
-//! A connection must bring the head of its next request within the head timeout (from its opening, TLS included, or from the
-//! end of the request before; longer once it has shown a valid token), and must take bytes that are written to it within the idle
-//! timeout. While a request is at work, silence from the client is what one expects; bodies have their own timeout in `body`.
+//! A connection must bring the head of its next request within the head timeout (from its opening,
+//! TLS included, or from the end of the request before; longer once it has shown a valid token),
+//! and must take bytes that are written to it within the idle timeout. While a request is at work,
+//! silence from the client is what one expects; bodies have their own timeout in `body`.
 //!
 //! Every connection is accepted at once; which of them may stay is decided by `door`.
 
@@ -177,7 +178,8 @@ impl CountingStream {
         &self.activity
     }
 
-    /// The first byte that the client sends, which stays to be read; none if it sends nothing and closes.
+    /// The first byte that the client sends, which stays to be read; none if it sends nothing and
+    /// closes.
     pub(crate) fn poll_first_byte(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<u8>>> {
         if let Poll::Ready(result) = self.wait_for_head(cx) {
             return Poll::Ready(result.map(|()| None));
@@ -188,8 +190,9 @@ impl CountingStream {
         Poll::Ready(peeked.map(|_| buffer.filled().first().copied()))
     }
 
-    /// Pending, or the error of a connection that has to go, or of a head that did not come in time. It is asked before each read, not only
-    /// when nothing is there to be read: bytes that come one by one gain no time.
+    /// Pending, or the error of a connection that has to go, or of a head that did not come in
+    /// time. It is asked before each read, not only when nothing is there to be read: bytes that
+    /// come one by one gain no time.
     fn wait_for_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let guest = self.activity.guest.as_ref();
         if guest.is_some_and(|guest| guest.exit().is_shown_to_reader(cx.waker())) {

@@ -16,7 +16,8 @@ pub(crate) fn proof_to_store(proof: &ProofRecord) -> model::Proof {
     }
 }
 
-/// A folder. Its name was checked when it was created, so a failure means that the catalog is damaged.
+/// A folder. Its name was checked when it was created, so a failure means that the catalog is
+/// damaged.
 pub(crate) fn folder(folder: model::Folder) -> Result<FolderInfo, Box<Problem>> {
     let name: FolderName = folder.name.parse().map_err(|e| {
         let detail = format!("the stored folder name {:?} is not valid: {e}", folder.name);

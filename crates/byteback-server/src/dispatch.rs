@@ -1,8 +1,10 @@
 //! The one gate that every request passes.
 //!
-//! In this order: the connection is marked as at work; the token is checked if the route wants one, and whether its device was given what the
-//! route's [`Access`] asks for; the call runs, until its device is revoked; the answer is counted. A route cannot forget any of it, because routes have no handlers of their own: the table says
-//! which call belongs to an address, and one `match` says which function answers it.
+//! In this order: the connection is marked as at work; the token is checked if the route wants one,
+//! and whether its device was given what the route's [`Access`] asks for; the call runs, until its
+//! device is revoked; the answer is counted. A route cannot forget any of it, because routes have
+//! no handlers of their own: the table says which call belongs to an address, and one `match` says
+//! which function answers it.
 
 use crate::body::{BodyLimits, WorkingBody, collect, drain};
 use crate::connection::{Activity, Peer};
@@ -32,8 +34,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 /// Longest body of a call that takes JSON, in bytes.
 const JSON_LEN_MAX: u64 = 64 * 1024;
 
-/// What is read and dropped of the body of a request that is refused unheard, in bytes: enough for the sender to get
-/// to read the answer, too little to be worth an attack.
+/// What is read and dropped of the body of a request that is refused unheard, in bytes: enough for
+/// the sender to get to read the answer, too little to be worth an attack.
 const DRAIN_LEN_MAX: u64 = 256 * 1024;
 
 /// What every call needs.

@@ -1,15 +1,19 @@
 //! The door: which connections may stay, so that strangers cannot keep devices out.
 //!
-//! A connection is a *stranger's* until a request on it has shown a valid token; then it is a *member's*. Both have places of their own.
-//! Nobody waits for a place: a stranger always comes in, and when the strangers' part is full the oldest of them makes room. One address has a
-//! part of that part; above it, its own oldest connection goes. When the whole part is full, the oldest connection of the address that holds
-//! most goes, so that many connections from few addresses never cost another address its only one. Connections of members are never closed to
-//! make room. A request that would make one more member than there are places is refused, and its connection stays a stranger's.
+//! A connection is a *stranger's* until a request on it has shown a valid token; then it is a
+//! *member's*. Both have places of their own. Nobody waits for a place: a stranger always comes in,
+//! and when the strangers' part is full the oldest of them makes room. One address has a part of
+//! that part; above it, its own oldest connection goes. When the whole part is full, the oldest
+//! connection of the address that holds most goes, so that many connections from few addresses
+//! never cost another address its only one. Connections of members are never closed to make room. A
+//! request that would make one more member than there are places is refused, and its connection
+//! stays a stranger's.
 //!
-//! An IPv6 address counts by its first 64 bits, which is what one customer of a provider has at least.
+//! An IPv6 address counts by its first 64 bits, which is what one customer of a provider has at
+//! least.
 //!
-//! A connection that has to go finds out through its [`Exit`]: whoever reads from it or writes to it is woken and gets an error. Its place is
-//! free at once, whether or not it has been closed yet.
+//! A connection that has to go finds out through its [`Exit`]: whoever reads from it or writes to
+//! it is woken and gets an error. Its place is free at once, whether or not it has been closed yet.
 
 use crate::metrics::Metrics;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -206,7 +210,8 @@ impl Guest {
         locked(&self.door.state).members.contains(&self.number())
     }
 
-    /// The connection has shown a valid token. False: there is no place for one more member, or the connection has to go.
+    /// The connection has shown a valid token. False: there is no place for one more member, or the
+    /// connection has to go.
     pub(crate) fn becomes_member(&self) -> bool {
         let number = self.number();
         let mut state = locked(&self.door.state);
@@ -237,7 +242,8 @@ impl Guest {
     }
 
     fn number(&self) -> u64 {
-        // Changed under the lock of the state, by requests of one connection, which follow each other.
+        // Changed under the lock of the state, by requests of one connection, which follow each
+        // other.
         self.number.load(Ordering::Relaxed)
     }
 

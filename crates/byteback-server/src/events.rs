@@ -1,14 +1,18 @@
-//! Events: what was applied to a folder, told as it happens (DeltaCFS section III-D: the server forwards to the other clients).
+//! Events: what was applied to a folder, told as it happens (DeltaCFS section III-D: the server
+//! forwards to the other clients).
 //!
-//! An answer of server-sent events, one for each batch after the sequence number that the client names, in order and without a gap; it ends
-//! when the client goes, loses its right, or the server stops. Events only say that there is something: names and contents are
-//! fetched by `diff`, `changes` and `content`, as of the sequence number that an event has, so that an event is small, and whoever comes late or
-//! breaks off misses nothing: the number of the last event is where to go on.
+//! An answer of server-sent events, one for each batch after the sequence number that the client
+//! names, in order and without a gap; it ends when the client goes, loses its right, or the server
+//! stops. Events only say that there is something: names and contents are fetched by `diff`,
+//! `changes` and `content`, as of the sequence number that an event has, so that an event is small,
+//! and whoever comes late or breaks off misses nothing: the number of the last event is where to go
+//! on.
 //!
-//! Each stream is a task of its own, without a thread: it sleeps until its folder gets a batch. A comment is sent now and then, so that either end
-//! notices when the other one is gone; on the way, the token is looked at again.
+//! Each stream is a task of its own, without a thread: it sleeps until its folder gets a batch. A
+//! comment is sent now and then, so that either end notices when the other one is gone; on the way,
+//! the token is looked at again.
 //!
-//! What this does not do: keep events. They are the rows of the batches.
+//! Out of scope: keep events. They are the rows of the batches.
 
 use crate::body::async_outgoing;
 use crate::convert;
@@ -121,7 +125,8 @@ impl Stream {
             }
             if found.is_empty() {
                 tokio::select! {
-                    // The sender is kept while there are receivers; if it were not, the pause below looks.
+                    // The sender is kept while there are receivers; if it were not, the pause below
+                    // looks.
                     _ = woken.changed() => {}
                     () = tokio::time::sleep(self.shared.config.events_pause) => text.push_str(":\n\n"),
                     _ = stopping.wait_for(|is_stopping| *is_stopping) => return,

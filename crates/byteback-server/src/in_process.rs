@@ -1,7 +1,9 @@
-//! A server for clients of the same process: connections are pipes in memory instead of sockets, and the threads are the caller's.
+//! A server for clients of the same process: connections are pipes in memory instead of sockets,
+//! and the threads are the caller's.
 //!
-//! For simulations, which let the real server run on a runtime and a clock of their own, and hand it whatever their network makes of a request.
-//! Everything behind the socket is the same as over TCP: routes, authentication, limits, bodies.
+//! For simulations, which let the real server run on a runtime and a clock of their own, and hand
+//! it whatever their network makes of a request. Everything behind the socket is the same as over
+//! TCP: routes, authentication, limits, bodies.
 
 use crate::connection::Peer;
 use crate::metrics::Metrics;
@@ -25,8 +27,9 @@ pub struct InProcess {
 }
 
 impl InProcess {
-    /// A server that serves `store` while the future is polled, on a runtime of tokio's with time; it ends only if it fails. Whoever drops it, or its
-    /// runtime, ends it as a crash does: nothing that was acknowledged is lost. Address and identity of `config` do not count.
+    /// A server that serves `store` while the future is polled, on a runtime of tokio's with time;
+    /// it ends only if it fails. Whoever drops it, or its runtime, ends it as a crash does: nothing
+    /// that was acknowledged is lost. Address and identity of `config` do not count.
     pub fn serve(
         config: ServerConfig,
         store: Store,
@@ -40,7 +43,8 @@ impl InProcess {
         (Self { connections }, serving)
     }
 
-    /// A new connection, on which requests are written and answers are read. To a server that has ended it is closed at once.
+    /// A new connection, on which requests are written and answers are read. To a server that has
+    /// ended it is closed at once.
     #[must_use]
     pub fn connect(&self) -> DuplexStream {
         let (ours, theirs) = duplex(PIPE_LEN_BYTES);

@@ -1,7 +1,7 @@
 //! Calls that answer JSON: folders, snapshots, trees, nodes, extents, changes, differences.
 //!
-//! Cursors are positions in text form; a client passes them back and does not look inside. Names in cursors are
-//! hexadecimal.
+//! Cursors are positions in text form; a client passes them back and does not look inside. Names in
+//! cursors are hexadecimal.
 
 use crate::convert;
 use crate::dispatch::{Answer, Call, blocking, json, stream_permit};

@@ -1,4 +1,5 @@
-//! Counters of the server, told in Prometheus' text format. None of them carries a folder's or a file's name.
+//! Counters of the server, told in Prometheus' text format. None of them carries a folder's or a
+//! file's name.
 
 use byteback_api::routes::Route;
 use byteback_store::sums::SumsCost;

@@ -1,9 +1,12 @@
-//! Which devices have requests at work, so that one that is revoked is stopped in the middle of them.
+//! Which devices have requests at work, so that one that is revoked is stopped in the middle of
+//! them.
 //!
-//! Every request of a device holds a [`Stay`] from its authentication to the last byte of its answer. Whoever revokes a device through this
-//! server turns it out at once; for what another process does to the catalog (`byteback devices revoke --data`), [`watch`] looks every
-//! [`LOOK_EVERY`], while anybody is here. Between requests nothing is needed: each is authenticated anew. That nothing is applied in the
-//! moments between is kept by the store, in the transaction that applies.
+//! Every request of a device holds a [`Stay`] from its authentication to the last byte of its
+//! answer. Whoever revokes a device through this server turns it out at once; for what another
+//! process does to the catalog (`byteback devices revoke --data`), [`watch`] looks every
+//! [`LOOK_EVERY`], while anybody is here. Between requests nothing is needed: each is authenticated
+//! anew. That nothing is applied in the moments between is kept by the store, in the transaction
+//! that applies.
 
 use crate::dispatch::Shared;
 use byteback_model::DeviceId;
@@ -108,7 +111,8 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
         }
         let store = shared.store.clone();
         let looked = tokio::task::spawn_blocking(move || store.roster().revoked_among(&devices)).await;
-        // What cannot be read now is looked at again in a moment; requests that begin are refused for the same reason.
+        // What cannot be read now is looked at again in a moment; requests that begin are refused
+        // for the same reason.
         for device in looked.into_iter().flatten().flatten() {
             shared.presence.turn_out(device);
         }

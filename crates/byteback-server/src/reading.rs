@@ -1,7 +1,8 @@
 //! Calls that answer streams: contents, deltas over nothing, verifications.
 //!
-//! A stream that fails after its first byte is broken off, never ended: contents have their length in the head, a
-//! delta has a trailer, and a verification has a last line, so that no client takes a part for the whole.
+//! A stream that fails after its first byte is broken off, never ended: contents have their length
+//! in the head, a delta has a trailer, and a verification has a last line, so that no client takes
+//! a part for the whole.
 
 use crate::body::{CHUNK_LEN, OutgoingBytes, outgoing};
 use crate::convert;
@@ -111,8 +112,9 @@ fn byteback_store_range((start, end): (u64, u64)) -> Option<byteback_store::Byte
     byteback_store::ByteRange::new(start, end)
 }
 
-/// The range \[start, end) that a `Range` header asks for; `Ok(None)` for none, or for one that RFC 9110 lets a server
-/// ignore (another unit, several ranges, malformed). `Err` when no byte of it exists.
+/// The range \[start, end) that a `Range` header asks for; `Ok(None)` for none, or for one that RFC
+/// 9110 lets a server ignore (another unit, several ranges, malformed). `Err` when no byte of it
+/// exists.
 fn requested_range(headers: &HeaderMap, size: u64) -> Result<Option<(u64, u64)>, ()> {
     let Some(text) = headers.get(header::RANGE).and_then(|value| value.to_str().ok()) else {
         return Ok(None);

@@ -1,14 +1,18 @@
-//! Searches in stored contents: a client sends checksums of what it has, and learns what of that is here.
+//! Searches in stored contents: a client sends checksums of what it has, and learns what of that is
+//! here.
 //!
-//! Three calls, `matches` (blocks, found at any offset of the stored content), `chunks` (content-defined) and `groups` (sums of MiBs, compared
-//! in place). All go three steps:
-//! 1. The list arrives, with the limits of `byteback_store::search`, and takes one of a few places (`ServerConfig::searches_max`). Up to
-//!    [`WAITED_FOR_LEN_MAX`] it is waited for first, as it is: however slowly lists come, they keep no place from one that is here. A longer
-//!    one is read while it arrives, and such lists get half of the places only. Bodies have a lowest speed both ways.
-//! 2. The stored content is read through and hashed, which takes turns with signatures (`ServerConfig::signatures_max`). It ends
-//!    early when the client goes away.
-//! 3. The answer is streamed. It says itself how long it is and has checksums of its own. That of `groups` may have to be made from the
-//!    stored content still, so that it keeps its turn until it is written.
+//! Three calls, `matches` (blocks, found at any offset of the stored content), `chunks`
+//! (content-defined) and `groups` (sums of MiBs, compared in place). All go three steps:
+//! 1. The list arrives, with the limits of `byteback_store::search`, and takes one of a few places
+//!    (`ServerConfig::searches_max`). Up to [`WAITED_FOR_LEN_MAX`] it is waited for first, as it
+//!    is: however slowly lists come, they keep no place from one that is here. A longer one is read
+//!    while it arrives, and such lists get half of the places only. Bodies have a lowest speed both
+//!    ways.
+//! 2. The stored content is read through and hashed, which takes turns with signatures
+//!    (`ServerConfig::signatures_max`). It ends early when the client goes away.
+//! 3. The answer is streamed. It says itself how long it is and has checksums of its own. That of
+//!    `groups` may have to be made from the stored content still, so that it keeps its turn until
+//!    it is written.
 //!
 //! Nothing is kept, and nothing is changed.
 
@@ -33,13 +37,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::OwnedSemaphorePermit;
 
-/// A list that arrives more slowly than this on average is refused, an answer that is taken more slowly is broken off, in bytes per second.
+/// A list that arrives more slowly than this on average is refused, an answer that is taken more
+/// slowly is broken off, in bytes per second.
 pub(crate) const BYTES_PER_S_MIN: u32 = 4096;
 
 /// A list is waited for up to so many bytes: that of a content of some hundred megabytes.
 const WAITED_FOR_LEN_MAX: usize = 512 * 1024;
 
-/// How many lists may arrive at once: so often [`WAITED_FOR_LEN_MAX`] is what they have in memory at most.
+/// How many lists may arrive at once: so often [`WAITED_FOR_LEN_MAX`] is what they have in memory
+/// at most.
 pub(crate) const LISTS_MAX: usize = 256;
 
 pub(crate) async fn groups(mut call: Call) -> Answer {

@@ -1,8 +1,8 @@
 //! Starting and stopping the server.
 //!
-//! A server owns a thread with a runtime; whoever started it keeps a [`ServerHandle`]. Stopping: the listener closes,
-//! idle connections close, requests at work finish or are cut off after [`ServerConfig::shutdown_timeout`]. What is
-//! cut off was not acknowledged.
+//! A server owns a thread with a runtime; whoever started it keeps a [`ServerHandle`]. Stopping:
+//! the listener closes, idle connections close, requests at work finish or are cut off after
+//! [`ServerConfig::shutdown_timeout`]. What is cut off was not acknowledged.
 //!
 //! In the background, expired parts and unreferenced segments are collected now and then.
 
@@ -42,7 +42,8 @@ pub struct ServerConfig {
     pub identity: Option<Identity>,
     /// Longest body that carries a piece of a batch, in bytes.
     pub part_len_max: u64,
-    /// Open connections; all but `strangers_max` are for those that have shown a valid token. Requests on more of these are refused.
+    /// Open connections; all but `strangers_max` are for those that have shown a valid token.
+    /// Requests on more of these are refused.
     pub connections_max: usize,
     /// Open connections that have shown no valid token; the oldest make room for new ones.
     pub strangers_max: usize,
@@ -50,19 +51,20 @@ pub struct ServerConfig {
     pub strangers_per_address_max: usize,
     /// Transfers at work at once; more wait, and are refused after `idle_timeout`.
     pub streams_max: usize,
-    /// Signatures that are made at once: each reads and hashes a whole content for a short request. More wait, and are refused
-    /// after `idle_timeout`.
+    /// Signatures that are made at once: each reads and hashes a whole content for a short request.
+    /// More wait, and are refused after `idle_timeout`.
     pub signatures_max: usize,
-    /// Searches for what a client has (`matches`, `chunks`) that are at work or wait for their turn among the signatures: each keeps a list in
-    /// memory, some 200 MiB for the longest. More wait, and are refused after `idle_timeout`. A list counts once it has arrived; half of the
-    /// places are open to lists that are too long to wait for.
+    /// Searches for what a client has (`matches`, `chunks`) that are at work or wait for their turn
+    /// among the signatures: each keeps a list in memory, some 200 MiB for the longest. More wait,
+    /// and are refused after `idle_timeout`. A list counts once it has arrived; half of the places
+    /// are open to lists that are too long to wait for.
     pub searches_max: usize,
     /// Clients that listen for events at once; more are refused.
     pub events_max: usize,
     /// How often a client that listens for events hears that the server is still there.
     pub events_pause: Duration,
-    /// How long the head of a request may take on a connection that has shown no valid token; of the first one, from the opening of the
-    /// connection.
+    /// How long the head of a request may take on a connection that has shown no valid token; of
+    /// the first one, from the opening of the connection.
     pub head_timeout: Duration,
     /// How long it may take on one that has, which may idle that long.
     pub keep_timeout: Duration,
@@ -199,7 +201,8 @@ impl Server {
                     identity: config.identity.clone(),
                 };
                 let result = runtime.block_on(serve(config, store, listener, serving_metrics, stopped));
-                // Blocking calls that still run get the same time to end; then they are left to the process's end.
+                // Blocking calls that still run get the same time to end; then they are left to the
+                // process's end.
                 runtime.shutdown_timeout(shutdown_timeout);
                 result
             })

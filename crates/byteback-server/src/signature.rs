@@ -1,8 +1,11 @@
-//! The signature of a stored content: a short request that may read and hash all of it (but for what the store keeps, `byteback_store::sums`).
+//! The signature of a stored content: a short request that may read and hash all of it (but for
+//! what the store keeps, `byteback_store::sums`).
 //!
-//! Hence few are made at once (`ServerConfig::signatures_max`), and one whose client goes away, or takes it too slowly, ends at its next chunk. Memory is a
-//! few MiB of decoded frames and a group of checksums, whatever the length. The stream's length is known before it is made and stands in
-//! the head, so that no client takes a part for the whole; the stream has checksums of its own, too.
+//! Hence few are made at once (`ServerConfig::signatures_max`), and one whose client goes away, or
+//! takes it too slowly, ends at its next chunk. Memory is a few MiB of decoded frames and a group
+//! of checksums, whatever the length. The stream's length is known before it is made and stands in
+//! the head, so that no client takes a part for the whole; the stream has checksums of its own,
+//! too.
 
 use crate::body::{Pace, outgoing_paced};
 use crate::dispatch::{Answer, Call, blocking, signature_permit};

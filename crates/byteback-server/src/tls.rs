@@ -1,11 +1,14 @@
 //! TLS: the server's certificate, and connections that speak it.
 //!
-//! A server makes its certificate itself ([`Identity::make`]) and is known by the SHA-256 of it, so neither names nor dates nor anybody's
-//! signature matter: it is valid from 1975 to 4096, and a small device whose clock stands in 1970 at every start need not ask for the time
-//! first. The names in it are for other programs (`curl --cacert`). A certificate that somebody signed is used in the same way.
+//! A server makes its certificate itself ([`Identity::make`]) and is known by the SHA-256 of it, so
+//! neither names nor dates nor anybody's signature matter: it is valid from 1975 to 4096, and a
+//! small device whose clock stands in 1970 at every start need not ask for the time first. The
+//! names in it are for other programs (`curl --cacert`). A certificate that somebody signed is used
+//! in the same way.
 //!
-//! The handshake is part of the connection's first read, so that a slow client holds up nobody but itself, and the head timeout covers it. A
-//! client that speaks plain HTTP to a port of TLS is recognised by its first byte and told so, as an answer that it understands.
+//! The handshake is part of the connection's first read, so that a slow client holds up nobody but
+//! itself, and the head timeout covers it. A client that speaks plain HTTP to a port of TLS is
+//! recognised by its first byte and told so, as an answer that it understands.
 //!
 //! This module keeps no files: whoever starts a server does.
 
@@ -61,7 +64,8 @@ impl std::fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// A new key with a certificate for these names and IP addresses, both in PEM format in one text. It is a secret.
+    /// A new key with a certificate for these names and IP addresses, both in PEM format in one
+    /// text. It is a secret.
     ///
     /// # Errors
     /// A name cannot be in a certificate; there is no randomness.
@@ -76,7 +80,8 @@ impl Identity {
         Ok(format!("{}{}", key.serialize_pem(), certificate.pem()))
     }
 
-    /// The certificate (the server's own first, then those between it and the root) and its key, in PEM format in one text.
+    /// The certificate (the server's own first, then those between it and the root) and its key, in
+    /// PEM format in one text.
     ///
     /// # Errors
     /// One is missing, broken or of an unknown kind, or they do not belong together.

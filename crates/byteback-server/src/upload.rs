@@ -1,8 +1,8 @@
 //! Calls that take a piece of a batch: its body is decoded on a blocking thread while it arrives.
 //!
-//! Literals go to segments chunk by chunk. A client that dies in the middle leaves bytes in a segment that nothing
-//! refers to. When a body is refused as a body (too long, too slow, broken off), that is the answer, whatever the
-//! decoder made of the rest.
+//! Literals go to segments chunk by chunk. A client that dies in the middle leaves bytes in a
+//! segment that nothing refers to. When a body is refused as a body (too long, too slow, broken
+//! off), that is the answer, whatever the decoder made of the rest.
 
 use crate::body::{BodyLimits, IncomingBytes, incoming, pump};
 use crate::convert;
@@ -91,8 +91,8 @@ pub(crate) async fn batch_commit(mut call: Call) -> Answer {
     json(&applied)
 }
 
-/// Before a client is told that the disk is full: gives back the room of its batch's parts, which would keep it from everybody until they
-/// expire. The client sends them again once there is room.
+/// Before a client is told that the disk is full: gives back the room of its batch's parts, which
+/// would keep it from everybody until they expire. The client sends them again once there is room.
 async fn give_back_if_full<T>(
     result: Result<T, Box<Problem>>,
     store: Store,

@@ -1,21 +1,25 @@
 //! Applies a batch: the one place that decides what a batch may do to a folder.
 //!
-//! All of it happens in one catalog transaction, record by record in their order, so that memory holds numbers of
-//! nodes but no records. What can only be judged as a whole is judged at the end, before the commit: that every node
-//! that is mentioned exists, that parents are directories, that directories form a tree, that each file got the deltas
-//! that were announced and has the size that its attributes say. Any error drops the transaction: nothing happened.
+//! All of it happens in one catalog transaction, record by record in their order, so that memory
+//! holds numbers of nodes but no records. What can only be judged as a whole is judged at the end,
+//! before the commit: that every node that is mentioned exists, that parents are directories, that
+//! directories form a tree, that each file got the deltas that were announced and has the size that
+//! its attributes say. Any error drops the transaction: nothing happened.
 //!
-//! Order: (1) literals of the last piece are synced; (2) proofs are compared (`prove`), outside of the transaction, as that reads whole
-//! contents; (3) the transaction refers to them, applies, removes the staged
-//! parts, and commits; (4) checksums that were made for proofs are kept (`sums`). A crash before the commit leaves the staged parts
-//! as they were, one after it at most loses checksums.
+//! Order: (1) literals of the last piece are synced; (2) proofs are compared (`prove`), outside of
+//! the transaction, as that reads whole contents; (3) the transaction refers to them, applies,
+//! removes the staged parts, and commits; (4) checksums that were made for proofs are kept
+//! (`sums`). A crash before the commit leaves the staged parts as they were, one after it at most
+//! loses checksums.
 //!
-//! Contents that follow those of another file ([`ContentBase::Of`]) *share* the layers from which that one is read: the few rows that there
-//! are, renumbered, over the same pages (`LayerRow::shared`). So a copy of a file costs a few rows, whatever its length, and from then on it is
-//! a file like others: its deltas lie over those rows, merging makes rows of its own.
+//! Contents that follow those of another file ([`ContentBase::Of`]) *share* the layers from which
+//! that one is read: the few rows that there are, renumbered, over the same pages
+//! (`LayerRow::shared`). So a copy of a file costs a few rows, whatever its length, and from then
+//! on it is a file like others: its deltas lie over those rows, merging makes rows of its own.
 //!
-//! Conflicts: a name or node whose newest change is younger than the batch's `base_seq` was changed by somebody who
-//! came first ([`basis`]), or would be lost by what the batch does elsewhere ([`loss`]). Then nothing is applied and the first [`CONFLICTS_MAX`] places are told.
+//! Conflicts: a name or node whose newest change is younger than the batch's `base_seq` was changed
+//! by somebody who came first ([`basis`]), or would be lost by what the batch does elsewhere
+//! ([`loss`]). Then nothing is applied and the first [`CONFLICTS_MAX`] places are told.
 
 mod basis;
 mod directory_time;
@@ -86,12 +90,12 @@ impl Store {
         })
     }
 
-    /// Applies a batch: its staged parts 1 to `staged_parts`, then `last`. If it was applied before, answers what the
-    /// first time answered and ignores everything else.
+    /// Applies a batch: its staged parts 1 to `staged_parts`, then `last`. If it was applied
+    /// before, answers what the first time answered and ignores everything else.
     ///
     /// # Errors
-    /// A conflict; missing parts; the batch contradicts itself or the folder; a limit; the disk is full; the machine
-    /// fails. Nothing was applied then.
+    /// A conflict; missing parts; the batch contradicts itself or the folder; a limit; the disk is
+    /// full; the machine fails. Nothing was applied then.
     pub fn commit(&self, mut last: PartWriter, staged_parts: u32) -> Result<BatchApplied, StoreError> {
         last.segments.sync()?;
         let proven = match last.proofs {
@@ -301,7 +305,8 @@ impl<'a> Apply<'a> {
         Ok(())
     }
 
-    /// Refuses a batch that replaces another moment than the folder's newest: whoever came meanwhile would be undone unseen.
+    /// Refuses a batch that replaces another moment than the folder's newest: whoever came
+    /// meanwhile would be undone unseen.
     fn check_replaced(&self, replaces: Seq) -> Result<(), StoreError> {
         let newest = self.folder.seq;
         if replaces > newest {
@@ -531,8 +536,8 @@ impl<'a> Apply<'a> {
     }
 
     fn entry(&mut self, change: NameChange<FileId>) -> Result<(), StoreError> {
-        // Whoever watches a tree tells the end of names also in directories that came and went between two batches: the
-        // folder never had them, so there is nothing to remove.
+        // Whoever watches a tree tells the end of names also in directories that came and went
+        // between two batches: the folder never had them, so there is nothing to remove.
         if change.child.is_none() && !self.is_mentioned(change.parent)? {
             return Ok(());
         }
@@ -662,7 +667,8 @@ impl<'a> Apply<'a> {
         Ok(row.attributes.kind)
     }
 
-    /// Directories hang below each other: the batch contradicts itself, or moved one into another that others moved into it.
+    /// Directories hang below each other: the batch contradicts itself, or moved one into another
+    /// that others moved into it.
     fn inside_itself(&self, child: i64, cycle: &HashSet<i64>, base_seq: Seq) -> Result<(), StoreError> {
         let mut conflicts = Vec::new();
         for node in cycle {
@@ -705,8 +711,8 @@ impl<'a> Apply<'a> {
         Err(StoreError::Conflict { conflicts })
     }
 
-    /// Directories that were linked have one name each, and nobody is its own ancestor. Only these can have gone wrong:
-    /// a new cycle needs a new entry.
+    /// Directories that were linked have one name each, and nobody is its own ancestor. Only these
+    /// can have gone wrong: a new cycle needs a new entry.
     fn check_tree(&self, base_seq: Option<Seq>) -> Result<(), StoreError> {
         let mut above_root: HashSet<i64> = HashSet::new();
         for &child in &self.linked {
@@ -742,8 +748,9 @@ impl<'a> Apply<'a> {
 impl Pending {
     /// The layer that a delta makes of the contents so far.
     pub(crate) fn next_layer(&mut self, delta: &StagedDelta) -> Result<LayerRow, StoreError> {
-        // The sender need not know how long the file was: the base is first cut off or filled up with zeros to the
-        // length that the delta says. Copies name bytes of the base, so their sender has to know it.
+        // The sender need not know how long the file was: the base is first cut off or filled up
+        // with zeros to the length that the delta says. Copies name bytes of the base, so their
+        // sender has to know it.
         if delta.base_len != self.len && delta.copies {
             return invalid(&format!(
                 "a delta with copies of file {} starts from {} bytes, but the file has {} at that point",

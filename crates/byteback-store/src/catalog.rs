@@ -1,19 +1,23 @@
 //! The catalog: everything the store knows except the literal bytes, behind transactions.
 //!
-//! Two traits: [`CatalogRead`] answers from one consistent state, [`CatalogWrite`] adds changes that become
-//! visible and durable together with [`CatalogWrite::commit`], or not at all when it is dropped. They speak of
-//! rows; what rows mean, which are allowed and in what order they come is decided in `apply` and `read`, once for
-//! every engine. There is one writer at a time; readers never wait for it.
+//! Two traits: [`CatalogRead`] answers from one consistent state, [`CatalogWrite`] adds changes
+//! that become visible and durable together with [`CatalogWrite::commit`], or not at all when it is
+//! dropped. They speak of rows; what rows mean, which are allowed and in what order they come is
+//! decided in `apply` and `read`, once for every engine. There is one writer at a time; readers
+//! never wait for it.
 //!
 //! Words
 //! - *node number*: the catalog's own short number for a (folder, [`FileId`]).
-//! - *attribute row*: a node's attributes from a sequence number on, until the next row of the node.
-//! - *entry row*: (parent, name) -> child in `[from_seq, to_seq)`; a current one has [`OPEN`] as its end.
-//! - *layer number*: counts the contents' changes of one node from 1; 0 means that there never were contents. A
-//!   layer row spans the layers `first..=last`: one delta when they are equal, several merged ones otherwise.
+//! - *attribute row*: a node's attributes from a sequence number on, until the next row of the
+//!   node.
+//! - *entry row*: (parent, name) -> child in `[from_seq, to_seq)`; a current one has [`OPEN`] as
+//!   its end.
+//! - *layer number*: counts the contents' changes of one node from 1; 0 means that there never were
+//!   contents. A layer row spans the layers `first..=last`: one delta when they are equal, several
+//!   merged ones otherwise.
 //!
-//! History is only added to: attribute, entry and layer rows of the past never change, except that an entry is
-//! closed once. So several short read transactions see the same past as one long one.
+//! History is only added to: attribute, entry and layer rows of the past never change, except that
+//! an entry is closed once. So several short read transactions see the same past as one long one.
 
 mod devices;
 mod schema;
@@ -190,7 +194,8 @@ pub trait Catalog: Send + Sync + Debug {
     fn write(&self) -> Result<Box<dyn CatalogWrite + '_>, StoreError>;
 }
 
-/// Answers from one consistent state. All errors are the engine's, or say that rows contradict each other.
+/// Answers from one consistent state. All errors are the engine's, or say that rows contradict each
+/// other.
 #[expect(clippy::missing_errors_doc, reason = "said once for all above")]
 pub trait CatalogRead: DeviceRead {
     /// All folders by name.
@@ -221,18 +226,21 @@ pub trait CatalogRead: DeviceRead {
     fn batch_by_seq(&self, folder: i64, seq: Seq) -> Result<Option<BatchRow>, StoreError>;
     /// The first batches after a sequence number, in order.
     fn batches_after(&self, folder: i64, after: Seq, limit: u32) -> Result<Vec<BatchRow>, StoreError>;
-    /// The newest batch up to a sequence number, by its number, after which the root was another one than this node.
+    /// The newest batch up to a sequence number, by its number, after which the root was another
+    /// one than this node.
     fn newest_of_other_root(&self, folder: i64, at: Seq, root: i64) -> Result<Option<Seq>, StoreError>;
     /// The newest batch that was made at this time (ns since the Unix epoch) or earlier.
     fn newest_batch_until(&self, folder: i64, time_ns: i64) -> Result<Option<BatchRow>, StoreError>;
-    /// Whether a device has a batch after a sequence number. Looks at the folder's batches since then.
+    /// Whether a device has a batch after a sequence number. Looks at the folder's batches since
+    /// then.
     fn has_batch_after(&self, folder: i64, device: u64, after: Seq) -> Result<bool, StoreError>;
     /// Snapshots with numbers above `after`.
     fn snapshots(&self, folder: i64, after: u64, limit: u32) -> Result<Vec<Snapshot>, StoreError>;
-    /// The row that ends with layer `last`, begins with `first_min` or later, and covers the most layers.
+    /// The row that ends with layer `last`, begins with `first_min` or later, and covers the most
+    /// layers.
     fn longest_layer(&self, node: i64, last: u64, first_min: u64) -> Result<Option<LayerRow>, StoreError>;
-    /// Of the pages of a layer ([`LayerRow::pages`]) the one that begins at or before `offset`, nearest to it, and where the page after
-    /// that begins.
+    /// Of the pages of a layer ([`LayerRow::pages`]) the one that begins at or before `offset`,
+    /// nearest to it, and where the page after that begins.
     fn page(&self, layer: i64, offset: u64) -> Result<(Option<Vec<u8>>, Option<u64>), StoreError>;
     /// Names that changed in `(from, to]`, by (parent, name), after the given one.
     fn changed_names(
@@ -251,7 +259,8 @@ pub trait CatalogRead: DeviceRead {
     fn staged_record(&self, part: i64, ordinal: u32) -> Result<Option<Vec<u8>>, StoreError>;
     /// Highest segment number ever referred to; 0 for none.
     fn segment_id_max(&self) -> Result<u64, StoreError>;
-    /// The length in bytes of a segment up to which the catalog refers to it; `None` for an unknown segment.
+    /// The length in bytes of a segment up to which the catalog refers to it; `None` for an unknown
+    /// segment.
     fn segment_len(&self, segment: u64) -> Result<Option<u64>, StoreError>;
     /// Whether any layer or staged part refers to a segment.
     fn is_segment_referenced(&self, segment: u64) -> Result<bool, StoreError>;
@@ -296,8 +305,9 @@ pub trait CatalogWrite: CatalogRead + DeviceWrite {
     fn insert_snapshot(&self, folder: i64, seq: Seq, label: &SnapshotLabel) -> Result<u64, StoreError>;
     /// Removes a snapshot; answers whether it existed.
     fn delete_snapshot(&self, folder: i64, id: u64) -> Result<bool, StoreError>;
-    /// Adds a layer (its `id` is ignored) with its pages and the segments that they refer to, or none of both if it shares those of another
-    /// row; answers its number. A row whose pages are shared cannot be removed.
+    /// Adds a layer (its `id` is ignored) with its pages and the segments that they refer to, or
+    /// none of both if it shares those of another row; answers its number. A row whose pages are
+    /// shared cannot be removed.
     fn insert_layer(
         &self,
         node: i64,
@@ -311,7 +321,8 @@ pub trait CatalogWrite: CatalogRead + DeviceWrite {
     fn layer_segments(&self, layer: i64) -> Result<Vec<u64>, StoreError>;
     /// Remembers that a segment is referred to up to `len_bytes`.
     fn touch_segment(&self, segment: u64, len_bytes: u64) -> Result<(), StoreError>;
-    /// Forgets a segment that nothing refers to. The highest number stays known, so that it is never used twice.
+    /// Forgets a segment that nothing refers to. The highest number stays known, so that it is
+    /// never used twice.
     fn forget_segment(&self, segment: u64) -> Result<(), StoreError>;
     /// Replaces a staged part.
     fn replace_staged_part(
@@ -334,7 +345,7 @@ pub trait CatalogWrite: CatalogRead + DeviceWrite {
     fn put_sums(&self, node: i64, kind: u8, used_ns: i64, rows: &[(u64, Vec<u8>)]) -> Result<(), StoreError>;
     /// Removes a file's rows of kept sums from a number on.
     fn delete_sums(&self, node: i64, kind: u8, from_chunk: u64) -> Result<(), StoreError>;
-    /// Removes at most so many rows of kept sums, those that were not used for longest, of another file than this one or of another
-    /// kind; answers how many bytes they had.
+    /// Removes at most so many rows of kept sums, those that were not used for longest, of another
+    /// file than this one or of another kind; answers how many bytes they had.
     fn evict_sums(&self, except: (i64, u8), rows_max: u32) -> Result<u64, StoreError>;
 }

@@ -1,7 +1,9 @@
-//! Bytes in and out for the blobs that the catalog holds: varints, strings, attributes, staged records.
+//! Bytes in and out for the blobs that the catalog holds: varints, strings, attributes, staged
+//! records.
 //!
-//! Everything read here was written by this program, but disks lie, so every read is checked and a failure
-//! says that the catalog is damaged. Blobs that are kept for long end in a CRC-32C; SQLite itself has none.
+//! Everything read here was written by this program, but disks lie, so every read is checked and a
+//! failure says that the catalog is damaged. Blobs that are kept for long end in a CRC-32C; SQLite
+//! itself has none.
 
 use crate::error::StoreError;
 use crate::model::Proof;
@@ -222,7 +224,8 @@ pub(crate) fn kind_of_number(number: u8) -> Option<NodeKind> {
     })
 }
 
-/// The rarer attributes in one blob: target, xattrs, names of owner and group, inode flags. Empty when there are none.
+/// The rarer attributes in one blob: target, xattrs, names of owner and group, inode flags. Empty
+/// when there are none.
 pub(crate) fn encode_rare_attributes(attributes: &Attributes) -> Vec<u8> {
     if attributes.target.is_none()
         && attributes.xattrs.is_empty()

@@ -1,7 +1,9 @@
-//! Throws away what nothing refers to: expired staged parts, those of batches that were given up, and segments without references.
+//! Throws away what nothing refers to: expired staged parts, those of batches that were given up,
+//! and segments without references.
 //!
-//! Order: the catalog forgets a segment, then its file is removed. A crash in between leaves a file that the catalog
-//! does not know; the next start removes it. Frames of expired parts inside segments that others keep alive stay.
+//! Order: the catalog forgets a segment, then its file is removed. A crash in between leaves a file
+//! that the catalog does not know; the next start removes it. Frames of expired parts inside
+//! segments that others keep alive stay.
 
 use crate::catalog::BatchKey;
 use crate::error::StoreError;
@@ -17,8 +19,8 @@ pub struct Collected {
 }
 
 impl Store {
-    /// Forgets the staged parts of a batch that will not be committed as it is, and gives back the room that nothing else needs. The
-    /// sender may begin the batch anew.
+    /// Forgets the staged parts of a batch that will not be committed as it is, and gives back the
+    /// room that nothing else needs. The sender may begin the batch anew.
     ///
     /// # Errors
     /// The catalog or the segments fail; then the parts expire like others.
@@ -47,7 +49,8 @@ impl Store {
         let expired_parts = catalog.delete_expired_parts(now.saturating_sub(self.parts.limits.staged_expiry_ns))?;
         let mut unreferenced = Vec::new();
         for segment in segments {
-            // In this order: a writer pins only what is active, and a reference appears only under this transaction.
+            // In this order: a writer pins only what is active, and a reference appears only under
+            // this transaction.
             if !self.parts.segments.is_in_use(segment.id) && !catalog.is_segment_referenced(segment.id)? {
                 catalog.forget_segment(segment.id)?;
                 unreferenced.push(segment.id);

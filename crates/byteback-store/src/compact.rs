@@ -1,22 +1,24 @@
 //! Bounds how many rows a version is read from, at a cost that follows the change.
 //!
-//! The rows from which a version is read form a *stack* of *runs*, newest on top. After each new layer the top runs
-//! are merged, as in a log-structured merge tree with size tiers: a run with `n` extents is of tier `log8(n)`; a run
-//! first absorbs smaller runs directly below it, and [`FAN_IN`] runs of one tier become one. Merging composes extents
-//! only; no literal byte is read or written. It adds a row for `first..=last` and leaves the merged ones, because
-//! versions between need them.
+//! The rows from which a version is read form a *stack* of *runs*, newest on top. After each new
+//! layer the top runs are merged, as in a log-structured merge tree with size tiers: a run with `n`
+//! extents is of tier `log8(n)`; a run first absorbs smaller runs directly below it, and [`FAN_IN`]
+//! runs of one tier become one. Merging composes extents only; no literal byte is read or written.
+//! It adds a row for `first..=last` and leaves the merged ones, because versions between need them.
 //!
-//! Why tiers by size and not by age: the first layer of a 100 GB image has a million extents, the second a dozen. By
-//! age they would be merged after seven more backups, at the cost of the million.
+//! Why tiers by size and not by age: the first layer of a 100 GB image has a million extents, the
+//! second a dozen. By age they would be merged after seven more backups, at the cost of the
+//! million.
 //!
-//! Bounds, with E extents in all layers together: tiers never increase towards the top, at most `FAN_IN - 1` runs are
-//! of the same tier, hence a stack has at most `7 * (1 + log8 E)` runs above a reset. An extent is rewritten at most
-//! `FAN_IN` times per tier (once per merge; a merged run may stay in its tier when newer extents cover older ones), so
-//! that applying a delta of n extents costs O(n log E), amortised.
+//! Bounds, with E extents in all layers together: tiers never increase towards the top, at most
+//! `FAN_IN - 1` runs are of the same tier, hence a stack has at most `7 * (1 + log8 E)` runs above
+//! a reset. An extent is rewritten at most `FAN_IN` times per tier (once per merge; a merged run
+//! may stay in its tier when newer extents cover older ones), so that applying a delta of n extents
+//! costs O(n log E), amortised.
 //!
-//! A hostile client can make copies of copies, whose composition grows without bound. A merge that exceeds
-//! [`GROWTH_MAX`] times its input is given up, and its newest run becomes a *barrier* below which nothing is merged
-//! any more from above: that file reads slower, nothing else happens.
+//! A hostile client can make copies of copies, whose composition grows without bound. A merge that
+//! exceeds [`GROWTH_MAX`] times its input is given up, and its newest run becomes a *barrier* below
+//! which nothing is merged any more from above: that file reads slower, nothing else happens.
 
 use crate::catalog::{CatalogWrite, LayerRow};
 use crate::error::StoreError;
@@ -37,7 +39,8 @@ pub(crate) fn tier(extents: u64) -> u32 {
     extents.checked_ilog(8).unwrap_or(0)
 }
 
-/// Merges the top runs of the stack of `node` whose newest layer is `layer`, as often as the rule asks for.
+/// Merges the top runs of the stack of `node` whose newest layer is `layer`, as often as the rule
+/// asks for.
 pub(crate) fn compact(catalog: &dyn CatalogWrite, node: i64, layer: u64) -> Result<(), StoreError> {
     loop {
         let group = group_to_merge(catalog, node, layer)?;

@@ -1,8 +1,9 @@
 //! Reads contents: any range of any version, with bounded memory.
 //!
-//! A [`ContentReader`] walks the layers lazily (`resolve`) and reads and decodes only frames that the range needs. It
-//! keeps decoded frames, as neighbouring extents share them: where versions changed a file here and there, its bytes come from a frame of
-//! each of them in turn. Each call runs in a short transaction of its own, which is enough, because the past does not change.
+//! A [`ContentReader`] walks the layers lazily (`resolve`) and reads and decodes only frames that
+//! the range needs. It keeps decoded frames, as neighbouring extents share them: where versions
+//! changed a file here and there, its bytes come from a frame of each of them in turn. Each call
+//! runs in a short transaction of its own, which is enough, because the past does not change.
 
 use crate::catalog::CatalogRead;
 use crate::error::StoreError;
@@ -59,8 +60,8 @@ impl Store {
         Ok((file_at(&*catalog, &folder, file, at)?.1.attributes.size, at))
     }
 
-    /// Begins to read a range of a file's contents at a moment; all of it when there is no range. A range is cut at the
-    /// contents' end.
+    /// Begins to read a range of a file's contents at a moment; all of it when there is no range. A
+    /// range is cut at the contents' end.
     ///
     /// # Errors
     /// The folder, the moment or the file does not exist; the catalog fails.
@@ -88,7 +89,8 @@ impl Store {
 }
 
 impl Store {
-    /// The digests of contents of at most `len_max` bytes at a moment, in the order asked; `None` of what is no such file, or cannot be read.
+    /// The digests of contents of at most `len_max` bytes at a moment, in the order asked; `None`
+    /// of what is no such file, or cannot be read.
     ///
     /// # Errors
     /// The folder or the moment does not exist; the catalog fails.
@@ -104,8 +106,9 @@ impl Store {
         files.iter().map(digest).collect()
     }
 
-    /// Contents of at most `len_max` bytes at a moment as a bundle ([`byteback_delta::bundle`]), in the order asked, as long as there is room for them in
-    /// `total_max`. Not told is what is no such file, or cannot be read.
+    /// Contents of at most `len_max` bytes at a moment as a bundle ([`byteback_delta::bundle`]), in
+    /// the order asked, as long as there is room for them in `total_max`. Not told is what is no
+    /// such file, or cannot be read.
     ///
     /// # Errors
     /// The folder or the moment does not exist; the catalog fails.
@@ -226,8 +229,8 @@ impl ContentReader {
         Ok(())
     }
 
-    /// Writes the contents as a delta stream over nothing: zeros become holes. The stream of a range has the whole
-    /// contents' length and says nothing of what lies outside the range.
+    /// Writes the contents as a delta stream over nothing: zeros become holes. The stream of a
+    /// range has the whole contents' length and says nothing of what lies outside the range.
     ///
     /// # Errors
     /// `Ok(Err)` when `out` fails; `Err` when the store does.
@@ -248,7 +251,8 @@ impl ContentReader {
         Ok(writer.finish().map(|_| ()).map_err(into_io))
     }
 
-    /// The next part of the range: bytes, or `None` for zeros. A short transaction per part: who uses it may be slow.
+    /// The next part of the range: bytes, or `None` for zeros. A short transaction per part: who
+    /// uses it may be slow.
     ///
     /// # Errors
     /// A frame is damaged; the catalog or a segment fails.
@@ -278,7 +282,8 @@ impl ContentReader {
     }
 }
 
-/// Of many files that are asked for at once, one that cannot be told does not keep the others from being told.
+/// Of many files that are asked for at once, one that cannot be told does not keep the others from
+/// being told.
 fn unless_untold<T>(told: Result<Option<T>, StoreError>) -> Result<Option<T>, StoreError> {
     match told {
         Err(StoreError::NodeNotFound(_) | StoreError::InvalidParameter(_)) => Ok(None),

@@ -1,15 +1,19 @@
 //! What of a content cannot be read, and putting it right from whoever still has the bytes.
 //!
-//! Frames that turn out to be damaged are *noted* in the catalog, by segment and offset, wherever they were found: by [`Store::verify`], or by
-//! somebody who read a content. So a backup can ask what is damaged without anything being read anew ([`Store::known_damage`]).
+//! Frames that turn out to be damaged are *noted* in the catalog, by segment and offset, wherever
+//! they were found: by [`Store::verify`], or by somebody who read a content. So a backup can ask
+//! what is damaged without anything being read anew ([`Store::known_damage`]).
 //!
-//! *Healing* ([`Store::heal`]) writes the stored bytes of one frame back to their place, and so heals every version of every file that
-//! refers to it. Nobody is believed: the bytes that are offered are stored as the frame says (raw, or compressed by each effort that a sender may
-//! have used), and what comes out must have the length and the checksum that the frame's header has. A header that is damaged
-//! itself proves nothing, so that such a frame stays damaged; so does one that was compressed by another version of zstd. Its file is
-//! whole again as of the next version that a sender gives it.
+//! *Healing* ([`Store::heal`]) writes the stored bytes of one frame back to their place, and so
+//! heals every version of every file that refers to it. Nobody is believed: the bytes that are
+//! offered are stored as the frame says (raw, or compressed by each effort that a sender may have
+//! used), and what comes out must have the length and the checksum that the frame's header has. A
+//! header that is damaged itself proves nothing, so that such a frame stays damaged; so does one
+//! that was compressed by another version of zstd. Its file is whole again as of the next version
+//! that a sender gives it.
 //!
-//! A crash in the middle of healing leaves a frame that does not agree with its checksum, as before.
+//! A crash in the middle of healing leaves a frame that does not agree with its checksum, as
+//! before.
 
 use crate::catalog::CatalogRead;
 use crate::content::FrameCache;
@@ -69,7 +73,8 @@ pub struct DamagedFrame {
     pub pieces: Vec<FramePiece>,
 }
 
-/// Whether an error says that a frame cannot be read, and not that something is wrong with the program, the catalog or its resources.
+/// Whether an error says that a frame cannot be read, and not that something is wrong with the
+/// program, the catalog or its resources.
 pub(crate) fn is_of_frame(error: &StoreError) -> bool {
     match error {
         StoreError::Damaged { .. } => true,
@@ -88,7 +93,8 @@ pub(crate) fn push_range(ranges: &mut Vec<ByteRange>, range: ByteRange) {
 }
 
 impl Store {
-    /// Ranges of a file's contents at a moment that cannot be read, from `offset` on. Reads them. What is found is noted.
+    /// Ranges of a file's contents at a moment that cannot be read, from `offset` on. Reads them.
+    /// What is found is noted.
     ///
     /// # Errors
     /// The folder, the moment or the file does not exist; the catalog fails.
@@ -178,8 +184,8 @@ impl Store {
         Ok(!self.catalog().read()?.noted_damage(1)?.is_empty())
     }
 
-    /// Damaged frames that were noted, as the files of a folder show them now; at most `limit`. Each is read again, and one that can be
-    /// read is forgotten.
+    /// Damaged frames that were noted, as the files of a folder show them now; at most `limit`.
+    /// Each is read again, and one that can be read is forgotten.
     ///
     /// # Errors
     /// There is no such folder; the catalog fails.
@@ -247,11 +253,12 @@ impl Store {
         Ok(found)
     }
 
-    /// Writes a damaged frame that a file refers to at a moment back to its place, if `raw` are its decoded bytes; answers whether the
-    /// frame can be read now. See the module's header.
+    /// Writes a damaged frame that a file refers to at a moment back to its place, if `raw` are its
+    /// decoded bytes; answers whether the frame can be read now. See the module's header.
     ///
     /// # Errors
-    /// The folder, the moment or the file does not exist, or the file does not refer to the frame; the catalog or the segment fails.
+    /// The folder, the moment or the file does not exist, or the file does not refer to the frame;
+    /// the catalog or the segment fails.
     pub fn heal(
         &self,
         folder: &str,
@@ -315,8 +322,8 @@ impl Store {
     }
 }
 
-/// The noted frames that contents show, each with where its bytes are, by their places in the frame. A segment that is noted as a whole, at offset
-/// 0, has all its frames noted.
+/// The noted frames that contents show, each with where its bytes are, by their places in the
+/// frame. A segment that is noted as a whole, at offset 0, has all its frames noted.
 fn shown_frames(
     catalog: &dyn CatalogRead,
     node: i64,

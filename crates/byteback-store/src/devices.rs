@@ -1,16 +1,19 @@
 //! Who may do what: devices, the folders that they were given, and invitations.
 //!
 //! Words
-//! - *device*: a machine (or a user on one) that joined. Its number is the client id of its versions and is never used twice.
-//! - *managing device*: may use every folder, invite, rename and revoke. The first device of a store is one, and those that joined before
-//!   catalogs knew folders of devices.
-//! - *invitation*: a join token, for one folder or to manage. It works once: used by a device, it is that device's, who may use it again when
-//!   the answer was lost ([`Roster::join`]). Used, expired and withdrawn ones are told apart until [`REMEMBERED_NS`] after their end.
-//! - *revoked*: the device's token is void from the moment that [`Roster::revoke`] returns: no request is accepted, and no batch is applied
-//!   that was on its way (`apply` looks in the very transaction). Its history stays.
+//! - *device*: a machine (or a user on one) that joined. Its number is the client id of its
+//!   versions and is never used twice.
+//! - *managing device*: may use every folder, invite, rename and revoke. The first device of a
+//!   store is one, and those that joined before catalogs knew folders of devices.
+//! - *invitation*: a join token, for one folder or to manage. It works once: used by a device, it
+//!   is that device's, who may use it again when the answer was lost ([`Roster::join`]). Used,
+//!   expired and withdrawn ones are told apart until [`REMEMBERED_NS`] after their end.
+//! - *revoked*: the device's token is void from the moment that [`Roster::revoke`] returns: no
+//!   request is accepted, and no batch is applied that was on its way (`apply` looks in the very
+//!   transaction). Its history stays.
 //!
-//! A [`Roster`] works on the catalog of an opened store ([`Store::roster`]) or beside a serving process ([`RosterFile`]): the engine
-//! puts the writers in order. Each call is one transaction.
+//! A [`Roster`] works on the catalog of an opened store ([`Store::roster`]) or beside a serving
+//! process ([`RosterFile`]): the engine puts the writers in order. Each call is one transaction.
 
 use crate::catalog::{Catalog, DeviceRow, InvitationRow, SqliteCatalog};
 use crate::error::StoreError;
@@ -27,7 +30,8 @@ const DEVICE_NAME_LEN_MAX: usize = 255;
 /// For how long after its end an invitation is told from one that never was.
 pub const REMEMBERED_NS: i64 = 90 * 24 * 3600 * 1_000_000_000;
 
-/// For how long a device's last request may be older than what is noted of it: a note is a write to the disk.
+/// For how long a device's last request may be older than what is noted of it: a note is a write to
+/// the disk.
 pub const SEEN_WITHIN_NS: i64 = 5 * 60 * 1_000_000_000;
 
 /// A folder that a device was given.
@@ -237,11 +241,12 @@ impl Roster<'_> {
         self.catalog.read()?.has_credentials(self.clock.now_ns())
     }
 
-    /// Makes an invitation; a folder that does not exist is made, if the device is to change it. The caller has checked the folder's name.
+    /// Makes an invitation; a folder that does not exist is made, if the device is to change it.
+    /// The caller has checked the folder's name.
     ///
     /// # Errors
-    /// A device that may only read is invited to a folder that does not exist; the name is not allowed; there is no randomness; the catalog
-    /// fails.
+    /// A device that may only read is invited to a folder that does not exist; the name is not
+    /// allowed; there is no randomness; the catalog fails.
     pub fn invite(&self, new: &NewInvitation) -> Result<Invited, StoreError> {
         check_name(&new.name)?;
         let token = token::draw_join_token(self.randomness)?;
@@ -279,12 +284,13 @@ impl Roster<'_> {
         })
     }
 
-    /// Uses an invitation. `device_token` is the token that the device drew for itself, or has from an earlier invitation (then it gets
-    /// what this one gives in addition); without one, it is given one. A device that comes again with the same two is told the same again.
+    /// Uses an invitation. `device_token` is the token that the device drew for itself, or has from
+    /// an earlier invitation (then it gets what this one gives in addition); without one, it is
+    /// given one. A device that comes again with the same two is told the same again.
     ///
     /// # Errors
-    /// The join token is unknown, used by another device, expired or withdrawn; the device was revoked; the name or the device's token are
-    /// not allowed; the catalog fails.
+    /// The join token is unknown, used by another device, expired or withdrawn; the device was
+    /// revoked; the name or the device's token are not allowed; the catalog fails.
     pub fn join(&self, join_token: &str, name: &str, device_token: Option<&str>) -> Result<Joined, StoreError> {
         check_name(name)?;
         let own = match device_token {

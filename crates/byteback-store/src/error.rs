@@ -1,8 +1,9 @@
 //! What can go wrong in the store, sorted by what the caller has to do.
 //!
-//! `Invalid*`, `Conflict`, `ContentMismatch`, `PartsMissing` and `TooLarge` are the client's; `Full` is the operator's;
-//! `Damaged` names what is lost and where; everything else is a fault of the machine or of the program.
-//! After every error the store is as it was before the call, apart from leaked segment bytes.
+//! `Invalid*`, `Conflict`, `ContentMismatch`, `PartsMissing` and `TooLarge` are the client's;
+//! `Full` is the operator's; `Damaged` names what is lost and where; everything else is a fault of
+//! the machine or of the program. After every error the store is as it was before the call, apart
+//! from leaked segment bytes.
 
 use crate::model::Conflict;
 use byteback_model::FileId;
@@ -153,7 +154,8 @@ pub enum StoreError {
         /// The system's answer.
         source: io::Error,
     },
-    /// A write to this segment failed before, so nothing more is known about its tail. Send the data again.
+    /// A write to this segment failed before, so nothing more is known about its tail. Send the
+    /// data again.
     #[error("segment {0} was given up after a failed sync; send the data again")]
     SegmentAbandoned(u64),
 }

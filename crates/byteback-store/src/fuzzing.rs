@@ -1,7 +1,8 @@
-//! What the fuzz targets call (`fuzz/`): the readers of the catalog's blobs and of segments, which are private. Compiled for tests, which
-//! call them with the seeds, and with the feature `fuzzing`.
+//! What the fuzz targets call (`fuzz/`): the readers of the catalog's blobs and of segments, which
+//! are private. Compiled for tests, which call them with the seeds, and with the feature `fuzzing`.
 //!
-//! Each takes any bytes. It asserts that what was read is written as the same thing again, and panics if it is not.
+//! Each takes any bytes. It asserts that what was read is written as the same thing again, and
+//! panics if it is not.
 
 use crate::codec::{
     StagedDelta, StagedRecord, Writer, decode_rare_attributes, decode_tags, encode_rare_attributes, encode_tags,
@@ -27,7 +28,8 @@ const ROW: ChunkKey = ChunkKey {
     chunk: 3,
 };
 
-/// Any blob: the first byte says which, the others are the blob without its checksum, which is made.
+/// Any blob: the first byte says which, the others are the blob without its checksum, which is
+/// made.
 pub fn blob(data: &[u8]) {
     let Some((which, bytes)) = data.split_first() else {
         return;
@@ -56,7 +58,8 @@ fn same<T: PartialEq + std::fmt::Debug>(
     assert_eq!(decode(&encode(&value)).ok(), Some(value), "another value comes back");
 }
 
-/// A page. Written again, neighbours that continue each other are one; after that nothing changes any more.
+/// A page. Written again, neighbours that continue each other are one; after that nothing changes
+/// any more.
 fn page(blob: &[u8]) {
     let Ok(page) = Page::decode(blob) else { return };
     let ascend = page
@@ -69,7 +72,8 @@ fn page(blob: &[u8]) {
     assert_eq!(again.as_ref().and_then(encode_page), written, "another page comes back");
 }
 
-/// A row of kept sums. Its page may be written in another way; then it is the same row all the same.
+/// A row of kept sums. Its page may be written in another way; then it is the same row all the
+/// same.
 fn row(bytes: &[u8]) {
     let sealed = [bytes, &crc_of(ROW, bytes).to_le_bytes()].concat();
     for blob in [&sealed[..], bytes] {

@@ -1,14 +1,17 @@
-//! A client's sums of groups of leaves, compared with those of a stored content: it is told which are equal, and the signature of the rest
-//! (`byteback_delta::groups`).
+//! A client's sums of groups of leaves, compared with those of a stored content: it is told which
+//! are equal, and the signature of the rest (`byteback_delta::groups`).
 //!
-//! The stored content's leaves are kept ones, or made ([`crate::sums`]), as for a signature. One pass over them finds the groups that
-//! differ. Their leaves are held meanwhile, because what is answered begins with which are equal; if there are too many ([`HELD_LEAVES_MAX`]),
-//! they are fetched once more while the answer is written.
+//! The stored content's leaves are kept ones, or made ([`crate::sums`]), as for a signature. One
+//! pass over them finds the groups that differ. Their leaves are held meanwhile, because what is
+//! answered begins with which are equal; if there are too many ([`HELD_LEAVES_MAX`]), they are
+//! fetched once more while the answer is written.
 //!
-//! *What a hostile list can cost.* No more than a signature does, twice: the contents are gone through once, and what differs once more. Memory
-//! is the list, of at most [`GROUPS_MAX`] sums, and the leaves that are held. Nothing is looked up.
+//! *What a hostile list can cost.* No more than a signature does, twice: the contents are gone
+//! through once, and what differs once more. Memory is the list, of at most [`GROUPS_MAX`] sums,
+//! and the leaves that are held. Nothing is looked up.
 //!
-//! Nothing here is a promise: who takes copies sends a proof (`prove`), which is compared with the same leaves.
+//! Nothing here is a promise: who takes copies sends a proof (`prove`), which is compared with the
+//! same leaves.
 
 use crate::error::StoreError;
 use crate::search::{IsWanted, end, refused};
@@ -82,10 +85,12 @@ impl std::fmt::Debug for FoundGroups {
 }
 
 impl Store {
-    /// Compares a list of groups with a file's contents at a moment; `None` when nobody wants to know any more.
+    /// Compares a list of groups with a file's contents at a moment; `None` when nobody wants to
+    /// know any more.
     ///
     /// # Errors
-    /// The folder, the moment or the file does not exist; the contents are longer than the store hashes; the store fails.
+    /// The folder, the moment or the file does not exist; the contents are longer than the store
+    /// hashes; the store fails.
     pub fn find_groups(
         &self,
         folder: &str,

@@ -1,9 +1,10 @@
 //! A layer: how one version of a file's contents follows from the one before, as pages of extents.
 //!
-//! A layer is a delta whose literals lie in segments. What no extent covers is kept from the base at the same
-//! offset, and is zero where the base has no byte: the meaning that `byteback_delta::DeltaMap` gives it. Extents
-//! are kept in *pages* of at most [`PAGE_EXTENTS_MAX`], found by the offset of their first extent, so that reading
-//! a few bytes of a large layer reads one page.
+//! A layer is a delta whose literals lie in segments. What no extent covers is kept from the base
+//! at the same offset, and is zero where the base has no byte: the meaning that
+//! `byteback_delta::DeltaMap` gives it. Extents are kept in *pages* of at most
+//! [`PAGE_EXTENTS_MAX`], found by the offset of their first extent, so that reading a few bytes of
+//! a large layer reads one page.
 //!
 //! ```text
 //! page   = version u8 = 1 | frames varint | frame* | extents varint | extent* | crc32c u32

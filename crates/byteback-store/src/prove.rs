@@ -1,22 +1,27 @@
 //! Proofs: whether a batch makes of a file what its sender has, before anything of it counts.
 //!
-//! A client that finds copies by a signature trusts checksums of a content that it cannot see. If these were wrong (a defect, a chance in
-//! 2^24, bytes that changed), its delta would put other bytes together than it has, and nobody would ever notice. So it adds
-//! the digest of what it has, and here the new contents are read as they would be after the batch and compared: the stored layers of the
-//! base with the staged deltas on top, through the same resolver that later serves them.
+//! A client that finds copies by a signature trusts checksums of a content that it cannot see. If
+//! these were wrong (a defect, a chance in 2^24, bytes that changed), its delta would put other
+//! bytes together than it has, and nobody would ever notice. So it adds the digest of what it has,
+//! and here the new contents are read as they would be after the batch and compared: the stored
+//! layers of the base with the staged deltas on top, through the same resolver that later serves
+//! them.
 //!
-//! A proof by sums is compared leaf by leaf: those whose bytes are where they were when their sums were kept are not read
-//! ([`crate::sums`], which says why they can be believed), so that it costs what the batch changes. What it sums is kept once the batch
-//! is committed.
+//! A proof by sums is compared leaf by leaf: those whose bytes are where they were when their sums
+//! were kept are not read ([`crate::sums`], which says why they can be believed), so that it costs
+//! what the batch changes. What it sums is kept once the batch is committed.
 //!
-//! Contents that follow those of another file ([`ContentBase::Of`]) are compared in the same way, with the sums that are kept of that one.
-//! Sums of the new file are not kept yet: it has no number before the batch is applied.
+//! Contents that follow those of another file ([`ContentBase::Of`]) are compared in the same way,
+//! with the sums that are kept of that one. Sums of the new file are not kept yet: it has no number
+//! before the batch is applied.
 //!
-//! A proof by the bytes reads whole contents. Either happens before the transaction that applies the batch. What it has seen is what is applied: the base
-//! is the one at the batch's `base_seq`, which never changes, and a younger one is a conflict; staged parts are told by their row numbers,
-//! which are never used twice.
+//! A proof by the bytes reads whole contents. Either happens before the transaction that applies
+//! the batch. What it has seen is what is applied: the base is the one at the batch's `base_seq`,
+//! which never changes, and a younger one is a conflict; staged parts are told by their row
+//! numbers, which are never used twice.
 //!
-//! Memory: the pages of the files that are being put together, and the decoded frames that a reader keeps (`content`).
+//! Memory: the pages of the files that are being put together, and the decoded frames that a reader
+//! keeps (`content`).
 
 use crate::apply::{Basis, Pending, conflict, file_with_contents, staged_part_ids};
 use crate::catalog::FolderRow;
@@ -61,7 +66,8 @@ struct Assembly {
     pending: Pending,
     /// If the file was there before.
     node: Option<i64>,
-    /// Whose kept sums are of these contents, for the most part: the file whose contents they follow.
+    /// Whose kept sums are of these contents, for the most part: the file whose contents they
+    /// follow.
     summed: Option<i64>,
     /// Newest last.
     staged: Vec<Run>,
@@ -69,10 +75,12 @@ struct Assembly {
 }
 
 impl Store {
-    /// Compares what the batch makes of each file that it has a proof of; `None` if the batch is applied already, and nothing was.
+    /// Compares what the batch makes of each file that it has a proof of; `None` if the batch is
+    /// applied already, and nothing was.
     ///
     /// # Errors
-    /// `ContentMismatch`; missing parts; a proof of a file that gets no contents, or of one that is too long; the store fails.
+    /// `ContentMismatch`; missing parts; a proof of a file that gets no contents, or of one that is
+    /// too long; the store fails.
     pub(crate) fn prove(&self, last: &PartWriter, staged_parts: u32) -> Result<Option<Proven>, StoreError> {
         let (parts, folder) = {
             let catalog = self.catalog().read()?;
@@ -134,7 +142,8 @@ impl Store {
                 };
                 if digest != Some(claim.proof.digest) {
                     if let (Some(kind), Some(node)) = (claim.proof.sums, summed) {
-                        // In case a wrong sum was the reason, the next proof is compared with the bytes.
+                        // In case a wrong sum was the reason, the next proof is compared with the
+                        // bytes.
                         forget(self, node, kind)?;
                     }
                     wrong.push(file);
@@ -181,7 +190,8 @@ impl Store {
         Ok(())
     }
 
-    /// The contents that a node's deltas will be laid over: those at the moment that the batch follows, or replaces.
+    /// The contents that a node's deltas will be laid over: those at the moment that the batch
+    /// follows, or replaces.
     fn assembly(
         &self,
         folder: &FolderRow,
@@ -300,7 +310,8 @@ fn forget(store: &Store, node: i64, kind: LeafKind) -> Result<(), StoreError> {
 }
 
 impl Claim {
-    /// Lays a delta over the contents so far; false if it is of contents of another length, which the sender was told wrongly.
+    /// Lays a delta over the contents so far; false if it is of contents of another length, which
+    /// the sender was told wrongly.
     fn add(&mut self, delta: StagedDelta) -> Result<bool, StoreError> {
         // What `apply` refuses anyway: a delta before its node, or one too many.
         let Some(content) = &mut self.content else {

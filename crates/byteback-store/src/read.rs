@@ -1,7 +1,8 @@
 //! Reads trees, nodes, extents and differences at any sequence number.
 //!
-//! Lists come in pages whose cursors are plain positions: the last name, the next offset, the last changed name or
-//! node. History never changes, so that a list continues consistently in another transaction.
+//! Lists come in pages whose cursors are plain positions: the last name, the next offset, the last
+//! changed name or node. History never changes, so that a list continues consistently in another
+//! transaction.
 
 use crate::catalog::{AttributeRow, CatalogRead, EntryRow, FolderRow};
 use crate::error::StoreError;
@@ -14,8 +15,8 @@ use byteback_extents::ByteRange;
 use byteback_model::{Attributes, ContentVersion, FileId, NAMES_COUNTED_MAX, NodeInfo, NodeKind, Seq};
 use std::collections::HashMap;
 
-/// Pieces that a difference looks at per file before it calls the rest changed. A bound on work, not on truth: what is
-/// said to be changed then is a superset of what is.
+/// Pieces that a difference looks at per file before it calls the rest changed. A bound on work,
+/// not on truth: what is said to be changed then is a superset of what is.
 const DIFF_PIECES_MAX: u32 = 1_000_000;
 
 /// Batches of which a page of differences remembers who made them.
@@ -31,7 +32,8 @@ pub enum TreeTarget {
     Root,
     /// A node by its identity.
     Node(FileId),
-    /// A path from the root; `/` separates, leading, trailing and double ones do not matter. Symlinks are not followed.
+    /// A path from the root; `/` separates, leading, trailing and double ones do not matter.
+    /// Symlinks are not followed.
     Path(Vec<u8>),
 }
 
@@ -216,7 +218,8 @@ impl Store {
         describe(&*catalog, &folder, node, at)
     }
 
-    /// The names that a node has at a moment, with their directories; of very many, some. Also those in directories that the root does not reach.
+    /// The names that a node has at a moment, with their directories; of very many, some. Also
+    /// those in directories that the root does not reach.
     ///
     /// # Errors
     /// The folder, the moment or the node does not exist; the catalog fails.
@@ -268,7 +271,8 @@ impl Store {
         })
     }
 
-    /// Ranges of a file that were written in `(from, to]`, from `offset` on. `from` 0 is before the first batch.
+    /// Ranges of a file that were written in `(from, to]`, from `offset` on. `from` 0 is before the
+    /// first batch.
     ///
     /// # Errors
     /// The folder, the moments or the file do not exist; the catalog fails.
@@ -319,8 +323,9 @@ impl Store {
         })
     }
 
-    /// Differences of the tree in `(from, to]`. With `own`, those that others than this device made: what the device changed itself counts
-    /// as what it had before, so that each name and each node is compared with what it was after the device's newest change of it, if there is
+    /// Differences of the tree in `(from, to]`. With `own`, those that others than this device
+    /// made: what the device changed itself counts as what it had before, so that each name and
+    /// each node is compared with what it was after the device's newest change of it, if there is
     /// one in `(from, to]`.
     ///
     /// # Errors

@@ -1,13 +1,15 @@
 //! Where each byte of a version comes from: the layers of a file laid over each other, lazily.
 //!
-//! [`Resolver`] walks a range of the newest layer's contents. Where that layer has a literal or zeros, it answers;
-//! where it keeps or copies bytes of its base, it looks into the next older row at that place, and so on. Only the
-//! pages that the range needs are read, and memory is one page per row and one step per row, whatever the length
-//! of the file. Reading, merging and comparing versions all use it: reading walks to the bottom, merging and
-//! comparing stop at a version, and what is taken from that version is answered as `Source::Copy`.
+//! [`Resolver`] walks a range of the newest layer's contents. Where that layer has a literal or
+//! zeros, it answers; where it keeps or copies bytes of its base, it looks into the next older row
+//! at that place, and so on. Only the pages that the range needs are read, and memory is one page
+//! per row and one step per row, whatever the length of the file. Reading, merging and comparing
+//! versions all use it: reading walks to the bottom, merging and comparing stop at a version, and
+//! what is taken from that version is answered as `Source::Copy`.
 //!
-//! [`layer_rows`] picks the rows: from the wanted layer downwards, always the row that covers the most layers. By
-//! `compact`'s rule these are the runs that existed when that layer was applied, hence few.
+//! [`layer_rows`] picks the rows: from the wanted layer downwards, always the row that covers the
+//! most layers. By `compact`'s rule these are the runs that existed when that layer was applied,
+//! hence few.
 
 use crate::catalog::{CatalogRead, LayerRow};
 use crate::error::StoreError;
@@ -18,8 +20,8 @@ use byteback_extents::{ByteRange, ExtentValue};
 /// A range of the resolved contents and where it comes from.
 pub(crate) type Piece = (ByteRange, Source<Literal>);
 
-/// The rows, newest first, that lead from the contents after layer `after` to those after layer `layer`. Stops early
-/// at a row that takes nothing from older ones. `after` 0 is the empty file.
+/// The rows, newest first, that lead from the contents after layer `after` to those after layer
+/// `layer`. Stops early at a row that takes nothing from older ones. `after` 0 is the empty file.
 pub(crate) fn layer_rows(
     catalog: &dyn CatalogRead,
     node: i64,
@@ -196,7 +198,8 @@ impl Run {
         Ok((page, pages.get(following).map(|(start, _)| *start)))
     }
 
-    /// The source of the byte at `at`, if an extent covers it, and where this source or this gap ends at the latest.
+    /// The source of the byte at `at`, if an extent covers it, and where this source or this gap
+    /// ends at the latest.
     fn locate(&mut self, catalog: &dyn CatalogRead, at: u64) -> Result<(u64, Option<Source<Literal>>), StoreError> {
         if self.cached.as_ref().is_none_or(|cached| !cached.valid.contains(&at)) {
             let (page, next) = self.page(catalog, at)?;

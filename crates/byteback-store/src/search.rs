@@ -1,14 +1,18 @@
-//! Searches in a stored content: a client tells checksums of what it has, and is told what of that is here.
+//! Searches in a stored content: a client tells checksums of what it has, and is told what of that
+//! is here.
 //!
 //! Two kinds, the two finders of `byteback-delta` that let the end work that has the base:
-//! - [`SoughtBlocks`], the signature of a new content (WebR2sync+): [`Store::find_blocks`] moves the window over the stored content.
-//! - [`SoughtChunks`], the list of its chunks (dsync, `SkySync`): [`Store::find_chunks`] cuts the stored content alike, and reads once
-//!   more, from front to back, what the pairs need as proof.
+//! - [`SoughtBlocks`], the signature of a new content (WebR2sync+): [`Store::find_blocks`] moves
+//!   the window over the stored content.
+//! - [`SoughtChunks`], the list of its chunks (dsync, `SkySync`): [`Store::find_chunks`] cuts the
+//!   stored content alike, and reads once more, from front to back, what the pairs need as proof.
 //!
-//! *What a hostile list can cost.* Lists are read with limits before anything is searched: [`BLOCKS_MAX`] blocks, none shorter than
-//! [`BLOCK_LEN_MIN`]; [`CHUNKS_MAX`] chunks, and as many of the stored content. Memory follows these alone, some 100 bytes for
-//! each, never a length that a list claims. Work is a constant number of passes over the stored content, whatever the checksums:
-//! the finders keep accounts of what they hash in vain. A search whose client went away stops at the next piece of the content.
+//! *What a hostile list can cost.* Lists are read with limits before anything is searched:
+//! [`BLOCKS_MAX`] blocks, none shorter than [`BLOCK_LEN_MIN`]; [`CHUNKS_MAX`] chunks, and as many
+//! of the stored content. Memory follows these alone, some 100 bytes for each, never a length that
+//! a list claims. Work is a constant number of passes over the stored content, whatever the
+//! checksums: the finders keep accounts of what they hash in vain. A search whose client went away
+//! stops at the next piece of the content.
 //!
 //! Nothing is kept, and nothing here is a promise: who takes copies sends a proof (`prove`).
 
@@ -30,13 +34,16 @@ use std::io::{self, ErrorKind, Read, Write};
 /// The most blocks of a new content that are looked for.
 pub const BLOCKS_MAX: u64 = byteback_delta::signature::BLOCKS_MAX;
 
-/// The shortest blocks that are looked for, in bytes: hashing shorter ones costs more than the bytes are worth.
+/// The shortest blocks that are looked for, in bytes: hashing shorter ones costs more than the
+/// bytes are worth.
 pub const BLOCK_LEN_MIN: u32 = 256;
 
-/// The most chunks of a new content that are looked for, and of a stored one that they are compared with.
+/// The most chunks of a new content that are looked for, and of a stored one that they are compared
+/// with.
 pub const CHUNKS_MAX: u64 = 1 << 21;
 
-/// No stream of a list within these limits is longer than this, in bytes: a header, and for each entry numbers and checksums.
+/// No stream of a list within these limits is longer than this, in bytes: a header, and for each
+/// entry numbers and checksums.
 pub const STREAM_LEN_MAX: u64 = 4096
     + (if BLOCKS_MAX > CHUNKS_MAX {
         BLOCKS_MAX
@@ -130,10 +137,12 @@ impl FoundChunks {
 }
 
 impl Store {
-    /// Looks for blocks in a file's contents at a moment; `None` when nobody wants to know any more.
+    /// Looks for blocks in a file's contents at a moment; `None` when nobody wants to know any
+    /// more.
     ///
     /// # Errors
-    /// The folder, the moment or the file does not exist; the contents are longer than the store hashes; the store fails.
+    /// The folder, the moment or the file does not exist; the contents are longer than the store
+    /// hashes; the store fails.
     pub fn find_blocks(
         &self,
         folder: &str,
@@ -160,11 +169,13 @@ impl Store {
         }))
     }
 
-    /// Looks for chunks in a file's contents at a moment; `None` when nobody wants to know any more. With `has_unproven`, long runs
-    /// of chunks are answered by their weak checksums alone, for who proves the new content as a whole.
+    /// Looks for chunks in a file's contents at a moment; `None` when nobody wants to know any
+    /// more. With `has_unproven`, long runs of chunks are answered by their weak checksums alone,
+    /// for who proves the new content as a whole.
     ///
     /// # Errors
-    /// As [`Self::find_blocks`]; the contents have more than [`CHUNKS_MAX`] chunks of the asked lengths.
+    /// As [`Self::find_blocks`]; the contents have more than [`CHUNKS_MAX`] chunks of the asked
+    /// lengths.
     pub fn find_chunks(
         &self,
         folder: &str,
@@ -239,7 +250,8 @@ pub(crate) fn refused(what: impl ToString) -> StoreError {
     StoreError::InvalidSearch(what.to_string())
 }
 
-/// Makes sure that nothing comes behind a list: it is also how one knows that all of the body has come.
+/// Makes sure that nothing comes behind a list: it is also how one knows that all of the body has
+/// come.
 pub(crate) fn end(mut stream: impl Read) -> Result<(), StoreError> {
     loop {
         match stream.read(&mut [0]) {
@@ -293,7 +305,8 @@ impl Base for StoredBase<'_> {
             window.bytes.clear();
         }
         while window.end() < end {
-            // What lies before is not asked for again; it goes when there is much of it, or nothing else.
+            // What lies before is not asked for again; it goes when there is much of it, or nothing
+            // else.
             let passed = usize::try_from(offset - window.start).unwrap_or(usize::MAX);
             if passed >= window.bytes.len() || passed > 2 * READ_LEN {
                 let passed = passed.min(window.bytes.len());

@@ -1,21 +1,23 @@
 //! Segments: append-only files that hold the literal frames of all versions.
 //!
-//! Words: a *frame* is the stored form of one delta block's literals, opaque to the store; a [`FrameRef`] says
-//! where it lies. One segment is *active* and takes appends from all writers until it reaches
-//! [`SEGMENT_LEN_MAX`]; then a new one is begun. A segment is *pinned* while a [`SegmentWriter`] that wrote to it
-//! is alive, because its frames may be about to be referred to.
+//! Words: a *frame* is the stored form of one delta block's literals, opaque to the store; a
+//! [`FrameRef`] says where it lies. One segment is *active* and takes appends from all writers
+//! until it reaches [`SEGMENT_LEN_MAX`]; then a new one is begun. A segment is *pinned* while a
+//! [`SegmentWriter`] that wrote to it is alive, because its frames may be about to be referred to.
 //!
-//! Order of durable steps: (1) the segment file is created and its directory synced, before the first frame is
-//! appended; (2) frames are appended; (3) [`SegmentWriter::sync`] makes them durable; (4) only then may the
-//! catalog refer to them. A crash before (4) leaves bytes that nothing refers to: a leak in a segment that other
-//! frames keep alive, or a whole file that the store removes at its next start. After a restart the old active
-//! segment is never appended to again, so bytes beyond what the catalog knows can't be mistaken for frames.
+//! Order of durable steps: (1) the segment file is created and its directory synced, before the
+//! first frame is appended; (2) frames are appended; (3) [`SegmentWriter::sync`] makes them
+//! durable; (4) only then may the catalog refer to them. A crash before (4) leaves bytes that
+//! nothing refers to: a leak in a segment that other frames keep alive, or a whole file that the
+//! store removes at its next start. After a restart the old active segment is never appended to
+//! again, so bytes beyond what the catalog knows can't be mistaken for frames.
 //!
-//! After a failed sync nothing is known of a file's tail: the segment is *abandoned*, every writer with
-//! unsynced frames in it fails, and the next append begins a new one. A failed append (disk full) is harmless:
-//! the next one writes over it.
+//! After a failed sync nothing is known of a file's tail: the segment is *abandoned*, every writer
+//! with unsynced frames in it fails, and the next append begins a new one. A failed append (disk
+//! full) is harmless: the next one writes over it.
 //!
-//! A number that the catalog ever referred to is never used twice. What this does not do: interpret frames, count references, compact.
+//! A number that the catalog ever referred to is never used twice. Out of scope: interpret
+//! frames, count references, compact.
 
 mod files;
 pub(crate) mod format;
@@ -66,17 +68,18 @@ pub trait Segments: Send + Sync + Debug {
     /// `Damaged` if the bytes are not those that were written; otherwise what the system answered.
     fn read(&self, frame: &FrameRef, stored: &mut Vec<u8>) -> Result<(), StoreError>;
 
-    /// Writes the stored bytes of a damaged frame back to their place and makes them durable, if the frame's header there agrees with its
-    /// own checksum and says that these are its bytes; answers whether it does.
+    /// Writes the stored bytes of a damaged frame back to their place and makes them durable, if
+    /// the frame's header there agrees with its own checksum and says that these are its bytes;
+    /// answers whether it does.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The system's error.
     fn rewrite(&self, frame: &FrameRef, stored: &[u8]) -> Result<bool, StoreError>;
 
     /// All segments, by number.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The system's error.
     fn list(&self) -> Result<Vec<SegmentInfo>, StoreError>;
 
     /// Whether a segment is active or pinned, and so must not be removed.
@@ -85,7 +88,7 @@ pub trait Segments: Send + Sync + Debug {
     /// Removes a segment; one that does not exist is not an error.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The system's error.
     fn remove(&self, segment: u64) -> Result<(), StoreError>;
 }
 
@@ -94,7 +97,8 @@ pub trait SegmentWriter: Send + Debug {
     /// Appends a frame. It is readable at once, and durable after [`Self::sync`].
     ///
     /// # Errors
-    /// `Full` when the disk is full; otherwise what the system answered. Nothing refers to the frame then.
+    /// `Full` when the disk is full; otherwise what the system answered. Nothing refers to the
+    /// frame then.
     fn append(&mut self, codec: Codec, raw_len: u32, stored: &[u8]) -> Result<FrameRef, StoreError>;
 
     /// Makes all frames of this writer durable.
@@ -103,7 +107,8 @@ pub trait SegmentWriter: Send + Debug {
     /// When any of them may not be: the writer's frames must then not be referred to.
     fn sync(&mut self) -> Result<(), StoreError>;
 
-    /// Gives back what was appended, as far as nothing was appended behind it; nothing refers to it, and nothing will.
+    /// Gives back what was appended, as far as nothing was appended behind it; nothing refers to
+    /// it, and nothing will.
     fn discard(&mut self) {}
 
     /// The segments that this writer appended to.

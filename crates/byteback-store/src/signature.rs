@@ -1,9 +1,11 @@
-//! The signature of a stored content: the checksums by which a client finds it in a content of its own.
+//! The signature of a stored content: the checksums by which a client finds it in a content of its
+//! own.
 //!
-//! Made from the resolved layers, piece by piece; holes cost a constant per block. What follows from kept sums (CRC-32C and a tree kind)
-//! is made from these ([`crate::sums`]), so that only what changed since they were kept is read; the rest of what the client can
-//! ask for is made by reading all. Sums are kept of a file's newest contents only; a signature of older ones takes what is still the
-//! same, and leaves what is kept as it is.
+//! Made from the resolved layers, piece by piece; holes cost a constant per block. What follows
+//! from kept sums (CRC-32C and a tree kind) is made from these ([`crate::sums`]), so that only what
+//! changed since they were kept is read; the rest of what the client can ask for is made by reading
+//! all. Sums are kept of a file's newest contents only; a signature of older ones takes what is
+//! still the same, and leaves what is kept as it is.
 
 use crate::content::ContentReader;
 use crate::error::StoreError;
@@ -58,10 +60,12 @@ pub(crate) struct HashedContent {
 }
 
 impl Store {
-    /// Begins the signature of a file's contents at a moment, as `request` wants it. It is keyed by a random number.
+    /// Begins the signature of a file's contents at a moment, as `request` wants it. It is keyed by
+    /// a random number.
     ///
     /// # Errors
-    /// The folder, the moment or the file does not exist; the contents are longer than the store hashes; the catalog fails.
+    /// The folder, the moment or the file does not exist; the contents are longer than the store
+    /// hashes; the catalog fails.
     pub fn signature(
         &self,
         folder: &str,

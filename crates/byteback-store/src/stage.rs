@@ -1,13 +1,14 @@
 //! Takes in a piece of a batch: literals into segments while they arrive, the rest as records.
 //!
-//! A [`PartWriter`] is fed record by record. It is then either staged ([`Store::stage`]), which makes it durable until
-//! it expires, or committed as the last piece ([`Store::commit`]). Dropped without either, it leaves at most bytes in
-//! a segment that nothing refers to.
+//! A [`PartWriter`] is fed record by record. It is then either staged ([`Store::stage`]), which
+//! makes it durable until it expires, or committed as the last piece ([`Store::commit`]). Dropped
+//! without either, it leaves at most bytes in a segment that nothing refers to.
 //!
-//! Memory: the records of one piece without literals, in encoded form, at most about three times the piece's bytes
-//! without literals; one delta block at a time.
+//! Memory: the records of one piece without literals, in encoded form, at most about three times
+//! the piece's bytes without literals; one delta block at a time.
 //!
-//! Checked here: the shape of each record by itself. Whether records fit together and to the folder is `apply`'s work.
+//! Checked here: the shape of each record by itself. Whether records fit together and to the folder
+//! is `apply`'s work.
 
 use crate::catalog::BatchKey;
 use crate::codec::{StagedDelta, StagedRecord};
@@ -66,8 +67,9 @@ impl Store {
         })
     }
 
-    /// Stages a piece as part `number` (from 1) of its batch, in place of an earlier one of that number; answers when it
-    /// expires (unless another part of the batch follows), in ns since the Unix epoch. Durable when it returns.
+    /// Stages a piece as part `number` (from 1) of its batch, in place of an earlier one of that
+    /// number; answers when it expires (unless another part of the batch follows), in ns since the
+    /// Unix epoch. Durable when it returns.
     ///
     /// # Errors
     /// The number is out of range; the disk is full; the catalog or a segment fails.
@@ -97,7 +99,8 @@ impl Store {
     }
 }
 
-/// What was written for a piece that came to nothing is given back, as far as nothing was written behind it.
+/// What was written for a piece that came to nothing is given back, as far as nothing was written
+/// behind it.
 impl Drop for PartWriter {
     fn drop(&mut self) {
         if !self.is_kept {
@@ -112,7 +115,8 @@ impl PartWriter {
         self.digest = Some(digest);
     }
 
-    /// Lets the commit that this piece ends apply nothing unless the SHA-256s of the staged parts, one after the other, have this SHA-256.
+    /// Lets the commit that this piece ends apply nothing unless the SHA-256s of the staged parts,
+    /// one after the other, have this SHA-256.
     pub fn expect_parts(&mut self, digest: [u8; 32]) {
         self.parts_digest = Some(digest);
     }
@@ -190,7 +194,8 @@ impl PartWriter {
         self.push(&StagedRecord::End(totals))
     }
 
-    /// Takes in a delta of `file`: reads a delta stream to its end and puts its frames into segments.
+    /// Takes in a delta of `file`: reads a delta stream to its end and puts its frames into
+    /// segments.
     ///
     /// # Errors
     /// The stream is malformed or cut short; the disk is full; a segment fails.

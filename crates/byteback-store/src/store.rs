@@ -1,7 +1,8 @@
 //! The store as a whole: what it is made of, how it is opened, and its folders and snapshots.
 //!
-//! Data directory: `catalog.sqlite` (with SQLite's `-wal` and `-shm`), `segments/`, `lock`. Opening takes the lock,
-//! opens the catalog, begins a new segment for new frames and removes segments that nothing refers to.
+//! Data directory: `catalog.sqlite` (with SQLite's `-wal` and `-shm`), `segments/`, `lock`. Opening
+//! takes the lock, opens the catalog, begins a new segment for new frames and removes segments that
+//! nothing refers to.
 
 use crate::catalog::{Catalog, CatalogRead, FolderRow, SqliteCatalog};
 use crate::error::StoreError;
@@ -26,13 +27,13 @@ pub struct StoreLimits {
     pub xattr_value_len_max: usize,
     /// Bytes of all names and values of one node's xattrs.
     pub xattrs_len_max: usize,
-    /// How long staged parts wait for the next part of their batch or its commit, in ns: an upload may take days as long
-    /// as it goes on.
+    /// How long staged parts wait for the next part of their batch or its commit, in ns: an upload
+    /// may take days as long as it goes on.
     pub staged_expiry_ns: i64,
     /// Bytes of a content that is read and hashed as a whole, for its signature or for a proof.
     pub hashed_len_max: u64,
-    /// Bytes of the catalog for checksums that are kept so that contents need not be read for signatures and proofs; about a
-    /// hundredth of the contents. 0 keeps none.
+    /// Bytes of the catalog for checksums that are kept so that contents need not be read for
+    /// signatures and proofs; about a hundredth of the contents. 0 keeps none.
     pub sums_len_max: u64,
 }
 
@@ -87,7 +88,8 @@ impl Store {
     /// Opens the store in the directory `path`, or creates it.
     ///
     /// # Errors
-    /// `InUse` when another process has it open; the catalog is of a newer program; the system failed.
+    /// `InUse` when another process has it open; the catalog is of a newer program; the system
+    /// failed.
     pub fn open(path: impl AsRef<Path>, limits: StoreLimits) -> Result<Self, StoreError> {
         let path = path.as_ref();
         let dir = RealDir::create(path).map_err(|e| StoreError::io("create the data directory", e))?;
@@ -99,8 +101,8 @@ impl Store {
             .subdir("segments")
             .map_err(|e| StoreError::io("create the segments directory", e))?;
         let catalog = SqliteCatalog::open(path.join("catalog.sqlite"))?;
-        // The names of the catalog, of `segments` and of the directory itself must survive before anything is
-        // acknowledged; SQLite syncs the directory for its log, not for everything.
+        // The names of the catalog, of `segments` and of the directory itself must survive before
+        // anything is acknowledged; SQLite syncs the directory for its log, not for everything.
         dir.sync().map_err(|e| StoreError::io("sync the data directory", e))?;
         let used = catalog.read()?.segment_id_max()?;
         let parts = StoreParts {
@@ -159,7 +161,8 @@ impl Store {
         describe(&*catalog, row)
     }
 
-    /// Creates a folder unless it exists; answers it and whether it is new. The caller has checked the name.
+    /// Creates a folder unless it exists; answers it and whether it is new. The caller has checked
+    /// the name.
     ///
     /// # Errors
     /// The catalog fails.

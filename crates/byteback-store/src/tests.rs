@@ -1,5 +1,5 @@
-//! The durable forms, byte by byte, as docs/format-store.md describes them. Whoever has to change a line here changes what
-//! elder stores say: that needs a new version, and a reader of the old one.
+//! The durable forms, byte by byte, as docs/format-store.md describes them. Whoever has to change a
+//! line here changes what elder stores say: that needs a new version, and a reader of the old one.
 
 use std::sync::Arc;
 

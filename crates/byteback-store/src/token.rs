@@ -1,11 +1,12 @@
 //! Tokens: the secrets by which devices show who they are.
 //!
-//! A token is a readable prefix and random bytes in base64url: `bbj_...` (16 bytes) joins once, `bbd_...` (32 bytes) is a device's for
-//! good. Only SHA-256 hashes are stored. A hash needs no salt and no slow function, because so many random bits cannot be guessed;
-//! comparisons take the same time wherever hashes differ.
+//! A token is a readable prefix and random bytes in base64url: `bbj_...` (16 bytes) joins once,
+//! `bbd_...` (32 bytes) is a device's for good. Only SHA-256 hashes are stored. A hash needs no
+//! salt and no slow function, because so many random bits cannot be guessed; comparisons take the
+//! same time wherever hashes differ.
 //!
-//! A device draws its token itself and keeps it before it joins ([`new_device_token`]): when the answer is lost, it joins again with the same
-//! code and the same token, and is the same device.
+//! A device draws its token itself and keeps it before it joins ([`new_device_token`]): when the
+//! answer is lost, it joins again with the same code and the same token, and is the same device.
 
 use crate::error::StoreError;
 use base64::Engine as _;
@@ -53,7 +54,8 @@ pub fn new_device_token() -> Result<String, StoreError> {
     draw_device_token(&byteback_host::random::RealRandomness)
 }
 
-/// Whether a text has the form of a device token. That its bits were drawn well is the device's own affair.
+/// Whether a text has the form of a device token. That its bits were drawn well is the device's own
+/// affair.
 pub(crate) fn is_device_token(text: &str) -> bool {
     let secret = text
         .strip_prefix(DEVICE_PREFIX)

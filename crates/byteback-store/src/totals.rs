@@ -1,4 +1,5 @@
-//! How much one moment of a folder has below a node: what whoever is about to read all of it has to know first, to say how far it is.
+//! How much one moment of a folder has below a node: what whoever is about to read all of it has to
+//! know first, to say how far it is.
 //!
 //! The tree is walked in the catalog; no content is read.
 

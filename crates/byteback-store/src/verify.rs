@@ -1,12 +1,14 @@
 //! Re-reads and checks everything that one moment of a folder needs.
 //!
-//! The tree is walked from its root; of each file every piece is resolved, and every frame is read from its segment,
-//! checked and decoded, once however many files and versions refer to it. Checksums that are kept of a file's bytes are compared with them
-//! (`sums`): for that, frames that were read for another file are read again, and a frame that the file needs in several places is held
-//! until the last of them ([`Held`]). A damaged file is reported with the ranges that are lost, its frames are noted (`damage`), and the walk goes on.
+//! The tree is walked from its root; of each file every piece is resolved, and every frame is read
+//! from its segment, checked and decoded, once however many files and versions refer to it.
+//! Checksums that are kept of a file's bytes are compared with them (`sums`): for that, frames that
+//! were read for another file are read again, and a frame that the file needs in several places is
+//! held until the last of them ([`Held`]). A damaged file is reported with the ranges that are
+//! lost, its frames are noted (`damage`), and the walk goes on.
 //!
-//! Memory: the directories on the way, one number per file that was seen (a file with several names is checked once), two numbers per
-//! frame, and [`HELD_LEN_MAX`].
+//! Memory: the directories on the way, one number per file that was seen (a file with several names
+//! is checked once), two numbers per frame, and [`HELD_LEN_MAX`].
 
 use crate::content::FrameCache;
 use crate::damage::{is_of_frame, push_range};
@@ -46,8 +48,8 @@ pub struct VerifyTotals {
     pub bytes: u64,
     /// Files that cannot be read in full.
     pub damaged_files: u64,
-    /// Files whose kept checksums did not agree with their bytes. They were thrown away and will be made anew; the bytes are whole. Yet
-    /// something lied: a defect, the catalog's disk, or memory.
+    /// Files whose kept checksums did not agree with their bytes. They were thrown away and will be
+    /// made anew; the bytes are whole. Yet something lied: a defect, the catalog's disk, or memory.
     pub wrong_sums: u64,
 }
 
@@ -64,7 +66,8 @@ pub enum VerifyEvent {
         path: Option<Vec<u8>>,
         /// The first thing that is wrong with it.
         error: StoreError,
-        /// Which bytes are lost: the first ranges of them, ascending. None if nothing is known of the file's contents.
+        /// Which bytes are lost: the first ranges of them, ascending. None if nothing is known of
+        /// the file's contents.
         ranges: Vec<ByteRange>,
         /// How many bytes these are in all.
         lost_bytes: u64,
@@ -251,7 +254,8 @@ struct Lost {
 struct Frames<'a> {
     store: &'a Store,
     cache: FrameCache,
-    /// By segment and offset, what else their references say: two references to one place that differ are not both right.
+    /// By segment and offset, what else their references say: two references to one place that
+    /// differ are not both right.
     checked: HashMap<(u64, u64), (u32, u32, u8)>,
     damaged: HashMap<FrameRef, String>,
     /// Damaged frames that are not noted in the catalog yet.

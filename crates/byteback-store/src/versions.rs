@@ -1,10 +1,13 @@
 //! What stood at a path, moment after moment, newest first.
 //!
-//! Every sequence number can be read for ever, whether a snapshot names it or not: so whatever was at a path when some batch had been applied is still here, also what
-//! continuous sync replaced or removed within seconds. This walks back from a moment: it finds what is at the path, since which batch that has been so, and goes on with the batch
-//! before. Each step costs a few lookups by name, however many batches lie between.
+//! Every sequence number can be read for ever, whether a snapshot names it or not: so whatever was
+//! at a path when some batch had been applied is still here, also what continuous sync replaced or
+//! removed within seconds. This walks back from a moment: it finds what is at the path, since which
+//! batch that has been so, and goes on with the batch before. Each step costs a few lookups by
+//! name, however many batches lie between.
 //!
-//! A path is followed by its names: what was moved there has its history from then on, what was moved away has it up to then.
+//! A path is followed by its names: what was moved there has its history from then on, what was
+//! moved away has it up to then.
 
 use crate::catalog::{BatchRow, CatalogRead, FolderRow};
 use crate::error::StoreError;
@@ -111,7 +114,8 @@ impl Store {
         Ok(page)
     }
 
-    /// The newest batch that was made at `time_ns` or earlier, by the clocks of the machines that sent them; `None` if there is none.
+    /// The newest batch that was made at `time_ns` or earlier, by the clocks of the machines that
+    /// sent them; `None` if there is none.
     ///
     /// # Errors
     /// The folder does not exist; the catalog fails.

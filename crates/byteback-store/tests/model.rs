@@ -1,7 +1,8 @@
 //! Random batches against a naive model that holds all bytes of all moments.
 //!
-//! The model knows trees and contents as plain maps, one per sequence number. After the batches, every moment is read
-//! back in several ways and compared; the store is reopened in between, batches are sent twice, and some come too late.
+//! The model knows trees and contents as plain maps, one per sequence number. After the batches,
+//! every moment is read back in several ways and compared; the store is reopened in between,
+//! batches are sent twice, and some come too late.
 
 #![allow(
     clippy::unwrap_used,
@@ -98,7 +99,8 @@ impl Run {
             2 if base.len() > 20_000 => self.rng.below(100) as usize,
             _ => base.len(),
         };
-        // Without copies, the base is cut off or filled up with zeros to whatever length the delta says.
+        // Without copies, the base is cut off or filled up with zeros to whatever length the delta
+        // says.
         let copies = self.rng.below(3) > 0;
         let claimed_len = match self.rng.below(3) {
             _ if copies => base.len(),
@@ -191,8 +193,9 @@ impl Run {
         now.files.insert(file, content);
     }
 
-    /// What a sender makes that has lost what it knew: the whole tree, under other identities or the same ones, moved and changed a little,
-    /// of contents that follow those of any file that the folder ever had.
+    /// What a sender makes that has lost what it knew: the whole tree, under other identities or
+    /// the same ones, moved and changed a little, of contents that follow those of any file that
+    /// the folder ever had.
     fn replace_all(&mut self, now: &mut Moment, batch: &mut Batch) {
         let before = now.clone();
         batch.replaces = true;
@@ -701,7 +704,8 @@ fn run(seed: u64, batches: u64) {
         let base = if seq == 1 { None } else { Some(seq - 1) };
         let parts = run.rng.below(3) as u32;
         if let Some(proof) = run.pick(&batch.proofs) {
-            // A single wrong proof, and nothing of it is applied; the same batch with the right one is.
+            // A single wrong proof, and nothing of it is applied; the same batch with the right one
+            // is.
             let mut wrong = batch.clone();
             let at = wrong.proofs.iter().position(|known| *known == proof).unwrap();
             wrong.proofs[at].1.digest[7] ^= 1;
@@ -726,7 +730,8 @@ fn run(seed: u64, batches: u64) {
         }
         let changes_something = !batch.nodes.is_empty() || !batch.entries.is_empty();
         if seq > 1 && changes_something && run.rng.below(4) == 0 {
-            // Another device, with the same old picture, changes the same things. A directory that was told unchanged is in no conflict.
+            // Another device, with the same old picture, changes the same things. A directory that
+            // was told unchanged is in no conflict.
             let is_same = |node: &NodeRecord| {
                 node.attributes.kind == NodeKind::Directory && told.get(&node.id) == Some(&node.attributes)
             };
@@ -753,7 +758,8 @@ fn run(seed: u64, batches: u64) {
             }
         }
         if seq > 1 && batch.replaces {
-            // The same whole tree from somebody who replaces what was there before that: nothing may be undone unseen.
+            // The same whole tree from somebody who replaces what was there before that: nothing
+            // may be undone unseen.
             match send(&store, other, 2_000_000 + seq, Some(seq - 1), &batch, 0) {
                 Err(StoreError::Conflict { conflicts }) => {
                     assert_eq!((conflicts.len(), conflicts[0].id, conflicts[0].seq), (1, ROOT, seq));

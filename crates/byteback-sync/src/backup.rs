@@ -2,26 +2,32 @@
 //!
 //! Order of durable steps, and what a crash after each of them leaves:
 //!
-//! 1. *Settle*: a pending cut of an earlier run is settled by asking the server about its batch. (Crash: asked again.)
-//! 2. *Cut*. (Crash: a pending cut without a batch; the next run gives it up, the mark has not moved.)
-//! 3. *Note* the batch's counter in the log, before the first byte of the batch leaves. (Crash: the next run asks the
-//!    server about this counter: not applied, given up.)
-//! 4. *Stage* full parts, keep the last one. (Crash: as 3; the next batch has the same number, and parts that come out the same are not
-//!    sent again ([`resume`]). What cannot be used is given back.)
-//! 5. If something could not be saved, note that too (the counter's lowest bit: real counters are even).
-//! 6. *Commit*: the server applies all or nothing. (Crash: the next run finds it applied. If all was saved, the mark
-//!    moves. If not, the mark stays and the same changes are sent once more on top: the dead process took with it which
-//!    files were left out.)
+//! 1. *Settle*: a pending cut of an earlier run is settled by asking the server about its batch.
+//!    (Crash: asked again.)
+//! 2. *Cut*. (Crash: a pending cut without a batch; the next run gives it up, the mark has not
+//!    moved.)
+//! 3. *Note* the batch's counter in the log, before the first byte of the batch leaves. (Crash: the
+//!    next run asks the server about this counter: not applied, given up.)
+//! 4. *Stage* full parts, keep the last one. (Crash: as 3; the next batch has the same number, and
+//!    parts that come out the same are not sent again ([`resume`]). What cannot be used is given
+//!    back.)
+//! 5. If something could not be saved, note that too (the counter's lowest bit: real counters are
+//!    even).
+//! 6. *Commit*: the server applies all or nothing. (Crash: the next run finds it applied. If all
+//!    was saved, the mark moves. If not, the mark stays and the same changes are sent once more on
+//!    top: the dead process took with it which files were left out.)
 //! 7. *Finish*: the mark moves, with the note for next time.
 //!
-//! Nothing is ever decided by a file's time or by the absence of an answer. If the server contradicts the note (another
-//! server, restored from an old copy, changed by somebody else), everything is sent, on top of whatever is there, and
-//! the report says why. Sent as far as the server lacks it: what it has at the same path is looked at first ([`followed`]).
+//! Nothing is ever decided by a file's time or by the absence of an answer. If the server
+//! contradicts the note (another server, restored from an old copy, changed by somebody else),
+//! everything is sent, on top of whatever is there, and the report says why. Sent as far as the
+//! server lacks it: what it has at the same path is looked at first ([`followed`]).
 //!
-//! A *counter* must never be used for two contents, also when the state folder was restored from an old copy: it is
-//! made of the time, random bits and the last one used, and not only of what is remembered.
+//! A *counter* must never be used for two contents, also when the state folder was restored from an
+//! old copy: it is made of the time, random bits and the last one used, and not only of what is
+//! remembered.
 //!
-//! What this does not do: find changes (the tree's log does), mount, print.
+//! Out of scope: find changes (the tree's log does), mount, print.
 
 mod content;
 mod cut_batch;
@@ -96,17 +102,21 @@ pub struct BackupOptions {
     pub force_full: bool,
     /// Make a snapshot also when nothing has changed.
     pub snapshot_if_unchanged: bool,
-    /// Where checksums of what the server has are kept between backups; nobody else uses this directory meanwhile. Without it,
-    /// all that may have changed is sent, or looked for at the server.
+    /// Where checksums of what the server has are kept between backups; nobody else uses this
+    /// directory meanwhile. Without it, all that may have changed is sent, or looked for at the
+    /// server.
     pub block_checksums: Option<Arc<dyn DurableDir>>,
     /// How changes are to be found.
     pub delta: DeltaChoice,
-    /// Which part of a processor a thread gets here and now, above 0, at most 1 (`byteback_host::load`): what searching costs.
+    /// Which part of a processor a thread gets here and now, above 0, at most 1
+    /// (`byteback_host::load`): what searching costs.
     pub processor_share: f64,
-    /// Where is remembered which batch was begun, so that the next run goes on where this one stops; nobody else uses this directory
-    /// meanwhile. Without it, an interrupted backup begins anew.
+    /// Where is remembered which batch was begun, so that the next run goes on where this one
+    /// stops; nobody else uses this directory meanwhile. Without it, an interrupted backup begins
+    /// anew.
     pub unfinished: Option<Arc<dyn DurableDir>>,
-    /// Where is kept how each file was saved and why (see [`crate::decisions`]); nobody else uses this directory meanwhile.
+    /// Where is kept how each file was saved and why (see [`crate::decisions`]); nobody else uses
+    /// this directory meanwhile.
     pub decisions: Option<Arc<dyn DurableDir>>,
 }
 
@@ -145,15 +155,16 @@ pub(crate) fn draw_counter(server: &ServerClient, last: u64) -> Result<u64> {
         .next_u64()
         .map_err(|error| SyncError::local("draw", "a batch number", error))?;
     let now_ns = u64::try_from(server.clock().now_ns()).unwrap_or(0);
-    // A millisecond or so of the time gives way to random bits: also a clock that was set back, or a copy of this
-    // machine that starts at the same moment, draws another number.
+    // A millisecond or so of the time gives way to random bits: also a clock that was set back, or
+    // a copy of this machine that starts at the same moment, draws another number.
     let drawn = (now_ns & !0xf_ffff) | (random & 0xf_fffe);
     let counter = drawn.max(last.saturating_add(2) & !1);
     // The server's numbers have 63 bits, which nanoseconds fill in the year 2262.
     Ok(counter.clamp(2, u64::MAX >> 1 & !1))
 }
 
-/// Whether the root of a folder is that of a tracked tree: trees number their nodes, and their root is always the first.
+/// Whether the root of a folder is that of a tracked tree: trees number their nodes, and their root
+/// is always the first.
 pub(crate) fn is_root_of_tree(root: FileId) -> bool {
     root.to_bytes().get(8..) == Some(&NodeId::ROOT.0.to_be_bytes()[..])
 }
@@ -166,7 +177,8 @@ struct Basis {
     is_alarming: bool,
     /// The folder's sequence number that the changes follow; `None` with everything.
     base_seq: Option<Seq>,
-    /// With everything: the folder's sequence number that the batch replaces, in which files are looked for; `None`: nothing is looked for.
+    /// With everything: the folder's sequence number that the batch replaces, in which files are
+    /// looked for; `None`: nothing is looked for.
     replaces: Option<Seq>,
     /// With a base: this device's newest batch, which the changes stand on as well.
     follows: Option<OwnBatch>,
@@ -195,7 +207,8 @@ impl Basis {
         Self { replaces, ..self }
     }
 
-    /// The batch that brought the contents which the server has at `base_seq`, if it is one of ours and known.
+    /// The batch that brought the contents which the server has at `base_seq`, if it is one of ours
+    /// and known.
     fn batch(&self) -> Option<u64> {
         let note = self.note.as_ref()?;
         (self.base_seq == Some(note.seq)).then_some(note.counter)
@@ -226,13 +239,15 @@ struct Job<'a> {
     identities: Option<&'a (dyn Fn(NodeId) -> FileId + Sync)>,
     /// What files grew from that the server has under other names.
     origins: Option<&'a (dyn Fn(NodeId) -> Option<Origin> + Sync)>,
-    /// Of which directories nothing is told but the time, in which others' changes are in no conflict with it.
+    /// Of which directories nothing is told but the time, in which others' changes are in no
+    /// conflict with it.
     tells_time_only: Option<&'a (dyn Fn(NodeId) -> bool + Sync)>,
     /// The batch is to leave a snapshot.
     makes_snapshot: bool,
     /// The server said that it knows of damage.
     knows_damage: Cell<bool>,
-    /// Files that are damaged at the server and cannot be healed there: nothing that it has of them counts.
+    /// Files that are damaged at the server and cannot be healed there: nothing that it has of them
+    /// counts.
     damaged: BTreeSet<NodeId>,
     /// What is staged of an earlier batch may be used.
     may_resume: Cell<bool>,
@@ -243,9 +258,10 @@ struct Job<'a> {
 /// Backs up the changes of `tree` since the last backup of this consumer to `folder` of `server`.
 ///
 /// # Errors
-/// Whatever keeps the whole backup from being made; then nothing was saved and the next backup covers it again, except
-/// for [`SyncError::OutcomeUnknown`] and [`SyncError::SavedNotNoted`], after which the next backup finds out. A file that
-/// cannot be read is no error: see [`BackupReport::unsaved`].
+/// Whatever keeps the whole backup from being made; then nothing was saved and the next backup
+/// covers it again, except for [`SyncError::OutcomeUnknown`] and [`SyncError::SavedNotNoted`],
+/// after which the next backup finds out. A file that cannot be read is no error: see
+/// [`BackupReport::unsaved`].
 pub fn backup(
     tree: &dyn TreeService,
     server: &ServerClient,
@@ -300,7 +316,8 @@ pub fn backup(
         }
         match job.attempt(&basis, &mut report) {
             Ok(()) => {
-                // The log reports files that are damaged at the server and had not changed only now. Once: what cannot be sent stays reported.
+                // The log reports files that are damaged at the server and had not changed only
+                // now. Once: what cannot be sent stays reported.
                 if job.unmended.get() > 0 && saved.is_none() {
                     basis = job.basis()?;
                     saved = Some(std::mem::replace(&mut report, fresh.clone()));
@@ -316,7 +333,8 @@ pub fn backup(
                 );
                 basis = Basis::alarming(why).replacing(job.replaced(&newest));
             }
-            // It is elder than batches that follow what they replace, or somebody else was here. Nothing was applied.
+            // It is elder than batches that follow what they replace, or somebody else was here.
+            // Nothing was applied.
             Err(SyncError::Server(error))
                 if basis.base_seq.is_none() && basis.replaces.is_some() && refuses_to_follow(&error) =>
             {
@@ -337,7 +355,8 @@ pub fn backup(
                     error.message
                 )));
             }
-            // Nothing was applied, so the same can be sent as another batch. Once: what loses parts twice loses them again.
+            // Nothing was applied, so the same can be sent as another batch. Once: what loses parts
+            // twice loses them again.
             Err(SyncError::Server(error)) if error.kind == ServerErrorKind::PartsMissing && !was_sent_anew => {
                 was_sent_anew = true;
                 monitor.event(Event::Warning(&format!("{}; sending it again", error.message)));
@@ -373,7 +392,8 @@ fn may_be_tried_anew(error: &crate::ServerError) -> bool {
         )
 }
 
-/// Whether an error says that the batch does not fit onto what the server has; nothing was applied then.
+/// Whether an error says that the batch does not fit onto what the server has; nothing was applied
+/// then.
 fn contradicts_basis(error: &crate::ServerError) -> bool {
     error.kind == ServerErrorKind::Conflict
         || error
@@ -382,8 +402,8 @@ fn contradicts_basis(error: &crate::ServerError) -> bool {
             .is_some_and(|problem| problem.code == Code::InvalidBatch)
 }
 
-/// Whether an error may say that contents cannot follow those of other files: servers from before that do not understand such
-/// a batch, and to others it may be too much.
+/// Whether an error may say that contents cannot follow those of other files: servers from before
+/// that do not understand such a batch, and to others it may be too much.
 fn refuses_to_follow(error: &crate::ServerError) -> bool {
     let code = error.problem.as_ref().map(|problem| problem.code);
     contradicts_basis(error) || matches!(code, Some(Code::InvalidBody | Code::BatchTooLarge))
@@ -403,7 +423,8 @@ impl Job<'_> {
         let info = self.server.folder(self.folder)?;
         self.knows_damage.set(info.knows_damage);
         let basis = self.basis_on(&info)?;
-        // Also if that is only for the case that the log turns out to have forgotten the last backup.
+        // Also if that is only for the case that the log turns out to have forgotten the last
+        // backup.
         Ok(basis.replacing(self.replaced(&info)))
     }
 
@@ -567,7 +588,8 @@ impl Job<'_> {
             report.unsaved.push(unsaved(unreadable));
             self.tell_failure(report.unsaved.last());
         }
-        // The tree knows why it reports everything when it was not asked to: it has no mark (any more).
+        // The tree knows why it reports everything when it was not asked to: it has no mark (any
+        // more).
         let forgotten;
         let basis = if cut.since.is_none() && basis.everything.is_none() {
             let why = "the folder's log no longer knows the last backup";
@@ -615,9 +637,11 @@ impl Job<'_> {
                 };
                 let finished = self.tree.finish(cut.cut, &outcome);
                 return match (error, finished) {
-                    // Another try would have to begin with a new cut, which a log that fails cannot make.
+                    // Another try would have to begin with a new cut, which a log that fails cannot
+                    // make.
                     (SyncError::Server(error), Err(log)) if may_be_tried_anew(&error) => Err(log.into()),
-                    // The first error is the one to tell; a log that fails as well keeps the mark anyway.
+                    // The first error is the one to tell; a log that fails as well keeps the mark
+                    // anyway.
                     (error, _) => Err(error),
                 };
             }
@@ -706,7 +730,8 @@ impl Job<'_> {
         }
     }
 
-    /// The number of an interrupted batch that can be gone on with, or one that this device has never used for a batch of this folder; even.
+    /// The number of an interrupted batch that can be gone on with, or one that this device has
+    /// never used for a batch of this folder; even.
     fn number(&self, basis: &Basis, tree: TreeId) -> Result<Numbered> {
         let may_resume = self.may_resume.get();
         if let Some(left) = Numbered::left(self, tree, may_resume)? {

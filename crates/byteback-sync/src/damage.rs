@@ -8,13 +8,15 @@ use byteback_api::messages::DamagedRange;
 use byteback_extents::ByteRange;
 use byteback_model::{FileId, Seq};
 
-/// Ranges of one file that are kept in memory; a file with more of them is told as damaged from there on.
+/// Ranges of one file that are kept in memory; a file with more of them is told as damaged from
+/// there on.
 const RANGES_MAX: usize = 1 << 20;
 
 /// Ranges that a message names.
 const NAMED_MAX: usize = 3;
 
-/// The ranges of a file of `size` bytes that the server cannot read at a moment, ascending, not touching each other. It reads the whole file.
+/// The ranges of a file of `size` bytes that the server cannot read at a moment, ascending, not
+/// touching each other. It reads the whole file.
 ///
 /// # Errors
 /// As every call; a server that names other ranges than the file has is not to be trusted.

@@ -1,13 +1,16 @@
-//! How each file was saved, and why so: what the planner decided, kept so that it can be asked later (`byteback explain`).
+//! How each file was saved, and why so: what the planner decided, kept so that it can be asked
+//! later (`byteback explain`).
 //!
-//! A file `decisions` of *frames*, appended to by each backup: a head (which batch, when), some [`Decision`]s, an end (it was applied). What has
-//! no end did not happen. docs/format-decisions.md describes every byte.
+//! A file `decisions` of *frames*, appended to by each backup: a head (which batch, when), some
+//! [`Decision`]s, an end (it was applied). What has no end did not happen. docs/format-decisions.md
+//! describes every byte.
 //!
-//! Bounded: a file that would pass [`FILE_LEN_MAX`] becomes `decisions.old`, replacing the one before. So the youngest decisions are kept,
-//! some hundred thousand at least.
+//! Bounded: a file that would pass [`FILE_LEN_MAX`] becomes `decisions.old`, replacing the one
+//! before. So the youngest decisions are kept, some hundred thousand at least.
 //!
-//! *Nothing depends on it.* It is written without waiting for the disk, and whatever cannot be read is not known; a backup that cannot
-//! write it goes on. After a tear (the machine stopped), the torn file is set aside as the old one and a new one begins.
+//! *Nothing depends on it.* It is written without waiting for the disk, and whatever cannot be read
+//! is not known; a backup that cannot write it goes on. After a tear (the machine stopped), the
+//! torn file is set aside as the old one and a new one begins.
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
@@ -51,7 +54,8 @@ pub enum DeltaMethod {
     Webr,
     /// Chunks that the content itself delimits were compared with those of what the server had.
     Cdc,
-    /// Checksums that existed already told what was equal in place; the rest was searched by a window.
+    /// Checksums that existed already told what was equal in place; the rest was searched by a
+    /// window.
     SkyF,
     /// Checksums that existed already told what was equal in place; the rest was cut into chunks.
     SkyC,
@@ -73,13 +77,16 @@ pub enum Cause {
     Rewritten,
     /// All that the log knew is that any byte may have changed.
     Whole(WholeReason),
-    /// Everything had to be sent anew, as the log and the server did not know each other, and the server had a file at the same path.
+    /// Everything had to be sent anew, as the log and the server did not know each other, and the
+    /// server had a file at the same path.
     SamePath,
-    /// The same, and the server had a file like it elsewhere: of the same length and time, or one of this name that is gone here.
+    /// The same, and the server had a file like it elsewhere: of the same length and time, or one
+    /// of this name that is gone here.
     Moved,
 }
 
-/// Why a file was sent as it is although it was to be looked for in what the server had, or why that cost more than it was to.
+/// Why a file was sent as it is although it was to be looked for in what the server had, or why
+/// that cost more than it was to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fallback {
@@ -93,9 +100,11 @@ pub enum Fallback {
     TooScattered,
     /// The server found that what was found is not what it has, and everything was sent once more.
     ProofRefused,
-    /// Sending it was expected to take no longer than looking for it: a fast link, a busy machine, or a file that changes as a whole.
+    /// Sending it was expected to take no longer than looking for it: a fast link, a busy machine,
+    /// or a file that changes as a whole.
     CostsLess,
-    /// Nobody had checksums of it, or it was written meanwhile: it was read and summed, and then looked for as planned.
+    /// Nobody had checksums of it, or it was written meanwhile: it was read and summed, and then
+    /// looked for as planned.
     NotSummed,
 }
 
@@ -292,8 +301,8 @@ pub fn last_decision(dir: &dyn DurableDir, tree: TreeId, node: NodeId) -> io::Re
     Ok(last)
 }
 
-/// Which share of each file was sent when it was saved last: the best guess for the next time. At most [`SHARES_MAX`] files
-/// are told; what cannot be read is not known.
+/// Which share of each file was sent when it was saved last: the best guess for the next time. At
+/// most [`SHARES_MAX`] files are told; what cannot be read is not known.
 pub(crate) fn sent_shares(dir: &dyn DurableDir, tree: TreeId) -> HashMap<NodeId, f64> {
     let mut shares = HashMap::new();
     let mut section = Sections::default();

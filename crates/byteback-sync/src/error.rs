@@ -1,9 +1,10 @@
 //! What can go wrong in the client engine, sorted by what a person or a program can do about it.
 //!
-//! [`ServerError`] is about the other end of the network: its [`ServerErrorKind`] decides about retries and, in the
-//! binary, about the exit code; its text says what was asked, what was answered and what to do next. [`SyncError`]
-//! is everything that ends an operation. What concerns one file only and lets the rest go on is no error here but
-//! an event of the [`Monitor`](crate::Monitor) and a line of the report.
+//! [`ServerError`] is about the other end of the network: its [`ServerErrorKind`] decides about
+//! retries and, in the binary, about the exit code; its text says what was asked, what was answered
+//! and what to do next. [`SyncError`] is everything that ends an operation. What concerns one file
+//! only and lets the rest go on is no error here but an event of the [`Monitor`](crate::Monitor)
+//! and a line of the report.
 
 use crate::server_client::{CertificateChanged, TooSlow};
 use byteback_api::Problem;
@@ -194,7 +195,8 @@ impl ServerError {
         ))
     }
 
-    /// An error status without a problem document: something else than a Byteback server may have answered.
+    /// An error status without a problem document: something else than a Byteback server may have
+    /// answered.
     pub(crate) fn of_status(request: &str, status: u16) -> Self {
         Self {
             kind: ServerErrorKind::of_status(status),
@@ -290,7 +292,8 @@ fn speaks_no_tls(error: &ureq::Error) -> bool {
     matches!(inner, Some(rustls::Error::InvalidMessage(_)))
 }
 
-/// Whether an I/O error wraps one of TLS: a wrong certificate does not become right by trying again.
+/// Whether an I/O error wraps one of TLS: a wrong certificate does not become right by trying
+/// again.
 fn is_tls(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidData
 }
@@ -387,7 +390,7 @@ pub enum SyncError {
         operation: &'static str,
         /// With which file.
         subject: String,
-        /// What the system answered.
+        /// The system's error.
         source: io::Error,
     },
 }

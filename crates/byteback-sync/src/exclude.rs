@@ -1,10 +1,12 @@
 //! Which paths are left alone: patterns in the grammar of `.gitignore`.
 //!
-//! Later patterns win over earlier ones, `!` takes a path back in, a `/` at the beginning or in the middle ties a pattern to the
-//! root of what is sent or fetched, a `/` at the end lets it match directories only. What is below an excluded directory is
-//! excluded with it, whatever other patterns say, as it is never looked at.
+//! Later patterns win over earlier ones, `!` takes a path back in, a `/` at the beginning or in the
+//! middle ties a pattern to the root of what is sent or fetched, a `/` at the end lets it match
+//! directories only. What is below an excluded directory is excluded with it, whatever other
+//! patterns say, as it is never looked at.
 //!
-//! What is excluded is not removed with the directory that it is in either: that stays, and so does what is on the way to it.
+//! What is excluded is not removed with the directory that it is in either: that stays, and so does
+//! what is on the way to it.
 
 use crate::error::{Result, SyncError};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};

@@ -1,10 +1,14 @@
-//! What checksums that storage keeps of two contents say about their being equal, without a byte of either (SkySync, sections 3.1 and 3.3).
+//! What checksums that storage keeps of two contents say about their being equal, without a byte of
+//! either (SkySync, sections 3.1 and 3.3).
 //!
-//! Both lists are walked side by side, piece by piece: a block, a chunk, or a part of a stretch that is zeros or unknown, which may be cut anywhere. Where pieces
-//! of both begin and end together, their checksums are compared; CRCs of several pieces are combined to that of all of them (section 3.3.1).
+//! Both lists are walked side by side, piece by piece: a block, a chunk, or a part of a stretch
+//! that is zeros or unknown, which may be cut anywhere. Where pieces of both begin and end
+//! together, their checksums are compared; CRCs of several pieces are combined to that of all of
+//! them (section 3.3.1).
 //!
-//! What is told is true of the states that the lists describe, and only as true as the checksums are: [`Likeness`] says what follows from each.
-//! Nothing is read here and nothing is sent; who leaves something out of a transfer because of a CRC has to prove it otherwise.
+//! What is told is true of the states that the lists describe, and only as true as the checksums
+//! are: [`Likeness`] says what follows from each. Nothing is read here and nothing is sent; who
+//! leaves something out of a transfer because of a CRC has to prove it otherwise.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -16,7 +20,8 @@ use byteback_extents::{ByteRange, ExtentSet};
 /// What is known about a range of the new content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Likeness {
-    /// The base has the same bytes at the same place: cryptographic checksums are equal, or both are zeros.
+    /// The base has the same bytes at the same place: cryptographic checksums are equal, or both
+    /// are zeros.
     Equal,
     /// It probably has: checksums are equal that anybody could make so.
     Likely,
@@ -339,7 +344,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Takes pieces of both until they end together, or one of them has no more. False if the new content is at its end.
+    /// Takes pieces of both until they end together, or one of them has no more. False if the new
+    /// content is at its end.
     fn step(&mut self) -> bool {
         match (self.new.next(), self.base.next()) {
             (None, _) => return false,

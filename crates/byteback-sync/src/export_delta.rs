@@ -1,15 +1,19 @@
 //! The change of one file since a mark, as a delta for `rdiff patch`.
 //!
-//! The old content is not looked at: what the log does not report is copied from it, what it reports is read, as of one moment.
+//! The old content is not looked at: what the log does not report is copied from it, what it
+//! reports is read, as of one moment.
 //!
-//! **The old length.** What a write beyond the end leaves between is not reported: it reads as zeros, before as after, for whoever takes
-//! a missing byte for zero. `rdiff` does not; it must not be told to copy what the old copy does not have. Nobody noted where that
-//! ended, but there is proof: bytes behind the last reported range were always there, and so was whatever lies before a byte that is
-//! neither zero nor reported. All that is not reported behind such a byte is zeros and can be written as such.
+//! **The old length.** What a write beyond the end leaves between is not reported: it reads as
+//! zeros, before as after, for whoever takes a missing byte for zero. `rdiff` does not; it must not
+//! be told to copy what the old copy does not have. Nobody noted where that ended, but there is
+//! proof: bytes behind the last reported range were always there, and so was whatever lies before a
+//! byte that is neither zero nor reported. All that is not reported behind such a byte is zeros and
+//! can be written as such.
 //!
-//! **Holes.** librsync's format has no zeros, but a hole of the file that the log does not report is one of the old copy too, and copying
-//! from that costs next to nothing. The holes are looked at after the cut; a second look at the log then says which of them were there
-//! at the cut: those that nobody wrote to since.
+//! **Holes.** librsync's format has no zeros, but a hole of the file that the log does not report
+//! is one of the old copy too, and copying from that costs next to nothing. The holes are looked at
+//! after the cut; a second look at the log then says which of them were there at the cut: those
+//! that nobody wrote to since.
 
 use std::io::Write;
 
@@ -24,7 +28,8 @@ use crate::error::{Result, SyncError};
 use crate::file_change::{FileContent, WholeFileReason, file_change};
 use crate::monitor::{Event, Monitor, check_cancelled};
 
-/// How much is read at a time to find the last byte that is not zero: the more zeros were found, the more.
+/// How much is read at a time to find the last byte that is not zero: the more zeros were found,
+/// the more.
 const WINDOW_BYTES_MIN: u64 = 64 << 10;
 const WINDOW_BYTES_MAX: u64 = 64 << 20;
 
@@ -65,12 +70,13 @@ pub struct ExportRequest<'a> {
     pub old_len_bytes: Option<u64>,
 }
 
-/// Writes the change of a file to `out`; give it a buffer. `holes` answers the holes of the file as it is now, if the tree is mounted;
-/// none: they are written as zeros. `Ok(None)`: there is no file of that name.
+/// Writes the change of a file to `out`; give it a buffer. `holes` answers the holes of the file as
+/// it is now, if the tree is mounted; none: they are written as zeros. `Ok(None)`: there is no file
+/// of that name.
 ///
 /// # Errors
-/// If the tree cannot be asked, the file cannot be read, or `out` refuses the bytes. What was written is then useless, and `rdiff`
-/// refuses it.
+/// If the tree cannot be asked, the file cannot be read, or `out` refuses the bytes. What was
+/// written is then useless, and `rdiff` refuses it.
 pub fn export_delta(
     tree: &dyn TreeService,
     request: &ExportRequest<'_>,
@@ -204,8 +210,8 @@ fn zeros_in_base(
     Ok(zeros.iter().max_by_key(|zeros| zeros.len_bytes()))
 }
 
-/// A length that the old content surely had, such that all that is not reported and lies behind it is zeros. `changed` is not cut off at
-/// the file's end.
+/// A length that the old content surely had, such that all that is not reported and lies behind it
+/// is zeros. `changed` is not cut off at the file's end.
 fn proven_old_len(
     tree: &dyn TreeService,
     cut: &CutInfo,

@@ -1,9 +1,11 @@
-//! What changed in one file, named by its path, for programs that have an elder copy of what was at that path.
+//! What changed in one file, named by its path, for programs that have an elder copy of what was at
+//! that path.
 //!
-//! **The path decides, not the file.** Our own backups follow a file through renames. Whoever holds a copy under a path must be told
-//! that all of it changed if the path leads to another file than at the mark, though nobody wrote to that one: after `mv other image`, not
-//! one byte of `other` has changed, and all of `image` has. So no name on the way may have changed since the mark; names of
-//! directories count as much as the file's own.
+//! **The path decides, not the file.** Our own backups follow a file through renames. Whoever holds
+//! a copy under a path must be told that all of it changed if the path leads to another file than
+//! at the mark, though nobody wrote to that one: after `mv other image`, not one byte of `other`
+//! has changed, and all of `image` has. So no name on the way may have changed since the mark;
+//! names of directories count as much as the file's own.
 
 use std::collections::HashSet;
 
@@ -17,7 +19,8 @@ use crate::error::Result;
 /// How much of what is at a path may differ from what was there at the mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileContent {
-    /// These ranges, none: nothing does. They may lie beyond the file's end; every other byte of the file was at the same offset then.
+    /// These ranges, none: nothing does. They may lie beyond the file's end; every other byte of
+    /// the file was at the same offset then.
     Ranges(ExtentSet),
     /// All of it.
     Whole(WholeFileReason),
@@ -41,7 +44,8 @@ pub struct FileChange {
     pub content: FileContent,
 }
 
-/// What changed in the file at `path` up to an open cut; `None` if there is no file of that name. Costs as much as there are changes.
+/// What changed in the file at `path` up to an open cut; `None` if there is no file of that name.
+/// Costs as much as there are changes.
 ///
 /// # Errors
 /// If the tree cannot be asked.

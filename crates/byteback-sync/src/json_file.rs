@@ -1,10 +1,13 @@
-//! Small files of JSON in which a folder in sync remembers what its log does not (docs/format-identities.md): where it stands, conflicts, names that
-//! are left out, what is wanted of the wire.
+//! Small files of JSON in which a folder in sync remembers what its log does not
+//! (docs/format-identities.md): where it stands, conflicts, names that are left out, what is wanted
+//! of the wire.
 //!
-//! Each is written as a whole, beside the old one and renamed, so that a crash leaves one or the other. It carries a version, and a checksum over what is
-//! understood: a flipped bit that changes nothing harms nobody, and a file that cannot be understood is never taken for none.
+//! Each is written as a whole, beside the old one and renamed, so that a crash leaves one or the
+//! other. It carries a version, and a checksum over what is understood: a flipped bit that changes
+//! nothing harms nobody, and a file that cannot be understood is never taken for none.
 //!
-//! What this does not do: say what that means for people, which who keeps such a file does; hold large things, as all of it is in memory.
+//! Out of scope: say what that means for people, which who keeps such a file does; hold
+//! large things, as all of it is in memory.
 
 use std::io;
 

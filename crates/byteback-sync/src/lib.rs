@@ -1,8 +1,10 @@
-//! The client engine: backup, restore, verification and comparison of tracked folders with a server.
+//! The client engine: backup, restore, verification and comparison of tracked folders with a
+//! server.
 //!
-//! It talks to a tree through [`byteback_control::TreeService`] (in this process, or a daemon behind a socket: it does not
-//! know which) and to a server through the HTTP API. It decides what is sent, in which order and what happens when
-//! one side fails; it never prints and reads no environment. Progress goes to a [`Monitor`].
+//! It talks to a tree through [`byteback_control::TreeService`] (in this process, or a daemon
+//! behind a socket: it does not know which) and to a server through the HTTP API. It decides what
+//! is sent, in which order and what happens when one side fails; it never prints and reads no
+//! environment. Progress goes to a [`Monitor`].
 //!
 //! | to do | call |
 //! |---|---|

@@ -1,7 +1,8 @@
-//! Looking without changing: the names of a snapshot, what differs between two moments, and what has changed in a
-//! folder since its last backup.
+//! Looking without changing: the names of a snapshot, what differs between two moments, and what
+//! has changed in a folder since its last backup.
 //!
-//! Everything is handed on as it comes, one item at a time, so that memory does not grow with the folder.
+//! Everything is handed on as it comes, one item at a time, so that memory does not grow with the
+//! folder.
 
 use crate::error::{Result, SyncError};
 use crate::monitor::{Monitor, check_cancelled};
@@ -24,8 +25,8 @@ pub struct ListedEntry {
     pub node: NodeInfo,
 }
 
-/// Hands what lies at `path` of a moment to `each`: the entries of a directory (with `recursive` also those below, a
-/// directory before what is in it), or the one thing that is no directory.
+/// Hands what lies at `path` of a moment to `each`: the entries of a directory (with `recursive`
+/// also those below, a directory before what is in it), or the one thing that is no directory.
 ///
 /// # Errors
 /// If the server cannot be asked or contradicts itself, or `each` fails.

@@ -1,5 +1,5 @@
-//! Continuous sync (DeltaCFS), the client engine's side: how what happened here gets to the server, and what others changed
-//! gets here.
+//! Continuous sync (DeltaCFS), the client engine's side: how what happened here gets to the server,
+//! and what others changed gets here.
 //!
 //! | room | what is in it |
 //! |---|---|

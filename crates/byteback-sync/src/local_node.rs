@@ -1,11 +1,14 @@
-//! A node of a directory on this machine: its attributes in the API's words, and its content read once or not at all.
+//! A node of a directory on this machine: its attributes in the API's words, and its content read
+//! once or not at all.
 //!
-//! Nobody holds such a node still. So a file that is read has a *stamp* (who it is, its length, the times of its content and of
-//! its inode) that is taken before and compared after each reading: bytes of two moments are never taken for those of one. A
-//! change in the very clock tick of the stamp would not show, hence [`LocalNode::settle`] first waits until that tick is over. What
-//! programs write through a shared mapping shows when the kernel writes it back, not before; only a tracked folder knows better.
+//! Nobody holds such a node still. So a file that is read has a *stamp* (who it is, its length, the
+//! times of its content and of its inode) that is taken before and compared after each reading:
+//! bytes of two moments are never taken for those of one. A change in the very clock tick of the
+//! stamp would not show, hence [`LocalNode::settle`] first waits until that tick is over. What
+//! programs write through a shared mapping shows when the kernel writes it back, not before; only a
+//! tracked folder knows better.
 //!
-//! What this does not do: walk directories, follow symlinks.
+//! Out of scope: walk directories, follow symlinks.
 
 mod leaves;
 
@@ -139,7 +142,8 @@ impl LocalNode {
         Ok(())
     }
 
-    /// Opens the content of a regular file, as it is at the stamp: a write whose times the stamp has is waited for, so that it is read as a whole.
+    /// Opens the content of a regular file, as it is at the stamp: a write whose times the stamp
+    /// has is waited for, so that it is read as a whole.
     pub(crate) fn content(&self) -> io::Result<LocalContent> {
         tree::wait_for_writers(&self.fd);
         Ok(LocalContent {
@@ -287,7 +291,8 @@ fn no_log<T>() -> Result<T, ServiceError> {
     ))
 }
 
-/// A file that no log knows, as a tree that can only be read: what sends contents sends it like any other.
+/// A file that no log knows, as a tree that can only be read: what sends contents sends it like any
+/// other.
 impl TreeService for LocalContent {
     fn status(&self) -> Result<TreeStatus, ServiceError> {
         no_log()

@@ -1,8 +1,9 @@
 //! How an operation tells what it is doing, and learns that it shall stop.
 //!
-//! The engine never prints. Everything that a person may want to see while it works goes to a [`Monitor`]; what
-//! they want to know afterwards stands in the report. Numbers are increments, so that several threads can report
-//! without agreeing. A monitor is called from several threads, must not block for long, and its answers may be late.
+//! The engine never prints. Everything that a person may want to see while it works goes to a
+//! [`Monitor`]; what they want to know afterwards stands in the report. Numbers are increments, so
+//! that several threads can report without agreeing. A monitor is called from several threads, must
+//! not block for long, and its answers may be late.
 
 mod meter;
 
@@ -50,7 +51,8 @@ pub enum Change {
 pub enum Event<'a> {
     /// A new phase begins.
     Phase(Phase),
-    /// How much there is to do in all, as soon as it is known. It does not grow, except of a push, which compares as it goes.
+    /// How much there is to do in all, as soon as it is known. It does not grow, except of a push,
+    /// which compares as it goes.
     Totals {
         /// Files and other nodes.
         files: u64,

@@ -1,22 +1,28 @@
-//! What changed in a tree as paths, for programs that know files by their names alone (rsync, tar, restic, Borg).
+//! What changed in a tree as paths, for programs that know files by their names alone (rsync, tar,
+//! restic, Borg).
 //!
-//! Our own backups know nodes, so that a directory that was renamed costs one name, and a file with two names is one file. Whoever
-//! knows only paths must be told more:
+//! Our own backups know nodes, so that a directory that was renamed costs one name, and a file with
+//! two names is one file. Whoever knows only paths must be told more:
 //!
-//! - a node that changed is *present* under each of its names: who has two copies of a file must renew both;
+//! - a node that changed is *present* under each of its names: who has two copies of a file must
+//!   renew both;
 //! - below a directory that got a new name, everything is present: its paths are new;
-//! - a name that stands for nothing any more is *gone*, and so is one that now stands for another directory, as what lay in the
-//!   old one would otherwise stay. Where a directory may have lain that was not empty, so is a name that now stands for a file. All
-//!   that is gone is removed first, whole directories at a time; then what is present is copied over what is there.
+//! - a name that stands for nothing any more is *gone*, and so is one that now stands for another
+//!   directory, as what lay in the old one would otherwise stay. Where a directory may have lain
+//!   that was not empty, so is a name that now stands for a file. All that is gone is removed
+//!   first, whole directories at a time; then what is present is copied over what is there.
 //!
-//! **Removing is dangerous**: what was a directory's name may have been a symlink at the mark, and still is one in the copy. Whoever removed
-//! what is told below it would follow it to wherever it leads. So what is gone comes in order of its bytes, each path after all
-//! that lead to it: the symlink is removed before anything below its name is.
+//! **Removing is dangerous**: what was a directory's name may have been a symlink at the mark, and
+//! still is one in the copy. Whoever removed what is told below it would follow it to wherever it
+//! leads. So what is gone comes in order of its bytes, each path after all that lead to it: the
+//! symlink is removed before anything below its name is.
 //!
-//! A copy of the tree that is treated so holds the tree as it is at the cut. The copy may be of any moment between the mark and its
-//! 'done', as programs copy after 'begin': a directory that the mark does not know can lie in the copy under a name that it left since.
+//! A copy of the tree that is treated so holds the tree as it is at the cut. The copy may be of any
+//! moment between the mark and its 'done', as programs copy after 'begin': a directory that the
+//! mark does not know can lie in the copy under a name that it left since.
 //!
-//! Where the log knows no mark, everything is present and nothing gone: what is too much in a copy, nobody can tell.
+//! Where the log knows no mark, everything is present and nothing gone: what is too much in a copy,
+//! nobody can tell.
 //!
 //! Memory follows the change: the numbers of the nodes that were told, and the paths that are gone.
 
@@ -51,8 +57,8 @@ pub enum PathChange {
     },
 }
 
-/// Hands what changed up to an open cut to `each`, each path once: what is present in no particular order, and after it what
-/// is gone, each path before all that lie below it.
+/// Hands what changed up to an open cut to `each`, each path once: what is present in no particular
+/// order, and after it what is gone, each path before all that lie below it.
 ///
 /// # Errors
 /// If the tree cannot be asked, or `each` fails.
@@ -83,7 +89,8 @@ pub fn changed_paths(
             lister.tell_nodes(&nodes)?;
             lister.tell_names(&page.names)?;
         } else {
-            // Each name there is comes by itself; only kinds are missing, and most things are files.
+            // Each name there is comes by itself; only kinds are missing, and most things are
+            // files.
             let others = page.nodes.iter().filter(|change| change.kind != NodeKind::File);
             lister.kinds.extend(others.map(|change| (change.node, change.kind)));
             lister.tell_everything(&page.names)?;
@@ -202,7 +209,8 @@ impl<F: FnMut(PathChange) -> Result<()>> Lister<'_, F> {
         Ok(())
     }
 
-    /// Tells everything below a directory. That a directory was told does not say that what is in it was.
+    /// Tells everything below a directory. That a directory was told does not say that what is in
+    /// it was.
     fn tell_below(&mut self, directory: NodeId) -> Result<()> {
         let mut to_do = vec![directory];
         while let Some(directory) = to_do.pop() {

@@ -1,16 +1,21 @@
-//! Pull: a directory of this machine is made what a server has at a place, without a mount, a log or any state of its own.
+//! Pull: a directory of this machine is made what a server has at a place, without a mount, a log
+//! or any state of its own.
 //!
-//! It is a restore that looks first. What has the same path, kind, length and time of change is taken for unchanged (with
-//! [`PullOptions::checksum`], what has the same content); contents that differ are put together from what is here and what is fetched
-//! (`restore/near`). Nothing gets its name before it is whole and durable.
+//! It is a restore that looks first. What has the same path, kind, length and time of change is
+//! taken for unchanged (with [`PullOptions::checksum`], what has the same content); contents that
+//! differ are put together from what is here and what is fetched (`restore/near`). Nothing gets its
+//! name before it is whole and durable.
 //!
-//! *Paths.* The content of a directory at the server becomes the content of the target, which is made if it is missing; anything else goes
-//! into the target under its own name. Names that are one file at the server become names of one inode.
+//! *Paths.* The content of a directory at the server becomes the content of the target, which is
+//! made if it is missing; anything else goes into the target under its own name. Names that are one
+//! file at the server become names of one inode.
 //!
-//! *Interrupted.* A file of 64 KiB and more is made under the name `.byteback-partial-` and 32 hexadecimal digits, in its own directory. The
-//! next pull goes on from there. Such names are neither pushed nor pulled.
+//! *Interrupted.* A file of 64 KiB and more is made under the name `.byteback-partial-` and 32
+//! hexadecimal digits, in its own directory. The next pull goes on from there. Such names are
+//! neither pushed nor pulled.
 //!
-//! What this does not do: write into a file in place (its old content stays until the new one is whole, so there must be room for both).
+//! Out of scope: write into a file in place (its old content stays until the new one is
+//! whole, so there must be room for both).
 
 use crate::error::{Result, ServerError, ServerErrorKind, SyncError};
 use crate::exclude::Exclude;
@@ -30,7 +35,8 @@ pub struct PullOptions {
     pub delete: bool,
     /// Look into files of the same length and time, too.
     pub checksum: bool,
-    /// Make immutable and append-only flags the same, too, and change what has them here: needs privilege.
+    /// Make immutable and append-only flags the same, too, and change what has them here: needs
+    /// privilege.
     pub flags: bool,
     /// What is neither fetched nor removed.
     pub exclude: Exclude,
@@ -82,8 +88,9 @@ impl PullReport {
 /// Makes `target` what lies at `path` of the newest state of a folder.
 ///
 /// # Errors
-/// A server that fails or is not to be trusted, an unusable target or a full disk; what is whole by then is in its place. What concerns one
-/// file only is no error: see [`RestoreReport::not_restored`].
+/// A server that fails or is not to be trusted, an unusable target or a full disk; what is whole by
+/// then is in its place. What concerns one file only is no error: see
+/// [`RestoreReport::not_restored`].
 pub fn pull(
     server: &ServerClient,
     folder: &FolderName,

@@ -1,37 +1,49 @@
-//! Push: a file or directory of this machine is made the same at a server, without a mount, a log or any state of its own.
+//! Push: a file or directory of this machine is made the same at a server, without a mount, a log
+//! or any state of its own.
 //!
-//! The local tree is walked beside the server's, directory by directory in the order of names. What has the same path, kind, length and
-//! time of change is taken for unchanged (with [`PushOptions::checksum`], what has the same content); of the rest, names and attributes
-//! are sent as they are and contents as what the server lacks of them, found and proven as in a backup.
+//! The local tree is walked beside the server's, directory by directory in the order of names. What
+//! has the same path, kind, length and time of change is taken for unchanged (with
+//! [`PushOptions::checksum`], what has the same content); of the rest, names and attributes are
+//! sent as they are and contents as what the server lacks of them, found and proven as in a backup.
 //!
-//! *Paths.* The content of a directory becomes the content of the place that was named, in which missing directories are made. A file
-//! becomes the named place, or goes under its own name into it if that is a directory there, ends in a slash, or is the folder itself.
-//! A slash behind a local directory means nothing.
+//! *Paths.* The content of a directory becomes the content of the place that was named, in which
+//! missing directories are made. A file becomes the named place, or goes under its own name into it
+//! if that is a directory there, ends in a slash, or is the folder itself. A slash behind a local
+//! directory means nothing.
 //!
-//! *Identity* follows the path: a file keeps its identity at the server while there is one of its kind at its path. Names of one local
-//! inode become names of one file; names that are one file at the server and two here are parted. A name that is not compared
-//! (outside the place, excluded, or gone here without [`PushOptions::delete`]) keeps what it has: a file that changed is parted from it (`names`).
+//! *Identity* follows the path: a file keeps its identity at the server while there is one of its
+//! kind at its path. Names of one local inode become names of one file; names that are one file at
+//! the server and two here are parted. A name that is not compared (outside the place, excluded, or
+//! gone here without [`PushOptions::delete`]) keeps what it has: a file that changed is parted from
+//! it (`names`).
 //!
-//! *One batch*: a run is applied as a whole or not at all, and everybody else sees either. It stands on the sequence number
-//! that was compared with: if somebody else has changed the same files since, the server refuses it (first write wins), and nothing
-//! happened. A server takes 20 million records in a batch, which is some seven million new files; push more directory by directory.
-//! Memory: the names of a directory on both ends, 16 bytes for each file that both have, and the parts on their way.
+//! *One batch*: a run is applied as a whole or not at all, and everybody else sees either. It
+//! stands on the sequence number that was compared with: if somebody else has changed the same
+//! files since, the server refuses it (first write wins), and nothing happened. A server takes 20
+//! million records in a batch, which is some seven million new files; push more directory by
+//! directory. Memory: the names of a directory on both ends, 16 bytes for each file that both have,
+//! and the parts on their way.
 //!
-//! *A file that changes while it is read* is tried once more, then left as the server has it and told.
+//! *A file that changes while it is read* is tried once more, then left as the server has it and
+//! told.
 //!
-//! *Tracked folders.* A folder that a tracked tree backs up into is refused: that tree's next backup would find a sequence number
-//! that it did not make, and would either keep strange files in its snapshots or look at everything anew ([`SyncError::BackedUpFolder`]).
+//! *Tracked folders.* A folder that a tracked tree backs up into is refused: that tree's next
+//! backup would find a sequence number that it did not make, and would either keep strange files in
+//! its snapshots or look at everything anew ([`SyncError::BackedUpFolder`]).
 //!
 //! Order of durable steps with [`PushOptions::state`], and what a crash after each leaves:
-//! 1. The batch's number and base are recorded (`resume`) before its first part leaves. (Nothing at the server.)
-//! 2. Parts are staged, and each is recorded when the server has it. (The next run makes the same batch again; parts of the same bytes are
-//!    not sent again.)
+//! 1. The batch's number and base are recorded (`resume`) before its first part leaves. (Nothing at
+//!    the server.)
+//! 2. Parts are staged, and each is recorded when the server has it. (The next run makes the same
+//!    batch again; parts of the same bytes are not sent again.)
 //! 3. The batch is committed. (The next run asks what became of it, and compares anew.)
 //! 4. The record is removed.
 //!
-//! Without a state, everything is sent again, and what was staged expires at the server after a day.
+//! Without a state, everything is sent again, and what was staged expires at the server after a
+//! day.
 //!
-//! What this does not do: hold the tree still (a mounted folder's backup does), recognise what was renamed, print.
+//! Out of scope: hold the tree still (a mounted folder's backup does), recognise what was
+//! renamed, print.
 
 mod compare;
 mod destination;
@@ -81,12 +93,13 @@ pub struct PushOptions {
     pub exclude: Exclude,
     /// How changes are found.
     pub delta: DeltaChoice,
-    /// Which part of a processor a thread gets here and now, above 0, at most 1: what searching costs.
+    /// Which part of a processor a thread gets here and now, above 0, at most 1: what searching
+    /// costs.
     pub processor_share: f64,
     /// Length of a part of the batch, in bytes.
     pub part_len_bytes: usize,
-    /// Where is remembered what the server has of an interrupted push. For one source and one destination; nobody else uses it
-    /// meanwhile.
+    /// Where is remembered what the server has of an interrupted push. For one source and one
+    /// destination; nobody else uses it meanwhile.
     pub state: Option<Arc<dyn DurableDir>>,
 }
 
@@ -124,11 +137,13 @@ struct Job<'a> {
     monitor: &'a dyn Monitor,
 }
 
-/// Makes `to`, a path below the root of `folder`, what `source` is; see the module's header for how paths are meant.
+/// Makes `to`, a path below the root of `folder`, what `source` is; see the module's header for how
+/// paths are meant.
 ///
 /// # Errors
-/// Whatever keeps the whole from being sent; then nothing was changed at the server, [`SyncError::OutcomeUnknown`] apart. What concerns
-/// one file only is no error: see [`PushReport::unsaved`].
+/// Whatever keeps the whole from being sent; then nothing was changed at the server,
+/// [`SyncError::OutcomeUnknown`] apart. What concerns one file only is no error: see
+/// [`PushReport::unsaved`].
 pub fn push(
     server: &ServerClient,
     folder: &FolderName,
@@ -188,7 +203,8 @@ impl Job<'_> {
                     if !record.is_resumed() || stood_on == base_seq {
                         return Ok(report);
                     }
-                    // What somebody else has done since the interrupted run began was not compared with.
+                    // What somebody else has done since the interrupted run began was not compared
+                    // with.
                     earlier = report;
                     let now = self.server.folder(self.folder)?;
                     record = Record::begin(self, now.seq)?;
@@ -223,7 +239,8 @@ impl Job<'_> {
                     let message = format!("{}; sending it again", error.message);
                     self.monitor.event(Event::Warning(&message));
                 }
-                // Stands on what the server does not have (any more): the interrupted push cannot be ended, but a new one may succeed.
+                // Stands on what the server does not have (any more): the interrupted push cannot
+                // be ended, but a new one may succeed.
                 ServerErrorKind::Conflict | ServerErrorKind::NotFound if record.is_resumed() => {
                     record.remove();
                     record = Record::begin(self, base_seq)?;
@@ -272,7 +289,8 @@ impl Job<'_> {
         }
         if let Some((mut left, begun)) = Record::left(self) {
             let status = self.server.batch_status(self.folder, begun.counter)?;
-            // One that was applied is part of what is compared with; of one without parts nothing can be used.
+            // One that was applied is part of what is compared with; of one without parts nothing
+            // can be used.
             if status.applied.is_none() && !status.staged_parts.is_empty() && begun.base_seq <= base_seq {
                 left.at_server(status.staged_parts);
                 report.resumed = true;
@@ -325,7 +343,8 @@ impl Job<'_> {
             }
             self.monitor.event(Event::Phase(Phase::Committing));
             let applied = stream.commit(|| check_cancelled(self.monitor))?;
-            // Known for certain only now: the last parts may have been answered while the commit waited.
+            // Known for certain only now: the last parts may have been answered while the commit
+            // waited.
             (report.parts_reused, report.reused_bytes) = record.reused();
             report.counter = Some(begun.counter);
             report.seq = Some(applied.seq);

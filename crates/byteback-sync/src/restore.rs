@@ -1,22 +1,25 @@
 //! A restore: a snapshot, or what lies at one path of it, becomes files again.
 //!
-//! Order: directories are made as they are met; files are written under a temporary name, get all their attributes, are
-//! synced and only then get their own name (see `publish`); hard links follow when all files are there; the attributes
-//! of directories come after that, deepest first, because whatever is made in a directory moves its times; flags that forbid
-//! changes come last of all (see `flags`). One sync of the file system ends it.
+//! Order: directories are made as they are met; files are written under a temporary name, get all
+//! their attributes, are synced and only then get their own name (see `publish`); hard links follow
+//! when all files are there; the attributes of directories come after that, deepest first, because
+//! whatever is made in a directory moves its times; flags that forbid changes come last of all (see
+//! `flags`). One sync of the file system ends it.
 //!
-//! A restore that was interrupted, even by a power failure, leaves whole files and files with temporary
-//! names, and can be run again into the same directory: a file of the same length and time is taken as restored, unless
-//! `verify` asks for its bytes anew.
+//! A restore that was interrupted, even by a power failure, leaves whole files and files with
+//! temporary names, and can be run again into the same directory: a file of the same length and
+//! time is taken as restored, unless `verify` asks for its bytes anew.
 //!
-//! Nothing is ever made outside the target: every name is one component, checked, and is looked up from a descriptor
-//! of its directory, never through a symlink. A server that sends other names ends the restore.
+//! Nothing is ever made outside the target: every name is one component, checked, and is looked up
+//! from a descriptor of its directory, never through a symlink. A server that sends other names
+//! ends the restore.
 //!
-//! What this machine or this user cannot do (owners and devices without privilege, attributes that the file system does
-//! not keep) is counted by kind and leaves the rest alone. Where an owner could not be given, set-id bits are not given
-//! either: a program must not gain the rights of somebody else than its owner.
+//! What this machine or this user cannot do (owners and devices without privilege, attributes that
+//! the file system does not keep) is counted by kind and leaves the rest alone. Where an owner
+//! could not be given, set-id bits are not given either: a program must not gain the rights of
+//! somebody else than its owner.
 //!
-//! What this does not do: map user names of another machine to numbers, merge contents.
+//! Out of scope: map user names of another machine to numbers, merge contents.
 
 mod attributes;
 mod file;
@@ -75,7 +78,8 @@ pub struct RestoreOptions {
     pub verify: bool,
     /// Of a file that the server cannot read in full, restore what it can.
     pub salvage: bool,
-    /// Restore immutable and append-only flags as well, and change what has them here: needs privilege.
+    /// Restore immutable and append-only flags as well, and change what has them here: needs
+    /// privilege.
     pub flags: bool,
     /// How many files are fetched at the same time.
     pub jobs: usize,
@@ -94,12 +98,13 @@ impl Default for RestoreOptions {
     }
 }
 
-/// Restores what lies at `path` (empty: all) of a snapshot into the directory `target`, which is made if it is missing.
-/// The contents of a directory come directly into `target`; anything else comes there under its own name.
+/// Restores what lies at `path` (empty: all) of a snapshot into the directory `target`, which is
+/// made if it is missing. The contents of a directory come directly into `target`; anything else
+/// comes there under its own name.
 ///
 /// # Errors
-/// [`SyncError::TargetNotEmpty`], [`SyncError::Hostile`], a server that fails or an unusable target. What concerns one file
-/// only is no error: see [`RestoreReport::not_restored`].
+/// [`SyncError::TargetNotEmpty`], [`SyncError::Hostile`], a server that fails or an unusable
+/// target. What concerns one file only is no error: see [`RestoreReport::not_restored`].
 pub fn restore(
     server: &ServerClient,
     folder: &FolderName,
@@ -711,7 +716,8 @@ impl Restore<'_> {
         }
     }
 
-    /// Gives directories that were closed to their owner the permissions that they had: the restore does not come to its end.
+    /// Gives directories that were closed to their owner the permissions that they had: the restore
+    /// does not come to its end.
     fn close_again(&self) {
         for (path, mode) in lock(&self.opened_up).drain(..).rev() {
             // What is not there any more, or not ours, needs none.

@@ -1,9 +1,11 @@
 //! Whether a local file holds what the server has, without fetching it.
 //!
-//! The server is asked for a signature of long blocks, which it keys with a random number of its own; the file is read once and summed block
-//! by block, with whole checksums. Contents that are longer than servers sum are compared with the bytes themselves, as they come: that costs
-//! what the file has in data, and nothing for its holes. A server that is older than this wish cuts them to some 60 bits, which is enough against chance, as
-//! nobody could know the key when the contents were made.
+//! The server is asked for a signature of long blocks, which it keys with a random number of its
+//! own; the file is read once and summed block by block, with whole checksums. Contents that are
+//! longer than servers sum are compared with the bytes themselves, as they come: that costs what
+//! the file has in data, and nothing for its holes. A server that is older than this wish cuts them
+//! to some 60 bits, which is enough against chance, as nobody could know the key when the contents
+//! were made.
 
 use crate::error::{Result, SyncError};
 use crate::monitor::{Event, Monitor, check_cancelled};
@@ -37,7 +39,8 @@ pub(crate) fn proving() -> SignatureRequest {
 /// What a content's pieces are handed to.
 pub(crate) type PieceSink<'a> = dyn FnMut(Piece<'_>) -> Result<(), ServiceError> + 'a;
 
-/// Compares a file's content, which `read` reads by offsets and lengths, with the server's of the same length. The inner error is of the file.
+/// Compares a file's content, which `read` reads by offsets and lengths, with the server's of the
+/// same length. The inner error is of the file.
 pub(crate) fn is_same_content(
     (server, folder, at): (&ServerClient, &FolderName, Seq),
     id: FileId,

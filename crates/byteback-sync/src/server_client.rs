@@ -1,15 +1,18 @@
-//! The server as the engine sees it: one method per call of the API, typed errors, retries, and a count of the
-//! bytes on the socket.
+//! The server as the engine sees it: one method per call of the API, typed errors, retries, and a
+//! count of the bytes on the socket.
 //!
 //! Retries: every request that may be sent twice without harm (all of them but invitations) is
-//! repeated with growing pauses when the connection fails or the server is busy, a bounded number of times, and
-//! never after an answer that says no. A commit is idempotent by (device, counter), so it may be repeated too; see
-//! [`ServerClient::commit`] for what happens when its outcome stays unknown.
+//! repeated with growing pauses when the connection fails or the server is busy, a bounded number
+//! of times, and never after an answer that says no. A commit is idempotent by (device, counter),
+//! so it may be repeated too; see [`ServerClient::commit`] for what happens when its outcome stays
+//! unknown.
 //!
-//! Nothing that the server says is believed: sizes of answers are limited, JSON is parsed into the types of the API,
-//! and whoever uses the answers checks what they claim (names, order, cycles). The token appears in no error.
+//! Nothing that the server says is believed: sizes of answers are limited, JSON is parsed into the
+//! types of the API, and whoever uses the answers checks what they claim (names, order, cycles).
+//! The token appears in no error.
 //!
-//! The client neither follows redirects (the token would go with them) nor reads proxies from the environment.
+//! The client neither follows redirects (the token would go with them) nor reads proxies from the
+//! environment.
 
 mod addresses;
 mod calls;
@@ -58,17 +61,20 @@ pub use events::{Heard, Listening};
 pub use network::{Connection, Network};
 pub use pinned::CertificateChanged;
 
-/// Longest JSON answer that is read. A page holds at most 1000 entries by default; each may carry xattrs.
+/// Longest JSON answer that is read. A page holds at most 1000 entries by default; each may carry
+/// xattrs.
 const JSON_LEN_MAX: u64 = 64 * 1024 * 1024;
 
 /// How to reach a server.
 #[derive(Clone)]
 pub struct ClientOptions {
-    /// Certificates (PEM, one or more) that the server's must be signed by; without them Mozilla's list counts.
+    /// Certificates (PEM, one or more) that the server's must be signed by; without them Mozilla's
+    /// list counts.
     pub ca_pem: Option<Vec<u8>>,
     /// The one certificate that the server must show, whoever signed it.
     pub certificate: Option<Fingerprint>,
-    /// Where else the server may be reached, `HOST:PORT`: tried in turn when its address cannot be connected to.
+    /// Where else the server may be reached, `HOST:PORT`: tried in turn when its address cannot be
+    /// connected to.
     pub other_addresses: Vec<String>,
     /// Longest wait for a connection.
     pub connect_timeout: Duration,
@@ -78,8 +84,8 @@ pub struct ClientOptions {
     pub commit_timeout: Duration,
     /// How often a request is sent at most.
     pub attempts_max: u32,
-    /// How often a piece of a transfer is sent or asked for at most: what was transferred before is worth waiting for
-    /// a server that starts anew.
+    /// How often a piece of a transfer is sent or asked for at most: what was transferred before is
+    /// worth waiting for a server that starts anew.
     pub transfer_attempts_max: u32,
     /// The pause after the first failure; it doubles each time, up to 32 times.
     pub first_pause: Duration,
@@ -194,11 +200,12 @@ impl Ask<'_> {
 }
 
 impl ServerClient {
-    /// A client of the server at `base_url` (`http://` or `https://`, host, optional port and path). Does not connect.
+    /// A client of the server at `base_url` (`http://` or `https://`, host, optional port and
+    /// path). Does not connect.
     ///
     /// # Errors
-    /// [`ServerErrorKind::Refused`] for an address that cannot be one; [`ServerErrorKind::Tls`] for certificates that
-    /// cannot be read.
+    /// [`ServerErrorKind::Refused`] for an address that cannot be one; [`ServerErrorKind::Tls`] for
+    /// certificates that cannot be read.
     pub fn new(base_url: &str, token: &str, options: ClientOptions) -> Result<Self, ServerError> {
         let base_url = base_url.trim_end_matches('/').to_owned();
         let refused = |message: &str, next: &str| ServerError {
@@ -233,7 +240,8 @@ impl ServerClient {
             .max_redirects(0)
             .max_redirects_will_error(false)
             .proxy(None)
-            // Requests that say who asks do so themselves: one whose configuration said otherwise would get no connection of the pool.
+            // Requests that say who asks do so themselves: one whose configuration said otherwise
+            // would get no connection of the pool.
             .user_agent("")
             .accept_encoding("")
             // The same as the usual "*/*", which is 13 bytes longer.
@@ -432,7 +440,8 @@ impl ServerClient {
             .build()
     }
 
-    /// Sends a request and reads its answer; the body may break off like the head: both are repeated as one.
+    /// Sends a request and reads its answer; the body may break off like the head: both are
+    /// repeated as one.
     fn json<T: DeserializeOwned>(&self, ask: &Ask<'_>) -> Result<T, ServerError> {
         persist(self.pauses(), &|_| true, || self.send_for_json(ask))
     }
@@ -450,8 +459,8 @@ impl ServerClient {
         self.pauses_of(self.options.attempts_max)
     }
 
-    /// For a stream that breaks while the server answers: it may also be that what is stored there is damaged, which
-    /// waiting does not mend.
+    /// For a stream that breaks while the server answers: it may also be that what is stored there
+    /// is damaged, which waiting does not mend.
     pub(crate) fn stream_pauses(&self) -> Pauses<'_> {
         self.pauses()
     }

@@ -1,4 +1,5 @@
-//! Which snapshot: `latest`, `latest~N` (the N-th before the latest) or the number of one; or any moment of the folder, `@N` for its sequence number.
+//! Which snapshot: `latest`, `latest~N` (the N-th before the latest) or the number of one; or any
+//! moment of the folder, `@N` for its sequence number.
 
 use crate::error::{Result, SyncError};
 use crate::server_client::ServerClient;

@@ -1,12 +1,16 @@
-//! How fast the wire to a server may be used, and whether at all: limits by the time of day, and a pause. Both may change while it is used.
+//! How fast the wire to a server may be used, and whether at all: limits by the time of day, and a
+//! pause. Both may change while it is used.
 //!
-//! A [`Throttle`] is shared by whoever says so and the connections of a client ([`crate::ClientOptions::throttle`]), which ask it before and after each piece
-//! that they move. So there is one place for both directions, and for whatever is sent or received over it: nobody above has to know. Who is held for long
-//! may find his connection closed by the server, as after any silence, and does what he does then.
+//! A [`Throttle`] is shared by whoever says so and the connections of a client
+//! ([`crate::ClientOptions::throttle`]), which ask it before and after each piece that they move.
+//! So there is one place for both directions, and for whatever is sent or received over it: nobody
+//! above has to know. Who is held for long may find his connection closed by the server, as after
+//! any silence, and does what he does then.
 //!
 //! What is wanted ([`Wish`]) is kept durably ([`noted`]), so that it outlives the process.
 //!
-//! What this does not do: count bytes or wait (`server_client/pacing`); know the clock or where on earth the machine is.
+//! Out of scope: count bytes or wait (`server_client/pacing`); know the clock or where on
+//! earth the machine is.
 
 mod noted;
 
@@ -25,12 +29,14 @@ pub const MINUTES_PER_DAY: u16 = 24 * 60;
 pub struct PartOfDay {
     /// It begins with this minute, less than [`MINUTES_PER_DAY`].
     pub from_minute: u16,
-    /// This is the first minute that does not belong to it. Less than `from_minute`: it reaches over midnight.
+    /// This is the first minute that does not belong to it. Less than `from_minute`: it reaches
+    /// over midnight.
     pub to_minute: u16,
 }
 
 impl PartOfDay {
-    /// From the beginning of one minute to that of another; `None` if there is no such part: it would be empty, or a day has not that many minutes.
+    /// From the beginning of one minute to that of another; `None` if there is no such part: it
+    /// would be empty, or a day has not that many minutes.
     #[must_use]
     pub fn new(from_minute: u16, to_minute: u16) -> Option<Self> {
         let is_one = from_minute < MINUTES_PER_DAY && to_minute <= MINUTES_PER_DAY && from_minute != to_minute;
@@ -74,7 +80,8 @@ pub struct RateLimit {
 pub struct RateLimits(pub Vec<RateLimit>);
 
 impl RateLimits {
-    /// What counts at a minute of the day: the last that names a part of the day with it in it, otherwise the last that names none, otherwise no limit.
+    /// What counts at a minute of the day: the last that names a part of the day with it in it,
+    /// otherwise the last that names none, otherwise no limit.
     #[must_use]
     pub fn bytes_per_second_max_at(&self, minute: u16) -> Option<u64> {
         let last = |is_meant: &dyn Fn(&RateLimit) -> bool| self.0.iter().rfind(|limit| is_meant(limit));
@@ -114,7 +121,8 @@ impl fmt::Debug for Throttle {
 }
 
 impl Throttle {
-    /// As `wish` wants it, until it is changed; `minute_of_day` tells the time, as [`PartOfDay`] means it.
+    /// As `wish` wants it, until it is changed; `minute_of_day` tells the time, as [`PartOfDay`]
+    /// means it.
     pub fn new(wish: Wish, minute_of_day: impl Fn() -> u16 + Send + Sync + 'static) -> Self {
         Self {
             wish: Mutex::new(wish),

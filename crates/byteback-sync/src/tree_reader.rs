@@ -1,8 +1,9 @@
 //! Reads directories of a snapshot, and checks what the server says about them.
 //!
-//! A name is one component; names of a directory ascend, hence none comes twice and pages cannot go in circles; a
-//! directory is met once, hence there are no cycles; all pages are of the moment that was asked for. What breaks this
-//! ends the operation: a server that invents names could also invent contents, so nothing of it is used further.
+//! A name is one component; names of a directory ascend, hence none comes twice and pages cannot go
+//! in circles; a directory is met once, hence there are no cycles; all pages are of the moment that
+//! was asked for. What breaks this ends the operation: a server that invents names could also
+//! invent contents, so nothing of it is used further.
 
 use crate::error::{Result, SyncError};
 use crate::server_client::{ServerClient, TreePlace};
@@ -43,7 +44,8 @@ impl<'a> TreeReader<'a> {
         Ok(page.node)
     }
 
-    /// Hands the entries of a directory to `each`, in byte order of their names; `path` is for messages.
+    /// Hands the entries of a directory to `each`, in byte order of their names; `path` is for
+    /// messages.
     pub(crate) fn entries(
         &mut self,
         dir: FileId,

@@ -1,11 +1,12 @@
-//! Checking a snapshot: the server re-reads every stored byte that it needs, and, if asked, each file is compared with
-//! the folder, byte by byte.
+//! Checking a snapshot: the server re-reads every stored byte that it needs, and, if asked, each
+//! file is compared with the folder, byte by byte.
 //!
-//! The comparison walks the snapshot and the directory together. What is on both sides is compared in kind, attributes
-//! and content; what is on one side only is told. A folder that was changed after the snapshot differs rightly: the
-//! user knows, this module does not. Contents are never held: the stream of the server is compared as it comes.
+//! The comparison walks the snapshot and the directory together. What is on both sides is compared
+//! in kind, attributes and content; what is on one side only is told. A folder that was changed
+//! after the snapshot differs rightly: the user knows, this module does not. Contents are never
+//! held: the stream of the server is compared as it comes.
 //!
-//! What this does not do: repair.
+//! Out of scope: repair.
 
 mod compare;
 
@@ -36,7 +37,8 @@ pub(crate) const LINE_LEN_MAX: u64 = 1024 * 1024;
 /// How thoroughly to verify.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct VerifyOptions<'a> {
-    /// The folder that the snapshot is of, if it is here: files that are damaged at the server are looked for in it.
+    /// The folder that the snapshot is of, if it is here: files that are damaged at the server are
+    /// looked for in it.
     pub here: Option<&'a Path>,
     /// Compare with this directory, too.
     pub deep: Option<&'a Path>,
@@ -55,7 +57,8 @@ pub struct VerifyDamage {
     pub ranges: Vec<DamagedRange>,
     /// How many bytes are lost in all; 0 if nothing is known of the contents.
     pub lost_bytes: u64,
-    /// The folder has a file of the same length and time at this path, with which a backup heals it; null if there was no folder to look into.
+    /// The folder has a file of the same length and time at this path, with which a backup heals
+    /// it; null if there was no folder to look into.
     pub healable: Option<bool>,
 }
 
@@ -122,8 +125,8 @@ pub struct VerifyReport {
     pub damaged: Vec<VerifyDamage>,
     /// How many these are.
     pub damaged_files: u64,
-    /// Files whose checksums, which the server kept to save reading, did not agree with their bytes; it threw them away. The bytes are
-    /// whole, but its memory or its disk may not be.
+    /// Files whose checksums, which the server kept to save reading, did not agree with their
+    /// bytes; it threw them away. The bytes are whole, but its memory or its disk may not be.
     pub wrong_sums: u64,
     /// Whether the folder was compared.
     pub is_deep: bool,
@@ -171,7 +174,8 @@ pub fn verify(
     // Only for who waits: without it there is less to tell.
     let root = TreeReader::new(server, folder, report.seq).node_at(&[]).ok();
     let totals = root.and_then(|root| server.totals(folder, root.id, report.seq).ok());
-    // The server reads each stored byte once, and how many these are is known at the end; files are what can be counted.
+    // The server reads each stored byte once, and how many these are is known at the end; files are
+    // what can be counted.
     let (files, bytes) = (totals.as_ref().map_or(0, |totals| totals.files), 0);
     monitor.event(Event::Totals { files, bytes });
     monitor.event(Event::Phase(Phase::Verifying));
@@ -196,7 +200,8 @@ pub fn verify(
     Ok(report)
 }
 
-/// Whether the folder has a file as it was when it was saved, as far as length and time tell. The backup that heals compares the bytes.
+/// Whether the folder has a file as it was when it was saved, as far as length and time tell. The
+/// backup that heals compares the bytes.
 fn is_here(server: &ServerClient, folder: &FolderName, (damage, at): (&VerifyDamage, Seq), dir: &Path) -> bool {
     let Some(path) = &damage.path else { return false };
     let Ok(node) = server.node(folder, damage.id, at) else {

@@ -1,5 +1,6 @@
-//! How much memory a backup, a restore and a verification take, client and server together, must not depend on how long
-//! a file is. Counted where memory is handed out; a test binary of its own, so that nothing else is counted.
+//! How much memory a backup, a restore and a verification take, client and server together, must
+//! not depend on how long a file is. Counted where memory is handed out; a test binary of its own,
+//! so that nothing else is counted.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -29,7 +30,8 @@ fn peak_of(work: impl FnOnce()) -> usize {
     usize::try_from(used_by(work).1.peak_bytes).unwrap()
 }
 
-/// A tree of one file whose bytes are made while they are read. After each backup that was saved, something is inserted in its middle.
+/// A tree of one file whose bytes are made while they are read. After each backup that was saved,
+/// something is inserted in its middle.
 struct GeneratedTree {
     len: u64,
     /// The note of the last backup, and how many there were.
@@ -214,7 +216,8 @@ impl TreeService for GeneratedTree {
     }
 }
 
-/// Peaks of backup, restore and verification of a file of `len` bytes, and of backups that look for an insertion in all ways.
+/// Peaks of backup, restore and verification of a file of `len` bytes, and of backups that look for
+/// an insertion in all ways.
 fn peaks(len: u64) -> [usize; 7] {
     let temp = tempfile::tempdir().unwrap();
     let store = Store::open(temp.path().join("data"), StoreLimits::default()).unwrap();

@@ -19,8 +19,8 @@ pub enum NotKept {
     Unreadable,
     /// They could not be written down: the disk with the state folder is full or fails.
     NotWritten,
-    /// The file or the name may have changed while nobody looked: the folder was not mounted, or the daemon or the machine stopped
-    /// before the change was certain.
+    /// The file or the name may have changed while nobody looked: the folder was not mounted, or
+    /// the daemon or the machine stopped before the change was certain.
     Gap,
     /// The records were damaged or incomplete and had to be dropped.
     Damaged,
@@ -93,7 +93,7 @@ pub enum UndoError {
     Io {
         /// What was attempted.
         operation: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }

@@ -1,5 +1,5 @@
-//! What the fuzz targets call (`fuzz/`): the readers of the journal, which are private. Compiled for tests, which call them with the
-//! seeds, and with the feature `fuzzing`.
+//! What the fuzz targets call (`fuzz/`): the readers of the journal, which are private. Compiled
+//! for tests, which call them with the seeds, and with the feature `fuzzing`.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use crate::record::{ContentHow, Framed, HEADER_LEN_BYTES, Record, Rights, Step, 
 /// So much that nothing is dropped for want of room.
 const BUDGET_BYTES: u64 = 1 << 30;
 
-/// A segment behind its header, found by a start. Checksums of heads are made right, so that what they say counts.
+/// A segment behind its header, found by a start. Checksums of heads are made right, so that what
+/// they say counts.
 pub fn segment(data: &[u8]) {
     let mut bytes = data.to_vec();
     seal(&mut bytes);

@@ -1,14 +1,15 @@
 //! The journal: segment files with records in the order in which they were appended.
 //!
-//! A segment is named `undo-NUMBER`, the number in 16 hexadecimal digits, begins with a header of 64 bytes and is never written to again
-//! once the next has begun; it is synced before that. Each start begins a new one. The eldest are removed as a whole.
+//! A segment is named `undo-NUMBER`, the number in 16 hexadecimal digits, begins with a header of
+//! 64 bytes and is never written to again once the next has begun; it is synced before that. Each
+//! start begins a new one. The eldest are removed as a whole.
 //!
-//! **Replay.** An unreadable place at the end of the youngest segment is what a stop in the middle of a write leaves. Anywhere else it is
-//! damage: then that segment and all elder ones are removed, since a record too few would bring back wrong bytes. So is a gap in the
-//! numbers.
+//! **Replay.** An unreadable place at the end of the youngest segment is what a stop in the middle
+//! of a write leaves. Anywhere else it is damage: then that segment and all elder ones are removed,
+//! since a record too few would bring back wrong bytes. So is a gap in the numbers.
 //!
-//! **What counts against the budget** is the length of each record, and at least [`CHARGED_BYTES_MIN`]: memory for the index is
-//! bounded by that, too.
+//! **What counts against the budget** is the length of each record, and at least
+//! [`CHARGED_BYTES_MIN`]: memory for the index is bounded by that, too.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -141,7 +142,8 @@ impl Journal {
     fn give_up(&mut self, replayed: &mut Replayed) {
         replayed.is_damaged = true;
         replayed.records.clear();
-        // What cannot be removed now stays unused: the records are forgotten, and the next start finds it damaged again.
+        // What cannot be removed now stays unused: the records are forgotten, and the next start
+        // finds it damaged again.
         let _ = self.drop_all();
     }
 
@@ -150,8 +152,8 @@ impl Journal {
         self.segments.keys().next().copied().unwrap_or(self.next)
     }
 
-    /// Appends a record. The places of what was appended before stay as they are; old segments may have been dropped for room: then the
-    /// time of the youngest record in them is answered too.
+    /// Appends a record. The places of what was appended before stay as they are; old segments may
+    /// have been dropped for room: then the time of the youngest record in them is answered too.
     pub(crate) fn append(&mut self, time_ns: i64, record: &Record, data: &[u8]) -> io::Result<(Placed, Option<i64>)> {
         let bytes = record.encode(time_ns, data);
         let charge = (bytes.len() as u64).max(CHARGED_BYTES_MIN);
@@ -208,8 +210,9 @@ impl Journal {
         let file = self.dir.open(&name_of(number), OpenMode::CreateNew)?;
         self.next += 1;
         let header = segment_header(number);
-        // Before anybody can append to it: records without a header before them would be taken for nothing at the next start. If this
-        // fails, the number stays unused, and the gap tells the next start not to believe what is elder.
+        // Before anybody can append to it: records without a header before them would be taken for
+        // nothing at the next start. If this fails, the number stays unused, and the gap tells the
+        // next start not to believe what is elder.
         let begun = file.write_all_at(0, &header).and_then(|()| file.sync_data());
         if let Err(error) = begun {
             let _ = self.dir.remove(&name_of(number));
@@ -253,7 +256,8 @@ impl Journal {
         Ok(Some(segment.last_ns))
     }
 
-    /// Removes segments of which everything is older than `before_ns`. Answers the time of the youngest record in them.
+    /// Removes segments of which everything is older than `before_ns`. Answers the time of the
+    /// youngest record in them.
     pub(crate) fn drop_older(&mut self, before_ns: i64) -> io::Result<Option<i64>> {
         let mut dropped = None;
         while self.segments.len() > 1
@@ -279,7 +283,8 @@ impl Journal {
         }
         self.charged = 0;
         self.is_dirty = false;
-        // A durable absence is what matters: what came back after a crash would be taken for complete.
+        // A durable absence is what matters: what came back after a crash would be taken for
+        // complete.
         let dropped = failed.map_or(self.dir.sync(), Err);
         if dropped.is_err() {
             // A gap in the numbers tells the next start not to believe what is left.

@@ -1,11 +1,12 @@
-//! Undo of local edits: what was overwritten, cut off, replaced or removed is kept for a while, so that a file can be read as it
-//! was some minutes ago without any backup having run.
+//! Undo of local edits: what was overwritten, cut off, replaced or removed is kept for a while, so
+//! that a file can be read as it was some minutes ago without any backup having run.
 //!
-//! Words. A *moment* is the state of one file just before a change. Changes of a file that begin within one *quantum* of each other
-//! share the first one's moment: only the bytes before the first are kept, and what was there for a shorter time cannot be brought
-//! back. The *window* is how long bytes are kept, the *budget* how much of them; whatever is exceeded first, the eldest go. A
-//! *barrier* is a time before which nothing is known of a file, or of a name, with the reason. The *horizon* is the barrier of
-//! the whole tree: what was given up for age or room.
+//! Words. A *moment* is the state of one file just before a change. Changes of a file that begin
+//! within one *quantum* of each other share the first one's moment: only the bytes before the first
+//! are kept, and what was there for a shorter time cannot be brought back. The *window* is how long
+//! bytes are kept, the *budget* how much of them; whatever is exceeded first, the eldest go. A
+//! *barrier* is a time before which nothing is known of a file, or of a name, with the reason. The
+//! *horizon* is the barrier of the whole tree: what was given up for age or room.
 //!
 //! | room | what is in it |
 //! |---|---|
@@ -14,20 +15,24 @@
 //! | `record` | one record, byte by byte (`docs/format-undo.md`) |
 //! | `node_history`, `name_history` | what is known of one file, and of the names; plain data |
 //!
-//! **The invariant.** For each time at or after all barriers: a byte of the file as of then is in the eldest younger moment that holds
-//! it, and if none does, it is unchanged. The gate keeps the old bytes before the change is performed, under the file's lock; a
-//! reader takes kept and present bytes under the same lock.
+//! **The invariant.** For each time at or after all barriers: a byte of the file as of then is in
+//! the eldest younger moment that holds it, and if none does, it is unchanged. The gate keeps the
+//! old bytes before the change is performed, under the file's lock; a reader takes kept and present
+//! bytes under the same lock.
 //!
-//! **Crashes.** Nothing here is synced before a change is performed: that would cost a disk write for each. Instead the operation log
-//! tells, after each stop, which files and names may have changed since it last was sure of them (that is what its intents and fences
-//! are for), and these get a barrier ([`Undo::ready`]). What the log is sure of had its records synced before ([`Undo::sync`] precedes
-//! each checkpoint). A stop between the two steps of a start, damage, and another log make the whole journal worthless; it
-//! is then dropped.
+//! **Crashes.** Nothing here is synced before a change is performed: that would cost a disk write
+//! for each. Instead the operation log tells, after each stop, which files and names may have
+//! changed since it last was sure of them (that is what its intents and fences are for), and these
+//! get a barrier ([`Undo::ready`]). What the log is sure of had its records synced before
+//! ([`Undo::sync`] precedes each checkpoint). A stop between the two steps of a start, damage, and
+//! another log make the whole journal worthless; it is then dropped.
 //!
-//! **It never stands in the way.** Nothing here fails a program's call. What cannot be kept is said to be not kept, with the reason; if the
-//! journal cannot be written, all of it is given up, because a record too few would bring back wrong bytes.
+//! **It never stands in the way.** Nothing here fails a program's call. What cannot be kept is said
+//! to be not kept, with the reason; if the journal cannot be written, all of it is given up,
+//! because a record too few would bring back wrong bytes.
 //!
-//! What this does not do: attributes, but for owner and mode of a file that is removed; directories, symlinks; files without a name.
+//! Out of scope: attributes, but for owner and mode of a file that is removed;
+//! directories, symlinks; files without a name.
 
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]

@@ -13,7 +13,8 @@ use crate::record::{ContentHow, Rights};
 pub(crate) enum Old {
     /// Nowhere: they were zeros.
     Zeros,
-    /// In a segment: the record's place, where the piece begins in its data, and how long all its data is.
+    /// In a segment: the record's place, where the piece begins in its data, and how long all its
+    /// data is.
     At { segment: u64, record_at: u64, within: u64 },
 }
 
@@ -75,7 +76,8 @@ pub(crate) struct Kept {
 /// A moment as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// When the changes began, in nanoseconds since 1970: asking for this time brings back what was before them.
+    /// When the changes began, in nanoseconds since 1970: asking for this time brings back what was
+    /// before them.
     pub at_ns: i64,
     /// How long the file was before.
     pub size_before_bytes: u64,
@@ -127,8 +129,8 @@ impl NodeHistory {
         self.next_number += 1;
     }
 
-    /// Lets the next change begin a new moment; what the last one covers was before `now_ns`. So when the file gets a name: what it held
-    /// before that was never to be seen under it.
+    /// Lets the next change begin a new moment; what the last one covers was before `now_ns`. So
+    /// when the file gets a name: what it held before that was never to be seen under it.
     pub(crate) fn close_at(&mut self, now_ns: i64) {
         if let Some(last) = self.moments.back_mut() {
             last.is_closed = true;
@@ -136,8 +138,8 @@ impl NodeHistory {
         }
     }
 
-    /// The name with which the file was removed is gone by `now_ns`: up to then that name stands for what was kept when the removal began,
-    /// however long the system took.
+    /// The name with which the file was removed is gone by `now_ns`: up to then that name stands
+    /// for what was kept when the removal began, however long the system took.
     pub(crate) fn gone_by(&mut self, now_ns: i64) {
         let removed = self.moments.back_mut().filter(|last| last.how == ContentHow::Removed);
         if let Some(last) = removed {
@@ -152,7 +154,8 @@ impl NodeHistory {
         }
     }
 
-    /// Whether the file came into being less than a quantum ago: a temporary file, a journal of a database.
+    /// Whether the file came into being less than a quantum ago: a temporary file, a journal of a
+    /// database.
     pub(crate) fn lived_shortly(&self, now_ns: i64, quantum_ns: i64) -> bool {
         self.born_ns
             .is_some_and(|born_ns| now_ns.saturating_sub(born_ns) <= quantum_ns)
@@ -187,7 +190,8 @@ impl NodeHistory {
         }
     }
 
-    /// Drops the moments with records in segments below `first`, which were removed for the reason `why`.
+    /// Drops the moments with records in segments below `first`, which were removed for the reason
+    /// `why`.
     pub(crate) fn drop_below(&mut self, first: u64, why: NotKept) {
         while let Some(moment) = self.moments.front().filter(|moment| moment.segment < first) {
             let end_ns = moment.end_ns;

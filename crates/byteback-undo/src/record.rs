@@ -1,7 +1,8 @@
-//! One record of the journal: a header of 64 bytes, a tail (a name), and data; the last two padded to 8 bytes.
+//! One record of the journal: a header of 64 bytes, a tail (a name), and data; the last two padded
+//! to 8 bytes.
 //!
-//! Header and tail have one checksum, the data another, so that a start reads headers only. The byte layout is in
-//! `docs/format-undo.md`; a golden test holds it.
+//! Header and tail have one checksum, the data another, so that a start reads headers only. The
+//! byte layout is in `docs/format-undo.md`; a golden test holds it.
 
 /// The length of a header, in bytes.
 pub(crate) const HEADER_LEN_BYTES: usize = 64;

@@ -2,10 +2,12 @@
 //!
 //! Starts and stops are in `session`, reading is in `reading`.
 //!
-//! **Locks**, in this order: the map of nodes, a node's history, the names, the journal. Old bytes are read under the node's lock alone.
+//! **Locks**, in this order: the map of nodes, a node's history, the names, the journal. Old bytes
+//! are read under the node's lock alone.
 //!
-//! **Time** is the wall clock, made not to go back while this runs. Where it is set back by more than [`SET_BACK_NS`], what was recorded
-//! cannot be told any more from what is to come by its time: all of it is given up ([`Undo::watch_clock`]).
+//! **Time** is the wall clock, made not to go back while this runs. Where it is set back by more
+//! than [`SET_BACK_NS`], what was recorded cannot be told any more from what is to come by its
+//! time: all of it is given up ([`Undo::watch_clock`]).
 
 pub(crate) mod reading;
 pub(crate) mod session;
@@ -37,7 +39,8 @@ const CHANGES_PER_BUDGET: u64 = 8;
 const QUANTA_PER_WINDOW: i64 = 600;
 const QUANTUM_NS_MIN: i64 = 1_000_000_000;
 const QUANTUM_NS_MAX: i64 = 10_000_000_000;
-/// A clock that goes back by no more than this is waited for: times are wrong by no more than a quantum may be.
+/// A clock that goes back by no more than this is waited for: times are wrong by no more than a
+/// quantum may be.
 const SET_BACK_NS: i64 = QUANTUM_NS_MAX;
 
 /// What is kept.
@@ -47,12 +50,14 @@ pub struct UndoOptions {
     pub window_ns: i64,
     /// How much at most, in bytes on the disk; each piece counts as at least 512.
     pub budget_bytes: u64,
-    /// Changes of a file that begin within this time share a moment, in nanoseconds; at most ten seconds.
+    /// Changes of a file that begin within this time share a moment, in nanoseconds; at most ten
+    /// seconds.
     pub quantum_ns: i64,
 }
 
 impl UndoOptions {
-    /// For `window_ns`, at most `budget_bytes`; the quantum is a 600th of the window, at least one and at most ten seconds.
+    /// For `window_ns`, at most `budget_bytes`; the quantum is a 600th of the window, at least one
+    /// and at most ten seconds.
     #[must_use]
     pub fn new(window_ns: i64, budget_bytes: u64) -> Self {
         let quantum_ns = (window_ns / QUANTA_PER_WINDOW).clamp(QUANTUM_NS_MIN, QUANTUM_NS_MAX);
@@ -105,7 +110,8 @@ impl std::fmt::Debug for Undo {
 }
 
 impl Undo {
-    /// Makes all that was kept durable. To be called before each checkpoint of the log. What cannot be made durable is given up.
+    /// Makes all that was kept durable. To be called before each checkpoint of the log. What cannot
+    /// be made durable is given up.
     pub fn sync(&self) {
         let synced = self.journal.lock().sync();
         if synced.is_err() {
@@ -149,8 +155,9 @@ impl Undo {
         self.names.lock().drop_up_to(horizon_ns);
     }
 
-    /// Takes a node of which nothing is known out of the map. It is looked at here, while nobody can get it from the map: what was seen before
-    /// may have been added to since, by somebody who has let go of it again.
+    /// Takes a node of which nothing is known out of the map. It is looked at here, while nobody
+    /// can get it from the map: what was seen before may have been added to since, by somebody who
+    /// has let go of it again.
     fn forget_if_empty(&self, node: NodeId, history: &Arc<Mutex<NodeHistory>>) {
         let mut nodes = self.nodes.lock();
         // Whoever holds it besides the map and the caller is about to add to it.
@@ -174,7 +181,8 @@ impl Undo {
         self.options
     }
 
-    /// The time before which nothing is known of the whole tree, with the reason; `None` if nothing was given up.
+    /// The time before which nothing is known of the whole tree, with the reason; `None` if nothing
+    /// was given up.
     #[must_use]
     pub fn horizon(&self) -> Option<(i64, NotKept)> {
         let horizon = *self.horizon.lock();
@@ -192,7 +200,8 @@ impl Undo {
         }
     }
 
-    /// Content of `node` is about to change, or it is about to be removed, and its old bytes cannot be had.
+    /// Content of `node` is about to change, or it is about to be removed, and its old bytes cannot
+    /// be had.
     pub fn not_kept(&self, node: NodeId) {
         self.watch_clock();
         let shared = self.history_of(node);
@@ -209,8 +218,8 @@ impl Undo {
         self.lose(node, &mut history, now_ns, NotKept::Gap);
     }
 
-    /// Whether it is worth the while to open a file that is about to be removed: false for one that has just come into being, of which it is
-    /// only noted that it was not kept.
+    /// Whether it is worth the while to open a file that is about to be removed: false for one that
+    /// has just come into being, of which it is only noted that it was not kept.
     #[must_use]
     pub fn wants_removed(&self, node: NodeId) -> bool {
         self.watch_clock();
@@ -331,10 +340,12 @@ impl Undo {
         self.last_ns.fetch_max(now_ns, Ordering::Relaxed).max(now_ns)
     }
 
-    /// Looks whether the clock was set back, and if so gives everything up. Called without any lock, before the time is used.
+    /// Looks whether the clock was set back, and if so gives everything up. Called without any
+    /// lock, before the time is used.
     ///
-    /// Whoever took a time just before that either holds the lock of a history, and is waited for, or has his record in the journal alone: a
-    /// start that finds it there finds the clock set back, too. Readers who are under way are told, for the numbers of moments go on.
+    /// Whoever took a time just before that either holds the lock of a history, and is waited for,
+    /// or has his record in the journal alone: a start that finds it there finds the clock set
+    /// back, too. Readers who are under way are told, for the numbers of moments go on.
     fn watch_clock(&self) {
         let is_set_back = || self.clock.now_ns() < self.last_ns.load(Ordering::Relaxed).saturating_sub(SET_BACK_NS);
         if !is_set_back() {
@@ -402,7 +413,8 @@ impl Undo {
             return Err(NotKept::Damaged);
         };
         let mut missing = ExtentSet::new();
-        // What was beyond the end at the moment is not part of it; what is beyond the end now was cut off since, and kept then.
+        // What was beyond the end at the moment is not part of it; what is beyond the end now was
+        // cut off since, and kept then.
         for range in change
             .ranges
             .iter()
@@ -482,7 +494,8 @@ impl Undo {
         }
     }
 
-    /// Gives up all that is in the journal; histories are found to be without their bytes by their segments.
+    /// Gives up all that is in the journal; histories are found to be without their bytes by their
+    /// segments.
     fn give_up(&self, why: NotKept) {
         let now_ns = self.now_ns();
         let mut journal = self.journal.lock();

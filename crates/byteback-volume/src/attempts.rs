@@ -1,11 +1,14 @@
 //! Which pages that are overwritten are compared with what they were, to be kept as deltas.
 //!
-//! To compare a page takes longer than to write it to memory, more so if what it was must be read first. That is lost where nothing comes of it: of a file that is written anew
-//! from its beginning to its end, or one whose pages are compressed or encrypted. So where several pages of a file in a row were compared in vain, the next ones of the same call are not, longer each
-//! time, until one is kept. The first page of each call is always compared: a call that writes much tells little about the next one, and one that writes one page costs little. Only counts of pages
-//! decide that: the same calls give the same answers.
+//! To compare a page takes longer than to write it to memory, more so if what it was must be read
+//! first. That is lost where nothing comes of it: of a file that is written anew from its beginning
+//! to its end, or one whose pages are compressed or encrypted. So where several pages of a file in
+//! a row were compared in vain, the next ones of the same call are not, longer each time, until one
+//! is kept. The first page of each call is always compared: a call that writes much tells little
+//! about the next one, and one that writes one page costs little. Only counts of pages decide that:
+//! the same calls give the same answers.
 //!
-//! What this does not do: looking at pages, see `deltas` and `byteback_delta`.
+//! Out of scope: looking at pages, see `deltas` and `byteback_delta`.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,9 @@
 //! An independent look at a volume: whether all that its last checkpoint says fits together.
 //!
-//! It knows the format ([`crate::format`] and `docs/volume-format.md`) and nothing of how this program writes it: whatever the rest of the crate does
-//! wrong, this should see. It changes nothing, and it looks at the last checkpoint as it is, without what was synced after it: that is for who opens the volume.
+//! It knows the format ([`crate::format`] and `docs/volume-format.md`) and nothing of how this
+//! program writes it: whatever the rest of the crate does wrong, this should see. It changes
+//! nothing, and it looks at the last checkpoint as it is, without what was synced after it: that is
+//! for who opens the volume.
 //!
 //! | room | what it is for |
 //! |---|---|
@@ -12,7 +14,8 @@
 //! | `totals` | bitmaps, counters and logs against what was found |
 //! | `problem` | what can be wrong |
 //!
-//! Memory follows the number of files and of blocks (a bit each), not their contents. A block that cannot be read is damaged.
+//! Memory follows the number of files and of blocks (a bit each), not their contents. A block that
+//! cannot be read is damaged.
 
 mod clusters;
 mod files;
@@ -42,7 +45,8 @@ const TROUBLES_MAX: usize = 1_000_000;
 /// How thorough to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckOptions {
-    /// Whether the contents of files are read, and compared with their checksums. Everything else is read in any case.
+    /// Whether the contents of files are read, and compared with their checksums. Everything else
+    /// is read in any case.
     pub reads_contents: bool,
 }
 
@@ -119,7 +123,8 @@ pub(crate) struct Findings<'a> {
 /// Looks at the volume on a device.
 ///
 /// # Errors
-/// There is no volume, one of a later version, or one that is cut off, or neither of its checkpoints is whole.
+/// There is no volume, one of a later version, or one that is cut off, or neither of its
+/// checkpoints is whole.
 pub fn check(device: &dyn BlockDevice, options: CheckOptions) -> Result<Report> {
     Ok(find(device, options)?.report)
 }

@@ -1,11 +1,14 @@
 //! Checkpoints: everything that changed becomes durable, as one state.
 //!
-//! **Order.** (1) Pages, then deltas in the main area, then nodes, to the logs; summaries of segments that were filled. (2) The tables: few changes go to the journal of the pack,
-//! many to the other copies of the tables' blocks. (3) The pack without its footer, to the place of the elder one. (4) A flush. (5) The footer, and a
-//! flush: now it counts. (6) What nothing refers to any more may be written again, and is discarded.
+//! **Order.** (1) Pages, then deltas in the main area, then nodes, to the logs; summaries of
+//! segments that were filled. (2) The tables: few changes go to the journal of the pack, many to
+//! the other copies of the tables' blocks. (3) The pack without its footer, to the place of the
+//! elder one. (4) A flush. (5) The footer, and a flush: now it counts. (6) What nothing refers to
+//! any more may be written again, and is discarded.
 //!
-//! A crash before (5) is done leaves the checkpoint before, all of which is untouched: nothing that it refers to was written over. What fails in between leaves
-//! memory and device apart, so nothing more is written then.
+//! A crash before (5) is done leaves the checkpoint before, all of which is untouched: nothing that
+//! it refers to was written over. What fails in between leaves memory and device apart, so nothing
+//! more is written then.
 
 use std::collections::BTreeMap;
 
@@ -39,8 +42,9 @@ impl Pack {
         media.areas.packs_first + number * media.areas.pack_blocks
     }
 
-    /// The last checkpoint. One that was complete and is damaged is noticed by its footer: who went on from the one before it would lose what was done
-    /// since, without a word. Whoever only looks may.
+    /// The last checkpoint. One that was complete and is damaged is noticed by its footer: who went
+    /// on from the one before it would lose what was done since, without a word. Whoever only looks
+    /// may.
     ///
     /// # Errors
     /// [`VolumeError::Damaged`] if there is none, or, to who `writes`, if it is damaged.
@@ -159,7 +163,8 @@ impl State {
         while let Some(nid) = self.nodes.dirty().first().copied() {
             self.write_node(nid, None)?;
         }
-        // Also if nothing was written, as after a crash of which only synced files were found again.
+        // Also if nothing was written, as after a crash of which only synced files were found
+        // again.
         self.write_filled()?;
         let journal = self.write_tables()?;
         self.segments.restart_empty_logs();
@@ -283,7 +288,8 @@ impl State {
         Ok(())
     }
 
-    /// Says of freed segments that nobody needs them. What cannot be discarded only keeps its bytes.
+    /// Says of freed segments that nobody needs them. What cannot be discarded only keeps its
+    /// bytes.
     fn discard(&self, segments: &[u32]) {
         let mut rest = segments;
         while let Some((first, _)) = rest.split_first() {

@@ -1,9 +1,14 @@
-//! Cleaning: blocks that are still in use are moved out of a segment, so that it is free with the next checkpoint.
+//! Cleaning: blocks that are still in use are moved out of a segment, so that it is free with the
+//! next checkpoint.
 //!
-//! In need, the segment with the fewest of them is taken; in idle time, the one that promises most for its cost, as it has been left alone for long (cost-benefit, as in
-//! the first log-structured file systems). Whatever is moved wears the device, so in idle time nothing is done while there is room to write to: only where most of what is not in use lies scattered
-//! over segments that are ([`FREE_PERCENT_MIN`]), and only with segments from which something is to be gained. Pages are moved as they are, with their checksums, also if these do not fit any more; nodes are
-//! only marked as changed, as the next checkpoint writes them, and so are indexes of deltas and compact pages.
+//! In need, the segment with the fewest of them is taken; in idle time, the one that promises most
+//! for its cost, as it has been left alone for long (cost-benefit, as in the first log-structured
+//! file systems). Whatever is moved wears the device, so in idle time nothing is done while there
+//! is room to write to: only where most of what is not in use lies scattered over segments that are
+//! ([`FREE_PERCENT_MIN`]), and only with segments from which something is to be gained. Pages are
+//! moved as they are, with their checksums, also if these do not fit any more; nodes are only
+//! marked as changed, as the next checkpoint writes them, and so are indexes of deltas and compact
+//! pages.
 
 use crate::attributes::{DIRECTORY, TYPE};
 use crate::error::Result;
@@ -13,10 +18,12 @@ use crate::segments::LogKind;
 use crate::state::State;
 use crate::statistics::Written;
 
-/// In idle time free segments are made until they have so much of all that is not in use, as F2FS does it.
+/// In idle time free segments are made until they have so much of all that is not in use, as F2FS
+/// does it.
 const FREE_PERCENT_MIN: u64 = 40;
 
-/// In idle time no segment is cleaned of which more than this is in use: soon some of it may not be, for nothing.
+/// In idle time no segment is cleaned of which more than this is in use: soon some of it may not
+/// be, for nothing.
 const USED_PERCENT_MAX: u64 = 75;
 
 /// How a segment is chosen.
@@ -74,7 +81,8 @@ impl State {
         }
     }
 
-    /// Whether most of what is not in use lies in segments that are. Those that are free with the next checkpoint count as free.
+    /// Whether most of what is not in use lies in segments that are. Those that are free with the
+    /// next checkpoint count as free.
     fn is_scattered(&self) -> bool {
         let free = u64::from(self.segments.free_segments()) + u64::from(self.segments.freed_by_checkpoint());
         free * u64::from(self.media.areas.segment_blocks) * 100 < self.segments.unused_blocks() * FREE_PERCENT_MIN

@@ -1,13 +1,18 @@
-//! Clusters: pages of a file that are written at the same time go compressed into one block, as many of them as have room, where a volume was made so (DeltaFS: what has no base is "orthogonal", it may be compressed
-//! conventionally). It spares writes, not room: each page keeps the room that it would need by itself, so that writing over it never finds the volume full.
+//! Clusters: pages of a file that are written at the same time go compressed into one block, as
+//! many of them as have room, where a volume was made so (DeltaFS: what has no base is
+//! "orthogonal", it may be compressed conventionally). It spares writes, not room: each page keeps
+//! the room that it would need by itself, so that writing over it never finds the volume full.
 //!
-//! **One block.** A cluster is one block, and its pages' slots lead to it as to a page. So one page in it is written over, becomes a hole, is moved or gets a delta like any other page; the others stay. The block
-//! belongs to the file as long as a slot leads to it: the cluster says which could, and they are asked. Nothing is counted that could be wrong. No node or table is written that is not for plain pages, so that a
-//! cluster, of two pages at least, is always fewer blocks.
+//! **One block.** A cluster is one block, and its pages' slots lead to it as to a page. So one page
+//! in it is written over, becomes a hole, is moved or gets a delta like any other page; the others
+//! stay. The block belongs to the file as long as a slot leads to it: the cluster says which could,
+//! and they are asked. Nothing is counted that could be wrong. No node or table is written that is
+//! not for plain pages, so that a cluster, of two pages at least, is always fewer blocks.
 //!
-//! **What tells a cluster from a page** is the block's summary; after a crash, when nobody has written that, its seal.
+//! **What tells a cluster from a page** is the block's summary; after a crash, when nobody has
+//! written that, its seal.
 //!
-//! What this does not do: pages of directories; giving room back.
+//! Out of scope: pages of directories; giving room back.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -97,7 +102,8 @@ impl Attempts {
 }
 
 impl State {
-    /// How these pages of a file, which are in memory and ascending, are written: in the order of their first pages.
+    /// How these pages of a file, which are in memory and ascending, are written: in the order of
+    /// their first pages.
     pub(crate) fn units_of(&self, ino: Nid, pages: &[u64]) -> Vec<Unit> {
         let mut units = Vec::with_capacity(pages.len());
         let mut rest = pages;
@@ -129,7 +135,8 @@ impl State {
         units
     }
 
-    /// As many of the first of these pages as have room in a block, if that are two at least: how many, and the block.
+    /// As many of the first of these pages as have room in a block, if that are two at least: how
+    /// many, and the block.
     fn first_cluster(&self, ino: Nid, pages: &[u64], attempts: &mut Attempts) -> Option<(usize, Box<Block>)> {
         // Of many pages no more are looked at than the last ones make likely.
         let most = match pages.len() <= CLUSTER_PAGES_MAX {
@@ -182,7 +189,9 @@ impl State {
         }
     }
 
-    /// Writes these pages of a file, as many in a cluster as it has room for if the file's are compressed. `writes_index` and the answer: whether the index of its deltas is to be written, too.
+    /// Writes these pages of a file, as many in a cluster as it has room for if the file's are
+    /// compressed. `writes_index` and the answer: whether the index of its deltas is to be written,
+    /// too.
     pub(crate) fn write_units(
         &mut self,
         ino: Nid,
@@ -293,7 +302,8 @@ impl State {
         Ok(Some(self.clusters.keep(address, &cluster.pages)))
     }
 
-    /// Whether another page of the file leads to the block of this one. Where neither the summary nor the block says so, as both rotted, all of the file's addresses are looked at.
+    /// Whether another page of the file leads to the block of this one. Where neither the summary
+    /// nor the block says so, as both rotted, all of the file's addresses are looked at.
     fn is_shared(&mut self, ino: Nid, page: u64, address: Address) -> bool {
         match self.pages_of_cluster(ino, address) {
             Ok(None) => false,
@@ -307,8 +317,9 @@ impl State {
         }
     }
 
-    /// Whether the address of any other page of a file is this one; also if not all can be looked at, or they are very many: a block that is nobody's is found by a repair, one that is given up too
-    /// early is lost.
+    /// Whether the address of any other page of a file is this one; also if not all can be looked
+    /// at, or they are very many: a block that is nobody's is found by a repair, one that is given
+    /// up too early is lost.
     fn leads_from_elsewhere(&mut self, ino: Nid, page: u64, address: Address) -> bool {
         let mut left = LOOKED_AT_NODES_MAX;
         let mut at = 0;
@@ -326,7 +337,8 @@ impl State {
         false
     }
 
-    /// A page of a file is not where it was any more, or will not be at once; its block is given up if no other page leads there.
+    /// A page of a file is not where it was any more, or will not be at once; its block is given up
+    /// if no other page leads there.
     pub(crate) fn page_left(&mut self, ino: Nid, page: u64, old: Address) {
         if old.is_block() && self.is_compressed && self.is_shared(ino, page, old) {
             return;

@@ -32,7 +32,8 @@ pub struct CreateOptions {
     pub uid: u32,
     /// Its group.
     pub gid: u32,
-    /// Whether pages of files are compressed where that spares writes, as long as the volume lives. Programs of before this was there cannot open it.
+    /// Whether pages of files are compressed where that spares writes, as long as the volume lives.
+    /// Programs of before this was there cannot open it.
     pub is_compressed: bool,
     /// What tells the time.
     pub clock: Arc<dyn Clock>,

@@ -1,13 +1,17 @@
-//! The list of files with deltas in the main area, and what is restored of them in idle time (`BGRes`, DeltaFS section 4.2.1).
+//! The list of files with deltas in the main area, and what is restored of them in idle time
+//! (`BGRes`, DeltaFS section 4.2.1).
 //!
-//! Each inode in the list tells the next one and the one before; the checkpoint tells the first. The list is the checkpoint's: files come into it and leave it when one is written, so a file that
-//! is synced in between tells its neighbours as they were, and that is what counts after a crash. Only who is taken away leaves at once.
+//! Each inode in the list tells the next one and the one before; the checkpoint tells the first.
+//! The list is the checkpoint's: files come into it and leave it when one is written, so a file
+//! that is synced in between tells its neighbours as they were, and that is what counts after a
+//! crash. Only who is taken away leaves at once.
 //!
-//! **Restoring.** Pages whose deltas are in the main area are marked as changed, and written as pages with the next checkpoint: all of a file that is read much by now, else
-//! those whose compact page has fewer than five deltas left that count, and those in the index if there are fewer than five
-//! in all and the file is not written much any more.
+//! **Restoring.** Pages whose deltas are in the main area are marked as changed, and written as
+//! pages with the next checkpoint: all of a file that is read much by now, else those whose compact
+//! page has fewer than five deltas left that count, and those in the index if there are fewer than
+//! five in all and the file is not written much any more.
 //!
-//! What this does not do: saying when it is idle.
+//! Out of scope: saying when it is idle.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +23,8 @@ use crate::state::State;
 const RESTORED_AT_ONCE_PAGES: usize = 64;
 
 impl State {
-    /// Before a checkpoint: lets files into the list that have deltas in the main area, and those out that have none any more.
+    /// Before a checkpoint: lets files into the list that have deltas in the main area, and those
+    /// out that have none any more.
     pub(crate) fn link_delta_files(&mut self) -> Result<()> {
         for ino in std::mem::take(&mut self.main.to_link) {
             // It may be gone.
@@ -99,7 +104,8 @@ impl State {
         files
     }
 
-    /// How many deltas in the main area count, of the files in the list, and in how many compact pages.
+    /// How many deltas in the main area count, of the files in the list, and in how many compact
+    /// pages.
     pub(crate) fn count_main_deltas(&mut self) -> (u64, u64) {
         let (mut deltas, mut compact_pages) = (0, 0);
         for ino in self.delta_files() {
@@ -113,7 +119,8 @@ impl State {
         (deltas as u64, compact_pages as u64)
     }
 
-    /// In idle time: restores some pages of one file that is not to have deltas in the main area any more. False if there is none.
+    /// In idle time: restores some pages of one file that is not to have deltas in the main area
+    /// any more. False if there is none.
     pub(crate) fn restore_some(&mut self) -> Result<bool> {
         for ino in self.delta_files() {
             let (heat, packed_min) = (self.hotness.heat(ino), self.packed_min);

@@ -1,15 +1,20 @@
-//! Deltas in the inode (DCI, DeltaFS section 4.1): a page that is overwritten, and is not much other than it was, is not written. What
-//! changed of it is kept beside the addresses of its file, in the inode, which changes anyway; the page on the device, its *base*, stays.
+//! Deltas in the inode (DCI, DeltaFS section 4.1): a page that is overwritten, and is not much
+//! other than it was, is not written. What changed of it is kept beside the addresses of its file,
+//! in the inode, which changes anyway; the page on the device, its *base*, stays.
 //!
-//! **Invariants.** A page with a delta has a base on the device, and the base is what its address says. In memory is the page as it is now, unchanged as
-//! far as writing goes: who drops it can make it again. Where a page gets another address, its delta goes in the same change of the inode. So base and delta
-//! belong together in every inode that ever reaches the device, and after a crash either the elder delta counts or the newer one.
+//! **Invariants.** A page with a delta has a base on the device, and the base is what its address
+//! says. In memory is the page as it is now, unchanged as far as writing goes: who drops it can
+//! make it again. Where a page gets another address, its delta goes in the same change of the
+//! inode. So base and delta belong together in every inode that ever reaches the device, and after
+//! a crash either the elder delta counts or the newer one.
 //!
-//! **No room.** In a large file addresses leave the inode for a node of their own (`map`). If that is not enough, the elder half of the deltas is packed together, where the file may have some in the
-//! main area; else one delta makes room for another one only if what that spares is worth more than writing its page (formulas 1 and 2), by costs that are measured while the volume is used.
+//! **No room.** In a large file addresses leave the inode for a node of their own (`map`). If that
+//! is not enough, the elder half of the deltas is packed together, where the file may have some in
+//! the main area; else one delta makes room for another one only if what that spares is worth more
+//! than writing its page (formulas 1 and 2), by costs that are measured while the volume is used.
 //! In a short file addresses that are needed push deltas out.
 //!
-//! What this does not do: pages of directories; deltas in the main area, see `main_deltas`.
+//! Out of scope: pages of directories; deltas in the main area, see `main_deltas`.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +27,8 @@ use crate::format::{
 };
 use crate::state::State;
 
-/// What things cost here, in nanoseconds where it is a time: means of which the past fades (DeltaFS formulas 1 and 2).
+/// What things cost here, in nanoseconds where it is a time: means of which the past fades (DeltaFS
+/// formulas 1 and 2).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Costs {
     /// alpha: a delta with its head, in bytes.
@@ -91,14 +97,16 @@ impl Costs {
     }
 }
 
-/// Where a page that is overwritten is kept as a delta, if that will do. Deltas that are there are read in any case.
+/// Where a page that is overwritten is kept as a delta, if that will do. Deltas that are there are
+/// read in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeltaMode {
     /// Nowhere: it is written.
     Off,
     /// In the inode of its file (DCI, DeltaFS section 4.1).
     Inode,
-    /// In the main area, together with others of its file, if that is written much and read little (DCM, section 4.2).
+    /// In the main area, together with others of its file, if that is written much and read little
+    /// (DCM, section 4.2).
     Main,
     /// In the inode, and in the main area what has no room there.
     #[default]
@@ -128,9 +136,11 @@ impl DeltaMode {
 /// What was done with deltas since the volume was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeltaCounts {
-    /// Overwritten pages that were on the device as they were before: that could have been kept as deltas.
+    /// Overwritten pages that were on the device as they were before: that could have been kept as
+    /// deltas.
     pub overwritten: u64,
-    /// Of these, compared with what they were: others not, as several of their file had been in vain.
+    /// Of these, compared with what they were: others not, as several of their file had been in
+    /// vain.
     pub compared: u64,
     /// Of these, kept as deltas, in the inode or to be packed.
     pub kept: u64,
@@ -142,7 +152,8 @@ pub struct DeltaCounts {
     pub pushed_out: u64,
     /// Deltas that had to make room in the inode, and are to be packed.
     pub moved_to_main: u64,
-    /// Time that both took, in nanoseconds, without that of writing the pages later (DeltaFS figure 14).
+    /// Time that both took, in nanoseconds, without that of writing the pages later (DeltaFS figure
+    /// 14).
     pub making_room_ns: u64,
     /// The longest of it, in nanoseconds.
     pub making_room_longest_ns: u64,
@@ -199,13 +210,15 @@ impl State {
         Ok(())
     }
 
-    /// Whether the next page of a file that is overwritten is to be compared with what it was, see `attempts`.
+    /// Whether the next page of a file that is overwritten is to be compared with what it was, see
+    /// `attempts`.
     pub(crate) fn is_to_be_compared(&mut self, ino: Nid) -> bool {
         self.delta_counts.overwritten += 1;
         self.attempts.is_worth_one(ino)
     }
 
-    /// A page as it is, which is about to be compared with what it becomes; `wanted` pages from it on will be asked for next.
+    /// A page as it is, which is about to be compared with what it becomes; `wanted` pages from it
+    /// on will be asked for next.
     pub(crate) fn page_before(&mut self, ino: Nid, page: u64, wanted: u64) -> Result<Option<&Block>> {
         let began_ns = self.clock.monotonic_ns();
         let is_hit = self.pages.get((ino, page)).is_some();
@@ -220,7 +233,8 @@ impl State {
         Ok(self.pages.get((ino, page)))
     }
 
-    /// Keeps what a page, which is in memory and not to be written yet, becomes as a delta, if that will do; then that is what is in memory.
+    /// Keeps what a page, which is in memory and not to be written yet, becomes as a delta, if that
+    /// will do; then that is what is in memory.
     pub(crate) fn keep_as_delta(&mut self, ino: Nid, page: u64, new: &Block) -> Result<Kept> {
         let Ok(number) = u32::try_from(page) else {
             return Ok(Kept::Not);
@@ -319,7 +333,8 @@ impl State {
         Ok(true)
     }
 
-    /// Lets the elder half of an inode's deltas wait to be packed, so that those that come have room: then the inode gathers what is packed together, and a sync of few small changes is the
+    /// Lets the elder half of an inode's deltas wait to be packed, so that those that come have
+    /// room: then the inode gathers what is packed together, and a sync of few small changes is the
     /// inode alone. False if the file has nothing in the main area, or too few deltas to be packed.
     fn spill(&mut self, ino: Nid, except: u16) -> Result<bool> {
         if !self.main_takes(ino, 0) {
@@ -350,7 +365,8 @@ impl State {
         Ok(true)
     }
 
-    /// As [`State::push_out`], for who has a choice: false if the page cannot be read, and its delta stays. A page that rots must not make others unwritable.
+    /// As [`State::push_out`], for who has a choice: false if the page cannot be read, and its
+    /// delta stays. A page that rots must not make others unwritable.
     pub(crate) fn try_push_out(&mut self, ino: Nid, page: u16) -> Result<bool> {
         match self.push_out(ino, page) {
             Ok(()) => Ok(true),
@@ -359,7 +375,8 @@ impl State {
         }
     }
 
-    /// The delta that is to make room for one of so many bytes: the longest, if that is worth it and enough.
+    /// The delta that is to make room for one of so many bytes: the longest, if that is worth it
+    /// and enough.
     fn replaced_by(&self, inode: &Inode, len_bytes: usize) -> Option<u16> {
         let (page, longest) = inode.deltas_of().max_by_key(|(_, delta)| delta.len())?;
         let spared = longest.len().checked_sub(len_bytes)?;
@@ -401,8 +418,9 @@ impl State {
         Ok(())
     }
 
-    /// Makes room for the address of a page in an inode: deltas that lie there are pushed out. One of which the page cannot be read stays; all addresses leave the inode then, or others make the room:
-    /// a page that rots must not make others unwritable.
+    /// Makes room for the address of a page in an inode: deltas that lie there are pushed out. One
+    /// of which the page cannot be read stays; all addresses leave the inode then, or others make
+    /// the room: a page that rots must not make others unwritable.
     pub(crate) fn make_room_for_slot(&mut self, ino: Nid, slot: u32) -> Result<()> {
         let end = (usize::try_from(slot).unwrap_or(usize::MAX))
             .saturating_add(1)

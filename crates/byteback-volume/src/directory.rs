@@ -1,12 +1,14 @@
 //! Entries of a directory: found, added, taken away, listed.
 //!
-//! While they fit, they lie in the inode. Then they move to pages: *levels*, of which each has twice the *buckets* of the one before, and a bucket two pages (four
-//! from the sixteenth level on), as in F2FS. A name belongs to one bucket of each level, by its hash, and is in one of them; a new one goes to the first
-//! level that has room, and a level is added when none has. So a search looks at two pages of each level, of which a directory with a
-//! million entries has about a dozen.
+//! While they fit, they lie in the inode. Then they move to pages: *levels*, of which each has
+//! twice the *buckets* of the one before, and a bucket two pages (four from the sixteenth level
+//! on), as in F2FS. A name belongs to one bucket of each level, by its hash, and is in one of them;
+//! a new one goes to the first level that has room, and a level is added when none has. So a search
+//! looks at two pages of each level, of which a directory with a million entries has about a dozen.
 //!
-//! A place in a listing is page and slot: an entry keeps it until it is removed. Only when entries move out of the inode they change places;
-//! who lists then may see an entry twice, and misses none, as places in pages are greater.
+//! A place in a listing is page and slot: an entry keeps it until it is removed. Only when entries
+//! move out of the inode they change places; who lists then may see an entry twice, and misses
+//! none, as places in pages are greater.
 
 use crate::error::{Result, VolumeError};
 use crate::file::PAGE;
@@ -202,7 +204,8 @@ impl State {
         })
     }
 
-    /// Entries of a directory from a place on, at most `count` of them; the first place is 0. Without `.` and `..`.
+    /// Entries of a directory from a place on, at most `count` of them; the first place is 0.
+    /// Without `.` and `..`.
     pub(crate) fn list(&mut self, dir: Nid, from: u64, count: usize) -> Result<Vec<Listed>> {
         let inode = self.inode(dir)?;
         let listed = |page: u64, (slot, entry): (usize, Dentry<'_>)| Listed {

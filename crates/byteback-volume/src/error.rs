@@ -66,7 +66,7 @@ pub enum VolumeError {
     Unreadable {
         /// Which.
         address: Address,
-        /// What the device answered.
+        /// The error of the device.
         source: io::Error,
     },
     /// A node that something refers to is not there.
@@ -122,7 +122,8 @@ pub enum VolumeError {
 }
 
 impl VolumeError {
-    /// Whether something of the volume is lost, and nothing else is wrong: what else it holds can be used.
+    /// Whether something of the volume is lost, and nothing else is wrong: what else it holds can
+    /// be used.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         matches!(

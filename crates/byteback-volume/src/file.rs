@@ -1,7 +1,8 @@
 //! Contents of files: reading, writing, cutting off, setting aside, and holes.
 //!
-//! A content of at most [`INLINE_LEN_BYTES`] lies in the inode. A page that is written for the first time has its room set aside at once, so that there
-//! is none too little when it goes to the device; until then its slot says [`Address::RESERVED`].
+//! A content of at most [`INLINE_LEN_BYTES`] lies in the inode. A page that is written for the
+//! first time has its room set aside at once, so that there is none too little when it goes to the
+//! device; until then its slot says [`Address::RESERVED`].
 
 use std::collections::BTreeSet;
 
@@ -19,7 +20,8 @@ use crate::segments::LogKind;
 use crate::state::State;
 use crate::statistics::Written;
 
-/// So many pages are read from the device at once, if they lie beside each other: no more than are kept in memory in any case.
+/// So many pages are read from the device at once, if they lie beside each other: no more than are
+/// kept in memory in any case.
 pub(crate) const READ_AT_ONCE_PAGES: u64 = 32;
 
 /// Room is set aside for so many pages at once: some 65 nodes have their addresses.
@@ -119,7 +121,8 @@ impl State {
         Ok(self.pages.get((ino, page)))
     }
 
-    /// Reads pages that are wanted and not in memory, those that lie beside each other at once. What is damaged is left for who wants it.
+    /// Reads pages that are wanted and not in memory, those that lie beside each other at once.
+    /// What is damaged is left for who wants it.
     pub(crate) fn read_ahead(&mut self, ino: Nid, first: u64, end: u64) -> Result<()> {
         let mut run: (u64, Address, u32) = (first, Address::NONE, 0);
         let are_kept = self.pages.are_kept(ino, first, end);
@@ -216,7 +219,8 @@ impl State {
         Ok(len)
     }
 
-    /// Begins to read: answers how many bytes that are, and which of them are still to be read, see `reading`.
+    /// Begins to read: answers how many bytes that are, and which of them are still to be read, see
+    /// `reading`.
     pub(crate) fn begin_read(&mut self, ino: Nid, offset: u64, buffer: &mut [u8]) -> Result<(usize, DirectRead)> {
         let inode = self.inode(ino)?;
         let len_bytes = inode.len_bytes();
@@ -247,7 +251,8 @@ impl State {
         Ok((len, direct))
     }
 
-    /// Reads what lies before the end of a file whose content does not lie in its inode, by pages that are kept in memory.
+    /// Reads what lies before the end of a file whose content does not lie in its inode, by pages
+    /// that are kept in memory.
     pub(crate) fn read_by_pages(&mut self, ino: Nid, offset: u64, wanted: &mut [u8]) -> Result<()> {
         let len = wanted.len();
         let mut rest = wanted;
@@ -266,7 +271,8 @@ impl State {
         Ok(())
     }
 
-    /// Writes; fewer bytes than asked only if there is no more room. `is_first`: it is not the same call of a program that goes on.
+    /// Writes; fewer bytes than asked only if there is no more room. `is_first`: it is not the same
+    /// call of a program that goes on.
     pub(crate) fn write(&mut self, ino: Nid, offset: u64, data: &[u8], is_first: bool) -> Result<usize> {
         if data.is_empty() {
             return Ok(0);
@@ -309,7 +315,8 @@ impl State {
         }
     }
 
-    /// Writes by pages, those that are whole at once if they are many and none is compressed. Answers how many bytes were written, and why not more.
+    /// Writes by pages, those that are whole at once if they are many and none is compressed.
+    /// Answers how many bytes were written, and why not more.
     fn write_pieces(&mut self, ino: Nid, offset: u64, data: &[u8]) -> (usize, Option<VolumeError>) {
         let is_long = data.len() as u64 >= DIRECT_PAGES_MIN * PAGE && !self.is_compressed;
         let mut written = 0;
@@ -435,8 +442,9 @@ impl State {
         })
     }
 
-    /// Sets room aside, or gives it up, as `how` says, for `len` bytes from `offset` on; of room no more than some at once, as each of its nodes waits to be written. Answers the page before which that
-    /// is done, with which the next call goes on, or `None` if all of it is.
+    /// Sets room aside, or gives it up, as `how` says, for `len` bytes from `offset` on; of room no
+    /// more than some at once, as each of its nodes waits to be written. Answers the page before
+    /// which that is done, with which the next call goes on, or `None` if all of it is.
     pub(crate) fn allocate(
         &mut self,
         ino: Nid,
@@ -468,7 +476,8 @@ impl State {
         Ok(None)
     }
 
-    /// What comes before room is set aside: what there is no room for is refused, and what is to be holes or zeros becomes holes.
+    /// What comes before room is set aside: what there is no room for is refused, and what is to be
+    /// holes or zeros becomes holes.
     fn begin_to_allocate(&mut self, ino: Nid, how: Allocate, offset: u64, end: u64) -> Result<()> {
         let len = end - offset;
         if len == 0 {
@@ -505,7 +514,8 @@ impl State {
         self.free_pages(ino, offset.div_ceil(PAGE), last)
     }
 
-    /// The first byte at or after `offset` that is data or, if not `is_data`, in a hole; `None` if there is none before the end. The end is a hole.
+    /// The first byte at or after `offset` that is data or, if not `is_data`, in a hole; `None` if
+    /// there is none before the end. The end is a hole.
     pub(crate) fn seek(&mut self, ino: Nid, offset: u64, is_data: bool) -> Result<Option<u64>> {
         let inode = self.inode(ino)?;
         let len_bytes = inode.len_bytes();
@@ -566,7 +576,8 @@ impl State {
         self.write_filled()
     }
 
-    /// Writes these pages of a file where none is compressed. `writes_index` and the answer: whether the index of its deltas is to be written, too.
+    /// Writes these pages of a file where none is compressed. `writes_index` and the answer:
+    /// whether the index of its deltas is to be written, too.
     fn write_runs(&mut self, ino: Nid, dirty: &[u64], is_directory: bool, writes_index: bool) -> Result<bool> {
         let (log, what) = log_of(is_directory);
         let mut writes_index = writes_index;
@@ -609,7 +620,8 @@ impl State {
         Ok(writes_index)
     }
 
-    /// What summaries tell of pages that are in memory, whose slots follow each other: of the first ones, as many as are there; `None` if not even one is.
+    /// What summaries tell of pages that are in memory, whose slots follow each other: of the first
+    /// ones, as many as are there; `None` if not even one is.
     fn summaries_of_pages(
         &mut self,
         ino: Nid,

@@ -1,11 +1,13 @@
 //! What lies on the device; `docs/volume-format.md` describes it for who writes another reader.
 //!
-//! All numbers are little-endian. A block that is no file's content is *sealed*: its last four bytes are a CRC-32C of the volume's id, the block's
-//! address, its kind, and the bytes before. So a block of another volume, one that was written to a wrong place, or one that was meant as
+//! All numbers are little-endian. A block that is no file's content is *sealed*: its last four
+//! bytes are a CRC-32C of the volume's id, the block's address, its kind, and the bytes before. So
+//! a block of another volume, one that was written to a wrong place, or one that was meant as
 //! something else is told from a good one like one of which a bit has changed.
 //!
-//! Here are offsets, sizes and limits, and types that read and write them. A type that is a view of a block ([`Inode`], for one) trusts nothing in
-//! it: whatever the bytes are, it answers something, and never panics. What this does not do: any I/O; deciding what to write.
+//! Here are offsets, sizes and limits, and types that read and write them. A type that is a view of
+//! a block ([`Inode`], for one) trusts nothing in it: whatever the bytes are, it answers something,
+//! and never panics. Out of scope: any I/O; deciding what to write.
 
 mod cluster;
 mod delta_places;
@@ -154,14 +156,16 @@ impl Kind {
     }
 }
 
-/// What a page that was written to `address` with this checksum adds to [`Inode::pages_sum`]. Pages and nodes of a file that is synced become durable
-/// together, in any order: by the sum it is seen after a crash whether all pages are there that the nodes speak of.
+/// What a page that was written to `address` with this checksum adds to [`Inode::pages_sum`]. Pages
+/// and nodes of a file that is synced become durable together, in any order: by the sum it is seen
+/// after a crash whether all pages are there that the nodes speak of.
 #[must_use]
 pub fn page_sum(address: Address, checksum: u32) -> u64 {
     xxhash_rust::xxh3::xxh3_64_with_seed(&checksum.to_le_bytes(), u64::from(address.0))
 }
 
-/// The checksum of a page of a file: CRC-32C, as that of everything else. By the code that is fastest for a page, but for fuzzing, where another one is put into the place of `crc32c`.
+/// The checksum of a page of a file: CRC-32C, as that of everything else. By the code that is
+/// fastest for a page, but for fuzzing, where another one is put into the place of `crc32c`.
 #[must_use]
 pub fn page_checksum(page: &[u8]) -> u32 {
     match cfg!(feature = "fuzzing") {

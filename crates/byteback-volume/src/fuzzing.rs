@@ -1,8 +1,9 @@
-//! What the fuzz target calls (`fuzz/`): a volume of which some blocks say something else, sealed anew, so that what lies behind the checksums is reached.
-//! Compiled for tests, which call it with noise, and with the feature `fuzzing`.
+//! What the fuzz target calls (`fuzz/`): a volume of which some blocks say something else, sealed
+//! anew, so that what lies behind the checksums is reached. Compiled for tests, which call it with
+//! noise, and with the feature `fuzzing`.
 //!
-//! Input: `kind of image, edits (mod 64), (block u16, offset u16, how u8, value u8)*, (operation, which, offset, length)*`, bytes and little-endian
-//! numbers; what is missing is zero.
+//! Input: `kind of image, edits (mod 64), (block u16, offset u16, how u8, value u8)*, (operation,
+//! which, offset, length)*`, bytes and little-endian numbers; what is missing is zero.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};

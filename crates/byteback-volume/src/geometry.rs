@@ -7,7 +7,8 @@ use byteback_host::block::BLOCK_LEN_BYTES;
 /// Segments of the main area, at least: six that are written, and room to clean.
 const SEGMENTS_MIN: u32 = 32;
 
-/// From this length on, 128 MiB, segments have 2 MiB; below, they are shorter, so that there are enough of them.
+/// From this length on, 128 MiB, segments have 2 MiB; below, they are shorter, so that there are
+/// enough of them.
 const LONG_SEGMENTS_FROM_BLOCKS: u64 = 64 << 9;
 
 /// Addresses end here: the last one means something else.

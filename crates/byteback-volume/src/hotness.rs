@@ -1,15 +1,21 @@
-//! How hot files are (`HCluster`, DeltaFS section 4.2.1): which are written much and which are read much, compared with each other.
+//! How hot files are (`HCluster`, DeltaFS section 4.2.1): which are written much and which are read
+//! much, compared with each other.
 //!
-//! Pages that are read and written are counted for each file in a *window* of so many operations: half of the window that is filled now, and the half before. Files are points of two
-//! coordinates, the logarithms of both counts. They fall into at most four clusters by k-means, of which the first centroids are drawn far from each other (k-means++). The next time the
-//! centroids are where they were, and move to where files are now; one that no file is near to any more is drawn anew, and all are if that turns out better.
+//! Pages that are read and written are counted for each file in a *window* of so many operations:
+//! half of the window that is filled now, and the half before. Files are points of two coordinates,
+//! the logarithms of both counts. They fall into at most four clusters by k-means, of which the
+//! first centroids are drawn far from each other (k-means++). The next time the centroids are where
+//! they were, and move to where files are now; one that no file is near to any more is drawn anew,
+//! and all are if that turns out better.
 //!
-//! A cluster is *write-hot* if its centroid is in the upper half of what there is of writes, and *read-hot* if it is in the upper half of what there is of reads or writes; who is read more
-//! than written is read-hot in any case. So a file that is alone has an answer, too.
+//! A cluster is *write-hot* if its centroid is in the upper half of what there is of writes, and
+//! *read-hot* if it is in the upper half of what there is of reads or writes; who is read more than
+//! written is read-hot in any case. So a file that is alone has an answer, too.
 //!
-//! **Invariants.** The same calls give the same answers: no clock, and random numbers of a seed. Memory has a limit.
+//! **Invariants.** The same calls give the same answers: no clock, and random numbers of a seed.
+//! Memory has a limit.
 //!
-//! What this does not do: deciding what follows from it.
+//! Out of scope: deciding what follows from it.
 
 use std::collections::BTreeMap;
 
@@ -32,10 +38,12 @@ const ROUNDS_MAX: usize = 12;
 /// Clusters are looked for anew after so many operations.
 const STALE_OPERATIONS: u64 = 256;
 
-/// So often centroids are drawn anew beside those that there were: k-means may have settled where it is not best.
+/// So often centroids are drawn anew beside those that there were: k-means may have settled where
+/// it is not best.
 const TRIALS: usize = 3;
 
-/// A file that is written less than so many pages in a window is not written much, whatever others are.
+/// A file that is written less than so many pages in a window is not written much, whatever others
+/// are.
 const WRITTEN_PAGES_MIN: u64 = 8;
 
 /// Pages of a file that were read and written.
@@ -230,7 +238,8 @@ impl Hotness {
         }
     }
 
-    /// Draws centroids that are missing: each file the more likely, the farther it is from those that there are (k-means++).
+    /// Draws centroids that are missing: each file the more likely, the farther it is from those
+    /// that there are (k-means++).
     fn draw_missing(&mut self, points: &[Point]) {
         while self.centroids.len() < CLUSTERS {
             let far = |point: &Point| nearest(&self.centroids, *point).map_or(1.0, |(_, distance)| distance);

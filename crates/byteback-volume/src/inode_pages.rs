@@ -1,13 +1,20 @@
-//! Pages in the inode: where pages may be compressed, one that is to be written anew need not become a block. If it is short enough it lies compressed beside its file's addresses, as a delta of a page of zeros, in the inode that is
-//! written in any case. So a sync of a page or two, which no cluster makes cheaper, is the inode alone.
+//! Pages in the inode: where pages may be compressed, one that is to be written anew need not
+//! become a block. If it is short enough it lies compressed beside its file's addresses, as a delta
+//! of a page of zeros, in the inode that is written in any case. So a sync of a page or two, which
+//! no cluster makes cheaper, is the inode alone.
 //!
-//! **Passing through.** The inode has room for few. When others come they leave together, as one cluster: of a log that grows by a page with each sync, one block is written for each three
-//! kilobytes that it takes compressed, in place of one for each page. So a page is written as a block once, later, or never if it is over by then.
+//! **Passing through.** The inode has room for few. When others come they leave together, as one
+//! cluster: of a log that grows by a page with each sync, one block is written for each three
+//! kilobytes that it takes compressed, in place of one for each page. So a page is written as a
+//! block once, later, or never if it is over by then.
 //!
-//! **Invariants.** The slot of such a page says that room is set aside, and reads as zeros but for the delta; in other inodes no page without a block has one. What leaves the inode is in memory as
-//! changed in the same call, so that it is written before the inode is. Never are more blocks written than pages changed.
+//! **Invariants.** The slot of such a page says that room is set aside, and reads as zeros but for
+//! the delta; in other inodes no page without a block has one. What leaves the inode is in memory
+//! as changed in the same call, so that it is written before the inode is. Never are more blocks
+//! written than pages changed.
 //!
-//! What this does not do: pages of directories; choosing between a delta of what was there and this: that is done when the page is written to, see `deltas`.
+//! Out of scope: pages of directories; choosing between a delta of what was there and
+//! this: that is done when the page is written to, see `deltas`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,7 +43,8 @@ impl Plan {
         self.units.len() + self.more_nodes
     }
 
-    /// Lets the last ones go to the inode, as far as they are short enough and have room: what comes last is most likely to change again.
+    /// Lets the last ones go to the inode, as far as they are short enough and have room: what
+    /// comes last is most likely to change again.
     fn keep_last(&mut self, short: &BTreeMap<u64, Vec<u8>>, head_len_bytes: usize, room_bytes: usize) {
         let mut left = room_bytes;
         while let Some(unit) = self.units.last() {
@@ -98,7 +106,8 @@ impl State {
         Ok(is_any)
     }
 
-    /// How pages of a file that changed, ascending, are written. Those that lie in the inode afterwards count as written.
+    /// How pages of a file that changed, ascending, are written. Those that lie in the inode
+    /// afterwards count as written.
     pub(crate) fn compress_pages(&mut self, ino: Nid, dirty: &[u64]) -> Result<Vec<Unit>> {
         let mut plan = Plan {
             units: self.units_of(ino, dirty),
@@ -173,7 +182,8 @@ impl State {
         short
     }
 
-    /// How these are written together with those that leave the inode; `None` if there are none, or they cannot be read.
+    /// How these are written together with those that leave the inode; `None` if there are none, or
+    /// they cannot be read.
     fn plan_with(&mut self, ino: Nid, dirty: &[u64], leaving: &[u64]) -> Result<Option<Plan>> {
         if leaving.is_empty() {
             return Ok(None);

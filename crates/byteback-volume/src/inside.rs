@@ -1,10 +1,14 @@
-//! Files beside those of programs, which somebody keeps in step with them: he is asked before anything becomes durable, and adds what belongs to it.
+//! Files beside those of programs, which somebody keeps in step with them: he is asked before
+//! anything becomes durable, and adds what belongs to it.
 //!
-//! The operation log lies in a volume in this way (SolFS, section 4.2): what is logged of a file is in the checkpoint that holds its data, or in none. Of a file that is synced by itself, what
-//! the companion names goes first, to the same log of nodes: whoever finds the file's nodes after a crash has found those before.
+//! The operation log lies in a volume in this way (SolFS, section 4.2): what is logged of a file is
+//! in the checkpoint that holds its data, or in none. Of a file that is synced by itself, what the
+//! companion names goes first, to the same log of nodes: whoever finds the file's nodes after a
+//! crash has found those before.
 //!
-//! The companion is called with the volume's lock held, and changes files through [`Inside`] only. What it adds is not counted by who wrote last, so it says beforehand how much it may
-//! be ([`Companion::waiting_blocks`]): room in the logs is kept for that.
+//! The companion is called with the volume's lock held, and changes files through [`Inside`] only.
+//! What it adds is not counted by who wrote last, so it says beforehand how much it may be
+//! ([`Companion::waiting_blocks`]): room in the logs is kept for that.
 
 use std::sync::Arc;
 

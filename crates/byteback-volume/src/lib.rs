@@ -1,5 +1,5 @@
-//! A log-structured file system on a file or a block device, which stores an overwritten page as a small delta beside its inode
-//! (DeltaFS, sections 4 and 5).
+//! A log-structured file system on a file or a block device, which stores an overwritten page as a
+//! small delta beside its inode (DeltaFS, sections 4 and 5).
 //!
 //! | room | what it is for |
 //! |---|---|
@@ -29,7 +29,8 @@
 //! | `check` | an independent look at all of it |
 //! | `repair` | putting right what can be |
 //!
-//! What this does not do: FUSE, permissions, anything of networks. It asks nobody but its device and its clock.
+//! Out of scope: FUSE, permissions, anything of networks. It asks nobody but its device
+//! and its clock.
 
 #![forbid(unsafe_code)]
 

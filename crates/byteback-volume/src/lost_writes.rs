@@ -1,9 +1,12 @@
-//! Pages that programs wrote and that cannot be written to the device: what leads to them rots while they are in memory, or cannot be read any more.
+//! Pages that programs wrote and that cannot be written to the device: what leads to them rots
+//! while they are in memory, or cannot be read any more.
 //!
-//! They are given up, one by one, and all else goes on: a volume that refused to write because of them would lose what is written to other files, too. Nobody reads something else in their place, as
-//! whoever reads them needs what is lost. The next one who syncs the file is told, once.
+//! They are given up, one by one, and all else goes on: a volume that refused to write because of
+//! them would lose what is written to other files, too. Nobody reads something else in their place,
+//! as whoever reads them needs what is lost. The next one who syncs the file is told, once.
 //!
-//! What this does not do: devices that refuse a write. Then it is not known what they have, and nothing more is written ([`State::stop_after`]).
+//! Out of scope: devices that refuse a write. Then it is not known what they have, and
+//! nothing more is written ([`State::stop_after`]).
 
 use crate::error::{Result, VolumeError};
 use crate::format::{Address, MAX_FILE_BLOCKS, Nid};
@@ -12,7 +15,8 @@ use crate::state::State;
 const WHAT: &str = "node of addresses of pages that changed";
 
 impl State {
-    /// Of pages of a file that changed, in ascending order, those that can be written: their slots are in memory until then, and deltas that they had can be ended. The others are given up.
+    /// Of pages of a file that changed, in ascending order, those that can be written: their slots
+    /// are in memory until then, and deltas that they had can be ended. The others are given up.
     pub(crate) fn writable_pages(&mut self, ino: Nid, dirty: Vec<u64>) -> Result<Vec<u64>> {
         let is_index_lost = self.inode(ino)?.delta_meta() != Address::NONE && self.main_file(ino).is_err();
         let mut writable = Vec::with_capacity(dirty.len());
@@ -34,7 +38,8 @@ impl State {
         Ok(writable)
     }
 
-    /// The node with a page's slot is to be written, so that it stays in memory. Answers for how many pages from this one on that is so.
+    /// The node with a page's slot is to be written, so that it stays in memory. Answers for how
+    /// many pages from this one on that is so.
     fn hold_slot(&mut self, ino: Nid, page: u64) -> Result<u64> {
         let slot = self.make_slot(ino, page)?;
         self.table.get(&self.media, slot.told)?;

@@ -1,18 +1,29 @@
-//! Deltas in the main area (DCM, DeltaFS section 4.2): of files that are written much and read little, several pages' deltas go into one *compact page*, and an *index* of each file says
-//! where which page's delta is. The page on the device, its base, stays, as with deltas in the inode. How an index is divided into blocks is in `file`, what is packed together in `packing`.
+//! Deltas in the main area (DCM, DeltaFS section 4.2): of files that are written much and read
+//! little, several pages' deltas go into one *compact page*, and an *index* of each file says where
+//! which page's delta is. The page on the device, its base, stays, as with deltas in the inode. How
+//! an index is divided into blocks is in `file`, what is packed together in `packing`.
 //!
-//! **Waiting.** A delta that is to go there waits in memory with its page, which is not given up meanwhile. When the file's pages are written, it is seen whether packing brings anything: a compact page
-//! gets five deltas at least, and with the index, which is written anew, less is written than the pages would be. As long as they have room there, deltas lie in the index itself, whose block is
-//! written in any case: then two changed pages are one block. What is not packed is written as pages. So a volume with deltas never writes more for a change than one without. (The paper packs
-//! at once, and writes index and compact page with each change: a sync of each change would cost three blocks in place of two.)
+//! **Waiting.** A delta that is to go there waits in memory with its page, which is not given up
+//! meanwhile. When the file's pages are written, it is seen whether packing brings anything: a
+//! compact page gets five deltas at least, and with the index, which is written anew, less is
+//! written than the pages would be. As long as they have room there, deltas lie in the index
+//! itself, whose block is written in any case: then two changed pages are one block. What is not
+//! packed is written as pages. So a volume with deltas never writes more for a change than one
+//! without. (The paper packs at once, and writes index and compact page with each change: a sync of
+//! each change would cost three blocks in place of two.)
 //!
-//! **What counts.** Of a page, the delta that waits; else the inode's, also an empty one; else the one that the index tells of. So a page gets another delta or is written anew without a new
-//! index: an empty delta in the inode, a *mark*, says that what the index has of the page is over. With the next index marks go. If there is no room for one, the index is written.
+//! **What counts.** Of a page, the delta that waits; else the inode's, also an empty one; else the
+//! one that the index tells of. So a page gets another delta or is written anew without a new
+//! index: an empty delta in the inode, a *mark*, says that what the index has of the page is over.
+//! With the next index marks go. If there is no room for one, the index is written.
 //!
-//! **Invariants.** Index and compact pages are never written over, and the inode leads to both: base and delta belong together in every inode that ever reaches the device, as with
-//! deltas in the inode. They belong to the pages whose sum a synced inode says. A page without a block has no delta.
+//! **Invariants.** Index and compact pages are never written over, and the inode leads to both:
+//! base and delta belong together in every inode that ever reaches the device, as with deltas in
+//! the inode. They belong to the pages whose sum a synced inode says. A page without a block has no
+//! delta.
 //!
-//! What this does not do: pages of directories; choosing files, see `hotness`; see `delta_list` for what happens in idle time.
+//! Out of scope: pages of directories; choosing files, see `hotness`; see `delta_list` for
+//! what happens in idle time.
 
 mod file;
 mod packing;
@@ -45,7 +56,8 @@ pub(crate) struct MainDeltas {
     files: BTreeMap<Nid, MainFile>,
     waiting: BTreeMap<Nid, BTreeMap<u32, Vec<u8>>>,
     waiting_count: u32,
-    /// Of which nodes the addresses change if the pages of these deltas are written: how many of them.
+    /// Of which nodes the addresses change if the pages of these deltas are written: how many of
+    /// them.
     waiting_nodes: BTreeMap<(Nid, u64), u32>,
     /// Compact pages in memory, or more.
     kept_pages: usize,
@@ -113,7 +125,8 @@ impl MainDeltas {
             2 + to_move + file.leaves.len()
         };
         let written = self.files.iter().map(of).sum::<usize>();
-        // A file that comes into the list, and its neighbours; an index for each of those that wait.
+        // A file that comes into the list, and its neighbours; an index for each of those that
+        // wait.
         let others = written + 3 * self.to_link.len() + self.waiting.len() + self.waiting_nodes.len();
         self.waiting_count
             .saturating_add(u32::try_from(others).unwrap_or(u32::MAX))
@@ -226,7 +239,8 @@ impl State {
         Ok(inode.deltas() > 0 || inode.delta_meta() != Address::NONE || self.main.waiting.contains_key(&ino))
     }
 
-    /// Whether a page has one that counts, an empty one too; also if nobody can know, as the index is damaged.
+    /// Whether a page has one that counts, an empty one too; also if nobody can know, as the index
+    /// is damaged.
     pub(crate) fn has_delta(&mut self, ino: Nid, page: u64) -> bool {
         if self.is_waiting(ino, page) {
             return true;
@@ -272,7 +286,8 @@ impl State {
         self.main.waiting_of(ino, page).is_some()
     }
 
-    /// What the index says of a page is over, and the inode has nothing of it: a mark, if `may_mark` and there is room, or the index changes. True in the second case.
+    /// What the index says of a page is over, and the inode has nothing of it: a mark, if
+    /// `may_mark` and there is room, or the index changes. True in the second case.
     pub(crate) fn end_place(&mut self, ino: Nid, page: u64, may_mark: bool) -> Result<bool> {
         if self.inode(ino)?.delta_meta() == Address::NONE {
             return Ok(false);
@@ -294,7 +309,8 @@ impl State {
         Ok(true)
     }
 
-    /// A page is about to be written over whose delta nobody knows, as the index is damaged: from now on it has none.
+    /// A page is about to be written over whose delta nobody knows, as the index is damaged: from
+    /// now on it has none.
     pub(crate) fn end_unknown_place(&mut self, ino: Nid, page: u64) -> Result<()> {
         let inode = self.inode(ino)?;
         if inode.delta_meta() == Address::NONE || inode.delta_of(page).is_some() || self.main_file(ino).is_ok() {
@@ -303,7 +319,8 @@ impl State {
         self.end_place(ino, page, true).map(drop)
     }
 
-    /// A page was written as it is now: deltas that it had are over. `writes_index`: the index is written in any case. Answers whether it is now.
+    /// A page was written as it is now: deltas that it had are over. `writes_index`: the index is
+    /// written in any case. Answers whether it is now.
     pub(crate) fn end_delta(&mut self, ino: Nid, page: u64, writes_index: bool) -> Result<bool> {
         let inode = self.inode(ino)?;
         if inode.delta_of(page).is_some() {
@@ -312,7 +329,8 @@ impl State {
         Ok(self.end_place(ino, page, !writes_index)? || writes_index)
     }
 
-    /// Whether no delta of a file in the main area counts any more: index and compact pages are given up, which costs nothing.
+    /// Whether no delta of a file in the main area counts any more: index and compact pages are
+    /// given up, which costs nothing.
     pub(crate) fn is_main_over(&mut self, ino: Nid) -> Result<bool> {
         let inode = self.inode(ino)?;
         if inode.delta_meta() == Address::NONE {
@@ -331,7 +349,8 @@ impl State {
         self.main.files.get(&ino).is_some_and(|file| file.is_changed)
     }
 
-    /// Writes compact pages and the index of a file, after its pages. Room for what is new was taken.
+    /// Writes compact pages and the index of a file, after its pages. Room for what is new was
+    /// taken.
     pub(crate) fn write_main_deltas(&mut self, ino: Nid, write: MainWrite) -> Result<()> {
         self.main_file(ino)?;
         let mut file = self.main.files.remove(&ino).unwrap_or_default();
@@ -406,8 +425,10 @@ impl State {
         Ok(())
     }
 
-    /// Of blocks that were set aside, those that were not needed are given back. An index that is written only because deltas are over may need a leaf more than it had (so many pages are ended), which
-    /// nobody set aside: that is one block for a thousand deltas, and what is kept free for cleaning has it.
+    /// Of blocks that were set aside, those that were not needed are given back. An index that is
+    /// written only because deltas are over may need a leaf more than it had (so many pages are
+    /// ended), which nobody set aside: that is one block for a thousand deltas, and what is kept
+    /// free for cleaning has it.
     fn settle_room(&mut self, taken_blocks: u32, needed_blocks: u32) {
         self.counts.used_blocks = self.counts.used_blocks.saturating_add(needed_blocks);
         self.give_room(taken_blocks);
@@ -438,7 +459,8 @@ impl State {
         Ok(gone)
     }
 
-    /// Writes deltas that lie in the index itself to compact pages, however few they are; answers to how many.
+    /// Writes deltas that lie in the index itself to compact pages, however few they are; answers
+    /// to how many.
     fn empty_index(&mut self, form: Form, file: &mut MainFile) -> Result<u32> {
         let mut count = 0;
         let mut group: Vec<(u32, Vec<u8>)> = Vec::new();
@@ -553,7 +575,8 @@ impl State {
         })
     }
 
-    /// Lets the index or a compact page of a file be written anew, as it lies in a segment that is cleaned; false if that cannot be.
+    /// Lets the index or a compact page of a file be written anew, as it lies in a segment that is
+    /// cleaned; false if that cannot be.
     pub(crate) fn move_delta_block(&mut self, ino: Nid, address: Address) -> Result<bool> {
         let is_index = self.inode(ino)?.delta_meta() == address;
         let Ok(Some(file)) = self.main_file(ino) else {

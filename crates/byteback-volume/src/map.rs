@@ -120,8 +120,9 @@ impl State {
         })
     }
 
-    /// Moves the addresses of a file's first pages into a node of their own, so that there is room for deltas in the inode of a large file, too. False if it has few, if they were moved already, or
-    /// if there is no room.
+    /// Moves the addresses of a file's first pages into a node of their own, so that there is room
+    /// for deltas in the inode of a large file, too. False if it has few, if they were moved
+    /// already, or if there is no room.
     pub(crate) fn move_slots(&mut self, ino: Nid) -> Result<bool> {
         match self.inode(ino)?.used_slots() < self.moved_slots_min {
             true => Ok(false),
@@ -177,7 +178,8 @@ impl State {
         Ok(())
     }
 
-    /// How many slots, from this one on, have addresses of pages that follow each other in the same node.
+    /// How many slots, from this one on, have addresses of pages that follow each other in the same
+    /// node.
     pub(crate) fn slots_beside(&mut self, slot: Slot) -> Result<u32> {
         let held = match slot.is_inode {
             // Behind them are deltas.
@@ -187,7 +189,8 @@ impl State {
         Ok(held.max(1))
     }
 
-    /// Sets the addresses of pages that follow each other, as [`State::slots_beside`] says, to those of blocks from `first` on; answers what they were.
+    /// Sets the addresses of pages that follow each other, as [`State::slots_beside`] says, to
+    /// those of blocks from `first` on; answers what they were.
     pub(crate) fn set_addresses(&mut self, slot: Slot, first: Address, count: u32) -> Result<Vec<Address>> {
         let block = self.node_mut(slot.node, WHAT)?;
         let both = (slot.slot..slot.slot.saturating_add(count)).zip(first.0..);
@@ -240,8 +243,10 @@ impl State {
         Ok(())
     }
 
-    /// Pages from `first` to before `end`, which have slots, are to be written: so are the nodes with their addresses, which change then. From now on these count as what waits to be written, and stay
-    /// in memory: what happens to them on the device meanwhile keeps no page from being written.
+    /// Pages from `first` to before `end`, which have slots, are to be written: so are the nodes
+    /// with their addresses, which change then. From now on these count as what waits to be
+    /// written, and stay in memory: what happens to them on the device meanwhile keeps no page from
+    /// being written.
     pub(crate) fn change_slots_of(&mut self, ino: Nid, first: u64, end: u64) -> Result<()> {
         let mut page = first;
         while page < end {
@@ -256,7 +261,8 @@ impl State {
         Ok(())
     }
 
-    /// So many blocks at least are missing before all pages from `first` to before `end` have room, nodes for their addresses among them. No more are counted than `most`, and one.
+    /// So many blocks at least are missing before all pages from `first` to before `end` have room,
+    /// nodes for their addresses among them. No more are counted than `most`, and one.
     pub(crate) fn missing_blocks(&mut self, ino: Nid, first: u64, end: u64, most: u64) -> Result<u64> {
         let (mut page, mut missing) = (first, 0u64);
         while page < end && missing <= most {
@@ -300,7 +306,8 @@ impl State {
         Ok(addresses)
     }
 
-    /// Where the pages from `first` on are that have their addresses in the same node, and the first page behind them that may have one.
+    /// Where the pages from `first` on are that have their addresses in the same node, and the
+    /// first page behind them that may have one.
     pub(crate) fn addresses_in_one_node(&mut self, ino: Nid, first: u64) -> Result<(Vec<Address>, u64)> {
         let mut addresses = Vec::new();
         let behind = self.put_addresses_in_one_node(ino, first, MAX_FILE_BLOCKS, &mut addresses)?;
@@ -334,7 +341,8 @@ impl State {
         Ok(behind)
     }
 
-    /// Makes holes of the pages from `first` to before `end`. Nodes that only lead to holes are taken away. Answers how many blocks the file has less.
+    /// Makes holes of the pages from `first` to before `end`. Nodes that only lead to holes are
+    /// taken away. Answers how many blocks the file has less.
     pub(crate) fn free_pages(&mut self, ino: Nid, first: u64, end: u64) -> Result<()> {
         self.pages.forget(ino, first, end);
         self.free_main_deltas(ino, first, end)?;
@@ -399,7 +407,8 @@ impl State {
         };
         let block = match self.node_of(ino, nid, place, WHAT) {
             Ok(block) => Box::new(*block),
-            // A file of which something is lost can be removed all the same; what the node led to is found by a repair.
+            // A file of which something is lost can be removed all the same; what the node led to
+            // is found by a repair.
             Err(error) if first <= start && error.is_loss() => {
                 return Ok((true, self.free_node_of(ino, nid)?));
             }
@@ -444,7 +453,8 @@ impl State {
         Ok(1)
     }
 
-    /// The first page at or after `page` and before `end` that is or is not a hole; `end` if there is none.
+    /// The first page at or after `page` and before `end` that is or is not a hole; `end` if there
+    /// is none.
     pub(crate) fn next_page(
         &mut self,
         ino: Nid,

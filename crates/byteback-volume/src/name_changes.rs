@@ -1,12 +1,17 @@
-//! Names that changed since the last checkpoint, and whether a crash would leave them as they are: then a directory is synced by doing nothing.
+//! Names that changed since the last checkpoint, and whether a crash would leave them as they are:
+//! then a directory is synced by doing nothing.
 //!
-//! A file that was made and synced gets its name again after a crash (`recovery`). So a directory in which nothing happened but that such files were made is as durable as a checkpoint would make
-//! it; that is what a database does which makes its journal anew for each transaction. A name that nothing has any more must be one that a crash does not bring back: the checkpoint does not know it, and no
-//! file was synced under it.
+//! A file that was made and synced gets its name again after a crash (`recovery`). So a directory
+//! in which nothing happened but that such files were made is as durable as a checkpoint would make
+//! it; that is what a database does which makes its journal anew for each transaction. A name that
+//! nothing has any more must be one that a crash does not bring back: the checkpoint does not know
+//! it, and no file was synced under it.
 //!
-//! **Invariant.** Each name of a directory that differs from what the checkpoint has is here, or [`NameChanges::of`] answers nothing.
+//! **Invariant.** Each name of a directory that differs from what the checkpoint has is here, or
+//! [`NameChanges::of`] answers nothing.
 //!
-//! What this does not do: names that move from one file to another, which is noted elsewhere ([`crate::state::SinceCheckpoint`]).
+//! Out of scope: names that move from one file to another, which is noted elsewhere
+//! ([`crate::state::SinceCheckpoint`]).
 
 use std::collections::BTreeMap;
 
@@ -18,7 +23,8 @@ use crate::state::State;
 /// So many names are remembered; beyond that nothing is known of any.
 const NAMES_MAX: usize = 4096;
 
-/// The names of a directory that changed, and of each whether a crash may bring it back though nothing has it.
+/// The names of a directory that changed, and of each whether a crash may bring it back though
+/// nothing has it.
 type OfDirectory = BTreeMap<Vec<u8>, bool>;
 
 /// See the module.

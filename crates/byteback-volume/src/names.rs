@@ -1,7 +1,7 @@
 //! Files get names, other names, and lose them.
 //!
-//! Every change is made in memory, whole, and counts with the next checkpoint, whole. What could be too much for the volume is done first, so that what
-//! there is no room for changes nothing.
+//! Every change is made in memory, whole, and counts with the next checkpoint, whole. What could be
+//! too much for the volume is done first, so that what there is no room for changes nothing.
 
 use crate::attributes::{Attributes, DIRECTORY, REGULAR, SYMLINK, TYPE};
 use crate::checkpoint::ORPHANS_MAX;
@@ -196,7 +196,8 @@ impl State {
         if !self.is_empty(found.ino)? {
             return Err(VolumeError::NotEmpty);
         }
-        // A file that is made under this name and synced would be found beside what was one directory more.
+        // A file that is made under this name and synced would be found beside what was one
+        // directory more.
         self.since.names_moved = true;
         self.remove_entry(dir, name, found)?;
         self.change_links(dir, -1)?;
@@ -383,7 +384,8 @@ impl State {
         Ok(())
     }
 
-    /// Takes files without a name away that nobody has open. One of which the inode is lost stays for a repair.
+    /// Takes files without a name away that nobody has open. One of which the inode is lost stays
+    /// for a repair.
     pub(crate) fn free_orphans(&mut self) -> Result<()> {
         for ino in self.orphans.clone() {
             if self.held.contains_key(&ino) {

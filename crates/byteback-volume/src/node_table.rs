@@ -1,7 +1,8 @@
-//! The node address table in memory: what its blocks say, and over that what changed since they were written.
+//! The node address table in memory: what its blocks say, and over that what changed since they
+//! were written.
 //!
-//! A number that was given back is not given away again before the next checkpoint: until then a node of the same number that was synced could be
-//! found after a crash.
+//! A number that was given back is not given away again before the next checkpoint: until then a
+//! node of the same number that was synced could be found after a crash.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -128,7 +129,8 @@ impl NodeTable {
         &self.changed
     }
 
-    /// Writes what changed to the other copies of the blocks. What is in a block that cannot be read any more stays among what changed, as the rest of that block must not be made up.
+    /// Writes what changed to the other copies of the blocks. What is in a block that cannot be
+    /// read any more stays among what changed, as the rest of that block must not be made up.
     pub(crate) fn write(&mut self, media: &Media) -> Result<()> {
         let changed = std::mem::take(&mut self.changed);
         let written = self.write_blocks(media, &changed);

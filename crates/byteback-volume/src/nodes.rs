@@ -1,4 +1,5 @@
-//! Nodes in memory. Those that changed stay until they are written: with a checkpoint, or with a file that is synced.
+//! Nodes in memory. Those that changed stay until they are written: with a checkpoint, or with a
+//! file that is synced.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -77,7 +78,8 @@ impl State {
         Ok(&*self.load_node(nid, what)?.block)
     }
 
-    /// A node of a file, which must be the one of this place: then no damage makes a file endless, or lets it lead into another one.
+    /// A node of a file, which must be the one of this place: then no damage makes a file endless,
+    /// or lets it lead into another one.
     pub(crate) fn node_of(&mut self, ino: Nid, nid: Nid, place: u32, what: &'static str) -> Result<&Block> {
         let footer = Footer::read(self.node(nid, what)?);
         if (footer.ino, footer.place) != (ino, place) {
@@ -149,7 +151,8 @@ impl State {
         };
         footer.write(&mut block);
         self.counts.nodes += 1;
-        // Who makes many files reads no other node, so that nothing else would forget those that were written.
+        // Who makes many files reads no other node, so that nothing else would forget those that
+        // were written.
         self.nodes.forget_clean();
         self.nodes.dirty.insert(nid);
         let block = block.into();
@@ -173,7 +176,8 @@ impl State {
         Ok(())
     }
 
-    /// Writes a node to the end of a log. Of a file that is synced, all go to one log, in which they are found after a crash.
+    /// Writes a node to the end of a log. Of a file that is synced, all go to one log, in which
+    /// they are found after a crash.
     pub(crate) fn write_node(&mut self, nid: Nid, synced: Option<NodeFlags>) -> Result<()> {
         const WHAT: &str = "node that is to be written";
         let entry = self.table.get(&self.media, nid)?;

@@ -1,8 +1,12 @@
-//! Pages of files in memory. Those that changed stay until they are written; of the others as many as there is room for.
+//! Pages of files in memory. Those that changed stay until they are written; of the others as many
+//! as there is room for.
 //!
-//! They are kept by *groups* of [`GROUP_PAGES`] that follow each other in a file, so that a long call looks a group up, not each page. Pages that long calls wrote are *passing*: once they are written
-//! nobody is expected to ask for them here, as above a mount the kernel has them. Their memory is used again for the next ones. Their checksums are made when they are put, as they have just been
-//! copied and are in the processor's caches then: when they are written they have long been pushed out by others.
+//! They are kept by *groups* of [`GROUP_PAGES`] that follow each other in a file, so that a long
+//! call looks a group up, not each page. Pages that long calls wrote are *passing*: once they are
+//! written nobody is expected to ask for them here, as above a mount the kernel has them. Their
+//! memory is used again for the next ones. Their checksums are made when they are put, as they have
+//! just been copied and are in the processor's caches then: when they are written they have long
+//! been pushed out by others.
 
 use std::collections::BTreeMap;
 
@@ -270,7 +274,8 @@ impl Pages {
         }
     }
 
-    /// Gives up pages of a file that are about to be written, if all of them are passing; they count as written.
+    /// Gives up pages of a file that are about to be written, if all of them are passing; they
+    /// count as written.
     pub(crate) fn take_passing(&mut self, nid: Nid, pages: &[u64]) -> Option<Vec<Box<Block>>> {
         let is_passing = |page: &u64| {
             let (key, index, bit) = place_of((nid, *page));

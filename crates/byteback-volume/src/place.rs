@@ -1,7 +1,8 @@
 //! Where a page of a file has its address: in which slot of which node, and which nodes lead there.
 //!
-//! As in F2FS: the inode's slots come first, then two direct nodes, two indirect ones with direct nodes below, and one with indirect ones below. A
-//! node's *place* is its number in the order in which a walk of the whole tree meets it, the inode being 0.
+//! As in F2FS: the inode's slots come first, then two direct nodes, two indirect ones with direct
+//! nodes below, and one with indirect ones below. A node's *place* is its number in the order in
+//! which a walk of the whole tree meets it, the inode being 0.
 
 use crate::format::{DIRECT_SLOTS, Footer, INODE_SLOTS, MAX_FILE_BLOCKS};
 
@@ -15,7 +16,8 @@ const DOUBLE_INDIRECT: u32 = SECOND_INDIRECT + 1 + SLOTS;
 pub(crate) struct Way {
     /// Which of the inode's node numbers; `None`: the slot is the inode's own.
     pub(crate) node: Option<usize>,
-    /// From that node on: the slots of indirect nodes, each with the place of the node that it leads to.
+    /// From that node on: the slots of indirect nodes, each with the place of the node that it
+    /// leads to.
     pub(crate) steps: Vec<(u32, u32)>,
     /// The place of that first node.
     pub(crate) place: u32,
@@ -102,7 +104,8 @@ pub(crate) fn is_indirect(place: u32) -> bool {
     }
 }
 
-/// Which of a file's nodes with addresses has a page's, in the order of the pages: 0 is the inode, or the node with its slots.
+/// Which of a file's nodes with addresses has a page's, in the order of the pages: 0 is the inode,
+/// or the node with its slots.
 pub(crate) fn addresses_node_of(page: u64) -> u64 {
     page.checked_sub(u64::from(INODE_SLOTS))
         .map_or(0, |behind| 1 + behind / u64::from(SLOTS))

@@ -1,14 +1,21 @@
 //! Reading much at once, past the pages in memory.
 //!
-//! A call that reads [`DIRECT_PAGES_MIN`] pages or more goes through a file from its beginning to its end, most likely, and whoever made it keeps what was read: the kernel does, above a mount. So
-//! what is not in memory comes from the device straight into the caller's buffer, what lies beside each other at once, and is checked there. Pages of which something is in memory, those with
-//! deltas, those that lie compressed in a cluster or in the inode and those of which only a part is wanted are read as always.
+//! A call that reads [`DIRECT_PAGES_MIN`] pages or more goes through a file from its beginning to
+//! its end, most likely, and whoever made it keeps what was read: the kernel does, above a mount.
+//! So what is not in memory comes from the device straight into the caller's buffer, what lies
+//! beside each other at once, and is checked there. Pages of which something is in memory, those
+//! with deltas, those that lie compressed in a cluster or in the inode and those of which only a
+//! part is wanted are read as always.
 //!
-//! **Without the lock.** What is read like that is found with the volume's lock held, and read from the device without it, so that others are not kept waiting. In between the file may change, and
-//! what is found then is as it was: a block that something referred to is written again only after a checkpoint that came later ([`crate::segments`]). So if there was none until all was read, what
-//! was read is what the file held when the call began. If there was one, it is read again, with the lock.
+//! **Without the lock.** What is read like that is found with the volume's lock held, and read from
+//! the device without it, so that others are not kept waiting. In between the file may change, and
+//! what is found then is as it was: a block that something referred to is written again only after
+//! a checkpoint that came later ([`crate::segments`]). So if there was none until all was read,
+//! what was read is what the file held when the call began. If there was one, it is read again,
+//! with the lock.
 //!
-//! **Damage.** Each page is compared with its checksum, on every read. What does not fit, or cannot be read, is read again page by page, with the lock, which tells what is wrong with which.
+//! **Damage.** Each page is compared with its checksum, on every read. What does not fit, or cannot
+//! be read, is read again page by page, with the lock, which tells what is wrong with which.
 
 use byteback_host::block::BLOCK_LEN_BYTES;
 
@@ -18,7 +25,8 @@ use crate::format::{Address, CLUSTER_SLOT, Nid, page_checksum};
 use crate::media::Media;
 use crate::state::State;
 
-/// A call for so many pages or more is read past the memory: less than that the kernel asks for where it does not see that a file is read in order.
+/// A call for so many pages or more is read past the memory: less than that the kernel asks for
+/// where it does not see that a file is read in order.
 pub(crate) const DIRECT_PAGES_MIN: u64 = 16;
 
 /// Blocks that lie beside each other, and where in the caller's buffer they belong.
@@ -65,7 +73,8 @@ impl DirectRead {
         });
     }
 
-    /// Reads it into the buffer of the call; false if something cannot be read or is not as it was written.
+    /// Reads it into the buffer of the call; false if something cannot be read or is not as it was
+    /// written.
     pub(crate) fn perform(&self, media: &Media, buffer: &mut [u8]) -> bool {
         self.runs.iter().all(|run| {
             let end = run.at + run.checksums.len() * BLOCK_LEN_BYTES;
@@ -79,7 +88,9 @@ impl DirectRead {
 }
 
 impl State {
-    /// Fills those pages of a call that are whole and holes, and finds those that are to be read past the memory; `offset` is that of the buffer. Answers, in order, the pages that are neither.
+    /// Fills those pages of a call that are whole and holes, and finds those that are to be read
+    /// past the memory; `offset` is that of the buffer. Answers, in order, the pages that are
+    /// neither.
     pub(crate) fn find_direct(&mut self, ino: Nid, offset: u64, buffer: &mut [u8]) -> Result<(DirectRead, Vec<u64>)> {
         let end = offset.saturating_add(buffer.len() as u64);
         let (first, behind) = (offset.div_ceil(PAGE), end / PAGE);
@@ -107,7 +118,8 @@ impl State {
         Ok((direct, others))
     }
 
-    /// Whether what lies at the address of a page is not the page, but several, compressed. (One in an inode has a delta.)
+    /// Whether what lies at the address of a page is not the page, but several, compressed. (One in
+    /// an inode has a delta.)
     fn is_in_cluster(&mut self, address: Address) -> Result<bool> {
         Ok(self.is_compressed && address.is_block() && self.summary_at(address)?.slot == CLUSTER_SLOT)
     }

@@ -1,17 +1,22 @@
 //! After a crash: the last checkpoint, and what was synced since.
 //!
-//! Whoever syncs a file writes its nodes that changed to the log of warm nodes, the inode last, marked. The log is a chain: each node says where the
-//! next one will be, and after which checkpoint it was written. So the chain is followed from where the checkpoint left the log. Of each file that
-//! has a marked inode in it, the nodes up to the last of these are *adopted*: they count instead of those of the checkpoint. What they refer to and
-//! the elder ones did not is in use now, and the other way round.
+//! Whoever syncs a file writes its nodes that changed to the log of warm nodes, the inode last,
+//! marked. The log is a chain: each node says where the next one will be, and after which
+//! checkpoint it was written. So the chain is followed from where the checkpoint left the log. Of
+//! each file that has a marked inode in it, the nodes up to the last of these are *adopted*: they
+//! count instead of those of the checkpoint. What they refer to and the elder ones did not is in
+//! use now, and the other way round.
 //!
-//! Pages and nodes that are synced become durable in any order. A node that did not ends the chain; of the pages the inode says what they add up to, and
-//! if that is not what is there, the sync was not done: the one before it counts.
+//! Pages and nodes that are synced become durable in any order. A node that did not ends the chain;
+//! of the pages the inode says what they add up to, and if that is not what is there, the sync was
+//! not done: the one before it counts.
 //!
-//! All that a file's nodes can refer to anew was written after the checkpoint, and nodes are written by a sync or with a checkpoint only: so a new node is in the chain.
-//! What contradicts that is no volume of ours: such a file stays as the checkpoint has it.
+//! All that a file's nodes can refer to anew was written after the checkpoint, and nodes are
+//! written by a sync or with a checkpoint only: so a new node is in the chain. What contradicts
+//! that is no volume of ours: such a file stays as the checkpoint has it.
 //!
-//! A file that was made since gets its name again. It is synced by a checkpoint instead if that could be wrong: if names changed otherwise, or its directory is new, too.
+//! A file that was made since gets its name again. It is synced by a checkpoint instead if that
+//! could be wrong: if names changed otherwise, or its directory is new, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -97,21 +102,25 @@ struct Adoption {
     left_clusters: BTreeSet<Address>,
     /// File and node.
     freed: Vec<(Nid, Nid)>,
-    /// What the checkpoint says of the list of files with deltas in the main area: whether the file is in it, the one before, and the next one.
+    /// What the checkpoint says of the list of files with deltas in the main area: whether the file
+    /// is in it, the one before, and the next one.
     delta_links: (bool, Nid, Nid),
 }
 
 impl State {
-    /// Adopts what was synced since the checkpoint that was read. Answers how many files there were. Who only reads, and not `writes`, has it again another time: what the device does not give back is
-    /// left out for him.
+    /// Adopts what was synced since the checkpoint that was read. Answers how many files there
+    /// were. Who only reads, and not `writes`, has it again another time: what the device does not
+    /// give back is left out for him.
     ///
     /// # Errors
-    /// To who writes: the device does not say what is in a block. Whether something was synced is not known then, so it must not be given up without a word.
+    /// To who writes: the device does not say what is in a block. Whether something was synced is
+    /// not known then, so it must not be given up without a word.
     pub(crate) fn roll_forward(&mut self, heads: &[LogHead; LOGS], writes: bool) -> Result<u32> {
         let is_passed_over =
             |error: &VolumeError| error.is_loss() && !(writes && matches!(error, VolumeError::Unreadable { .. }));
         let chain = self.read_chain(heads, is_passed_over)?;
-        // Until the next checkpoint the chain is what leads to what was synced, also where a node in it does not count: the power may go again.
+        // Until the next checkpoint the chain is what leads to what was synced, also where a node
+        // in it does not count: the power may go again.
         for link in &chain {
             self.segments.keep_until_checkpoint(link.address);
         }
@@ -139,7 +148,8 @@ impl State {
                 }
             }
         }
-        // In the order of the syncs: a name that was given to one file after the other belongs to the last one.
+        // In the order of the syncs: a name that was given to one file after the other belongs to
+        // the last one.
         chosen.sort_unstable_by_key(|(last, ..)| *last);
         let adopted = u32::try_from(chosen.len()).unwrap_or(u32::MAX);
         let mut new_names = Vec::new();
@@ -147,7 +157,8 @@ impl State {
             self.adopt(ino, adoption)?;
             new_names.extend(is_new.then_some(ino));
         }
-        // When nothing is adopted any more: a file that loses its name by that is taken away as it is then.
+        // When nothing is adopted any more: a file that loses its name by that is taken away as it
+        // is then.
         for ino in new_names {
             match self.restore_name(ino) {
                 // The directory is lost, the file is not: a repair finds it without a name.
@@ -193,7 +204,8 @@ impl State {
         Ok(chain)
     }
 
-    /// Those of the nodes in the chain that a file's inode leads to, by way of nodes that did not change, too; `None` if one of these cannot be read.
+    /// Those of the nodes in the chain that a file's inode leads to, by way of nodes that did not
+    /// change, too; `None` if one of these cannot be read.
     fn reached(&mut self, ino: Nid, nodes: &BTreeMap<Nid, Referred>) -> Result<Option<BTreeSet<Nid>>> {
         let (mut reached, mut seen) = (BTreeSet::new(), BTreeSet::new());
         let mut to_visit = vec![ino];
@@ -251,7 +263,8 @@ impl State {
             };
             old_nodes.insert(*nid, (entry, old));
         }
-        // Addresses that left the inode since: they are compared with those of the node that has them now.
+        // Addresses that left the inode since: they are compared with those of the node that has
+        // them now.
         if let Some(moved) = inode.moved_slots()
             && old_nodes
                 .get(&moved)
@@ -270,7 +283,8 @@ impl State {
                 continue;
             };
             let is_there = entry.address.is_block();
-            // Written meanwhile, and given up again before the file was synced last. If the checkpoint has it, it is taken away as what it is there, with what led to it.
+            // Written meanwhile, and given up again before the file was synced last. If the
+            // checkpoint has it, it is taken away as what it is there, with what led to it.
             let is_reached = reached.as_ref().map(|reached| reached.contains(nid));
             if !is_reached.unwrap_or(is_there) {
                 continue;
@@ -306,7 +320,8 @@ impl State {
         Ok(is_whole.then_some(adoption))
     }
 
-    /// What of a file's deltas in the main area is other than it was; false if that cannot be, or was not written.
+    /// What of a file's deltas in the main area is other than it was; false if that cannot be, or
+    /// was not written.
     ///
     /// # Errors
     /// The device does not say what was written.
@@ -368,7 +383,8 @@ impl State {
         Ok(true)
     }
 
-    /// An index, its leaves and its compact pages, with what summaries say of them; `None` if these are not there.
+    /// An index, its leaves and its compact pages, with what summaries say of them; `None` if these
+    /// are not there.
     ///
     /// # Errors
     /// The device does not say what is there.
@@ -500,7 +516,8 @@ impl State {
         Ok(())
     }
 
-    /// Takes a node away that a file has no more, and what only that refers to. Its pages were given up with it.
+    /// Takes a node away that a file has no more, and what only that refers to. Its pages were
+    /// given up with it.
     fn free_nodes_below(&mut self, ino: Nid, nid: Nid, seen: &mut BTreeSet<Nid>) -> Result<()> {
         // Each one once, and none of another file, whatever a damaged node says.
         if !seen.insert(nid) || self.table.get(&self.media, nid)?.ino != ino {

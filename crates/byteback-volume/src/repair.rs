@@ -1,14 +1,17 @@
 //! Putting right what a check found.
 //!
-//! **Rules.** No content is made up: a page or node that is damaged stays an error until somebody removes or overwrites its file. What no name leads to gets one, in
-//! `lost+found`. What is only counted, marked or noted is made anew from what was found.
+//! **Rules.** No content is made up: a page or node that is damaged stays an error until somebody
+//! removes or overwrites its file. What no name leads to gets one, in `lost+found`. What is only
+//! counted, marked or noted is made anew from what was found.
 //!
-//! **Order.** (1) A damaged copy of the superblock is written from the other one. (2) A volume that was not closed is recovered as usual, unless that could
-//! write over something: if blocks in use are said to be free, or a table is damaged, what was synced after the last checkpoint is given up. (3) Tables,
-//! bitmaps and counters are written as a new checkpoint, to the places that the one that counts does not use: whenever this is interrupted, it can be begun
-//! again. (4) Then names, links and references are put right by the volume's own means, and (5) all is checked once more.
+//! **Order.** (1) A damaged copy of the superblock is written from the other one. (2) A volume that
+//! was not closed is recovered as usual, unless that could write over something: if blocks in use
+//! are said to be free, or a table is damaged, what was synced after the last checkpoint is given
+//! up. (3) Tables, bitmaps and counters are written as a new checkpoint, to the places that the one
+//! that counts does not use: whenever this is interrupted, it can be begun again. (4) Then names,
+//! links and references are put right by the volume's own means, and (5) all is checked once more.
 //!
-//! What this does not do: finding files without any checkpoint.
+//! Out of scope: finding files without any checkpoint.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,7 +36,8 @@ use crate::volume::{OpenOptions, Volume};
 /// Directories in which what had no name is found.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 
-/// So often tables are written anew at most: what is cut off in one round may leave something behind for the next.
+/// So often tables are written anew at most: what is cut off in one round may leave something
+/// behind for the next.
 const ROUNDS_MAX: usize = 4;
 
 /// How to repair.
@@ -52,11 +56,13 @@ pub struct Repaired {
     pub before: Report,
     /// What is wrong still.
     pub after: Report,
-    /// What was synced after the last checkpoint was given up, as the volume was not whole enough to recover it.
+    /// What was synced after the last checkpoint was given up, as the volume was not whole enough
+    /// to recover it.
     pub gave_up_synced: bool,
     /// Files that got a name in `lost+found`.
     pub named: u64,
-    /// Pages of which the checksums were lost and made anew: nobody knows whether they are as they were written.
+    /// Pages of which the checksums were lost and made anew: nobody knows whether they are as they
+    /// were written.
     pub unproven_pages: u64,
 }
 
@@ -198,8 +204,9 @@ fn write_state(device: &Arc<dyn BlockDevice>, findings: &Findings<'_>) -> Result
     Ok(unproven_pages)
 }
 
-/// Where the logs go on: where they were, if nothing is in use there; else each in a segment of which nothing is, and if there is none, nowhere before it is given one: what it has is full then. That of
-/// files' nodes must have one.
+/// Where the logs go on: where they were, if nothing is in use there; else each in a segment of
+/// which nothing is, and if there is none, nowhere before it is given one: what it has is full
+/// then. That of files' nodes must have one.
 fn logs_to_go_on(findings: &Findings<'_>) -> Result<[LogHead; LOGS]> {
     let (image, areas) = (&findings.image, findings.image.superblock.areas);
     let is_owned = |segment: u32, index: u32| findings.files.owned.is_set(segment * areas.segment_blocks + index);
@@ -255,7 +262,8 @@ fn logs_to_go_on(findings: &Findings<'_>) -> Result<[LogHead; LOGS]> {
     Ok(logs)
 }
 
-/// Writes the summaries of the segments that were open, which only the pack has, and of those that are damaged or wrong.
+/// Writes the summaries of the segments that were open, which only the pack has, and of those that
+/// are damaged or wrong.
 fn write_summaries(media: &Media, findings: &Findings<'_>) -> Result<u64> {
     let mut unproven_pages = 0;
     let segment_of = |address: Address| media.areas.segment_of(address);
@@ -336,7 +344,8 @@ fn write_segment_table(media: &Media, findings: &Findings<'_>, bits: &mut [bool]
     Ok(())
 }
 
-/// Writes the node table without what nobody can use. Answers how many nodes those are that were counted.
+/// Writes the node table without what nobody can use. Answers how many nodes those are that were
+/// counted.
 fn write_node_table(media: &Media, findings: &Findings<'_>, bits: &mut [bool]) -> Result<u32> {
     let (image, areas) = (&findings.image, &media.areas);
     let dropped = |trouble: &Trouble| match trouble {
@@ -402,7 +411,8 @@ impl State {
         if !findings.files.known.contains_key(&Nid::ROOT) {
             self.make_root()?;
         }
-        // Each step is like a call of a program: what it leaves to be written has room, or is written first.
+        // Each step is like a call of a program: what it leaves to be written has room, or is
+        // written first.
         for ino in &findings.files.lost_indexes {
             self.balance()?;
             self.lose_delta_index(*ino)?;
@@ -449,8 +459,8 @@ impl State {
         Ok(named)
     }
 
-    /// The index of a file's deltas is no block of its own any more: which pages had deltas stays unknown, so that none of them can be read until it is written
-    /// over.
+    /// The index of a file's deltas is no block of its own any more: which pages had deltas stays
+    /// unknown, so that none of them can be read until it is written over.
     fn lose_delta_index(&mut self, ino: Nid) -> Result<()> {
         self.main.forget_file(ino);
         self.change_inode(ino, |inode| inode.set_delta_meta(Address::RESERVED))

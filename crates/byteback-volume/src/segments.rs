@@ -1,10 +1,13 @@
-//! Segments of the main area: which blocks something refers to, which segments are free, and the six logs that are written.
+//! Segments of the main area: which blocks something refers to, which segments are free, and the
+//! six logs that are written.
 //!
-//! A log writes its segment from the first block to the last, and then takes a free one. Nothing is written twice between two checkpoints, and no block
-//! that the last checkpoint knows: a segment is *free* only if nothing refers to it now, nothing did at the last checkpoint, and nothing was
-//! written to it since. So whatever happens, the last checkpoint and what was synced after it are whole.
+//! A log writes its segment from the first block to the last, and then takes a free one. Nothing is
+//! written twice between two checkpoints, and no block that the last checkpoint knows: a segment is
+//! *free* only if nothing refers to it now, nothing did at the last checkpoint, and nothing was
+//! written to it since. So whatever happens, the last checkpoint and what was synced after it are
+//! whole.
 //!
-//! What this does not do: I/O; choosing what to clean.
+//! Out of scope: I/O; choosing what to clean.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -173,10 +176,15 @@ impl Segments {
         Ok(())
     }
 
-    /// Lets the logs go on after a crash; `heads` are those of the checkpoint, of which the segments were closed. Each begins a segment, unless few are free:
-    /// - what is found again of files that were synced lies in other logs than those of directories and of indirect nodes: these go on where the checkpoint left them, as if nothing had been written since;
-    /// - those of pages take a segment when they have something to write, and have until then the one that they had, as if it were full;
-    /// - that of files' nodes begins one in any case, as the next checkpoint must say where nodes will be found.
+    /// Lets the logs go on after a crash; `heads` are those of the checkpoint, of which the
+    /// segments were closed. Each begins a segment, unless few are free:
+    /// - what is found again of files that were synced lies in other logs than those of directories
+    ///   and of indirect nodes: these go on where the checkpoint left them, as if nothing had been
+    ///   written since;
+    /// - those of pages take a segment when they have something to write, and have until then the
+    ///   one that they had, as if it were full;
+    /// - that of files' nodes begins one in any case, as the next checkpoint must say where nodes
+    ///   will be found.
     ///
     /// # Errors
     /// [`VolumeError::Full`].
@@ -257,7 +265,8 @@ impl Segments {
         Ok(Log { head, summaries })
     }
 
-    /// Lets the logs go on where they were, if nothing was written since. `summaries` are those of all, one behind the other.
+    /// Lets the logs go on where they were, if nothing was written since. `summaries` are those of
+    /// all, one behind the other.
     pub(crate) fn resume_logs(&mut self, heads: &[LogHead; LOGS], summaries: &[Summary]) {
         let mut rest = summaries;
         for head in heads {
@@ -276,7 +285,8 @@ impl Segments {
         }
     }
 
-    /// Closes the segments that were open at a checkpoint: their summaries, one behind the other, belong to the summary area.
+    /// Closes the segments that were open at a checkpoint: their summaries, one behind the other,
+    /// belong to the summary area.
     pub(crate) fn close_logs(&mut self, heads: &[LogHead; LOGS], summaries: &[Summary]) {
         let mut rest = summaries;
         for head in heads {
@@ -300,7 +310,8 @@ impl Segments {
         self.logs.get_mut(kind as usize).ok_or_else(stopped)
     }
 
-    /// Takes the next block of a log, to which `summary` will refer, and counts it as valid. Answers, too, where the block after it will be.
+    /// Takes the next block of a log, to which `summary` will refer, and counts it as valid.
+    /// Answers, too, where the block after it will be.
     ///
     /// # Errors
     /// [`VolumeError::Full`].
@@ -319,7 +330,8 @@ impl Segments {
         }
     }
 
-    /// Takes the next blocks of a log that lie beside each other: at least one, and at most as many as there are summaries. Answers the first one, how many they are, and where the block after
+    /// Takes the next blocks of a log that lie beside each other: at least one, and at most as many
+    /// as there are summaries. Answers the first one, how many they are, and where the block after
     /// them will be.
     ///
     /// # Errors
@@ -381,7 +393,8 @@ impl Segments {
         }
     }
 
-    /// The blocks that a log has just given out, from `first` on, hold something else than was said.
+    /// The blocks that a log has just given out, from `first` on, hold something else than was
+    /// said.
     pub(crate) fn correct_checksums(&mut self, first: Address, checksums: &[u32]) {
         let Some((number, index)) = self.areas.segment_of(first) else {
             return;
@@ -426,7 +439,8 @@ impl Segments {
         self.logs.iter().map(|log| (log.head, &log.summaries[..]))
     }
 
-    /// Nothing is written to the segment of a block before the next checkpoint, whether anything in it counts or not.
+    /// Nothing is written to the segment of a block before the next checkpoint, whether anything in
+    /// it counts or not.
     pub(crate) fn keep_until_checkpoint(&mut self, address: Address) {
         let Some((number, _)) = self.areas.segment_of(address) else {
             return;
@@ -490,7 +504,8 @@ impl Segments {
         self.see(number).is_some_and(|segment| segment.entry.is_valid(index))
     }
 
-    /// Whether the last checkpoint can not know what is in a block: its segment was free then, or a log had not come so far.
+    /// Whether the last checkpoint can not know what is in a block: its segment was free then, or a
+    /// log had not come so far.
     pub(crate) fn was_unwritten(&self, address: Address, heads: &[LogHead; LOGS]) -> bool {
         let Some((number, index)) = self.areas.segment_of(address) else {
             return false;
@@ -565,8 +580,9 @@ impl Segments {
         self.dirty.clear();
     }
 
-    /// Before a checkpoint says where logs go on: those that wait for a segment and have one that nothing refers to any more begin it anew. What the checkpoint before knows of it is not written over
-    /// before this one counts, as nothing is written in between.
+    /// Before a checkpoint says where logs go on: those that wait for a segment and have one that
+    /// nothing refers to any more begin it anew. What the checkpoint before knows of it is not
+    /// written over before this one counts, as nothing is written in between.
     pub(crate) fn restart_empty_logs(&mut self) {
         for kind in LogKind::ALL {
             let Some(log) = self.logs.get(kind as usize) else {
@@ -584,7 +600,8 @@ impl Segments {
         }
     }
 
-    /// A checkpoint is durable: what nothing refers to is free now. Answers which segments became so.
+    /// A checkpoint is durable: what nothing refers to is free now. Answers which segments became
+    /// so.
     pub(crate) fn checkpointed(&mut self) -> Vec<u32> {
         let is_open = |logs: &[Log], number: u32| logs.iter().any(|log| log.has(number));
         for (number, segment) in (0..).zip(&mut self.segments) {
@@ -617,7 +634,8 @@ impl Segments {
         }
     }
 
-    /// The checksums of blocks from `first` on, as many of the first ones as are at hand and in its segment; answers how many.
+    /// The checksums of blocks from `first` on, as many of the first ones as are at hand and in its
+    /// segment; answers how many.
     pub(crate) fn put_checksums(&self, first: Address, checksums: &mut [u32]) -> usize {
         let Some((number, index)) = self.areas.segment_of(first) else {
             return 0;
@@ -646,7 +664,8 @@ impl Segments {
         self.summaries.insert(number, summaries);
     }
 
-    /// Changes the summary of a block of a segment that no log writes, to be written with those that were filled.
+    /// Changes the summary of a block of a segment that no log writes, to be written with those
+    /// that were filled.
     pub(crate) fn amend_summary(&mut self, address: Address, summary: Summary) {
         let Some((number, index)) = self.areas.segment_of(address) else {
             return;

@@ -1,4 +1,5 @@
-//! All that is known of a volume that is open. The rooms beside this one are what it does: each is a part of `impl State`.
+//! All that is known of a volume that is open. The rooms beside this one are what it does: each is
+//! a part of `impl State`.
 //!
 //! There is one lock for all of it, which [`crate::Volume`] holds around each call.
 
@@ -34,7 +35,8 @@ pub(crate) struct Counts {
     pub(crate) inodes: u32,
 }
 
-/// What happened to names since the last checkpoint. A file can be found again without one only if nothing happened but that it was made.
+/// What happened to names since the last checkpoint. A file can be found again without one only if
+/// nothing happened but that it was made.
 #[derive(Debug, Default)]
 pub(crate) struct SinceCheckpoint {
     /// Files that were made.
@@ -193,7 +195,8 @@ impl State {
         }
     }
 
-    /// What could not be written leaves memory and device apart: nothing more is written. What there is no room for is no such failure.
+    /// What could not be written leaves memory and device apart: nothing more is written. What
+    /// there is no room for is no such failure.
     pub(crate) fn stop_after<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(error) = &result
             && self.stopped.is_none()
@@ -219,7 +222,8 @@ impl State {
         of_reserve.min(self.pages.dirty_max())
     }
 
-    /// Makes sure, before anything changes, that what waits can be written, and what a call adds to it.
+    /// Makes sure, before anything changes, that what waits can be written, and what a call adds to
+    /// it.
     ///
     /// # Errors
     /// [`VolumeError::Full`]: there is no room in the logs, and none can be made.
@@ -256,7 +260,8 @@ impl State {
         }
     }
 
-    /// Nothing is gained by cleaning, as on a volume that is full: whether what waits, and what is to come, is written for sure. One segment stays free, for who recovers the volume.
+    /// Nothing is gained by cleaning, as on a volume that is full: whether what waits, and what is
+    /// to come, is written for sure. One segment stays free, for who recovers the volume.
     fn check_room_for(&self, change: Change) -> Result<()> {
         let more = match change {
             Change::Any => self.write_step_pages().saturating_add(Change::BLOCKS),

@@ -94,6 +94,7 @@ pub struct VolumeStats {
     pub deltas_in_main: u64,
     /// Compact pages that they lie in.
     pub compact_pages: u64,
-    /// Files that are written much and read little now, compared with the others (DeltaFS section 4.2.1).
+    /// Files that are written much and read little now, compared with the others (DeltaFS section
+    /// 4.2.1).
     pub write_hot_files: u64,
 }

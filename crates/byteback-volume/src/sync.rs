@@ -38,7 +38,8 @@ impl State {
             has_pages |= self.since.pages.get(&file).is_some_and(|pages| !pages.is_empty());
         }
         if has_pages {
-            // Nodes that come later are only found behind these; pages are not, and one that is missing makes those worthless.
+            // Nodes that come later are only found behind these; pages are not, and one that is
+            // missing makes those worthless.
             let flushed = self.media.device.flush().map_err(VolumeError::from);
             self.stop_after(flushed)?;
         }

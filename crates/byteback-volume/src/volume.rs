@@ -1,8 +1,10 @@
 //! A volume that is open.
 //!
-//! Each call takes the one lock, and before it changes anything makes sure that what it leaves to be written can be. What is said to have happened is in
-//! memory, and durable after [`Volume::sync`], or [`Volume::sync_file`] of the file; what was not synced is after a crash whole or absent, in
-//! the order of checkpoints: a file that was synced, and only that, may be newer than the rest.
+//! Each call takes the one lock, and before it changes anything makes sure that what it leaves to
+//! be written can be. What is said to have happened is in memory, and durable after
+//! [`Volume::sync`], or [`Volume::sync_file`] of the file; what was not synced is after a crash
+//! whole or absent, in the order of checkpoints: a file that was synced, and only that, may be
+//! newer than the rest.
 //!
 //! Files are named by their number; [`Volume::hold`] keeps one that loses its last name.
 
@@ -52,14 +54,18 @@ pub struct OpenOptions {
     pub is_writable: bool,
     /// Where pages that are overwritten are kept as deltas.
     pub delta_mode: DeltaMode,
-    /// So many deltas go into one page of the main area at least, and none into it of which no so many fit (DeltaFS sections 4.2.1 and 6.3); 2 to 64. With fewer more is kept as deltas,
-    /// and each page that is read costs more reads of the device (figure 13).
+    /// So many deltas go into one page of the main area at least, and none into it of which no so
+    /// many fit (DeltaFS sections 4.2.1 and 6.3); 2 to 64. With fewer more is kept as deltas, and
+    /// each page that is read costs more reads of the device (figure 13).
     pub packed_min: usize,
-    /// So much of a block of an index of deltas in the main area is used, in bytes: with less, files of few deltas have leaves, too.
+    /// So much of a block of an index of deltas in the main area is used, in bytes: with less,
+    /// files of few deltas have leaves, too.
     pub delta_index_len_bytes_max: usize,
-    /// From so many addresses in the inode on they are moved to a node of their own, if deltas need the room: the inode of a shorter file has some.
+    /// From so many addresses in the inode on they are moved to a node of their own, if deltas need
+    /// the room: the inode of a shorter file has some.
     pub moved_slots_min: u32,
-    /// How far back it is looked how much files are read and written, in operations (`T`, DeltaFS section 4.2.1).
+    /// How far back it is looked how much files are read and written, in operations (`T`, DeltaFS
+    /// section 4.2.1).
     pub hotness_window_operations: u64,
     /// Memory for pages that are as on the device, in bytes.
     pub cache_len_bytes: usize,
@@ -109,7 +115,8 @@ pub struct Usage {
     pub blocks: u64,
     /// Those of them that nobody uses.
     pub free_blocks: u64,
-    /// Those of them that one more file can have as content: without what its inode, its name and its nodes take.
+    /// Those of them that one more file can have as content: without what its inode, its name and
+    /// its nodes take.
     pub available_blocks: u64,
     /// Files that there can be.
     pub files: u64,
@@ -117,8 +124,9 @@ pub struct Usage {
     pub free_files: u64,
 }
 
-/// The most that a new file of this length takes beside its content: nodes for its addresses on up to three levels,
-/// of which each may be begun with one block only, its inode, and a block of a directory.
+/// The most that a new file of this length takes beside its content: nodes for its addresses on up
+/// to three levels, of which each may be begun with one block only, its inode, and a block of a
+/// directory.
 fn blocks_beside_content(content_blocks: u64) -> u64 {
     let slots = u64::from(DIRECT_SLOTS);
     let direct = content_blocks.div_ceil(slots);
@@ -185,7 +193,8 @@ impl Volume {
     /// Opens a volume, and recovers what was synced before a crash.
     ///
     /// # Errors
-    /// What is on the device is no volume, one of a later version, cut off or damaged; what the device answered.
+    /// What is on the device is no volume, one of a later version, cut off or damaged; what the
+    /// device answered.
     pub fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Self> {
         let superblock = find_superblock(&*device)?;
         let media = Media {
@@ -270,14 +279,15 @@ impl Volume {
     /// Makes everything durable, and says that nothing is to be recovered.
     ///
     /// # Errors
-    /// What the device answered; the volume is recovered when it is opened again.
+    /// The error of the device; the volume is recovered when it is opened again.
     pub fn close(self) -> Result<()> {
         self.look().held.clear();
         self.finish()
     }
 
-    /// The same where somebody may still have something of it open: nothing is changed any more from then on, and what has lost its last name and is held is taken
-    /// away when the volume is opened again.
+    /// The same where somebody may still have something of it open: nothing is changed any more
+    /// from then on, and what has lost its last name and is held is taken away when the volume is
+    /// opened again.
     ///
     /// # Errors
     /// As [`Volume::close`].
@@ -305,7 +315,8 @@ impl Volume {
         self.look().companion = Some(companion);
     }
 
-    /// Changes several things at once, as nobody else can come between. `act` is called with the volume's lock held.
+    /// Changes several things at once, as nobody else can come between. `act` is called with the
+    /// volume's lock held.
     ///
     /// # Errors
     /// No room; those of `act`.
@@ -378,7 +389,8 @@ impl Volume {
         self.look().delta_counts
     }
 
-    /// What was done since the volume was opened. Of files that came to have deltas in the main area since the last checkpoint, these are not counted yet.
+    /// What was done since the volume was opened. Of files that came to have deltas in the main
+    /// area since the last checkpoint, these are not counted yet.
     #[must_use]
     pub fn stats(&self) -> VolumeStats {
         let mut state = self.look();
@@ -495,7 +507,8 @@ impl Volume {
         self.change()?.rename((Nid(from.0), from.1), (Nid(to.0), to.1), how)
     }
 
-    /// Entries of a directory from a place on, at most `count`; the first place is 0. Without `.` and `..`.
+    /// Entries of a directory from a place on, at most `count`; the first place is 0. Without `.`
+    /// and `..`.
     ///
     /// # Errors
     /// It is damaged.
@@ -577,10 +590,12 @@ impl Volume {
         Ok(written)
     }
 
-    /// Sets room aside, or gives it up, as `how` says. Of a range that is large others may come between; the length is set at the end.
+    /// Sets room aside, or gives it up, as `how` says. Of a range that is large others may come
+    /// between; the length is set at the end.
     ///
     /// # Errors
-    /// No room: then nothing is done, but for what others take meanwhile, and for what leads to what is set aside.
+    /// No room: then nothing is done, but for what others take meanwhile, and for what leads to
+    /// what is set aside.
     pub fn allocate(&self, ino: u32, how: Allocate, offset: u64, len_bytes: u64) -> Result<()> {
         let mut done = None;
         loop {
@@ -599,7 +614,8 @@ impl Volume {
         }
     }
 
-    /// The first byte at or after `offset` that is data or, if not `is_data`, in a hole; `None` if there is none before the end. The end is a hole.
+    /// The first byte at or after `offset` that is data or, if not `is_data`, in a hole; `None` if
+    /// there is none before the end. The end is a hole.
     ///
     /// # Errors
     /// It is damaged.
@@ -642,7 +658,7 @@ impl Volume {
     /// Makes a file durable, with its name; of a directory, all.
     ///
     /// # Errors
-    /// What the device answered.
+    /// The error of the device.
     pub fn sync_file(&self, ino: u32) -> Result<()> {
         self.change_by(Change::Little)?.sync_file(Nid(ino))
     }
@@ -650,7 +666,7 @@ impl Volume {
     /// Makes everything durable. Nothing is written if that is so already.
     ///
     /// # Errors
-    /// What the device answered.
+    /// The error of the device.
     pub fn sync(&self) -> Result<()> {
         let mut state = self.look();
         state.check_writable()?;
@@ -660,11 +676,12 @@ impl Volume {
         }
     }
 
-    /// In idle time: writes pages whose deltas in the main area are not worth it any more (`BGRes`), and makes room where that is scattered. False if there is nothing to do;
-    /// who does nothing but syncing and this comes to that.
+    /// In idle time: writes pages whose deltas in the main area are not worth it any more
+    /// (`BGRes`), and makes room where that is scattered. False if there is nothing to do; who does
+    /// nothing but syncing and this comes to that.
     ///
     /// # Errors
-    /// What the device answered.
+    /// The error of the device.
     pub fn tidy(&self) -> Result<bool> {
         let mut state = self.look();
         state.balance_for(Change::Little)?;
@@ -674,7 +691,8 @@ impl Volume {
     }
 }
 
-/// Who writes must know all of it. Who only reads needs none of it, so that what of it is lost does not matter.
+/// Who writes must know all of it. Who only reads needs none of it, so that what of it is lost does
+/// not matter.
 fn read_segment_table(media: &Media, second: &[bool], pack: &Pack, writes: bool) -> Result<Vec<SegmentEntry>> {
     let segment_blocks = media.areas.segment_blocks;
     let per_block = SegmentEntry::per_block(segment_blocks);

@@ -1,9 +1,12 @@
 //! Writing whole pages, many with one call.
 //!
-//! What such a call writes is put into memory by runs: their addresses are found by one walk of the map, room is set aside for all of them at once, and nothing is looked up page by page but those
-//! that are compared with what they were (`attempts`). Nothing of what they were is read, but for these.
+//! What such a call writes is put into memory by runs: their addresses are found by one walk of the
+//! map, room is set aside for all of them at once, and nothing is looked up page by page but those
+//! that are compared with what they were (`attempts`). Nothing of what they were is read, but for
+//! these.
 //!
-//! What this does not do: calls that write less, parts of pages, and writing to the device, see `file`.
+//! Out of scope: calls that write less, parts of pages, and writing to the device, see
+//! `file`.
 
 use std::ops::Range;
 
@@ -77,7 +80,8 @@ impl State {
             && self.is_to_be_compared(ino)
     }
 
-    /// Compares a page with what it is to become, and keeps what changes if that is little. `left` pages of the call are not written yet, with this one.
+    /// Compares a page with what it is to become, and keeps what changes if that is little. `left`
+    /// pages of the call are not written yet, with this one.
     fn compare_whole(&mut self, ino: Nid, page: u64, new: &Block, left: u64) -> Result<Kept> {
         // If the last one was not compared in vain, the next ones will be wanted, too.
         let wanted = match self.attempts.is_in_doubt(ino) {
@@ -99,7 +103,8 @@ impl State {
         }
     }
 
-    /// Puts pages into memory, to be written; `addresses` says where pages of the call are, of which these may be some.
+    /// Puts pages into memory, to be written; `addresses` says where pages of the call are, of
+    /// which these may be some.
     fn put_whole(&mut self, ino: Nid, whole: Whole<'_>, addresses: &[Address]) -> (usize, Result<()>) {
         if whole.blocks.is_empty() {
             return (0, Ok(()));
@@ -123,7 +128,8 @@ impl State {
         }
     }
 
-    /// These pages are about to be written over: nothing that was kept of them counts. Answers of how many that could be said, as they must be written then, and why not of more.
+    /// These pages are about to be written over: nothing that was kept of them counts. Answers of
+    /// how many that could be said, as they must be written then, and why not of more.
     fn end_unknown_places(&mut self, ino: Nid, whole: Whole<'_>) -> Result<(usize, Result<()>)> {
         let (mut count, mut done) = (whole.blocks.len(), Ok(()));
         if self.may_have_deltas(ino)? {

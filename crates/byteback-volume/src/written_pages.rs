@@ -1,7 +1,9 @@
-//! Pages of a file that were written since the last checkpoint, and are still where they were written to: with their checksums.
+//! Pages of a file that were written since the last checkpoint, and are still where they were
+//! written to: with their checksums.
 //!
-//! A file that is synced says the sum of them all ([`page_sum`]), so that after a crash it is known whether all of them came to the device. The sum follows each change.
-//! They are kept by *runs*, of blocks beside each other: most calls write several.
+//! A file that is synced says the sum of them all ([`page_sum`]), so that after a crash it is known
+//! whether all of them came to the device. The sum follows each change. They are kept by *runs*, of
+//! blocks beside each other: most calls write several.
 
 use std::collections::BTreeMap;
 

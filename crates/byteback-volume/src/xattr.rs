@@ -1,4 +1,5 @@
-//! Extended attributes: in the inode while they fit there, otherwise all of them in a node of their own.
+//! Extended attributes: in the inode while they fit there, otherwise all of them in a node of their
+//! own.
 //!
 //! ```text
 //! attributes = (name_len u8, value_len u16, name, value)* and a zero, if there is room for one

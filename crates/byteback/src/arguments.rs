@@ -1,4 +1,5 @@
-//! The command line: the verbs, and the flags that several of them share. Each command's own flags are in its file.
+//! The command line: the verbs, and the flags that several of them share. Each command's own flags
+//! are in its file.
 
 use std::path::PathBuf;
 

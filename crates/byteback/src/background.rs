@@ -1,10 +1,12 @@
-//! Going to the background: the command starts itself once more, detached, and waits until that one is ready.
+//! Going to the background: the command starts itself once more, detached, and waits until that one
+//! is ready.
 //!
-//! Nothing is forked: a process with threads cannot be. The second process leads a session of its own, has nowhere as
-//! input, the log file as standard error, and as standard output a pipe to the first. Over the pipe it tells, one JSON
-//! object per line, how far it is, that it is ready, or why it is not; then it lets go of the pipe. If the first process
-//! is gone before that (Ctrl-C), the second one notices when it writes, and ends as well. If the second one dies, the
-//! pipe ends, and the first one says where its log is.
+//! Nothing is forked: a process with threads cannot be. The second process leads a session of its
+//! own, has nowhere as input, the log file as standard error, and as standard output a pipe to the
+//! first. Over the pipe it tells, one JSON object per line, how far it is, that it is ready, or why
+//! it is not; then it lets go of the pipe. If the first process is gone before that (Ctrl-C), the
+//! second one notices when it writes, and ends as well. If the second one dies, the pipe ends, and
+//! the first one says where its log is.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -53,7 +55,8 @@ pub(crate) enum Started<R> {
     },
 }
 
-/// Starts this program again with `arguments` and waits until it serves; `compared` hears how far it is.
+/// Starts this program again with `arguments` and waits until it serves; `compared` hears how far
+/// it is.
 pub(crate) fn start<R: for<'de> Deserialize<'de>>(
     arguments: &[std::ffi::OsString],
     log: &Path,

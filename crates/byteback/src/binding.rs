@@ -1,7 +1,9 @@
-//! The binding: to which folder of which server a directory is backed up. `binding.json` in its state folder.
+//! The binding: to which folder of which server a directory is backed up. `binding.json` in its
+//! state folder.
 //!
-//! A flipped bit in it could name another folder that the server has, and the backup would go there: it carries a checksum, and is
-//! refused if that is wrong. Version 1 had none; it is still read, and [`Binding::write`] makes it version 2.
+//! A flipped bit in it could name another folder that the server has, and the backup would go
+//! there: it carries a checksum, and is refused if that is wrong. Version 1 had none; it is still
+//! read, and [`Binding::write`] makes it version 2.
 
 use std::ffi::OsString;
 use std::fs;
@@ -46,7 +48,8 @@ struct File {
 }
 
 impl File {
-    /// The checksum of everything else, as it is written: of the JSON without any white space, the keys in their order.
+    /// The checksum of everything else, as it is written: of the JSON without any white space, the
+    /// keys in their order.
     fn checksum(&self) -> serde_json::Result<String> {
         let others = Self {
             version: self.version,

@@ -16,7 +16,8 @@
 //! drop_after_days = 180
 //! ```
 //!
-//! A key that is not known is an error that names it: a misspelt one would otherwise do nothing, silently.
+//! A key that is not known is an error that names it: a misspelt one would otherwise do nothing,
+//! silently.
 
 use std::fs;
 use std::io;

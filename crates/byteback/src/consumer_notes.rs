@@ -1,4 +1,5 @@
-//! What is said of consumers that nobody hears of any more: before they are dropped, and after. Never silently.
+//! What is said of consumers that nobody hears of any more: before they are dropped, and after.
+//! Never silently.
 
 use byteback_control::ConsumerStatus;
 use byteback_daemon::StateFolder;
@@ -8,7 +9,8 @@ use crate::output::Output;
 use crate::timestamp;
 use crate::wording::age;
 
-/// What a user should know of a consumer, in one sentence, and what can be done; none if all is well.
+/// What a user should know of a consumer, in one sentence, and what can be done; none if all is
+/// well.
 pub(crate) fn note(consumer: &ConsumerStatus, now_ns: i64) -> Option<String> {
     let name = &consumer.name;
     if let Some(expires_at_ns) = consumer.expires_at_ns {

@@ -1,7 +1,9 @@
-//! The coverage ledger in words: since when a folder is tracked without a gap, and every gap with its cause.
+//! The coverage ledger in words: since when a folder is tracked without a gap, and every gap with
+//! its cause.
 //!
-//! A *gap* begins when tracking ended (in good order, or because the daemon or the machine stopped) and lasts until it
-//! began again. What the comparison with the record found belongs to the gap in which it was looked for.
+//! A *gap* begins when tracking ended (in good order, or because the daemon or the machine stopped)
+//! and lasts until it began again. What the comparison with the record found belongs to the gap in
+//! which it was looked for.
 
 use byteback_oplog::{LedgerEntry, LedgerEvent};
 use serde::Serialize;

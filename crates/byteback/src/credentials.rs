@@ -1,4 +1,5 @@
-//! Device tokens: what the server gave this machine when it joined, kept where it is found again by the server's address.
+//! Device tokens: what the server gave this machine when it joined, kept where it is found again by
+//! the server's address.
 //!
 //! One file per server in `tokens/` of the user's configuration folder, mode 0600, as TOML:
 //!
@@ -10,10 +11,12 @@
 //! addresses = ["backup.example.org:7117"]
 //! ```
 //!
-//! The last two are there only if the code by which the machine joined had them. `--token-file` names another file of the same form.
+//! The last two are there only if the code by which the machine joined had them. `--token-file`
+//! names another file of the same form.
 //!
-//! A joining machine draws its token itself and keeps it in a *draft*, the same file with `.joining` behind its name, before it asks the
-//! server: if it dies before the answer came, it joins again with the same code and the same token, and the server knows it
+//! A joining machine draws its token itself and keeps it in a *draft*, the same file with
+//! `.joining` behind its name, before it asks the server: if it dies before the answer came, it
+//! joins again with the same code and the same token, and the server knows it
 //! (`byteback_store::token`). Order: draft, request, token file, the draft is removed.
 
 use std::ffi::OsString;

@@ -1,7 +1,8 @@
 //! A daemon that ends: waiting for it, and saying what keeps it.
 //!
-//! The mount of a folder is gone from its place at once. Its daemon lives on as long as something holds the mounted file system (a copy of
-//! the mount in another mount namespace, an open file), and then until its log is settled. Nobody else may have the folder before that.
+//! The mount of a folder is gone from its place at once. Its daemon lives on as long as something
+//! holds the mounted file system (a copy of the mount in another mount namespace, an open file),
+//! and then until its log is settled. Nobody else may have the folder before that.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -76,7 +77,8 @@ impl Ending {
         }
     }
 
-    /// Waits until the process has ended, at most until `timeout` after the beginning; tells whether it has.
+    /// Waits until the process has ended, at most until `timeout` after the beginning; tells
+    /// whether it has.
     pub(crate) fn ends_within(&self, timeout: Duration) -> bool {
         let deadline = self.since + timeout;
         let Some(process) = &self.process else {
@@ -112,7 +114,8 @@ pub(crate) enum Waited {
     Settling,
 }
 
-/// Waits for the end of a daemon whose mount is gone, and says what it waits for; `patience` counts while something still holds the mount.
+/// Waits for the end of a daemon whose mount is gone, and says what it waits for; `patience` counts
+/// while something still holds the mount.
 pub(crate) fn wait(folder: &StateFolder, ending: &Ending, patience: Duration, output: Output) -> Waited {
     if ending.ends_within(SILENT_FOR) {
         return Waited::Ended;
@@ -181,7 +184,8 @@ fn words(holder: &Holder) -> String {
     }
 }
 
-/// Waits for a daemon of the folder that is ending, if there is one. A folder that is mounted is refused by `is_mounted`.
+/// Waits for a daemon of the folder that is ending, if there is one. A folder that is mounted is
+/// refused by `is_mounted`.
 pub(crate) fn wait_for_place(
     folder: &StateFolder,
     output: Output,

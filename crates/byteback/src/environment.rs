@@ -1,7 +1,8 @@
 //! The environment variables, all of them, and the only place that reads them.
 //!
-//! `docs/environment.md` is made from this file; a test keeps the two equal. Precedence everywhere: flag, then
-//! environment variable, then the user's configuration, then the system's, then the default.
+//! `docs/environment.md` is made from this file; a test keeps the two equal. Precedence everywhere:
+//! flag, then environment variable, then the user's configuration, then the system's, then the
+//! default.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -134,7 +135,8 @@ impl Environment {
         }
     }
 
-    /// The variables, as they are set now, that a service needs to find the same server, tokens and state as a command does.
+    /// The variables, as they are set now, that a service needs to find the same server, tokens and
+    /// state as a command does.
     pub(crate) fn of_services(&self) -> Vec<(&'static str, OsString)> {
         let absolute = |path: &PathBuf| {
             std::path::absolute(path)

@@ -1,7 +1,7 @@
 //! What a command says when it fails: what failed, on which file, and what to do next.
 //!
-//! The libraries' errors are typed and keep their sources; here they become one sentence for a person, a next step where
-//! there is one, and an exit code. Nothing is decided by the text.
+//! The libraries' errors are typed and keep their sources; here they become one sentence for a
+//! person, a next step where there is one, and an exit code. Nothing is decided by the text.
 
 use std::error::Error;
 use std::fmt::Display;

@@ -1,7 +1,8 @@
 //! The exit codes, and which failure ends with which.
 //!
-//! They are restic's, so that scripts written for it go on working. Whatever is not listed here is [`Exit::Failed`].
-//! Wrong usage (an unknown flag, a missing argument) ends with 2, as the argument parser decides it.
+//! They are restic's, so that scripts written for it go on working. Whatever is not listed here is
+//! [`Exit::Failed`]. Wrong usage (an unknown flag, a missing argument) ends with 2, as the argument
+//! parser decides it.
 
 use byteback_api::problem::Code;
 use byteback_daemon::DaemonError;

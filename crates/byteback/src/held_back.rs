@@ -1,4 +1,5 @@
-//! What people are told of a directory that is perhaps not the folder that was tracked (`byteback_daemon::presence`), and what they can do.
+//! What people are told of a directory that is perhaps not the folder that was tracked
+//! (`byteback_daemon::presence`), and what they can do.
 
 use byteback_daemon::{Doubt, HeldBack, StateFolder};
 

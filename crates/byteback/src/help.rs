@@ -1,4 +1,5 @@
-//! The list of commands in `--help`, in groups, and the verbs that users of other programs type first.
+//! The list of commands in `--help`, in groups, and the verbs that users of other programs type
+//! first.
 //!
 //! A test holds the groups against the parser: each command stands in exactly one of them.
 

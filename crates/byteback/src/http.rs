@@ -85,7 +85,8 @@ impl Http for Network {
     }
 }
 
-/// A port that is none would be taken for the one that is meant if none is named, where somebody else may answer.
+/// A port that is none would be taken for the one that is meant if none is named, where somebody
+/// else may answer.
 fn check_port(url: &str) -> io::Result<()> {
     let authority = url.split('/').nth(2).unwrap_or_default();
     // Colons of an address of version 6 are in brackets.

@@ -1,9 +1,10 @@
 //! How this machine becomes a device of a server: with a code, or with a bare join token.
 //!
-//! Order of the steps, and what a crash leaves: (1) the device's own token is drawn and kept in a draft; (2) the server is asked, which uses up
-//! the code for this token; (3) the token file is written, the draft removed. Dead before 2, nothing happened. Dead between 2 and 3, the same
-//! command finds the draft, asks again, and gets the same answer. A machine that has a token of the server shows that one, and gets what
-//! the code gives in addition.
+//! Order of the steps, and what a crash leaves: (1) the device's own token is drawn and kept in a
+//! draft; (2) the server is asked, which uses up the code for this token; (3) the token file is
+//! written, the draft removed. Dead before 2, nothing happened. Dead between 2 and 3, the same
+//! command finds the draft, asks again, and gets the same answer. A machine that has a token of the
+//! server shows that one, and gets what the code gives in addition.
 
 use std::fs;
 use std::io::Read;

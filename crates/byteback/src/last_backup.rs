@@ -1,5 +1,5 @@
-//! What is remembered of the last backup of a folder: the consumer's state in the folder's log, and the few fields of
-//! the engine's note that people want to see.
+//! What is remembered of the last backup of a folder: the consumer's state in the folder's log, and
+//! the few fields of the engine's note that people want to see.
 
 use byteback_control::{ConsumerStatus, TreeStatus};
 use byteback_model::Seq;

@@ -1,7 +1,9 @@
-//! A server that is reached at another address from now on: what this machine keeps under the old one is moved to the new one, for all folders at once.
+//! A server that is reached at another address from now on: what this machine keeps under the old
+//! one is moved to the new one, for all folders at once.
 //!
-//! Order: the token under the new address; of each folder where it stands in sync, then its binding; the token under the old address goes last. Whatever ends in between,
-//! the same again goes on.
+//! Order: the token under the new address; of each folder where it stands in sync, then its
+//! binding; the token under the old address goes last. Whatever ends in between, the same again
+//! goes on.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,7 +24,8 @@ use crate::settings::Settings;
 use crate::throttling;
 use crate::tracked_folder;
 
-/// Moves everything from `old` to `new`; answers the folders. `is_proven`: that the same server answers there is known already; otherwise it is asked.
+/// Moves everything from `old` to `new`; answers the folders. `is_proven`: that the same server
+/// answers there is known already; otherwise it is asked.
 pub(crate) fn follow(old: &str, new: &str, is_proven: bool, settings: &Settings) -> Result<Vec<PathBuf>> {
     let mut bound: Vec<(StateFolder, Binding)> = Vec::new();
     for folder in tracked_folder::known_folders(settings)? {

@@ -1,11 +1,13 @@
-//! Tells systemd that a service is ready (`sd_notify`): one datagram to the socket named by the environment.
+//! Tells systemd that a service is ready (`sd_notify`): one datagram to the socket named by the
+//! environment.
 
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Says `READY=1`, if anybody wants to hear it. A supervisor that does not listen is no reason to fail.
+/// Says `READY=1`, if anybody wants to hear it. A supervisor that does not listen is no reason to
+/// fail.
 pub(crate) fn ready(socket: Option<&OsStr>) {
     tell(socket, b"READY=1\n");
 }

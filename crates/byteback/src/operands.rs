@@ -1,8 +1,9 @@
 //! Operands that are told apart by how they read.
 //!
-//! The folder is an operand of every command, without a flag before it. Where other operands are optional, each is taken for what it
-//! reads as: `latest`, `latest~2:etc` and `17` are snapshots, everything else is the folder. A directory that is called like a snapshot
-//! is written as `./17`. The flags `--dir` and `--folder` say the same as the operand.
+//! The folder is an operand of every command, without a flag before it. Where other operands are
+//! optional, each is taken for what it reads as: `latest`, `latest~2:etc` and `17` are snapshots,
+//! everything else is the folder. A directory that is called like a snapshot is written as `./17`.
+//! The flags `--dir` and `--folder` say the same as the operand.
 
 use std::ffi::OsString;
 use std::fs;
@@ -51,7 +52,8 @@ impl SourceArguments {
         self.dir.clone().or_else(|| self.operand.as_ref().map(PathBuf::from))
     }
 
-    /// Tells the snapshots (`snapshots_max` of them) and the folder apart; ends the process with a message if an operand is neither.
+    /// Tells the snapshots (`snapshots_max` of them) and the folder apart; ends the process with a
+    /// message if an operand is neither.
     pub(crate) fn choose<'a>(
         &'a self,
         operands: impl IntoIterator<Item = &'a OsString>,
@@ -101,7 +103,8 @@ fn is_directory(path: &Path) -> bool {
 /// The folder and the files in it that a command is about.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct FilesArguments {
-    /// The folder (without it, that of the files, or the one you are in), and only these files of it
+    /// The folder (without it, that of the files, or the one you are in), and only these files of
+    /// it
     #[arg(value_name = "DIR|FILE")]
     operands: Vec<PathBuf>,
     /// The same as DIR
@@ -112,8 +115,9 @@ pub(crate) struct FilesArguments {
 impl FilesArguments {
     /// The folder, if one was named, and the files.
     ///
-    /// The first operand is the folder if it is the root of one that is known, or a directory outside of all of them (which the caller
-    /// then says). Without a folder, the first file says which one is meant.
+    /// The first operand is the folder if it is the root of one that is known, or a directory
+    /// outside of all of them (which the caller then says). Without a folder, the first file says
+    /// which one is meant.
     pub(crate) fn split(&self, settings: &Settings) -> Result<(Option<PathBuf>, &[PathBuf])> {
         if let Some(folder) = &self.folder {
             return Ok((Some(folder.clone()), &self.operands));

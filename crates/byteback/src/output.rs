@@ -1,7 +1,8 @@
 //! What a command prints: sentences for people, or with `--json` one object per line for programs.
 //!
-//! Results go to standard output; errors, warnings and progress to standard error. Each JSON line has a `message_type`;
-//! fields are only ever added. A reader that goes away ends a listing quietly and does not disturb other work.
+//! Results go to standard output; errors, warnings and progress to standard error. Each JSON line
+//! has a `message_type`; fields are only ever added. A reader that goes away ends a listing quietly
+//! and does not disturb other work.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -119,7 +120,8 @@ impl Output {
     }
 }
 
-/// A message without the numbers that the system gives its errors: they tell people nothing. Programs get them, with `--json`.
+/// A message without the numbers that the system gives its errors: they tell people nothing.
+/// Programs get them, with `--json`.
 fn in_words(message: &str) -> String {
     const START: &str = " (os error ";
     let mut parts = message.split(START);

@@ -1,8 +1,9 @@
-//! Small files of ours that hold secrets or decisions: written whole or not at all, and only for their owner.
+//! Small files of ours that hold secrets or decisions: written whole or not at all, and only for
+//! their owner.
 //!
-//! Order: a new file beside the old one, with mode 0600 from the start; its bytes are synced; it takes the old one's
-//! name; the folder is synced. A crash leaves the old file, or the new one, and at worst a `.new` that the next write
-//! replaces.
+//! Order: a new file beside the old one, with mode 0600 from the start; its bytes are synced; it
+//! takes the old one's name; the folder is synced. A crash leaves the old file, or the new one, and
+//! at worst a `.new` that the next write replaces.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -10,7 +11,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// A file that is about to be written. Made before something that cannot be repeated is done for its content.
+/// A file that is about to be written. Made before something that cannot be repeated is done for
+/// its content.
 #[derive(Debug)]
 pub(crate) struct PrivateFile {
     path: PathBuf,

@@ -1,7 +1,8 @@
-//! Progress while something long goes on: a bar on a terminal, `status` lines with `--json`, otherwise nothing.
+//! Progress while something long goes on: a bar on a terminal, `status` lines with `--json`,
+//! otherwise nothing.
 //!
-//! The engine reports increments from several threads; here they are summed up and shown at most so many times a second.
-//! Errors of single files are told at once, above the bar.
+//! The engine reports increments from several threads; here they are summed up and shown at most so
+//! many times a second. Errors of single files are told at once, above the bar.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -115,7 +116,8 @@ impl Progress {
         }
     }
 
-    /// Prints each path that is changed, if more is to be told, or in any case; then no path is told once it is done.
+    /// Prints each path that is changed, if more is to be told, or in any case; then no path is
+    /// told once it is done.
     pub(crate) fn telling_changes(mut self, in_any_case: bool) -> Self {
         self.tells_changes = in_any_case || self.output.verbosity > 0;
         self
@@ -215,7 +217,8 @@ impl Progress {
     fn begin(&self, phase: Phase) {
         let Ok(mut state) = self.state.lock() else { return };
         let before = state.phase.replace(phase);
-        // The second thing that one command does, or another try; a backup knows the whole before it sends.
+        // The second thing that one command does, or another try; a backup knows the whole before
+        // it sends.
         let is_anew = match phase {
             Phase::Comparing | Phase::Cutting => true,
             Phase::Transferring => before != Some(Phase::Cutting),

@@ -70,7 +70,8 @@ impl FromStr for Repository {
     }
 }
 
-/// A place in a folder of a server: `https://HOST:PORT/FOLDER/PATH`. The path is meant as it is written: nothing in it is encoded.
+/// A place in a folder of a server: `https://HOST:PORT/FOLDER/PATH`. The path is meant as it is
+/// written: nothing in it is encoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Location {
     /// Where.

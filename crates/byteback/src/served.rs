@@ -1,4 +1,5 @@
-//! How a server can be reached, noted in its data folder by `serve` for `invite`, which may run beside it or when it does not run.
+//! How a server can be reached, noted in its data folder by `serve` for `invite`, which may run
+//! beside it or when it does not run.
 
 use std::fs;
 use std::io;
@@ -80,8 +81,8 @@ fn path(data: &Path) -> PathBuf {
     data.join("serve.json")
 }
 
-/// Addresses as they are given on the command line, `HOST[:PORT]` or, where something before the server speaks otherwise than itself, a URL; and
-/// whether they are spoken to without TLS.
+/// Addresses as they are given on the command line, `HOST[:PORT]` or, where something before the
+/// server speaks otherwise than itself, a URL; and whether they are spoken to without TLS.
 pub(crate) fn given(texts: &[String], is_plain: bool, port: u16) -> Result<(Vec<Address>, bool)> {
     if texts.len() > ADDRESSES_MAX {
         return Err(
@@ -109,8 +110,9 @@ pub(crate) fn given(texts: &[String], is_plain: bool, port: u16) -> Result<(Vec<
     Ok((addresses, plain.unwrap_or(is_plain)))
 }
 
-/// Where others reach what listens at `listening`: there, or if that is every address of the machine, at those that it has now, the one by
-/// which it speaks to the outside first. Loopback only if there is nothing else.
+/// Where others reach what listens at `listening`: there, or if that is every address of the
+/// machine, at those that it has now, the one by which it speaks to the outside first. Loopback
+/// only if there is nothing else.
 pub(crate) fn reachable(listening: SocketAddr) -> Vec<Address> {
     let (ip, port) = (listening.ip(), listening.port());
     let mut own: Vec<IpAddr> = match ip {
@@ -175,7 +177,8 @@ pub(crate) fn for_others(mut addresses: Vec<Address>) -> Vec<Address> {
     addresses
 }
 
-/// The address that the system would give a packet to the outside. None is sent: a datagram socket only looks up its way.
+/// The address that the system would give a packet to the outside. None is sent: a datagram socket
+/// only looks up its way.
 fn outward(from: IpAddr) -> Option<IpAddr> {
     // Addresses for documentation, which nobody has.
     let somewhere = match from {

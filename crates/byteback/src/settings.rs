@@ -126,7 +126,8 @@ impl Settings {
         Programs::new(folders.chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from)))
     }
 
-    /// For how long and how much a mount keeps of what is overwritten, as given or else as configured; `None`: nothing.
+    /// For how long and how much a mount keeps of what is overwritten, as given or else as
+    /// configured; `None`: nothing.
     pub(crate) fn undo(&self, window: Option<&str>, budget: Option<&str>) -> Result<Option<UndoOptions>> {
         let Some(window) = window.or(self.undo_window.as_deref()).filter(|window| *window != "off") else {
             return Ok(None);
@@ -257,12 +258,14 @@ impl Settings {
             .collect()
     }
 
-    /// The flags of this command that all commands have, for a service: those that say which server, token and state.
+    /// The flags of this command that all commands have, for a service: those that say which
+    /// server, token and state.
     pub(crate) fn of_flags(&self) -> Vec<OsString> {
         self.flags.clone()
     }
 
-    /// The certificates (PEM) that may sign those of servers that are not ours; `None`: the list that is built in.
+    /// The certificates (PEM) that may sign those of servers that are not ours; `None`: the list
+    /// that is built in.
     pub(crate) fn roots(&self) -> Result<Option<Vec<u8>>> {
         match &self.cacert {
             Some(path) => fs::read(path)

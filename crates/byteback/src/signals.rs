@@ -1,7 +1,8 @@
 //! Signals, turned into something that a command can act upon.
 //!
-//! Long work ends at its next safe point after the first SIGINT or SIGTERM, and at once after the second. Services end
-//! in good order. The handlers live on a thread of their own; nothing runs inside a signal.
+//! Long work ends at its next safe point after the first SIGINT or SIGTERM, and at once after the
+//! second. Services end in good order. The handlers live on a thread of their own; nothing runs
+//! inside a signal.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::error::{CommandError, Result};
 use crate::exit_code::Exit;
 
-/// Of the whole process, as signals are: also what was set up before anybody watched must hear of it.
+/// Of the whole process, as signals are: also what was set up before anybody watched must hear of
+/// it.
 static STOP_ASKED: AtomicBool = AtomicBool::new(false);
 
 /// Whether somebody asked to stop.
@@ -19,8 +21,8 @@ static STOP_ASKED: AtomicBool = AtomicBool::new(false);
 pub(crate) struct Interrupt(());
 
 impl Interrupt {
-    /// Watches for SIGINT and SIGTERM from now on. The second one ends the process at once: whatever is lost by that
-    /// is covered by the next run.
+    /// Watches for SIGINT and SIGTERM from now on. The second one ends the process at once:
+    /// whatever is lost by that is covered by the next run.
     pub(crate) fn watch() -> Result<Self> {
         on_stop_signals(|| {
             if STOP_ASKED.swap(true, Ordering::SeqCst) {
@@ -36,8 +38,8 @@ pub(crate) fn stop_is_asked() -> bool {
     STOP_ASKED.load(Ordering::SeqCst)
 }
 
-/// Calls `act` at each SIGINT, SIGTERM or SIGHUP. One that is ignored stays ignored: `nohup` and shells that put a command
-/// into the background mean it.
+/// Calls `act` at each SIGINT, SIGTERM or SIGHUP. One that is ignored stays ignored: `nohup` and
+/// shells that put a command into the background mean it.
 pub(crate) fn on_stop_signals(mut act: impl FnMut() + Send + 'static) -> Result<()> {
     let failed = |error: io::Error| CommandError::new(format!("cannot watch for signals: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -89,7 +91,8 @@ async fn first_of<T>(mut waiting: Vec<std::pin::Pin<Box<impl Future<Output = T>>
     .await
 }
 
-/// The signals that this process ignores, as a mask with the lowest bit for signal 1; none if the system does not say.
+/// The signals that this process ignores, as a mask with the lowest bit for signal 1; none if the
+/// system does not say.
 fn ignored_signals() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,5 +1,5 @@
-//! How fast a folder is kept in sync, and whether that is paused: what people write, what is noted of it in the folder's state, and how the process that keeps it
-//! in sync hears of a change.
+//! How fast a folder is kept in sync, and whether that is paused: what people write, what is noted
+//! of it in the folder's state, and how the process that keeps it in sync hears of a change.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -68,7 +68,8 @@ fn limit(text: &str) -> Result<RateLimit> {
     })
 }
 
-/// Limits as people write them: `1MiB`, `08:00-18:00=200K`, `12:00-13:00=unlimited`, `08:00-18:00=pause`.
+/// Limits as people write them: `1MiB`, `08:00-18:00=200K`, `12:00-13:00=unlimited`,
+/// `08:00-18:00=pause`.
 pub(crate) fn limits(texts: &[String]) -> Result<RateLimits> {
     let limits = texts.iter().map(|text| limit(text)).collect::<Result<Vec<_>>>()?;
     if limits
@@ -172,7 +173,8 @@ pub(crate) fn noted_for_others(folder: &StateFolder) -> std::result::Result<Wish
     })
 }
 
-/// Changes what is noted for a folder, and tells the process that keeps it in sync. Answers what is noted now, and whether there is such a process.
+/// Changes what is noted for a folder, and tells the process that keeps it in sync. Answers what is
+/// noted now, and whether there is such a process.
 pub(crate) fn change(folder: &StateFolder, change: impl FnOnce(&mut Wish)) -> Result<(Wish, bool)> {
     let (dir, lock) = directory(folder)?;
     // Of two commands at once, neither undoes what the other says.
@@ -188,8 +190,9 @@ pub(crate) fn change(folder: &StateFolder, change: impl FnOnce(&mut Wish)) -> Re
     Ok((wish, is_heard))
 }
 
-/// A throttle for the start, which never holds anybody up: as fast as is wanted at this moment, without a pause, until [`Throttle::set`]; and whether nothing is to
-/// move at this moment: then nobody may use it before that.
+/// A throttle for the start, which never holds anybody up: as fast as is wanted at this moment,
+/// without a pause, until [`Throttle::set`]; and whether nothing is to move at this moment: then
+/// nobody may use it before that.
 pub(crate) fn for_the_start(wish: &Wish) -> (Arc<Throttle>, bool) {
     let throttle = Throttle::new(wish.clone(), timestamp::minute_of_day);
     let now = throttle.bytes_per_second_max();

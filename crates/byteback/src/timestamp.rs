@@ -1,4 +1,5 @@
-//! Times as people and programs read them. Inside, a time is nanoseconds since 1970, in 64 bits or, as files have them, in 128.
+//! Times as people and programs read them. Inside, a time is nanoseconds since 1970, in 64 bits or,
+//! as files have them, in 128.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -30,7 +31,8 @@ pub(crate) fn rfc3339(ns: impl Into<i128>) -> String {
     timestamp(ns).to_string()
 }
 
-/// Date and time of day to the microsecond in the local time zone, never after what it stands for: for people who give it back.
+/// Date and time of day to the microsecond in the local time zone, never after what it stands for:
+/// for people who give it back.
 pub(crate) fn local_exact(ns: i64) -> String {
     let ns = ns.div_euclid(1000) * 1000;
     let time = timestamp(ns).to_zoned(TimeZone::system());

@@ -1,7 +1,8 @@
 //! Finding the folder that a command is about, and the process that owns it.
 //!
-//! A folder is named by its path, by the place where it is mounted (`mount --at`), or by standing in it. It is then
-//! asked through its daemon if one answers, and otherwise opened here; whoever asks need not know which.
+//! A folder is named by its path, by the place where it is mounted (`mount --at`), or by standing
+//! in it. It is then asked through its daemon if one answers, and otherwise opened here; whoever
+//! asks need not know which.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -153,7 +154,8 @@ impl KnownFolder {
     }
 }
 
-/// The known folder at `path`, or without one the nearest above the current directory; it need not be bound.
+/// The known folder at `path`, or without one the nearest above the current directory; it need not
+/// be bound.
 pub(crate) fn known_folder(path: Option<&Path>, settings: &Settings) -> Result<KnownFolder> {
     let Some(path) = path else {
         let here = std::env::current_dir().ok();
@@ -181,7 +183,8 @@ fn canonical_if_gone(directory: &Path) -> Result<PathBuf> {
     let mut there = directory;
     let mut gone = Vec::new();
     while let (Some(above), Some(name)) = (there.parent(), there.file_name()) {
-        // Also a symlink to nowhere is there; and what cannot be looked at is for `canonical` to say.
+        // Also a symlink to nowhere is there; and what cannot be looked at is for `canonical` to
+        // say.
         if !matches!(fs::symlink_metadata(there), Err(error) if error.kind() == std::io::ErrorKind::NotFound) {
             break;
         }
@@ -196,7 +199,8 @@ fn canonical_if_gone(directory: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The path of a file with the symlinks above it resolved; the file itself may be a symlink, and need not exist.
+/// The path of a file with the symlinks above it resolved; the file itself may be a symlink, and
+/// need not exist.
 pub(crate) fn resolved(file: &Path) -> Result<PathBuf> {
     match (file.parent(), file.file_name()) {
         (Some(parent), Some(name)) if parent.as_os_str().is_empty() => {
@@ -207,8 +211,8 @@ pub(crate) fn resolved(file: &Path) -> Result<PathBuf> {
     }
 }
 
-/// The known folder that a file lies in, and the file's path in it. The last component may be a symlink, and neither it nor the directories
-/// above need exist.
+/// The known folder that a file lies in, and the file's path in it. The last component may be a
+/// symlink, and neither it nor the directories above need exist.
 pub(crate) fn folder_of_file(file: &Path, settings: &Settings) -> Result<(KnownFolder, ByteString)> {
     let (Some(parent), Some(name)) = (file.parent(), file.file_name()) else {
         return Err(
@@ -238,7 +242,8 @@ pub(crate) fn folder_of_file(file: &Path, settings: &Settings) -> Result<(KnownF
     Ok((KnownFolder::of(folder, settings)?, path))
 }
 
-/// Whether a directory is the root of a known folder, or where one is mounted, or lies in none: not a directory inside of a folder.
+/// Whether a directory is the root of a known folder, or where one is mounted, or lies in none: not
+/// a directory inside of a folder.
 pub(crate) fn is_root_or_unknown(directory: &Path, settings: &Settings) -> Result<bool> {
     let directory = canonical(directory)?;
     Ok(known_above(&directory, settings)?.is_none_or(|(_, top)| top == directory))
@@ -334,12 +339,14 @@ impl Owner {
     }
 }
 
-/// Opens a folder in this process and compares it with its record; `compared` hears how far that is.
+/// Opens a folder in this process and compares it with its record; `compared` hears how far that
+/// is.
 pub(crate) fn open(folder: &StateFolder, options: LogOptions, compared: &mut dyn FnMut(u64)) -> Result<TrackedTree> {
     opened(folder, TrackedTree::open_with(folder.clone(), options, compared))
 }
 
-/// The same, to be mounted, with old bytes kept if `undo` says so. Of a folder in doubt becomes what `on_doubt` says.
+/// The same, to be mounted, with old bytes kept if `undo` says so. Of a folder in doubt becomes
+/// what `on_doubt` says.
 pub(crate) fn open_to_mount(
     folder: &StateFolder,
     options: LogOptions,

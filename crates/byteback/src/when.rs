@@ -4,8 +4,8 @@ use jiff::civil::{DateTime, Time};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 
-/// A moment of the past, in nanoseconds since 1970. A duration counts back from `now_ns`, with or without the word "ago"; a time of day is
-/// the last one in the local time zone `zone`.
+/// A moment of the past, in nanoseconds since 1970. A duration counts back from `now_ns`, with or
+/// without the word "ago"; a time of day is the last one in the local time zone `zone`.
 pub(crate) fn past(text: &str, now_ns: i64, zone: &TimeZone) -> Result<i64, String> {
     let text = text.trim();
     let failed = || {

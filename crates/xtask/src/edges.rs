@@ -1,9 +1,9 @@
 //! Which crate may use which: the table of ARCHITECTURE.md against what cargo says.
 //!
-//! The table is the one whose first column is headed `crate`. A row reads `` `byteback-oplog` -> extents, host ``:
-//! the crates before the arrow may use those behind it (the prefix `byteback-` may be left out there), and `all` means
-//! any library. A row without an arrow uses nothing of ours. Text in brackets is for people. Tests are free: only
-//! normal and build dependencies count.
+//! The table is the one whose first column is headed `crate`. A row reads `` `byteback-oplog` ->
+//! extents, host ``: the crates before the arrow may use those behind it (the prefix `byteback-`
+//! may be left out there), and `all` means any library. A row without an arrow uses nothing of
+//! ours. Text in brackets is for people. Tests are free: only normal and build dependencies count.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,11 +1,14 @@
 //! Chores of the workspace, run as `cargo xtask COMMAND`.
 //!
-//! `edges` compares the crates' dependencies on each other with the table in ARCHITECTURE.md, `tidy` checks rules
-//! that neither compiler nor clippy holds, `check` does both. Each problem is one line that names the file and
-//! what to do; the exit status is 1 if there is any, 2 if the check itself could not run.
+//! `edges` compares the crates' dependencies on each other with the table in ARCHITECTURE.md,
+//! `tidy` checks rules that neither compiler nor clippy holds, `prose` those of docs/style.md,
+//! `check` does all three. `prose CRATE` lists the places in a crate, `prose --lower` lowers the
+//! ceilings to what is there. Each problem is one line that names the file and what to do; the exit
+//! status is 1 if there is any, 2 if the check itself could not run.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "printing is what a chore does")]
 
 mod edges;
+mod prose;
 mod tidy;
 
 use std::collections::BTreeMap;
@@ -13,15 +16,21 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-const USAGE: &str = "usage: cargo xtask edges|tidy|check";
+const USAGE: &str = "usage: cargo xtask edges|tidy|prose [CRATE|--lower]|check";
 
 fn main() -> ExitCode {
     let command = std::env::args().nth(1);
     let result = match command.as_deref() {
         Some("edges") => check_edges(),
         Some("tidy") => check_tidy(),
+        Some("prose") => match std::env::args().nth(2).as_deref() {
+            None => check_prose(),
+            Some("--lower") => lower_ceilings().map(|()| Vec::new()),
+            Some(name) => list_prose(name),
+        },
         Some("check") => check_edges().and_then(|mut problems| {
             problems.extend(check_tidy()?);
+            problems.extend(check_prose()?);
             Ok(problems)
         }),
         _ => Err(USAGE.into()),
@@ -42,8 +51,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// The folder of the workspace: cargo runs us with the folder of this crate in the environment. What was there when this was
-/// built does not count: clones may share a target folder.
+/// The folder of the workspace: cargo runs us with the folder of this crate in the environment.
+/// What was there when this was built does not count: clones may share a target folder.
 fn workspace_root() -> Result<PathBuf, Box<dyn Error>> {
     let manifest_dir = std::env::var_os("CARGO_MANIFEST_DIR").ok_or("run this as 'cargo xtask'")?;
     let root = Path::new(&manifest_dir).ancestors().nth(2);
@@ -63,6 +72,43 @@ fn check_edges() -> Result<Vec<String>, Box<dyn Error>> {
 }
 
 fn check_tidy() -> Result<Vec<String>, Box<dyn Error>> {
+    Ok(tidy::check(&files()?))
+}
+
+fn ceilings() -> Result<prose::Counts, Box<dyn Error>> {
+    let path = workspace_root()?.join(prose::CEILINGS);
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", prose::CEILINGS))?;
+    Ok(prose::parse(&text)?)
+}
+
+fn check_prose() -> Result<Vec<String>, Box<dyn Error>> {
+    Ok(prose::compare(&prose::find(&files()?), &ceilings()?))
+}
+
+/// Lists where the rules are broken in a crate.
+fn list_prose(name: &str) -> Result<Vec<String>, Box<dyn Error>> {
+    let places = prose::find(&files()?);
+    let of_crate = places.into_iter().filter(|((of, _), _)| of == name);
+    let lines = of_crate.flat_map(|((_, rule), found)| {
+        let line = move |place| format!("{place}: {}", rule.advice());
+        found.into_iter().map(line).collect::<Vec<_>>()
+    });
+    Ok(lines.collect())
+}
+
+/// Lowers the ceilings to what is there. None is raised.
+fn lower_ceilings() -> Result<(), Box<dyn Error>> {
+    let mut counts = prose::counts(&prose::find(&files()?));
+    let ceilings = ceilings()?;
+    for (key, count) in &mut counts {
+        *count = (*count).min(ceilings.get(key).copied().unwrap_or(0));
+    }
+    let path = workspace_root()?.join(prose::CEILINGS);
+    Ok(std::fs::write(path, prose::print(&counts))?)
+}
+
+/// All files of the project, by their path from its folder.
+fn files() -> Result<BTreeMap<String, Vec<u8>>, Box<dyn Error>> {
     let root = workspace_root()?;
     // New files count before they are added: that is when their author wants to know.
     let listing = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
@@ -78,7 +124,7 @@ fn check_tidy() -> Result<Vec<String>, Box<dyn Error>> {
             Err(error) => return Err(format!("{path}: {error}").into()),
         }
     }
-    Ok(tidy::check(&files))
+    Ok(files)
 }
 
 fn output(command: &mut Command) -> Result<Vec<u8>, Box<dyn Error>> {

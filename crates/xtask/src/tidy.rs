@@ -1,13 +1,14 @@
 //! Rules of this project that neither the compiler nor clippy holds.
 //!
-//! - every Rust file but `tests.rs`, whose name says it all, starts with a `//!` header, and stays below a length that
-//!   can be read, tests aside;
+//! - every Rust file but `tests.rs`, whose name says it all, starts with a `//!` header, and stays
+//!   below a length that can be read, tests aside;
 //! - every Rust file is declared as a module: a forgotten `tests.rs` looks like a passing test;
 //! - sources, scripts and build files are ASCII;
-//! - nothing is left to be done later in the code, and no path of somebody's machine is in any file;
-//! - the crates that decide ask neither the clock nor the environment nor an unseeded generator, and do not print:
-//!   all that reaches them through `byteback-host` or their arguments. Clippy could ban the calls too, but then in
-//!   tests as well, and in the crates at the edges, which may.
+//! - nothing is left to be done later in the code, and no path of somebody's machine is in any
+//!   file;
+//! - the crates that decide ask neither the clock nor the environment nor an unseeded generator,
+//!   and do not print: all that reaches them through `byteback-host` or their arguments. Clippy
+//!   could ban the calls too, but then in tests as well, and in the crates at the edges, which may.
 //!
 //! The words looked for are put together from pieces below, so that this file does not find itself.
 
@@ -130,7 +131,8 @@ fn check_rust(path: &str, text: &str, problems: &mut Vec<String>) {
     }
 }
 
-/// Whether `word` stands in `line` by itself, not as a part of a longer one (of encoded bytes, say).
+/// Whether `word` stands in `line` by itself, not as a part of a longer one (of encoded bytes,
+/// say).
 fn contains_word(line: &str, word: &str) -> bool {
     let is_letter = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {

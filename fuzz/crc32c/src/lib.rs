@@ -1,5 +1,6 @@
-//! A CRC-32C that is always zero, so that a fuzzer is not stopped by checksums. Nothing that is released is built with it: only the
-//! fuzz targets' workspace puts it in the place of the real one.
+//! A CRC-32C that is always zero, so that a fuzzer is not stopped by checksums. Nothing that is
+//! released is built with it: only the fuzz targets' workspace puts it in the place of the real
+//! one.
 
 /// 0.
 #[must_use]

@@ -1,23 +1,29 @@
 //! A small piece, packed: what of it is the same in every batch is not sent.
 //!
-//! Continuous sync sends batches of a few changed bytes, beside which the names of JSON's fields, identities and headers of deltas weigh more than the change. A
-//! packed piece says [`VERSION_PACKED`] and then holds one Zstandard frame, which gives the records of a piece of [`VERSION`](super::VERSION). The frame is made with a
-//! dictionary that both ends know ([`DICTIONARY`]); it belongs to the format and never changes. Checksums are within, so nothing is believed because it could be unpacked.
+//! Continuous sync sends batches of a few changed bytes, beside which the names of JSON's fields,
+//! identities and headers of deltas weigh more than the change. A packed piece says
+//! [`VERSION_PACKED`] and then holds one Zstandard frame, which gives the records of a piece of
+//! [`VERSION`](super::VERSION). The frame is made with a dictionary that both ends know
+//! ([`DICTIONARY`]); it belongs to the format and never changes. Checksums are within, so nothing
+//! is believed because it could be unpacked.
 //!
 //! Memory: a packed piece gives at most [`UNPACKED_LEN_MAX`] bytes, whatever it says.
 //!
-//! What this does not do: keep anything from one batch to the next. Each can be read by itself, however often it is sent.
+//! Out of scope: keep anything from one batch to the next. Each can be read by itself,
+//! however often it is sent.
 
 use super::{BatchError, MAGIC, VERSION};
 use std::io::Read;
 
-/// The version that a packed piece says. Readers from before it refuse it; the sender then sends the piece as it was.
+/// The version that a packed piece says. Readers from before it refuse it; the sender then sends
+/// the piece as it was.
 pub const VERSION_PACKED: u8 = 2;
 
 /// Most records' bytes in a packed piece, and most bytes of its frame.
 pub const UNPACKED_LEN_MAX: usize = 32 * 1024;
 
-/// Longer pieces are not packed: the part of them that could be saved is small, and the time is not.
+/// Longer pieces are not packed: the part of them that could be saved is small, and the time is
+/// not.
 const PACKED_UP_TO: usize = 16 * 1024;
 
 /// Finds what there is to find in so little; harder tries find no more.

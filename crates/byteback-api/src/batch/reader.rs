@@ -5,7 +5,8 @@
 //! calls [`BatchReader::finish_delta`], which proves that all of it was read and arrived intact.
 //! What was read from a delta before that is not yet proven.
 //!
-//! Memory: one JSON record, at most `JSON_LEN_MAX` bytes, which grows only as bytes arrive; of a packed piece all of it, at most `UNPACKED_LEN_MAX` bytes.
+//! Memory: one JSON record, at most `JSON_LEN_MAX` bytes, which grows only as bytes arrive; of a
+//! packed piece all of it, at most `UNPACKED_LEN_MAX` bytes.
 
 use super::{
     BatchError, DirectoryTimeRecord, JSON_LEN_MAX, MAGIC, ProofRecord, TAG_DELTA, TAG_DIRECTORY_TIME, TAG_END,
@@ -200,7 +201,8 @@ impl<R: Read> BatchReader<R> {
             let [byte] = byte;
             let bits = u64::from(byte & 0x7f);
             let shifted = bits << shift;
-            // The tenth byte has room for one bit, and a last byte of zero is a longer form than needed.
+            // The tenth byte has room for one bit, and a last byte of zero is a longer form than
+            // needed.
             if shifted >> shift != bits || (shift > 0 && byte == 0) {
                 break;
             }
@@ -212,7 +214,8 @@ impl<R: Read> BatchReader<R> {
         Err(BatchError::BadVarint { record: self.record })
     }
 
-    /// A manifest; its tag says whether it follows a batch, so that no reader from before that takes it for one that does not.
+    /// A manifest; its tag says whether it follows a batch, so that no reader from before that
+    /// takes it for one that does not.
     fn manifest(&mut self, tag: u8, len: u64) -> Result<Box<Manifest>, BatchError> {
         let record = self.record;
         let manifest: Box<Manifest> = self.json(len)?;
@@ -228,7 +231,8 @@ impl<R: Read> BatchReader<R> {
             return Err(BatchError::BadLength { record, len });
         }
         let mut payload = Vec::new();
-        // `take` and not a buffer of `len`: memory grows with what arrives, not with what is claimed.
+        // `take` and not a buffer of `len`: memory grows with what arrives, not with what is
+        // claimed.
         let got = (&mut self.input).take(len).read_to_end(&mut payload)?;
         if u64::try_from(got).ok() != Some(len) {
             return Err(BatchError::Truncated { record });

@@ -97,7 +97,8 @@ fn what_is_whole_but_cannot_be_is_refused() {
     };
     assert_eq!(changed(0, 2), Err(ParseJoinCodeError::Version(2)));
     assert_eq!(with_crc(vec![]), Err(ParseJoinCodeError::Nonsense));
-    // An unknown flag, a name with a zero byte, no addresses, five of them, an unknown kind, port 0.
+    // An unknown flag, a name with a zero byte, no addresses, five of them, an unknown kind,
+    // port 0.
     for (at, to) in [(1, 16), (52, 0), (55, 0), (55, 5), (56, 9), (76, 0)] {
         let mut body = body.to_vec();
         body[at] = to;

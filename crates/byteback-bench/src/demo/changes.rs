@@ -11,7 +11,8 @@ use crate::rig::process::{program, run, run_with_input};
 /// Source files that are edited.
 const EDITED_FILES: usize = 25;
 
-/// Three transactions, each a connection of its own: rows updated all over the largest tables, rows added, rows removed.
+/// Three transactions, each a connection of its own: rows updated all over the largest tables, rows
+/// added, rows removed.
 const TRANSACTIONS: [&str; 3] = [
     "BEGIN; UPDATE files SET modified = modified + 60 WHERE rowid % 400 = 7; COMMIT;",
     "BEGIN; INSERT INTO visits SELECT name, 'looked at ' || version FROM installed; COMMIT;",
@@ -21,7 +22,8 @@ const TRANSACTIONS: [&str; 3] = [
 /// A change: what is done, in words, and how.
 pub(super) type Change = (&'static str, fn(&Path, &Data, &Path) -> Result<(), SuiteError>);
 
-/// All changes, in order. Each gets the mounted folder, what is in it, and a folder for other files.
+/// All changes, in order. Each gets the mounted folder, what is in it, and a folder for other
+/// files.
 pub(super) const CHANGES: [Change; 6] = [
     ("sqlite3: three transactions", transactions),
     ("debugfs: files written into the disk image, others removed", edit_image),

@@ -32,7 +32,8 @@ mod tests;
 
 /// Length of the disk image.
 pub(super) const IMAGE_BYTES: u64 = 1 << 30;
-/// So much of it is filled with files: many small ones and, for the rest, large ones. `mkfs.ext4 -d` gets slow with more names.
+/// So much of it is filled with files: many small ones and, for the rest, large ones. `mkfs.ext4
+/// -d` gets slow with more names.
 const IMAGE_FILES: [(&str, u64, usize); 3] = [
     ("/usr/share", 128 << 20, 6000),
     ("/usr/lib", 224 << 20, 3000),
@@ -180,7 +181,8 @@ fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''").replace('\0', ""))
 }
 
-/// The packages of a list as dpkg and apt write it: the first line of each field in [`PACKAGE_FIELDS`], empty where absent.
+/// The packages of a list as dpkg and apt write it: the first line of each field in
+/// [`PACKAGE_FIELDS`], empty where absent.
 fn packages(stanzas: &str) -> impl Iterator<Item = [&str; PACKAGE_FIELDS.len()]> {
     stanzas.split("\n\n").filter_map(|stanza| {
         let mut values = [""; PACKAGE_FIELDS.len()];

@@ -1,4 +1,5 @@
-//! What a person sees while the demo works: a bar or spinner on a terminal, and a line for each finished step everywhere.
+//! What a person sees while the demo works: a bar or spinner on a terminal, and a line for each
+//! finished step everywhere.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -42,12 +43,14 @@ impl Step {
 impl Progress {
     pub(crate) fn new() -> Self {
         Self {
-            // Finished steps go to the output and the bar to the other stream: it is of use only where both are seen.
+            // Finished steps go to the output and the bar to the other stream: it is of use only
+            // where both are seen.
             is_terminal: io::stderr().is_terminal() && io::stdout().is_terminal(),
         }
     }
 
-    /// Does `work` under a title. With `total_bytes`, or where the work tells it, its end can be foreseen.
+    /// Does `work` under a title. With `total_bytes`, or where the work tells it, its end can be
+    /// foreseen.
     pub(crate) fn step<T>(
         &self,
         title: &str,

@@ -1,4 +1,5 @@
-//! A btrfs in an image file below the scratch folder, mounted as long as the scratch folder lives, which unmounts it.
+//! A btrfs in an image file below the scratch folder, mounted as long as the scratch folder lives,
+//! which unmounts it.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -7,8 +8,8 @@ use super::process::{program, run};
 use super::scratch::Scratch;
 use crate::SuiteError;
 
-/// Where it is mounted. `checksum` is its kind of checksums, as `mkfs.btrfs --csum` names them; `len_bytes` its size, of which the image takes
-/// what is used.
+/// Where it is mounted. `checksum` is its kind of checksums, as `mkfs.btrfs --csum` names them;
+/// `len_bytes` its size, of which the image takes what is used.
 ///
 /// # Errors
 /// If it cannot be made or mounted: not root, no loop devices, or a kernel without btrfs.

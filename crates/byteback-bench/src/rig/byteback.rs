@@ -1,6 +1,8 @@
-//! Byteback as its users run it: the released binary, its server and its daemons, with their own state below the scratch folder.
+//! Byteback as its users run it: the released binary, its server and its daemons, with their own
+//! state below the scratch folder.
 //!
-//! The client reaches the server through a counting proxy. Nothing of the user's own configuration is read or changed.
+//! The client reaches the server through a counting proxy. Nothing of the user's own configuration
+//! is read or changed.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -60,7 +62,8 @@ impl Backup {
         self.command.cpu_s + self.daemon.cpu_s
     }
 
-    /// Bytes read on the client's side by any call: an upper bound of what was read from the folder.
+    /// Bytes read on the client's side by any call: an upper bound of what was read from the
+    /// folder.
     pub(crate) fn client_read_bytes(&self) -> u64 {
         self.command.read_bytes + self.daemon.read_bytes
     }
@@ -102,8 +105,9 @@ impl Byteback {
         Ok(StateFolder::of(folder, &self.home.join("state"))?.socket())
     }
 
-    /// Starts a server with an embedded store in `data`, on a free port of loopback, and a proxy before it. It speaks without TLS: what is
-    /// compared with it does, too; docs/benchmarks.md says what TLS costs.
+    /// Starts a server with an embedded store in `data`, on a free port of loopback, and a proxy
+    /// before it. It speaks without TLS: what is compared with it does, too; docs/benchmarks.md
+    /// says what TLS costs.
     pub(crate) fn serve(&self, data: &Path) -> Result<Server, SuiteError> {
         self.serve_with(data, Scheme::Plain)
     }
@@ -150,7 +154,8 @@ impl Byteback {
         Ok(())
     }
 
-    /// As [`Self::init`], on a machine that joins with a code for the folder `name`, for which the server is asked.
+    /// As [`Self::init`], on a machine that joins with a code for the folder `name`, for which the
+    /// server is asked.
     pub(crate) fn init_invited(&self, server: &Server, folder: &Path, name: &str) -> Result<(), SuiteError> {
         let mut command = self.command();
         command.args(["invite", name, "--data"]).arg(&server.data);
@@ -203,7 +208,8 @@ impl Byteback {
         Ok(mount)
     }
 
-    /// Mounts a bound folder over itself and keeps its server up to date; what was left alone for `delay_ms` is sent.
+    /// Mounts a bound folder over itself and keeps its server up to date; what was left alone for
+    /// `delay_ms` is sent.
     pub(crate) fn sync(&self, folder: &Path, delay_ms: u64) -> Result<Mount, SuiteError> {
         let mut command = self.command();
         command
@@ -272,7 +278,8 @@ impl Byteback {
             .any(|word| word == delta))
     }
 
-    /// Restores a snapshot of `folder` into the empty folder `target`. `on_status` is told how far it is.
+    /// Restores a snapshot of `folder` into the empty folder `target`. `on_status` is told how far
+    /// it is.
     pub(crate) fn restore(
         &self,
         folder: &Path,
@@ -459,7 +466,8 @@ impl Drop for Mount {
         if self.daemon.is_none() {
             return;
         }
-        // Not through `run`, which does nothing once the user has asked to stop. What this leaves, the scratch folder clears.
+        // Not through `run`, which does nothing once the user has asked to stop. What this leaves,
+        // the scratch folder clears.
         let mut command = self.byteback.command();
         command
             .arg("umount")

@@ -1,7 +1,8 @@
 //! A mount with or without tracking, held by a process of its own: this program, started once more.
 //!
-//! The product has no switch that turns tracking off, and should not have one. To know what tracking costs, both kinds of mount are
-//! served by the same program and the same code; only the gate differs: one keeps account, the other passes through.
+//! The product has no switch that turns tracking off, and should not have one. To know what
+//! tracking costs, both kinds of mount are served by the same program and the same code; only the
+//! gate differs: one keeps account, the other passes through.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -154,7 +155,8 @@ pub(crate) struct Held<'a> {
     pub(crate) sync: Option<Sync>,
 }
 
-/// What continuous sync does, but for the server and the network: what is to be sent is read and dropped.
+/// What continuous sync does, but for the server and the network: what is to be sent is read and
+/// dropped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sync {
     /// Checksums of what is written are kept.

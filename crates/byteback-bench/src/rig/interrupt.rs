@@ -1,9 +1,11 @@
 //! Ctrl-C as an error.
 //!
-//! SIGINT, SIGTERM and SIGHUP are blocked in all threads and received by one of their own. It notes the wish to stop, and ends the
-//! program that is being waited for; whoever waits then gets [`Interrupted`], and the stack unwinds past every guard. A second
-//! signal, or some seconds in which the program has not ended, end it the hard way. The programs run in process groups of their own, so that the terminal's Ctrl-C reaches
-//! only us: otherwise servers would die before their mounts.
+//! SIGINT, SIGTERM and SIGHUP are blocked in all threads and received by one of their own. It notes
+//! the wish to stop, and ends the program that is being waited for; whoever waits then gets
+//! [`Interrupted`], and the stack unwinds past every guard. A second signal, or some seconds in
+//! which the program has not ended, end it the hard way. The programs run in process groups of
+//! their own, so that the terminal's Ctrl-C reaches only us: otherwise servers would die before
+//! their mounts.
 
 use std::fmt;
 use std::io;
@@ -33,7 +35,8 @@ impl std::error::Error for Interrupted {}
 
 struct State {
     interrupted: bool,
-    /// Programs that somebody waits for. None of them is reaped while it is listed, so no number can mean another process.
+    /// Programs that somebody waits for. None of them is reaped while it is listed, so no number
+    /// can mean another process.
     awaited: Vec<Pid>,
 }
 
@@ -48,7 +51,8 @@ fn state() -> MutexGuard<'static, State> {
 
 /// Begins to receive signals. To be called once, before any other thread exists.
 pub(crate) fn install() -> Result<(), SuiteError> {
-    // SAFETY: the set is initialised by sigemptyset before it is used; blocking signals has no other precondition.
+    // SAFETY: the set is initialised by sigemptyset before it is used; blocking signals has no
+    // other precondition.
     let set = unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
@@ -89,7 +93,8 @@ fn wait_for_signal(set: &libc::sigset_t, timeout_s: Option<libc::time_t>) -> io:
     let time = timeout_s.map(|tv_sec| libc::timespec { tv_sec, tv_nsec: 0 });
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     loop {
-        // SAFETY: the set and the time, if there is one, are live values of the right types; nobody wants the signal's details.
+        // SAFETY: the set and the time, if there is one, are live values of the right types; nobody
+        // wants the signal's details.
         if unsafe { libc::sigtimedwait(set, std::ptr::null_mut(), time) } >= 0 {
             return Ok(());
         }
@@ -107,9 +112,11 @@ pub(crate) fn check() -> Result<(), Interrupted> {
     if state().interrupted { Err(Interrupted) } else { Ok(()) }
 }
 
-/// Lets a program receive signals again: it inherits those that are blocked here, and could not even be asked to end.
+/// Lets a program receive signals again: it inherits those that are blocked here, and could not
+/// even be asked to end.
 pub(super) fn unblock_signals(command: &mut Command) {
-    // SAFETY: what runs between fork and exec is two calls that are allowed there, on memory of its own.
+    // SAFETY: what runs between fork and exec is two calls that are allowed there, on memory of its
+    // own.
     unsafe {
         command.pre_exec(|| {
             let mut none: libc::sigset_t = std::mem::zeroed();
@@ -122,9 +129,11 @@ pub(super) fn unblock_signals(command: &mut Command) {
     }
 }
 
-/// Starts a program that is to end when the user asks to stop, and that [`forget`] is called for before it is reaped.
+/// Starts a program that is to end when the user asks to stop, and that [`forget`] is called for
+/// before it is reaped.
 pub(super) fn spawn_awaited(command: &mut Command) -> Result<io::Result<Child>, Interrupted> {
-    // Under the lock, so that a signal comes either before the start or after the program is listed.
+    // Under the lock, so that a signal comes either before the start or after the program is
+    // listed.
     let mut state = state();
     if state.interrupted {
         return Err(Interrupted);

@@ -1,12 +1,14 @@
 //! Running programs, and what they cost.
 //!
-//! The kernel keeps the accounts. Of a program that has ended they are complete, with those children that it waited for: CPU time
-//! and peak memory from `wait4`, bytes read from `/proc/PID/io` while it is still a zombie. Of one that runs on, CPU time comes from
-//! its CPU clock (nanoseconds, all its threads, living and dead), the rest from `/proc`.
+//! The kernel keeps the accounts. Of a program that has ended they are complete, with those
+//! children that it waited for: CPU time and peak memory from `wait4`, bytes read from
+//! `/proc/PID/io` while it is still a zombie. Of one that runs on, CPU time comes from its CPU
+//! clock (nanoseconds, all its threads, living and dead), the rest from `/proc`.
 //!
-//! *Bytes read* are those of the read family of calls on anything, page cache or not, and are therefore an upper bound of what was
-//! read from the files in question: libraries, configuration and databases count too. `recv` on sockets does not count, `read` on
-//! sockets does. *Peak memory* of a program that has ended is at least that of whoever started it, by a quirk of the kernel.
+//! *Bytes read* are those of the read family of calls on anything, page cache or not, and are
+//! therefore an upper bound of what was read from the files in question: libraries, configuration
+//! and databases count too. `recv` on sockets does not count, `read` on sockets does. *Peak memory*
+//! of a program that has ended is at least that of whoever started it, by a quirk of the kernel.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -45,7 +47,8 @@ pub(crate) struct Cost {
 }
 
 impl Cost {
-    /// The cost since `earlier` of a program that was running already. The peak is that of its whole life.
+    /// The cost since `earlier` of a program that was running already. The peak is that of its
+    /// whole life.
     pub(crate) fn since(self, earlier: Self) -> Self {
         Self {
             cpu_s: self.cpu_s - earlier.cpu_s,
@@ -107,12 +110,14 @@ fn failed(command: &Command, reason: impl Into<String>, output: &[u8]) -> Progra
 /// Runs a program to its end. Its standard input is what `command` says, or empty.
 ///
 /// # Errors
-/// [`Interrupted`] if the user asked to stop; [`ProgramFailed`] if it could not be started or did not end with 0.
+/// [`Interrupted`] if the user asked to stop; [`ProgramFailed`] if it could not be started or did
+/// not end with 0.
 pub(crate) fn run(command: &mut Command) -> Result<Finished, SuiteError> {
     run_then(command, |_, pid| Ok(reap(pid)?))
 }
 
-/// As [`run`], and tells `on_line` each whole line of the standard output soon after it was written.
+/// As [`run`], and tells `on_line` each whole line of the standard output soon after it was
+/// written.
 pub(crate) fn run_watched(command: &mut Command, mut on_line: impl FnMut(&str) + Send) -> Result<Finished, SuiteError> {
     run_then(command, |stdout, pid| {
         let (ended, has_ended) = mpsc::channel::<()>();
@@ -165,7 +170,8 @@ fn run_then(
     })
 }
 
-/// Adds what `file` holds from `offset` on; how many bytes that were. The program that writes it keeps its place.
+/// Adds what `file` holds from `offset` on; how many bytes that were. The program that writes it
+/// keeps its place.
 fn read_from(file: &File, offset: u64, bytes: &mut Vec<u8>) -> io::Result<u64> {
     let mut buffer = [0; 4096];
     let mut count = 0;
@@ -304,7 +310,8 @@ impl Background {
         })
     }
 
-    /// Takes charge of a process that became our child when its parent ended; see [`super::scratch`].
+    /// Takes charge of a process that became our child when its parent ended; see
+    /// [`super::scratch`].
     pub(crate) fn adopt(name: &str, pid: Pid) -> Self {
         Self {
             name: name.to_owned(),
@@ -341,7 +348,8 @@ impl Background {
         !matches!(waitid(WaitId::Pid(pid), options), Ok(None))
     }
 
-    /// Asks it to end, kills it if it does not, and tells what it cost in all, with the children that it waited for.
+    /// Asks it to end, kills it if it does not, and tells what it cost in all, with the children
+    /// that it waited for.
     pub(crate) fn stop(&mut self) -> Result<Cost, SuiteError> {
         let pid = self.pid()?;
         if !self.has_ended() {

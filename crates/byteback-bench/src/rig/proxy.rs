@@ -1,10 +1,11 @@
 //! Bytes on the wire, counted the same way for everybody.
 //!
-//! A proxy on loopback stands between a client and its server and counts what it passes on, in each direction: the payload of TCP,
-//! without TCP's own headers. Whatever a protocol does (headers, keep-alive, retries, handshakes) is in the sum.
+//! A proxy on loopback stands between a client and its server and counts what it passes on, in each
+//! direction: the payload of TCP, without TCP's own headers. Whatever a protocol does (headers,
+//! keep-alive, retries, handshakes) is in the sum.
 //!
-//! On request it is a slow link, too: in each direction, over all connections, a byte is handed on only when the link would have
-//! carried it.
+//! On request it is a slow link, too: in each direction, over all connections, a byte is handed on
+//! only when the link would have carried it.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -125,7 +126,8 @@ impl Proxy {
             .store(bits_per_s.unwrap_or(0), Ordering::SeqCst);
     }
 
-    /// What was passed on so far, once all clients have ended: waits until their connections are closed.
+    /// What was passed on so far, once all clients have ended: waits until their connections are
+    /// closed.
     pub(crate) fn settled(&self) -> Result<Wire, SuiteError> {
         let deadline = Instant::now() + SETTLE_TIMEOUT;
         while self.counters.open_connections.load(Ordering::SeqCst) > 0 {
@@ -158,7 +160,8 @@ impl Drop for Proxy {
     }
 }
 
-/// Two threads per connection, one for each direction; the last one to end takes the connection off the count.
+/// Two threads per connection, one for each direction; the last one to end takes the connection off
+/// the count.
 fn pass_on(client: &TcpStream, server: SocketAddr, counters: &Arc<Counters>) -> io::Result<()> {
     let server = TcpStream::connect(server)?;
     for stream in [client, &server] {

@@ -1,7 +1,8 @@
 //! rdiff, the program of librsync: signature, delta and patch as three commands.
 //!
-//! It has no network of its own. Signature and delta are the bytes that would travel, and the time that they would take on a link is
-//! added to that of the commands. Making the signature and patching count as the server's work, finding the delta as the client's.
+//! It has no network of its own. Signature and delta are the bytes that would travel, and the time
+//! that they would take on a link is added to that of the commands. Making the signature and
+//! patching count as the server's work, finding the delta as the client's.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,8 @@
 //! rsync as its users run it against a server: a daemon on loopback, one for each transfer.
 //!
-//! The daemon of one transfer ends with it, and its accounts then hold those of all its children to the microsecond. Its start
-//! costs a few milliseconds, which are charged to rsync: next to the seconds that it works, they don't show.
+//! The daemon of one transfer ends with it, and its accounts then hold those of all its children to
+//! the microsecond. Its start costs a few milliseconds, which are charged to rsync: next to the
+//! seconds that it works, they don't show.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -29,7 +30,8 @@ pub(crate) struct Rsync {
 /// What a transfer cost.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Transfer {
-    /// The program that the user runs, with its children. Bytes read include what it read from its socket.
+    /// The program that the user runs, with its children. Bytes read include what it read from its
+    /// socket.
     pub(crate) client: Cost,
     /// The daemon with its children.
     pub(crate) server: Cost,
@@ -49,7 +51,8 @@ impl Transfer {
         self.server.read_bytes.saturating_sub(self.wire.to_server)
     }
 
-    /// Bytes that were hashed to find the changes: each file that was not skipped, as a whole, on both sides.
+    /// Bytes that were hashed to find the changes: each file that was not skipped, as a whole, on
+    /// both sides.
     pub(crate) fn hashed_bytes(&self) -> u64 {
         2 * self.stats.transferred_file_bytes
     }
@@ -58,7 +61,8 @@ impl Transfer {
 /// What rsync says about a transfer (`--stats`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stats {
-    /// Lengths of the files that were not skipped by size and time. Each is read and hashed as a whole.
+    /// Lengths of the files that were not skipped by size and time. Each is read and hashed as a
+    /// whole.
     pub(crate) transferred_file_bytes: u64,
     /// Bytes of content that were sent.
     pub(crate) literal_bytes: u64,
@@ -137,7 +141,8 @@ impl Rsync {
 
     /// Starts the daemon itself.
     fn start_daemon(&self) -> Result<(Background, SocketAddr), SuiteError> {
-        // rsync cannot choose a free port itself. Nobody else is likely to take this one meanwhile; if so, the start fails.
+        // rsync cannot choose a free port itself. Nobody else is likely to take this one meanwhile;
+        // if so, the start fails.
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let config = self.work.join("rsyncd.conf");

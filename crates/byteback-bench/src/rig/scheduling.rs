@@ -1,9 +1,10 @@
 //! Where threads run.
 //!
-//! A request of a mount wakes another thread. Whether that thread is on the caller's processor or on another one costs more than all
-//! the rest of a small write (here 4 against 49 microseconds), and an ordinary scheduler decides it anew each time. *Pinned*, both are
-//! on the same processor, in real-time classes, so that other programs neither move nor interrupt them: it shows what the code
-//! costs. *Free* is what users have.
+//! A request of a mount wakes another thread. Whether that thread is on the caller's processor or
+//! on another one costs more than all the rest of a small write (here 4 against 49 microseconds),
+//! and an ordinary scheduler decides it anew each time. *Pinned*, both are on the same processor,
+//! in real-time classes, so that other programs neither move nor interrupt them: it shows what the
+//! code costs. *Free* is what users have.
 
 use std::fmt;
 use std::io;

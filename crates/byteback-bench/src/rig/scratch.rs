@@ -1,10 +1,12 @@
 //! A temporary folder that leaves nothing behind: no mount, no process, no file.
 //!
-//! Guards of their own stop servers and unmount what they mounted, in the right order. This one is the last, and relies on none of
-//! them: it ends every process that descends from us, unmounts what is still mounted below the folder, and only then removes the
-//! folder. A folder that still holds a mount is left alone and named: removing files through a mount could reach anything.
+//! Guards of their own stop servers and unmount what they mounted, in the right order. This one is
+//! the last, and relies on none of them: it ends every process that descends from us, unmounts what
+//! is still mounted below the folder, and only then removes the folder. A folder that still holds a
+//! mount is left alone and named: removing files through a mount could reach anything.
 //!
-//! To know its descendants, the process becomes a *subreaper*: a daemon whose parent has ended becomes our child.
+//! To know its descendants, the process becomes a *subreaper*: a daemon whose parent has ended
+//! becomes our child.
 
 use std::ffi::OsString;
 use std::fs;
@@ -33,8 +35,8 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Makes a fresh folder in `parent`, where `needed_bytes` must be free. All children that this process has from now on are
-    /// taken to belong to it.
+    /// Makes a fresh folder in `parent`, where `needed_bytes` must be free. All children that this
+    /// process has from now on are taken to belong to it.
     pub(crate) fn create(parent: &Path, needed_bytes: u64) -> Result<Self, SuiteError> {
         interrupt::check()?;
         set_child_subreaper(Some(getpid()))?;
@@ -61,8 +63,8 @@ impl Scratch {
         })
     }
 
-    /// Where large temporary files go: `TMPDIR`, or else the target folder that this program was built into, since `/tmp` is often
-    /// small or in memory.
+    /// Where large temporary files go: `TMPDIR`, or else the target folder that this program was
+    /// built into, since `/tmp` is often small or in memory.
     pub(crate) fn default_parent() -> Result<PathBuf, SuiteError> {
         if let Some(parent) = std::env::var_os("TMPDIR").filter(|value| !value.is_empty()) {
             return Ok(PathBuf::from(parent));
@@ -153,7 +155,8 @@ fn open_folders(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Ends all processes whose parent we are, and those that become our children by that, until there are none.
+/// Ends all processes whose parent we are, and those that become our children by that, until there
+/// are none.
 fn end_descendants() {
     let started = Instant::now();
     loop {

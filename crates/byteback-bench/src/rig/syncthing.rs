@@ -1,7 +1,8 @@
 //! Syncthing, as a client and a server that keep one folder equal.
 //!
-//! Two processes with configurations of their own; the client dials the server through a counting proxy. Nothing of the network outside
-//! loopback is asked, nobody watches the folders: the client scans when it is told to, which is the best that a watcher could do.
+//! Two processes with configurations of their own; the client dials the server through a counting
+//! proxy. Nothing of the network outside loopback is asked, nobody watches the folders: the client
+//! scans when it is told to, which is the best that a watcher could do.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -1,7 +1,7 @@
 //! xdelta3: what a delta of two contents that both are at hand can be, if one takes the time.
 //!
-//! As rdiff it has no network of its own; the delta is what would travel. The old content is the server's copy, which the client would
-//! have to keep as well; that it must is not counted.
+//! As rdiff it has no network of its own; the delta is what would travel. The old content is the
+//! server's copy, which the client would have to keep as well; that it must is not counted.
 
 use std::fs;
 use std::path::{Path, PathBuf};

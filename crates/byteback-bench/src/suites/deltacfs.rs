@@ -1,4 +1,5 @@
-//! The figures of the DeltaCFS paper (ICDCS'17, section IV), measured on continuous sync, and the goals that we set it.
+//! The figures of the DeltaCFS paper (ICDCS'17, section IV), measured on continuous sync, and the
+//! goals that we set it.
 //!
 //! | part | what it measures |
 //! |---|---|
@@ -6,7 +7,8 @@
 //! | [`latency`] | from a write to the server's answer that it has it |
 //! | [`local`] | throughput of the mounted folder (Table III), and what the checksums cost a write |
 //!
-//! Peers that are not installed are left out and named; nobody needs more than what the repository builds.
+//! Peers that are not installed are left out and named; nobody needs more than what the repository
+//! builds.
 
 mod keepers;
 mod latency;
@@ -30,7 +32,8 @@ pub(crate) struct DeltacfsArguments {
     /// Only workloads and contenders whose names contain this.
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// The recorded traces: programs that were seen saving a document, and keeping chats in a database.
+    /// The recorded traces: programs that were seen saving a document, and keeping chats in a
+    /// database.
     #[arg(long, value_name = "DIR", env = "BYTEBACK_BENCH_TRACES")]
     traces: Option<PathBuf>,
     /// Write each chart into this folder, as SVG.

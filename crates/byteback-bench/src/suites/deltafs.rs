@@ -1,4 +1,5 @@
-//! The figures of the DeltaFS paper (section 6), measured on a volume, and the goals that we set it.
+//! The figures of the DeltaFS paper (section 6), measured on a volume, and the goals that we set
+//! it.
 //!
 //! | part | what it measures |
 //! |---|---|
@@ -7,9 +8,11 @@
 //! | [`throughput`] | long files through a mount, beside a mounted directory |
 //! | [`costs`] | what it takes to write the difference of two pages down and to restore a page, by several codes (section 6.4) |
 //!
-//! Recorded programs are replayed at full speed with the syncs that they made. Beyond that everything is synced once in thirty seconds of
-//! recorded time, on all file systems alike, as Linux writes back what is older than that. [`stage`] is the common way of replaying, [`on_volume`] and
-//! [`on_directory`] where it is done, the latter also in a [`guest`]; [`database`] is a program that was not recorded but is imitated.
+//! Recorded programs are replayed at full speed with the syncs that they made. Beyond that
+//! everything is synced once in thirty seconds of recorded time, on all file systems alike, as
+//! Linux writes back what is older than that. [`stage`] is the common way of replaying,
+//! [`on_volume`] and [`on_directory`] where it is done, the latter also in a [`guest`];
+//! [`database`] is a program that was not recorded but is imitated.
 
 mod applications;
 mod costs;
@@ -56,9 +59,11 @@ pub(crate) struct DeltafsArguments {
 enum Part {
     /// Programs at work: bytes written, latency, hits (Fig. 9 to 12 and 14, Table 2).
     Applications,
-    /// How many deltas go into one page of the main area at least: bytes written, and reads (Fig. 13).
+    /// How many deltas go into one page of the main area at least: bytes written, and reads (Fig.
+    /// 13).
     Threshold,
-    /// Long files through a mount: written, read, written over, beside a mounted directory. As root.
+    /// Long files through a mount: written, read, written over, beside a mounted directory. As
+    /// root.
     Throughput,
     /// One page: to write its difference down, to restore it, by several codes (section 6.4).
     Costs,

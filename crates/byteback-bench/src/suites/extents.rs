@@ -1,8 +1,10 @@
-//! Inserting ranges into extent sets and maps, beside `RangeSet` and `RangeMap` of the crate rangemap.
+//! Inserting ranges into extent sets and maps, beside `RangeSet` and `RangeMap` of the crate
+//! rangemap.
 //!
-//! All contenders insert the same ranges in the same order into an empty structure; the ranges are made before. Before anything is
-//! timed, both results are compared extent by extent. The time is the thread's CPU time, so that whoever else uses the machine takes
-//! less part in it. Memory is counted in a run of its own.
+//! All contenders insert the same ranges in the same order into an empty structure; the ranges are
+//! made before. Before anything is timed, both results are compared extent by extent. The time is
+//! the thread's CPU time, so that whoever else uses the machine takes less part in it. Memory is
+//! counted in a run of its own.
 
 use std::hint::black_box;
 
@@ -94,7 +96,8 @@ fn cases(inserts: u64) -> Vec<Case> {
             1,
             Box::new(move |_, random| (random.below(file), 1 + random.below(256 * 1024))),
         ),
-        // Most logs are small (SolFS section 4.5: mostly fewer than 100): a thousand files written to in turn.
+        // Most logs are small (SolFS section 4.5: mostly fewer than 100): a thousand files written
+        // to in turn.
         made(
             "random, small logs",
             2000,
@@ -152,7 +155,8 @@ pub(crate) fn run(options: Options) -> Result<Vec<Record>, SuiteError> {
                 .filter_map(|&metric| record("extents", &name, metric, &results)),
         );
 
-        // Few values, so that neighbours are sometimes joined; the value depends on the offset alone.
+        // Few values, so that neighbours are sometimes joined; the value depends on the offset
+        // alone.
         let tag = |range: ByteRange| Tag((range.start() >> 14 & 3) as u32);
         same_extents(
             &case,

@@ -1,12 +1,16 @@
-//! Small changes in a large file: 1 KiB pieces at random places, 1 MiB in all, in an image of 4 GiB, beside rsync.
+//! Small changes in a large file: 1 KiB pieces at random places, 1 MiB in all, in an image of 4
+//! GiB, beside rsync.
 //!
-//! Before each round the pieces are written through the mount; then Byteback and rsync transfer the same change, in turn. rsync
-//! reads the file where it really lies, not through the mount, and its destination holds the state of the round before; so does
-//! our server. Both have the file in the page cache. The image holds random bytes, so that nobody profits from repetitions.
-//! Two cases: pieces of random bytes, and pieces of real source text, which compress; there rsync also runs with `-z`.
-//! At the end of a case the restored image and rsync's copies are compared with the image.
+//! Before each round the pieces are written through the mount; then Byteback and rsync transfer the
+//! same change, in turn. rsync reads the file where it really lies, not through the mount, and its
+//! destination holds the state of the round before; so does our server. Both have the file in the
+//! page cache. The image holds random bytes, so that nobody profits from repetitions. Two cases:
+//! pieces of random bytes, and pieces of real source text, which compress; there rsync also runs
+//! with `-z`. At the end of a case the restored image and rsync's copies are compared with the
+//! image.
 //!
-//! Goals: on the wire at most 1.02 x changed + 2 KiB; read at most 1.1 x changed; CPU time of client and server at most 1/200 of rsync's.
+//! Goals: on the wire at most 1.02 x changed + 2 KiB; read at most 1.1 x changed; CPU time of
+//! client and server at most 1/200 of rsync's.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -57,7 +61,8 @@ const fn metric(name: &'static str, unit: &'static str, goal: Option<Goal>) -> M
     Metric { name, unit, goal }
 }
 
-/// What all rounds stand on. Fields are dropped in order: the mount before the server, and the folder last.
+/// What all rounds stand on. Fields are dropped in order: the mount before the server, and the
+/// folder last.
 struct Stand {
     mount: Mount,
     server: Server,
@@ -195,7 +200,8 @@ fn our_measures(backup: &Backup) -> Measures {
         ("CPU", (backup.client_cpu_s() + backup.server.cpu_s) * 1e3),
         ("wall", backup.wall_s * 1e3),
         ("stored", kib(backup.summary.stored_bytes)),
-        // Not the command's: the kernel charges a program that has ended with its starter's memory, too.
+        // Not the command's: the kernel charges a program that has ended with its starter's memory,
+        // too.
         ("mount peak memory", kib(backup.daemon.peak_bytes) / 1024.0),
         ("server peak memory", kib(backup.server.peak_bytes) / 1024.0),
     ])

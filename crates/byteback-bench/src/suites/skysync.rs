@@ -1,4 +1,5 @@
-//! Delta engines, and deltas from checksums that exist already (SkySync, section 4), beside rsync, rdiff and a plain dsync.
+//! Delta engines, and deltas from checksums that exist already (SkySync, section 4), beside rsync,
+//! rdiff and a plain dsync.
 //!
 //! | part | what it measures |
 //! |---|---|
@@ -7,7 +8,8 @@
 //! | [`machine`] | what the planner counts with: CPU for a byte of each kind of work |
 //! | [`service`] | the same finders through the program and a real server |
 //!
-//! [`content`] makes the files, [`sources`] the places whose checksums are used, [`finders`] runs the steps, [`baseline`] is plain dsync.
+//! [`content`] makes the files, [`sources`] the places whose checksums are used, [`finders`] runs
+//! the steps, [`baseline`] is plain dsync.
 
 mod baseline;
 mod content;

@@ -1,4 +1,5 @@
-//! The figures of the SolFS paper (USENIX ATC'25, section 5), measured on our operation log, and the goals that we set it.
+//! The figures of the SolFS paper (USENIX ATC'25, section 5), measured on our operation log, and
+//! the goals that we set it.
 //!
 //! | part | what it measures |
 //! |---|---|
@@ -47,8 +48,9 @@ pub(crate) struct SolfsArguments {
     /// Write each chart into this folder, as SVG.
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
-    /// Keep the measured program and the daemons on this processor, in real-time classes (needs root): shows what the code costs,
-    /// not what the scheduler does. Without it they run where the scheduler likes.
+    /// Keep the measured program and the daemons on this processor, in real-time classes (needs
+    /// root): shows what the code costs, not what the scheduler does. Without it they run where the
+    /// scheduler likes.
     #[arg(long, value_name = "CPU")]
     pin: Option<u32>,
 }
@@ -65,7 +67,8 @@ enum Part {
     Sync,
     /// Time of a sync by part, over links of 50, 100 and 200 Mbit/s (Fig. 12).
     Parts,
-    /// The log by itself, and the calls that ask it: versions, mlogs, granularity, bytes on disk (Fig. 15, sections 3.2.1, 4.3, 5.3).
+    /// The log by itself, and the calls that ask it: versions, mlogs, granularity, bytes on disk
+    /// (Fig. 15, sections 3.2.1, 4.3, 5.3).
     Log,
     /// Time, traffic and CPU of a backup after each application (Fig. 13).
     Backup,

@@ -1,6 +1,7 @@
 //! A trace in memory.
 //!
-//! Everything that takes time of its own (unpacking, parsing) happens here, so that a replay is system calls and nothing else.
+//! Everything that takes time of its own (unpacking, parsing) happens here, so that a replay is
+//! system calls and nothing else.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -94,7 +95,8 @@ impl Trace {
     /// Reads the trace in `folder`.
     ///
     /// # Errors
-    /// If a file is missing or is not as described; for some traces also if there is no `python3` for the trace set's generator.
+    /// If a file is missing or is not as described; for some traces also if there is no `python3`
+    /// for the trace set's generator.
     pub(crate) fn load(folder: &Path) -> Result<Self, SuiteError> {
         let path = folder.join("trace.json");
         let text = fs::read(&path).map_err(|error| failed(&path, &error))?;
@@ -138,8 +140,8 @@ impl Trace {
         })
     }
 
-    /// A trace of a program that was not recorded but is imitated: files that are there at first, then what it does. Each write's bytes lie in the payload, one
-    /// after the other.
+    /// A trace of a program that was not recorded but is imitated: files that are there at first,
+    /// then what it does. Each write's bytes lie in the payload, one after the other.
     pub(crate) fn imitated(
         name: &str,
         about: &str,
@@ -164,7 +166,8 @@ impl Trace {
         self.source.as_deref()
     }
 
-    /// Writes it, as it was read from `source`, into the empty folder `target`, with an initial tree that is empty.
+    /// Writes it, as it was read from `source`, into the empty folder `target`, with an initial
+    /// tree that is empty.
     ///
     /// # Errors
     /// If something cannot be read or written.
@@ -255,7 +258,8 @@ fn exactly(from: &mut impl Read, len: usize) -> io::Result<Vec<u8>> {
 /// What the trace set's script makes, and where it belongs in the tar.
 struct Generated {
     text: Vec<u8>,
-    /// Triples of 32-bit numbers: bytes to take from the data, where to begin in the text, bytes to take from there.
+    /// Triples of 32-bit numbers: bytes to take from the data, where to begin in the text, bytes to
+    /// take from there.
     map: Vec<u8>,
 }
 

@@ -1,7 +1,8 @@
 //! One operation of a trace.
 //!
-//! Names are bytes. The file holds them as JSON strings in which each byte that is no UTF-8 stands as a lone surrogate (U+DC80 to
-//! U+DCFF, as Python's `os.fsencode` reads them); a parser that gives strings would refuse these.
+//! Names are bytes. The file holds them as JSON strings in which each byte that is no UTF-8 stands
+//! as a lone surrogate (U+DC80 to U+DCFF, as Python's `os.fsencode` reads them); a parser that
+//! gives strings would refuse these.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -41,7 +42,8 @@ pub(crate) struct Payload {
     pub(crate) len: usize,
 }
 
-/// What a program did. Paths are relative to the root of the tree; `None` stands for a file that had no name any more.
+/// What a program did. Paths are relative to the root of the tree; `None` stands for a file that
+/// had no name any more.
 #[derive(Debug)]
 pub(crate) enum Operation {
     Create {
@@ -317,7 +319,8 @@ impl Visitor<'_> for NameVisitor {
     }
 }
 
-/// The parser hands on a lone surrogate as three bytes, as if it were a character; U+DC80 to U+DCFF mean the bytes 80 to FF.
+/// The parser hands on a lone surrogate as three bytes, as if it were a character; U+DC80 to U+DCFF
+/// mean the bytes 80 to FF.
 fn without_surrogates(bytes: &[u8]) -> Vec<u8> {
     let mut name = Vec::with_capacity(bytes.len());
     let mut rest = bytes;

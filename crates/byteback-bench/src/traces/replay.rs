@@ -1,7 +1,8 @@
 //! Carrying a trace out in a folder.
 //!
-//! Everything is done relative to one descriptor of the folder, by one thread, without looking anything up first: the time of a
-//! replay is the time of its system calls. As the recording did, a replay logs `fsync` without carrying it out, unless it is asked to.
+//! Everything is done relative to one descriptor of the folder, by one thread, without looking
+//! anything up first: the time of a replay is the time of its system calls. As the recording did, a
+//! replay logs `fsync` without carrying it out, unless it is asked to.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -56,8 +57,9 @@ pub(crate) fn replay(
     Replayer::begin(trace, target, with_fsync)?.run(pace)
 }
 
-/// While this lives, what the process creates gets exactly the mode that it asks for: recorded modes are those after the umask. The
-/// umask belongs to the whole process, so replays at the same time share one of these.
+/// While this lives, what the process creates gets exactly the mode that it asks for: recorded
+/// modes are those after the umask. The umask belongs to the whole process, so replays at the same
+/// time share one of these.
 #[derive(Debug)]
 pub(crate) struct Unmasked(Mode);
 
@@ -163,7 +165,7 @@ impl<'a> Replayer<'a> {
     /// Carries one operation out, whichever is next otherwise.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The system's error.
     pub(crate) fn carry_out(&mut self, operation: &Operation) -> Result<(), Errno> {
         let root = self.root.as_fd();
         match operation {

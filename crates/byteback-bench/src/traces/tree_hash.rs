@@ -1,8 +1,8 @@
 //! What a tree holds, as one number: the trace set's own definition.
 //!
-//! SHA-256 over one line per entry, in the order of their paths: kind, permissions, path, for files length and hash of the content,
-//! for symlinks the target, and the extended attributes that users can set; then one line per group of names of one file. No times,
-//! no owners.
+//! SHA-256 over one line per entry, in the order of their paths: kind, permissions, path, for files
+//! length and hash of the content, for symlinks the target, and the extended attributes that users
+//! can set; then one line per group of names of one file. No times, no owners.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

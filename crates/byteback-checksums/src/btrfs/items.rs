@@ -1,8 +1,10 @@
-//! What btrfs's tree search answers, taken apart: bytes in, values out. Nothing that comes from outside is trusted: every length is
-//! checked, and what cannot be is [`Malformed`], not a panic and no endless work.
+//! What btrfs's tree search answers, taken apart: bytes in, values out. Nothing that comes from
+//! outside is trusted: every length is checked, and what cannot be is [`Malformed`], not a panic
+//! and no endless work.
 //!
-//! The layouts are those of Linux's `include/uapi/linux/btrfs.h` and `btrfs_tree.h`: the headers around items are in the machine's byte
-//! order, the items, which lie on the disk so, are little-endian.
+//! The layouts are those of Linux's `include/uapi/linux/btrfs.h` and `btrfs_tree.h`: the headers
+//! around items are in the machine's byte order, the items, which lie on the disk so, are
+//! little-endian.
 
 use super::Unknown;
 use crate::source::Kind;
@@ -16,7 +18,8 @@ type Result<T> = std::result::Result<T, Malformed>;
 /// Bytes of the answer of `BTRFS_IOC_FS_INFO`.
 pub(crate) const FS_INFO_LEN: usize = 1024;
 
-/// `BTRFS_FS_INFO_FLAG_CSUM_INFO` and `BTRFS_FS_INFO_FLAG_GENERATION`: asked for, and set in the answer by kernels that know them.
+/// `BTRFS_FS_INFO_FLAG_CSUM_INFO` and `BTRFS_FS_INFO_FLAG_GENERATION`: asked for, and set in the
+/// answer by kernels that know them.
 pub(crate) const FS_INFO_WANTED: u64 = 0b11;
 
 /// Where the flags lie in it.
@@ -47,7 +50,8 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<[u8; 8]> {
 }
 
 impl FsInfo {
-    /// `None` if the kernel is too old to tell which checksums there are, or they are of a kind that this program does not know.
+    /// `None` if the kernel is too old to tell which checksums there are, or they are of a kind
+    /// that this program does not know.
     pub(crate) fn parse(bytes: &[u8; FS_INFO_LEN]) -> Result<Option<Self>> {
         let number = |at| u32_at(bytes, at).map_or(0, u32::from_ne_bytes);
         let long = |at| u64_at(bytes, at).map_or(0, u64::from_ne_bytes);

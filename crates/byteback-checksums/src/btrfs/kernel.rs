@@ -1,5 +1,5 @@
-//! The calls into the kernel, behind a trait so that what is made of their answers can be tested against a file system that does not
-//! exist.
+//! The calls into the kernel, behind a trait so that what is made of their answers can be tested
+//! against a file system that does not exist.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -8,7 +8,8 @@ use byteback_host::tree::{Stat, stat_fd};
 
 use super::items::{FS_INFO_FLAGS_AT, FS_INFO_LEN, FS_INFO_WANTED};
 
-/// Which items of which tree: all whose keys lie between (`objectid`, `item_type`, `offset_min`) and (..., `offset_max`), both included.
+/// Which items of which tree: all whose keys lie between (`objectid`, `item_type`, `offset_min`)
+/// and (..., `offset_max`), both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Query {
     /// 0: the subvolume of the open file.
@@ -26,10 +27,12 @@ pub(crate) trait Kernel {
     /// `BTRFS_IOC_FS_INFO`.
     fn fs_info(&self) -> io::Result<[u8; FS_INFO_LEN]>;
 
-    /// Whatever was written to the file before this call, by whatever means, is in the file system's trees after it.
+    /// Whatever was written to the file before this call, by whatever means, is in the file
+    /// system's trees after it.
     fn flush(&self) -> io::Result<()>;
 
-    /// `BTRFS_IOC_TREE_SEARCH_V2`: how many items, and where. As many as fit, from the first one on; none means that there are none.
+    /// `BTRFS_IOC_TREE_SEARCH_V2`: how many items, and where. As many as fit, from the first one
+    /// on; none means that there are none.
     fn search(&mut self, query: &Query) -> io::Result<(u32, &[u8])>;
 }
 
@@ -88,7 +91,8 @@ impl<'file> RealKernel<'file> {
     }
 }
 
-/// Whether a release such as "6.1.0-13-amd64" is this version or a later one. What cannot be read is old.
+/// Whether a release such as "6.1.0-13-amd64" is this version or a later one. What cannot be read
+/// is old.
 fn is_at_least(release: &str, major: u32, minor: u32) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
     match (numbers.next(), numbers.next()) {
@@ -105,7 +109,8 @@ impl Kernel for RealKernel<'_> {
     fn fs_info(&self) -> io::Result<[u8; FS_INFO_LEN]> {
         let mut words = [0_u64; FS_INFO_LEN / 8];
         words[FS_INFO_FLAGS_AT / 8] = FS_INFO_WANTED;
-        // SAFETY: the call reads and writes 1024 bytes, as its number says, and `words` has as many.
+        // SAFETY: the call reads and writes 1024 bytes, as its number says, and `words` has as
+        // many.
         unsafe { self.ioctl(BTRFS_IOC_FS_INFO, words.as_mut_ptr().cast()) }?;
         let mut bytes = [0; FS_INFO_LEN];
         for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
@@ -114,10 +119,11 @@ impl Kernel for RealKernel<'_> {
         Ok(bytes)
     }
 
-    /// Two steps. `fsync` waits for writers that are at work (they hold the inode) and writes what they left. Since Linux 5.10 it returns
-    /// as soon as the data is on the disk and in the log, when the trees may still show the old extents (rare: tests with random files
-    /// saw it once in about two thousand extractions); so FIEMAP with its sync flag is asked, which since 6.1 waits for those too. On
-    /// older kernels the whole file system is synced, which always does.
+    /// Two steps. `fsync` waits for writers that are at work (they hold the inode) and writes what
+    /// they left. Since Linux 5.10 it returns as soon as the data is on the disk and in the log,
+    /// when the trees may still show the old extents (rare: tests with random files saw it once in
+    /// about two thousand extractions); so FIEMAP with its sync flag is asked, which since 6.1
+    /// waits for those too. On older kernels the whole file system is synced, which always does.
     fn flush(&self) -> io::Result<()> {
         rustix::fs::fsync(self.file)?;
         if !self.fiemap_waits {
@@ -129,8 +135,8 @@ impl Kernel for RealKernel<'_> {
         let mut flags = [0; 8];
         flags[..4].copy_from_slice(&FIEMAP_FLAG_SYNC.to_ne_bytes());
         fiemap[2] = u64::from_ne_bytes(flags);
-        // SAFETY: the call reads and writes `struct fiemap`, which has the length of `fiemap`; the field that says how many extents
-        // follow is 0.
+        // SAFETY: the call reads and writes `struct fiemap`, which has the length of `fiemap`; the
+        // field that says how many extents follow is 0.
         unsafe { self.ioctl(FS_IOC_FIEMAP, fiemap.as_mut_ptr().cast()) }
     }
 
@@ -165,9 +171,11 @@ impl Kernel for RealKernel<'_> {
         ];
         self.answer[..header.len()].copy_from_slice(&header);
         let argument = self.answer.as_mut_ptr().cast::<u8>();
-        // SAFETY: the call reads the header and writes it and at most as many bytes behind it as its last field says; `answer` has both.
+        // SAFETY: the call reads the header and writes it and at most as many bytes behind it as
+        // its last field says; `answer` has both.
         unsafe { self.ioctl(BTRFS_IOC_TREE_SEARCH_V2, argument) }?;
-        // SAFETY: these are the bytes of `answer`, all of them initialized, and borrowed as long as they are.
+        // SAFETY: these are the bytes of `answer`, all of them initialized, and borrowed as long as
+        // they are.
         let bytes = unsafe { std::slice::from_raw_parts(argument.cast_const(), SEARCH_HEADER_LEN + SEARCH_ITEMS_LEN) };
         let (header, items) = bytes.split_at(SEARCH_HEADER_LEN);
         let count = header[SEARCH_COUNT_AT..]

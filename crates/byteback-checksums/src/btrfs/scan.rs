@@ -1,16 +1,17 @@
 //! Finds the checksums of many extents with few searches.
 //!
-//! One search of the checksum tree per extent costs nearly as much as reading and summing the data (measured: 37,005 extents, 4 s). So
-//! the extents are sorted by their place on the disk, those with small gaps between them are taken together, and each such
-//! stretch of the disk is gone through once.
+//! One search of the checksum tree per extent costs nearly as much as reading and summing the data
+//! (measured: 37,005 extents, 4 s). So the extents are sorted by their place on the disk, those
+//! with small gaps between them are taken together, and each such stretch of the disk is gone
+//! through once.
 
 use super::items::{CsumItem, Items};
 use super::kernel::{Kernel, Query};
 use super::{Filesystem, Result, malformed, search_failed};
 use crate::source::SourceError;
 
-/// Extents whose distance on the disk is no longer are looked for together. Of what lies between, checksums are read in vain: 4 KiB
-/// per 4 MiB with CRC-32C, 32 KiB with SHA-256.
+/// Extents whose distance on the disk is no longer are looked for together. Of what lies between,
+/// checksums are read in vain: 4 KiB per 4 MiB with CRC-32C, 32 KiB with SHA-256.
 const GAP_MAX: u64 = 4 << 20;
 
 const CSUM_TREE: u64 = 7;
@@ -46,7 +47,8 @@ impl Found {
     }
 }
 
-/// Looks for all that is `wanted`; what there is goes to `found`. Answers how many searches it took.
+/// Looks for all that is `wanted`; what there is goes to `found`. Answers how many searches it
+/// took.
 pub(super) fn scan(
     kernel: &mut impl Kernel,
     filesystem: &Filesystem,

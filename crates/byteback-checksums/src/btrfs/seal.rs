@@ -1,5 +1,6 @@
-//! Where btrfs keeps what fs-verity needs: items beside those of the file's extents, in the subvolume's tree. Its ioctl for them is not
-//! implemented (Linux 6.1), so they are found by the tree search.
+//! Where btrfs keeps what fs-verity needs: items beside those of the file's extents, in the
+//! subvolume's tree. Its ioctl for them is not implemented (Linux 6.1), so they are found by the
+//! tree search.
 
 use std::io;
 use std::os::fd::BorrowedFd;

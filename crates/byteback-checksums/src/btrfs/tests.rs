@@ -1,4 +1,5 @@
-//! Extractions from a file system that does not exist, while anything happens between any two calls.
+//! Extractions from a file system that does not exist, while anything happens between any two
+//! calls.
 
 mod world;
 
@@ -23,7 +24,8 @@ fn attempt(world: &Rc<RefCell<World>>) -> Result<FileChecksums> {
     })
 }
 
-/// Compares what was told with a file's content; answers how many sectors were told, and how many were not.
+/// Compares what was told with a file's content; answers how many sectors were told, and how many
+/// were not.
 fn check(told: &FileChecksums, content: &[u32], seed: u64) -> (usize, usize) {
     let (mut known, mut unknown, mut at) = (0, 0, 0);
     for run in told.runs() {

@@ -1,4 +1,5 @@
-//! What `ceph-objectstore-tool` says: the list of a placement group, and an object with its blobs. Text in, values out, nothing believed.
+//! What `ceph-objectstore-tool` says: the list of a placement group, and an object with its blobs.
+//! Text in, values out, nothing believed.
 //!
 //! `--op list` has a line for each object, which names it to the other operations:
 //!
@@ -18,8 +19,9 @@
 //!
 //! Some names are there twice (`max`), none of those that count: that would be refused.
 //!
-//! Extents ascend and do not lie over each other. An extent shows `length` bytes of its blob from `blob_offset` on. Its checksums are of the whole blob, which may be longer, and begin at the blob's first
-//! byte, whichever part of it shows.
+//! Extents ascend and do not lie over each other. An extent shows `length` bytes of its blob from
+//! `blob_offset` on. Its checksums are of the whole blob, which may be longer, and begin at the
+//! blob's first byte, whichever part of it shows.
 
 use byteback_extents::ByteRange;
 use serde::Deserialize;
@@ -30,7 +32,8 @@ use crate::source::{Kind, Known, Layout, Result, SourceError, Stretches, Tail, U
 /// `snapid` of the object as it is now.
 const HEAD: i64 = -2;
 
-/// The flags of a blob that are known: it may be written to (old releases), is compressed, has checksums, has parts that were never written to, is shared with clones.
+/// The flags of a blob that are known: it may be written to (old releases), is compressed, has
+/// checksums, has parts that were never written to, is shared with clones.
 const FLAGS: u64 = MUTABLE | COMPRESSED | SUMMED | HAS_UNUSED | SHARED;
 const MUTABLE: u64 = 1;
 const COMPRESSED: u64 = 2;
@@ -38,7 +41,8 @@ const SUMMED: u64 = 4;
 const HAS_UNUSED: u64 = 8;
 const SHARED: u64 = 16;
 
-/// `csum_type` of no checksums, and of CRC-32C; others are XXH32, XXH64 with another seed, and CRC-32C of which only 16 or 8 bits are kept.
+/// `csum_type` of no checksums, and of CRC-32C; others are XXH32, XXH64 with another seed, and
+/// CRC-32C of which only 16 or 8 bits are kept.
 const CSUM_NONE: u64 = 1;
 const CSUM_CRC32C: u64 = 4;
 
@@ -59,7 +63,8 @@ impl Id {
     }
 }
 
-/// Whether a line of the list is about the object at `place`. Lines that nobody understands are about others.
+/// Whether a line of the list is about the object at `place`. Lines that nobody understands are
+/// about others.
 pub(crate) fn listed(line: &[u8], place: &Place) -> bool {
     let told = serde_json::from_slice::<(String, Id)>(line);
     told.is_ok_and(|(pg, id)| pg == place.pg && id.is(place))
@@ -152,7 +157,8 @@ pub(crate) struct Object {
 /// Of the object at `place`.
 ///
 /// # Errors
-/// [`SourceError::Missing`] and [`SourceError::NotHere`] for what is no object with bytes of its own; [`SourceError::Malformed`] for what makes no sense.
+/// [`SourceError::Missing`] and [`SourceError::NotHere`] for what is no object with bytes of its
+/// own; [`SourceError::Malformed`] for what makes no sense.
 pub(crate) fn parse(said: &[u8], place: &Place) -> Result<Object> {
     const MALFORMED: SourceError = SourceError::Malformed("an object that is not described as Ceph describes one");
     let dump: Dump = serde_json::from_slice(said).map_err(|_| MALFORMED)?;

@@ -20,7 +20,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// Of `ceph://FOLDER?pg=PG&object=NAME`. Names are taken as they are, but for `%` and two hexadecimal digits, which are a byte.
+    /// Of `ceph://FOLDER?pg=PG&object=NAME`. Names are taken as they are, but for `%` and two
+    /// hexadecimal digits, which are a byte.
     ///
     /// # Errors
     /// What is wrong with the address, in words.

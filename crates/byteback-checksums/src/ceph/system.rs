@@ -1,4 +1,5 @@
-//! The calls of Ceph's own program, behind a trait so that what is made of its answers is tested with answers that nobody gives.
+//! The calls of Ceph's own program, behind a trait so that what is made of its answers is tested
+//! with answers that nobody gives.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -10,7 +11,8 @@ use crate::source::{Result, SourceError};
 
 const PROGRAM: &str = "ceph-objectstore-tool";
 
-/// What is printed of an object is no longer: some 40 bytes for each checksum, and 500 for each extent.
+/// What is printed of an object is no longer: some 40 bytes for each checksum, and 500 for each
+/// extent.
 const DUMP_LEN_MAX: u64 = 128 << 20;
 
 /// What is asked about one store. Each question is answered while the store is locked.

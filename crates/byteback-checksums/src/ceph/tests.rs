@@ -190,7 +190,8 @@ impl Model {
         1 << most.1
     }
 
-    /// For each block whether there is a checksum of it (true), or it is zeros (false); or why nothing is known.
+    /// For each block whether there is a checksum of it (true), or it is zeros (false); or why
+    /// nothing is known.
     fn expected(&self, block_len: usize) -> Vec<std::result::Result<bool, Unknown>> {
         let of_byte = |byte: usize| -> std::result::Result<bool, Unknown> {
             let found = self
@@ -445,7 +446,8 @@ fn why_there_is_no_checksum_is_said() {
             name => assert_eq!(told, [(0, 64, "sums"), (64, 128, name)], "{flags} {csum_type}"),
         }
     }
-    // Cut off, and made longer again: what the chunk has behind the cut shows no more, and is not known to be zeros.
+    // Cut off, and made longer again: what the chunk has behind the cut shows no more, and is not
+    // known to be zeros.
     assert_eq!(
         runs(40, vec![(0, 40, 0, known.clone())]),
         [(0, 32, "sums"), (32, 40, "tail")]
@@ -507,7 +509,8 @@ fn objects_that_contradict_themselves_are_refused() {
         ("/onode/extents/0/blob_offset", json!(u64::MAX)),
         ("/onode/extents/0/blob/logical_length", json!(63)),
         ("/onode/extents/0/blob/logical_length", json!(1_u64 << 60)),
-        // Checksums that are too few, too many, too long, or no numbers; chunks that are not the blob's.
+        // Checksums that are too few, too many, too long, or no numbers; chunks that are not the
+        // blob's.
         ("/onode/extents/0/blob/csum_data", json!([1, 2, 3])),
         ("/onode/extents/0/blob/csum_data", json!([1, 2, 3, 4, 5])),
         ("/onode/extents/0/blob/csum_data", json!([])),
@@ -866,8 +869,10 @@ fn what_the_tool_complains_about_is_explained() {
     assert!(matches!(none, SourceError::NoProgram { .. }));
 }
 
-/// What Ceph 16.2.15 said of real objects. One has a clone, lies with it on the same blobs, was overwritten and written to behind its end, and then truncated; the other one was
-/// written by a client that announced long writes in order, so that checksums are of up to 64 KiB, and overwritten with shorter ones.
+/// What Ceph 16.2.15 said of real objects. One has a clone, lies with it on the same blobs, was
+/// overwritten and written to behind its end, and then truncated; the other one was written by a
+/// client that announced long writes in order, so that checksums are of up to 64 KiB, and
+/// overwritten with shorter ones.
 #[test]
 fn what_ceph_says_is_understood() {
     let [clone, hinted] = [

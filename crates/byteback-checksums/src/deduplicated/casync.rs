@@ -1,4 +1,5 @@
-//! casync's formats: the index of a blob or archive, and chunks as they lie in a store. All numbers are little-endian.
+//! casync's formats: the index of a blob or archive, and chunks as they lie in a store. All numbers
+//! are little-endian.
 //!
 //! | bytes | what |
 //! |---|---|

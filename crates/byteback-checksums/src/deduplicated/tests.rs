@@ -1,4 +1,5 @@
-//! Lists and stores as casync and others write them, spoiled in every way that can be thought of: the bytes that come are those that are described, or none come.
+//! Lists and stores as casync and others write them, spoiled in every way that can be thought of:
+//! the bytes that come are those that are described, or none come.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -173,8 +174,8 @@ fn what_is_described_is_what_is_read() {
     }
 }
 
-/// Any byte of the list or the store is another one, or the end is missing: there is an error, or what is told is of what is read. A recipe has a
-/// digest: no recipe with another byte is taken.
+/// Any byte of the list or the store is another one, or the end is missing: there is an error, or
+/// what is told is of what is read. A recipe has a digest: no recipe with another byte is taken.
 #[test]
 fn no_byte_comes_that_is_not_the_one_described() {
     for seed in seeds(400) {
@@ -212,7 +213,8 @@ fn no_byte_comes_that_is_not_the_one_described() {
         };
         assert!(!is_list || form == Kept::Casync, "a spoiled recipe was taken");
         match verify(&source, &told) {
-            // The spoiled chunk is in no use any more, or the index describes other chunks that are there.
+            // The spoiled chunk is in no use any more, or the index describes other chunks that are
+            // there.
             Ok(verified) => assert_eq!(verified.bytes, told.stamp().len_bytes),
             Err(VerifyError::Source(SourceError::Chunk { .. })) => {}
             Err(error) => panic!("{error}"),

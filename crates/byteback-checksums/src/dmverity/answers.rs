@@ -1,7 +1,8 @@
-//! What the device mapper says of a device and the file system of a file: bytes in, values out, nothing believed.
+//! What the device mapper says of a device and the file system of a file: bytes in, values out,
+//! nothing believed.
 //!
-//! The layouts are those of Linux's `include/uapi/linux/dm-ioctl.h` and `fiemap.h`, in the machine's byte order, and the table's of
-//! `Documentation/admin-guide/device-mapper/verity.rst`.
+//! The layouts are those of Linux's `include/uapi/linux/dm-ioctl.h` and `fiemap.h`, in the
+//! machine's byte order, and the table's of `Documentation/admin-guide/device-mapper/verity.rst`.
 
 use crate::merkle::Shape;
 use crate::source::{Kind, Layout, SourceError, Tail, Unknown};
@@ -23,7 +24,8 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// The parameters of the only target of a device and the length of that in bytes, of the answer of `DM_TABLE_STATUS`; `None` if there are several, or it is another kind of target.
+/// The parameters of the only target of a device and the length of that in bytes, of the answer of
+/// `DM_TABLE_STATUS`; `None` if there are several, or it is another kind of target.
 ///
 /// # Errors
 /// What is wrong, in words.
@@ -74,7 +76,8 @@ pub(crate) struct Table {
     pub(crate) root: Vec<u8>,
 }
 
-/// Options that change nothing of what is read: bad blocks are repaired or refused, and zeros are zeros by their hash.
+/// Options that change nothing of what is read: bad blocks are repaired or refused, and zeros are
+/// zeros by their hash.
 const HARMLESS: [&str; 4] = [
     "restart_on_corruption",
     "panic_on_corruption",
@@ -154,7 +157,8 @@ impl Table {
                 .filter(|root| root.len() == kind.len_bytes())
                 .ok_or(MALFORMED)?,
         };
-        // A tree of another height has the same root: what is a node's hash there would be a leaf here.
+        // A tree of another height has the same root: what is a node's hash there would be a leaf
+        // here.
         if table.blocks.checked_mul(u64::from(table.block_len)) != Some(len_bytes) {
             return Err(SourceError::NotHere("the device is not as long as what was hashed"));
         }

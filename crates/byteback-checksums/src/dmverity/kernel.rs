@@ -1,4 +1,5 @@
-//! The calls into the kernel, behind a trait so that what is made of their answers is tested with answers that no kernel gives.
+//! The calls into the kernel, behind a trait so that what is made of their answers is tested with
+//! answers that no kernel gives.
 
 use std::fs::File;
 use std::io;
@@ -16,13 +17,15 @@ const EXT4_MAGIC: i64 = 0xef53;
 pub(super) trait Kernel {
     fn stat(&self) -> io::Result<Stat>;
 
-    /// The length of a block of the file system, of one whose addresses are those of its only device.
+    /// The length of a block of the file system, of one whose addresses are those of its only
+    /// device.
     fn block_len_bytes(&self) -> Result<u64>;
 
     /// What the device mapper says of the table of the device that the file system lies on.
     fn status(&self) -> Result<Vec<u8>>;
 
-    /// The list of the file's extents from `from` on, and how many there are in it; none if there are none.
+    /// The list of the file's extents from `from` on, and how many there are in it; none if there
+    /// are none.
     fn extents(&self, from: u64) -> Result<(Vec<u8>, usize)>;
 
     /// Opens the device with the hashes (`MAJOR:MINOR`).
@@ -125,7 +128,8 @@ impl Kernel for RealKernel<'_> {
         put(&mut header, 40, dev.to_ne_bytes());
         // SAFETY: both have as many bytes, and do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(header.as_ptr(), bytes, STATUS_HEADER_LEN) };
-        // SAFETY: the call reads the header and writes as many bytes as its length says; `answer` has them.
+        // SAFETY: the call reads the header and writes as many bytes as its length says; `answer`
+        // has them.
         unsafe { ioctl(control.as_fd(), DM_TABLE_STATUS, bytes) }.map_err(refused("ask for the device's table"))?;
         Ok(answer.iter().flat_map(|word| word.to_ne_bytes()).collect())
     }
@@ -139,7 +143,8 @@ impl Kernel for RealKernel<'_> {
             *count = u64::from_ne_bytes(pair(counts[1], counts[0]));
         }
         let bytes = answer.as_mut_ptr().cast::<u8>();
-        // SAFETY: the call reads the header and writes it and at most as many extents as it says; `answer` has room for them.
+        // SAFETY: the call reads the header and writes it and at most as many extents as it says;
+        // `answer` has room for them.
         unsafe { ioctl(self.file, FS_IOC_FIEMAP, bytes) }.map_err(|source| match source.raw_os_error() {
             Some(libc::EOPNOTSUPP | libc::ENOTTY) => SourceError::NotHere("the file system does not list extents"),
             _ => SourceError::io("list the file's extents")(source),

@@ -1,4 +1,5 @@
-//! Devices and files of a kernel that says what no kernel says. The real ones: `crates/byteback/tests/systems/dmverity`.
+//! Devices and files of a kernel that says what no kernel says. The real ones:
+//! `crates/byteback/tests/systems/dmverity`.
 
 use std::cell::Cell;
 
@@ -107,7 +108,8 @@ impl Told {
     }
 }
 
-/// A device with one file, and what must be told of each of its blocks: a checksum, zeros or nothing.
+/// A device with one file, and what must be told of each of its blocks: a checksum, zeros or
+/// nothing.
 fn drawn(random: &mut SplitMix64) -> (Told, Vec<Option<Vec<u8>>>) {
     let kind = [Kind::Sha256, Kind::Sha512, Kind::Sha1][random.below(3) as usize];
     let salt_len = [0, 4, 32][random.below(3) as usize];

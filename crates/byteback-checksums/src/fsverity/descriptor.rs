@@ -1,6 +1,7 @@
 //! What a sealed file's descriptor says: bytes in, values out, nothing believed.
 //!
-//! `struct fsverity_descriptor` of Linux, little-endian; its last fields, a signature and its length, are not part of what is hashed here.
+//! `struct fsverity_descriptor` of Linux, little-endian; its last fields, a signature and its
+//! length, are not part of what is hashed here.
 
 use crate::merkle::Shape;
 use crate::source::{Kind, Layout, Tail};
@@ -81,7 +82,8 @@ impl Descriptor {
     pub(crate) fn shape(&self) -> Option<Shape> {
         let mut salt = self.salt.clone();
         if !salt.is_empty() {
-            // Up to a block of the function itself: its state behind the salt is kept by the kernel.
+            // Up to a block of the function itself: its state behind the salt is kept by the
+            // kernel.
             salt.resize(
                 match self.kind {
                     Kind::Sha512 => 128,

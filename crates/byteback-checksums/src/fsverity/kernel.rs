@@ -1,4 +1,5 @@
-//! The calls into the kernel, behind a trait so that what is made of their answers is tested with answers that no kernel gives.
+//! The calls into the kernel, behind a trait so that what is made of their answers is tested with
+//! answers that no kernel gives.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -31,7 +32,8 @@ pub(super) trait Kernel {
     /// The descriptor, without a signature.
     fn descriptor(&mut self, bytes: &mut [u8; DESCRIPTOR_LEN]) -> io::Result<()>;
 
-    /// Bytes of the tree from `offset` on, as many as there are and fit, or some of them; none behind its end.
+    /// Bytes of the tree from `offset` on, as many as there are and fit, or some of them; none
+    /// behind its end.
     fn tree(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
 }
 
@@ -96,7 +98,8 @@ impl<'file> RealKernel<'file> {
             reserved: 0,
         };
         loop {
-            // SAFETY: the call reads `wanted`, which has the length that its number says, and writes at most `len` bytes to `buffer`, which has as many.
+            // SAFETY: the call reads `wanted`, which has the length that its number says, and
+            // writes at most `len` bytes to `buffer`, which has as many.
             let read = unsafe { libc::ioctl(self.file.as_raw_fd(), FS_IOC_READ_VERITY_METADATA, &raw mut wanted) };
             match usize::try_from(read) {
                 Ok(read) => return Ok(read.min(buffer.len())),
@@ -126,7 +129,8 @@ impl Kernel for RealKernel<'_> {
             len: DIGEST_LEN_MAX as u16,
             digest: [0; DIGEST_LEN_MAX],
         };
-        // SAFETY: the call reads the header and writes it and at most `len` bytes behind it; `digest` has both.
+        // SAFETY: the call reads the header and writes it and at most `len` bytes behind it;
+        // `digest` has both.
         while unsafe { libc::ioctl(self.file.as_raw_fd(), FS_IOC_MEASURE_VERITY, &raw mut digest) } < 0 {
             retry()?;
         }

@@ -1,4 +1,5 @@
-//! Sealed files of a kernel that says what no kernel says. The real ones: `crates/byteback/tests/systems/fsverity`.
+//! Sealed files of a kernel that says what no kernel says. The real ones:
+//! `crates/byteback/tests/systems/fsverity`.
 
 use byteback_host::random::SplitMix64;
 use byteback_host::tree::Identity;

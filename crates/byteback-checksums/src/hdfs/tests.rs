@@ -1,5 +1,6 @@
-//! A cluster in memory, whose files, NameNode and DataNodes are changed and spoiled in every way that can be thought of: what is told of a file is true of
-//! its bytes, or is an error, or is found out.
+//! A cluster in memory, whose files, NameNode and DataNodes are changed and spoiled in every way
+//! that can be thought of: what is told of a file is true of its bytes, or is an error, or is found
+//! out.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -28,7 +29,8 @@ struct File {
     is_open: bool,
     version: u64,
     block_len: usize,
-    /// Bytes of the last block that the file does not have: it is in a snapshot, and was appended to since.
+    /// Bytes of the last block that the file does not have: it is in a snapshot, and was appended
+    /// to since.
     hidden_len: usize,
 }
 
@@ -516,7 +518,8 @@ fn what_is_told_is_true_of_any_file() {
         }
         assert_eq!(end, content.len() as u64);
         assert_eq!(verified.blocks, expected as u64);
-        // The longest stripes of whole checksums, up to 4096 bytes, that lie evenly in all blocks: as good as those of other sources, where the blocks let them.
+        // The longest stripes of whole checksums, up to 4096 bytes, that lie evenly in all blocks:
+        // as good as those of other sources, where the blocks let them.
         if let Some(first) = file.blocks.first() {
             let is_less_than_one = file.blocks.len() == 1 && content.len() <= 4096;
             let bytes_per_crc = if is_less_than_one { 512 } else { first.bytes_per_crc };
@@ -542,7 +545,8 @@ fn what_is_told_is_true_of_any_file() {
     );
 }
 
-/// Answers of both kinds of servers with other bytes, numbers and lengths: an error, or what is told is not true of the bytes, and is found to be.
+/// Answers of both kinds of servers with other bytes, numbers and lengths: an error, or what is
+/// told is not true of the bytes, and is found to be.
 #[test]
 fn answers_that_are_spoiled_are_not_believed() {
     let (mut taken, mut differing) = (0, 0);
@@ -611,7 +615,8 @@ fn answers_that_are_spoiled_are_not_believed() {
     );
 }
 
-/// At every request of a description the file is appended to, cut, or replaced by another one of the same length: what is told is of one of both.
+/// At every request of a description the file is appended to, cut, or replaced by another one of
+/// the same length: what is told is of one of both.
 #[test]
 fn a_file_that_changes_meanwhile_is_noticed() {
     let changes: [fn(&mut File); 4] = [
@@ -665,7 +670,8 @@ fn a_file_that_changes_meanwhile_is_noticed() {
             let is_now = told.stamp().witness == source.state().unwrap().map_or([0; 32], |state| state.digest());
             assert_eq!(source.is_unchanged(told.stamp()).unwrap(), is_now);
         }
-        // Two requests at the beginning, three blocks, two at the end, and the eighth reads; a change at the last one of a description is noticed later.
+        // Two requests at the beginning, three blocks, two at the end, and the eighth reads; a
+        // change at the last one of a description is noticed later.
         assert!(noticed >= 1, "{noticed}");
     }
     // Always: it says so.
@@ -674,7 +680,8 @@ fn a_file_that_changes_meanwhile_is_noticed() {
     assert!(matches!(cluster.source().collect(), Err(SourceError::Busy)));
 }
 
-/// Behind the description: what was told is void, and the successor's bytes are not given out as its own.
+/// Behind the description: what was told is void, and the successor's bytes are not given out as
+/// its own.
 #[test]
 fn bytes_of_another_state_are_not_given_out() {
     let cluster = Cluster::of(File::of(&[4096, 4096, 1000]));
@@ -713,7 +720,8 @@ fn bytes_of_another_state_are_not_given_out() {
     assert!(matches!(read, Err(SourceError::ChangedMeanwhile)), "{read:?}");
 }
 
-/// What is said at the time of reading is other than before, or less: nothing proves then that the bytes are those that were described.
+/// What is said at the time of reading is other than before, or less: nothing proves then that the
+/// bytes are those that were described.
 #[test]
 fn bytes_count_only_if_all_their_blocks_are_told_again() {
     let read = |offset: u64, wanted: usize, spoil: fn(&str, &mut Answer)| {
@@ -838,7 +846,8 @@ fn what_one_data_node_does_not_tell_another_one_does() {
     assert!(matches!(cluster.source().collect(), Err(SourceError::Busy)));
 }
 
-/// Checksums that have the right form and are wrong are found out by whoever reads; until then they are CRCs, which prove nothing.
+/// Checksums that have the right form and are wrong are found out by whoever reads; until then they
+/// are CRCs, which prove nothing.
 #[test]
 fn a_data_node_that_lies_is_found_out() {
     let cluster = Cluster::with(File::of(&[8192]), &[Node::Lies]);

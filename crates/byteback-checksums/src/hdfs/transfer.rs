@@ -1,7 +1,9 @@
-//! The one question that is asked of a DataNode: the checksums of a block (`OP_BLOCK_CHECKSUM` of the DataTransferProtocol, version 28).
+//! The one question that is asked of a DataNode: the checksums of a block (`OP_BLOCK_CHECKSUM` of
+//! the DataTransferProtocol, version 28).
 //!
-//! Messages are protobuf with a handful of fields, so both directions are written out here. Nothing that comes back is believed: lengths are
-//! bounded before anything is reserved, and what does not fit the block is an error.
+//! Messages are protobuf with a handful of fields, so both directions are written out here. Nothing
+//! that comes back is believed: lengths are bounded before anything is reserved, and what does not
+//! fit the block is an error.
 
 use std::io::{self, Read};
 
@@ -41,7 +43,8 @@ pub(crate) struct BlockSums {
     pub(crate) crc_count: u64,
     /// Their function; `None` if HDFS was told to keep none.
     pub(crate) kind: Option<Kind>,
-    /// Whether the checksums are of stripes, and how long those are in bytes; `None` for an MD5 of all CRCs.
+    /// Whether the checksums are of stripes, and how long those are in bytes; `None` for an MD5 of
+    /// all CRCs.
     pub(crate) stripe_len: Option<u64>,
     /// The checksums, as they came: CRCs are big-endian.
     pub(crate) sums: Vec<u8>,
@@ -52,7 +55,8 @@ pub(crate) struct BlockSums {
 pub(crate) enum Failure {
     /// The connection failed.
     Io(io::Error),
-    /// It closed the connection without a word, which is how it says that something is wrong with the question.
+    /// It closed the connection without a word, which is how it says that something is wrong with
+    /// the question.
     Closed,
     /// It wants a token that proves that the NameNode lets us.
     WantsToken,
@@ -62,8 +66,8 @@ pub(crate) enum Failure {
     Malformed(&'static str),
 }
 
-/// Asks for the CRC of each stripe of `stripe_len` bytes of a block of `len_bytes`, or without a stripe for an MD5 of all CRCs, of which only
-/// what surrounds it is of use.
+/// Asks for the CRC of each stripe of `stripe_len` bytes of a block of `len_bytes`, or without a
+/// stripe for an MD5 of all CRCs, of which only what surrounds it is of use.
 pub(crate) fn ask(
     mut stream: impl Stream,
     block: &BlockName,
@@ -275,8 +279,8 @@ fn parse_sums(bytes: &[u8]) -> Result<BlockSums, Failure> {
 }
 
 impl BlockSums {
-    /// Turns them into little-endian CRCs of the stripes of a block of `len_bytes`, if that is what they are; with their kind, and how many bytes
-    /// each of those is of that they were made of.
+    /// Turns them into little-endian CRCs of the stripes of a block of `len_bytes`, if that is what
+    /// they are; with their kind, and how many bytes each of those is of that they were made of.
     pub(crate) fn into_crcs(mut self, len_bytes: u64, stripe_len: u64) -> Result<(Kind, Vec<u8>, u64), Failure> {
         let kind = self
             .kind

@@ -1,5 +1,5 @@
-//! What WebHDFS answers about a file, taken apart: JSON in, the blocks of one state of the file out. Nothing is believed: every number is checked,
-//! and what cannot be is an error.
+//! What WebHDFS answers about a file, taken apart: JSON in, the blocks of one state of the file
+//! out. Nothing is believed: every number is checked, and what cannot be is an error.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,7 +13,8 @@ const FILE_LEN_MAX: u64 = 1 << 60;
 /// The longest block, in bytes: 32 MiB of checksums of 4 KiB.
 const BLOCK_LEN_MAX: u64 = 32 << 30;
 
-/// What no cluster lets blocks be shorter than, in bytes: what a checksum is of. By default that is 1 MiB, but it can be set.
+/// What no cluster lets blocks be shorter than, in bytes: what a checksum is of. By default that is
+/// 1 MiB, but it can be set.
 const BLOCK_LEN_MIN: u64 = 512;
 
 /// The most blocks of a file; a NameNode allows 10,000 of its own accord.
@@ -166,7 +167,8 @@ impl Page {
         let answer: BlocksAnswer =
             serde_json::from_slice(body).map_err(|_| Refusal::Malformed("a NameNode's answer that lists no blocks"))?;
         let page = answer.blocks;
-        // Checksums of a block that is being written are those of a moment. A file without blocks has no complete last one.
+        // Checksums of a block that is being written are those of a moment. A file without blocks
+        // has no complete last one.
         let has_last = page.len_bytes > 0 || !page.blocks.is_empty();
         match page.is_open || (has_last && !page.is_complete) {
             true => Err(Refusal::IsOpen),
@@ -180,7 +182,8 @@ impl Page {
         let mut blocks = Vec::new();
         for block in self.blocks.into_iter().skip_while(|block| block.start < start) {
             let whole_len = block.block.len_bytes;
-            // A file in a snapshot ends in the middle of its last block if the file itself was appended to since.
+            // A file in a snapshot ends in the middle of its last block if the file itself was
+            // appended to since.
             let len_bytes = whole_len.min(self.len_bytes.saturating_sub(block.start));
             let id = u64::try_from(block.block.id).map_err(|_| Refusal::NotHere("the file is erasure-coded"))?;
             if block.start != end || len_bytes == 0 || whole_len > BLOCK_LEN_MAX {
@@ -211,7 +214,8 @@ impl Page {
     }
 }
 
-/// One state of a file: there is no other one with the same blocks, as whoever changes a block makes a new generation of it.
+/// One state of a file: there is no other one with the same blocks, as whoever changes a block
+/// makes a new generation of it.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
     status: FileStatus,
@@ -234,7 +238,8 @@ impl State {
         self.blocks.last().map_or(0, Block::end)
     }
 
-    /// Adds the blocks of a page that was asked for from [`Self::end`] on. False: it is of another state.
+    /// Adds the blocks of a page that was asked for from [`Self::end`] on. False: it is of another
+    /// state.
     pub(crate) fn push(&mut self, page: Page) -> Result<bool, Refusal> {
         if page.len_bytes != self.len_bytes() {
             return Ok(false);
@@ -252,7 +257,8 @@ impl State {
         Ok(true)
     }
 
-    /// A digest of all that tells this state of the file from another one; not of where replicas are.
+    /// A digest of all that tells this state of the file from another one; not of where replicas
+    /// are.
     pub(crate) fn digest(&self) -> [u8; 32] {
         let mut digest = blake3::Hasher::new();
         let mut number = |number: u64| {

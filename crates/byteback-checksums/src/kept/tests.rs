@@ -1,4 +1,5 @@
-//! Random lives of files that are written by all means, and of the database that crashes, against what the files hold.
+//! Random lives of files that are written by all means, and of the database that crashes, against
+//! what the files hold.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,7 +16,8 @@ use crate::source::FileChecksums;
 const NAME: &str = "kept.redb";
 const TICK_NS: i64 = 10_000_000;
 
-/// A file with times that go by ticks, and with mapped pages: a store moves the times only if its page was clean.
+/// A file with times that go by ticks, and with mapped pages: a store moves the times only if its
+/// page was clean.
 struct File {
     clock: Rc<SimClock>,
     content: Vec<u8>,
@@ -126,7 +128,8 @@ fn open(disk: &SimDisk, boot: u8, blocks_max: u64) -> store::Result<KeptChecksum
     KeptChecksums::open(disk, NAME, [boot; 16], blocks_max)
 }
 
-/// What is told of the file is what it holds. Answers whether anything was, and how much of it is unknown.
+/// What is told of the file is what it holds. Answers whether anything was, and how much of it is
+/// unknown.
 fn check(kept: &KeptChecksums, file: &Shared, kind: Kind, seed: u64) -> Option<u64> {
     let told = FileChecksums::collect(1, || kept.begin_content(file, kind)).ok()?;
     let file = file.borrow();

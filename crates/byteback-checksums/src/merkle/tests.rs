@@ -182,7 +182,8 @@ fn naive(layout: &Layout, old: &[u8], new: &[u8]) -> ExtentSet {
     differing
 }
 
-/// How many pairs of nodes have to be looked at: those above what differs, where both trees have one.
+/// How many pairs of nodes have to be looked at: those above what differs, where both trees have
+/// one.
 fn nodes_above(differing: &ExtentSet, made: &Made, other: &Made) -> u64 {
     let mut width = u64::from(made.shape.layout.block_len);
     let (mut count, mut levels) = (0, made.shape.levels.len().min(other.shape.levels.len()));

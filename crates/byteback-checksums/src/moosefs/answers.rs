@@ -1,4 +1,5 @@
-//! What `mfsfileinfo -c` says of a file, and the beginning of a chunk server's file: bytes in, values out, nothing believed.
+//! What `mfsfileinfo -c` says of a file, and the beginning of a chunk server's file: bytes in,
+//! values out, nothing believed.
 //!
 //! ```text
 //! /proc/49/fd/3:
@@ -7,9 +8,11 @@
 //! <tab>chunk 1: empty
 //! ```
 //!
-//! What it complains about is a single line without the colon, `/proc/49/fd/3: not MFS object` for one; it stands among its answers, not among its errors.
+//! What it complains about is a single line without the colon, `/proc/49/fd/3: not MFS object` for
+//! one; it stands among its answers, not among its errors.
 //!
-//! The digest is MD5 of the CRCs of those blocks, as they lie in the chunk's file: the chunk server makes it of what it holds, so it tells whether its file is up to date.
+//! The digest is MD5 of the CRCs of those blocks, as they lie in the chunk's file: the chunk server
+//! makes it of what it holds, so it tells whether its file is up to date.
 
 use md5::{Digest, Md5};
 
@@ -161,7 +164,8 @@ fn named(text: &str) -> Option<Chunk> {
     })
 }
 
-/// `1: HOST:PORT (status:VALID ; blocks: 46 ; checksum digest: ...)`; nothing for a copy that does not count.
+/// `1: HOST:PORT (status:VALID ; blocks: 46 ; checksum digest: ...)`; nothing for a copy that does
+/// not count.
 fn held(text: &str) -> Option<Option<Held>> {
     let (_, text) = text.split_once(" (status:")?;
     let mut parts = text.strip_suffix(')')?.split(" ; ");
@@ -181,7 +185,8 @@ fn held(text: &str) -> Option<Option<Held>> {
     Some(Some(Held { blocks, digest }))
 }
 
-/// The CRCs of the blocks that a chunk server holds of a chunk, big-endian, from the beginning of its file.
+/// The CRCs of the blocks that a chunk server holds of a chunk, big-endian, from the beginning of
+/// its file.
 ///
 /// # Errors
 /// What is wrong, in words: nothing in it is of this chunk.

@@ -1,4 +1,5 @@
-//! The calls into the kernel, the program of MooseFS and the chunk servers' files, behind a trait so that what is made of their answers is tested with answers that nobody gives.
+//! The calls into the kernel, the program of MooseFS and the chunk servers' files, behind a trait
+//! so that what is made of their answers is tested with answers that nobody gives.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -24,7 +25,8 @@ pub(super) trait System {
     /// Hands each line that is said of the file's chunks to `each`.
     fn describe(&self, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>;
 
-    /// The first bytes, at most [`HEADER_LEN`], of the files in which the chunk servers here hold a chunk.
+    /// The first bytes, at most [`HEADER_LEN`], of the files in which the chunk servers here hold a
+    /// chunk.
     fn headers(&self, chunk: &Chunk) -> Result<Vec<Vec<u8>>>;
 }
 
@@ -48,7 +50,8 @@ impl<'a> RealSystem<'a> {
         }
     }
 
-    /// Whether the path that leads to the file leads to this one: `mfsfileinfo` goes by that, and other machines put other files in its place without this kernel's knowing.
+    /// Whether the path that leads to the file leads to this one: `mfsfileinfo` goes by that, and
+    /// other machines put other files in its place without this kernel's knowing.
     fn is_named(&self) -> Result<()> {
         const WHAT: &str = "ask for the file's path";
         let path = std::fs::read_link(self.name()).map_err(SourceError::io(WHAT))?;

@@ -1,4 +1,5 @@
-//! Files of a MooseFS that says what none says. A real one: `crates/byteback/tests/systems/moosefs`.
+//! Files of a MooseFS that says what none says. A real one:
+//! `crates/byteback/tests/systems/moosefs`.
 
 use std::cell::{Cell, RefCell};
 
@@ -236,7 +237,8 @@ fn every_block_is_told_as_it_is() {
     }
 }
 
-/// The server holds it, and its file does not show it yet; or the file is another chunk's, or none, or the copies differ.
+/// The server holds it, and its file does not show it yet; or the file is another chunk's, or none,
+/// or the copies differ.
 #[test]
 fn crcs_that_are_not_those_of_the_server_are_not_told() {
     let mut spoiled = 0;
@@ -354,7 +356,8 @@ fn a_file_that_changes_meanwhile_is_not_told() {
     assert!(changed > 50 || seeds().count() == 1, "{changed}");
 }
 
-/// Copies that differ, a file that is another chunk's, and a chunk that took another one's place with the same content.
+/// Copies that differ, a file that is another chunk's, and a chunk that took another one's place
+/// with the same content.
 #[test]
 fn what_does_not_belong_together_is_not_told() {
     let crcs = vec![1, 2, 3];
@@ -469,7 +472,8 @@ fn lists_that_contradict_themselves_are_refused() {
     }
 }
 
-/// Whoever writes to a chunk server's folders may put there what he likes; opening a pipe waits for its other end, for ever.
+/// Whoever writes to a chunk server's folders may put there what he likes; opening a pipe waits for
+/// its other end, for ever.
 #[test]
 fn a_pipe_in_place_of_a_chunks_file_holds_nobody_up() {
     let folder = tempfile::tempdir().unwrap();

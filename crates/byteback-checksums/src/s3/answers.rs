@@ -1,5 +1,5 @@
-//! What S3 answers, taken apart: headers and XML in, values out. Nothing is believed: every number is checked, and what cannot be is
-//! [`Malformed`].
+//! What S3 answers, taken apart: headers and XML in, values out. Nothing is believed: every number
+//! is checked, and what cannot be is [`Malformed`].
 
 use base64::Engine;
 
@@ -179,8 +179,9 @@ impl Parts {
     }
 }
 
-/// XML whose reading costs no more than its length. What an element has in attributes is compared with each other, and each element has all names of spaces of those around it:
-/// 4000 of them in each other, 100 KB, cost 36 s. Servers have a few.
+/// XML whose reading costs no more than its length. What an element has in attributes is compared
+/// with each other, and each element has all names of spaces of those around it: 4000 of them in
+/// each other, 100 KB, cost 36 s. Servers have a few.
 fn document(text: &str) -> Option<roxmltree::Document<'_>> {
     const TAG_LEN_MAX: usize = 4096;
     const SPACES_MAX: usize = 16;
@@ -225,8 +226,8 @@ pub(crate) fn error_code(body: &[u8]) -> String {
         .unwrap_or_default()
 }
 
-/// The parts of an object, put together and found to fit it: all of one length but the last one, which may be shorter. Their checksums, as S3
-/// orders their bytes.
+/// The parts of an object, put together and found to fit it: all of one length but the last one,
+/// which may be shorter. Their checksums, as S3 orders their bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fitting {
     pub(crate) part_len_bytes: u64,
@@ -244,8 +245,8 @@ pub(crate) enum Unfit {
     Malformed(&'static str),
 }
 
-/// Whether `parts` are those of the object: in order, without gaps, of its length, as many as are announced, and such that the object's own
-/// checksum follows from theirs.
+/// Whether `parts` are those of the object: in order, without gaps, of its length, as many as are
+/// announced, and such that the object's own checksum follows from theirs.
 pub(crate) fn fit(head: &Head, count: Option<u64>, parts: &[Part]) -> std::result::Result<Fitting, Unfit> {
     let (kind, whole) = head.sum.as_ref().ok_or(Unfit::NotTold)?;
     let sums: Option<Vec<Vec<u8>>> = parts.iter().map(|part| part.sum.clone()).collect();
@@ -283,7 +284,8 @@ pub(crate) fn fit(head: &Head, count: Option<u64>, parts: &[Part]) -> std::resul
         }
         Whole::Bytes(_) => match combined(*kind, &sums, parts) {
             Some(made) => made,
-            // Of a function whose values cannot be combined: nothing shows that they are this object's.
+            // Of a function whose values cannot be combined: nothing shows that they are this
+            // object's.
             None => return Err(Unfit::NotTold),
         },
     };

@@ -1,4 +1,5 @@
-//! Signatures of requests to S3 (AWS Signature Version 4), and the forms of paths and times that belong to them.
+//! Signatures of requests to S3 (AWS Signature Version 4), and the forms of paths and times that
+//! belong to them.
 
 use hmac::{KeyInit, Mac};
 use sha2::{Digest, Sha256};
@@ -28,7 +29,8 @@ pub(crate) fn escaped(text: &str, is_path: bool) -> String {
 /// `20260102T030405Z`, of seconds since 1970.
 pub(crate) fn time_text(unix_s: i64) -> String {
     let (days, second) = (unix_s.div_euclid(86_400), unix_s.rem_euclid(86_400));
-    // Days since 1 March of the year 0, in eras of 400 years; years begin in March, so that leap days are their last ones.
+    // Days since 1 March of the year 0, in eras of 400 years; years begin in March, so that leap
+    // days are their last ones.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

@@ -1,5 +1,5 @@
-//! A server in memory, stricter than real ones, whose answers are spoiled in every way that can be thought of: what is told of an object is
-//! true of its bytes, or is an error.
+//! A server in memory, stricter than real ones, whose answers are spoiled in every way that can be
+//! thought of: what is told of an object is true of its bytes, or is an error.
 
 use std::cell::{Cell, RefCell};
 
@@ -242,7 +242,8 @@ fn what_is_told_of_random_objects_is_true() {
     }
 }
 
-/// Any bytes of the lists of parts may come out otherwise: what is told then is the truth, or nothing.
+/// Any bytes of the lists of parts may come out otherwise: what is told then is the truth, or
+/// nothing.
 #[test]
 fn lists_of_parts_that_are_spoiled_are_never_taken_for_those_of_the_object() {
     let clock = SimClock::new(0);
@@ -307,7 +308,8 @@ fn lists_of_parts_that_are_spoiled_are_never_taken_for_those_of_the_object() {
     assert!(refused > 500 && true_ones > 50, "{refused} {true_ones}");
 }
 
-/// An object that is replaced between any two requests is described as it is then, or not at all; its successor's bytes are never read as its own.
+/// An object that is replaced between any two requests is described as it is then, or not at all;
+/// its successor's bytes are never read as its own.
 #[test]
 fn an_object_that_is_replaced_meanwhile_is_noticed() {
     let clock = SimClock::new(0);
@@ -342,7 +344,8 @@ fn an_object_that_is_replaced_meanwhile_is_noticed() {
     }
 }
 
-/// Some servers do not look at `If-Match`, or lose it on the way: what they give then is found to be another object's.
+/// Some servers do not look at `If-Match`, or lose it on the way: what they give then is found to
+/// be another object's.
 #[test]
 fn bytes_of_another_object_are_noticed_though_the_server_does_not_compare() {
     let clock = SimClock::new(0);

@@ -1,5 +1,5 @@
-//! What a filer answers about a file, taken apart: JSON in, stretches of the file out. Nothing is believed: every number is checked, and what cannot be
-//! is an error.
+//! What a filer answers about a file, taken apart: JSON in, stretches of the file out. Nothing is
+//! believed: every number is checked, and what cannot be is an error.
 
 use base64::Engine;
 use byteback_extents::ByteRange;
@@ -13,7 +13,8 @@ const MODE_DIRECTORY: u64 = 1 << 31;
 /// The longest file that is believed, in bytes.
 const FILE_LEN_MAX: u64 = 1 << 60;
 
-/// A file as the filer tells it. Names are the filer's; what is not there is as if it were 0 or empty.
+/// A file as the filer tells it. Names are the filer's; what is not there is as if it were 0 or
+/// empty.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Entry {
@@ -77,7 +78,8 @@ pub(crate) enum Refusal {
 pub(crate) struct Shape {
     pub(crate) len_bytes: u64,
     pub(crate) stretches: Vec<(ByteRange, What)>,
-    /// The length of all stretches but the last one, which may be shorter, if that is so; else that of the longest one.
+    /// The length of all stretches but the last one, which may be shorter, if that is so; else that
+    /// of the longest one.
     pub(crate) block_len: u32,
     pub(crate) is_even: bool,
 }
@@ -88,7 +90,8 @@ impl Entry {
         serde_json::from_slice(body).map_err(|_| Refusal::Malformed("a filer's answer that describes no file"))
     }
 
-    /// A digest of all that tells this state of the file from another one. Whoever writes makes new needles, with new ids, and a new time.
+    /// A digest of all that tells this state of the file from another one. Whoever writes makes new
+    /// needles, with new ids, and a new time.
     pub(crate) fn digest(&self) -> [u8; 32] {
         let mut digest = blake3::Hasher::new();
         let mut text = |text: &str| {

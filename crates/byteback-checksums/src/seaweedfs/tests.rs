@@ -1,4 +1,5 @@
-//! A filer in memory, whose answers are spoiled in every way that can be thought of: what is told of a file is true of its bytes, or is an error.
+//! A filer in memory, whose answers are spoiled in every way that can be thought of: what is told
+//! of a file is true of its bytes, or is an error.
 
 use std::cell::{Cell, RefCell};
 
@@ -222,7 +223,8 @@ fn what_is_told_is_true_whatever_lies_over_what() {
     );
 }
 
-/// Answers with other numbers, words and lengths than the filer's: an error, or what is told is not true of the bytes, and is found to be; nothing panics.
+/// Answers with other numbers, words and lengths than the filer's: an error, or what is told is not
+/// true of the bytes, and is found to be; nothing panics.
 #[test]
 fn answers_that_are_spoiled_are_not_believed() {
     let mut taken = 0;
@@ -280,7 +282,8 @@ fn whole() -> File {
     }
 }
 
-/// At every request of a description, the file becomes another one of the same length: what is told is of one of both.
+/// At every request of a description, the file becomes another one of the same length: what is told
+/// is of one of both.
 #[test]
 fn a_file_that_is_replaced_meanwhile_is_noticed() {
     for replaced_at in 1..=8 {
@@ -296,7 +299,8 @@ fn a_file_that_is_replaced_meanwhile_is_noticed() {
         let told = source.collect().unwrap();
         match verify(&source, &told) {
             Ok(verified) => assert_eq!(verified.blocks, 3),
-            // The entry and three needles were asked for; the entry once more is the end of the description.
+            // The entry and three needles were asked for; the entry once more is the end of the
+            // description.
             Err(VerifyError::Source(SourceError::ChangedMeanwhile)) if replaced_at > 4 => {}
             Err(error) => panic!("{error}"),
         }
@@ -354,7 +358,8 @@ fn other_bytes_than_were_asked_for_are_refused() {
     assert!(filer.source().read_at(2990, &mut [0; 20]).is_err());
 }
 
-/// A volume server compresses what looks as if it were worth it, whatever the filer knows of that; its checksum is that of what it stored.
+/// A volume server compresses what looks as if it were worth it, whatever the filer knows of that;
+/// its checksum is that of what it stored.
 #[test]
 fn checksums_of_needles_that_are_stored_otherwise_do_not_count() {
     let told = |change: fn(&mut Answer)| {

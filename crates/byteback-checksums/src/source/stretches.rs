@@ -1,7 +1,9 @@
-//! What is known of a whole file, stretch after stretch, in memory: what a source tells, or what it told.
+//! What is known of a whole file, stretch after stretch, in memory: what a source tells, or what it
+//! told.
 //!
-//! Invariant of what [`Stretches::take`] took: it is what the contract of [`Run`] promises, whoever told it. Stretches follow each other without gaps, each has as many checksums as blocks,
-//! and none lies behind the end; so whoever goes through them need not ask again.
+//! Invariant of what [`Stretches::take`] took: it is what the contract of [`Run`] promises, whoever
+//! told it. Stretches follow each other without gaps, each has as many checksums as blocks, and
+//! none lies behind the end; so whoever goes through them need not ask again.
 
 use byteback_extents::ByteRange;
 

@@ -1,5 +1,5 @@
-//! Making the checksums that sources have, of bytes that come in pieces: a block may be longer than memory (an object of S3 that was sent
-//! in one part has one checksum).
+//! Making the checksums that sources have, of bytes that come in pieces: a block may be longer than
+//! memory (an object of S3 that was sent in one part has one checksum).
 
 use sha2::Digest;
 

@@ -73,7 +73,8 @@ fn fletcher4_is_that_of_its_words() {
             .chunks(4)
             .map(|word| u32::from_le_bytes(word.try_into().unwrap()).into())
             .collect();
-        // Each sum of those so far is a sum of products: the word at distance k counts once, k, k(k+1)/2, ... times.
+        // Each sum of those so far is a sum of products: the word at distance k counts once, k,
+        // k(k+1)/2, ... times.
         let count = words.len() as u128;
         let mut expected = [0_u64; 4];
         for (index, word) in words.iter().enumerate() {

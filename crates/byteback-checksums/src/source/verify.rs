@@ -42,8 +42,8 @@ pub enum VerifyError {
     },
 }
 
-/// Reads what `told` has checksums of, and compares. What is said holds of the file as it was described: if it changed since, or meanwhile, that
-/// is the error.
+/// Reads what `told` has checksums of, and compares. What is said holds of the file as it was
+/// described: if it changed since, or meanwhile, that is the error.
 ///
 /// # Errors
 /// See [`VerifyError`].

@@ -12,8 +12,8 @@ fn open(disk: &SimDisk) -> Result<ChecksumStore> {
     ChecksumStore::open(disk, NAME, &SimRandomness::new(7))
 }
 
-/// What goes through the store as a backup does it: answers the contents that the server makes of `base`, of which only what is not
-/// known to be equal is replaced.
+/// What goes through the store as a backup does it: answers the contents that the server makes of
+/// `base`, of which only what is not known to be equal is replaced.
 fn send(
     session: &mut Session,
     file: u64,
@@ -215,7 +215,8 @@ fn what_did_not_change_is_known_and_what_was_thrown_away_is_not() {
         let sum = session.sum(block);
         assert!(session.exchange(5, index as u64, sum).unwrap());
     }
-    // A session that ends without a word leaves everything as it was; one in which the file was given up, too.
+    // A session that ends without a word leaves everything as it was; one in which the file was
+    // given up, too.
     session.exchange(5, 7, [0; 16]).unwrap();
     drop(session);
     let mut session = store.begin(Some(11)).unwrap();

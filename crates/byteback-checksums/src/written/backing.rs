@@ -1,5 +1,5 @@
-//! A file whose blocks are compared, as it can be asked: what it looks like, and what it holds. Real files are; a reader past the page cache and
-//! the files of tests bring their own.
+//! A file whose blocks are compared, as it can be asked: what it looks like, and what it holds.
+//! Real files are; a reader past the page cache and the files of tests bring their own.
 
 use std::io;
 
@@ -12,13 +12,13 @@ pub trait Backing {
     /// What it looks like.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The system's error.
     fn stamp(&self) -> io::Result<Stamp>;
 
     /// Reads at `offset`: how many bytes; 0 only at the end.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The system's error.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
 }
 

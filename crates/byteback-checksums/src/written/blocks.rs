@@ -1,8 +1,10 @@
 //! Sums of blocks, and how a sum follows a change of a part of its block.
 //!
-//! The sum of a block is the CRC-32C of its 4,096 bytes; what lies behind the end of the file counts as zeros, so that lengthening a file
-//! changes no sum. The CRC is linear: the sums of two blocks differ by what their difference alone says. So a change of a part needs the old
-//! bytes of that part and the old sum, never the rest of the block, and a rest that changed by itself stays noticed.
+//! The sum of a block is the CRC-32C of its 4,096 bytes; what lies behind the end of the file
+//! counts as zeros, so that lengthening a file changes no sum. The CRC is linear: the sums of two
+//! blocks differ by what their difference alone says. So a change of a part needs the old bytes of
+//! that part and the old sum, never the rest of the block, and a rest that changed by itself stays
+//! noticed.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -34,7 +36,8 @@ pub(super) fn sum_of(bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(bytes), zeros(BLOCK.saturating_sub(bytes.len())))
 }
 
-/// The sum of a block in which `len` bytes at `at` become `new` (`None`: zeros), when they were `old`, which may be shorter: zeros follow.
+/// The sum of a block in which `len` bytes at `at` become `new` (`None`: zeros), when they were
+/// `old`, which may be shorter: zeros follow.
 pub(super) fn patched(sum: u32, at: usize, old: &[u8], new: Option<&[u8]>, len: usize) -> u32 {
     let missing = zeros(len.saturating_sub(old.len()));
     let before = crc32c::crc32c_append(crc32c::crc32c(old), missing);
@@ -141,8 +144,9 @@ pub(super) type Rows<'a> = &'a dyn Fn(u64) -> Option<Chunk>;
 
 /// The sums of a file: what is in memory, over rows.
 ///
-/// A chunk is as memory says; else, unless it is void, as its row says; else zeros, if it is among those; else unknown. No chunk that is among
-/// the zeros has a row that is not void. Blocks behind the end of the file are zeros.
+/// A chunk is as memory says; else, unless it is void, as its row says; else zeros, if it is among
+/// those; else unknown. No chunk that is among the zeros has a row that is not void. Blocks behind
+/// the end of the file are zeros.
 #[derive(Debug, Default)]
 pub(super) struct FileSums {
     pub(super) chunks: BTreeMap<u64, Chunk>,
@@ -162,7 +166,8 @@ pub(super) const EVERY_CHUNK: ByteRange = match ByteRange::new(0, u64::MAX) {
     None => unreachable!(),
 };
 
-/// New sums of the blocks at both ends of a change that are changed in part; `None`: not known any more.
+/// New sums of the blocks at both ends of a change that are changed in part; `None`: not known any
+/// more.
 pub(super) type Edges = Vec<(u64, Option<u32>)>;
 
 fn place(block: u64) -> (u64, usize) {
@@ -265,8 +270,8 @@ impl FileSums {
         }
     }
 
-    /// What becomes of the blocks that lie in `range` in part, when its bytes become `new` (`None`: zeros). `old` reads the old bytes: fewer
-    /// at the end of the file, `None` if it cannot.
+    /// What becomes of the blocks that lie in `range` in part, when its bytes become `new` (`None`:
+    /// zeros). `old` reads the old bytes: fewer at the end of the file, `None` if it cannot.
     pub(super) fn edges(
         &mut self,
         range: ByteRange,

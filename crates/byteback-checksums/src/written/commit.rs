@@ -1,4 +1,5 @@
-//! How what is known gets into the database: all that is known of a file, its stamp and its flags in one transaction.
+//! How what is known gets into the database: all that is known of a file, its stamp and its flags
+//! in one transaction.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -30,8 +31,9 @@ struct Part {
 }
 
 impl WrittenSums {
-    /// Makes what is known durable. `look` answers what a file looks like, found by its names and not by this; `None` if that cannot be told,
-    /// or if it was changed so recently that its times prove nothing: it is asked again next time. It may wait for changes that are under way.
+    /// Makes what is known durable. `look` answers what a file looks like, found by its names and
+    /// not by this; `None` if that cannot be told, or if it was changed so recently that its times
+    /// prove nothing: it is asked again next time. It may wait for changes that are under way.
     ///
     /// # Errors
     /// The disk or the database fails. Nothing is lost in memory then.

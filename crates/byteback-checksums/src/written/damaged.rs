@@ -7,8 +7,9 @@ use super::blocks::{BLOCK_LEN, FileSums, blocks_within, sum_of};
 use super::{WrittenSums, blocks_of};
 
 impl WrittenSums {
-    /// Nobody knows what a range of a file holds now. Blocks that are damaged stay so, with the sums that say it, unless all of each was replaced: what is left of them
-    /// is not what was written.
+    /// Nobody knows what a range of a file holds now. Blocks that are damaged stay so, with the
+    /// sums that say it, unless all of each was replaced: what is left of them is not what was
+    /// written.
     pub(super) fn overwritten(&self, file: u64, sums: &mut FileSums, range: ByteRange, is_done: bool) {
         if is_done {
             self.unflag(file, Some(blocks_within(range)));
@@ -16,7 +17,8 @@ impl WrittenSums {
         self.unknown_but_damaged(file, sums, blocks_of(range));
     }
 
-    /// Nobody knows any more what these blocks hold, the first and the one behind the last; those that are damaged stay so.
+    /// Nobody knows any more what these blocks hold, the first and the one behind the last; those
+    /// that are damaged stay so.
     pub(super) fn unknown_but_damaged(&self, file: u64, sums: &mut FileSums, (first, end): (u64, u64)) {
         let damaged = self.flagged_of(file).map(|flagged| flagged.blocks).unwrap_or_default();
         let touched = ByteRange::new(first, end);

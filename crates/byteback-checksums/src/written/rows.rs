@@ -17,7 +17,8 @@ const BITMAP_LEN: usize = CHUNK_BLOCKS as usize / 8;
 /// What is kept of a file beside the rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Record {
-    /// What the file looked like when all that was known of it was in the database; `None`: it was not.
+    /// What the file looked like when all that was known of it was in the database; `None`: it was
+    /// not.
     pub(super) stamp: Option<Seen>,
     /// Chunks without a row that are zeros.
     pub(super) zeros: ExtentSet,

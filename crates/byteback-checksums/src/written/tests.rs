@@ -1,9 +1,12 @@
-//! Random lives of files that are changed by all means, rot, and are read, over a database that crashes; against a model that keeps what was
-//! written as bytes, and for each block whether it must be known.
+//! Random lives of files that are changed by all means, rot, and are read, over a database that
+//! crashes; against a model that keeps what was written as bytes, and for each block whether it
+//! must be known.
 //!
-//! The model is exact. What a sum stands for are bytes; of a change of a part of a block the sum follows the difference to what was *there*
-//! (a CRC is linear), so what had rotted of that part stays as wrong as it was, wherever it lay. What a database may say after a crash is what a list of
-//! [`Durable`] says: a commit that reported an error may have become durable as a whole, or not at all.
+//! The model is exact. What a sum stands for are bytes; of a change of a part of a block the sum
+//! follows the difference to what was *there* (a CRC is linear), so what had rotted of that part
+//! stays as wrong as it was, wherever it lay. What a database may say after a crash is what a list
+//! of [`Durable`] says: a commit that reported an error may have become durable as a whole, or not
+//! at all.
 
 use std::cell::RefCell;
 
@@ -25,7 +28,8 @@ struct Sums {
     known: Vec<bool>,
 }
 
-/// What a record in the database may say of a file: what it looked like, and what was known then; `None`: not to be believed.
+/// What a record in the database may say of a file: what it looked like, and what was known then;
+/// `None`: not to be believed.
 type Durable = Option<(Stamp, Sums)>;
 
 /// A file, with what it holds and what was written to it.
@@ -81,7 +85,8 @@ impl Shared {
         Self(RefCell::new(life))
     }
 
-    /// What was read is what is known of those of its blocks of which nothing was; how many those are.
+    /// What was read is what is known of those of its blocks of which nothing was; how many those
+    /// are.
     fn learn(&self, read: &Read, bytes: &[u8]) -> u64 {
         let mut life = self.0.borrow_mut();
         let mut learned = 0;
@@ -159,7 +164,8 @@ impl Life {
         self.stamp.mtime_ns += 1;
     }
 
-    /// What the sums stand for follows the content from `at`, which becomes `data`; zeros, where there was none.
+    /// What the sums stand for follows the content from `at`, which becomes `data`; zeros, where
+    /// there was none.
     fn follow(&mut self, at: usize, data: &[u8]) {
         for (index, new) in (at..).zip(data) {
             let old = self.content.get(index).copied().unwrap_or(0);
@@ -237,7 +243,8 @@ fn one_change(sums: &WrittenSums, file: u64, shared: &Shared, random: &mut Split
     sums.look(file, || Ok(shared.0.borrow().stamp));
     let damaged = sums.flagged_of(file).map(|flagged| flagged.blocks).unwrap_or_default();
     let before = (damaged.iter().next().is_some()).then(|| shared.0.borrow().sums.clone());
-    // What is known to be damaged stays so, with the sum that says it, whatever is put over parts of it by somebody who does not say what.
+    // What is known to be damaged stays so, with the sum that says it, whatever is put over parts
+    // of it by somebody who does not say what.
     let stay_damaged = |life: &mut Life, is_whole_gone: bool| {
         for block in at / BLOCK..end.div_ceil(BLOCK) {
             let is_whole = at <= block * BLOCK && (block + 1) * BLOCK <= end;
@@ -283,7 +290,8 @@ fn one_change(sums: &WrittenSums, file: u64, shared: &Shared, random: &mut Split
             match ByteRange::new(at as u64, end as u64) {
                 Some(range) => sums.change(file, &shared, Change::Zeroed(range), zero, ok),
                 None => {
-                    // A hole behind the end of the file changes nothing, and tells of blocks there that were given up that they are zeros.
+                    // A hole behind the end of the file changes nothing, and tells of blocks there
+                    // that were given up that they are zeros.
                     let (first, behind) = blocks_within(range);
                     shared.0.borrow_mut().sums.known[first as usize..behind as usize].fill(true);
                     sums.change(file, &shared, Change::Zeroed(range), || Ok(()), ok)
@@ -413,7 +421,8 @@ fn one_change(sums: &WrittenSums, file: u64, shared: &Shared, random: &mut Split
 /// What was read of a file, and what it looked like.
 type Held = (Read, Vec<u8>, Option<Mismatch>, Stamp);
 
-/// Tells what was read before whatever happened since: only what is wrong now is noted, and only what is there now is learned.
+/// Tells what was read before whatever happened since: only what is wrong now is noted, and only
+/// what is there now is learned.
 fn judge_late(sums: &WrittenSums, file: u64, shared: &Shared, (read, bytes, mismatch, stamp): Held, note: &str) {
     let Some(mismatch) = mismatch else {
         let learned = sums.learn(file, &read, &bytes);
@@ -462,7 +471,8 @@ fn check(sums: &WrittenSums, file: u64, shared: &Shared, note: &str) -> bool {
     !rotten.is_empty()
 }
 
-/// What became of a file's sums by a crash: what one of those records says that the database may hold, if the file still looks like that.
+/// What became of a file's sums by a crash: what one of those records says that the database may
+/// hold, if the file still looks like that.
 fn recovered(sums: &WrittenSums, file: u64, shared: &Shared, durable: &mut Vec<Durable>, note: &str) {
     let mut life = shared.0.borrow_mut();
     let found: Vec<_> = {
@@ -551,7 +561,8 @@ fn what_rots_is_found_and_nothing_else_in_random_lives_with_crashes() {
                             let life = file.0.borrow();
                             let is_stamped = looks[number] && !changed.borrow()[number];
                             let now = is_stamped.then(|| (life.stamp, life.sums.clone()));
-                            // One that failed may yet be durable, as a whole; and one that could not look leaves alone what is settled.
+                            // One that failed may yet be durable, as a whole; and one that could
+                            // not look leaves alone what is settled.
                             if is_done && now.is_some() {
                                 durable[number].clear();
                             }
@@ -728,7 +739,8 @@ fn a_hundred_sparse_gibibytes_cost_little() {
     assert!(cost < 300_000, "{cost} bytes");
     drop(sums);
     let sums = open(&disk, 1, &[]).unwrap();
-    // A hole that is none any more is noticed; here every block reads as what the backing says: nothing.
+    // A hole that is none any more is noticed; here every block reads as what the backing says:
+    // nothing.
     let cell = sums.cell(3);
     let mut known = cell.lock();
     sums.load(3, &mut known, || Ok(shared.0.borrow().stamp));
@@ -792,7 +804,8 @@ fn a_block_that_is_written_anew_before_it_is_judged_is_not_flagged() {
     }
 }
 
-/// What was read of a block that nobody knows is nothing that counts once the file was let go of and looked up again.
+/// What was read of a block that nobody knows is nothing that counts once the file was let go of
+/// and looked up again.
 #[test]
 fn nothing_is_learned_of_what_was_read_before_the_file_changed() {
     let disk = SimDisk::new(1);

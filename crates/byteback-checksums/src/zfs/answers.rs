@@ -1,7 +1,9 @@
-//! What the kernel's list of mounts says of a dataset, and `zdb` of an object in it: text in, values out, nothing believed.
+//! What the kernel's list of mounts says of a dataset, and `zdb` of an object in it: text in,
+//! values out, nothing believed.
 //!
-//! `zdb -ddddd -bbbbbb DATASET OBJECT` prints some lines about the object and then, behind `Indirect blocks:`, one line for each block pointer, each node of the tree before those
-//! that it points to, up to an empty line:
+//! `zdb -ddddd -bbbbbb DATASET OBJECT` prints some lines about the object and then, behind
+//! `Indirect blocks:`, one line for each block pointer, each node of the tree before those that it
+//! points to, up to an empty line:
 //!
 //! ```text
 //!        0 L1  DVA[0]=<0:3c8000:1000> [L1 ZFS plain file] fletcher4 lz4 unencrypted LE contiguous unique single size=4000L/600P birth=15L/15P fill=23 cksum=ab:cd:ef:12
@@ -10,12 +12,15 @@
 //!    60000  L0 HOLE [L0 ZFS plain file] size=20000L birth=57L
 //! ```
 //!
-//! The names of functions, the numbers in hexadecimal and their order are the same from zfs-fuse 0.7 to OpenZFS 2.3; older ones do not say whether a block is encrypted, because none is.
+//! The names of functions, the numbers in hexadecimal and their order are the same from zfs-fuse
+//! 0.7 to OpenZFS 2.3; older ones do not say whether a block is encrypted, because none is.
 //!
-//! A node that `zdb` cannot read it leaves out, with all below it, and says nothing (it may be gone: the pool is being written to). That would look like a hole. So the tree has to be
+//! A node that `zdb` cannot read it leaves out, with all below it, and says nothing (it may be
+//! gone: the pool is being written to). That would look like a hole. So the tree has to be
 //! complete: each node says how many blocks of data are below it (`fill`).
 //!
-//! The name of the file and of its attributes are printed as they are. A name with line breaks can look like any of these lines, so each of those that count must be there exactly once.
+//! The name of the file and of its attributes are printed as they are. A name with line breaks can
+//! look like any of these lines, so each of those that count must be there exactly once.
 
 use crate::source::Unknown;
 
@@ -25,7 +30,8 @@ const RECORD_LEN_MAX: u64 = 16 << 20;
 /// `TYPE` of files.
 const PLAIN_FILE: &str = "ZFS plain file";
 
-/// Which dataset is mounted where a file is: the line of the mount with this number in `/proc/self/mountinfo`. `None` if it is not one of ZFS.
+/// Which dataset is mounted where a file is: the line of the mount with this number in
+/// `/proc/self/mountinfo`. `None` if it is not one of ZFS.
 ///
 /// # Errors
 /// What is wrong, in words.
@@ -321,7 +327,8 @@ impl<'a> Fields<'a> {
         Some((hex(len)?, stored))
     }
 
-    /// Of a record that is stored in a place of its own: `FUNCTION COMPRESSION [ENCRYPTION] ORDER WHERE ...`.
+    /// Of a record that is stored in a place of its own: `FUNCTION COMPRESSION [ENCRYPTION] ORDER
+    /// WHERE ...`.
     fn what(&self, is_as_long: bool) -> Option<What> {
         let mut words = self.0.split_ascii_whitespace();
         let (function, compression, third) = (words.next()?, words.next()?, words.next()?);

@@ -1,4 +1,5 @@
-//! The calls into the kernel and the programs of ZFS, behind a trait so that what is made of their answers is tested with answers that nobody gives.
+//! The calls into the kernel and the programs of ZFS, behind a trait so that what is made of their
+//! answers is tested with answers that nobody gives.
 
 use std::ffi::OsStr;
 use std::io;
@@ -17,7 +18,8 @@ pub(super) trait System {
     /// The dataset that it lies in.
     fn dataset(&self) -> Result<String>;
 
-    /// Waits until all that was written to the file before is on the pool's devices, where `zdb` sees it.
+    /// Waits until all that was written to the file before is on the pool's devices, where `zdb`
+    /// sees it.
     fn settle(&self, dataset: &str) -> Result<()>;
 
     /// Hands each line that `zdb` says of an object to `each`.
@@ -62,7 +64,8 @@ impl System for RealSystem<'_> {
 
     fn dataset(&self) -> Result<String> {
         const WHAT: &str = "ask where the file's file system is mounted";
-        // The number that statx tells is another one, which is never given again but stands in no list.
+        // The number that statx tells is another one, which is never given again but stands in no
+        // list.
         let about = format!("/proc/self/fdinfo/{}", self.file.as_raw_fd());
         let about = std::fs::read_to_string(about).map_err(SourceError::io(WHAT))?;
         let number = about.lines().find_map(|line| line.strip_prefix("mnt_id:"));

@@ -1,4 +1,5 @@
-//! Files of a ZFS that says what none says, and what real ones said. A real one: `crates/byteback/tests/systems/zfs`.
+//! Files of a ZFS that says what none says, and what real ones said. A real one:
+//! `crates/byteback/tests/systems/zfs`.
 
 use std::cell::{Cell, RefCell};
 
@@ -322,7 +323,8 @@ fn every_record_is_told_as_it_is() {
     }
 }
 
-/// A node that could not be read is left out by zdb with all below it, and a text that is cut off is not the whole.
+/// A node that could not be read is left out by zdb with all below it, and a text that is cut off
+/// is not the whole.
 #[test]
 fn what_is_left_out_is_noticed() {
     let mut noticed = 0;
@@ -498,7 +500,8 @@ fn pointers_that_cannot_be_are_refused() {
     assert_eq!((fine.records.len(), fine.record_len), (2, 4096));
     // Another file that had the same number before.
     assert_ne!(fine.digest, parse(5, &answer(2, 16, &both)).unwrap().digest);
-    // Nothing follows from the sum of what is stored in another length; and what was taken out of a stream is no hole.
+    // Nothing follows from the sum of what is stored in another length; and what was taken out of a
+    // stream is no hole.
     let second = |record: String| parse(5, &answer(2, 15, &[node(1, 2), both[1].clone(), record]));
     let of_second = |record: String| second(record).unwrap().records[1].1;
     assert_eq!(
@@ -559,7 +562,8 @@ fn pointers_that_cannot_be_are_refused() {
     }
 }
 
-/// What real ones said of the same file: two records of fletcher4, one of SHA-256, one compressed, two holes, one of fletcher4, the end a hole again. The pool was made by zfs-fuse.
+/// What real ones said of the same file: two records of fletcher4, one of SHA-256, one compressed,
+/// two holes, one of fletcher4, the end a hole again. The pool was made by zfs-fuse.
 #[test]
 fn what_zdb_of_several_releases_says_is_understood() {
     let texts = [

@@ -40,8 +40,8 @@ pub(crate) fn text(path: &Path) -> &str {
 }
 
 impl Disk {
-    /// A file system of `mib` MiB with these checksums, mounted with `options`. `None`, said aloud, if this machine's kernel has no btrfs; whatever
-    /// else is missing is a failure.
+    /// A file system of `mib` MiB with these checksums, mounted with `options`. `None`, said aloud,
+    /// if this machine's kernel has no btrfs; whatever else is missing is a failure.
     pub(crate) fn new(checksum: &str, mib: u64, options: &str) -> Option<Self> {
         let _ = Command::new("modprobe")
             .arg_path()

@@ -114,7 +114,8 @@ fn every_kind(checksum: &str, kind: Kind) {
     std::fs::write(at("inline"), b"a few bytes").unwrap();
     assert_eq!(check_path(&at("inline")).inline, 11);
 
-    // Shared as a whole, and split by a write into the middle; parts of an extent that begin within it.
+    // Shared as a whole, and split by a write into the middle; parts of an extent that begin within
+    // it.
     run("cp", &["--reflink=always", text(&at("plain")), text(&at("clone"))]);
     assert_eq!(check_path(&at("clone")), all);
     let clone = File::options().write(true).open(at("clone")).unwrap();
@@ -153,7 +154,8 @@ fn every_kind(checksum: &str, kind: Kind) {
     let seen = check_path(&at("nocow"));
     assert_eq!((seen.not_summed, seen.tail), (300_000 / 4096 * 4096, 300_000 % 4096));
 
-    // What was cut off in the middle of a sector stays on the disk, and in its checksum, until somebody overwrites it.
+    // What was cut off in the middle of a sector stays on the disk, and in its checksum, until
+    // somebody overwrites it.
     std::fs::write(at("cut"), noise(9, 100_000)).unwrap();
     let cut = File::options().write(true).open(at("cut")).unwrap();
     cut.sync_all().unwrap();
@@ -176,7 +178,8 @@ fn every_kind(checksum: &str, kind: Kind) {
     let seen = check_path(&at("packed"));
     assert!(seen.compressed >= 900_000 && seen.sums >= 500_000, "{seen:?}");
 
-    // In another subvolume, in a snapshot of it while the original goes on, and after a mount of which nothing is in memory.
+    // In another subvolume, in a snapshot of it while the original goes on, and after a mount of
+    // which nothing is in memory.
     run("btrfs", &["subvolume", "create", text(&at("volume"))]);
     std::fs::write(at("volume/one"), noise(7, 700_000)).unwrap();
     run(

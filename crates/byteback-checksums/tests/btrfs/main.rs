@@ -1,4 +1,5 @@
-//! The checksums that btrfs keeps, on real file systems in image files: needs root and loop devices, as other tests of this repository do.
+//! The checksums that btrfs keeps, on real file systems in image files: needs root and loop
+//! devices, as other tests of this repository do.
 //!
 //! `files`: files of every kind, at rest.
 //! `model`: files made by random operations.

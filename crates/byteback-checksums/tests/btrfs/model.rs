@@ -1,4 +1,5 @@
-//! Files made by random operations: what is told of them is what their bytes say, without any sync in between.
+//! Files made by random operations: what is told of them is what their bytes say, without any sync
+//! in between.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

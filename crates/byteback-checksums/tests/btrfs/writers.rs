@@ -1,7 +1,8 @@
 //! Files that are written while their checksums are read.
 //!
-//! A writer goes through numbered operations, each of which puts its number at the start of a block. What is told must then be the state
-//! between two of them: not before those that were over when the extraction began, nor after those that had begun when it ended.
+//! A writer goes through numbered operations, each of which puts its number at the start of a
+//! block. What is told must then be the state between two of them: not before those that were over
+//! when the extraction began, nor after those that had begun when it ended.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -154,7 +155,8 @@ fn write(path: &Path, seed: u64, rest_ms: u64, account: &Account) {
     }
 }
 
-/// Whether `told` is the state at one moment, between the operations `ended_before` and `begun_after`.
+/// Whether `told` is the state at one moment, between the operations `ended_before` and
+/// `begun_after`.
 fn check_moment(told: &FileChecksums, account: &Account, ended_before: u64, begun_after: u64) {
     let blocks = account.blocks.lock().unwrap().clone();
     let mut numbers = HashMap::new();
@@ -275,7 +277,8 @@ fn a_file_that_is_written_all_the_time_is_busy() {
         while account.ended.load(Ordering::SeqCst) < 5 {
             std::thread::yield_now();
         }
-        // Unless the writer does not get the processor for a while: then what is told must be right.
+        // Unless the writer does not get the processor for a while: then what is told must be
+        // right.
         let mut was_busy = false;
         for _ in 0..20 {
             let (start, before) = (Instant::now(), account.ended.load(Ordering::SeqCst));

@@ -51,7 +51,8 @@ fn read(tree: &dyn TreeService, cut: CutId, node: u64, ranges: &[(u64, u64)]) ->
     Ok(got)
 }
 
-/// What is told of leaves, each by itself: its offset and what is told, or how long a stretch of zeros is.
+/// What is told of leaves, each by itself: its offset and what is told, or how long a stretch of
+/// zeros is.
 type Leaves = Vec<(u64, Result<Vec<u8>, u64>)>;
 
 fn leaf_sums(tree: &dyn TreeService, cut: CutId, node: u64, with_crcs: bool) -> Result<(Leaves, LeavesTold)> {

@@ -1,4 +1,5 @@
-//! Peers that follow no rules, and daemons that follow none: each gets or gives a typed error, and nobody else notices.
+//! Peers that follow no rules, and daemons that follow none: each gets or gives a typed error, and
+//! nobody else notices.
 
 use std::io::Write;
 use std::os::unix::net::UnixListener;
@@ -249,8 +250,8 @@ proptest! {
     }
 }
 
-/// A daemon that sends `script` to whoever connects, then waits to be hung up on; the connection is closed at once if
-/// `closes`.
+/// A daemon that sends `script` to whoever connects, then waits to be hung up on; the connection is
+/// closed at once if `closes`.
 fn scripted(script: Vec<u8>, closes: bool) -> (tempfile::TempDir, std::thread::JoinHandle<()>) {
     let folder = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(folder.path().join("control.sock")).unwrap();

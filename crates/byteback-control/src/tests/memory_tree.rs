@@ -1,4 +1,5 @@
-//! A tracked tree in memory: files with their changed ranges, cuts that keep the content of their moment, consumers with marks.
+//! A tracked tree in memory: files with their changed ranges, cuts that keep the content of their
+//! moment, consumers with marks.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex};
@@ -346,7 +347,8 @@ impl TreeService for MemoryTree {
         })
     }
 
-    /// Leaf n of an extent of bytes is summed as n in every byte, and the first extent is told once in vain.
+    /// Leaf n of an extent of bytes is summed as n in every byte, and the first extent is told once
+    /// in vain.
     fn leaf_sums(
         &self,
         cut: CutId,

@@ -1,9 +1,12 @@
-//! Looking through what lies on the disk, slowly and for ever: what is known is compared, what is not is learned.
+//! Looking through what lies on the disk, slowly and for ever: what is known is compared, what is
+//! not is learned.
 //!
-//! [`Passage`] decides what is next: which piece of which file, and when, so that no more is read than so many bytes a second. It does no I/O
-//! and knows no clock. The thread around it finds the files by their numbers in the log, in ascending order, and reads without the page
-//! cache where the file system allows that (`O_DIRECT`), so that it sees the disk and takes no room from programs. A block that changes while it
-//! is read is compared once more while nothing changes it; that is in [`byteback_mount::integrity`].
+//! [`Passage`] decides what is next: which piece of which file, and when, so that no more is read
+//! than so many bytes a second. It does no I/O and knows no clock. The thread around it finds the
+//! files by their numbers in the log, in ascending order, and reads without the page cache where
+//! the file system allows that (`O_DIRECT`), so that it sees the disk and takes no room from
+//! programs. A block that changes while it is read is compared once more while nothing changes it;
+//! that is in [`byteback_mount::integrity`].
 //!
 //! Where a passage is becomes durable with the sums, so that a restart goes on there.
 
@@ -117,7 +120,8 @@ impl Passage {
         }
     }
 
-    /// The file that was found has this number and length; `None`: there is none any more, and all were seen.
+    /// The file that was found has this number and length; `None`: there is none any more, and all
+    /// were seen.
     pub fn at_file(&mut self, found: Option<(u64, u64)>, now_ns: u64) {
         match found {
             Some((file, len_bytes)) => {
@@ -143,14 +147,16 @@ impl Passage {
         self.len_bytes = None;
     }
 
-    /// Goes on to the next file when the end of this one is reached, so that a restart does not find it once more.
+    /// Goes on to the next file when the end of this one is reached, so that a restart does not
+    /// find it once more.
     fn leave_if_seen(&mut self) {
         if self.len_bytes.is_some_and(|len_bytes| self.at.1 >= len_bytes) {
             self.pass_over(self.at.0);
         }
     }
 
-    /// Of what was to be read next so many bytes were; fewer where the file ended, or could not be read.
+    /// Of what was to be read next so many bytes were; fewer where the file ended, or could not be
+    /// read.
     pub fn read(&mut self, bytes: u64, now_ns: u64) {
         let (_, offset) = self.at;
         match bytes {
@@ -242,7 +248,8 @@ pub(crate) fn run(
     }
 }
 
-/// Drops what is kept of files that the log does not know any more: removed while nobody was mounted.
+/// Drops what is kept of files that the log does not know any more: removed while nobody was
+/// mounted.
 fn forget_the_gone(tree: &TrackedTree, integrity: &Integrity) {
     let (Ok(look), Ok(kept)) = (tree.log().look(), integrity.sums().kept_files()) else {
         return;
@@ -277,7 +284,8 @@ impl Files {
     }
 }
 
-/// A regular file that can be read and is not empty: its number, a descriptor, its length, and whether it is read past the page cache.
+/// A regular file that can be read and is not empty: its number, a descriptor, its length, and
+/// whether it is read past the page cache.
 fn open_file(tree: &TrackedTree, file: u64) -> Option<(u64, Inode, u64, bool)> {
     let (fd, stat) = tree.live().find(NodeId(file)).ok().flatten()?;
     if stat.kind != NodeKind::File || stat.size == 0 {
@@ -332,7 +340,8 @@ impl Aligned {
     }
 }
 
-/// A file that is read past the page cache: only whole blocks, to aligned places; the rest from the cache.
+/// A file that is read past the page cache: only whole blocks, to aligned places; the rest from the
+/// cache.
 struct Direct<'a> {
     fd: &'a Inode,
     is_direct: bool,

@@ -1,7 +1,8 @@
 //! Deltas of new contents against old ones, and where they are kept: one file each.
 //!
-//! Both contents are here, and only here as they are now: so the daemon encodes, and keeps the result. If either of them changes while
-//! they are compared, the queue is told before that, and does not take the delta.
+//! Both contents are here, and only here as they are now: so the daemon encodes, and keeps the
+//! result. If either of them changes while they are compared, the queue is told before that, and
+//! does not take the delta.
 
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
@@ -88,7 +89,8 @@ impl Deltas {
         }))
     }
 
-    /// Writes a delta of at most `len_bytes_max`; its stamp and length. `None` if it would be longer, or there is no room for it.
+    /// Writes a delta of at most `len_bytes_max`; its stamp and length. `None` if it would be
+    /// longer, or there is no room for it.
     pub(super) fn write(
         &self,
         len_bytes_max: u64,
@@ -181,7 +183,8 @@ impl Live {
             let new = self.open_file(order.new)?;
             let base = self.open_file(order.base)?;
             match (new, base) {
-                // Against a base that is not what the server has a delta makes something else of it.
+                // Against a base that is not what the server has a delta makes something else of
+                // it.
                 (Some(new), Some(base)) if !self.is_sound(order.new, &new)? || !self.is_sound(order.base, &base)? => {
                     Ok(None)
                 }

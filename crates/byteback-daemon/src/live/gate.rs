@@ -72,7 +72,8 @@ impl State {
 }
 
 impl Live {
-    /// Puts aside what the queue still needs of `ranges` of a file that is about to change. What cannot be put aside is given up.
+    /// Puts aside what the queue still needs of `ranges` of a file that is about to change. What
+    /// cannot be put aside is given up.
     fn put_aside(&self, node: NodeId, fd: &Inode, ranges: &[ByteRange]) {
         let lock = usize::try_from(node.0).unwrap_or(0) % SAVING_LOCKS;
         let _saving = self.saving.get(lock).map(|lock| lock.lock());
@@ -204,7 +205,8 @@ impl Observer for Live {
         let now_ns = self.now_ns();
         let open_at = state.queue.open_ranges(node).map(|(position, _)| position);
         let open = state.queue.open_content(node, hull);
-        // Its length is what it is: another change of the same file may have told another one already, and corrects that afterwards.
+        // Its length is what it is: another change of the same file may have told another one
+        // already, and corrects that afterwards.
         let len_bytes = open.map_or_else(|| fd.stat().map_or(0, |stat| stat.size), |(len, _)| len);
         let is_new = open.is_none() && !state.queue.is_folded() && state.queue.is_about(node);
         for range in ranges {

@@ -1,4 +1,5 @@
-//! What is handed out to who sends: groups with all that belongs to them, as they were at their turn.
+//! What is handed out to who sends: groups with all that belongs to them, as they were at their
+//! turn.
 
 use byteback_model::{Attributes, ByteString, NameChange, NodeId, NodeKind, Place};
 use std::collections::{BTreeMap, BTreeSet};
@@ -215,8 +216,9 @@ impl State {
     }
 }
 
-/// The queue's clock is the kernel's coarse one, which goes by steps, mostly of this length: who were to wait for less would find the same moment
-/// again, and ask over and over until the step is done.
+/// The queue's clock is the kernel's coarse one, which goes by steps, mostly of this length: who
+/// were to wait for less would find the same moment again, and ask over and over until the step is
+/// done.
 const CLOCK_STEP: Duration = Duration::from_millis(4);
 
 impl Live {
@@ -243,7 +245,8 @@ impl Live {
         }
     }
 
-    /// The attributes of a node as they were at `up_to`; of a file without its length. `None`: nobody knows.
+    /// The attributes of a node as they were at `up_to`; of a file without its length. `None`:
+    /// nobody knows.
     fn attributes_at(&self, node: NodeId, up_to: Position) -> io::Result<Option<Attributes>> {
         if let Some(captured) = self.state.lock().captured(node, up_to) {
             return Ok(Some((*captured).clone()));
@@ -381,8 +384,9 @@ impl Live {
         Some(nodes)
     }
 
-    /// The times of the directories in which names came or went, unless the group tells these directories' attributes. Later changes of a time are sent
-    /// later; a directory that has no name any more is left out. `None`: one of them could not be looked at.
+    /// The times of the directories in which names came or went, unless the group tells these
+    /// directories' attributes. Later changes of a time are sent later; a directory that has no
+    /// name any more is left out. `None`: one of them could not be looked at.
     fn directory_times(&self, gathered: &Gathered) -> Option<Vec<(byteback_model::NodeId, i128)>> {
         let is_told = |node: &NodeId| gathered.touched.contains_key(node) || gathered.gone.contains(node);
         let mut found = Vec::new();
@@ -413,7 +417,8 @@ impl Live {
         state.settle();
         let poll = match poll {
             Poll::Idle { wake_ns } => {
-                // With a time to wait for, what happens only puts it off; but without a delay it may come at once.
+                // With a time to wait for, what happens only puts it off; but without a delay it
+                // may come at once.
                 state.wake = match wake_ns.is_none() || self.options.queue.delay_ns == 0 {
                     true => Wake::Wanted,
                     false => Wake::Timed,

@@ -1,11 +1,16 @@
-//! What of continuous sync must outlive the process: the numbers that were given away, and the queue after a clean stop.
+//! What of continuous sync must outlive the process: the numbers that were given away, and the
+//! queue after a clean stop.
 //!
-//! `journal`: each group is noted, durably, before it is handed out, and when it was answered. So no number is given twice, and the next
-//! process knows of which groups it is unknown what became. With each group go the *names* that it changes, until the log's mark has passed them:
-//! the server may have what came after the mark, and the log does not tell of a name that came and went between two checkpoints, or
-//! before a crash. The same goes for names that something landed on, which the server has, too. Whoever sends everything since the mark tells what became of these names as well. As long are kept the files that each
-//! group changed in one atomic operation: if the server refuses it, and a crash follows, they still share what becomes of them. `queue`: a snapshot of the queue after a clean stop. It is consumed by the next
-//! start, before the gate opens: a crash after that cannot resume from it again.
+//! `journal`: each group is noted, durably, before it is handed out, and when it was answered. So
+//! no number is given twice, and the next process knows of which groups it is unknown what became.
+//! With each group go the *names* that it changes, until the log's mark has passed them: the server
+//! may have what came after the mark, and the log does not tell of a name that came and went
+//! between two checkpoints, or before a crash. The same goes for names that something landed on,
+//! which the server has, too. Whoever sends everything since the mark tells what became of these
+//! names as well. As long are kept the files that each group changed in one atomic operation: if
+//! the server refuses it, and a crash follows, they still share what becomes of them. `queue`: a
+//! snapshot of the queue after a clean stop. It is consumed by the next start, before the gate
+//! opens: a crash after that cannot resume from it again.
 //!
 //! A journal that is damaged, or of another version, is none that is empty: see [`found`].
 //!
@@ -51,7 +56,8 @@ const SET_RECORD_LEN: usize = 1 + 8 + 2 + 4;
 /// Files in all sets that are kept, at most; the eldest go first.
 const SET_FILES_MAX: usize = 10_000;
 
-/// A journal is written anew, with what still counts, when it has this length and twice the one that it had then.
+/// A journal is written anew, with what still counts, when it has this length and twice the one
+/// that it had then.
 const JOURNAL_LEN_MAX: u64 = 1 << 20;
 
 /// The groups that were handed out.
@@ -71,9 +77,11 @@ pub(super) struct Journal {
 struct Noted {
     numbers: Numbers,
     unanswered: BTreeSet<GroupId>,
-    /// Names that the server may have heard of since the mark, each with where the last group that changed it ends.
+    /// Names that the server may have heard of since the mark, each with where the last group that
+    /// changed it ends.
     names: BTreeMap<Place<NodeId>, Position>,
-    /// Files that groups changed in one atomic operation each, with where the group ends; eldest first.
+    /// Files that groups changed in one atomic operation each, with where the group ends; eldest
+    /// first.
     together: Vec<(Position, FileSet)>,
 }
 
@@ -133,7 +141,8 @@ fn record_len(bytes: &[u8]) -> Option<usize> {
 }
 
 impl Noted {
-    /// Takes in the first record of `bytes`, and returns what follows it; `None` where the journal ends.
+    /// Takes in the first record of `bytes`, and returns what follows it; `None` where the journal
+    /// ends.
     fn read<'a>(&mut self, bytes: &'a [u8]) -> Option<&'a [u8]> {
         let (record, rest) = bytes.split_at_checked(record_len(bytes)?)?;
         let (body, check) = record.split_last_chunk::<4>()?;
@@ -206,7 +215,8 @@ impl Noted {
 }
 
 impl Journal {
-    /// Writes the journal in `dir` anew, with what was found of it. From then on damage is not known any more.
+    /// Writes the journal in `dir` anew, with what was found of it. From then on damage is not
+    /// known any more.
     pub(super) fn begin(dir: Arc<dyn DurableDir>, found: Found) -> io::Result<Self> {
         let noted = found.noted;
         let (file, len_bytes) = write_anew(&*dir, &noted)?;
@@ -250,8 +260,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Notes durably that a group, which ends at `up_to` and changes these names and, in one atomic operation each, these files, is handed out, with the last numbers that
-    /// were given.
+    /// Notes durably that a group, which ends at `up_to` and changes these names and, in one atomic
+    /// operation each, these files, is handed out, with the last numbers that were given.
     pub(super) fn handed(
         &mut self,
         numbers: Numbers,
@@ -279,7 +289,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Something landed on a name after `position`; durable with [`sync_landed`](Self::sync_landed).
+    /// Something landed on a name after `position`; durable with
+    /// [`sync_landed`](Self::sync_landed).
     pub(super) fn landed(&mut self, place: Place<NodeId>, position: Position) {
         self.landed.extend(name_record(&place, position));
         self.noted.names.insert(place, position);
@@ -309,8 +320,9 @@ impl Journal {
         }
     }
 
-    /// The log's mark is where the queue was at `position`, and what was sent up to there was applied: from now on the log tells of each change of these
-    /// names, and what was changed together is settled. That is forgotten here at once and in the file when it is written anew.
+    /// The log's mark is where the queue was at `position`, and what was sent up to there was
+    /// applied: from now on the log tells of each change of these names, and what was changed
+    /// together is settled. That is forgotten here at once and in the file when it is written anew.
     pub(super) fn marked(&mut self, position: Position) {
         self.noted.names.retain(|_, up_to| *up_to > position);
         self.noted.together.retain(|(up_to, _)| *up_to > position);

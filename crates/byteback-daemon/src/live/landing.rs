@@ -1,11 +1,15 @@
-//! What others changed, made in the mounted tree: [`byteback_control::LandingTree`] over the mount's own entrance.
+//! What others changed, made in the mounted tree: [`byteback_control::LandingTree`] over the
+//! mount's own entrance.
 //!
-//! [`byteback_mount::landing`] performs a step and keeps what the kernel believes right; here is what it is asked before ([`Question`]): whether the
-//! queue speaks of what the step is about, and whether somebody who watches was overtaken. `Order` is held exclusively from there to the
-//! end of the step, so no program comes in between. The queue is not told of what lands. The relation table is: a name that something
-//! landed on stands for no save, and a file that was removed by a landing can be the old content of nothing.
+//! [`byteback_mount::landing`] performs a step and keeps what the kernel believes right; here is
+//! what it is asked before ([`Question`]): whether the queue speaks of what the step is about, and
+//! whether somebody who watches was overtaken. `Order` is held exclusively from there to the end of
+//! the step, so no program comes in between. The queue is not told of what lands. The relation
+//! table is: a name that something landed on stands for no save, and a file that was removed by a
+//! landing can be the old content of nothing.
 //!
-//! What is watched is in [`watch`], how a file is landed in in [`file`], how damage is put right in [`repair`]. **Locks**, after `Order`, in this order: `State`, that of all watches, that of one.
+//! What is watched is in [`watch`], how a file is landed in in [`file`], how damage is put right in
+//! [`repair`]. **Locks**, after `Order`, in this order: `State`, that of all watches, that of one.
 
 mod attributes;
 mod file;
@@ -279,7 +283,8 @@ impl LandingTree for LiveService {
             if page.len() == PAGE_ENTRIES {
                 break;
             }
-            // What the log does not know came in without passing the mount; it is found by the next start.
+            // What the log does not know came in without passing the mount; it is found by the next
+            // start.
             let child = self
                 .live
                 .log
@@ -516,7 +521,8 @@ impl LandingTree for LiveService {
                 self.note_undurable([directory]);
                 Ok(())
             }
-            // Gone again, or not ours to change: then no program was shown anything of before, or none can be helped.
+            // Gone again, or not ours to change: then no program was shown anything of before, or
+            // none can be helped.
             Err(LandingError::Overtaken(_)) => Ok(()),
             Err(LandingError::Failed(error)) if is_blocked(&error) => Ok(()),
             Err(error) => Err(ServiceError::new(
@@ -546,8 +552,9 @@ impl LandingTree for LiveService {
 }
 
 impl Live {
-    /// The time that a directory keeps though it gets attributes, as names in it came or went here after that, and the server will be told: of
-    /// both times it takes the later, too. The caller holds `Order` exclusively.
+    /// The time that a directory keeps though it gets attributes, as names in it came or went here
+    /// after that, and the server will be told: of both times it takes the later, too. The caller
+    /// holds `Order` exclusively.
     fn later_time(&self, node: NodeId, fd: &Inode, attributes: &Attributes) -> Option<i128> {
         if attributes.kind != NodeKind::Directory || !self.state.lock().queue.tells_time_of(node) {
             return None;
@@ -556,8 +563,8 @@ impl Live {
         (here_ns > attributes.mtime_ns).then_some(here_ns)
     }
 
-    /// The length of a file was changed by what lands in it after programs had changed it: what is to be sent of it speaks of the old one. The caller
-    /// holds `Order` exclusively.
+    /// The length of a file was changed by what lands in it after programs had changed it: what is
+    /// to be sent of it speaks of the old one. The caller holds `Order` exclusively.
     fn landed_len(&self, node: NodeId, before_bytes: u64, after_bytes: u64) {
         let mut state = self.state.lock();
         if state.queue.is_folded() || !state.queue.has_unsent_content(node) {

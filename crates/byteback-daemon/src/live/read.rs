@@ -1,4 +1,5 @@
-//! Reading what a content holds at its turn: from the file, and from what was put aside since; compared with the sums, if they are kept.
+//! Reading what a content holds at its turn: from the file, and from what was put aside since;
+//! compared with the sums, if they are kept.
 
 use std::io;
 
@@ -64,7 +65,8 @@ impl Live {
         Ok(())
     }
 
-    /// What was to be sent is not what was written: the order is given up, so that everything else is sent without it.
+    /// What was to be sent is not what was written: the order is given up, so that everything else
+    /// is sent without it.
     fn faulty(&self, node: NodeId, fault: &Fault) -> ServiceError {
         let names = self.log.locate(node).ok().flatten();
         let path = names.map(|names| {
@@ -93,7 +95,8 @@ impl Live {
         given_up()
     }
 
-    /// What was put aside for a position, within a range; `None` if it is not in the queue any more.
+    /// What was put aside for a position, within a range; `None` if it is not in the queue any
+    /// more.
     fn saved_within(&self, position: Position, range: ByteRange) -> Option<ExtentSet> {
         let state = self.state.lock();
         // Of what was given up nothing is put aside any more.

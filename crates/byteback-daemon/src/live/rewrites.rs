@@ -1,15 +1,19 @@
-//! Files that are rewritten where they lie: what they held before is kept, so that of a content that is mostly there already only the difference is
-//! sent (DeltaCFS section III-A, at its end).
+//! Files that are rewritten where they lie: what they held before is kept, so that of a content
+//! that is mostly there already only the difference is sent (DeltaCFS section III-A, at its end).
 //!
-//! What a program overwrites is put aside before it does, but only once it has overwritten an eighth of the file: who changes a few
-//! places of a database costs nothing here. So the beginning of a rewriting may be missing from what was kept, which costs literals and
-//! no correctness: a delta copies only from what was kept. When a group is handed out, each content that overwrote more than half of its file is
-//! compared with what was kept of the one before; the queue knows nothing of it, since both make the same content.
+//! What a program overwrites is put aside before it does, but only once it has overwritten an
+//! eighth of the file: who changes a few places of a database costs nothing here. So the beginning
+//! of a rewriting may be missing from what was kept, which costs literals and no correctness: a
+//! delta copies only from what was kept. When a group is handed out, each content that overwrote
+//! more than half of its file is compared with what was kept of the one before; the queue knows
+//! nothing of it, since both make the same content.
 //!
-//! **Invariants.** What is in `kept` of a record was in the file when its content began, and is in the spool under the record's key.
-//! So bytes are read, then it is looked whether anybody told of a change of the file since it was decided which, and only if not they count,
-//! in the same moment in which the change itself is told. Whatever lands in a file spoils its record: the server then has something else than what was
-//! kept. Only what a content covers is taken from the file as new, because only that is put aside if it is overwritten before it is sent.
+//! **Invariants.** What is in `kept` of a record was in the file when its content began, and is in
+//! the spool under the record's key. So bytes are read, then it is looked whether anybody told of a
+//! change of the file since it was decided which, and only if not they count, in the same moment in
+//! which the change itself is told. Whatever lands in a file spoils its record: the server then has
+//! something else than what was kept. Only what a content covers is taken from the file as new,
+//! because only that is put aside if it is overwritten before it is sent.
 //!
 //! Nothing here outlives the process: after a stop a content is sent as it is.
 
@@ -31,7 +35,8 @@ use super::{Live, SAVING_LOCKS, State};
 /// From this part of the file on, what is overwritten is kept.
 const KEPT_FROM: u64 = 8;
 
-/// At least this part of what is new must have been kept of the old: comparing the rest would be in vain.
+/// At least this part of what is new must have been kept of the old: comparing the rest would be in
+/// vain.
 const KEPT_MIN: u64 = 4;
 
 /// Contents of more ranges are no rewritings.
@@ -72,7 +77,8 @@ struct Told {
 }
 
 impl State {
-    /// The length that the file had before its content, and what the next change of it belongs to; `None` if it is not worth keeping.
+    /// The length that the file had before its content, and what the next change of it belongs to;
+    /// `None` if it is not worth keeping.
     fn rewriting(
         &self,
         node: NodeId,
@@ -101,7 +107,8 @@ impl State {
         (is_fit && rewritten_bytes.saturating_mul(KEPT_FROM) >= len_bytes).then_some(len_bytes)
     }
 
-    /// What a change is about to overwrite, that is still as it was when the content began, and the content's key if it has one.
+    /// What a change is about to overwrite, that is still as it was when the content began, and the
+    /// content's key if it has one.
     fn untouched(&self, node: NodeId, ranges: &[ByteRange], len_bytes: u64) -> (Vec<ByteRange>, Option<Position>) {
         let Some(all) = ByteRange::new(0, len_bytes) else {
             return (Vec::new(), None);
@@ -367,8 +374,9 @@ impl<W: io::Write> ExtentSink for Unpacked<'_, W> {
 }
 
 impl Live {
-    /// Puts aside what a change is about to overwrite, if the file is being rewritten. It counts when the change is told, by
-    /// [`State::noted_rewriting`], which must be the next that happens to what is handed back.
+    /// Puts aside what a change is about to overwrite, if the file is being rewritten. It counts
+    /// when the change is told, by [`State::noted_rewriting`], which must be the next that happens
+    /// to what is handed back.
     pub(super) fn keep_rewritten<'a>(
         &'a self,
         node: NodeId,
@@ -408,7 +416,8 @@ impl Live {
         };
         let is_put = put().is_ok();
         let state = self.state.lock();
-        // Who told of a change meanwhile may have made it before the bytes were read: then they are not the old ones.
+        // Who told of a change meanwhile may have made it before the bytes were read: then they are
+        // not the old ones.
         let is_old = is_put && state.told_of(node) == told;
         let aside = PutAside {
             key,
@@ -418,7 +427,8 @@ impl Live {
         (state, Some(aside))
     }
 
-    /// Makes deltas of the contents of a group that rewrote their files, where these are shorter. Answers what is kept for that.
+    /// Makes deltas of the contents of a group that rewrote their files, where these are shorter.
+    /// Answers what is kept for that.
     pub(super) fn compare_rewritten(&self, contents: &mut [LiveContent]) -> Vec<u64> {
         let mut stamps = Vec::new();
         for content in contents.iter_mut().filter(|content| !content.is_gone) {

@@ -1,7 +1,8 @@
-//! Bytes that were put aside because they were overwritten before they were sent: one sparse file for each position, the bytes at their own
-//! offsets.
+//! Bytes that were put aside because they were overwritten before they were sent: one sparse file
+//! for each position, the bytes at their own offsets.
 //!
-//! Nothing of it is durable before [`Spool::sync`], and nothing needs to be: a stop that was not clean gives all of it up.
+//! Nothing of it is durable before [`Spool::sync`], and nothing needs to be: a stop that was not
+//! clean gives all of it up.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -73,7 +74,8 @@ impl Spool {
         Ok(file)
     }
 
-    /// Puts `range` of the file `from` aside for `position`. What lies beyond the file's end is zeros.
+    /// Puts `range` of the file `from` aside for `position`. What lies beyond the file's end is
+    /// zeros.
     pub(super) fn put(&self, position: Position, range: ByteRange, from: &Inode) -> io::Result<()> {
         let file = self.file(position)?;
         let mut from = Source::of(from);

@@ -8,7 +8,8 @@ use byteback_control::Work;
 use super::*;
 use crate::state_folder::StateFolder;
 
-/// A write that was told may not have been performed yet: what was frozen now could be read too early.
+/// A write that was told may not have been performed yet: what was frozen now could be read too
+/// early.
 #[test]
 fn nothing_is_handed_out_or_answered_while_a_change_is_under_way() {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();

@@ -114,7 +114,8 @@ fn folder_that_lost_most_files_is_not_opened_until_accepted() {
     assert_eq!(held_back(&place.folder()).unwrap(), None);
 }
 
-/// A backup of an empty mount point makes a record of emptiness; that the disk is there again does not undo it.
+/// A backup of an empty mount point makes a record of emptiness; that the disk is there again does
+/// not undo it.
 #[test]
 fn folder_that_was_recorded_in_doubt_stays_held_back() {
     let place = Place::new();

@@ -1,18 +1,23 @@
-//! Checksums of a file's leaves as of a cut (SkySync, section 3.1): from whoever has them, and by reading for the rest.
+//! Checksums of a file's leaves as of a cut (SkySync, section 3.1): from whoever has them, and by
+//! reading for the rest.
 //!
-//! Who has them, in this order: btrfs, if its checksums are strong ones; this process, if it summed the file before and the file has not changed
-//! since ([`byteback_checksums::kept`]); nobody. CRC-32Cs of btrfs do not prove content equal, and are not told: whoever has only those reads.
+//! Who has them, in this order: btrfs, if its checksums are strong ones; this process, if it summed
+//! the file before and the file has not changed since ([`byteback_checksums::kept`]); nobody.
+//! CRC-32Cs of btrfs do not prove content equal, and are not told: whoever has only those reads.
 //!
-//! **Freshness.** A source tells what the backing file holds at some moment while it is asked, or that it changed meanwhile. What was told counts if
-//! the picture says *afterwards* that nothing of the file was written since the cut ([`Picture::is_unwritten`]): then that moment's content is the
-//! cut's. Where no mount holds files still, it counts if the file looks as it did when its attributes were told, afterwards again, as with
-//! everything that is read there. If not, the telling begins anew, and what was written since the cut is read from the picture, which always
+//! **Freshness.** A source tells what the backing file holds at some moment while it is asked, or
+//! that it changed meanwhile. What was told counts if the picture says *afterwards* that nothing of
+//! the file was written since the cut ([`Picture::is_unwritten`]): then that moment's content is
+//! the cut's. Where no mount holds files still, it counts if the file looks as it did when its
+//! attributes were told, afterwards again, as with everything that is read there. If not, the
+//! telling begins anew, and what was written since the cut is read from the picture, which always
 //! can be: so an answer may cost reading, and is never of anything but the cut.
 //!
-//! **What is kept, and when.** A file of which nobody has BLAKE3 is read from the picture and summed. If it was not changed for some seconds and is not
-//! short, it is summed into the kept store first, and told from there: the next one who asks before the file changes, or the machine starts anew,
-//! reads nothing. The store is bounded by the number of its blocks, forgets the oldest, and is left alone where it would take the space that
-//! the log needs.
+//! **What is kept, and when.** A file of which nobody has BLAKE3 is read from the picture and
+//! summed. If it was not changed for some seconds and is not short, it is summed into the kept
+//! store first, and told from there: the next one who asks before the file changes, or the machine
+//! starts anew, reads nothing. The store is bounded by the number of its blocks, forgets the
+//! oldest, and is left alone where it would take the space that the log needs.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -44,7 +49,8 @@ const KEPT_LEN_MIN: u64 = 1 << 20;
 /// Nothing is kept where less than this would stay free for the log, beside what it takes.
 const KEPT_LEAVES_FREE_BYTES: u64 = 256 << 20;
 
-/// What keeping a block takes in the meantime, while old and new pages of the database stand side by side.
+/// What keeping a block takes in the meantime, while old and new pages of the database stand side
+/// by side.
 const KEPT_BLOCK_COST_BYTES: u64 = 128;
 
 /// Leaves that are told at once.
@@ -180,7 +186,8 @@ impl Service {
     }
 }
 
-/// The file that is a node now, open for reading; `None` if it cannot be had, or the kernel does not know it: then nobody else has sums of it.
+/// The file that is a node now, open for reading; `None` if it cannot be had, or the kernel does
+/// not know it: then nobody else has sums of it.
 fn backing(tree: &TrackedTree, node: NodeId) -> Option<OwnedFd> {
     let (fd, stat) = tree.live().find(node).ok().flatten()?;
     if stat.kind != NodeKind::File {

@@ -1,7 +1,8 @@
 //! A cut that is being read.
 //!
-//! Memory does not follow the number of changes: they are read from the cut's snapshot page by page as they are asked for, and only where all of
-//! them fit in one page is that kept. What a picture is told of them is bounded in the same way.
+//! Memory does not follow the number of changes: they are read from the cut's snapshot page by page
+//! as they are asked for, and only where all of them fit in one page is that kept. What a picture
+//! is told of them is bounded in the same way.
 
 use byteback_model::{ByteString, NameChange, NodeId};
 use std::collections::{HashMap, HashSet};
@@ -22,7 +23,8 @@ use parking_lot::Mutex;
 
 use super::{is_file, log_failed};
 
-/// Entries of a directory in one page, and by default nodes or names: a page of the longest names stays far below the limit of a frame.
+/// Entries of a directory in one page, and by default nodes or names: a page of the longest names
+/// stays far below the limit of a frame.
 const PAGE_ITEMS: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 /// Ranges in one page.
 const PAGE_RANGES: NonZeroUsize = NonZeroUsize::new(500_000).unwrap();
@@ -33,8 +35,9 @@ pub const PAGE_LIMITS: PageLimits = PageLimits {
     ranges: PAGE_RANGES,
 };
 
-/// If the changed nodes fill no more pages than this, a picture is told which ranges of them are needed, at some hundred bytes a node.
-/// Otherwise it is told their numbers, and whatever of them is overwritten before it was read costs a copy.
+/// If the changed nodes fill no more pages than this, a picture is told which ranges of them are
+/// needed, at some hundred bytes a node. Otherwise it is told their numbers, and whatever of them
+/// is overwritten before it was read costs a copy.
 const RESTRICTED_PAGES_MAX: u64 = 5;
 
 pub(super) struct OpenCut {
@@ -51,8 +54,8 @@ pub(super) struct OpenCut {
     pub(super) is_unprotected: bool,
     /// CPU time of this process when the cut was ordered.
     pub(super) cpu_ns: u64,
-    /// What files looked like when their attributes were read, and whether that proves anything about later changes; only
-    /// where they are unprotected.
+    /// What files looked like when their attributes were read, and whether that proves anything
+    /// about later changes; only where they are unprotected.
     seen: Mutex<HashMap<NodeId, (Fence, bool)>>,
 }
 
@@ -106,8 +109,8 @@ impl OpenCut {
         Ok(())
     }
 
-    /// Tells the picture what the cut's owner will read. A backup reads what changed, or whole files that did; others, without a name,
-    /// whatever they want to know.
+    /// Tells the picture what the cut's owner will read. A backup reads what changed, or whole
+    /// files that did; others, without a name, whatever they want to know.
     pub(super) fn restrict(&self, picture: &Picture, request: &CutRequest) -> Result<()> {
         if request.anonymous || self.is_everything() {
             picture.ends_with(self.cut.last_node().map_err(log_failed)?);
@@ -183,7 +186,8 @@ impl OpenCut {
             if page.len() == PAGE_ITEMS.get() {
                 break;
             }
-            // A name without a node is a damage that backups report; here it is nothing that could be listed.
+            // A name without a node is a damage that backups report; here it is nothing that could
+            // be listed.
             let Some(kind) = self.cut.kind(node).map_err(log_failed)? else {
                 continue;
             };
@@ -208,8 +212,8 @@ impl OpenCut {
         Ok(Some(node))
     }
 
-    /// Remembers what unprotected files look like before they are read. `before_ns`: the time when the look began. `is_synced`:
-    /// their content was made durable after the look.
+    /// Remembers what unprotected files look like before they are read. `before_ns`: the time when
+    /// the look began. `is_synced`: their content was made durable after the look.
     pub(super) fn saw(&self, files: Vec<(NodeId, Fence)>, before_ns: i64, is_synced: bool) {
         let proves = |fence: &Fence| is_synced && fence.proves_at(before_ns);
         let files = files.into_iter().map(|(node, fence)| (node, (fence, proves(&fence))));
@@ -224,8 +228,9 @@ impl OpenCut {
         matches!(live.find(node), Ok(Some((_, stat))) if Fence::of(&stat) == before)
     }
 
-    /// The fences of the files that are saved now. A file that had been changed within the last tick when it was looked at
-    /// could be changed again without showing it, so it gets none and is saved once more next time.
+    /// The fences of the files that are saved now. A file that had been changed within the last
+    /// tick when it was looked at could be changed again without showing it, so it gets none and is
+    /// saved once more next time.
     pub(super) fn proven_fences(&self, unsaved: &[NodeId]) -> Result<Vec<(NodeId, Option<Fence>)>> {
         let unsaved: HashSet<NodeId> = unsaved.iter().copied().collect();
         let seen = self.seen.lock();

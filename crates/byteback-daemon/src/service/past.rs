@@ -1,7 +1,8 @@
 //! The past of a file, as the undo keeps it: by path, following the name first and then the inode.
 //!
-//! What bore the name at that time is what is meant: after a program has saved by writing a new file and moving it over the old one, the
-//! old one. Only if nothing bore it is it the file that is there now, under the name that it had then.
+//! What bore the name at that time is what is meant: after a program has saved by writing a new
+//! file and moving it over the old one, the old one. Only if nothing bore it is it the file that is
+//! there now, under the name that it had then.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

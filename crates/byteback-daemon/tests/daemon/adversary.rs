@@ -1,4 +1,5 @@
-//! Ways in which a change could be missed or a wrong byte be saved, each once found by reading the code as an adversary.
+//! Ways in which a change could be missed or a wrong byte be saved, each once found by reading the
+//! code as an adversary.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -266,7 +267,8 @@ fn removing_what_was_read_already_costs_no_descriptors() {
     client.finish(cut.cut, &Outcome::Abandoned).unwrap();
 }
 
-/// The open files without a name: what their links in `/proc` say, and how much each takes on its disk.
+/// The open files without a name: what their links in `/proc` say, and how much each takes on its
+/// disk.
 fn unnamed_files() -> Vec<(PathBuf, u64)> {
     let open = fs::read_dir("/proc/self/fd").unwrap();
     let unnamed = open.filter_map(|entry| {
@@ -392,7 +394,8 @@ fn on_a_full_disk_files_can_be_removed_and_overwritten_and_nothing_is_missed() {
         file.unwrap().write_all_at(&[2; 10], 100).unwrap();
     }
     fs::remove_file(tree.join("large")).unwrap();
-    // Not by removing it: a process that another test is starting may have it open for a moment, too.
+    // Not by removing it: a process that another test is starting may have it open for a moment,
+    // too.
     junk.set_len(0).unwrap();
     Begun::cut(&fixture.client(), "backup").save(&fixture.client(), &mut saved);
     for number in 0..200 {
@@ -441,7 +444,8 @@ fn what_is_hidden_below_another_mount_stays_saved() {
     assert_eq!(names, ["", "sub", "sub/file"]);
 }
 
-/// ext4 with small inodes, ext3, HFS+ and FAT keep no parts of a second: two changes within one leave the same times.
+/// ext4 with small inodes, ext3, HFS+ and FAT keep no parts of a second: two changes within one
+/// leave the same times.
 #[test]
 fn a_change_within_the_same_second_is_found_where_times_are_whole_seconds() {
     let fixture = Fixture::new(CacheMode::Exact);

@@ -1,6 +1,6 @@
-//! The differential harness: random operations on a mount and on a plain directory. The trees must stay equal, and after each
-//! cut, whatever a consumer was told and read must make what it had saved before equal to the tree *at the cut*, although
-//! more operations came before it read.
+//! The differential harness: random operations on a mount and on a plain directory. The trees must
+//! stay equal, and after each cut, whatever a consumer was told and read must make what it had
+//! saved before equal to the tree *at the cut*, although more operations came before it read.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,8 @@ pub(crate) fn assert_saved(
         assert_eq!(attributes.mode, seen.mode & 0o7777, "{}", wrong("mode"));
         assert_eq!((attributes.uid, attributes.gid), seen.owner, "{}", wrong("owner"));
         if mode == CacheMode::Exact {
-            // With a write-back cache the kernel keeps the time to itself until it writes the inode.
+            // With a write-back cache the kernel keeps the time to itself until it writes the
+            // inode.
             assert_eq!(
                 attributes.mtime_ns,
                 i128::from(seen.mtime_ns),
@@ -103,8 +104,8 @@ enum Life {
 }
 
 fn run(mode: CacheMode, life: Life, seed: u64, duration: Duration, is_summed: bool) {
-    // A umask belongs to the process: this test changes it, so it runs in a thread of its own with a copy.
-    // SAFETY: CLONE_FS separates only root, working directory and umask.
+    // A umask belongs to the process: this test changes it, so it runs in a thread of its own with
+    // a copy. SAFETY: CLONE_FS separates only root, working directory and umask.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) }.unwrap();
     rustix::process::umask(Mode::from_raw_mode(0o022));
     let mut random = Random::new(seed);
@@ -151,13 +152,15 @@ fn run(mode: CacheMode, life: Life, seed: u64, duration: Duration, is_summed: bo
                     begun.abandon(&client);
                 }
                 history.push(format!("cut for {}", consumer.name));
-                // Nothing runs beside this thread, so the tree before the cut is the tree at the cut.
+                // Nothing runs beside this thread, so the tree before the cut is the tree at the
+                // cut.
                 let seen = look(&fixture.tree());
                 // The cut lives as long as its connection.
                 consumer.begun = Some((Begun::cut(&client, consumer.name), seen, client));
             }
             2 => {
-                // A start in good order must find that nothing changed: everything it reports was logged before.
+                // A start in good order must find that nothing changed: everything it reports was
+                // logged before.
                 for side in &mut sides {
                     side.close_all();
                 }
@@ -229,7 +232,8 @@ fn in_a_thread(mode: CacheMode, life: Life) {
         .unwrap();
 }
 
-/// What is read is compared, and the disk all the time: a read that fails, or a file that is told to be damaged, is a false alarm.
+/// What is read is compared, and the disk all the time: a read that fails, or a file that is told
+/// to be damaged, is a false alarm.
 fn without_an_alarm(mode: CacheMode, life: Life) {
     let seed = seed();
     std::thread::spawn(move || run(mode, life, seed, Duration::from_secs(8), true))
@@ -272,7 +276,8 @@ fn what_is_saved_equals_the_tree_at_the_cut_with_a_restless_log_fast() {
     in_a_thread(CacheMode::Fast, Life::Restless);
 }
 
-/// In this mode everything that returned is in the directory below, so that nothing is lost with the daemon.
+/// In this mode everything that returned is in the directory below, so that nothing is lost with
+/// the daemon.
 #[test]
 fn what_is_saved_equals_the_tree_at_the_cut_with_a_daemon_that_is_killed() {
     in_a_thread(CacheMode::Exact, Life::Mortal);
@@ -298,7 +303,8 @@ fn a_change_that_passes_the_mount_by_is_noticed() {
         bytes[100], 1,
         "the canary is dead: the bypass was seen, so this test cannot show what a missed change does"
     );
-    // The file was still open in the log, and its change time gives the bypass away when it is to be closed.
+    // The file was still open in the log, and its change time gives the bypass away when it is to
+    // be closed.
     fixture.umount();
     fixture.mount();
     Begun::cut(&fixture.client(), "one").save(&fixture.client(), &mut saved);

@@ -1,4 +1,5 @@
-//! Programs that ask for more than their share: the one too many is refused, and nobody else notices.
+//! Programs that ask for more than their share: the one too many is refused, and nobody else
+//! notices.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -83,7 +84,8 @@ fn a_program_that_never_ends_its_cuts_is_refused_at_last() {
     panic!("its cuts are still open");
 }
 
-/// The log is on the same disk: who made the backup may have to begin it anew, but no program is refused for it.
+/// The log is on the same disk: who made the backup may have to begin it anew, but no program is
+/// refused for it.
 #[test]
 fn what_a_backup_keeps_leaves_room_for_the_log() {
     let mut fixture = Fixture::new(CacheMode::Exact);

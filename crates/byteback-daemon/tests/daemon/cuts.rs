@@ -1,7 +1,8 @@
 //! Named cuts, read through the mount as any program does.
 //!
-//! The harness: random operations of every kind while cuts are open. Each cut is looked at as a whole when it is opened and
-//! again at random moments later: it must show the tree as it was before, to the last attribute, each time.
+//! The harness: random operations of every kind while cuts are open. Each cut is looked at as a
+//! whole when it is opened and again at random moments later: it must show the tree as it was
+//! before, to the last attribute, each time.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -48,7 +49,8 @@ fn assert_same(
                 seen.owner,
                 seen.nlink,
                 seen.size,
-                // With a write-back cache the kernel keeps the time to itself until it writes the inode.
+                // With a write-back cache the kernel keeps the time to itself until it writes the
+                // inode.
                 (mode == CacheMode::Exact).then_some(seen.mtime_ns),
                 seen.xattrs.clone(),
             )

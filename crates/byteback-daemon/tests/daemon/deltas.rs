@@ -189,7 +189,8 @@ fn copies_follow(mode: CacheMode, seed: u64) {
             }
             2..=3 => {
                 let consumer = random.pick(&["one", "two", "three"]);
-                // Not by another open file: closing it would make the kernel write what it has collected.
+                // Not by another open file: closing it would make the kernel write what it has
+                // collected.
                 let mut now = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
                 file.read_exact_at(&mut now, 0).unwrap();
                 let delta = DeltaFile::open(&file, consumer, None).unwrap();

@@ -66,8 +66,8 @@ pub(crate) fn little_undo() -> UndoOptions {
     UndoOptions::new(1_500_000_000, 300_000)
 }
 
-/// A connection that has just ended may hold on to the last daemon of this process for a moment, and so may what another test of it has just forked: in
-/// a process of its own none could.
+/// A connection that has just ended may hold on to the last daemon of this process for a moment,
+/// and so may what another test of it has just forked: in a process of its own none could.
 fn open_when_free(open: impl Fn() -> Result<TrackedTree, DaemonError>) -> TrackedTree {
     for _ in 0..1000 {
         match open() {
@@ -171,8 +171,9 @@ impl Fixture {
         }
     }
 
-    /// Whatever else happens once in a while, or in large trees, happens all the time: nodes are closed while programs are at work,
-    /// layers are merged, files have more ranges than are kept, changes fill many pages, and too many for the ranges to be told to pictures.
+    /// Whatever else happens once in a while, or in large trees, happens all the time: nodes are
+    /// closed while programs are at work, layers are merged, files have more ranges than are kept,
+    /// changes fill many pages, and too many for the ranges to be told to pictures.
     pub(crate) fn restless(&mut self, granularity: Granularity) {
         self.rhythm = RESTLESS;
         self.page_limits = tiny_pages();
@@ -310,7 +311,8 @@ impl Fixture {
         mount.unmount(byteback_mount::Unmount::Detach).unwrap();
     }
 
-    /// Unmounts in good order, through the control socket. A program that another test starts just then has all our descriptors until it execs.
+    /// Unmounts in good order, through the control socket. A program that another test starts just
+    /// then has all our descriptors until it execs.
     pub(crate) fn umount(&mut self) {
         let client = self.client();
         let mut unmounted = client.unmount();

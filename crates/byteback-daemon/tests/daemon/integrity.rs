@@ -1,4 +1,5 @@
-//! Bytes that change although nobody wrote them: on a file system in an image, whose blocks are changed below it.
+//! Bytes that change although nobody wrote them: on a file system in an image, whose blocks are
+//! changed below it.
 
 mod healing;
 
@@ -63,7 +64,8 @@ impl Disk {
         self.dir.path().join("disk")
     }
 
-    /// Changes a bit of what lies on the disk at an offset of a file, and lets nobody have it in memory.
+    /// Changes a bit of what lies on the disk at an offset of a file, and lets nobody have it in
+    /// memory.
     fn flip(&self, below: &OwnedFd, name: &str, at: u64) {
         let flags = OFlags::RDONLY | OFlags::NOATIME;
         let file = File::from(openat(below, name, flags, Mode::empty()).unwrap());
@@ -117,7 +119,8 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until a later change of a file would give it other times: sums of what was changed just before the end are not kept.
+/// Waits until a later change of a file would give it other times: sums of what was changed just
+/// before the end are not kept.
 fn until_it_has_other_times(path: &Path) {
     until("a later change would have other times", || {
         let changed = fs::metadata(path).unwrap().modified().unwrap();
@@ -334,7 +337,8 @@ fn what_rots_below_the_mount_is_found_wherever_it_is_and_not_sent() {
     }
 }
 
-/// The experiment of DeltaCFS, section IV-E: a bit flips, the client starts anew, and a byte of the file is written.
+/// The experiment of DeltaCFS, section IV-E: a bit flips, the client starts anew, and a byte of the
+/// file is written.
 #[test]
 fn a_byte_that_is_written_beside_a_flipped_bit_does_not_hide_it() {
     let disk = Disk::new();
@@ -383,7 +387,8 @@ fn read_live(live: &dyn LiveTree, content: &LiveContent) -> (Vec<u8>, Option<Ser
     (bytes, read.err())
 }
 
-/// Cuts a fold as whoever sends does when his turn comes: the content of each file that can be read, and the files that cannot.
+/// Cuts a fold as whoever sends does when his turn comes: the content of each file that can be
+/// read, and the files that cannot.
 fn send_fold(served: &Served) -> (Vec<(NodeId, Vec<u8>)>, Vec<NodeId>) {
     let group = loop {
         match served.live.poll().unwrap() {
@@ -434,7 +439,8 @@ fn next_group(served: &Served) -> std::sync::Arc<LiveGroup> {
     }
 }
 
-/// The bit flips (DeltaCFS, section IV-E) after a file was written and before continuous sync has read it.
+/// The bit flips (DeltaCFS, section IV-E) after a file was written and before continuous sync has
+/// read it.
 #[test]
 fn what_rots_before_continuous_sync_reads_it_is_not_sent_and_everything_else_is() {
     let disk = Disk::new();
@@ -503,7 +509,8 @@ fn what_rots_before_continuous_sync_reads_it_is_not_sent_and_everything_else_is(
     fixture.umount();
 }
 
-/// What is put aside before it is overwritten is compared as well: the old bytes of a file that is being sent.
+/// What is put aside before it is overwritten is compared as well: the old bytes of a file that is
+/// being sent.
 #[test]
 fn what_rotted_is_not_put_aside_to_be_sent_later() {
     let disk = Disk::new();
@@ -520,7 +527,8 @@ fn what_rotted_is_not_put_aside_to_be_sent_later() {
     let group = next_group(&served);
     let bad = group.contents[0].clone();
     disk.flip(&below, "bad", BLOCK + 9);
-    // All of the block, and so with bytes that nobody can doubt; its old ones belong to what is in flight.
+    // All of the block, and so with bytes that nobody can doubt; its old ones belong to what is in
+    // flight.
     let file = File::options().write(true).open(&path).unwrap();
     file.write_all_at(&[7; BLOCK as usize], BLOCK).unwrap();
     drop(file);

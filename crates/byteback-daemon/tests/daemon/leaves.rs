@@ -1,4 +1,5 @@
-//! Checksums of leaves as of a cut: whoever has them, and whatever happens meanwhile, they are those of the content at the cut.
+//! Checksums of leaves as of a cut: whoever has them, and whatever happens meanwhile, they are
+//! those of the content at the cut.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -156,7 +157,8 @@ fn what_was_summed_once_is_not_read_again_until_it_changes() {
     let read_bytes = client.finish(cut, &Outcome::Abandoned).unwrap().read_bytes;
     assert!(read_bytes > 0, "what was read is counted");
 
-    // A later cut of the same content, of which nothing is read; a change after it is none of its business.
+    // A later cut of the same content, of which nothing is read; a change after it is none of its
+    // business.
     let cut = everything(&client);
     let (_, how) = leaf_sums(&client, cut, node, crcs, content.len()).unwrap();
     assert_eq!((how.source, how.read_bytes), (LeafSource::Kept, 0));

@@ -35,7 +35,8 @@ pub(crate) fn options(delay: Duration) -> LiveOptions {
     options
 }
 
-/// Lanes work while what they do is sent and applied; at every applied group the server has states that they had, in their order.
+/// Lanes work while what they do is sent and applied; at every applied group the server has states
+/// that they had, in their order.
 fn lanes_are_followed(options: LiveOptions, trouble: Trouble, is_restless: bool, duration: Duration) {
     let (seed, lanes) = (seed(), 3);
     let mut fixture = Fixture::new(CacheMode::Exact);
@@ -110,8 +111,8 @@ fn what_is_refused_unanswered_given_up_and_folded_loses_nothing_and_no_order() {
     lanes_are_followed(options, trouble, true, Duration::from_secs(6));
 }
 
-/// The log nets names that came and went between two checkpoints, and knows nothing of those that came and went before a crash; the server has
-/// what was sent meanwhile.
+/// The log nets names that came and went between two checkpoints, and knows nothing of those that
+/// came and went before a crash; the server has what was sent meanwhile.
 #[test]
 fn a_name_that_was_sent_and_is_gone_again_is_told_with_everything_since_the_mark() {
     let mut options = options(Duration::ZERO);
@@ -152,7 +153,8 @@ fn others_cpu_ns() -> i64 {
     ns(ClockId::ProcessCPUTime) - ns(ClockId::ThreadCPUTime)
 }
 
-/// What a write of 4 KiB into a cached file costs the daemon, with and without continuous sync; see docs/benchmarks.md.
+/// What a write of 4 KiB into a cached file costs the daemon, with and without continuous sync; see
+/// docs/benchmarks.md.
 #[test]
 #[ignore = "it measures"]
 fn cost_of_a_write() {
@@ -223,7 +225,8 @@ fn cost_of_a_write() {
     }
 }
 
-/// Who is called between looking for work and waiting for it does not wait: it would be for ever, as nothing else may happen.
+/// Who is called between looking for work and waiting for it does not wait: it would be for ever,
+/// as nothing else may happen.
 #[test]
 fn a_call_is_heard_whenever_it_comes() {
     let mut fixture = Fixture::new(CacheMode::Exact);

@@ -38,7 +38,8 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// One of the `kind` that `mkfs` and `mount` know, or `tmpfs`; `None` if this machine has no `mkfs` for it.
+    /// One of the `kind` that `mkfs` and `mount` know, or `tmpfs`; `None` if this machine has no
+    /// `mkfs` for it.
     pub(crate) fn new(kind: &str) -> Option<Self> {
         Self::of_len_bytes(kind, 512 << 20)
     }

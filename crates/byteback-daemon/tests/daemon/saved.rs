@@ -136,7 +136,8 @@ impl Begun {
 }
 
 impl Saved {
-    /// The saved tree by path: attributes, content, and for files with several names a number that they share.
+    /// The saved tree by path: attributes, content, and for files with several names a number that
+    /// they share.
     pub(crate) fn tree(&self) -> BTreeMap<PathBuf, (Attributes, Vec<u8>, NodeId)> {
         let mut tree = BTreeMap::new();
         let mut to_visit = vec![(PathBuf::new(), NodeId::ROOT)];

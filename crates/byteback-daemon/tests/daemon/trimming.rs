@@ -1,5 +1,5 @@
-//! Trimming: what is reported covers every byte that differs, and of what was written again with equal bytes nothing, as long as the
-//! old bytes were in memory.
+//! Trimming: what is reported covers every byte that differs, and of what was written again with
+//! equal bytes nothing, as long as the old bytes were in memory.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -17,7 +17,8 @@ use crate::other_mount::Disk;
 /// Equal bytes between changed ones that may be reported.
 const GAP_BYTES: usize = 16;
 
-/// What is reported of the only file since the last call, as flags per byte of `len`; `None` if no content is.
+/// What is reported of the only file since the last call, as flags per byte of `len`; `None` if no
+/// content is.
 fn reported(fixture: &Fixture, len: usize) -> Option<Vec<bool>> {
     let client = fixture.client();
     let request = CutRequest::of("trimming");
@@ -44,7 +45,8 @@ fn reported(fixture: &Fixture, len: usize) -> Option<Vec<bool>> {
     flags
 }
 
-/// What is not in memory is not compared, and a machine that has other work gives pages up: not these, as long as this process lives.
+/// What is not in memory is not compared, and a machine that has other work gives pages up: not
+/// these, as long as this process lives.
 fn hold_in_memory(file: &File, len: usize) {
     use rustix::mm::{MapFlags, ProtFlags, mlock, mmap};
     // SAFETY: a new mapping at an address of the kernel's choice, which nobody looks at.
@@ -61,7 +63,8 @@ fn open(path: &Path) -> File {
 /// Stores into a shared mapping.
 fn store(file: &File, len: usize, at: usize, byte: u8) {
     use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
-    // SAFETY: a new mapping of its own of a file that is `len` long, stored into within that, clean when it is unmapped (see `operations`).
+    // SAFETY: a new mapping of its own of a file that is `len` long, stored into within that, clean
+    // when it is unmapped (see `operations`).
     unsafe {
         let map = mmap(
             std::ptr::null_mut(),
@@ -78,7 +81,8 @@ fn store(file: &File, len: usize, at: usize, byte: u8) {
     }
 }
 
-/// The file as a model: what it holds, what it held when it was last reported, and which bytes were given another value since.
+/// The file as a model: what it holds, what it held when it was last reported, and which bytes were
+/// given another value since.
 struct Model {
     now: Vec<u8>,
     reported: Vec<u8>,
@@ -105,8 +109,8 @@ impl Model {
     }
 }
 
-/// Random modifications of one file, of which most change little or nothing. `tight`: this file system drops no pages from memory
-/// by itself, so that nothing may be reported that is as it was.
+/// Random modifications of one file, of which most change little or nothing. `tight`: this file
+/// system drops no pages from memory by itself, so that nothing may be reported that is as it was.
 fn random_modifications(parent: &Path, mode: CacheMode, seed: u64, count: usize, tight: bool) {
     let mut random = SplitMix64::new(seed);
     let mut fixture = Fixture::inside(parent, mode);
@@ -123,7 +127,8 @@ fn random_modifications(parent: &Path, mode: CacheMode, seed: u64, count: usize,
     };
     let _ = reported(&fixture, model.now.len());
     let mut kept = open(&path);
-    // What goes through a file that is kept open may be reported although it is equal: comparing is given up for a while when it is in vain.
+    // What goes through a file that is kept open may be reported although it is equal: comparing is
+    // given up for a while when it is in vain.
     let mut is_exact = true;
     let mut history = Vec::new();
     let (mut written_bytes, mut reported_bytes) = (0, 0);
@@ -204,7 +209,8 @@ fn random_modifications(parent: &Path, mode: CacheMode, seed: u64, count: usize,
             let differs = |index: usize| model.now[index] != model.reported.get(index).copied().unwrap_or(0);
             let missing = (0..now).find(|index| differs(*index) && !flags[*index]);
             assert_eq!(missing, None, "a byte that differs is not reported; {}", context());
-            // In mode `fast` the kernel may join pages to writes of which only the edges are compared.
+            // In mode `fast` the kernel may join pages to writes of which only the edges are
+            // compared.
             if is_exact && tight && mode == CacheMode::Exact {
                 // Each reported byte is changed, or lies in a short gap between such.
                 let mut last_changed = None;
@@ -316,7 +322,8 @@ fn what_is_not_in_memory_is_reported_and_not_read() {
     fixture.umount();
 }
 
-/// Many writers of the same ranges and truncations at once: which came last is anybody's guess, but what differs is reported.
+/// Many writers of the same ranges and truncations at once: which came last is anybody's guess, but
+/// what differs is reported.
 #[test]
 fn overlapping_writers_hide_nothing_from_each_other() {
     const LEN: usize = 64 << 10;

@@ -1,4 +1,5 @@
-//! Undo on real mounts: whatever is brought back was there shortly before the time that was asked for, or the answer says why not.
+//! Undo on real mounts: whatever is brought back was there shortly before the time that was asked
+//! for, or the answer says why not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

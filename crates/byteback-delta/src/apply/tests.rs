@@ -1,4 +1,5 @@
-//! Application to real files, and what happens when it fails. That it makes the right bytes is tested with the writer.
+//! Application to real files, and what happens when it fails. That it makes the right bytes is
+//! tested with the writer.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -21,7 +22,8 @@ fn bytes_of(file: &File) -> Vec<u8> {
     bytes
 }
 
-/// Whether the file system of the temporary files keeps holes; where it does not, only bytes can be compared.
+/// Whether the file system of the temporary files keeps holes; where it does not, only bytes can be
+/// compared.
 fn keeps_holes() -> bool {
     let file = temporary();
     file.set_len(1 << 20).unwrap();

@@ -1,16 +1,19 @@
 //! The answer to a list: which of its chunks were found in a base, and what proves it.
 //!
-//! Chunks that follow each other in both contents are told together, as a *segment* with one strong checksum, which is faster to
-//! make than many (hashing 128 KiB at once takes half the time of hashing chunks) and shorter than the paper's one
-//! for each chunk. A segment ends when it has [`SEGMENT_LEN`] bytes: so much the client has to hold, and so much is lost if a
-//! weak checksum was wrong.
+//! Chunks that follow each other in both contents are told together, as a *segment* with one strong
+//! checksum, which is faster to make than many (hashing 128 KiB at once takes half the time of
+//! hashing chunks) and shorter than the paper's one for each chunk. A segment ends when it has
+//! [`SEGMENT_LEN`] bytes: so much the client has to hold, and so much is lost if a weak checksum
+//! was wrong.
 //!
-//! Where the new content is proven as a whole in any case, strong checksums of segments only spare the fall-back when that proof
-//! fails. So it may be asked for *unproven* segments ([`MatchParams::for_whole_proof`]): runs whose weak checksums have 128 bits together,
-//! for which nothing is read a second time at either end. Others are proven as ever.
+//! Where the new content is proven as a whole in any case, strong checksums of segments only spare
+//! the fall-back when that proof fails. So it may be asked for *unproven* segments
+//! ([`MatchParams::for_whole_proof`]): runs whose weak checksums have 128 bits together, for which
+//! nothing is read a second time at either end. Others are proven as ever.
 //!
-//! A proven segment proves itself: the client hashes its own bytes, with the answer's seed, and takes a copy only if the checksums are equal. A hostile
-//! answer can only claim wrongly that the base has these bytes, which who uses copies finds out by [`crate::ContentDigest`].
+//! A proven segment proves itself: the client hashes its own bytes, with the answer's seed, and
+//! takes a copy only if the checksums are equal. A hostile answer can only claim wrongly that the
+//! base has these bytes, which who uses copies finds out by [`crate::ContentDigest`].
 
 use std::io::{self, Read, Write};
 
@@ -29,13 +32,15 @@ pub const SEGMENT_LEN: u64 = 128 * 1024;
 /// The first bytes of every answer.
 const MAGIC: [u8; 8] = *b"\x89BBCHA\r\n";
 
-/// Magic, version, strong kind, strong length, flags, a zero, seed, chunks, base length, segments, CRC.
+/// Magic, version, strong kind, strong length, flags, a zero, seed, chunks, base length, segments,
+/// CRC.
 const HEADER_LEN: usize = 8 + 2 + 4 + 4 * 8 + 4;
 
 /// There may be unproven segments.
 const FLAG_UNPROVEN: u8 = 1;
 
-/// So many bytes of weak checksums a run must have to be taken unproven: as much as a strong one has.
+/// So many bytes of weak checksums a run must have to be taken unproven: as much as a strong one
+/// has.
 const UNPROVEN_WEAK_LEN: usize = 16;
 
 /// The shortest strong checksum, in bytes.
@@ -70,8 +75,9 @@ impl MatchParams {
         }
     }
 
-    /// The same, for who proves the new content as a whole ([`crate::ContentDigest`]) and finds another way if that fails, as it does when
-    /// somebody forged a CRC, or content changed behind its list: long runs are taken by their weak checksums.
+    /// The same, for who proves the new content as a whole ([`crate::ContentDigest`]) and finds
+    /// another way if that fails, as it does when somebody forged a CRC, or content changed behind
+    /// its list: long runs are taken by their weak checksums.
     #[must_use]
     pub const fn for_whole_proof(seed: u64) -> Self {
         Self {
@@ -99,7 +105,8 @@ pub struct Segment {
     pub chunks: usize,
     /// Where the base has their bytes.
     pub base_offset: u64,
-    /// Their strong checksum; what lies behind the answer's length is zero. `None` if they are unproven.
+    /// Their strong checksum; what lies behind the answer's length is zero. `None` if they are
+    /// unproven.
     pub(crate) strong: Option<[u8; STRONG_LEN_MAX]>,
 }
 
@@ -157,8 +164,9 @@ impl MatchAnswer {
         &self.segments
     }
 
-    /// The ranges of the new content, whose list was answered, that are in no unproven segment, ascending: of these its finder needs
-    /// the bytes ([`crate::find::ChunkFinder::pass_unproven`]).
+    /// The ranges of the new content, whose list was answered, that are in no unproven segment,
+    /// ascending: of these its finder needs the bytes
+    /// ([`crate::find::ChunkFinder::pass_unproven`]).
     pub fn needed<'a>(&'a self, list: &'a ChunkList) -> impl Iterator<Item = ByteRange> + 'a {
         let unproven = || {
             let segments = self.segments.iter().filter(|segment| !segment.is_proven());
@@ -284,7 +292,8 @@ fn impossible(problem: &'static str) -> ChunkStreamError {
     ChunkStreamError::Impossible { what: WHAT, problem }
 }
 
-/// The bytes of a segment in the new content; `None` if its chunks are not in the list or do not follow each other.
+/// The bytes of a segment in the new content; `None` if its chunks are not in the list or do not
+/// follow each other.
 pub(crate) fn range_of(list: &ChunkList, first_chunk: usize, chunks: usize) -> Option<ByteRange> {
     let first = list.get(first_chunk)?.range;
     let last = list.get(first_chunk.checked_add(chunks)?.checked_sub(1)?)?.range;

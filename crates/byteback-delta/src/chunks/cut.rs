@@ -1,12 +1,13 @@
 //! Borders of a content that comes in pieces.
 //!
-//! State: how long the present chunk is, and its last 31 bytes, for windows that lie across two pieces. No byte is copied but
-//! these, and none is kept.
+//! State: how long the present chunk is, and its last 31 bytes, for windows that lie across two
+//! pieces. No byte is copied but these, and none is kept.
 //!
-//! With `len` the length of a chunk that would end behind a window: none ends below the shortest length; up to the average a window ends it
-//! if it is one in `avg_len`, from the average on if it is one in a quarter of `avg_len`; the longest length ends it. Of content
-//! without pattern, two fifths of the chunks end before the average, 8 in 100 at the longest length, and they are 1.0 times the
-//! average long (for a shortest and longest length of half and one and a half).
+//! With `len` the length of a chunk that would end behind a window: none ends below the shortest
+//! length; up to the average a window ends it if it is one in `avg_len`, from the average on if it
+//! is one in a quarter of `avg_len`; the longest length ends it. Of content without pattern, two
+//! fifths of the chunks end before the average, 8 in 100 at the longest length, and they are 1.0
+//! times the average long (for a shortest and longest length of half and one and a half).
 
 use super::ChunkParams;
 use super::scan::{Rule, WINDOW_LEN, first_candidate};
@@ -41,8 +42,9 @@ impl Chunker {
         }
     }
 
-    /// Takes the next bytes of the content, up to the present chunk's end: answers how many belong to the chunk if it ends in them, and
-    /// has then taken these only; `None` if all do and it goes on.
+    /// Takes the next bytes of the content, up to the present chunk's end: answers how many belong
+    /// to the chunk if it ends in them, and has then taken these only; `None` if all do and it goes
+    /// on.
     ///
     /// ```
     /// # use byteback_delta::chunks::{Chunker, ChunkParams};

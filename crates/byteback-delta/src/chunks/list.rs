@@ -1,12 +1,13 @@
 //! The list of a content's chunks, and how it is made where the bytes themselves are summed.
 //!
-//! What the list leaves out between two chunks is a *gap*: a long hole, which is no work for anybody, or a range that was not to be
-//! looked at, because it is known otherwise to be equal or different. A chunk ends at a gap, and the next one begins behind it. Borders
-//! meet again those of a content without the gap after a few chunks: hence some *slack* is looked at around such ranges
+//! What the list leaves out between two chunks is a *gap*: a long hole, which is no work for
+//! anybody, or a range that was not to be looked at, because it is known otherwise to be equal or
+//! different. A chunk ends at a gap, and the next one begins behind it. Borders meet again those of
+//! a content without the gap after a few chunks: hence some *slack* is looked at around such ranges
 //! ([`with_slack`](super::with_slack)).
 //!
-//! What comes as a hole and what comes as zeros give the same list if they are short. A long hole that the other end
-//! has as zeros costs a chunk at either side.
+//! What comes as a hole and what comes as zeros give the same list if they are short. A long hole
+//! that the other end has as zeros costs a chunk at either side.
 
 use std::io;
 
@@ -123,15 +124,18 @@ impl ChunkList {
 /// What a list took, in bytes of the content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListStats {
-    /// Bytes that were looked at for borders, or skipped because none can lie there; read all the same.
+    /// Bytes that were looked at for borders, or skipped because none can lie there; read all the
+    /// same.
     pub examined_bytes: u64,
-    /// Bytes that went into weak checksums. Less than those examined where checksums of blocks are known.
+    /// Bytes that went into weak checksums. Less than those examined where checksums of blocks are
+    /// known.
     pub summed_bytes: u64,
     /// Bytes in gaps, not looked at.
     pub gap_bytes: u64,
 }
 
-/// Lists the chunks of a content that is pushed piece by piece; the list is the same whatever the pieces. Memory: the list.
+/// Lists the chunks of a content that is pushed piece by piece; the list is the same whatever the
+/// pieces. Memory: the list.
 #[derive(Debug)]
 pub struct ChunkLister {
     list: ChunkList,
@@ -304,7 +308,8 @@ pub(super) fn read_pieces(
     }
 }
 
-/// Lists the chunks of a content that can be read anywhere: of its `look_at`, or of everything. Memory: a buffer, and the list.
+/// Lists the chunks of a content that can be read anywhere: of its `look_at`, or of everything.
+/// Memory: a buffer, and the list.
 ///
 /// # Errors
 /// If the content cannot be read, or has more than [`CHUNKS_MAX`] chunks.

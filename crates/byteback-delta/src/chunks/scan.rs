@@ -1,17 +1,23 @@
-//! The rolling hash that borders depend on, and the search for the next window that may end a chunk.
+//! The rolling hash that borders depend on, and the search for the next window that may end a
+//! chunk.
 //!
-//! With x the bytes of a window of 32, its hash is the sum of x\[i\] M^(31 - i), less a constant, modulo 2^16 (Rabin and Karp), and a
-//! window is a *candidate* if that is below a limit: `limit` windows in 65,536 are. FastCDC's gear hash is the same sum
-//! with M = 2 and a table in front of it. An odd M lets all bits depend on all 32 bytes, hence 16 bits suffice; and
-//! sums of windows can be had without rolling: those of 4 bytes from bytes, of 16 from those of 4, of 32 from those of 16,
-//! for many windows at once, by multiplications and additions of vectors. The compiler makes these of plain loops.
+//! With x the bytes of a window of 32, its hash is the sum of x\[i\] M^(31 - i), less a constant,
+//! modulo 2^16 (Rabin and Karp), and a window is a *candidate* if that is below a limit: `limit`
+//! windows in 65,536 are. FastCDC's gear hash is the same sum with M = 2 and a table in front of
+//! it. An odd M lets all bits depend on all 32 bytes, hence 16 bits suffice; and sums of windows
+//! can be had without rolling: those of 4 bytes from bytes, of 16 from those of 4, of 32 from those
+//! of 16, for many windows at once, by multiplications and additions of vectors. The compiler makes
+//! these of plain loops.
 //!
-//! More than 16 bits are needed where averages are long: then a candidate counts only if a second hash of its window has zeros at its end.
+//! More than 16 bits are needed where averages are long: then a candidate counts only if a second
+//! hash of its window has zeros at its end.
 //!
-//! Candidates are a property of 32 bytes alone, wherever chunks begin. The constant is chosen so that 32 equal bytes are no candidate
-//! for averages of 1 KiB and more: a run of one byte is cut at the longest length.
+//! Candidates are a property of 32 bytes alone, wherever chunks begin. The constant is chosen so
+//! that 32 equal bytes are no candidate for averages of 1 KiB and more: a run of one byte is cut at
+//! the longest length.
 //!
-//! Vector units of 256 bits are used where the processor has them; the results are the same. (Those of 512 were slower.)
+//! Vector units of 256 bits are used where the processor has them; the results are the same. (Those
+//! of 512 were slower.)
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -70,7 +76,8 @@ impl Rule {
     }
 }
 
-/// The first of the `windows` windows of `bytes`, by where it begins, that is a candidate. `bytes` are `windows + 31`.
+/// The first of the `windows` windows of `bytes`, by where it begins, that is a candidate. `bytes`
+/// are `windows + 31`.
 pub(super) fn first_candidate(bytes: &[u8], windows: usize, rule: Rule) -> Option<usize> {
     if windows < FEW {
         return (0..windows).find(|&at| is_candidate(bytes.get(at..at + WINDOW_LEN), rule));
@@ -139,7 +146,8 @@ impl Block {
     fn hash(&mut self, bytes: &[u8; BLOCK_LEN]) {
         #[cfg(target_arch = "x86_64")]
         if std::arch::is_x86_feature_detected!("avx2") {
-            // SAFETY: the function is safe code that was compiled for processors with AVX2, and this is one.
+            // SAFETY: the function is safe code that was compiled for processors with AVX2, and
+            // this is one.
             return unsafe { self.hash_avx2(bytes) };
         }
         self.hash_anywhere(bytes);
@@ -161,7 +169,8 @@ impl Block {
                 .wrapping_add(u16::from(bytes[at + 2]).wrapping_mul(power(1)))
                 .wrapping_add(u16::from(bytes[at + 3]));
         }
-        // Sums of 4 bytes become those of 16. What is read lies ahead of what is written: one array suffices.
+        // Sums of 4 bytes become those of 16. What is read lies ahead of what is written: one array
+        // suffices.
         for at in 0..BLOCK_LEN - 12 {
             hashes[at] = hashes[at]
                 .wrapping_mul(power(12))

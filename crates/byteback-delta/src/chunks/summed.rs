@@ -1,11 +1,14 @@
-//! The list of a content whose storage knows CRCs of its blocks (SkySync, sections 3.2.1 and 3.3.1).
+//! The list of a content whose storage knows CRCs of its blocks (SkySync, sections 3.2.1 and
+//! 3.3.1).
 //!
-//! Borders still need the bytes; the checksums do not: that of a chunk follows from those of the blocks inside it, and only bytes
-//! between a border and the nearest border of a block are summed, a quarter of a block on average. They are in the buffer that
-//! borders were looked for in; of a block that lies across two buffers they are read once more.
+//! Borders still need the bytes; the checksums do not: that of a chunk follows from those of the
+//! blocks inside it, and only bytes between a border and the nearest border of a block are summed,
+//! a quarter of a block on average. They are in the buffer that borders were looked for in; of a
+//! block that lies across two buffers they are read once more.
 //!
-//! What is read and what the CRCs were made of must be the same content, which nobody can notice here: if it is not, chunks get
-//! checksums of no content, and are not found, or found and not proven.
+//! What is read and what the CRCs were made of must be the same content, which nobody can notice
+//! here: if it is not, chunks get checksums of no content, and are not found, or found and not
+//! proven.
 
 use std::io;
 
@@ -17,10 +20,12 @@ use super::list::{ChunkList, ListStats, Piece, check_number, read_pieces};
 use crate::apply::Base;
 use crate::crc::{BlockCrcs, RangeCrcs};
 
-/// As [`list_chunks`](super::list_chunks), with weak checksums from those of the content's blocks; the same list.
+/// As [`list_chunks`](super::list_chunks), with weak checksums from those of the content's blocks;
+/// the same list.
 ///
 /// # Errors
-/// If the content cannot be read, or is shorter than the one that the checksums are of, or has too many chunks.
+/// If the content cannot be read, or is shorter than the one that the checksums are of, or has too
+/// many chunks.
 pub fn list_chunks_with_crcs<B: BlockCrcs>(
     content: &(impl Base + ?Sized),
     look_at: Option<&ExtentSet>,

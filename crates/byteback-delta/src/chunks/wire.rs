@@ -1,11 +1,14 @@
-//! The list of chunks as bytes, version 1, and what it shares with the answer; docs/format-chunks.md describes every byte.
+//! The list of chunks as bytes, version 1, and what it shares with the answer;
+//! docs/format-chunks.md describes every byte.
 //!
-//! A header, then the chunks in groups of [`GROUP`] (the last one may have fewer). A group says how many bytes it has and carries a
-//! CRC-32C over the header's own CRC, the number of its first entry, and its bytes, so that groups that were exchanged, also with
-//! those of another list, do not pass.
+//! A header, then the chunks in groups of [`GROUP`] (the last one may have fewer). A group says how
+//! many bytes it has and carries a CRC-32C over the header's own CRC, the number of its first
+//! entry, and its bytes, so that groups that were exchanged, also with those of another list, do
+//! not pass.
 //!
-//! A list comes from an untrusted sender: memory follows the bytes that arrive, the number of chunks is limited by the reader, and all
-//! lengths are compared with the limits that the header itself names.
+//! A list comes from an untrusted sender: memory follows the bytes that arrive, the number of
+//! chunks is limited by the reader, and all lengths are compared with the limits that the header
+//! itself names.
 
 use std::io::{self, ErrorKind, Read, Write};
 
@@ -300,7 +303,8 @@ impl<R: Read> GroupReader<R> {
         }
     }
 
-    /// The next group, whose entries have at most so many bytes each: their number, and their bytes. `None` after the last.
+    /// The next group, whose entries have at most so many bytes each: their number, and their
+    /// bytes. `None` after the last.
     pub(super) fn next(&mut self, entry_len_max: usize) -> Result<Option<(u64, &[u8])>, ChunkStreamError> {
         let what = self.what;
         let count = GROUP.min(self.entries - self.first);

@@ -1,8 +1,11 @@
-//! Polynomials over GF(2) modulo a CRC's polynomial, in the bit order of reflected CRCs: the highest bit is x^0.
+//! Polynomials over GF(2) modulo a CRC's polynomial, in the bit order of reflected CRCs: the
+//! highest bit is x^0.
 //!
-//! Appending a zero byte to a content multiplies its CRC (inversions apart) by x^8. So appending n of them is one multiplication by
-//! x^(8n), and taking them off one by x^(-8n), which exists because no CRC's polynomial is divisible by x. The powers are composed
-//! of tabulated ones, one for each byte of n: at most eight multiplications for any length, one or two for those that occur.
+//! Appending a zero byte to a content multiplies its CRC (inversions apart) by x^8. So appending n
+//! of them is one multiplication by x^(8n), and taking them off one by x^(-8n), which exists
+//! because no CRC's polynomial is divisible by x. The powers are composed of tabulated ones, one
+//! for each byte of n: at most eight multiplications for any length, one or two for those that
+//! occur.
 
 use std::sync::LazyLock;
 
@@ -20,7 +23,8 @@ pub(super) struct Field {
     width: u32,
     /// Without its highest term.
     polynomial: u64,
-    /// What x^4 times each element of degree above `width` - 5 brings in; index: its lowest four bits.
+    /// What x^4 times each element of degree above `width` - 5 brings in; index: its lowest four
+    /// bits.
     times_x4: [u64; 16],
     /// x^(8 d 256^i) for each digit place i and digit d.
     powers: Powers,
@@ -57,8 +61,9 @@ impl Field {
         }
         let one = 1 << (width - 1);
         let x8 = (0..8).fold(one, |element, _| times_x(element, polynomial));
-        // (P + 1) / x, as x times it is P + 1, which is 1. P + 1 has the terms x^width (which becomes x^(width - 1), the lowest bit)
-        // and those of `polynomial` but for the constant one.
+        // (P + 1) / x, as x times it is P + 1, which is 1. P + 1 has the terms x^width (which
+        // becomes x^(width - 1), the lowest bit) and those of `polynomial` but for the constant
+        // one.
         let inverse_x = ((polynomial & !one) << 1) | 1;
         let inverse_x8 = (0..8).fold(one, |element, _| field.multiply(element, inverse_x));
         field.powers = field.powers_of(one, x8);

@@ -1,14 +1,19 @@
-//! The CRC of any range of a content, where those of its equal-sized aligned blocks are known (SkySync, section 3.2.1, equations 1, 2).
+//! The CRC of any range of a content, where those of its equal-sized aligned blocks are known
+//! (SkySync, section 3.2.1, equations 1, 2).
 //!
-//! Of the blocks inside a range nothing is read. A range that begins or ends inside a block needs the CRC of the block's bytes up to
-//! that border (here: the border's *prefix*). It is computed from the nearest place whose prefix is known: the block's beginning,
-//! its end (the block's own CRC, from which the bytes behind the border are taken off), or the border before, if that lies in the
-//! same block: where ranges follow each other, each border is computed once. So at most half a block is read per border.
+//! Of the blocks inside a range nothing is read. A range that begins or ends inside a block needs
+//! the CRC of the block's bytes up to that border (here: the border's *prefix*). It is computed
+//! from the nearest place whose prefix is known: the block's beginning, its end (the block's own
+//! CRC, from which the bytes behind the border are taken off), or the border before, if that lies
+//! in the same block: where ranges follow each other, each border is computed once. So at most half
+//! a block is read per border.
 //!
-//! Blocks may be unknown (no checksum was kept, or not of this content): their bytes are read, each once.
+//! Blocks may be unknown (no checksum was kept, or not of this content): their bytes are read, each
+//! once.
 //!
-//! What is read and what the CRCs were made of must be the same content. Nothing here can notice that it is not; the CRC is then
-//! that of no content. Whoever finds by it proves what was found by a strong checksum.
+//! What is read and what the CRCs were made of must be the same content. Nothing here can notice
+//! that it is not; the CRC is then that of no content. Whoever finds by it proves what was found by
+//! a strong checksum.
 
 use std::io;
 
@@ -207,7 +212,8 @@ impl<B: BlockCrcs> RangeCrcs<B> {
         }
     }
 
-    /// The CRC of `range`. Ranges may come in any order; each costs least if it begins where the one before ended.
+    /// The CRC of `range`. Ranges may come in any order; each costs least if it begins where the
+    /// one before ended.
     ///
     /// # Errors
     /// If `content` cannot be read, or the range is not inside it.
@@ -240,8 +246,9 @@ impl<B: BlockCrcs> RangeCrcs<B> {
         })
     }
 
-    /// The CRCs of ranges that follow each other: from `start` to the first of `ends`, from there to the next, and so on. They are
-    /// appended to `crcs`. An end that is not behind the one before has no range and answers the CRC of nothing.
+    /// The CRCs of ranges that follow each other: from `start` to the first of `ends`, from there
+    /// to the next, and so on. They are appended to `crcs`. An end that is not behind the one
+    /// before has no range and answers the CRC of nothing.
     ///
     /// # Errors
     /// As [`Self::crc_of`]; what was computed before the error stays in `crcs`.

@@ -27,7 +27,8 @@ fn check_values_of_the_catalogue_of_crcs() {
     assert_eq!(CrcKind::Crc32c.of(b"123456789"), 0xe306_9283);
     assert_eq!(CrcKind::Crc32.of(b"123456789"), 0xcbf4_3926);
     assert_eq!(CrcKind::Crc64Nvme.of(b"123456789"), 0xae8b_1486_0a79_9888);
-    // Ceph's convention: Ceph gives CRC-32C of 4096 zeros, begun with ones, as the complement of the ordinary one.
+    // Ceph's convention: Ceph gives CRC-32C of 4096 zeros, begun with ones, as the complement of
+    // the ordinary one.
     let zeros = CrcKind::Crc32c.of_zeros(4096);
     assert_eq!(zeros, 0x98f9_4189);
     assert_eq!(CrcKind::Crc32c.inverted(zeros), 0x6706_be76);

@@ -99,7 +99,8 @@ fn a_table_that_is_too_small_keeps_the_rest_in_order() {
     }
 }
 
-/// What the second bucket of the paper's equation 4 would do: two buckets that have only each other hold eight entries.
+/// What the second bucket of the paper's equation 4 would do: two buckets that have only each other
+/// hold eight entries.
 #[test]
 fn closed_pairs_overflow_long_before_they_are_full() {
     let mut loads = Vec::new();

@@ -1,23 +1,29 @@
-//! Matching without reading: where both ends have checksums of equal-sized aligned blocks, unchanged blocks follow from these alone.
+//! Matching without reading: where both ends have checksums of equal-sized aligned blocks,
+//! unchanged blocks follow from these alone.
 //!
-//! How much an equal checksum says depends on its kind. A cryptographic one proves blocks equal ([`Verdict::Equal`]). A CRC or an
-//! xxHash makes it likely ([`Verdict::Candidate`]): a block of other bytes may have it, by chance once in 2^32 and by intention
-//! always. So nothing may be left out because of it, until a strong checksum of the bytes themselves, or of a better source, agrees.
-//! A checksum that differs says for certain that the bytes do; what is not known on both sides, or differs, is [`Verdict::Read`].
+//! How much an equal checksum says depends on its kind. A cryptographic one proves blocks equal
+//! ([`Verdict::Equal`]). A CRC or an xxHash makes it likely ([`Verdict::Candidate`]): a block of
+//! other bytes may have it, by chance once in 2^32 and by intention always. So nothing may be left
+//! out because of it, until a strong checksum of the bytes themselves, or of a better source,
+//! agrees. A checksum that differs says for certain that the bytes do; what is not known on both
+//! sides, or differs, is [`Verdict::Read`].
 //!
-//! How long a cryptographic one has to be depends on who knew it before. Without a key, whoever makes contents finds two that agree in
-//! a few bytes; so it takes [`PROOF_LEN_MIN`]. With a key that was drawn for one signature there is only chance, and the signature's
-//! length was chosen for that: one content in 2^24 is found to have a block that is none. Such a delta is sent with a proof of the
-//! whole, which does not agree then, and the content is sent without copies. So keyed kinds count at every length that a signature has.
+//! How long a cryptographic one has to be depends on who knew it before. Without a key, whoever
+//! makes contents finds two that agree in a few bytes; so it takes [`PROOF_LEN_MIN`]. With a key
+//! that was drawn for one signature there is only chance, and the signature's length was chosen for
+//! that: one content in 2^24 is found to have a block that is none. Such a delta is sent with a
+//! proof of the whole, which does not agree then, and the content is sent without copies. So keyed
+//! kinds count at every length that a signature has.
 //!
-//! Blocks may be of different lengths if the checksums are CRCs and one length divides the other: those of the shorter blocks are
-//! combined (SkySync, section 3.3.1). Other checksums are only comparable at equal lengths.
+//! Blocks may be of different lengths if the checksums are CRCs and one length divides the other:
+//! those of the shorter blocks are combined (SkySync, section 3.3.1). Other checksums are only
+//! comparable at equal lengths.
 //!
-//! A last block that is shorter is compared where both contents end. If one side summed it with zeros behind it and the other did not,
-//! CRCs are translated, and other checksums differ.
+//! A last block that is shorter is compared where both contents end. If one side summed it with
+//! zeros behind it and the other did not, CRCs are translated, and other checksums differ.
 //!
-//! What none of this can find out is whether a checksum belongs to the content as it is now. Whoever takes checksums from storage
-//! proves that they are fresh.
+//! What none of this can find out is whether a checksum belongs to the content as it is now.
+//! Whoever takes checksums from storage proves that they are fresh.
 
 use byteback_extents::ByteRange;
 
@@ -53,8 +59,8 @@ pub enum SumKind {
 }
 
 impl SumKind {
-    /// Whether equal checksums of so many bytes prove that blocks are equal; those with a key do so only together with a proof of the
-    /// whole, see the module's header.
+    /// Whether equal checksums of so many bytes prove that blocks are equal; those with a key do so
+    /// only together with a proof of the whole, see the module's header.
     #[must_use]
     pub const fn is_proof(self, len_bytes: usize) -> bool {
         match self {
@@ -293,8 +299,9 @@ pub enum Incomparable {
     },
 }
 
-/// Compares the checksums of two contents; see the module's header. As an iterator, it answers ranges of the new content, ascending and
-/// without gaps, neighbours of one verdict as one. Memory: nothing beside the two lists.
+/// Compares the checksums of two contents; see the module's header. As an iterator, it answers
+/// ranges of the new content, ascending and without gaps, neighbours of one verdict as one. Memory:
+/// nothing beside the two lists.
 pub struct Aligned<B, N> {
     base: B,
     new: N,
@@ -366,7 +373,8 @@ impl<B: BlockSums, N: BlockSums> Aligned<B, N> {
         let Some(range) = range_of(step, self.step_len, self.new_layout.content_len_bytes) else {
             return Verdict::Read;
         };
-        // Where one content ends inside the other's block, their checksums are of ranges of different lengths.
+        // Where one content ends inside the other's block, their checksums are of ranges of
+        // different lengths.
         if range_of(step, self.step_len, self.base_layout.content_len_bytes) != Some(range) || self.sum_len == 0 {
             return Verdict::Read;
         }

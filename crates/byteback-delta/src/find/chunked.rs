@@ -1,17 +1,20 @@
-//! Content-defined chunks as dsync looks for them (SkySync, section 2.2.2), and SkySync-C, which differs in where weak checksums come
-//! from ([`crate::chunks`]) and in nothing else.
+//! Content-defined chunks as dsync looks for them (SkySync, section 2.2.2), and SkySync-C, which
+//! differs in where weak checksums come from ([`crate::chunks`]) and in nothing else.
 //!
 //! 1. The client lists the chunks of the new content with weak checksums.
-//! 2. The end that has the base lists its chunks, and pairs those of equal length and weak checksum ([`match_chunks`]); it makes
-//!    strong checksums of what it paired, and of nothing else ([`prove_matches`]).
-//! 3. The client makes strong checksums of its own bytes there and compares ([`ChunkFinder`]): equal is a copy, all else is literal.
+//! 2. The end that has the base lists its chunks, and pairs those of equal length and weak checksum
+//!    ([`match_chunks`]); it makes strong checksums of what it paired, and of nothing else
+//!    ([`prove_matches`]).
+//! 3. The client makes strong checksums of its own bytes there and compares ([`ChunkFinder`]):
+//!    equal is a copy, all else is literal.
 //!
-//! *Which chunk of the base*, if several are equal: the one behind the last one found, so that one copy goes on; the one at the same offset, which
-//! costs no extent; the first.
+//! *Which chunk of the base*, if several are equal: the one behind the last one found, so that one
+//! copy goes on; the one at the same offset, which costs no extent; the first.
 //!
-//! *Crafted lists* cost as much as others: of chunks with one key the table keeps one, and a lookup sees a bounded number of slots.
-//! Segments of the same bytes of the base are hashed once, and all together not more than [`READS_PER_BASE`] times as many bytes as
-//! the base has. What is left out is only not found.
+//! *Crafted lists* cost as much as others: of chunks with one key the table keeps one, and a lookup
+//! sees a bounded number of slots. Segments of the same bytes of the base are hashed once, and all
+//! together not more than [`READS_PER_BASE`] times as many bytes as the base has. What is left out
+//! is only not found.
 
 mod matching;
 
@@ -26,9 +29,10 @@ pub use matching::{ChunkRun, READS_PER_BASE, match_chunks, prove_matches};
 
 /// The client's last step: the new content once more, beside its list and the answer.
 ///
-/// Content is pushed in pieces, whose borders need not be those of before. Memory: one segment. The list is believed as little as the
-/// answer: should the content be another one meanwhile, it is still told as it is now. Unproven segments are the exception: they are believed,
-/// and who takes them proves the whole.
+/// Content is pushed in pieces, whose borders need not be those of before. Memory: one segment. The
+/// list is believed as little as the answer: should the content be another one meanwhile, it is
+/// still told as it is now. Unproven segments are the exception: they are believed, and who takes
+/// them proves the whole.
 pub struct ChunkFinder<'a, S> {
     list: &'a ChunkList,
     answer: &'a MatchAnswer,
@@ -112,7 +116,8 @@ impl<'a, S: ExtentSink> ChunkFinder<'a, S> {
         Ok(())
     }
 
-    /// Takes what the answer has here that needs no proof, and so no bytes: the number of bytes that are passed, none if bytes are needed.
+    /// Takes what the answer has here that needs no proof, and so no bytes: the number of bytes
+    /// that are passed, none if bytes are needed.
     ///
     /// # Errors
     /// Those of the sink.
@@ -126,7 +131,8 @@ impl<'a, S: ExtentSink> ChunkFinder<'a, S> {
         }
     }
 
-    /// Passes so many bytes of the new content, which are known otherwise to equal the base from `base_offset` on.
+    /// Passes so many bytes of the new content, which are known otherwise to equal the base from
+    /// `base_offset` on.
     ///
     /// # Errors
     /// Those of the sink.
@@ -156,7 +162,8 @@ impl<'a, S: ExtentSink> ChunkFinder<'a, S> {
         self.extents.end() + self.buffer.len() as u64
     }
 
-    /// Whether the next byte is in a segment, and how many bytes there are up to its end, or up to where the next one begins.
+    /// Whether the next byte is in a segment, and how many bytes there are up to its end, or up to
+    /// where the next one begins.
     fn room(&self) -> (bool, u64) {
         let position = self.position();
         match self.next {

@@ -1,4 +1,5 @@
-//! What the tests of all finders share: contents, random edits of them, and what was found put together again.
+//! What the tests of all finders share: contents, random edits of them, and what was found put
+//! together again.
 
 use byteback_extents::ByteRange;
 use proptest::prelude::*;
@@ -38,7 +39,8 @@ impl Place {
     }
 }
 
-/// A content of pieces of these lengths, those that are holes filled with zeros, and where the pieces are.
+/// A content of pieces of these lengths, those that are holes filled with zeros, and where the
+/// pieces are.
 pub(crate) fn content_with_holes(seed: u64, lens: &[(bool, u64)]) -> (Vec<u8>, Vec<Place>) {
     let (mut content, mut places) = (Vec::new(), Vec::new());
     for (index, &(is_hole, len)) in lens.iter().enumerate() {
@@ -130,7 +132,8 @@ pub(crate) fn edited(base: &[u8], edits: &[Edit]) -> Vec<u8> {
     new
 }
 
-/// Lets `find` tell a new content to the writer of a delta, and checks that base and delta make that content.
+/// Lets `find` tell a new content to the writer of a delta, and checks that base and delta make
+/// that content.
 pub(crate) fn through_a_delta(base: &[u8], new: &[u8], find: impl FnOnce(IntoDelta<'_, Vec<u8>>)) {
     let options = WriterOptions {
         copies: true,

@@ -1,4 +1,5 @@
-//! The way of extents from a finder to its sink: one after the other, copies that continue each other as one, and counted.
+//! The way of extents from a finder to its sink: one after the other, copies that continue each
+//! other as one, and counted.
 
 use byteback_extents::ByteRange;
 
@@ -59,7 +60,8 @@ impl<S: ExtentSink> Extents<S> {
         Ok(())
     }
 
-    /// The next bytes are these, but for zeros that are holes; `holes` ascend, lie in the bytes, and count from the content's start.
+    /// The next bytes are these, but for zeros that are holes; `holes` ascend, lie in the bytes,
+    /// and count from the content's start.
     pub(super) fn literal_with_holes(&mut self, bytes: &[u8], holes: &[ByteRange]) -> Result<(), S::Error> {
         let start = self.end;
         let mut done = 0;

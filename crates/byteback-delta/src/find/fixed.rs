@@ -1,14 +1,16 @@
-//! Fixed-size hashing (HashSync; SolFS, section 2.2): the new content is cut at multiples of the block length, and each block is looked
-//! for among the blocks of the base. Nothing is rolled, so every byte is summed once, and an insertion shifts all that follows it
-//! out of sight, unless it is as long as some blocks.
+//! Fixed-size hashing (HashSync; SolFS, section 2.2): the new content is cut at multiples of the
+//! block length, and each block is looked for among the blocks of the base. Nothing is rolled, so
+//! every byte is summed once, and an insertion shifts all that follows it out of sight, unless it
+//! is as long as some blocks.
 //!
-//! *What is tried*, by strong checksum: the block of the same number; the one behind the block that was found last; then, by weak
-//! checksum, any equal block. What stays in place costs no extent.
+//! *What is tried*, by strong checksum: the block of the same number; the one behind the block that
+//! was found last; then, by weak checksum, any equal block. What stays in place costs no extent.
 //!
-//! *Holes* of the new content stay holes. Long ones are not looked at, but for their borders up to the next multiple of a block; short
-//! ones are zeros like others, unless they end up in a literal.
+//! *Holes* of the new content stay holes. Long ones are not looked at, but for their borders up to
+//! the next multiple of a block; short ones are zeros like others, unless they end up in a literal.
 //!
-//! *Crafted signatures* cost nothing more: one strong checksum per block of the new content, compared with at most a few of the base.
+//! *Crafted signatures* cost nothing more: one strong checksum per block of the new content,
+//! compared with at most a few of the base.
 //!
 //! Memory: one block.
 

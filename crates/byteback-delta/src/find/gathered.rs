@@ -1,7 +1,8 @@
 //! The delta between what is left of two contents, as one between the contents ([`crate::groups`]).
 //!
-//! What is left when the groups that are equal in place are taken out is a content for the finder, too: it reads through [`LeftContent`],
-//! and what it tells goes through [`IntoContent`], which knows where it is, and tells the equal groups between.
+//! What is left when the groups that are equal in place are taken out is a content for the finder,
+//! too: it reads through [`LeftContent`], and what it tells goes through [`IntoContent`], which
+//! knows where it is, and tells the equal groups between.
 
 use std::io;
 
@@ -12,8 +13,8 @@ use super::{ExtentSink, FindStats, Known, SkyError, find_sky};
 use crate::apply::Base;
 use crate::groups::{Gathering, GroupAnswer};
 
-/// As [`find_sky`], from the answer to a list of groups. `known` is of what is left of the new content, `content` all of it. What is equal
-/// in place is copied, and not read.
+/// As [`find_sky`], from the answer to a list of groups. `known` is of what is left of the new
+/// content, `content` all of it. What is equal in place is copied, and not read.
 ///
 /// # Errors
 /// As [`find_sky`].

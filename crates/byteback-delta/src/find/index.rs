@@ -1,13 +1,16 @@
 //! The table in which finders look up a window: which blocks have this weak checksum?
 //!
-//! Almost every lookup answers "none". So a bitmap comes first, with sixteen bits or more per block, two of which are set in one word:
-//! small enough for the processor's cache, one load per byte of content, and about one hit in a hundred that is none. Behind it is a flat
-//! table with linear probing, eight bytes per slot.
+//! Almost every lookup answers "none". So a bitmap comes first, with sixteen bits or more per
+//! block, two of which are set in one word: small enough for the processor's cache, one load per
+//! byte of content, and about one hit in a hundred that is none. Behind it is a flat table with
+//! linear probing, eight bytes per slot.
 //!
-//! Both are indexed by the checksum times an odd constant: rsync's sums of text differ little in their upper bits.
+//! Both are indexed by the checksum times an odd constant: rsync's sums of text differ little in
+//! their upper bits.
 //!
-//! A signature may be crafted. Blocks that are equal are kept once; of different blocks with one weak checksum at most
-//! [`CHAIN_MAX`] are kept, and no insertion or lookup looks at more than [`PROBES_MAX`] slots. What is left out is only not found.
+//! A signature may be crafted. Blocks that are equal are kept once; of different blocks with one
+//! weak checksum at most [`CHAIN_MAX`] are kept, and no insertion or lookup looks at more than
+//! [`PROBES_MAX`] slots. What is left out is only not found.
 
 use crate::signature::Signature;
 
@@ -58,7 +61,8 @@ impl WeakTable {
     #[inline(always)]
     pub(super) fn may_contain(&self, weak: u32) -> bool {
         let (word, bits) = self.filter_bits(weak);
-        // The shift leaves as many words as the filter has; the mask shows that to the compiler, which then checks no bounds.
+        // The shift leaves as many words as the filter has; the mask shows that to the compiler,
+        // which then checks no bounds.
         self.filter[word & (self.filter.len() - 1)] & bits == bits
     }
 

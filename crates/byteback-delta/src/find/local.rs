@@ -1,31 +1,38 @@
-//! Local comparison: both versions are here, so bytes are compared and nothing is summed strongly (DeltaCFS, section III-A).
+//! Local comparison: both versions are here, so bytes are compared and nothing is summed strongly
+//! (DeltaCFS, section III-A).
 //!
-//! Words: a *shift* is where a byte of the new content is found in the base, less where it is; what stays in place has the shift 0.
-//! A *piece* is what is read and compared at once.
+//! Words: a *shift* is where a byte of the new content is found in the base, less where it is; what
+//! stays in place has the shift 0. A *piece* is what is read and compared at once.
 //!
 //! How a piece is found, the cheapest first:
-//! 1. At the shift of what was found last, then in place. If at most a sixteenth differs ([`SCATTERED`]), that is it: the differing bytes
-//!    are literals, to the byte. So equal contents, appended ones and scattered overwrites cost one comparison.
-//! 2. Otherwise rsync's search: a window is moved over the piece, and its weak checksum looked up among those of the base's blocks. A
-//!    block that is found by it is compared, and the match is extended both ways byte by byte, so that an insertion costs itself. Where a
-//!    match ends, it may go on a little later: that is looked at before a window is summed.
+//! 1. At the shift of what was found last, then in place. If at most a sixteenth differs
+//!    ([`SCATTERED`]), that is it: the differing bytes are literals, to the byte. So equal
+//!    contents, appended ones and scattered overwrites cost one comparison.
+//! 2. Otherwise rsync's search: a window is moved over the piece, and its weak checksum looked up
+//!    among those of the base's blocks. A block that is found by it is compared, and the match is
+//!    extended both ways byte by byte, so that an insertion costs itself. Where a match ends, it
+//!    may go on a little later: that is looked at before a window is summed.
 //! 3. What was not found is compared in place once more, in cells of [`CELL_LEN`].
 //!
-//! The base's blocks are summed when something is searched for the first time. Before that, the ends of both contents are compared: an
-//! insertion or a cut somewhere leaves nothing to search behind it, though the very end may differ again, as that of a container does, which lists what
+//! The base's blocks are summed when something is searched for the first time. Before that, the
+//! ends of both contents are compared: an insertion or a cut somewhere leaves nothing to search
+//! behind it, though the very end may differ again, as that of a container does, which lists what
 //! lies where ([`TAIL_LEN_MAX`]). Only the part of the base between what is equal at both ends is
 //! summed, if what is searched is small beside the base ([`WHOLE_BASE`]).
 //!
-//! *Holes* of the new content stay holes. Long ones are not looked at; short ones are zeros like others, unless they end up in a literal.
-//! Holes of the base are not summed.
+//! *Holes* of the new content stay holes. Long ones are not looked at; short ones are zeros like
+//! others, unless they end up in a literal. Holes of the base are not summed.
 //!
-//! *Memory*: a few pieces, and a table of at most [`TABLE_BLOCKS_MAX`] blocks, whose length grows with the base's.
+//! *Memory*: a few pieces, and a table of at most [`TABLE_BLOCKS_MAX`] blocks, whose length grows
+//! with the base's.
 //!
-//! *Crafted contents* whose windows look like blocks but are none would cost a comparison each. Comparisons in vain have an account, as
-//! in `rolling`: every byte that is passed pays in one. When it is empty, windows are passed without a look.
+//! *Crafted contents* whose windows look like blocks but are none would cost a comparison each.
+//! Comparisons in vain have an account, as in `rolling`: every byte that is passed pays in one.
+//! When it is empty, windows are passed without a look.
 //!
-//! *Contents that change meanwhile*: each byte of the new content is read once before it is told, or told as a copy after it was found
-//! equal. If either content is written to, the extents may describe a mixture that never was; who cannot exclude that compares a digest.
+//! *Contents that change meanwhile*: each byte of the new content is read once before it is told,
+//! or told as a copy after it was found equal. If either content is written to, the extents may
+//! describe a mixture that never was; who cannot exclude that compares a digest.
 
 mod table;
 
@@ -48,7 +55,8 @@ const CELL_LEN: usize = 64;
 /// A piece is taken as it lies if at most one cell in so many differs.
 const SCATTERED: usize = 16;
 
-/// Equal bytes at a shift that must begin an extent of their own are not worth it if they are fewer.
+/// Equal bytes at a shift that must begin an extent of their own are not worth it if they are
+/// fewer.
 const RUN_LEN_MIN: usize = 32;
 
 /// All of the base is summed if so many times what is searched for is as long as the base.
@@ -67,7 +75,8 @@ const TABLE_BLOCKS_MAX: u64 = 1 << 20;
 const BLOCK_LEN_MIN: u64 = 64;
 const BLOCK_LEN_MAX: u64 = 16 * 1024 * 1024;
 
-/// Blocks grow with the square root of the base up to here; beyond, only as the table's size asks for.
+/// Blocks grow with the square root of the base up to here; beyond, only as the table's size asks
+/// for.
 const BLOCK_LEN_ENOUGH: u64 = 4096;
 
 /// From so many extents of a long base is found out how much of it is data.
@@ -120,7 +129,8 @@ pub enum LocalError<E> {
     Sink(E),
 }
 
-/// Finds `new` in `base` by comparing bytes; see the module's header. Answers the sink and what it took.
+/// Finds `new` in `base` by comparing bytes; see the module's header. Answers the sink and what it
+/// took.
 ///
 /// # Errors
 /// If a content cannot be read, or those of the sink.
@@ -142,13 +152,14 @@ struct Comparison<'c, B: ?Sized, N: ?Sized, S> {
     new_len: u64,
     /// Where the search ends: behind it is a common end that was found already.
     new_end: u64,
-    /// So much of the common end, at its very end, is not equal byte for byte, but may differ here and there.
+    /// So much of the common end, at its very end, is not equal byte for byte, but may differ here
+    /// and there.
     tail_len: u64,
     block_len: usize,
     piece_len: usize,
     extents: Extents<S>,
-    /// The new content from `buffer_start` on. Bytes from `done` to `at` were searched in vain, but may belong to a match behind them;
-    /// what was before is told.
+    /// The new content from `buffer_start` on. Bytes from `done` to `at` were searched in vain, but
+    /// may belong to a match behind them; what was before is told.
     buffer: Vec<u8>,
     buffer_start: u64,
     done: usize,
@@ -224,7 +235,8 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         Ok(true)
     }
 
-    /// Reads on until the buffer holds a piece and a window behind `at`, or the next long hole or the end comes. Answers that hole.
+    /// Reads on until the buffer holds a piece and a window behind `at`, or the next long hole or
+    /// the end comes. Answers that hole.
     fn fill(&mut self) -> Compared<Option<ByteRange>, S> {
         if self.done >= self.piece_len {
             self.buffer.drain(..self.done);
@@ -316,15 +328,17 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         self.buffer_start + at as u64
     }
 
-    /// The place in the base of a byte of the buffer, if it was shifted by so much, and how many bytes there are.
+    /// The place in the base of a byte of the buffer, if it was shifted by so much, and how many
+    /// bytes there are.
     fn in_base(&self, at: usize, shift: i64) -> Option<(u64, u64)> {
         let from = self.offset(at).checked_add_signed(shift)?;
         let left = self.base_len.checked_sub(from)?;
         (left > 0).then_some((from, left))
     }
 
-    /// Compares the piece at `at` with the base at this shift. Goes on if it is equal, up to scattered differences; otherwise only over
-    /// the first bytes that are equal, and answers false.
+    /// Compares the piece at `at` with the base at this shift. Goes on if it is equal, up to
+    /// scattered differences; otherwise only over the first bytes that are equal, and answers
+    /// false.
     fn follow(&mut self, shift: i64) -> Compared<bool, S> {
         let Some((from, left)) = self.in_base(self.at, shift) else {
             return Ok(false);
@@ -355,7 +369,8 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         Ok(is_scattered)
     }
 
-    /// Tells bytes of the buffer from `at` on that were compared with `piece`, which is the base from `from` on.
+    /// Tells bytes of the buffer from `at` on that were compared with `piece`, which is the base
+    /// from `from` on.
     fn tell_compared(&mut self, at: usize, piece: &[u8], from: u64) -> Compared<(), S> {
         let mut told = 0;
         while let Some((start, end)) = next_difference(&self.buffer[at..at + piece.len()], piece, told) {
@@ -379,7 +394,8 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
             .map_err(LocalError::Sink)
     }
 
-    /// The bytes at `at` equal the base at `from`: finds out how many before them do too, and tells what is before those.
+    /// The bytes at `at` equal the base at `from`: finds out how many before them do too, and tells
+    /// what is before those.
     fn begin_match(&mut self, from: u64) -> Compared<(), S> {
         let (mut back, mut step_len) = (0, STEP_FIRST_LEN);
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -408,7 +424,8 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         Ok(())
     }
 
-    /// Tells bytes up to `end` that were searched in vain: those that are equal in place as copies, the others as literals.
+    /// Tells bytes up to `end` that were searched in vain: those that are equal in place as copies,
+    /// the others as literals.
     fn give_up(&mut self, end: usize) -> Compared<(), S> {
         while self.done < end {
             let len = (end - self.done).min(self.piece_len);
@@ -472,13 +489,15 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
                 self.account = paid.min(VAIN_WINDOWS * self.block_len as u64);
             }
         }
-        // What is not further back than a window may belong to a match that begins in the next piece.
+        // What is not further back than a window may belong to a match that begins in the next
+        // piece.
         let kept = self.at.saturating_sub(self.block_len).max(self.done);
         self.give_up(kept)
     }
 
-    /// Behind a match: if it goes on after some bytes that differ, tells these and goes on with it. What goes on must be
-    /// [`RESUMED`] times as long, so that bytes that are equal by chance do not hide a shift.
+    /// Behind a match: if it goes on after some bytes that differ, tells these and goes on with it.
+    /// What goes on must be [`RESUMED`] times as long, so that bytes that are equal by chance do
+    /// not hide a shift.
     fn resume(&mut self) -> Compared<bool, S> {
         let Some((from, left)) = self.in_base(self.at, self.shift) else {
             return Ok(false);
@@ -509,7 +528,8 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         Ok(true)
     }
 
-    /// Looks for the window at `at` in the base. If it is there, tells the match and goes behind it.
+    /// Looks for the window at `at` in the base. If it is there, tells the match and goes behind
+    /// it.
     fn look_up(&mut self, table: &BaseTable, weak: u32) -> Compared<bool, S> {
         if !table.contains(weak) {
             return Ok(false);
@@ -534,7 +554,8 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         Ok(false)
     }
 
-    /// Whether the window at `at` equals the base at `from`; if not, the account pays for what was compared.
+    /// Whether the window at `at` equals the base at `from`; if not, the account pays for what was
+    /// compared.
     fn window_equals(&mut self, from: u64) -> Compared<bool, S> {
         let first = self.block_len.min(FIRST_LOOK_LEN);
         self.read_base(from, first)?;
@@ -550,7 +571,8 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         Ok(is_equal)
     }
 
-    /// `len` bytes at `at` equal the base at `from`: tells them and all that follow and are equal too.
+    /// `len` bytes at `at` equal the base at `from`: tells them and all that follow and are equal
+    /// too.
     fn extend(&mut self, from: u64, mut len: usize) -> Compared<(), S> {
         let mut step_len = STEP_FIRST_LEN;
         loop {
@@ -595,7 +617,8 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         Ok(())
     }
 
-    /// How many bytes at the ends of both contents are equal, not more than lie behind `here`, and up to the last hole; of the tail, most.
+    /// How many bytes at the ends of both contents are equal, not more than lie behind `here`, and
+    /// up to the last hole; of the tail, most.
     fn common_end(&mut self, here: u64) -> Compared<u64, S> {
         let most = (self.new_len - here).min(self.base_len);
         let common = self.equal_end(0, most)?;
@@ -645,7 +668,8 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         Ok(common)
     }
 
-    /// Reads `len` bytes that begin `before_end` bytes before the ends of both contents: the base's into `piece`. `None` if there is a hole among the new ones.
+    /// Reads `len` bytes that begin `before_end` bytes before the ends of both contents: the base's
+    /// into `piece`. `None` if there is a hole among the new ones.
     fn read_end(&mut self, before_end: u64, len: u64) -> Compared<Option<Vec<u8>>, S> {
         let new_from = self.new_len - before_end;
         let Some(range) = ByteRange::from_offset_len(new_from, len) else {
@@ -680,7 +704,8 @@ fn read_base<E>(base: &(impl Base + ?Sized), from: u64, buffer: &mut [u8]) -> Re
         .map_err(|source| LocalError::ReadBase { range, source })
 }
 
-/// How many bytes of the base are no holes, or more: that is found out only for long ones, and only from some extents.
+/// How many bytes of the base are no holes, or more: that is found out only for long ones, and only
+/// from some extents.
 fn data_len_at_most(base: &(impl Base + ?Sized), base_len: u64) -> io::Result<u64> {
     if base_len <= TABLE_BLOCKS_MAX * BLOCK_LEN_ENOUGH {
         return Ok(base_len);
@@ -739,8 +764,8 @@ fn differing_cells(a: &[u8], b: &[u8]) -> usize {
     differing + usize::from(a_rest != b_rest)
 }
 
-/// The next range from `from` on in which two equally long slices differ. It begins and ends with a differing byte; a whole cell that is
-/// equal is in none.
+/// The next range from `from` on in which two equally long slices differ. It begins and ends with a
+/// differing byte; a whole cell that is equal is in none.
 fn next_difference(a: &[u8], b: &[u8], from: usize) -> Option<(usize, usize)> {
     let start = from + common_prefix(&a[from..], &b[from..]);
     if start == a.len() {

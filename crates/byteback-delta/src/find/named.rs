@@ -1,11 +1,14 @@
-//! SkySync on chunks that storage has cut and named (SkySync, section 3.1: deduplication systems): both ends know of their content as a list of
-//! chunks with strong checksums, and the delta follows from the lists. Nothing is read but what the base does not have.
+//! SkySync on chunks that storage has cut and named (SkySync, section 3.1: deduplication systems):
+//! both ends know of their content as a list of chunks with strong checksums, and the delta follows
+//! from the lists. Nothing is read but what the base does not have.
 //!
-//! The end with the new content has its store's list. The end with the base has one of its own, if its store cuts by the same rule; if not, it sums
-//! its bytes where the new content's chunks would lie, which finds what stayed at its place ([`NamedChunks::lens`] says where).
+//! The end with the new content has its store's list. The end with the base has one of its own, if
+//! its store cuts by the same rule; if not, it sums its bytes where the new content's chunks would
+//! lie, which finds what stayed at its place ([`NamedChunks::lens`] says where).
 //!
-//! *When it is right*: names must be strong checksums of one kind (nobody can make two contents with one name), each of its bytes as they are, proven fresh by whoever
-//! has the list. Lists of different kinds have nothing in common, and chunks of different lengths are different.
+//! *When it is right*: names must be strong checksums of one kind (nobody can make two contents
+//! with one name), each of its bytes as they are, proven fresh by whoever has the list. Lists of
+//! different kinds have nothing in common, and chunks of different lengths are different.
 //!
 //! *Memory*: a name and 8 bytes for each chunk, and of the base's 8 to 16 more for the table.
 
@@ -20,7 +23,8 @@ use crate::apply::Base;
 /// Literal bytes that are read at once.
 const READ_LEN: u64 = 256 * 1024;
 
-/// Slots that a lookup looks at: names are evenly spread, unless somebody made them so that they are not.
+/// Slots that a lookup looks at: names are evenly spread, unless somebody made them so that they
+/// are not.
 const PROBES_MAX: usize = 64;
 
 /// A slot without a chunk.
@@ -38,7 +42,8 @@ pub enum NamedError<E> {
         #[source]
         source: io::Error,
     },
-    /// The new content does not have the length of its list: it changed since, or the list is of another one.
+    /// The new content does not have the length of its list: it changed since, or the list is of
+    /// another one.
     #[error("the new content has {len_bytes} bytes, and its list of chunks is of {listed_bytes}: have it listed again")]
     OtherLength {
         /// Bytes of the content.
@@ -97,7 +102,8 @@ impl NamedChunks {
         }
     }
 
-    /// Adds the next chunk. False, and nothing added, if it is empty, its name has another length than its kind's, or the list would be too long.
+    /// Adds the next chunk. False, and nothing added, if it is empty, its name has another length
+    /// than its kind's, or the list would be too long.
     #[must_use]
     pub fn push(&mut self, len_bytes: u64, name: &[u8]) -> bool {
         let end = self.content_len_bytes().checked_add(len_bytes);
@@ -161,7 +167,8 @@ impl<'a> Table<'a> {
             let free = table
                 .probes(list.name(number as usize))
                 .find(|slot| table.slots.get(*slot) == Some(&EMPTY));
-            // The first of equal ones is found first. What finds no slot is not found: it costs bytes, nothing else.
+            // The first of equal ones is found first. What finds no slot is not found: it costs
+            // bytes, nothing else.
             if let Some(slot) = free.and_then(|slot| table.slots.get_mut(slot)) {
                 *slot = number;
             }
@@ -185,9 +192,11 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Pushes where the bytes of `content` come from, of which `new` is the list: from the base, of which `base` is the list, or from `content`, which is read for that.
+/// Pushes where the bytes of `content` come from, of which `new` is the list: from the base, of
+/// which `base` is the list, or from `content`, which is read for that.
 ///
-/// A chunk that the base has several times is taken from its own place, or from behind the one before: so copies are few.
+/// A chunk that the base has several times is taken from its own place, or from behind the one
+/// before: so copies are few.
 ///
 /// # Errors
 /// See [`NamedError`].
@@ -213,7 +222,8 @@ pub fn find_named<S: ExtentSink, N: Base + ?Sized>(
     let base = if base.kind == new.kind { base } else { &nothing };
     let table = Table::new(base);
     let mut buffer = Vec::new();
-    // The chunk of the base behind the one that was copied last, and the first one that does not begin before the present one.
+    // The chunk of the base behind the one that was copied last, and the first one that does not
+    // begin before the present one.
     let (mut next, mut in_place) = (None, 0);
     for number in 0..new.ends.len() {
         let (Some(range), name) = (new.range(number), new.name(number)) else {

@@ -1,21 +1,27 @@
-//! The search on the server (WebR2sync+; SolFS, sections 2.2 and 5): the client sums its new content's blocks and nothing else; the
-//! server, which has the base, moves the window.
+//! The search on the server (WebR2sync+; SolFS, sections 2.2 and 5): the client sums its new
+//! content's blocks and nothing else; the server, which has the base, moves the window.
 //!
-//! 1. The client makes the signature of its *new* content ([`crate::signature::SignatureWriter`]) and sends it.
-//! 2. The server rolls over its *base* with [`ReverseFinder`] and answers a [`MatchList`]: which blocks of the new content are where.
-//! 3. The client reads what is missing and tells all of the content with [`MatchedContent`]: copies and literals.
+//! 1. The client makes the signature of its *new* content ([`crate::signature::SignatureWriter`])
+//!    and sends it.
+//! 2. The server rolls over its *base* with [`ReverseFinder`] and answers a [`MatchList`]: which
+//!    blocks of the new content are where.
+//! 3. The client reads what is missing and tells all of the content with [`MatchedContent`]: copies
+//!    and literals.
 //!
-//! The search is `rolling`'s with the two contents exchanged, and so is its locality: behind a block that was found, the next block is
-//! tried first, by strong checksum alone, then the one at the same offset; only where both fail the window is moved byte by byte.
-//! Work on crafted lists or bases is bounded by the same account: about two bytes hashed per byte of the base.
+//! The search is `rolling`'s with the two contents exchanged, and so is its locality: behind a
+//! block that was found, the next block is tried first, by strong checksum alone, then the one at
+//! the same offset; only where both fail the window is moved byte by byte. Work on crafted lists or
+//! bases is bounded by the same account: about two bytes hashed per byte of the base.
 //!
-//! *Equal blocks* of the new content are found together, wherever in the base one of them is. Of several places, the one at the same
-//! offset is kept, as it costs no extent; otherwise the first.
+//! *Equal blocks* of the new content are found together, wherever in the base one of them is. Of
+//! several places, the one at the same offset is kept, as it costs no extent; otherwise the first.
 //!
-//! *Memory* of the server: the signature, its table, eight bytes per block, 24 for each run of the answer, and what `rolling` needs.
+//! *Memory* of the server: the signature, its table, eight bytes per block, 24 for each run of the
+//! answer, and what `rolling` needs.
 //!
-//! *Proof.* The list is the server's word, and the client's content may change between the signature and the literals. So the delta goes
-//! with the digest of the whole content, which is made in step 1 ([`crate::ContentDigest`]).
+//! *Proof.* The list is the server's word, and the client's content may change between the
+//! signature and the literals. So the delta goes with the digest of the whole content, which is
+//! made in step 1 ([`crate::ContentDigest`]).
 
 use byteback_extents::ByteRange;
 
@@ -28,7 +34,8 @@ use crate::matches::MatchList;
 /// A block that was not found.
 const NOWHERE: u64 = u64::MAX;
 
-/// Finds the blocks of a new content, of which only the signature is here, in the base; see the module's header.
+/// Finds the blocks of a new content, of which only the signature is here, in the base; see the
+/// module's header.
 pub struct ReverseFinder<'i> {
     index: &'i BlockIndex,
     finder: RollingFinder<'i, Places>,
@@ -67,7 +74,8 @@ impl<'i> ReverseFinder<'i> {
         let Ok(()) = self.finder.push_hole(len_bytes);
     }
 
-    /// Ends the base. Answers the matches, and what the search took; bytes in its figures are the base's.
+    /// Ends the base. Answers the matches, and what the search took; bytes in its figures are the
+    /// base's.
     #[must_use]
     pub fn finish(self) -> (MatchList, FindStats) {
         let base_len = self.finder.position();
@@ -188,10 +196,12 @@ pub enum MatchedError<E> {
     Sink(E),
 }
 
-/// Tells the new content from a list of matches and the bytes that no match covers ([`MatchList::missing`]).
+/// Tells the new content from a list of matches and the bytes that no match covers
+/// ([`MatchList::missing`]).
 ///
-/// Bytes come in ascending order. More than the missing ones may come, all of the content as well: what a match covers is left out.
-/// Long holes stay holes also where a match covers them, if they are told.
+/// Bytes come in ascending order. More than the missing ones may come, all of the content as well:
+/// what a match covers is left out. Long holes stay holes also where a match covers them, if they
+/// are told.
 pub struct MatchedContent<'l, S> {
     list: &'l MatchList,
     /// The first run that ends behind `position`.
@@ -295,7 +305,8 @@ impl<'l, S: ExtentSink> MatchedContent<'l, S> {
         Ok(())
     }
 
-    /// If a match covers `position`: its end or `end`, whichever is first, and the place in the base.
+    /// If a match covers `position`: its end or `end`, whichever is first, and the place in the
+    /// base.
     fn matched(&mut self, end: u64) -> Option<(u64, u64)> {
         while self.list.runs().get(self.next_run)?.range.end() <= self.position {
             self.next_run += 1;

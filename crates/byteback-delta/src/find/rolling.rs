@@ -1,21 +1,27 @@
-//! rsync's way: a window as long as a block moves over the new content byte by byte; where its weak checksum is that of a block of the
-//! base, the strong one decides (Tridgell; SolFS, sections 2.2 and 4.3). So an insertion costs about its own length, wherever it is.
+//! rsync's way: a window as long as a block moves over the new content byte by byte; where its weak
+//! checksum is that of a block of the base, the strong one decides (Tridgell; SolFS, sections 2.2
+//! and 4.3). So an insertion costs about its own length, wherever it is.
 //!
 //! Content is pushed in pieces; memory is two windows and one piece, whatever the length.
 //!
-//! *What is tried first.* After a block that was found, the next block of the base is the likeliest, then the block at the same
-//! offset: both are compared by strong checksum alone, so that unchanged content costs one strong checksum and no rolling. The
-//! same offset is preferred when equal blocks exist, because what stays in place costs no extent.
+//! *What is tried first.* After a block that was found, the next block of the base is the
+//! likeliest, then the block at the same offset: both are compared by strong checksum alone, so
+//! that unchanged content costs one strong checksum and no rolling. The same offset is preferred
+//! when equal blocks exist, because what stays in place costs no extent.
 //!
-//! *Holes* of the new content stay holes. Long ones are not looked at, but for their borders up to the next multiple of a block, so
-//! that blocks which lie across a border are found; short ones are zeros like others, unless they end up in a literal.
+//! *Holes* of the new content stay holes. Long ones are not looked at, but for their borders up to
+//! the next multiple of a block, so that blocks which lie across a border are found; short ones are
+//! zeros like others, unless they end up in a literal.
 //!
-//! *The last block* of the base may be shorter. It is looked for where it follows the block before it, and at the new content's end.
-//! If nobody told the base's length (librsync's signatures do not), only at the end, where every shorter window is looked at.
+//! *The last block* of the base may be shorter. It is looked for where it follows the block before
+//! it, and at the new content's end. If nobody told the base's length (librsync's signatures do
+//! not), only at the end, where every shorter window is looked at.
 //!
-//! *Crafted contents.* A content can be made whose every window has the weak checksum of some block but the strong one of none. Each
-//! would cost a strong checksum of a whole window. Hence strong checksums in vain have an account: every byte pays in one, and when it
-//! is empty, windows are passed without a look. Such content costs at most about two bytes hashed per byte, and finds less.
+//! *Crafted contents.* A content can be made whose every window has the weak checksum of some block
+//! but the strong one of none. Each would cost a strong checksum of a whole window. Hence strong
+//! checksums in vain have an account: every byte pays in one, and when it is empty, windows are
+//! passed without a look. Such content costs at most about two bytes hashed per byte, and finds
+//! less.
 
 use std::collections::VecDeque;
 
@@ -38,8 +44,8 @@ pub struct RollingFinder<'i, S> {
     block_len: usize,
     /// Length of the base's last block if it is shorter than the others; 0 otherwise.
     tail_len: usize,
-    /// Content from `buffer_start` on. Bytes before `done` were handed on, those from there to `window` are literals that were not,
-    /// and at `window` the window begins.
+    /// Content from `buffer_start` on. Bytes before `done` were handed on, those from there to
+    /// `window` are literals that were not, and at `window` the window begins.
     buffer: Vec<u8>,
     buffer_start: u64,
     done: usize,
@@ -69,7 +75,8 @@ impl WindowSum {
     fn of(kind: WeakKind, window: &[u8]) -> Self {
         match kind {
             WeakKind::Rsync => Self::Rsync(RollingSum::of(window)),
-            // `find_sky` is there for these. Here, blocks are found where they are expected, and never by this sum.
+            // `find_sky` is there for these. Here, blocks are found where they are expected, and
+            // never by this sum.
             WeakKind::Crc32c | WeakKind::Crc32cPadded | WeakKind::Crc32 | WeakKind::Crc32Padded => {
                 Self::Rsync(RollingSum::of(window))
             }
@@ -233,7 +240,8 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
             self.account = self.account.saturating_add((self.window - began) as u64);
             self.account = self.account.min(VAIN_WINDOWS * self.block_len as u64);
             if !hit {
-                // The window stands on the last bytes; it has been looked at, and moves on when more come.
+                // The window stands on the last bytes; it has been looked at, and moves on when
+                // more come.
                 self.sum = Some(sum);
                 break;
             }
@@ -269,7 +277,8 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
         Ok(())
     }
 
-    /// Moves the window on to one whose weak checksum some block may have; false if none of the buffer has.
+    /// Moves the window on to one whose weak checksum some block may have; false if none of the
+    /// buffer has.
     fn roll(&mut self, sum: &mut WindowSum) -> bool {
         // The kind is looked at once per run of windows, not once per byte.
         match sum {
@@ -306,7 +315,8 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
         )
     }
 
-    /// The block that continues what was found, or lies at the window's own offset, if the window equals it.
+    /// The block that continues what was found, or lies at the window's own offset, if the window
+    /// equals it.
     fn expected_block(&mut self) -> Option<usize> {
         let whole = self.index.whole_blocks();
         let next = self.next_block.filter(|&block| block < whole);
@@ -370,8 +380,8 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
         self.found(self.index.whole_blocks(), self.tail_len)
     }
 
-    /// Looks for a last block that is shorter than the others, nobody knows by how much: at the end of a run the window gets shorter and
-    /// shorter. That is what librsync does.
+    /// Looks for a last block that is shorter than the others, nobody knows by how much: at the end
+    /// of a run the window gets shorter and shorter. That is what librsync does.
     fn find_tail_of_any_length(&mut self) -> Result<(), S::Error> {
         let Some(last) = self.index.signature().blocks().checked_sub(1) else {
             return Ok(());
@@ -380,7 +390,8 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
             return Ok(());
         };
         let end = self.buffer.len();
-        // The last window that is as long as a block was looked at already, and may still stand there.
+        // The last window that is as long as a block was looked at already, and may still stand
+        // there.
         let start = self.window.max(end.saturating_sub(self.block_len - 1));
         if start == end {
             return Ok(());
@@ -412,7 +423,8 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
             .is_some_and(|known| strong.get(..known.len()) == Some(known))
     }
 
-    /// The window equals a block of this length: what is before it is literal, and the next window begins behind it.
+    /// The window equals a block of this length: what is before it is literal, and the next window
+    /// begins behind it.
     fn found(&mut self, block: usize, len: usize) -> Result<(), S::Error> {
         self.flush_literals()?;
         let base_offset = block as u64 * self.block_len as u64;
@@ -435,7 +447,8 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
         Ok(())
     }
 
-    /// No window fits any more before the content's end or a hole: what is left is the base's last block or literal.
+    /// No window fits any more before the content's end or a hole: what is left is the base's last
+    /// block or literal.
     fn end_of_run(&mut self) -> Result<(), S::Error> {
         self.scan()?;
         self.sum = None;

@@ -1,33 +1,43 @@
-//! SkySync on fixed blocks (SkySync-F; SkySync, sections 3.2 and 3.3): the delta from checksums that storage already has.
+//! SkySync on fixed blocks (SkySync-F; SkySync, sections 3.2 and 3.3): the delta from checksums
+//! that storage already has.
 //!
-//! The base's end gives a signature whose weak checksums are CRCs, both kinds taken from its storage. The new content's end knows
-//! checksums of its own blocks from its storage, of all or of some, or of none. Reading is the last resort:
+//! The base's end gives a signature whose weak checksums are CRCs, both kinds taken from its
+//! storage. The new content's end knows checksums of its own blocks from its storage, of all or of
+//! some, or of none. Reading is the last resort:
 //!
-//! 1. *Proven equal in place.* Strong checksums of one kind at both ends agree: a copy, nothing is read ([`super::Aligned`]).
-//! 2. *Proven equal elsewhere.* Not in place, but the block's CRC leads to another block of the base, and the strong checksums agree: a
-//!    copy, nothing is read.
-//! 3. *Probably equal in place.* There is no strong checksum of the new block, but its CRC is that of the base's: it is read, and the
-//!    strong checksum of its bytes decides.
-//! 4. *The rest* is read and searched as rsync does it: a window as long as a block moves on byte by byte, with a CRC that is moved
-//!    on, too (`roll`), looked up in the flat table ([`crate::cuckoo`]); where it is found, the strong checksum of the bytes decides.
+//! 1. *Proven equal in place.* Strong checksums of one kind at both ends agree: a copy, nothing is
+//!    read ([`super::Aligned`]).
+//! 2. *Proven equal elsewhere.* Not in place, but the block's CRC leads to another block of the
+//!    base, and the strong checksums agree: a copy, nothing is read.
+//! 3. *Probably equal in place.* There is no strong checksum of the new block, but its CRC is that
+//!    of the base's: it is read, and the strong checksum of its bytes decides.
+//! 4. *The rest* is read and searched as rsync does it: a window as long as a block moves on byte
+//!    by byte, with a CRC that is moved on, too (`roll`), looked up in the flat table
+//!    ([`crate::cuckoo`]); where it is found, the strong checksum of the bytes decides.
 //!
-//! Strong checksums with a key may be short: a delta that was found by these counts only together with a proof of the whole
-//! (`aligned`).
+//! Strong checksums with a key may be short: a delta that was found by these counts only together
+//! with a proof of the whole (`aligned`).
 //!
-//! A CRC never decides. So wrong CRCs at either end cost time and find less, and never make a wrong delta. Strong checksums of the new
-//! content are believed: whoever takes them from storage proves that they are of the content as it is now.
+//! A CRC never decides. So wrong CRCs at either end cost time and find less, and never make a wrong
+//! delta. Strong checksums of the new content are believed: whoever takes them from storage proves
+//! that they are of the content as it is now.
 //!
-//! *What is not found*: blocks of the base that lie across a border between a place that was proven equal and one that was not; at
-//! most one block's length at each such border. And one block that moved by less than its length between two others that did not:
-//! where changed blocks of up to 16 KiB (at least two blocks, at most four) lie between blocks that are (or probably are) equal in place, no window moves. That is what scattered changes look like,
-//! and moving it there took a third of all time, to find next to nothing.
+//! *What is not found*: blocks of the base that lie across a border between a place that was proven
+//! equal and one that was not; at most one block's length at each such border. And one block that
+//! moved by less than its length between two others that did not: where changed blocks of up to 16
+//! KiB (at least two blocks, at most four) lie between blocks that are (or probably are) equal in
+//! place, no window moves. That is what scattered changes look like, and moving it there took a
+//! third of all time, to find next to nothing.
 //!
-//! *Holes* in what is read stay holes if they are long; short ones are read as the zeros that they are.
+//! *Holes* in what is read stay holes if they are long; short ones are read as the zeros that they
+//! are.
 //!
-//! *Crafted contents* whose windows have the CRC of some block but the strong checksum of none: strong checksums in vain have an account
-//! into which every byte pays one, as in `rolling`. *Crafted signatures*: the table bounds what one CRC leads to.
+//! *Crafted contents* whose windows have the CRC of some block but the strong checksum of none:
+//! strong checksums in vain have an account into which every byte pays one, as in `rolling`.
+//! *Crafted signatures*: the table bounds what one CRC leads to.
 //!
-//! Memory: two windows of the content, and the table, 12 to 24 bytes per block, made when something has to be looked up.
+//! Memory: two windows of the content, and the table, 12 to 24 bytes per block, made when something
+//! has to be looked up.
 
 mod roll;
 
@@ -50,7 +60,8 @@ const READ_LEN: usize = 256 * 1024;
 /// Windows that may be hashed in vain before the account has to be filled.
 const VAIN_WINDOWS: u64 = 16;
 
-/// Between blocks that are proven equal in place, no window moves over so many bytes; at least two blocks, at most four.
+/// Between blocks that are proven equal in place, no window moves over so many bytes; at least two
+/// blocks, at most four.
 const UNROLLED_LEN: u64 = 16 * 1024;
 
 /// Finding failed.
@@ -73,7 +84,8 @@ pub enum SkyError<E> {
     Sink(#[source] E),
 }
 
-/// What storage knows of the new content. Checksums that cannot be compared with the signature's are left aside.
+/// What storage knows of the new content. Checksums that cannot be compared with the signature's
+/// are left aside.
 pub struct Known<C, T> {
     /// Its CRCs.
     pub crcs: Option<C>,
@@ -81,8 +93,8 @@ pub struct Known<C, T> {
     pub strong: Option<T>,
 }
 
-/// Tells `sink` how the new content of `len_bytes` bytes follows from the base that `signature` describes; see the module's header.
-/// Answers the sink and what it took.
+/// Tells `sink` how the new content of `len_bytes` bytes follows from the base that `signature`
+/// describes; see the module's header. Answers the sink and what it took.
 ///
 /// # Errors
 /// If the signature's weak checksums are no CRCs, `content` cannot be read, or the sink fails.
@@ -242,7 +254,8 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
                 Verdict::Equal | Verdict::Candidate => Need::Proof,
             };
         };
-        // Different in place for certain; perhaps another block of the base. The last one, if it is shorter, is not looked for.
+        // Different in place for certain; perhaps another block of the base. The last one, if it is
+        // shorter, is not looked for.
         let is_whole = base_offset.saturating_add(block_len) <= self.len_bytes;
         if crcs.step_len_bytes() != block_len || !is_whole {
             return Need::Search;
@@ -270,8 +283,8 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
             .get_or_insert_with(|| BlockSearch::new(self.signature, self.kind))
     }
 
-    /// Reads what has to be read; `is_between`: what is before and behind it is proven equal in place, or
-    /// probably is.
+    /// Reads what has to be read; `is_between`: what is before and behind it is proven equal in
+    /// place, or probably is.
     fn read(&mut self, pending: Option<(ByteRange, Need)>, is_between: bool) -> Result<(), SkyError<S::Error>> {
         match pending {
             Some((range, Need::Proof)) => self.prove(range),
@@ -289,7 +302,8 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
         UNROLLED_LEN.clamp(2 * block_len, 4 * block_len)
     }
 
-    /// Reads blocks that are probably those of the base at their place; those that are not are searched for.
+    /// Reads blocks that are probably those of the base at their place; those that are not are
+    /// searched for.
     fn prove(&mut self, range: ByteRange) -> Result<(), SkyError<S::Error>> {
         let mut at = range.start();
         while at < range.end() {
@@ -341,7 +355,8 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
         ByteRange::new(start, range.end()).map_or(Ok(()), |rest| self.search_bytes(rest, true))
     }
 
-    /// Searches a range as the header says under 4, at every offset if the window `rolls`, otherwise from block to block.
+    /// Searches a range as the header says under 4, at every offset if the window `rolls`,
+    /// otherwise from block to block.
     fn search_bytes(&mut self, range: ByteRange, rolls: bool) -> Result<(), SkyError<S::Error>> {
         let block_len = self.block_len as u64;
         // Where the window begins, and what before it was not told yet.
@@ -421,7 +436,8 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
         self.tell_literal(told, range.end())
     }
 
-    /// The whole block of the base that equals the window at `at`, whose CRC this is; of several, the one that costs least.
+    /// The whole block of the base that equals the window at `at`, whose CRC this is; of several,
+    /// the one that costs least.
     fn look_up(&mut self, at: u64, crc: u32, next: Option<usize>) -> Option<usize> {
         let block_len = self.block_len as u64;
         if !self.search().contains(crc) || self.account < block_len {
@@ -483,7 +499,8 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
         self.buffer_start + self.buffer.len() as u64
     }
 
-    /// Has `from..to` in the buffer, and more if that is cheap, but nothing beyond `end`. What is before `from` is given up.
+    /// Has `from..to` in the buffer, and more if that is cheap, but nothing beyond `end`. What is
+    /// before `from` is given up.
     fn ensure(&mut self, from: u64, to: u64, end: u64) -> Result<(), SkyError<S::Error>> {
         if from < self.buffer_start || from > self.buffer_end() {
             self.buffer.clear();

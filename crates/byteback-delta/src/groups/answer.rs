@@ -1,4 +1,5 @@
-//! The answer to a list of groups: which of them are equal in place, and the signature of what is left of the base.
+//! The answer to a list of groups: which of them are equal in place, and the signature of what is
+//! left of the base.
 
 use std::io::{self, Read, Write};
 
@@ -78,7 +79,8 @@ impl EqualGroups {
         Gathering::without(equal.filter_map(|group| self.range(group)))
     }
 
-    /// The parameters of the signature of what is left of the base: blocks of a leaf, unless much is left.
+    /// The parameters of the signature of what is left of the base: blocks of a leaf, unless much
+    /// is left.
     #[must_use]
     pub fn params(&self, seed: u64) -> SignatureParams {
         let gathering = self.gathering();
@@ -163,7 +165,8 @@ impl EqualGroups {
 }
 
 impl GroupAnswer {
-    /// What a signature of the whole base says, for who did not ask by groups: nothing is known to be equal.
+    /// What a signature of the whole base says, for who did not ask by groups: nothing is known to
+    /// be equal.
     #[must_use]
     pub fn of_all(signature: Signature, new_len_bytes: u64) -> Self {
         Self {
@@ -174,10 +177,12 @@ impl GroupAnswer {
         }
     }
 
-    /// Reads the answer to the list of a content of so many bytes in leaves of this kind, and nothing beyond it.
+    /// Reads the answer to the list of a content of so many bytes in leaves of this kind, and
+    /// nothing beyond it.
     ///
     /// # Errors
-    /// If the stream fails, is none, is damaged, cut short, about something else, or has more than `blocks_max` blocks.
+    /// If the stream fails, is none, is damaged, cut short, about something else, or has more than
+    /// `blocks_max` blocks.
     pub fn read(
         mut stream: impl Read,
         kind: LeafKind,

@@ -2,14 +2,16 @@
 
 use byteback_extents::ByteRange;
 
-/// The way between a content and what is left of it when some ranges are taken out: *left* offsets count what is left alone.
+/// The way between a content and what is left of it when some ranges are taken out: *left* offsets
+/// count what is left alone.
 ///
 /// The same for both contents, also behind the end of the shorter one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gathering {
     /// What is taken out, ascending, with gaps between.
     equal: Vec<ByteRange>,
-    /// Where what is left goes on: before the first range if anything is there, and behind each. The last part has no end.
+    /// Where what is left goes on: before the first range if anything is there, and behind each.
+    /// The last part has no end.
     parts: Vec<Part>,
 }
 
@@ -64,8 +66,8 @@ impl Gathering {
         content_len_bytes.saturating_sub(self.equal_len_bytes())
     }
 
-    /// The part of `range`, which is one of what is left, that begins with it and is one range of the content; that one, and what remains of
-    /// `range` behind it.
+    /// The part of `range`, which is one of what is left, that begins with it and is one range of
+    /// the content; that one, and what remains of `range` behind it.
     #[must_use]
     pub fn first_of(&self, range: ByteRange) -> (ByteRange, Option<ByteRange>) {
         let next = self.parts.partition_point(|part| part.left <= range.start());

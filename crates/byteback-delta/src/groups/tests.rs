@@ -1,4 +1,5 @@
-//! The streams against every kind of damage, and the way between contents and what is left of them against a naive one.
+//! The streams against every kind of damage, and the way between contents and what is left of them
+//! against a naive one.
 
 use proptest::prelude::*;
 

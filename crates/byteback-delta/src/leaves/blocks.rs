@@ -1,6 +1,8 @@
-//! The checksums of a signature's blocks, from leaves and CRCs of 4 KiB that come in ascending order.
+//! The checksums of a signature's blocks, from leaves and CRCs of 4 KiB that come in ascending
+//! order.
 //!
-//! Memory is one block that is being put together, however long a block is. What is not known of one leaf is not known of its block.
+//! Memory is one block that is being put together, however long a block is. What is not known of
+//! one leaf is not known of its block.
 
 use super::{LEAF_LEN_BYTES, Leaf, LeafKind, leaf_count, leaf_len_bytes};
 use crate::crc::{BlockLayout, Combiner, CrcKind, CrcList, LastBlock};
@@ -43,8 +45,9 @@ struct Zeros {
 }
 
 impl LeafBlocks {
-    /// For the blocks of a signature with these parameters, of a content of so many bytes; `None` if its strong checksums are of no
-    /// tree kind, or its blocks no multiples of [`LEAF_LEN_BYTES`].
+    /// For the blocks of a signature with these parameters, of a content of so many bytes; `None`
+    /// if its strong checksums are of no tree kind, or its blocks no multiples of
+    /// [`LEAF_LEN_BYTES`].
     #[must_use]
     pub fn new(params: &SignatureParams, content_len_bytes: u64) -> Option<Self> {
         let StrongKind::Tree(kind) = params.strong else {
@@ -83,8 +86,8 @@ impl LeafBlocks {
         self.next
     }
 
-    /// Adds the next leaf and the CRC-32C of the same bytes (no padding), as far as they are known. Answers the block that it makes
-    /// whole. Leaves beyond the content's end are passed over.
+    /// Adds the next leaf and the CRC-32C of the same bytes (no padding), as far as they are known.
+    /// Answers the block that it makes whole. Leaves beyond the content's end are passed over.
     pub fn push(&mut self, crc: Option<u32>, leaf: Option<&Leaf>) -> Option<LeafBlock> {
         let len_bytes = leaf_len_bytes(self.content_len_bytes, self.next);
         if len_bytes == 0 {
@@ -108,8 +111,8 @@ impl LeafBlocks {
         is_whole.then(|| self.end_block())
     }
 
-    /// Adds so many leaves of zeros, or those up to the content's end if there are fewer; `each` gets the blocks that they make whole.
-    /// A block of nothing else costs a constant.
+    /// Adds so many leaves of zeros, or those up to the content's end if there are fewer; `each`
+    /// gets the blocks that they make whole. A block of nothing else costs a constant.
     ///
     /// # Errors
     /// What `each` says.
@@ -160,8 +163,9 @@ impl LeafBlocks {
     }
 }
 
-/// What storage knows of a new content, as checksums that can be compared with those of a signature of a tree kind with CRC-32C.
-/// Memory: one weak and one strong checksum per block of the signature.
+/// What storage knows of a new content, as checksums that can be compared with those of a signature
+/// of a tree kind with CRC-32C. Memory: one weak and one strong checksum per block of the
+/// signature.
 pub struct TreeSums {
     blocks: LeafBlocks,
     crcs: CrcList,
@@ -169,8 +173,8 @@ pub struct TreeSums {
 }
 
 impl TreeSums {
-    /// For a signature with these parameters and a new content of so many bytes; `None` if its checksums do not follow from leaves
-    /// and CRC-32C.
+    /// For a signature with these parameters and a new content of so many bytes; `None` if its
+    /// checksums do not follow from leaves and CRC-32C.
     #[must_use]
     pub fn new(params: &SignatureParams, content_len_bytes: u64) -> Option<Self> {
         let blocks = LeafBlocks::new(params, content_len_bytes)?;

@@ -1,7 +1,8 @@
 //! The digest of a content from its leaves.
 //!
-//! Two levels above the leaves: [`GROUP_LEAVES`] of them make a *group* (a MiB of the content; the last one may be shorter), and the
-//! digest is of all groups, so that a MiB of zeros, or one whose group somebody kept, costs 32 bytes of hashing:
+//! Two levels above the leaves: [`GROUP_LEAVES`] of them make a *group* (a MiB of the content; the
+//! last one may be shorter), and the digest is of all groups, so that a MiB of zeros, or one whose
+//! group somebody kept, costs 32 bytes of hashing:
 //!
 //! ```text
 //! digest = BLAKE3-derive(CONTEXT, kind u8 | content_len u64 LE | group*)      group = BLAKE3(leaf{1..256})
@@ -35,7 +36,8 @@ pub fn group_sum<'l>(leaves: impl IntoIterator<Item = &'l Leaf>) -> GroupSum {
     *blake3::hash(&group).as_bytes()
 }
 
-/// Makes the digest of a content that comes from its first byte to its last, as bytes, as zeros, as leaves or as groups of leaves.
+/// Makes the digest of a content that comes from its first byte to its last, as bytes, as zeros, as
+/// leaves or as groups of leaves.
 #[derive(Clone, Debug)]
 pub struct LeafDigest {
     kind: LeafKind,
@@ -152,7 +154,8 @@ impl LeafDigest {
         }
     }
 
-    /// Adds the next block by its leaf. If bytes of a block are pending, or none is left, there will be no digest.
+    /// Adds the next block by its leaf. If bytes of a block are pending, or none is left, there
+    /// will be no digest.
     pub fn push_leaf(&mut self, leaf: &Leaf) {
         let len_bytes = leaf_len_bytes(self.announced, self.len / u64::from(LEAF_LEN_BYTES));
         if !self.block.is_empty() || len_bytes == 0 || self.len >= self.announced {
@@ -182,8 +185,9 @@ impl LeafDigest {
         }
     }
 
-    /// Adds the next [`GROUP_LEAVES`] blocks, or those up to the content's end if there are fewer, by the checksum of their leaves
-    /// ([`group_sum`]). If part of a group is pending, or none is left, there will be no digest.
+    /// Adds the next [`GROUP_LEAVES`] blocks, or those up to the content's end if there are fewer,
+    /// by the checksum of their leaves ([`group_sum`]). If part of a group is pending, or none is
+    /// left, there will be no digest.
     pub fn push_group(&mut self, group: &GroupSum) {
         let left = self.announced.saturating_sub(self.len);
         if !self.block.is_empty() || !self.group.is_empty() || left == 0 {
@@ -194,13 +198,15 @@ impl LeafDigest {
         self.add_group(group);
     }
 
-    /// The digest; `None` if not as many bytes came as were announced, or a leaf or a group came where none could stand.
+    /// The digest; `None` if not as many bytes came as were announced, or a leaf or a group came
+    /// where none could stand.
     #[must_use]
     pub fn finish(mut self) -> Option<[u8; DIGEST_LEN]> {
         self.end()
     }
 
-    /// The digest, and the sums of all groups if they were to be remembered; `None` as [`Self::finish`].
+    /// The digest, and the sums of all groups if they were to be remembered; `None` as
+    /// [`Self::finish`].
     #[must_use]
     pub fn finish_with_groups(mut self) -> Option<([u8; DIGEST_LEN], GroupList)> {
         let digest = self.end()?;

@@ -255,7 +255,8 @@ fn known_of(mut known: Known<impl BlockSums, impl BlockSums>, block: u64) -> (Op
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Noise, holes at leaf borders, unknown leaves: what is told of a block is what the signature of the bytes says.
+    /// Noise, holes at leaf borders, unknown leaves: what is told of a block is what the signature
+    /// of the bytes says.
     #[test]
     fn blocks_from_leaves_are_those_of_the_bytes(
         kind in prop::sample::select(LeafKind::ALL.to_vec()),

@@ -1,8 +1,9 @@
 //! Reading a delta of librsync, which the stock `rdiff delta` writes, as extents; and applying one.
 //!
-//! The format has no lengths, no checksums and no name of the base: a reader is told the base's length and how long the new content may
-//! become, since a few bytes of copies can ask for any length. What is damaged may go unnoticed; who applies such a delta knows the
-//! result's digest by other means. Memory: one buffer. Nothing is read beyond the end command.
+//! The format has no lengths, no checksums and no name of the base: a reader is told the base's
+//! length and how long the new content may become, since a few bytes of copies can ask for any
+//! length. What is damaged may go unnoticed; who applies such a delta knows the result's digest by
+//! other means. Memory: one buffer. Nothing is read beyond the end command.
 
 use std::io::{self, ErrorKind, Read};
 
@@ -66,12 +67,12 @@ pub enum LibrsyncError<E> {
     Sink(#[source] E),
 }
 
-/// Reads a delta of librsync and tells its extents, ascending and without gaps: literals in pieces, and copies. Answers the sink and
-/// the length of the new content.
+/// Reads a delta of librsync and tells its extents, ascending and without gaps: literals in pieces,
+/// and copies. Answers the sink and the length of the new content.
 ///
 /// # Errors
-/// If the stream fails, is none, is cut off or damaged in a way that shows, does not fit a base of so many bytes, or makes more than
-/// `new_len_max` bytes; or those of the sink.
+/// If the stream fails, is none, is cut off or damaged in a way that shows, does not fit a base of
+/// so many bytes, or makes more than `new_len_max` bytes; or those of the sink.
 pub fn read_librsync_delta<S: ExtentSink>(
     stream: impl Read,
     base_len_bytes: u64,
@@ -163,11 +164,12 @@ impl<R: Read> Commands<R> {
     }
 }
 
-/// Builds the new content in an empty target from the base and a delta of librsync. Holes of the base stay holes.
+/// Builds the new content in an empty target from the base and a delta of librsync. Holes of the
+/// base stay holes.
 ///
 /// # Errors
-/// As [`read_librsync_delta`]; and, as [`LibrsyncError::Sink`], if the target is not empty, or reading or writing fails. The target then
-/// holds nothing of use.
+/// As [`read_librsync_delta`]; and, as [`LibrsyncError::Sink`], if the target is not empty, or
+/// reading or writing fails. The target then holds nothing of use.
 pub fn apply_librsync(
     base: &(impl Base + ?Sized),
     stream: impl Read,

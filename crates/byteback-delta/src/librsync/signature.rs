@@ -1,7 +1,9 @@
-//! Signatures in librsync's format, which the stock `rdiff signature` writes and `rdiff delta` reads.
+//! Signatures in librsync's format, which the stock `rdiff signature` writes and `rdiff delta`
+//! reads.
 //!
-//! The format (librsync's `librsync.h`, `mksum.c` and `readsums.c` are its only description): a magic number that tells the kinds, the
-//! blocks' length, the strong checksums' length, and then each block's weak and strong checksum. All numbers have four bytes, big-endian.
+//! The format (librsync's `librsync.h`, `mksum.c` and `readsums.c` are its only description): a
+//! magic number that tells the kinds, the blocks' length, the strong checksums' length, and then
+//! each block's weak and strong checksum. All numbers have four bytes, big-endian.
 //!
 //! | magic | weak | strong | |
 //! |---|---|---|---|
@@ -10,9 +12,10 @@
 //! | `72 73 01 46` | Rabin-Karp | MD4 | since 2.2 |
 //! | `72 73 01 47` | Rabin-Karp | BLAKE2b | since 2.2; what [`librsync_params`] gives |
 //!
-//! What the format lacks: the content's length, so that the last block may be of any ([`Signature::is_len_known`]); the number of blocks,
-//! so that the end of the stream is the end; and any checksum of its own, so that damage shows only in what is made from it. Neither
-//! strong checksum has a key. Where the other end is ours, our own signature is the better one.
+//! What the format lacks: the content's length, so that the last block may be of any
+//! ([`Signature::is_len_known`]); the number of blocks, so that the end of the stream is the end;
+//! and any checksum of its own, so that damage shows only in what is made from it. Neither strong
+//! checksum has a key. Where the other end is ours, our own signature is the better one.
 
 use std::io::{self, ErrorKind, Read, Write};
 
@@ -21,8 +24,8 @@ use crate::signature::{BLOCK_LEN_MAX, Signature, SignatureError, SignatureParams
 use crate::strong::{STRONG_LEN_MAX, StrongHasher, StrongKind};
 use crate::weak::WeakKind;
 
-/// The shortest strong checksum that is read: the least that librsync recommends for any content. With shorter ones, blocks are found
-/// that are not there.
+/// The shortest strong checksum that is read: the least that librsync recommends for any content.
+/// With shorter ones, blocks are found that are not there.
 pub const LIBRSYNC_STRONG_LEN_MIN: u8 = 5;
 
 /// The shortest block that librsync chooses.
@@ -39,8 +42,8 @@ const KINDS: [(u8, WeakKind, StrongKind); 4] = [
     (0x47, WeakKind::LibrsyncRabinKarp, StrongKind::Blake2b256),
 ];
 
-/// The parameters that librsync chooses for a content of so many bytes: Rabin-Karp and whole BLAKE2b sums of blocks whose length is
-/// the square root.
+/// The parameters that librsync chooses for a content of so many bytes: Rabin-Karp and whole
+/// BLAKE2b sums of blocks whose length is the square root.
 #[must_use]
 pub fn librsync_params(len_bytes: u64) -> SignatureParams {
     let by_root = len_bytes.isqrt() & !127;
@@ -55,12 +58,13 @@ pub fn librsync_params(len_bytes: u64) -> SignatureParams {
     }
 }
 
-/// Reads a signature of librsync up to the end of the stream. `content_len_bytes` is the length of the content if it is known by other
-/// means; then the last block's length is, too.
+/// Reads a signature of librsync up to the end of the stream. `content_len_bytes` is the length of
+/// the content if it is known by other means; then the last block's length is, too.
 ///
 /// # Errors
-/// If the stream fails, is none or ends within a block, has more than `blocks_max` blocks or not as many as the length asks for, or
-/// its blocks are longer than [`BLOCK_LEN_MAX`] or its strong checksums shorter than [`LIBRSYNC_STRONG_LEN_MIN`].
+/// If the stream fails, is none or ends within a block, has more than `blocks_max` blocks or not as
+/// many as the length asks for, or its blocks are longer than [`BLOCK_LEN_MAX`] or its strong
+/// checksums shorter than [`LIBRSYNC_STRONG_LEN_MIN`].
 pub fn read_librsync_signature(
     mut stream: impl Read,
     content_len_bytes: Option<u64>,
@@ -166,7 +170,8 @@ fn magic(code: u8) -> [u8; 4] {
     [0x72, 0x73, 0x01, code]
 }
 
-/// Writes a signature for `rdiff delta` from a content that comes piece by piece. Give `out` a buffer: blocks are written one by one.
+/// Writes a signature for `rdiff delta` from a content that comes piece by piece. Give `out` a
+/// buffer: blocks are written one by one.
 ///
 /// Memory: one block.
 pub struct LibrsyncSignatureWriter<W> {

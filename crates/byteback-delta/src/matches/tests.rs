@@ -57,7 +57,8 @@ proptest! {
         mut bytes in prop::collection::vec(any::<u8>(), 0..200),
         runs in 0..20_u32,
     ) {
-        // Behind a header that is right, in a group whose checksum is right: only the rules are left.
+        // Behind a header that is right, in a group whose checksum is right: only the rules are
+        // left.
         let list = MatchList::new(100, 100_000, 50_000);
         let mut head = stream(&list);
         head[32..36].copy_from_slice(&runs.to_le_bytes());

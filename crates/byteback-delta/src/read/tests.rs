@@ -38,7 +38,8 @@ fn samples() -> Vec<Vec<u8>> {
     let mut compressed = begin(WriterOptions::default());
     compressed.literal_bytes(0, &b"abcdefgh".repeat(100)).unwrap();
 
-    // Several blocks, small enough to damage every byte: a block is also ended by its number of extents.
+    // Several blocks, small enough to damage every byte: a block is also ended by its number of
+    // extents.
     let mut blocks = DeltaWriter::new(Vec::new(), 0, 20_000, plain).unwrap();
     for index in 0..u64::from(BLOCK_EXTENTS_MAX) + 5 {
         if index % 1000 == 0 {
@@ -120,7 +121,8 @@ fn block_positions(stream: &[u8]) -> Vec<usize> {
 
 #[test]
 fn blocks_of_another_stream_do_not_pass() {
-    // Two streams of the same shape whose second blocks differ in the frame alone: every CRC agrees, the digest must not.
+    // Two streams of the same shape whose second blocks differ in the frame alone: every CRC
+    // agrees, the digest must not.
     let stream = |seed: u64| {
         let options = WriterOptions {
             copies: false,
@@ -571,8 +573,8 @@ fn short_reads_do_not_matter_and_errors_are_told_with_their_source() {
     }
 }
 
-/// A stream of version 1 with a compressed frame, as it was written on the day of its birth: readable for ever, whatever later
-/// versions of zstd make of the same bytes.
+/// A stream of version 1 with a compressed frame, as it was written on the day of its birth:
+/// readable for ever, whatever later versions of zstd make of the same bytes.
 #[test]
 fn golden_compressed_stream_of_version_1() {
     let hex = "894242444c540d0a01000000000000000000000034030000000000004f7fab20 \

@@ -1,9 +1,10 @@
-//! What one end wants a signature to be, and what the other end makes of it (SkySync, section 3.3.1: block size and kinds of checksums are
-//! negotiated in the first request).
+//! What one end wants a signature to be, and what the other end makes of it (SkySync, section
+//! 3.3.1: block size and kinds of checksums are negotiated in the first request).
 //!
-//! Who asks names kinds in the order in which it prefers them, the best ones being those that its storage has. Who answers takes the
-//! first that it can make, and says in the signature's header what it took. Names that it does not know are passed over, so that newer
-//! kinds can be asked of older servers.
+//! Who asks names kinds in the order in which it prefers them, the best ones being those that its
+//! storage has. Who answers takes the first that it can make, and says in the signature's header
+//! what it took. Names that it does not know are passed over, so that newer kinds can be asked of
+//! older servers.
 
 use super::{BLOCK_LEN_MAX, STRONG_LEN_MIN, SignatureParams};
 use crate::leaves::{LEAF_LEN_BYTES, LeafKind};
@@ -65,13 +66,15 @@ impl StrongKind {
 /// What a signature is wanted to be. The default leaves all to who makes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SignatureRequest {
-    /// Length of a block in bytes; of tree kinds it is rounded up to whole leaves. `None`: as rsync chooses it.
+    /// Length of a block in bytes; of tree kinds it is rounded up to whole leaves. `None`: as rsync
+    /// chooses it.
     pub block_len_bytes: Option<u32>,
     /// Kinds of weak checksums, the preferred one first. Empty: rsync's.
     pub weak: Vec<WeakKind>,
     /// Kinds of strong checksums, the preferred one first. Empty: keyed BLAKE3.
     pub strong: Vec<StrongKind>,
-    /// To how many bytes strong checksums are cut. `None`: as short as chance allows; without a key, as short as a proof may be.
+    /// To how many bytes strong checksums are cut. `None`: as short as chance allows; without a
+    /// key, as short as a proof may be.
     pub strong_len_bytes: Option<u8>,
 }
 
@@ -108,20 +111,22 @@ impl SignatureRequest {
             .ok_or(NoCommonKind { which: "strong" })
     }
 
-    /// The kinds of weak checksums as a comma list; `None` if it is left to who makes the signature.
+    /// The kinds of weak checksums as a comma list; `None` if it is left to who makes the
+    /// signature.
     #[must_use]
     pub fn weak_names(&self) -> Option<String> {
         names(self.weak.iter().map(|kind| kind.name()))
     }
 
-    /// The kinds of strong checksums as a comma list; `None` if it is left to who makes the signature.
+    /// The kinds of strong checksums as a comma list; `None` if it is left to who makes the
+    /// signature.
     #[must_use]
     pub fn strong_names(&self) -> Option<String> {
         names(self.strong.iter().map(|kind| kind.name()))
     }
 
-    /// How a content of so many bytes is cut and summed: the first kinds that were asked for, and lengths that are possible. `seed` is
-    /// to be drawn at random.
+    /// How a content of so many bytes is cut and summed: the first kinds that were asked for, and
+    /// lengths that are possible. `seed` is to be drawn at random.
     #[must_use]
     pub fn params(&self, len_bytes: u64, seed: u64) -> SignatureParams {
         let weak = self.weak.first().copied().unwrap_or(WeakKind::Rsync);

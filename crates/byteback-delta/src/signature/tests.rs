@@ -195,7 +195,8 @@ fn from_storage(weak: WeakKind, strong: StrongKind) -> SignatureParams {
 
 #[test]
 fn golden_bytes_of_the_checksums_that_storage_keeps() {
-    // Computed with Python's hashlib and zlib, CRC-32C bit by bit; without header and the group's CRC.
+    // Computed with Python's hashlib and zlib, CRC-32C bit by bit; without header and the group's
+    // CRC.
     let check = |weak, strong, expected: &str| {
         let bytes = stream(b"The quick brown fox.", from_storage(weak, strong), 100);
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -1,8 +1,9 @@
 //! The layout of a signature stream, version 1; docs/format-signature.md describes every byte.
 //!
-//! A header of 40 bytes, then the blocks in groups of [`GROUP_BLOCKS`] (the last one may have fewer), each group followed by its
-//! checksum. That is a CRC-32C over the header's own CRC, the number of the group's first block and the group's bytes, so that
-//! groups that were exchanged, also with those of another signature, do not pass. How many bytes come is known from the header.
+//! A header of 40 bytes, then the blocks in groups of [`GROUP_BLOCKS`] (the last one may have
+//! fewer), each group followed by its checksum. That is a CRC-32C over the header's own CRC, the
+//! number of the group's first block and the group's bytes, so that groups that were exchanged,
+//! also with those of another signature, do not pass. How many bytes come is known from the header.
 
 use std::io::{ErrorKind, Read};
 

@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use super::{SignatureError, SignatureParams, check_lengths, wire};
 use crate::strong::{STRONG_LEN_MAX, StrongHasher};
 
-/// Writes the signature of a content as a stream. Holes cost a constant per block: their checksums are made once.
+/// Writes the signature of a content as a stream. Holes cost a constant per block: their checksums
+/// are made once.
 ///
 /// Memory: one block and one group of checksums.
 pub struct SignatureWriter<W> {
@@ -102,11 +103,13 @@ impl<W: Write> SignatureWriter<W> {
         Ok(())
     }
 
-    /// Adds the next block by its checksums, which storage has: its bytes are not needed. They are to be of the kinds that the parameters
-    /// name; of `strong` as many bytes are taken as these say.
+    /// Adds the next block by its checksums, which storage has: its bytes are not needed. They are
+    /// to be of the kinds that the parameters name; of `strong` as many bytes are taken as these
+    /// say.
     ///
     /// # Errors
-    /// `InvalidInput` if bytes of a block are pending, `strong` is too short or no block is left; otherwise what the destination says.
+    /// `InvalidInput` if bytes of a block are pending, `strong` is too short or no block is left;
+    /// otherwise what the destination says.
     pub fn push_sums(&mut self, weak: u32, strong: &[u8]) -> io::Result<()> {
         let strong_len = usize::from(self.params.strong_len_bytes).min(STRONG_LEN_MAX);
         let left = self.content_len_bytes - self.len_bytes;

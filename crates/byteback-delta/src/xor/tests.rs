@@ -147,7 +147,8 @@ fn a_frame_of_another_length_or_a_damaged_one_changes_nothing() {
     }
 }
 
-/// A look at a part of the exclusive or spares packing what is like noise, and nothing that could be packed.
+/// A look at a part of the exclusive or spares packing what is like noise, and nothing that could
+/// be packed.
 #[test]
 fn what_is_like_noise_is_not_packed() {
     let base = noise(1, PAGE);

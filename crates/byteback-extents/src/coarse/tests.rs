@@ -38,7 +38,8 @@ proptest! {
         prop_assert!(before.iter().all(|range| after.covers(range)));
     }
 
-    /// Whatever covers a set with no more extents reports no fewer bytes: alignment is one such way.
+    /// Whatever covers a set with no more extents reports no fewer bytes: alignment is one such
+    /// way.
     #[test]
     fn joining_adds_no_more_than_aligning_to_as_many_extents(before in set(4000), shift in 1..8_u32) {
         let aligned = before.aligned_out(NonZeroU64::new(1 << shift).unwrap());

@@ -45,7 +45,8 @@ impl<'a, V> Iterator for Iter<'a, V> {
     }
 }
 
-/// The parts of an [`ExtentMap`](super::ExtentMap)'s extents that lie inside a range, each with the value of its first byte.
+/// The parts of an [`ExtentMap`](super::ExtentMap)'s extents that lie inside a range, each with the
+/// value of its first byte.
 pub struct Pieces<'a, V> {
     iter: Iter<'a, V>,
     within: ByteRange,
@@ -130,7 +131,8 @@ impl<V> Iterator for Gaps<'_, V> {
     }
 }
 
-/// All of a range in ascending pieces, those without a value in an [`ExtentMap`](super::ExtentMap) as `None`.
+/// All of a range in ascending pieces, those without a value in an [`ExtentMap`](super::ExtentMap)
+/// as `None`.
 pub struct Tiles<'a, V> {
     pieces: Pieces<'a, V>,
     /// The piece that comes after the gap that was told last.

@@ -1,7 +1,9 @@
-//! Replacing a run of entries by others, and keeping the leaves in shape: the general path of every change.
+//! Replacing a run of entries by others, and keeping the leaves in shape: the general path of every
+//! change.
 //!
-//! A change finds the run of entries that the range overlaps or touches, works out the at most three entries that take their place
-//! (what is left of the first, the new one, what is left of the last), and splices them in. Only then are leaves split or joined.
+//! A change finds the run of entries that the range overlaps or touches, works out the at most
+//! three entries that take their place (what is left of the first, the new one, what is left of the
+//! last), and splices them in. Only then are leaves split or joined.
 
 use super::{Entry, ExtentMap, Leaf, Place};
 use crate::range::ByteRange;
@@ -28,8 +30,9 @@ impl<V: ExtentValue> ExtentMap<V> {
         };
         let mut run = self.overlapped_run(range);
 
-        // Join to the left: with what stays of a cut entry, or with an untouched one that ends where the range starts. The latter
-        // may be the last of the leaf before, if an entry that starts just here is being replaced.
+        // Join to the left: with what stays of a cut entry, or with an untouched one that ends
+        // where the range starts. The latter may be the last of the leaf before, if an entry that
+        // starts just here is being replaced.
         if let Some(head) = &run.head {
             if head.value.continues(head.len_bytes(), &new.value) {
                 new.start = head.start;
@@ -44,7 +47,8 @@ impl<V: ExtentValue> ExtentMap<V> {
                 run.from = place;
             }
         }
-        // And to the right in the same way. If the next entry is the first of another leaf, the run's end moves there.
+        // And to the right in the same way. If the next entry is the first of another leaf, the
+        // run's end moves there.
         if let Some(tail) = &run.tail {
             if new.value.continues(new.len_bytes(), &tail.value) {
                 new.end = tail.end;
@@ -104,8 +108,9 @@ impl<V: ExtentValue> ExtentMap<V> {
         }
     }
 
-    /// The place of the first entry that ends after `offset`, or the end of the leaf in which it would belong. O(1) if that is
-    /// just after the last-touched entry, as in writes that ascend with gaps.
+    /// The place of the first entry that ends after `offset`, or the end of the leaf in which it
+    /// would belong. O(1) if that is just after the last-touched entry, as in writes that ascend
+    /// with gaps.
     fn place_of(&self, offset: u64) -> Place {
         let Place {
             leaf: last_leaf,
@@ -134,7 +139,8 @@ impl<V: ExtentValue> ExtentMap<V> {
         Place { leaf, index }
     }
 
-    /// Finds the entries that have bytes in `range`. In an empty run, `from == to` is where an entry for the range belongs.
+    /// Finds the entries that have bytes in `range`. In an empty run, `from == to` is where an
+    /// entry for the range belongs.
     fn overlapped_run(&self, range: ByteRange) -> Run<V> {
         let from = self.place_of(range.start());
         let mut run = Run {
@@ -155,7 +161,8 @@ impl<V: ExtentValue> ExtentMap<V> {
                 value: first.value.clone(),
             });
         }
-        // Most ranges overlap few entries, hence steps instead of a search; when all the rest of this leaf is overlapped, search.
+        // Most ranges overlap few entries, hence steps instead of a search; when all the rest of
+        // this leaf is overlapped, search.
         while leaf.get(run.to.index).is_some_and(|entry| entry.end <= range.end()) {
             run.to.index += 1;
         }
@@ -176,8 +183,8 @@ impl<V: ExtentValue> ExtentMap<V> {
         run
     }
 
-    /// Puts `new` in the place of the entries between `from` and `to`. Returns whether leaves were added or removed, so that places
-    /// have changed.
+    /// Puts `new` in the place of the entries between `from` and `to`. Returns whether leaves were
+    /// added or removed, so that places have changed.
     fn splice(&mut self, from: Place, to: Place, new: [Option<Entry<V>>; 3]) -> bool {
         let added_len = new.iter().flatten().count();
         let added_bytes = new.iter().flatten().map(Entry::len_bytes).sum::<u64>();
@@ -219,10 +226,12 @@ impl<V> ExtentMap<V> {
     /// Leaves are joined only up to this size, so that the next insert does not split them again.
     const LEAF_ENTRIES_JOINED: usize = Self::LEAF_ENTRIES_MAX / 4 * 3;
 
-    /// A leaf doubles while it is small, then grows by this many entries at once: less slack, at a few more reallocations.
+    /// A leaf doubles while it is small, then grows by this many entries at once: less slack, at a
+    /// few more reallocations.
     const LEAF_GROWTH_MAX: usize = Self::LEAF_ENTRIES_MAX / 8;
 
-    /// Replaces the entries `from..to` of one leaf, which may end up empty or too long until it is reshaped.
+    /// Replaces the entries `from..to` of one leaf, which may end up empty or too long until it is
+    /// reshaped.
     fn splice_leaf(&mut self, leaf_index: usize, from: usize, to: usize, new: [Option<Entry<V>>; 3]) {
         let leaf = &mut self.leaves[leaf_index];
         for old in &leaf[from..to] {
@@ -253,8 +262,9 @@ impl<V> ExtentMap<V> {
         }
     }
 
-    /// Splits, removes or joins the leaf at `leaf_index`, and the one after it if `both`, as their lengths demand. `at_index` is
-    /// where the first of them was changed. Returns whether leaves were added or removed.
+    /// Splits, removes or joins the leaf at `leaf_index`, and the one after it if `both`, as their
+    /// lengths demand. `at_index` is where the first of them was changed. Returns whether leaves
+    /// were added or removed.
     fn reshape(&mut self, leaf_index: usize, at_index: usize, both: bool) -> bool {
         let mut reshaped = both;
         // Empty leaves first: what follows relies on a first entry in each leaf.
@@ -304,7 +314,8 @@ impl<V> ExtentMap<V> {
         true
     }
 
-    /// Splits a leaf in halves; but leaves the elder part full where the map grows at its end or at its beginning.
+    /// Splits a leaf in halves; but leaves the elder part full where the map grows at its end or at
+    /// its beginning.
     fn split_leaf(&mut self, leaf_index: usize, at_index: usize) {
         let leaf = &mut self.leaves[leaf_index];
         let at = if leaf_index == self.separators.len() && at_index + 1 >= Self::LEAF_ENTRIES_MAX {

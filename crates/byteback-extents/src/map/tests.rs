@@ -1,6 +1,7 @@
 //! The map against an array with one value per byte.
 //!
-//! Leaves hold at most eight entries under test, so that a small universe already splits, joins and drops leaves.
+//! Leaves hold at most eight entries under test, so that a small universe already splits, joins and
+//! drops leaves.
 
 use proptest::prelude::*;
 
@@ -8,7 +9,8 @@ use super::*;
 
 const UNIVERSE: u64 = 160;
 
-/// A value with a position, like a place in a segment: byte `i` of the extent is byte `at + i` of stream `stream`.
+/// A value with a position, like a place in a segment: byte `i` of the extent is byte `at + i` of
+/// stream `stream`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct At {
     stream: u8,
@@ -44,7 +46,8 @@ enum Op {
 }
 
 fn value() -> impl Strategy<Value = At> {
-    // Few streams and aligned positions, so that values often continue each other by chance, also across other extents.
+    // Few streams and aligned positions, so that values often continue each other by chance, also
+    // across other extents.
     prop_oneof![
         (0..2_u8).prop_map(|stream| At { stream, at: 1000 }),
         (0..2_u8, 0..4_u64).prop_map(|(stream, at)| At { stream, at: 1000 + at }),

@@ -1,12 +1,17 @@
-//! A device whose long writes are done by a thread of its own, so that whoever writes goes on meanwhile.
+//! A device whose long writes are done by a thread of its own, so that whoever writes goes on
+//! meanwhile.
 //!
-//! **What is queued** is what is given away ([`BlockDevice::write_owned_blocks`]); everything else is done at once. A call that reads, writes or discards blocks waits for those of them that are
-//! queued, so that it meets what was written; a flush waits for all, so that what was queued before is durable when it returns. Blocks apart from each other may come to the device in any order, as
+//! **What is queued** is what is given away ([`BlockDevice::write_owned_blocks`]); everything else
+//! is done at once. A call that reads, writes or discards blocks waits for those of them that are
+//! queued, so that it meets what was written; a flush waits for all, so that what was queued before
+//! is durable when it returns. Blocks apart from each other may come to the device in any order, as
 //! the trait allows until a flush.
 //!
-//! **What fails** in the thread is told by every write and flush that comes later, forever: what was queued is nowhere else, so nobody may believe that a later flush covers it. Reading goes on.
+//! **What fails** in the thread is told by every write and flush that comes later, forever: what
+//! was queued is nowhere else, so nobody may believe that a later flush covers it. Reading goes on.
 //!
-//! At most [`QUEUED_BLOCKS_MAX`] wait; who gives more waits, too. Memory of what was written is handed back to the next one who gives something. Dropping the device waits for what is queued.
+//! At most [`QUEUED_BLOCKS_MAX`] wait; who gives more waits, too. Memory of what was written is
+//! handed back to the next one who gives something. Dropping the device waits for what is queued.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Debug};
@@ -17,7 +22,8 @@ use std::thread::JoinHandle;
 use super::{BLOCK_LEN_BYTES, BlockDevice, OwnedBlock, check_place};
 use crate::error::errno_of;
 
-/// So many blocks are queued at most, 16 MiB; a single call may have more. A volume gives so much away at once, and goes on.
+/// So many blocks are queued at most, 16 MiB; a single call may have more. A volume gives so much
+/// away at once, and goes on.
 const QUEUED_BLOCKS_MAX: u64 = 4096;
 
 /// Blocks beside each other that are to be written.

@@ -1,7 +1,8 @@
 //! Files and block devices of the machine.
 //!
-//! Whoever opens one for writing holds it alone: by `flock`, as long as the descriptor is open, and a device by `O_EXCL`, too, which the kernel
-//! refuses while it is mounted or part of something. Several may read one that nobody writes.
+//! Whoever opens one for writing holds it alone: by `flock`, as long as the descriptor is open, and
+//! a device by `O_EXCL`, too, which the kernel refuses while it is mounted or part of something.
+//! Several may read one that nobody writes.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -49,8 +50,8 @@ impl RealBlockDevice {
     /// Opens an existing file or device.
     ///
     /// # Errors
-    /// `NotFound`; `ResourceBusy` with [`DeviceInUse`] inside; `InvalidInput` for what is neither file nor device; otherwise what the system
-    /// answered.
+    /// `NotFound`; `ResourceBusy` with [`DeviceInUse`] inside; `InvalidInput` for what is neither
+    /// file nor device; otherwise what the system answered.
     pub fn open(path: impl AsRef<Path>, access: Access) -> io::Result<Self> {
         let path = path.as_ref();
         let label = path.display().to_string();
@@ -131,7 +132,8 @@ impl RealBlockDevice {
     }
 }
 
-/// Not by `fallocate`: on a device that makes blocks read as zeros, which few can do but by writing them.
+/// Not by `fallocate`: on a device that makes blocks read as zeros, which few can do but by writing
+/// them.
 #[allow(unsafe_code)]
 fn discard_on_device(device: &File, start: u64, len_bytes: u64) -> rustix::io::Result<()> {
     /// `BLKDISCARD` of `include/uapi/linux/fs.h`.
@@ -142,7 +144,8 @@ fn discard_on_device(device: &File, start: u64, len_bytes: u64) -> rustix::io::R
 
 impl Drop for RealBlockDevice {
     fn drop(&mut self) {
-        // A program that is just being started has the descriptor, too, until it execs: closing would not be enough.
+        // A program that is just being started has the descriptor, too, until it execs: closing
+        // would not be enough.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }

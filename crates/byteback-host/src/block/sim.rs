@@ -1,12 +1,15 @@
 //! A block device that is as unreliable as the contract allows, reproducibly from a seed.
 //!
-//! It keeps what a program sees (*live*) apart from what lasts (*durable*) and the writes in between (*pending*). When the power is cut, each sector
-//! of 512 bytes is the durable one or one that a pending write made it; a discarded block is what it was, zeros, or noise. Uniform
-//! choice would hardly ever leave an extreme, which is what file systems forget: so a crash first draws a mood, see [`Mood`].
+//! It keeps what a program sees (*live*) apart from what lasts (*durable*) and the writes in
+//! between (*pending*). When the power is cut, each sector of 512 bytes is the durable one or one
+//! that a pending write made it; a discarded block is what it was, zeros, or noise. Uniform choice
+//! would hardly ever leave an extreme, which is what file systems forget: so a crash first draws a
+//! mood, see [`Mood`].
 //!
-//! Use, as with [`crate::sim::SimDisk`]: run the work once, read [`SimBlockDevice::flushes`], then for each of them run it again with
-//! [`SimBlockDevice::crash_at_flush`], take some survivors with [`SimBlockDevice::recover`] and check what was acknowledged.
-//! Further faults: blocks that cannot be read, bits that rot, a call that fails.
+//! Use, as with [`crate::sim::SimDisk`]: run the work once, read [`SimBlockDevice::flushes`], then
+//! for each of them run it again with [`SimBlockDevice::crash_at_flush`], take some survivors with
+//! [`SimBlockDevice::recover`] and check what was acknowledged. Further faults: blocks that cannot
+//! be read, bits that rot, a call that fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -219,8 +222,9 @@ impl SimBlockDevice {
         self.world().crash_at_call = Some(nth);
     }
 
-    /// Lets the `nth` call of any kind fail with the system error `errno`. Nothing of it is done; a flush that fails loses what was
-    /// pending, as Linux does, though it reads as written until it is read anew.
+    /// Lets the `nth` call of any kind fail with the system error `errno`. Nothing of it is done; a
+    /// flush that fails loses what was pending, as Linux does, though it reads as written until it
+    /// is read anew.
     pub fn fail_call(&self, nth: u64, errno: i32) {
         self.world().failing_calls.insert(nth, errno);
     }
@@ -253,8 +257,9 @@ impl SimBlockDevice {
         self.world().is_cut
     }
 
-    /// Cuts the power if it is still on, and returns what came back: a new device, drawn by `seed` from all that the contract allows, without faults
-    /// planned. May be called again for other survivors of the same crash.
+    /// Cuts the power if it is still on, and returns what came back: a new device, drawn by `seed`
+    /// from all that the contract allows, without faults planned. May be called again for other
+    /// survivors of the same crash.
     #[must_use]
     pub fn recover(&self, seed: u64) -> Self {
         let mut world = self.world();

@@ -116,7 +116,8 @@ fn a_file_conforms_and_is_held_alone() {
     assert!(RealBlockDevice::open(&path, Access::ReadWrite).is_err());
 }
 
-/// A block device of the kernel whose blocks lie in a file, which gives back what is discarded. It goes with this.
+/// A block device of the kernel whose blocks lie in a file, which gives back what is discarded. It
+/// goes with this.
 struct LoopDevice {
     path: std::path::PathBuf,
     _dir: tempfile::TempDir,
@@ -200,7 +201,8 @@ fn what_is_no_device_is_refused() {
     assert!(!dir.path().join("huge").exists());
 }
 
-/// Every sector that comes back is one that was there, everything that was flushed is, and all kinds of loss do happen.
+/// Every sector that comes back is one that was there, everything that was flushed is, and all
+/// kinds of loss do happen.
 #[test]
 fn a_crash_leaves_what_was_flushed_and_any_of_the_rest() {
     let (mut lost, mut kept, mut torn, mut reordered) = (0, 0, 0, 0);
@@ -342,7 +344,8 @@ impl BlockDevice for Slow {
     }
 }
 
-/// Whoever gives blocks away goes on while they are written; who wants them, or a flush, waits for them.
+/// Whoever gives blocks away goes on while they are written; who wants them, or a flush, waits for
+/// them.
 #[test]
 fn what_is_queued_is_met_by_whoever_comes_later() {
     let inner = SimBlockDevice::new(64);

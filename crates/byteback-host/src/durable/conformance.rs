@@ -1,4 +1,5 @@
-//! What every implementation of the durable traits must do alike, run against the real and the simulated one.
+//! What every implementation of the durable traits must do alike, run against the real and the
+//! simulated one.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};

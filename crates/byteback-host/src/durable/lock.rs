@@ -1,16 +1,18 @@
 //! One owner per state directory.
 //!
-//! The lock is `flock` on the file `lock` inside the directory: the kernel drops it when the last descriptor
-//! closes, hence a killed owner leaves nothing to clean up, and a restarted machine has no stale lock. The
-//! file holds the owner's process id in decimal, only to name it in messages; it is never removed, because
-//! removing it while another process waits for it would give two owners of two different files.
+//! The lock is `flock` on the file `lock` inside the directory: the kernel drops it when the last
+//! descriptor closes, hence a killed owner leaves nothing to clean up, and a restarted machine has
+//! no stale lock. The file holds the owner's process id in decimal, only to name it in messages; it
+//! is never removed, because removing it while another process waits for it would give two owners
+//! of two different files.
 //!
-//! A killed owner with several threads may keep it for a moment: its first thread is gone, and another one still waits for the
-//! disk. Such an owner is waited for, and so is one that [said](DirLock::announce_end) that it is about to end. Any other owner is not.
+//! A killed owner with several threads may keep it for a moment: its first thread is gone, and
+//! another one still waits for the disk. Such an owner is waited for, and so is one that
+//! [said](DirLock::announce_end) that it is about to end. Any other owner is not.
 //!
-//! Such a lock belongs to the open file, and a child has that from `fork` until it execs, as the descriptor is
-//! close-on-exec. So who gives it up unlocks it, and does not only close it: another thread may be starting a program
-//! just then, and the directory could not be taken again at once.
+//! Such a lock belongs to the open file, and a child has that from `fork` until it execs, as the
+//! descriptor is close-on-exec. So who gives it up unlocks it, and does not only close it: another
+//! thread may be starting a program just then, and the directory could not be taken again at once.
 
 use std::fs::File;
 use std::io;
@@ -95,18 +97,19 @@ impl DirLock {
             }
         }
         let pid = format!("{}\n", std::process::id());
-        // First the number, then the cut: a reader in between sees the new number and digits of the old
-        // only after the line end, where it does not look.
+        // First the number, then the cut: a reader in between sees the new number and digits of the
+        // old only after the line end, where it does not look.
         file.write_all_at(pid.as_bytes(), 0)
             .and_then(|()| file.set_len(pid.len() as u64))
             .map_err(|e| context("lock", label, e))?;
         Ok(Self { file })
     }
 
-    /// Tells those who want the directory next that it will be free soon: they wait instead of being refused.
+    /// Tells those who want the directory next that it will be free soon: they wait instead of
+    /// being refused.
     ///
     /// # Errors
-    /// What the system answered. Then they are refused until the lock is given up.
+    /// The system's error. Then they are refused until the lock is given up.
     pub fn announce_end(&self) -> io::Result<()> {
         let text = format!("{}\n{ENDING}\n", std::process::id());
         self.file.write_all_at(text.as_bytes(), 0)
@@ -120,7 +123,8 @@ impl DirLock {
         if !has_announced_end {
             return None;
         }
-        // What it wrote outlives it, so the lock itself is asked. Others who try meanwhile read the same announcement, and wait.
+        // What it wrote outlives it, so the lock itself is asked. Others who try meanwhile read the
+        // same announcement, and wait.
         match flock(&file, FlockOperation::NonBlockingLockShared) {
             Ok(()) => {
                 let _ = flock(&file, FlockOperation::Unlock);
@@ -142,7 +146,8 @@ fn is_dying(pid: u32) -> bool {
     }
 }
 
-/// Reads who holds the lock, and whether that owner announced its end; `None` if it is not to be had (the owner may be between locking and writing).
+/// Reads who holds the lock, and whether that owner announced its end; `None` if it is not to be
+/// had (the owner may be between locking and writing).
 fn holder(file: &File) -> (Option<u32>, bool) {
     let mut text = [0; 32];
     let read = file.read_at(&mut text, 0).ok().and_then(|n| text.get(..n));

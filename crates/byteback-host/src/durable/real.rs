@@ -1,8 +1,9 @@
 //! Durable files of the machine, reached through directory descriptors.
 //!
-//! A [`RealDir`] holds its directory open, so that it goes on meaning the same directory when a folder above
-//! it is renamed. Files are created with mode 0600 and directories with 0700: our state names what users
-//! do, and is nobody else's business. A symlink in place of a file is refused (`O_NOFOLLOW`).
+//! A [`RealDir`] holds its directory open, so that it goes on meaning the same directory when a
+//! folder above it is renamed. Files are created with mode 0600 and directories with 0700: our
+//! state names what users do, and is nobody else's business. A symlink in place of a file is
+//! refused (`O_NOFOLLOW`).
 
 use std::fs::File;
 use std::io;
@@ -43,11 +44,11 @@ impl RealDir {
         Ok(Self { fd, label })
     }
 
-    /// Opens the directory at `path`, creating it and missing parents first. Each created name is made
-    /// durable before this returns.
+    /// Opens the directory at `path`, creating it and missing parents first. Each created name is
+    /// made durable before this returns.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The system's error.
     pub fn create(path: impl AsRef<Path>) -> io::Result<Self> {
         let path = path.as_ref();
         match Self::open(path) {
@@ -71,11 +72,12 @@ impl RealDir {
         Self::open(path)
     }
 
-    /// Takes the exclusive lock of this directory, kept in the file [`LOCK_NAME`](super::LOCK_NAME) inside it, or says who holds it.
+    /// Takes the exclusive lock of this directory, kept in the file [`LOCK_NAME`](super::LOCK_NAME)
+    /// inside it, or says who holds it.
     ///
     /// # Errors
-    /// `WouldBlock` if another process (or another [`DirLock`] of this one) holds it, naming its process id
-    /// if known; otherwise what the system answered.
+    /// `WouldBlock` if another process (or another [`DirLock`] of this one) holds it, naming its
+    /// process id if known; otherwise what the system answered.
     pub fn lock(&self) -> io::Result<DirLock> {
         DirLock::take(&self.fd, &self.label)
     }

@@ -175,7 +175,8 @@ fn a_holder_that_is_ending_is_waited_for() {
     let temp = tempfile::tempdir().unwrap();
     let dir = RealDir::open(temp.path()).unwrap();
     let held = dir.lock().unwrap();
-    // Killed and not yet reaped: the state in which the first thread of a process waits for its others.
+    // Killed and not yet reaped: the state in which the first thread of a process waits for its
+    // others.
     let mut dead = Command::new("true").spawn().unwrap();
     let pid = rustix::process::Pid::from_child(&dead);
     rustix::process::waitid(

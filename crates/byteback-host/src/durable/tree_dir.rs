@@ -1,7 +1,7 @@
 //! Durable files in a directory of a tree, wherever that lies: in a volume, too.
 //!
-//! A file system that is a library promises what the traits ask for by the same two calls: a file is durable once it is synced, and names are
-//! once their directory is.
+//! A file system that is a library promises what the traits ask for by the same two calls: a file
+//! is durable once it is synced, and names are once their directory is.
 
 use std::ffi::OsStr;
 use std::io;

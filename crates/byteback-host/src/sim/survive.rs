@@ -1,9 +1,10 @@
 //! What a power cut leaves: one draw from everything that the contract allows.
 //!
-//! Uniform choice alone would hardly ever leave an extreme ("all of this file, nothing of that one"), and
-//! extremes are what protocols forget. So each file and each directory first draws a mood: nothing pending survives,
-//! all of it, a prefix, or each piece by itself with a bias. Each object draws from a generator of its own,
-//! made of seed and identifier, so that one more write to a file does not change what happens to the others.
+//! Uniform choice alone would hardly ever leave an extreme ("all of this file, nothing of that
+//! one"), and extremes are what protocols forget. So each file and each directory first draws a
+//! mood: nothing pending survives, all of it, a prefix, or each piece by itself with a bias. Each
+//! object draws from a generator of its own, made of seed and identifier, so that one more write to
+//! a file does not change what happens to the others.
 
 use std::collections::BTreeMap;
 
@@ -85,8 +86,9 @@ fn surviving_names(dir: &DirState, random: &mut SplitMix64) -> BTreeMap<String, 
     names
 }
 
-/// The bytes that came back: durable ones with a legal choice of the pending changes. With `in_sync`, the power was cut
-/// while this file was synced: each sector is either old or what the sync was to make it.
+/// The bytes that came back: durable ones with a legal choice of the pending changes. With
+/// `in_sync`, the power was cut while this file was synced: each sector is either old or what the
+/// sync was to make it.
 pub(super) fn surviving_bytes(file: &FileState, in_sync: bool, random: &mut SplitMix64) -> Vec<u8> {
     let pending = &file.pending;
     let all = pending.len();
@@ -101,7 +103,8 @@ pub(super) fn surviving_bytes(file: &FileState, in_sync: bool, random: &mut Spli
         return bytes;
     }
 
-    // The lengths before each change and after the last, and which change has the last word about the length.
+    // The lengths before each change and after the last, and which change has the last word about
+    // the length.
     let mut lengths = vec![file.durable.len()];
     for change in pending {
         let before = *lengths.last().unwrap_or(&0);
@@ -189,9 +192,10 @@ fn touching_changes(pending: &[Change], lengths: &[usize]) -> BTreeMap<usize, Ve
     touching
 }
 
-/// Draws how many of the `touching` changes a sector shows, if the length is the one before change `cut`. A cut of the
-/// file that came before that moment has taken its bytes away for good; one that comes after has not yet, and
-/// what was written after it went to space that the file does not own yet.
+/// Draws how many of the `touching` changes a sector shows, if the length is the one before change
+/// `cut`. A cut of the file that came before that moment has taken its bytes away for good; one
+/// that comes after has not yet, and what was written after it went to space that the file does not
+/// own yet.
 fn draw_moment(pending: &[Change], touching: &[usize], cut: usize, mood: Mood, random: &mut SplitMix64) -> usize {
     let mut first = 0;
     let mut last = touching.len();

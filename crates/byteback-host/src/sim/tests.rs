@@ -1,5 +1,5 @@
-//! The simulator itself is tested: it must be able to break what is wrong, never break what is right, and do both
-//! again from the same seed.
+//! The simulator itself is tested: it must be able to break what is wrong, never break what is
+//! right, and do both again from the same seed.
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};

@@ -1,8 +1,8 @@
 //! The state of a simulated disk and what each operation does to it.
 //!
-//! Invariants: `live` of a file is `durable` with all of `pending` applied in order (until a sync of it failed:
-//! then `live` may differ from that wherever the failed sync lost something); `live` of a directory is
-//! `durable` with all of `pending` applied. Identifiers are never reused.
+//! Invariants: `live` of a file is `durable` with all of `pending` applied in order (until a sync
+//! of it failed: then `live` may differ from that wherever the failed sync lost something); `live`
+//! of a directory is `durable` with all of `pending` applied. Identifiers are never reused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

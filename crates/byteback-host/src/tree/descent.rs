@@ -1,11 +1,13 @@
 //! Opens directories of a tree, one after the other, at the cost of the way between them.
 //!
-//! [`super::open_beneath`] goes all the way down from the root each time: a tree that is as deep as it has directories then costs their number
-//! squared. A [`Descent`] remembers the way to the directory that it opened last, and goes on from the nearest directory that it shares with
-//! the next one. Of the way it keeps the last [`NEAR`] descriptors and some farther up, so that few are open however deep it goes.
+//! [`super::open_beneath`] goes all the way down from the root each time: a tree that is as deep as
+//! it has directories then costs their number squared. A [`Descent`] remembers the way to the
+//! directory that it opened last, and goes on from the nearest directory that it shares with the
+//! next one. Of the way it keeps the last [`NEAR`] descriptors and some farther up, so that few are
+//! open however deep it goes.
 //!
-//! What is kept is the directory and not its name: one that is moved or replaced meanwhile is still the one that was opened. Symlinks are
-//! refused on every step, as ever.
+//! What is kept is the directory and not its name: one that is moved or replaced meanwhile is still
+//! the one that was opened. Symlinks are refused on every step, as ever.
 
 use std::ffi::OsStr;
 use std::io;
@@ -36,7 +38,7 @@ impl Descent {
     /// Below `root`.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The system's error.
     pub fn new(root: impl AsFd) -> io::Result<Self> {
         Ok(Self {
             root: open_dot(root.as_fd())?,
@@ -45,10 +47,12 @@ impl Descent {
         })
     }
 
-    /// Names the directory at `below`, components with single slashes between them; nothing is the root. The descriptor is an `O_PATH` one.
+    /// Names the directory at `below`, components with single slashes between them; nothing is the
+    /// root. The descriptor is an `O_PATH` one.
     ///
     /// # Errors
-    /// `NotADirectory` if anything on the way is something else, symlinks included; `InvalidInput` for a path that leads elsewhere than down.
+    /// `NotADirectory` if anything on the way is something else, symlinks included; `InvalidInput`
+    /// for a path that leads elsewhere than down.
     pub fn open(&mut self, below: &[u8]) -> io::Result<OwnedFd> {
         self.go_up_to_shared(below);
         let (mut at, from) = self.nearest()?;

@@ -1,9 +1,10 @@
 //! The names in a directory, resumable after any of them.
 //!
-//! Each entry carries a *cookie*, the file system's own position after it (`d_off`). A reader that stopped there
-//! can go on from it later, with another descriptor, and after names were added or removed in between: names that were there all
-//! the time appear exactly once. Cookies are opaque (on ext4 a hash); only 0 has a meaning, the beginning.
-//! One call to the kernel fills a buffer of 32 KiB, so memory does not grow with the directory.
+//! Each entry carries a *cookie*, the file system's own position after it (`d_off`). A reader that
+//! stopped there can go on from it later, with another descriptor, and after names were added or
+//! removed in between: names that were there all the time appear exactly once. Cookies are opaque
+//! (on ext4 a hash); only 0 has a meaning, the beginning. One call to the kernel fills a buffer of
+//! 32 KiB, so memory does not grow with the directory.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -27,7 +28,8 @@ const BUFFER_LEN_BYTES: usize = 32 * 1024;
 pub struct Entry {
     /// The name, any bytes but `/` and NUL.
     pub name: OsString,
-    /// The kind of file, where the file system tells it here; a hint, which may be outdated at once.
+    /// The kind of file, where the file system tells it here; a hint, which may be outdated at
+    /// once.
     pub kind_hint: Option<NodeKind>,
     /// The inode number, of the directory below where something is mounted over the name.
     pub ino: u64,
@@ -45,8 +47,8 @@ pub struct ReadDir {
     done: bool,
 }
 
-/// Lists `dir` from the position `cookie` on: 0 for all, or the cookie of the last entry seen. `dir` may be an
-/// `O_PATH` descriptor; its own position is neither used nor moved.
+/// Lists `dir` from the position `cookie` on: 0 for all, or the cookie of the last entry seen.
+/// `dir` may be an `O_PATH` descriptor; its own position is neither used nor moved.
 ///
 /// # Errors
 /// `NotADirectory`, `PermissionDenied`, or what the system answered.

@@ -1,17 +1,21 @@
 //! An inode of a tree that is open, wherever the tree lies.
 //!
-//! A tree lies in the system's file systems, where an inode is held by a descriptor, or in a file system that is a library of this process (a
-//! volume), where no kernel knows of it. Whoever works on a tree works on [`Inode`]s. A descriptor is kept inline, and its calls are the same as
-//! those of the free functions of this folder: who only ever has descriptors pays for one comparison per call.
+//! A tree lies in the system's file systems, where an inode is held by a descriptor, or in a file
+//! system that is a library of this process (a volume), where no kernel knows of it. Whoever works
+//! on a tree works on [`Inode`]s. A descriptor is kept inline, and its calls are the same as those
+//! of the free functions of this folder: who only ever has descriptors pays for one comparison per
+//! call.
 //!
-//! What needs the kernel itself (ioctls, pages in its cache, mapping, locks of descriptors) asks [`Inode::descriptor`], and knows what to answer
-//! without one.
+//! What needs the kernel itself (ioctls, pages in its cache, mapping, locks of descriptors) asks
+//! [`Inode::descriptor`], and knows what to answer without one.
 //!
-//! **Who creates.** The system looks at the thread: it gives a new file to the thread's user, by the thread's umask. A library has no other way to
-//! know than to be told ([`Creator`]), and the system's file systems do not look at what it is told.
+//! **Who creates.** The system looks at the thread: it gives a new file to the thread's user, by
+//! the thread's umask. A library has no other way to know than to be told ([`Creator`]), and the
+//! system's file systems do not look at what it is told.
 //!
-//! **Flags.** Of an inode of a library those flags of `open` count that say what may be opened (`DIRECTORY`, `PATH`, symlinks without it), and `SYNC`; all that
-//! is open there can be read and written, since permissions are nothing that it knows: whoever mounts it has them checked before.
+//! **Flags.** Of an inode of a library those flags of `open` count that say what may be opened
+//! (`DIRECTORY`, `PATH`, symlinks without it), and `SYNC`; all that is open there can be read and
+//! written, since permissions are nothing that it knows: whoever mounts it has them checked before.
 
 use std::any::Any;
 use std::ffi::{OsStr, OsString};
@@ -69,7 +73,8 @@ pub enum NewInode<'a> {
     Special(FileType, u32, Dev),
 }
 
-/// An inode of a file system that is a library, held: it stays, also without a name, until this is dropped.
+/// An inode of a file system that is a library, held: it stays, also without a name, until this is
+/// dropped.
 ///
 /// Errors carry the number that the system's own file systems would answer.
 #[expect(
@@ -125,7 +130,8 @@ pub trait LibraryInode: Any + Debug + Send + Sync {
     /// As `fallocate(2)`.
     fn allocate(&self, mode: FallocateFlags, offset: u64, len_bytes: u64) -> io::Result<()>;
 
-    /// The first data, or the first hole, at or after `offset`; `None` if there is none, or the end is before.
+    /// The first data, or the first hole, at or after `offset`; `None` if there is none, or the end
+    /// is before.
     fn seek(&self, offset: u64, to_data: bool) -> io::Result<Option<u64>>;
 
     /// Makes it durable, with its name.
@@ -294,7 +300,8 @@ impl Inode {
         let name = check_component(name)?;
         match (self, inode) {
             (Self::System(dir), Self::System(fd)) => {
-                // The magic link names the inode itself, also that of a symlink; AT_EMPTY_PATH would need a capability.
+                // The magic link names the inode itself, also that of a symlink; AT_EMPTY_PATH
+                // would need a capability.
                 let source = proc_path(fd);
                 uninterrupted(|| rustix::fs::linkat(CWD, source.as_str(), dir, name, AtFlags::SYMLINK_FOLLOW))
             }
@@ -423,7 +430,8 @@ impl Inode {
         }
     }
 
-    /// Copies inside the file system, in one call: how many bytes. Who is answered `EXDEV` or `EOPNOTSUPP` reads and writes.
+    /// Copies inside the file system, in one call: how many bytes. Who is answered `EXDEV` or
+    /// `EOPNOTSUPP` reads and writes.
     pub fn copy_range_to(&self, offset: u64, to: &Self, to_offset: u64, len_bytes: usize) -> io::Result<usize> {
         match (self, to) {
             (Self::System(from), Self::System(to)) => uninterrupted(|| {
@@ -435,7 +443,8 @@ impl Inode {
         }
     }
 
-    /// Makes it durable; of `data_only` the times need not be. It must not be an `O_PATH` descriptor.
+    /// Makes it durable; of `data_only` the times need not be. It must not be an `O_PATH`
+    /// descriptor.
     pub fn sync(&self, data_only: bool) -> io::Result<()> {
         match self {
             Self::System(fd) if data_only => Ok(rustix::fs::fdatasync(fd)?),
@@ -468,7 +477,8 @@ impl Inode {
         }
     }
 
-    /// Which file system it lies in, the same after a reboot; `None` of a library, and where the system does not tell. It is open for reading.
+    /// Which file system it lies in, the same after a reboot; `None` of a library, and where the
+    /// system does not tell. It is open for reading.
     pub fn file_system(&self) -> io::Result<Option<String>> {
         match self {
             Self::System(fd) => super::file_system::file_system_of(fd.as_fd()),
@@ -545,7 +555,8 @@ impl Inode {
         }
     }
 
-    /// As [`super::wait_for_writers`]. A write to a library's file moves the times with each part that it writes, so there is nothing to wait for.
+    /// As [`super::wait_for_writers`]. A write to a library's file moves the times with each part
+    /// that it writes, so there is nothing to wait for.
     pub fn wait_for_writers(&self) {
         if let Self::System(fd) = self {
             super::wait_for_writers(fd);

@@ -1,5 +1,6 @@
-//! Flags of an inode that forbid changes, as `chattr` sets them. While they are there, not even root can write, rename, link or remove: so
-//! whoever restores sets them when all else is done, and takes them away first where something is to be changed.
+//! Flags of an inode that forbid changes, as `chattr` sets them. While they are there, not even
+//! root can write, rename, link or remove: so whoever restores sets them when all else is done, and
+//! takes them away first where something is to be changed.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -17,7 +18,8 @@ impl InodeFlags {
     /// Nothing is forbidden.
     pub const NONE: Self = Self(0);
 
-    /// `chattr +i`: nothing of the file can be changed, nor can it be renamed, linked or removed; in a directory, no name.
+    /// `chattr +i`: nothing of the file can be changed, nor can it be renamed, linked or removed;
+    /// in a directory, no name.
     pub const IMMUTABLE: Self = Self(IFlags::IMMUTABLE.bits());
 
     /// `chattr +a`: bytes can be added at the end, in a directory names; nothing else.
@@ -51,8 +53,9 @@ impl InodeFlags {
     }
 }
 
-/// The flags of what a descriptor names; an `O_PATH` one will do. The inode itself is asked, as a FUSE file system hands this question on, but
-/// tells none by `statx`. What cannot be asked has those that `statx` tells.
+/// The flags of what a descriptor names; an `O_PATH` one will do. The inode itself is asked, as a
+/// FUSE file system hands this question on, but tells none by `statx`. What cannot be asked has
+/// those that `statx` tells.
 ///
 /// # Errors
 /// What `statx` answered.
@@ -66,12 +69,12 @@ pub fn inode_flags(fd: impl AsFd) -> io::Result<InodeFlags> {
     Ok(asked.map_or(stat.inode_flags, |flags| InodeFlags::from_bits(flags.bits())))
 }
 
-/// Gives a file or directory these flags and takes the others of the kind away; flags of other kinds stay. An `O_PATH` descriptor will do.
-/// Answers those that it had.
+/// Gives a file or directory these flags and takes the others of the kind away; flags of other
+/// kinds stay. An `O_PATH` descriptor will do. Answers those that it had.
 ///
 /// # Errors
-/// `PermissionDenied` without the capability `LINUX_IMMUTABLE`; `Unsupported` (`ENOTTY`, `EOPNOTSUPP`) where the file system has no flags.
-/// Where nothing is to be changed neither counts.
+/// `PermissionDenied` without the capability `LINUX_IMMUTABLE`; `Unsupported` (`ENOTTY`,
+/// `EOPNOTSUPP`) where the file system has no flags. Where nothing is to be changed neither counts.
 pub fn set_inode_flags(fd: impl AsFd, flags: InodeFlags) -> io::Result<InodeFlags> {
     let opened = reopen(&fd, OFlags::RDONLY | OFlags::NONBLOCK)?;
     let before = match uninterrupted(|| ioctl_getflags(&opened)) {

@@ -1,9 +1,10 @@
-//! Owner, permissions and times of whatever a descriptor names, set without opening it and without following a
-//! symlink.
+//! Owner, permissions and times of whatever a descriptor names, set without opening it and without
+//! following a symlink.
 //!
-//! Order for whoever restores all three: owner first (changing it clears the set-id bits), then permissions,
-//! times last (everything else moves them). Extended attributes come between permissions and times: an ACL
-//! rewrites the group bits, and a read-only file still takes attributes.
+//! Order for whoever restores all three: owner first (changing it clears the set-id bits), then
+//! permissions, times last (everything else moves them). Extended attributes come between
+//! permissions and times: an ACL rewrites the group bits, and a read-only file still takes
+//! attributes.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -18,7 +19,8 @@ use super::{explain_proc, proc_path, uninterrupted};
 pub enum SetTime {
     /// It stays.
     Keep,
-    /// It becomes this, in nanoseconds since 1970; finer than the file system keeps is rounded down by it.
+    /// It becomes this, in nanoseconds since 1970; finer than the file system keeps is rounded down
+    /// by it.
     To(i128),
 }
 
@@ -38,7 +40,8 @@ pub fn set_mode(fd: impl AsFd, mode: u32) -> io::Result<()> {
 /// Sets owner and group of what `fd` names, `None` to keep one; symlinks have owners too.
 ///
 /// # Errors
-/// `PermissionDenied` unless privileged (a group of one's own excepted); otherwise what the system answered.
+/// `PermissionDenied` unless privileged (a group of one's own excepted); otherwise what the system
+/// answered.
 pub fn set_owner(fd: impl AsFd, uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
     // The number -1 means "keep" to the kernel and can be nobody's.
     if uid == Some(u32::MAX) || gid == Some(u32::MAX) {
@@ -54,7 +57,8 @@ pub fn set_owner(fd: impl AsFd, uid: Option<u32>, gid: Option<u32>) -> io::Resul
 /// `PermissionDenied` unless it is the caller's; otherwise what the system answered.
 pub fn set_times(fd: impl AsFd, atime: SetTime, mtime: SetTime) -> io::Result<()> {
     let times = timestamps(atime, mtime);
-    // Through the magic link: an empty path is accepted for times only since Linux 5.8, and not with glibc's call.
+    // Through the magic link: an empty path is accepted for times only since Linux 5.8, and not
+    // with glibc's call.
     uninterrupted(|| utimensat(CWD, proc_path(&fd).as_str(), &times, AtFlags::empty())).map_err(explain_proc)
 }
 

@@ -1,9 +1,9 @@
 //! Byte ranges of open files: where data is, holes, space, and copies.
 //!
-//! A file system may report written zeros as data and, without support for holes, the whole file; what it
-//! reports as a hole reads as zeros. `lseek` moves the position of the open file, which nobody here uses:
-//! all reads and writes name their offsets. Give each thread that looks for data a descriptor of its own only if
-//! it also uses positions.
+//! A file system may report written zeros as data and, without support for holes, the whole file;
+//! what it reports as a hole reads as zeros. `lseek` moves the position of the open file, which
+//! nobody here uses: all reads and writes name their offsets. Give each thread that looks for data
+//! a descriptor of its own only if it also uses positions.
 
 use std::io;
 use std::ops::Range;
@@ -23,16 +23,16 @@ const COPY_LEN_BYTES: usize = 256 * 1024;
 /// Where the first data at or after `offset` begins, `None` if only a hole or the end follows.
 ///
 /// # Errors
-/// What the system answered.
+/// The system's error.
 pub fn seek_data(fd: impl AsFd, offset: u64) -> io::Result<Option<u64>> {
     seek_to(fd, SeekFrom::Data(offset))
 }
 
-/// Where the first hole at or after `offset` begins; the end of the file counts as one. `None` if `offset` is at
-/// or after the end.
+/// Where the first hole at or after `offset` begins; the end of the file counts as one. `None` if
+/// `offset` is at or after the end.
 ///
 /// # Errors
-/// What the system answered.
+/// The system's error.
 pub fn seek_hole(fd: impl AsFd, offset: u64) -> io::Result<Option<u64>> {
     seek_to(fd, SeekFrom::Hole(offset))
 }
@@ -45,8 +45,9 @@ fn seek_to(fd: impl AsFd, to: SeekFrom) -> io::Result<Option<u64>> {
     }
 }
 
-/// The ranges between `start` and `end` that hold data, in ascending order, neither empty nor touching each
-/// other. Gaps are holes, or lie after the end of the file. Stops after the first error.
+/// The ranges between `start` and `end` that hold data, in ascending order, neither empty nor
+/// touching each other. Gaps are holes, or lie after the end of the file. Stops after the first
+/// error.
 pub fn data_ranges(fd: &impl AsFd, start: u64, end: u64) -> DataRanges<'_> {
     DataRanges {
         file: Seekable::System(fd.as_fd()),
@@ -100,8 +101,9 @@ impl<'file> DataRanges<'file> {
 }
 
 impl DataRanges<'_> {
-    /// Where the data of the range that came last ends, which may be beyond the end that was asked for: whoever asks for many
-    /// small ranges of one file need not look for the same hole again and again.
+    /// Where the data of the range that came last ends, which may be beyond the end that was asked
+    /// for: whoever asks for many small ranges of one file need not look for the same hole again
+    /// and again.
     #[must_use]
     pub fn data_end(&self) -> u64 {
         self.data_end
@@ -119,7 +121,8 @@ impl DataRanges<'_> {
             return Ok(None);
         };
         if hole <= data {
-            // The data vanished in between (a hole was punched); look on from just behind its start.
+            // The data vanished in between (a hole was punched); look on from just behind its
+            // start.
             return Ok(Some(data..data));
         }
         self.data_end = hole;
@@ -152,13 +155,14 @@ impl Iterator for DataRanges<'_> {
 /// Changes the space of `len_bytes` bytes from `offset` as `mode` says (`fallocate(2)`).
 ///
 /// # Errors
-/// `Unsupported` (`EOPNOTSUPP`) where the file system cannot; `StorageFull`; otherwise what the system answered.
+/// `Unsupported` (`EOPNOTSUPP`) where the file system cannot; `StorageFull`; otherwise what the
+/// system answered.
 pub fn fallocate(fd: impl AsFd, mode: FallocateFlags, offset: u64, len_bytes: u64) -> io::Result<()> {
     uninterrupted(|| rustix::fs::fallocate(fd.as_fd(), mode, offset, len_bytes))
 }
 
-/// Turns `len_bytes` bytes from `offset` into zeros that take no space, as far as whole blocks allow; the length
-/// of the file stays.
+/// Turns `len_bytes` bytes from `offset` into zeros that take no space, as far as whole blocks
+/// allow; the length of the file stays.
 ///
 /// # Errors
 /// As [`fallocate`]. An empty range is refused with `InvalidInput`.
@@ -171,13 +175,13 @@ pub fn punch_hole(fd: impl AsFd, offset: u64, len_bytes: u64) -> io::Result<()> 
     )
 }
 
-/// Copies `len_bytes` bytes between two open files, inside the kernel or the file system where it can (shared
-/// blocks, server-side copies), by reading and writing otherwise. Returns how many: fewer only if `from` ends
-/// before. Holes may become written zeros; copy [`data_ranges`] to keep them. The ranges must not overlap in
-/// one file.
+/// Copies `len_bytes` bytes between two open files, inside the kernel or the file system where it
+/// can (shared blocks, server-side copies), by reading and writing otherwise. Returns how many:
+/// fewer only if `from` ends before. Holes may become written zeros; copy [`data_ranges`] to keep
+/// them. The ranges must not overlap in one file.
 ///
 /// # Errors
-/// What the system answered; any part may have been copied.
+/// The system's error; any part may have been copied.
 pub fn copy_range(from: impl AsFd, from_offset: u64, to: impl AsFd, to_offset: u64, len_bytes: u64) -> io::Result<u64> {
     let (from, to) = (from.as_fd(), to.as_fd());
     let mut copied = 0;
@@ -185,7 +189,8 @@ pub fn copy_range(from: impl AsFd, from_offset: u64, to: impl AsFd, to_offset: u
         let (mut read_at, mut write_at) = (from_offset.saturating_add(copied), to_offset.saturating_add(copied));
         let n = usize::try_from(len_bytes - copied).unwrap_or(usize::MAX);
         match copy_file_range(from, Some(&mut read_at), to, Some(&mut write_at), n) {
-            // Zero also comes from file systems that claim a length they do not serve this way: ask by reading.
+            // Zero also comes from file systems that claim a length they do not serve this way: ask
+            // by reading.
             Ok(0) => break,
             Ok(done) => copied += done as u64,
             Err(Errno::INTR) => {}

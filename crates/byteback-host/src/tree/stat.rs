@@ -1,8 +1,9 @@
 //! What the file system knows about a file, and which file it is.
 //!
-//! All questions go to `statx`, because only it tells the birth time. Times are nanoseconds since 1970. Those that a
-//! program can set are kept in 128 bits, as file systems reach further than 64 bits do (1677 to 2262; ext4 goes to 2446,
-//! XFS to 2486). Those that the clock sets are i64, clamped to the nearest end.
+//! All questions go to `statx`, because only it tells the birth time. Times are nanoseconds
+//! since 1970. Those that a program can set are kept in 128 bits, as file systems reach further
+//! than 64 bits do (1677 to 2262; ext4 goes to 2446, XFS to 2486). Those that the clock sets are
+//! i64, clamped to the nearest end.
 
 use std::ffi::OsStr;
 use std::io;
@@ -27,10 +28,10 @@ pub(super) fn kind_of_type(file_type: FileType) -> Option<NodeKind> {
     }
 }
 
-/// Which file this is, beyond its name. Inode numbers are given to new files as soon as their old owner is gone
-/// (ext4 does so at once), so the number alone would take a new file for the old one; the birth time of the two
-/// differs. File systems that keep no birth time leave the number alone, and a user of this type must then
-/// expect reuse.
+/// Which file this is, beyond its name. Inode numbers are given to new files as soon as their old
+/// owner is gone (ext4 does so at once), so the number alone would take a new file for the old one;
+/// the birth time of the two differs. File systems that keep no birth time leave the number alone,
+/// and a user of this type must then expect reuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
     /// The device number of the file system. It can change from one mount of it to the next.
@@ -66,9 +67,9 @@ pub struct Stat {
     pub dev: u64,
     /// The inode number.
     pub ino: u64,
-    /// The mount that the file was reached through, where the kernel tells (5.8 and later). It changes at a bind
-    /// mount, where `dev` does not. Since 6.8 the number is never used again until the machine starts anew; before, the
-    /// next mount may get it.
+    /// The mount that the file was reached through, where the kernel tells (5.8 and later). It
+    /// changes at a bind mount, where `dev` does not. Since 6.8 the number is never used again
+    /// until the machine starts anew; before, the next mount may get it.
     pub mount_id: Option<u64>,
     /// When the inode was made, where the file system keeps that.
     pub btime_ns: Option<i64>,
@@ -78,7 +79,8 @@ pub struct Stat {
     pub mtime_ns: i128,
     /// When its bytes or metadata last changed.
     pub ctime_ns: i64,
-    /// The flags that forbid changes (`chattr +i`, `+a`), as far as the file system tells them; FUSE tells none.
+    /// The flags that forbid changes (`chattr +i`, `+a`), as far as the file system tells them;
+    /// FUSE tells none.
     pub inode_flags: InodeFlags,
 }
 
@@ -93,8 +95,9 @@ impl Stat {
         }
     }
 
-    /// The time when its bytes last changed, as part of a stamp that tells states of a file apart: clamped to what 64 bits
-    /// hold. Two times that far away look the same; the change time of the inode tells them apart.
+    /// The time when its bytes last changed, as part of a stamp that tells states of a file apart:
+    /// clamped to what 64 bits hold. Two times that far away look the same; the change time of the
+    /// inode tells them apart.
     #[must_use]
     pub fn mtime_stamp_ns(&self) -> i64 {
         clamped_ns(self.mtime_ns)
@@ -148,14 +151,15 @@ pub fn stat_at(dir: impl AsFd, name: &OsStr) -> io::Result<Stat> {
 /// Asks about the file that `fd` names; an `O_PATH` descriptor will do.
 ///
 /// # Errors
-/// What the system answered.
+/// The system's error.
 pub fn stat_fd(fd: impl AsFd) -> io::Result<Stat> {
     Stat::from_statx(&uninterrupted(|| {
         statx(fd.as_fd(), c"", AtFlags::EMPTY_PATH, wanted())
     })?)
 }
 
-/// `STATX_MNT_ID_UNIQUE`: a number of another kind in the field of `MNT_ID`. Kernels that do not know it tell that one.
+/// `STATX_MNT_ID_UNIQUE`: a number of another kind in the field of `MNT_ID`. Kernels that do not
+/// know it tell that one.
 const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
 fn wanted() -> StatxFlags {

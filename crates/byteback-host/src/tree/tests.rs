@@ -1,4 +1,5 @@
-//! Access to a real directory tree: odd names, long paths, holes, attributes, and everything that must be refused.
+//! Access to a real directory tree: odd names, long paths, holes, attributes, and everything that
+//! must be refused.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -94,7 +95,8 @@ fn a_reused_inode_number_is_another_identity() {
         numbers.insert(stat.ino);
         seen.insert(stat.identity());
         std::fs::remove_file(dir.path().join("f")).unwrap();
-        // The kernel's coarse clock ticks every 1-10 ms; two births within one tick cannot be told apart.
+        // The kernel's coarse clock ticks every 1-10 ms; two births within one tick cannot be told
+        // apart.
         std::thread::sleep(std::time::Duration::from_millis(11));
     }
     assert_eq!(seen.len(), 50, "of {} inode numbers", numbers.len());
@@ -235,7 +237,8 @@ fn a_path_longer_than_the_kernel_takes_is_walked_and_survives_a_rename_above() {
     set_xattr(&leaf, os("user.deep"), b"yes", SetXattr::Any).unwrap();
     assert_eq!(get_xattr(&file, os("user.deep")).unwrap().unwrap(), b"yes");
 
-    // The standard remove_dir_all walks by descriptors too, but keeps one per level open: 40 are fine.
+    // The standard remove_dir_all walks by descriptors too, but keeps one per level open: 40 are
+    // fine.
     drop(dir);
 }
 
@@ -275,7 +278,8 @@ fn listing_resumes_after_any_entry_while_names_come_and_go() {
     let mut cookie = 0;
     let mut round = 0;
     loop {
-        // A fresh descriptor each time, and 7 entries of it; in between one name comes and the last one goes.
+        // A fresh descriptor each time, and 7 entries of it; in between one name comes and the last
+        // one goes.
         let page: Vec<Entry> = read_dir(&fd, cookie).unwrap().take(7).map(Result::unwrap).collect();
         let Some(last) = page.last() else { break };
         cookie = last.cookie;
@@ -375,7 +379,8 @@ fn attributes_of_a_symlink_are_its_own() {
         list_xattrs(&link).unwrap().is_empty(),
         "the target's attributes must not show"
     );
-    // Linux refuses user attributes on symlinks: with EPERM when set, with "no such" or EPERM when asked for.
+    // Linux refuses user attributes on symlinks: with EPERM when set, with "no such" or EPERM when
+    // asked for.
     assert_eq!(
         set_xattr(&link, os("user.a"), b"link", SetXattr::Any)
             .unwrap_err()

@@ -1,9 +1,10 @@
 //! Extended attributes of whatever a descriptor names, ACLs and capabilities included.
 //!
-//! The calls that take a descriptor refuse `O_PATH` ones, which are the only descriptors of symlinks, sockets and
-//! unreadable files. Those go through the magic link in `/proc/self/fd`, which stands for the file itself: a
-//! symlink's own attributes are meant, never its target's. Linux allows symlinks only `trusted.*` and
-//! `security.*`; `user.*` on one is refused with `PermissionDenied`, and that answer is passed on.
+//! The calls that take a descriptor refuse `O_PATH` ones, which are the only descriptors of
+//! symlinks, sockets and unreadable files. Those go through the magic link in `/proc/self/fd`,
+//! which stands for the file itself: a symlink's own attributes are meant, never its target's.
+//! Linux allows symlinks only `trusted.*` and `security.*`; `user.*` on one is refused with
+//! `PermissionDenied`, and that answer is passed on.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -34,8 +35,8 @@ pub enum SetXattr {
     Replace,
 }
 
-/// The names of the attributes of what `fd` names, in the kernel's order. Which ones an unprivileged caller is
-/// told is the file system's choice.
+/// The names of the attributes of what `fd` names, in the kernel's order. Which ones an
+/// unprivileged caller is told is the file system's choice.
 ///
 /// # Errors
 /// `Unsupported` (`EOPNOTSUPP`) if the file system keeps none.
@@ -67,7 +68,8 @@ pub fn get_xattr(fd: impl AsFd, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
 /// Sets the attribute `name` of what `fd` names to `value`.
 ///
 /// # Errors
-/// As `how` says; `PermissionDenied` for `user.*` on symlinks and special files; otherwise what the system answered.
+/// As `how` says; `PermissionDenied` for `user.*` on symlinks and special files; otherwise what the
+/// system answered.
 pub fn set_xattr(fd: impl AsFd, name: &OsStr, value: &[u8], how: SetXattr) -> io::Result<()> {
     let flags = match how {
         SetXattr::Any => XattrFlags::empty(),
@@ -97,8 +99,8 @@ fn is_missing(error: &io::Error) -> bool {
     error.raw_os_error() == Some(Errno::NODATA.raw_os_error())
 }
 
-/// Asks with a small buffer, then with the largest that can be needed. A value that grows in between is no race:
-/// each answer is whole or `ERANGE`.
+/// Asks with a small buffer, then with the largest that can be needed. A value that grows in
+/// between is no race: each answer is whole or `ERANGE`.
 fn sized(mut ask: impl FnMut(&mut [u8]) -> Result<usize, Errno>) -> io::Result<Vec<u8>> {
     for len_bytes in [FIRST_TRY_LEN_BYTES, LIMIT_LEN_BYTES] {
         let mut buffer = vec![0; len_bytes];

@@ -115,7 +115,8 @@ pub(super) fn readdirplus(hidden: &Arc<Hidden>, node: InodeNumber, offset: u64, 
     let listed = hidden.list(node, offset, |entry, found| {
         let (attributes, name) = match &found {
             Some(found) => (attributes(found.node, &found.stat), found.name),
-            // Of `.` and `..` only the kind is taken; of what cannot be read nothing is remembered, so that whoever wants it asks.
+            // Of `.` and `..` only the kind is taken; of what cannot be read nothing is remembered,
+            // so that whoever wants it asks.
             None => (
                 FileAttr {
                     ino: INodeNo(entry.node.get()),
@@ -160,7 +161,8 @@ impl Adapter {
         }
     }
 
-    /// Whether no listing shows `name` in `parent`: it is the hidden folder's, or of what is on its way from elsewhere.
+    /// Whether no listing shows `name` in `parent`: it is the hidden folder's, or of what is on its
+    /// way from elsewhere.
     pub(super) fn is_unlisted(&self, parent: INodeNo, name: &OsStr) -> bool {
         self.hidden_at(parent, name).is_some() || (node(parent) == InodeNumber::ROOT && Hidden::is_on_its_way(name))
     }

@@ -14,7 +14,8 @@ const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
 const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
 const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
 
-/// Answers an ioctl on a node, by the open file of it that has this handle; `ENOTTY` if it is another one.
+/// Answers an ioctl on a node, by the open file of it that has this handle; `ENOTTY` if it is
+/// another one.
 pub(super) fn ioctl(
     tree: &Tree,
     (node, handle): (InodeNumber, Option<u64>),

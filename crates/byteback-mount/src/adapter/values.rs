@@ -31,8 +31,9 @@ pub(super) fn system_time(ns: i128) -> SystemTime {
     time.unwrap_or(UNIX_EPOCH)
 }
 
-/// The time that the program gave. The library turns `(seconds, nanoseconds)` with negative seconds into "that many
-/// seconds *and* nanoseconds before 1970", although the nanoseconds count forward; this is its exact inverse.
+/// The time that the program gave. The library turns `(seconds, nanoseconds)` with negative seconds
+/// into "that many seconds *and* nanoseconds before 1970", although the nanoseconds count forward;
+/// this is its exact inverse.
 pub(super) fn timespec_of(time: SystemTime) -> Timespec {
     match time.duration_since(UNIX_EPOCH) {
         Ok(after) => Timespec {

@@ -160,7 +160,8 @@ fn a_number_is_borne_by_another_before_the_removal_is_known() {
     let mut table = table();
     let file = table.intern_new(InodeNumber::ROOT, name("f"), identity(30), NodeKind::File);
     let bearer = table.bearer(file.node);
-    // The file is gone from the disk, its number goes to a directory within one tick of the clock, and only then is the table told.
+    // The file is gone from the disk, its number goes to a directory within one tick of the clock,
+    // and only then is the table told.
     let dir = table.intern_new(InodeNumber::ROOT, name("d"), identity(30), NodeKind::Directory);
     table.remove_link(bearer, InodeNumber::ROOT, name("f"), true);
     assert_eq!(file.node, dir.node);
@@ -189,7 +190,8 @@ fn what_was_found_before_something_was_created_is_looked_at_again() {
     assert_eq!(seen, Some(reborn));
 }
 
-/// Random lookups, removals and forgets against a plain list of who holds what; at the end nothing may be left.
+/// Random lookups, removals and forgets against a plain list of who holds what; at the end nothing
+/// may be left.
 #[test]
 fn random_lives_leave_nothing_behind() {
     let seed = std::env::var("BYTEBACK_SEED")

@@ -1,8 +1,10 @@
 //! What a damaged block was, from a good version that need not be the newest. Pure.
 //!
-//! The sum of what was written is known. A server has the block as it was sent last; programs may have changed bytes of it since, which are nowhere but in the damaged
-//! block itself. So where the two differ, each stretch is either damage or a change: the combination that has the sum is what was written. With so few stretches as are
-//! tried, that something else has the sum by chance is less likely than 1 in 16 million for each block.
+//! The sum of what was written is known. A server has the block as it was sent last; programs may
+//! have changed bytes of it since, which are nowhere but in the damaged block itself. So where the
+//! two differ, each stretch is either damage or a change: the combination that has the sum is what
+//! was written. With so few stretches as are tried, that something else has the sum by chance is
+//! less likely than 1 in 16 million for each block.
 
 use byteback_checksums::written::block_sum;
 
@@ -12,7 +14,8 @@ const STRETCHES_MAX: usize = 8;
 /// Stretches that are nearer to each other, in bytes, are one.
 const APART_MIN: usize = 8;
 
-/// The block with this sum, made of what lies there `now` and of a `good` version, as long as it is now; what is missing of `good` is zeros.
+/// The block with this sum, made of what lies there `now` and of a `good` version, as long as it is
+/// now; what is missing of `good` is zeros.
 pub(super) fn healed(sum: u32, now: &[u8], good: &[u8]) -> Option<Vec<u8>> {
     let mut old = good.to_vec();
     old.resize(now.len(), 0);

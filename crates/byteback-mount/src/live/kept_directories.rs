@@ -1,10 +1,12 @@
 //! Directories on the way to nodes, kept open for the next that is asked for.
 //!
-//! Who asks for one node mostly asks for its neighbours next, and a chain of directories would otherwise be walked from the root for
-//! each of its links: a user who makes one of 70,000 must not keep the daemon busy for hours.
+//! Who asks for one node mostly asks for its neighbours next, and a chain of directories would
+//! otherwise be walked from the root for each of its links: a user who makes one of 70,000 must not
+//! keep the daemon busy for hours.
 //!
-//! Invariant: what is kept for a node is a descriptor of the inode that the log's record of it names. A descriptor goes on naming that
-//! inode whatever is renamed, and a node never becomes another inode, so that nothing has to be forgotten.
+//! Invariant: what is kept for a node is a descriptor of the inode that the log's record of it
+//! names. A descriptor goes on naming that inode whatever is renamed, and a node never becomes
+//! another inode, so that nothing has to be forgotten.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -54,8 +56,8 @@ impl KeptDirectories {
         self.kept.lock().len()
     }
 
-    /// The way to `node` from the nearest directory that is kept. `place_of` answers the directory and the name of a node; a node
-    /// without one makes this `None`.
+    /// The way to `node` from the nearest directory that is kept. `place_of` answers the directory
+    /// and the name of a node; a node without one makes this `None`.
     pub(super) fn way_to<E>(
         &self,
         node: NodeId,

@@ -40,8 +40,8 @@ fn path_of(known: &[Known], mut at: usize) -> PathBuf {
     names.into_iter().rev().collect()
 }
 
-/// More directories than are kept, looked for at random while they are renamed and exchanged by way of the log: what is found is the node
-/// that was asked for, whatever was kept on the way.
+/// More directories than are kept, looked for at random while they are renamed and exchanged by way
+/// of the log: what is found is the node that was asked for, whatever was kept on the way.
 #[test]
 fn a_node_is_found_wherever_it_was_moved_to() {
     let dir = tempfile::tempdir().unwrap();

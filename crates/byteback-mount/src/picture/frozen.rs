@@ -1,12 +1,14 @@
 //! Files of a picture that are read like any other file: any part, any number of times, by anybody.
 //!
-//! What a backup reads once is not needed any more; what is read here stays needed for as long as the picture is open. So
-//! that a walk over a million files leaves nothing behind in memory, a node that was only looked at is forgotten at once: a
-//! [`Visit`] lasts as long as one look, and what the picture then holds of the node is nothing, or what a change left there. Of a
-//! file that a backup has read only its number is kept.
+//! What a backup reads once is not needed any more; what is read here stays needed for as long as
+//! the picture is open. So that a walk over a million files leaves nothing behind in memory, a node
+//! that was only looked at is forgotten at once: a [`Visit`] lasts as long as one look, and what
+//! the picture then holds of the node is nothing, or what a change left there. Of a file that a
+//! backup has read only its number is kept.
 //!
-//! **Invariant.** A node that is needed and has no entry in the picture is unchanged since the cut. Whoever reads it holds its entry, locked, and
-//! whoever changes it takes the same entry first; it is removed only when nobody else has it.
+//! **Invariant.** A node that is needed and has no entry in the picture is unchanged since the cut.
+//! Whoever reads it holds its entry, locked, and whoever changes it takes the same entry first; it
+//! is removed only when nobody else has it.
 
 use std::io;
 use std::sync::Arc;
@@ -30,7 +32,8 @@ pub(super) struct Visit<'a> {
 impl Drop for Visit<'_> {
     fn drop(&mut self) {
         let mut scope = self.picture.nodes.lock();
-        // One in the table and this one: nobody else has it, and nobody gets it while the table is locked.
+        // One in the table and this one: nobody else has it, and nobody gets it while the table is
+        // locked.
         if !scope.whole.contains(self.node.0)
             || Arc::strong_count(&self.state) != 2
             || scope
@@ -54,7 +57,8 @@ impl Drop for Visit<'_> {
 }
 
 impl NodeState {
-    /// Whether nothing is known of the node but that all or nothing of it was read: then it need not be listed.
+    /// Whether nothing is known of the node but that all or nothing of it was read: then it need
+    /// not be listed.
     fn is_blank(&self) -> bool {
         let Self {
             needed,
@@ -112,22 +116,26 @@ impl Picture {
         self.read_ranges((node, &visit.state), &source, ranges, false, sink)
     }
 
-    /// Whether the backing file holds what `node` held at the cut, because nothing of it has changed since. What somebody else than this
-    /// picture finds out about the backing file is true of the cut if this is true *afterwards*: a change is told to the picture before it
-    /// reaches the file.
+    /// Whether the backing file holds what `node` held at the cut, because nothing of it has
+    /// changed since. What somebody else than this picture finds out about the backing file is true
+    /// of the cut if this is true *afterwards*: a change is told to the picture before it reaches
+    /// the file.
     ///
     /// # Errors
-    /// [`PictureError::Node`] if the node is not needed, or its state at the cut is not known any more; [`PictureError::Lost`].
+    /// [`PictureError::Node`] if the node is not needed, or its state at the cut is not known any
+    /// more; [`PictureError::Lost`].
     pub fn is_unwritten(&self, node: NodeId) -> Result<bool, PictureError> {
         let visit = self.visit(node)?;
         let state = visit.state.lock();
         self.check()?;
         state.check()?;
-        // Cut off from its name, it can be changed by programs that have it open, which nobody would find by its name.
+        // Cut off from its name, it can be changed by programs that have it open, which nobody
+        // would find by its name.
         Ok(!state.is_written && state.fd.is_none() && !state.is_kept_whole)
     }
 
-    /// Opens the regular file `node` as it was at the cut. `live`: where it is found if it was not changed since.
+    /// Opens the regular file `node` as it was at the cut. `live`: where it is found if it was not
+    /// changed since.
     ///
     /// # Errors
     /// [`PictureError::Node`] if this file cannot be read; [`PictureError::Lost`].
@@ -166,10 +174,12 @@ impl FrozenFile {
         size_of(&state, &self.source)
     }
 
-    /// Fills `buffer` with the bytes at `offset`; answers how many there are: fewer only at the end of the file.
+    /// Fills `buffer` with the bytes at `offset`; answers how many there are: fewer only at the end
+    /// of the file.
     ///
     /// # Errors
-    /// [`PictureError::Node`] if its state at the cut is not known any more or the disk fails; [`PictureError::Lost`].
+    /// [`PictureError::Node`] if its state at the cut is not known any more or the disk fails;
+    /// [`PictureError::Lost`].
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, PictureError> {
         let Some(range) = ByteRange::new(offset, offset.saturating_add(buffer.len() as u64)) else {
             return Ok(0);
@@ -200,7 +210,8 @@ impl FrozenFile {
         Ok(usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX))
     }
 
-    /// Hands the bytes of `range`, clipped to the file's length, to `sink` in order, with holes where there are some.
+    /// Hands the bytes of `range`, clipped to the file's length, to `sink` in order, with holes
+    /// where there are some.
     ///
     /// # Errors
     /// As [`FrozenFile::read_at`]; [`PictureError::Stopped`] if `sink` says so.
@@ -215,8 +226,8 @@ impl FrozenFile {
             .read_ranges((self.node, &visit.state), &self.source, [range], false, sink)
     }
 
-    /// The first position from `from` on that lies in data, or in a hole (the end of the file counts as one); `None` if there is
-    /// none, or `from` is not in the file.
+    /// The first position from `from` on that lies in data, or in a hole (the end of the file
+    /// counts as one); `None` if there is none, or `from` is not in the file.
     ///
     /// # Errors
     /// As [`FrozenFile::read_at`].

@@ -94,7 +94,8 @@ impl Kept {
         *self.file.lock() = KeptFile::Freed;
     }
 
-    /// Copies `range` of `source`, which lies within it, and notes in `map` where it went. After an error `map` is of no use.
+    /// Copies `range` of `source`, which lies within it, and notes in `map` where it went. After an
+    /// error `map` is of no use.
     pub(super) fn copy(
         &self,
         source: &Inode,
@@ -162,8 +163,8 @@ fn create_unnamed(dir: &Path) -> io::Result<File> {
     }
 }
 
-/// A file that loses its name at once. Whoever finds one there follows a crash: the folder has one owner, and that one makes
-/// them one at a time, so that two pictures never share a file.
+/// A file that loses its name at once. Whoever finds one there follows a crash: the folder has one
+/// owner, and that one makes them one at a time, so that two pictures never share a file.
 fn create_and_unname(dir: &Path) -> io::Result<File> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _one = ONE_AT_A_TIME.lock();

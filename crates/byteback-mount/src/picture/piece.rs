@@ -7,7 +7,8 @@ use byteback_extents::ByteRange;
 
 use super::{Content, NodeState, PIECE_BYTES, PictureError, Source};
 
-/// What of `rest` is read next: some bytes, or all of a hole in which nothing was kept, however long.
+/// What of `rest` is read next: some bytes, or all of a hole in which nothing was kept, however
+/// long.
 pub(super) fn next_piece(
     state: &NodeState,
     source: &Source,
@@ -39,7 +40,8 @@ pub(super) struct PieceRead {
     pub(super) bytes: Vec<u8>,
     /// In order: each range, and where its bytes begin, or that it is a hole.
     pub(super) parts: Vec<(ByteRange, Option<usize>)>,
-    /// Where the backing file was found to have data, beyond this piece as well. Still read rightly if that is a hole by now.
+    /// Where the backing file was found to have data, beyond this piece as well. Still read rightly
+    /// if that is a hole by now.
     pub(super) known_data: Option<ByteRange>,
     /// What of it is not what was written, unless something else explains that.
     pub(super) mismatch: Option<Mismatch>,

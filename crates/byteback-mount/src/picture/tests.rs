@@ -1,4 +1,5 @@
-//! What only an ordinary user's daemon meets, and what a picture holds; the rest is tested on real mounts.
+//! What only an ordinary user's daemon meets, and what a picture holds; the rest is tested on real
+//! mounts.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,8 +14,8 @@ use rustix::thread::set_thread_uid;
 
 use super::*;
 
-/// The hole that a failed copy leaves in the map of what was kept must not be read as zeros: whoever locks the node next finds the
-/// picture lost.
+/// The hole that a failed copy leaves in the map of what was kept must not be read as zeros:
+/// whoever locks the node next finds the picture lost.
 #[test]
 fn a_node_of_which_a_copy_failed_is_not_let_go_before_its_picture_is_lost() {
     let dir = tempfile::tempdir().unwrap();
@@ -232,7 +233,8 @@ fn what_comes_after_the_cut_costs_a_picture_nothing() {
     assert_eq!(listed(&picture), 0);
 }
 
-/// A hole of a TiB is told as it is, not a MiB at a time; what was in it at the cut is read where it lay.
+/// A hole of a TiB is told as it is, not a MiB at a time; what was in it at the cut is read where
+/// it lay.
 #[test]
 fn a_huge_hole_is_one_piece() {
     const LEN: u64 = 1 << 40;

@@ -1,10 +1,12 @@
 //! Programs that were in the directory before it was mounted over.
 //!
-//! A working directory, a descriptor and a mapping stay what they are when something is mounted above them: what such a program
-//! changes passes the mount by for as long as it lives. Nobody can be moved over, but people can be told who it is.
+//! A working directory, a descriptor and a mapping stay what they are when something is mounted
+//! above them: what such a program changes passes the mount by for as long as it lives. Nobody can
+//! be moved over, but people can be told who it is.
 //!
-//! Found by `/proc`: links that lead below the mount point, but to the backing file system. What belongs to other users is seen by
-//! root only. A program that holds nothing but a directory's descriptor is not counted.
+//! Found by `/proc`: links that lead below the mount point, but to the backing file system. What
+//! belongs to other users is seen by root only. A program that holds nothing but a directory's
+//! descriptor is not counted.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -25,7 +27,8 @@ pub struct ProgramBelow {
     pub open_files: usize,
 }
 
-/// The programs that are below the mount at `point`, on the file system `device`; not those of our own program.
+/// The programs that are below the mount at `point`, on the file system `device`; not those of our
+/// own program.
 pub(super) fn programs_below(point: &Path, device: u64) -> Vec<ProgramBelow> {
     let ours = fs::read_link("/proc/self/exe").ok();
     let Ok(entries) = fs::read_dir("/proc") else {

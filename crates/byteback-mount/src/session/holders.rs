@@ -1,12 +1,14 @@
 //! Finding out what still holds a mount that is gone from its place.
 //!
-//! The session lasts as long as anything refers to the mounted file system: a copy of the mount in another mount namespace (a container,
-//! a service with a private `/tmp`, `unshare -m`), a bind mount of it, a program that has a file of it open or works in it. Unmounting removes
-//! the one mount that we made, and the kernel does not say what is left.
+//! The session lasts as long as anything refers to the mounted file system: a copy of the mount in
+//! another mount namespace (a container, a service with a private `/tmp`, `unshare -m`), a bind
+//! mount of it, a program that has a file of it open or works in it. Unmounting removes the one
+//! mount that we made, and the kernel does not say what is left.
 //!
-//! Found by `/proc`: the tables of mounts of the namespaces that processes live in, and the device behind what each process has open. No
-//! file system is asked. Root sees all processes, other users see their own. A namespace without a process, and a mount that exists only as
-//! a descriptor (`open_tree(2)`), are not found.
+//! Found by `/proc`: the tables of mounts of the namespaces that processes live in, and the device
+//! behind what each process has open. No file system is asked. Root sees all processes, other users
+//! see their own. A namespace without a process, and a mount that exists only as a descriptor
+//! (`open_tree(2)`), are not found.
 
 use std::ffi::OsString;
 use std::fs;
@@ -32,7 +34,8 @@ pub struct Holder {
     pub open_files: usize,
 }
 
-/// What refers to the file system on `device`, written `MAJOR:MINOR`. Of each foreign mount namespace one process is named.
+/// What refers to the file system on `device`, written `MAJOR:MINOR`. Of each foreign mount
+/// namespace one process is named.
 pub(super) fn holders(device: &str) -> Vec<Holder> {
     let ours = fs::read_link("/proc/self/ns/mnt").ok();
     let mut namespaces: Vec<PathBuf> = Vec::new();

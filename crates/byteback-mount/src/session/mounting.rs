@@ -1,10 +1,11 @@
-//! The system's side of mounting: `mount(2)` for root, `fusermount3` for everybody else, and finding our mount.
+//! The system's side of mounting: `mount(2)` for root, `fusermount3` for everybody else, and
+//! finding our mount.
 //!
-//! A mount is known by its id in `/proc/self/fdinfo`, which tells without asking the file system: a dead mount
-//! would not answer. Nothing is unmounted whose id is not ours.
+//! A mount is known by its id in `/proc/self/fdinfo`, which tells without asking the file system: a
+//! dead mount would not answer. Nothing is unmounted whose id is not ours.
 //!
-//! The mount hides neither devices nor set-id programs unless the place below already does (an ordinary user's
-//! helper always hides both).
+//! The mount hides neither devices nor set-id programs unless the place below already does (an
+//! ordinary user's helper always hides both).
 
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
@@ -68,8 +69,9 @@ pub(super) fn can_open_device() -> bool {
     openat(CWD, DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).is_ok()
 }
 
-/// Begins the source of our mounts in the kernel's table; the directory follows. A bare path would be looked at by programs that go through
-/// the table (mkfs.btrfs), and a folder that a user mounted over itself refuses everybody else, root too.
+/// Begins the source of our mounts in the kernel's table; the directory follows. A bare path would
+/// be looked at by programs that go through the table (mkfs.btrfs), and a folder that a user
+/// mounted over itself refuses everybody else, root too.
 pub(crate) const SOURCE_PREFIX: &str = "byteback:";
 
 fn source(directory: &Path) -> OsString {
@@ -235,8 +237,8 @@ fn type_at(path: &Path) -> Option<String> {
     None
 }
 
-/// Whether a table of mounts lists the mount `id`, at `point` if that is given: the kernel soon gives the number of a mount that
-/// is gone to another one.
+/// Whether a table of mounts lists the mount `id`, at `point` if that is given: the kernel soon
+/// gives the number of a mount that is gone to another one.
 fn is_listed(table: &[u8], id: MountId, point: Option<&Path>) -> bool {
     let id = id.0.to_string();
     table.split(|byte| *byte == b'\n').any(|line| {

@@ -1,16 +1,21 @@
 //! Whether a mount is still in its place, whoever may have taken it away.
 //!
-//! After a lazy unmount (`umount -l`) and after `mount --move`, what is open goes on to be served, while whoever comes by the path
-//! writes into the plain directory, past the gate: no picture holds anything still any more.
+//! After a lazy unmount (`umount -l`) and after `mount --move`, what is open goes on to be served,
+//! while whoever comes by the path writes into the plain directory, past the gate: no picture holds
+//! anything still any more.
 //!
-//! **Invariant.** If [`Place::is_attached`] says yes, the mount was in its place at some moment of that call; so what was read before
-//! it was protected. A reader asks *after* it has read, and then nothing that was written past the mount can be in what it read.
+//! **Invariant.** If [`Place::is_attached`] says yes, the mount was in its place at some moment of
+//! that call; so what was read before it was protected. A reader asks *after* it has read, and then
+//! nothing that was written past the mount can be in what it read.
 //!
-//! How: the kernel counts the changes of our table of mounts before a mount loses its place, and polling an open
-//! `/proc/self/mountinfo` tells whether the count moved since that was last asked. So asking costs one system call, and only after a
-//! change of the table, wherever in the system, the table is read. No path is resolved, and no file system is asked: serving threads may do this.
+//! How: the kernel counts the changes of our table of mounts before a mount loses its place, and
+//! polling an open `/proc/self/mountinfo` tells whether the count moved since that was last asked.
+//! So asking costs one system call, and only after a change of the table, wherever in the system,
+//! the table is read. No path is resolved, and no file system is asked: serving threads may do
+//! this.
 //!
-//! Asking is for readers; [`Watch`] sleeps until the table changes, so that what pictures hold is also given up when nobody reads.
+//! Asking is for readers; [`Watch`] sleeps until the table changes, so that what pictures hold is
+//! also given up when nobody reads.
 //!
 //! What this does not see: another mount namespace in which the same directory is plain.
 
@@ -42,7 +47,8 @@ const READS_MAX: usize = 32;
 #[derive(Debug)]
 pub(crate) struct Place {
     mounted: Mounted,
-    /// The directory below the mount: it tells where that is now, if a directory above it was renamed.
+    /// The directory below the mount: it tells where that is now, if a directory above it was
+    /// renamed.
     covered: OwnedFd,
     state: Mutex<State>,
 }
@@ -54,7 +60,8 @@ struct State {
     is_suspect: bool,
     /// Once taken away is taken away: it could have been put back.
     is_gone: bool,
-    /// The device number of the mounted file system, as the table has it: numbers of mounts are used again.
+    /// The device number of the mounted file system, as the table has it: numbers of mounts are
+    /// used again.
     device: Vec<u8>,
     text: Vec<u8>,
 }
@@ -91,7 +98,8 @@ impl State {
     }
 }
 
-/// Waits until `table` changed since it was last asked, or somebody closes the other end of `quit`; `false`: not the first.
+/// Waits until `table` changed since it was last asked, or somebody closes the other end of `quit`;
+/// `false`: not the first.
 fn has_changed(table: &File, timeout: Option<&Timespec>, quit: Option<&io::PipeReader>) -> io::Result<bool> {
     let asked = PollFlags::PRI | PollFlags::ERR;
     loop {
@@ -136,7 +144,8 @@ impl Place {
         })
     }
 
-    /// Whether the mount is in its place, be it below another one; for what follows from that see the module.
+    /// Whether the mount is in its place, be it below another one; for what follows from that see
+    /// the module.
     ///
     /// # Errors
     /// If the system cannot tell: then nothing is known, and the next may ask again.
@@ -196,8 +205,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Calls `look` once, and again after each change of the table, until it says `false`; several changes within
-    /// [`PAUSE`] are one.
+    /// Calls `look` once, and again after each change of the table, until it says `false`; several
+    /// changes within [`PAUSE`] are one.
     ///
     /// # Errors
     /// If the table cannot be opened, or the thread not be started.

@@ -1,28 +1,34 @@
 //! A small process that removes the mount when the daemon dies without doing so.
 //!
-//! When the daemon dies, however, the kernel closes its connection and the mount answers everything with "Transport
-//! endpoint is not connected", hiding the plain directory below it. Somebody who is still alive has to unmount it.
-//! FUSE's own answer (`auto_unmount`) needs `allow_other`, which ordinary users normally may not use.
+//! When the daemon dies, however, the kernel closes its connection and the mount answers everything
+//! with "Transport endpoint is not connected", hiding the plain directory below it. Somebody who is
+//! still alive has to unmount it. FUSE's own answer (`auto_unmount`) needs `allow_other`, which
+//! ordinary users normally may not use.
 //!
-//! The watcher is a forked copy of the daemon that does nothing but wait and read a pipe. The daemon holds the other end:
-//! first it writes the mount's id, at an orderly end one byte more. If the pipe ends without that byte, the daemon is
-//! dead: the watcher unmounts lazily what has the id it was told *and* no daemon any more; nothing else.
+//! The watcher is a forked copy of the daemon that does nothing but wait and read a pipe. The
+//! daemon holds the other end: first it writes the mount's id, at an orderly end one byte more. If
+//! the pipe ends without that byte, the daemon is dead: the watcher unmounts lazily what has the id
+//! it was told *and* no daemon any more; nothing else.
 //!
-//! *A daemon that cannot die.* One of its threads may wait for its own mount when it is killed (for the kernel to write pages back, say).
-//! Then nobody answers it any more, and it keeps the connection and the pipe open, so that all who use the mount hang, too. The watcher learns
-//! by the [`lifeline`] that the daemon is dying. If the pipe has not ended [`DYING_MS`] later, it aborts the connection of the mount with the
-//! id it was told. Whoever waits gets an error then, the daemon dies, the pipe ends, and all goes on as above; so the plain directory
-//! never shows while a thread of the daemon could still write to it. Root aborts by `umount2(MNT_FORCE)`, an ordinary user through the file
-//! system fusectl, whose file for a connection belongs to whoever mounted. Where that is not mounted (systemd mounts it), or
-//! where the mount cannot be reached by its path any more (unmounted lazily, or covered by another), root has to help (`umount -f`, fusectl).
+//! *A daemon that cannot die.* One of its threads may wait for its own mount when it is killed (for
+//! the kernel to write pages back, say). Then nobody answers it any more, and it keeps the
+//! connection and the pipe open, so that all who use the mount hang, too. The watcher learns by the
+//! [`lifeline`] that the daemon is dying. If the pipe has not ended [`DYING_MS`] later, it aborts
+//! the connection of the mount with the id it was told. Whoever waits gets an error then, the
+//! daemon dies, the pipe ends, and all goes on as above; so the plain directory never shows while a
+//! thread of the daemon could still write to it. Root aborts by `umount2(MNT_FORCE)`, an ordinary
+//! user through the file system fusectl, whose file for a connection belongs to whoever mounted.
+//! Where that is not mounted (systemd mounts it), or where the mount cannot be reached by its path
+//! any more (unmounted lazily, or covered by another), root has to help (`umount -f`, fusectl).
 //!
-//! Between `fork` and `_exit` only calls that are safe after a fork in a process with threads: no allocation, no
-//! locks; all strings were made before. The copy closes every descriptor but the pipe (a copy of `/dev/fuse` would
-//! keep the dead connection alive), leaves the daemon's process group and ignores the signals that a terminal or a
-//! service manager sends to all of a group. It is forked twice, so that the daemon needs not reap it.
+//! Between `fork` and `_exit` only calls that are safe after a fork in a process with threads: no
+//! allocation, no locks; all strings were made before. The copy closes every descriptor but the
+//! pipe (a copy of `/dev/fuse` would keep the dead connection alive), leaves the daemon's process
+//! group and ignores the signals that a terminal or a service manager sends to all of a group. It
+//! is forked twice, so that the daemon needs not reap it.
 //!
-//! If it is killed together with the daemon (a whole control group killed at once), the dead mount stays until the
-//! next start, which removes it (see `mounting`).
+//! If it is killed together with the daemon (a whole control group killed at once), the dead mount
+//! stays until the next start, which removes it (see `mounting`).
 
 mod lifeline;
 
@@ -46,7 +52,8 @@ const PIPE: RawFd = 3;
 const MOUNT: RawFd = 9;
 const MOUNT_PATH: &CStr = c"/proc/self/fd/9";
 
-/// How long the pipe may outlive the lifeline, in milliseconds. The kernel frees the daemon's memory in between.
+/// How long the pipe may outlive the lifeline, in milliseconds. The kernel frees the daemon's
+/// memory in between.
 const DYING_MS: libc::c_int = 1000;
 
 /// The daemon's side.
@@ -56,7 +63,8 @@ pub(super) struct Watcher {
     ends: Mutex<Option<Ends>>,
 }
 
-/// What the daemon holds. The order to end comes before the lifeline's end, or the watcher would take that for a death.
+/// What the daemon holds. The order to end comes before the lifeline's end, or the watcher would
+/// take that for a death.
 #[derive(Debug)]
 struct Ends {
     pipe: OwnedFd,
@@ -77,7 +85,8 @@ impl Watcher {
     pub(super) fn fork(point: &Path) -> io::Result<Self> {
         let helper = helper().map_or(&b""[..], |path| path.as_os_str().as_bytes());
         let (theirs, ours) = io::pipe()?;
-        // Without it (an emulator may have no robust futexes) nobody helps a daemon that cannot die; all else is the same.
+        // Without it (an emulator may have no robust futexes) nobody helps a daemon that cannot
+        // die; all else is the same.
         let lifeline = Lifeline::start().ok();
         let orders = Orders {
             point: CString::new(point.as_os_str().as_bytes())?,
@@ -86,7 +95,8 @@ impl Watcher {
             pipe: theirs.as_raw_fd(),
             lifeline: lifeline.as_ref().map(Lifeline::sight),
         };
-        // SAFETY: the child calls nothing but `watch`, which keeps to what is allowed after a fork, and never returns.
+        // SAFETY: the child calls nothing but `watch`, which keeps to what is allowed after a fork,
+        // and never returns.
         let child = unsafe { libc::fork() };
         match child {
             -1 => return Err(io::Error::last_os_error()),
@@ -124,8 +134,9 @@ impl Watcher {
     fn send(&self, bytes: &[u8], last: bool) {
         let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(ends) = &*ends {
-            // A watcher that was killed is no reason to stop serving. A pipe without readers raises SIGPIPE, which
-            // Rust programs ignore; for others the write would be fatal, so it is not attempted in vain.
+            // A watcher that was killed is no reason to stop serving. A pipe without readers raises
+            // SIGPIPE, which Rust programs ignore; for others the write would be fatal, so it is
+            // not attempted in vain.
             let _ = rustix::io::write(&ends.pipe, bytes);
         }
         if last {
@@ -139,7 +150,8 @@ impl Watcher {
 /// # Safety
 /// Only in a forked copy; never returns to code that the daemon runs.
 unsafe fn watch(orders: &Orders) -> ! {
-    // SAFETY: plain system calls with pointers to memory that outlives them; all are async-signal-safe.
+    // SAFETY: plain system calls with pointers to memory that outlives them; all are
+    // async-signal-safe.
     unsafe {
         libc::setsid();
         if libc::fork() != 0 {
@@ -205,7 +217,8 @@ unsafe fn watch(orders: &Orders) -> ! {
     }
 }
 
-/// Waits until there is something to read from the pipe, or its end; false if the time is over before.
+/// Waits until there is something to read from the pipe, or its end; false if the time is over
+/// before.
 unsafe fn has_news(timeout_ms: libc::c_int) -> bool {
     let mut event = libc::pollfd {
         fd: PIPE,
@@ -221,13 +234,15 @@ unsafe fn has_news(timeout_ms: libc::c_int) -> bool {
     }
 }
 
-/// Aborts the connection of the mount whose root is open as [`MOUNT`]: all requests fail, and whoever waits for one is woken up.
-/// That descriptor makes it certain which mount that is; it keeps the mount, too, which is in the way of unmounting alone.
+/// Aborts the connection of the mount whose root is open as [`MOUNT`]: all requests fail, and
+/// whoever waits for one is woken up. That descriptor makes it certain which mount that is; it
+/// keeps the mount, too, which is in the way of unmounting alone.
 unsafe fn abort(is_root: bool) {
     const FORCE: libc::c_int = libc::MNT_FORCE;
     // SAFETY: constant strings, a place for the answer, and a path that is ended by a zero.
     unsafe {
-        // "Busy" is said after the connection is aborted. Root of a container may not, but may do the other.
+        // "Busy" is said after the connection is aborted. Root of a container may not, but may do
+        // the other.
         let forced =
             is_root && (libc::umount2(MOUNT_PATH.as_ptr(), FORCE) == 0 || *libc::__errno_location() == libc::EBUSY);
         if forced {
@@ -235,7 +250,8 @@ unsafe fn abort(is_root: bool) {
         }
         let mut told: libc::statx = std::mem::zeroed();
         let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
-        // Nothing is asked for but the device, which the kernel knows: no request is made, which nobody would answer.
+        // Nothing is asked for but the device, which the kernel knows: no request is made, which
+        // nobody would answer.
         if libc::syscall(libc::SYS_statx, MOUNT, c"".as_ptr(), flags, 0, &raw mut told) != 0 {
             return;
         }
@@ -246,7 +262,8 @@ unsafe fn abort(is_root: bool) {
     }
 }
 
-/// The file of fusectl that aborts a connection, which is named by the minor number of the mount's device; ended by a zero.
+/// The file of fusectl that aborts a connection, which is named by the minor number of the mount's
+/// device; ended by a zero.
 fn abort_path(connection: u32) -> [u8; 48] {
     let mut digits = [0u8; 10];
     let mut count = 0;
@@ -285,10 +302,11 @@ unsafe fn read_exactly(buffer: &mut [u8]) -> bool {
     true
 }
 
-/// Whether the topmost mount at `point` is the one with this id, and dead. The id alone would not do: the kernel gives
-/// it to the next mount as soon as ours is gone.
+/// Whether the topmost mount at `point` is the one with this id, and dead. The id alone would not
+/// do: the kernel gives it to the next mount as soon as ours is gone.
 ///
-/// Asking for the space is a request to the daemon: it fails once the connection is aborted, and waits until then.
+/// Asking for the space is a request to the daemon: it fails once the connection is aborted, and
+/// waits until then.
 unsafe fn is_our_dead_mount(point: &CStr, id: u64) -> bool {
     // SAFETY: as for this function, and a place for the answer.
     unsafe {
@@ -304,8 +322,8 @@ unsafe fn is_our_dead_mount(point: &CStr, id: u64) -> bool {
     }
 }
 
-/// Opens the root of the topmost mount at `point` as [`MOUNT`], which is not asked anything. If it has another id, nothing
-/// stays open.
+/// Opens the root of the topmost mount at `point` as [`MOUNT`], which is not asked anything. If it
+/// has another id, nothing stays open.
 unsafe fn open_if_ours(point: &CStr, id: u64) -> bool {
     let mut text = [0u8; 512];
     // SAFETY: constant or caller's strings, and a buffer that is writable for the length given.

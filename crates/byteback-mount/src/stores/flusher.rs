@@ -1,13 +1,14 @@
 //! The thread that syncs files through our own mount.
 //!
-//! It waits for requests that our other threads answer, and the kernel lets nobody wake it up meanwhile. If the daemon is
-//! killed then, the others end, and with them, normally, our descriptor of `/dev/fuse`: the kernel aborts the connection and
-//! every request with it. But threads share one table of descriptors, which goes with the last of them. A thread that waits for
-//! an answer would thus keep open what has to be closed for it to get one, and the mount, whoever uses it, the dying
-//! daemon and the watcher, which waits for the end of a pipe, would hang for ever.
+//! It waits for requests that our other threads answer, and the kernel lets nobody wake it up
+//! meanwhile. If the daemon is killed then, the others end, and with them, normally, our descriptor
+//! of `/dev/fuse`: the kernel aborts the connection and every request with it. But threads share
+//! one table of descriptors, which goes with the last of them. A thread that waits for an answer
+//! would thus keep open what has to be closed for it to get one, and the mount, whoever uses it,
+//! the dying daemon and the watcher, which waits for the end of a pipe, would hang for ever.
 //!
-//! Therefore this thread has a table of its own. It is empty but for the standard streams: no descriptor of the rest of the process may be
-//! used here, or be dropped here.
+//! Therefore this thread has a table of its own. It is empty but for the standard streams: no
+//! descriptor of the rest of the process may be used here, or be dropped here.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -110,11 +111,12 @@ fn serve(mounted: &Mounted, orders: &Receiver<Order>) {
     }
 }
 
-/// Gives this thread a descriptor table of its own, and closes everything in it but the standard streams.
+/// Gives this thread a descriptor table of its own, and closes everything in it but the standard
+/// streams.
 fn forget_descriptors() -> io::Result<()> {
     const FIRST: libc::c_uint = 3;
-    // SAFETY: a system call without pointers. What it closes stays open in the table of the other threads, and this thread
-    // has received no descriptor from them.
+    // SAFETY: a system call without pointers. What it closes stays open in the table of the other
+    // threads, and this thread has received no descriptor from them.
     let closed = unsafe {
         libc::syscall(
             libc::SYS_close_range,
@@ -135,7 +137,8 @@ fn forget_descriptors() -> io::Result<()> {
         .filter(|number| *number >= FIRST.cast_signed())
         .collect();
     for number in numbers {
-        // SAFETY: as above; the descriptor of the list itself is closed already, which is an error without consequence.
+        // SAFETY: as above; the descriptor of the list itself is closed already, which is an error
+        // without consequence.
         unsafe { libc::close(number) };
     }
     Ok(())

@@ -1,9 +1,11 @@
-//! Data and holes of a file of which the kernel may hold stores that the file below does not have yet.
+//! Data and holes of a file of which the kernel may hold stores that the file below does not have
+//! yet.
 //!
-//! A range that is a hole below is data if a program has stored into it through a mapping, or, in mode `fast`, has
-//! written into it or beyond the end. So before a hole is believed the kernel hands on what it holds of it, and the file
-//! below is asked again. Of a hole the kernel can hold nothing else but zeros, so little is lost by dropping its pages;
-//! those of the data stay. A store that comes after the question may be missed, as it may without a mount.
+//! A range that is a hole below is data if a program has stored into it through a mapping, or, in
+//! mode `fast`, has written into it or beyond the end. So before a hole is believed the kernel
+//! hands on what it holds of it, and the file below is asked again. Of a hole the kernel can hold
+//! nothing else but zeros, so little is lost by dropping its pages; those of the data stay. A store
+//! that comes after the question may be missed, as it may without a mount.
 
 use std::io;
 
@@ -40,8 +42,8 @@ impl Map for Inode {
 /// No file is longer.
 const END: u64 = i64::MAX.cast_unsigned();
 
-/// Finds what is wanted at `from` or behind it; `ENXIO` if there is none. `hand_on` makes the kernel hand on what it holds
-/// of a range.
+/// Finds what is wanted at `from` or behind it; `ENXIO` if there is none. `hand_on` makes the
+/// kernel hand on what it holds of a range.
 pub(crate) fn find(map: &impl Map, wanted: Wanted, from: u64, hand_on: impl FnMut(ByteRange)) -> io::Result<u64> {
     look(map, wanted, from, hand_on)?.ok_or_else(|| Errno::NXIO.into())
 }
@@ -68,7 +70,8 @@ fn look(map: &impl Map, wanted: Wanted, from: u64, mut hand_on: impl FnMut(ByteR
                 if handed_on_to >= END || found.is_some_and(|hole| hole < handed_on_to) {
                     return Ok(found);
                 }
-                // Beyond the end below there may be data above. Each turn begins behind the last one's end.
+                // Beyond the end below there may be data above. Each turn begins behind the last
+                // one's end.
                 let hole = found.unwrap_or(from).max(handed_on_to);
                 let end = map.data(hole)?.unwrap_or(END);
                 hand_on(hole, end);

@@ -1,24 +1,30 @@
 //! Answers that wait until the kernel has let go of some pages.
 //!
-//! Before the kernel drops a page it waits for whoever is reading it or writing it back, and they wait for one of our
-//! serving threads. A serving thread that asked for pages to be dropped could therefore wait for itself. Requests that
-//! need it are answered here, by threads that serve nothing.
+//! Before the kernel drops a page it waits for whoever is reading it or writing it back, and they
+//! wait for one of our serving threads. A serving thread that asked for pages to be dropped could
+//! therefore wait for itself. Requests that need it are answered here, by threads that serve
+//! nothing.
 //!
-//! **Direct writes.** With `FUSE_ASYNC_DIO` several direct writes are under way at once, and the kernel drops the pages
-//! of their ranges when they are submitted, not when they are finished. A page that a buffered reader fetched in between
-//! would stay, old, for as long as the kernel keeps it. So the pages of the range are dropped once more before a direct
-//! write is answered: a reader from before the change holds the lock of the page until its read is answered, which is
-//! waited for, and a reader from after the change gets the new bytes. As long as nobody has used the node through the
-//! page cache ([`Tree::may_have_pages`](crate::tree::Tree::may_have_pages)) this is not needed, and not done.
+//! **Direct writes.** With `FUSE_ASYNC_DIO` several direct writes are under way at once, and the
+//! kernel drops the pages of their ranges when they are submitted, not when they are finished. A
+//! page that a buffered reader fetched in between would stay, old, for as long as the kernel keeps
+//! it. So the pages of the range are dropped once more before a direct write is answered: a reader
+//! from before the change holds the lock of the page until its read is answered, which is waited
+//! for, and a reader from after the change gets the new bytes. As long as nobody has used the node
+//! through the page cache ([`Tree::may_have_pages`](crate::tree::Tree::may_have_pages)) this is not
+//! needed, and not done.
 //!
-//! Such a reader may wait in the kernel, with the page locked, until the number of requests under way is below the
-//! kernel's limit, and the direct writes count against it. If all of them were held here, nobody would go on. So no more
-//! than [`LateAnswers::HELD_MAX`] are held, and the others are answered at once and their pages dropped soon after.
+//! Such a reader may wait in the kernel, with the page locked, until the number of requests under
+//! way is below the kernel's limit, and the direct writes count against it. If all of them were
+//! held here, nobody would go on. So no more than [`LateAnswers::HELD_MAX`] are held, and the
+//! others are answered at once and their pages dropped soon after.
 //!
-//! **Looking for holes.** See [`super::holes`]. The kernel holds the inode's lock while it waits for the answer, so the
-//! file cannot be synced through the mount then; dropping pages needs no such lock.
+//! **Looking for holes.** See [`super::holes`]. The kernel holds the inode's lock while it waits
+//! for the answer, so the file cannot be synced through the mount then; dropping pages needs no
+//! such lock.
 //!
-//! If the daemon is killed while a thread waits here, the watcher aborts the connection (see [`crate::session`]).
+//! If the daemon is killed while a thread waits here, the watcher aborts the connection (see
+//! [`crate::session`]).
 
 use std::io;
 use std::sync::Arc;
@@ -43,7 +49,8 @@ pub(crate) struct LateAnswers {
     held: Arc<AtomicUsize>,
     /// A thread of its own, because dropping dirty pages takes longer.
     seeks: Sender<Job>,
-    /// A thread of its own: a look at a file waits for flushes, which wait for direct writes and seeks to be answered.
+    /// A thread of its own: a look at a file waits for flushes, which wait for direct writes and
+    /// seeks to be answered.
     strays: Sender<Job>,
 }
 
@@ -69,8 +76,8 @@ impl LateAnswers {
         })
     }
 
-    /// Calls `answer` once the kernel holds no bytes of `range` that are older than this call, unless too many wait for
-    /// the same.
+    /// Calls `answer` once the kernel holds no bytes of `range` that are older than this call,
+    /// unless too many wait for the same.
     pub(crate) fn after_direct_write(
         &self,
         node: InodeNumber,
@@ -95,8 +102,9 @@ impl LateAnswers {
         let _ = self.direct_writes.send(job);
     }
 
-    /// An append went elsewhere than where the kernel holds its bytes: the kernel forgets what it holds of the file, and where
-    /// that ends. Called after the append was answered: the page of a buffered write stays locked until then.
+    /// An append went elsewhere than where the kernel holds its bytes: the kernel forgets what it
+    /// holds of the file, and where that ends. Called after the append was answered: the page of a
+    /// buffered write stays locked until then.
     pub(crate) fn after_stray_append(&self, node: InodeNumber) {
         let stores = Arc::clone(&self.stores);
         // A mount that is ending takes no job, and its kernel pages go with it.

@@ -1,4 +1,5 @@
-//! The gate's account of a change: the log that is told, and the pictures that save the old state first.
+//! The gate's account of a change: the log that is told, and the pictures that save the old state
+//! first.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -32,8 +33,9 @@ pub struct Account {
     pub integrity: Option<Arc<Integrity>>,
 }
 
-/// A change under way: begun with the log, its old state saved. Without an account, or for a node that the log does not know
-/// (it has no name any more, or came into the tree behind our back, and the next start will find it), there is nothing to log.
+/// A change under way: begun with the log, its old state saved. Without an account, or for a node
+/// that the log does not know (it has no name any more, or came into the tree behind our back, and
+/// the next start will find it), there is nothing to log.
 #[derive(Default)]
 pub(super) struct Change<'a> {
     pub(super) integrity: Option<&'a Integrity>,
@@ -51,7 +53,8 @@ impl Change<'_> {
         }
     }
 
-    /// Performs a change of content through `fd`, and lets the sums follow. `is_whole` tells of what was done whether it was all.
+    /// Performs a change of content through `fd`, and lets the sums follow. `is_whole` tells of
+    /// what was done whether it was all.
     pub(super) fn perform<T>(
         &self,
         fd: &Inode,
@@ -262,7 +265,8 @@ impl<'a> NameChange<'a> {
         }
     }
 
-    /// What is left of a node once `gone` is no name of it any more: names outside the tree do not count.
+    /// What is left of a node once `gone` is no name of it any more: names outside the tree do not
+    /// count.
     pub(super) fn remains(&self, victim: Victim, node: NodeId, gone: (NodeId, &OsStr)) -> Remains {
         if victim.is_last_link() {
             return Remains::Gone;
@@ -274,7 +278,8 @@ impl<'a> NameChange<'a> {
         }
     }
 
-    /// Logs a rename that was done: for each end the place, its directory, the node that was there and what it was.
+    /// Logs a rename that was done: for each end the place, its directory, the node that was there
+    /// and what it was.
     pub(super) fn renamed(
         &self,
         from: (Place<'_>, Option<NodeId>, Option<NodeId>, Victim),
@@ -284,7 +289,8 @@ impl<'a> NameChange<'a> {
         let (from_place, from_dir, moved, moved_stat) = from;
         let (to_place, to_dir, over, over_stat) = to;
         let (Some(from_dir), Some(to_dir), Some(moved)) = (from_dir, to_dir, moved) else {
-            // One end is unknown to the log: what left the known part is gone, what came into it is new.
+            // One end is unknown to the log: what left the known part is gone, what came into it is
+            // new.
             let moved = moved.map(|node| (node, moved_stat));
             return self.moved_across_the_border(from_place, from_dir, moved, to_place, to_dir);
         };

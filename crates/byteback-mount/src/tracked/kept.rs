@@ -1,6 +1,7 @@
 //! What the gate tells the undo: old bytes before they change, and names as they change.
 //!
-//! Nothing here can fail a program's call: what cannot be read is told as such, and is then said to be not kept.
+//! Nothing here can fail a program's call: what cannot be read is told as such, and is then said to
+//! be not kept.
 
 use std::io;
 
@@ -59,7 +60,8 @@ pub(super) fn before_removal(undo: &Undo, node: NodeId, place: Place<'_>, victim
     });
     match opened {
         Ok((file, stat)) if stat.identity() == victim.object.identity => {
-            // An ACL is not kept. With it the group's bits are what anybody named by it may have at most, and more than the group may.
+            // An ACL is not kept. With it the group's bits are what anybody named by it may have at
+            // most, and more than the group may.
             let group = match has_acl(&file) {
                 true => 0o070,
                 false => 0,

@@ -1,11 +1,12 @@
-//! The gate as what others changed passes it: the same steps in the same order as for a program, only that the observer is not told, because
-//! nothing happened here, but asked first.
+//! The gate as what others changed passes it: the same steps in the same order as for a program,
+//! only that the observer is not told, because nothing happened here, but asked first.
 //!
-//! Names that land leave the time of their directory as it was: those who changed them say what it is to be, and what a program of this machine
-//! did to it must not be lost below the moment of landing.
+//! Names that land leave the time of their directory as it was: those who changed them say what it
+//! is to be, and what a program of this machine did to it must not be lost below the moment of
+//! landing.
 //!
-//! [`Order`] is held exclusively from the question to the end of the change, so that both are one: no program changes anything in between. As
-//! everywhere, the log's operation has begun before.
+//! [`Order`] is held exclusively from the question to the end of the change, so that both are one:
+//! no program changes anything in between. As everywhere, the log's operation has begun before.
 //!
 //! [`Order`]: super::observer::Order
 
@@ -23,7 +24,8 @@ use super::account::{Account, NameChange};
 use super::observer::Observer;
 use super::{Object, Place, Tracked, TrackedError, TrackedResult, Victim, backing, kept, looks_like, perform};
 
-/// Who is asked whether something may land. Called with `Order` held exclusively, within an operation of the log.
+/// Who is asked whether something may land. Called with `Order` held exclusively, within an
+/// operation of the log.
 pub trait Arbiter {
     /// Whether it may, or why not: then nothing is done.
     ///
@@ -128,7 +130,8 @@ impl Tracked {
         Ok(done)
     }
 
-    /// Makes something new at `place` by `make`, which answers what it looks like when nothing more is changed about it.
+    /// Makes something new at `place` by `make`, which answers what it looks like when nothing more
+    /// is changed about it.
     ///
     /// # Errors
     /// [`TrackedError::Overtaken`]; what `make` answered.

@@ -1,21 +1,27 @@
 //! Whoever is told of every change in order, while it happens: continuous sync.
 //!
-//! The log notes *that* something changed; an observer hears of each change by itself, early enough to put old bytes aside, and in an order
-//! that any program would agree with.
+//! The log notes *that* something changed; an observer hears of each change by itself, early enough
+//! to put old bytes aside, and in an order that any program would agree with.
 //!
-//! **Order.** Each tree has one [`Order`] lock. A change of content takes it shared and tells *before* it is performed: whatever a program
-//! does because it saw the new bytes is told later. Changes of names and attributes, and the last close of a writer, take it exclusively
-//! from before to after the change, and tell when they succeeded. So whoever holds it exclusively sees a moment at which each change that
-//! was told has been performed, and each that was performed has been told.
+//! **Order.** Each tree has one [`Order`] lock. A change of content takes it shared and tells
+//! *before* it is performed: whatever a program does because it saw the new bytes is told later.
+//! Changes of names and attributes, and the last close of a writer, take it exclusively from before
+//! to after the change, and tell when they succeeded. So whoever holds it exclusively sees a moment
+//! at which each change that was told has been performed, and each that was performed has been
+//! told.
 //!
-//! **Locks**, in this order: the log's operation, then `Order`, then what the observer has of its own. An intent is made durable before
-//! `Order` is taken, so that nobody waits for a disk there. Whoever holds `Order` must not begin an operation of the log, nor wait for one. A cut
-//! of the log needs no `Order`: it waits for the operations, and all that an operation tells is told while it lasts.
+//! **Locks**, in this order: the log's operation, then `Order`, then what the observer has of its
+//! own. An intent is made durable before `Order` is taken, so that nobody waits for a disk there.
+//! Whoever holds `Order` must not begin an operation of the log, nor wait for one. A cut of the log
+//! needs no `Order`: it waits for the operations, and all that an operation tells is told while it
+//! lasts.
 //!
-//! **Failures.** Nothing that an observer does fails a program's call. A change of content that failed, or was done in part, was told
-//! nevertheless: [`Observer::after_content`] follows in any case, and what was told may have changed. Names are told if they changed.
+//! **Failures.** Nothing that an observer does fails a program's call. A change of content that
+//! failed, or was done in part, was told nevertheless: [`Observer::after_content`] follows in any
+//! case, and what was told may have changed. Names are told if they changed.
 //!
-//! Not told: what lands from elsewhere (see [`super::landing`]); changes of inodes that the log does not know, but for [`Observer::before_content_of_unknown`]; what passes the gate by.
+//! Not told: what lands from elsewhere (see [`super::landing`]); changes of inodes that the log
+//! does not know, but for [`Observer::before_content_of_unknown`]; what passes the gate by.
 
 use std::ffi::OsStr;
 use std::io;
@@ -137,17 +143,19 @@ pub trait Observer: Send + Sync {
     /// The lock of the tree.
     fn order(&self) -> &Order;
 
-    /// Whether it is worth finding out which bytes of `range` really change, although the log knows of all of them. The lock is held shared.
+    /// Whether it is worth finding out which bytes of `range` really change, although the log knows
+    /// of all of them. The lock is held shared.
     fn wants_trimmed(&self, node: NodeId, range: ByteRange) -> bool;
 
-    /// Whether what others changed is landing in this file just now: then each byte that a program writes counts, also if it is there already.
-    /// The lock is held shared.
+    /// Whether what others changed is landing in this file just now: then each byte that a program
+    /// writes counts, also if it is there already. The lock is held shared.
     fn is_landing(&self, _node: NodeId) -> bool {
         false
     }
 
-    /// Of a file with [`Observer::is_landing`]: a page of the kernel's, which is at `offset` and may be from before something landed. Answers which
-    /// bytes (ascending) a program has stored to, as far as that can be told; only these are written. The lock is held shared.
+    /// Of a file with [`Observer::is_landing`]: a page of the kernel's, which is at `offset` and
+    /// may be from before something landed. Answers which bytes (ascending) a program has stored
+    /// to, as far as that can be told; only these are written. The lock is held shared.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -156,14 +164,15 @@ pub trait Observer: Send + Sync {
         Ok(all.into_iter().collect())
     }
 
-    /// Whether the kernel may believe a file to end where it ended before something landed in it. It is told of each new length, but drops
-    /// that when a program writes just then, and an append that it aimed before may arrive at any time. The lock is held shared.
+    /// Whether the kernel may believe a file to end where it ended before something landed in it.
+    /// It is told of each new length, but drops that when a program writes just then, and an append
+    /// that it aimed before may arrive at any time. The lock is held shared.
     fn may_stray(&self, _node: NodeId) -> bool {
         false
     }
 
-    /// Of such a file, or one with [`Observer::is_landing`]: where a program's append goes, which the kernel aimed at `offset`. The lock is held
-    /// shared.
+    /// Of such a file, or one with [`Observer::is_landing`]: where a program's append goes, which
+    /// the kernel aimed at `offset`. The lock is held shared.
     ///
     /// # Errors
     /// If the file cannot be looked at.
@@ -171,47 +180,53 @@ pub trait Observer: Send + Sync {
         Ok(offset)
     }
 
-    /// Whether something lands in any file just now: only then are [`Observer::cut_off`] and [`Observer::len_before`] asked.
+    /// Whether something lands in any file just now: only then are [`Observer::cut_off`] and
+    /// [`Observer::len_before`] asked.
     fn is_anything_landing(&self) -> bool {
         false
     }
 
-    /// Fills `buffer` with the old bytes at `offset`, behind the end of a file that something that lands has cut off, as long as the kernel may still believe
-    /// in the old end: it fills up with zeros what it does not get there, and programs would read zeros that nobody wrote. Answers how many
-    /// bytes it filled. No lock is held.
+    /// Fills `buffer` with the old bytes at `offset`, behind the end of a file that something that
+    /// lands has cut off, as long as the kernel may still believe in the old end: it fills up with
+    /// zeros what it does not get there, and programs would read zeros that nobody wrote. Answers
+    /// how many bytes it filled. No lock is held.
     fn cut_off(&self, _node: NodeId, _offset: u64, _buffer: &mut [u8]) -> usize {
         0
     }
 
-    /// The length of a file before the piece that lands, as long as the kernel may have pages from then: a page that was filled up with zeros behind the old
-    /// end, met by the new length, would show them to programs. So would the new part of a file that grows, until all has landed. The lock may or
-    /// may not be held.
+    /// The length of a file before the piece that lands, as long as the kernel may have pages from
+    /// then: a page that was filled up with zeros behind the old end, met by the new length, would
+    /// show them to programs. So would the new part of a file that grows, until all has landed. The
+    /// lock may or may not be held.
     fn len_before(&self, _node: NodeId) -> Option<u64> {
         None
     }
 
-    /// Bytes in `ranges` (ascending, at least one) of a file are about to change through `fd`, which need not be readable.
-    /// `len_after_bytes`: its length afterwards, where that is set. The lock is held shared until after [`Observer::after_content`].
+    /// Bytes in `ranges` (ascending, at least one) of a file are about to change through `fd`,
+    /// which need not be readable. `len_after_bytes`: its length afterwards, where that is set. The
+    /// lock is held shared until after [`Observer::after_content`].
     fn before_content(&self, node: NodeId, fd: &Inode, ranges: &[ByteRange], len_after_bytes: Option<u64>);
 
     /// What was announced was done, as a whole, in part or not at all.
     fn after_content(&self, node: NodeId, fd: &Inode);
 
-    /// As [`Observer::before_content`], of an inode that the log does not know: mostly one without a name that is still open.
-    /// Nothing follows, and the lock may or may not be held.
+    /// As [`Observer::before_content`], of an inode that the log does not know: mostly one without
+    /// a name that is still open. Nothing follows, and the lock may or may not be held.
     fn before_content_of_unknown(&self, identity: &Identity, fd: &Inode, ranges: &[ByteRange]);
 
     /// A write changed nothing but a file's times. The lock is held shared.
     fn times_changed(&self, node: NodeId);
 
-    /// Attributes of a node are about to change. The lock is held exclusively until after [`Observer::after_attributes`].
+    /// Attributes of a node are about to change. The lock is held exclusively until after
+    /// [`Observer::after_attributes`].
     fn before_attributes(&self, node: NodeId, fd: &Inode);
 
     /// Attributes of a node changed, or some of them, or the attempt failed.
     fn after_attributes(&self, node: NodeId);
 
-    /// A node is about to lose a name. The lock is held exclusively until after [`Observer::names_changed`] or
-    /// [`Observer::removal_failed`], one of which follows on the same thread.
+    /// A node is about to lose a name. The lock is held exclusively until after
+    /// [`Observer::names_changed`] or [`Observer::removal_failed`], one of which follows on the
+    /// same thread.
     fn before_removal(&self, removal: &Removal<'_>);
 
     /// What was announced was not performed.
@@ -223,7 +238,8 @@ pub trait Observer: Send + Sync {
     /// The last program that could write a file closed it. The lock is held exclusively.
     fn closed(&self, node: NodeId);
 
-    /// Something happened that cannot be told: what crosses the border between what the log knows and what it does not. The log covers it.
+    /// Something happened that cannot be told: what crosses the border between what the log knows
+    /// and what it does not. The log covers it.
     fn lost_track(&self);
 }
 
@@ -247,8 +263,9 @@ enum OrderGuard<'a> {
 }
 
 impl<'a> Watched<'a> {
-    /// A change of content; `is_there` answers whether the node still has a name, and `ranges_of` which bytes change: what others did may have
-    /// taken the last name away since the node was found.
+    /// A change of content; `is_there` answers whether the node still has a name, and `ranges_of`
+    /// which bytes change: what others did may have taken the last name away since the node was
+    /// found.
     pub(super) fn content<R: std::ops::Deref<Target = [ByteRange]>, E>(
         observer: &'a dyn Observer,
         (node, identity): (NodeId, &Identity),

@@ -1,9 +1,10 @@
 //! Modification times that the kernel keeps.
 //!
-//! In mode `fast` the kernel decides when a file was modified: by its own clock, when a program writes. It hands the time
-//! on when it has moved, in a request of its own, before or after the bytes. The writes that reach the daemon later would
-//! move the time of the file below once more; programs, and the kernel, would not see that until the file is forgotten,
-//! and a backup would save a time that nobody was shown. So after a change the time is put back to what it was before.
+//! In mode `fast` the kernel decides when a file was modified: by its own clock, when a program
+//! writes. It hands the time on when it has moved, in a request of its own, before or after the
+//! bytes. The writes that reach the daemon later would move the time of the file below once more;
+//! programs, and the kernel, would not see that until the file is forgotten, and a backup would
+//! save a time that nobody was shown. So after a change the time is put back to what it was before.
 //!
 //! A crash in between leaves the later time, and the log tells of the change anyway.
 
@@ -41,7 +42,8 @@ impl Times {
         Some(self.locks.get(index)?.lock())
     }
 
-    /// Performs a change of content. If the kernel keeps the file's time, it is the same afterwards.
+    /// Performs a change of content. If the kernel keeps the file's time, it is the same
+    /// afterwards.
     pub(super) fn keep<T>(&self, file: &OpenFile, change: impl FnOnce() -> TrackedResult<T>) -> TrackedResult<T> {
         if !file.kernel_keeps_time() {
             return change();
@@ -50,7 +52,8 @@ impl Times {
         let before = file.stat().ok().map(|before| before.mtime_ns);
         let done = change();
         if let Some(before_ns) = before {
-            // The daemon may be allowed to write another user's file and not to set its times: then they move.
+            // The daemon may be allowed to write another user's file and not to set its times: then
+            // they move.
             let _ = file.set_times(SetTime::Keep, SetTime::To(before_ns));
         }
         done

@@ -1,29 +1,37 @@
 //! Trimming: which bytes of a write really change.
 //!
-//! A program that rewrites a whole file with mostly the same bytes, a page of a shared mapping of which one byte was stored to, whatever
-//! mode `fast` hands on: in all of them most bytes that reach the gate are there already. They are compared with the old ones,
-//! and what is equal is neither logged nor saved for a picture. A write that changes nothing leaves changed attributes only.
+//! A program that rewrites a whole file with mostly the same bytes, a page of a shared mapping of
+//! which one byte was stored to, whatever mode `fast` hands on: in all of them most bytes that
+//! reach the gate are there already. They are compared with the old ones, and what is equal is
+//! neither logged nor saved for a picture. A write that changes nothing leaves changed attributes
+//! only.
 //!
-//! **It never costs a disk read.** The kernel is asked first whether it holds the old bytes in memory (see [`cached`]); what it does
-//! not hold counts as changed. Beyond the end there are no old bytes.
+//! **It never costs a disk read.** The kernel is asked first whether it holds the old bytes in
+//! memory (see [`cached`]); what it does not hold counts as changed. Beyond the end there are no
+//! old bytes.
 //!
-//! **Why taking a byte as unchanged is safe.** Between an operation's begin and its end there is no cut, so operations that overlap
-//! in time belong to one epoch. Say a byte differs at the end of an epoch from what it was at its beginning. Of all the
-//! modifications of that byte in this epoch, in the order in which the backing file performed them, take the first that gave it
-//! another value. If that was a truncation, an allocation or a copy, its range was logged as it was announced, untrimmed. If it was a
-//! write, then this write looked at the byte after the epoch began and before it wrote, thus while the byte still had the
-//! value of the beginning, saw the difference, and logged it. The other writes may have seen anything. Bytes that a gap behind
-//! the old end gained are zeros, logged by nobody, and known as such to whoever reads the log. What is changed below the mount is seen
-//! by nobody, trimmed or not. A crash does not come into it: what the old bytes were on the *disk* does not matter, because a file
-//! that is open for change is taken as changed then.
+//! **Why taking a byte as unchanged is safe.** Between an operation's begin and its end there is no
+//! cut, so operations that overlap in time belong to one epoch. Say a byte differs at the end of an
+//! epoch from what it was at its beginning. Of all the modifications of that byte in this epoch, in
+//! the order in which the backing file performed them, take the first that gave it another value.
+//! If that was a truncation, an allocation or a copy, its range was logged as it was announced,
+//! untrimmed. If it was a write, then this write looked at the byte after the epoch began and
+//! before it wrote, thus while the byte still had the value of the beginning, saw the difference,
+//! and logged it. The other writes may have seen anything. Bytes that a gap behind the old end
+//! gained are zeros, logged by nobody, and known as such to whoever reads the log. What is changed
+//! below the mount is seen by nobody, trimmed or not. A crash does not come into it: what the old
+//! bytes were on the *disk* does not matter, because a file that is open for change is taken as
+//! changed then.
 //!
-//! **What it costs.** Two system calls and a comparison, about 1.5 us for 4 KiB. Not paid for files that are new in this epoch, nor for bytes
-//! that were logged since the last checkpoint ([`byteback_oplog::Operation::is_logged`]). An open file of which the last
-//! [`FRUITLESS_MAX`] writes were new throughout is only looked at again at every [`SKIPPED_MAX`]th; not so for single pages of the kernel's, of
-//! which nobody knows how much is new. Long writes, and those of which the first [`EDGE_LEN_BYTES`] are mostly new, are compared from both ends
-//! inwards until something differs in a piece; what lies between counts as changed.
+//! **What it costs.** Two system calls and a comparison, about 1.5 us for 4 KiB. Not paid for files
+//! that are new in this epoch, nor for bytes that were logged since the last checkpoint
+//! ([`byteback_oplog::Operation::is_logged`]). An open file of which the last [`FRUITLESS_MAX`]
+//! writes were new throughout is only looked at again at every [`SKIPPED_MAX`]th; not so for single
+//! pages of the kernel's, of which nobody knows how much is new. Long writes, and those of which
+//! the first [`EDGE_LEN_BYTES`] are mostly new, are compared from both ends inwards until something
+//! differs in a piece; what lies between counts as changed.
 //!
-//! What this does not do: look into copies between files, allocations and truncations.
+//! Out of scope: look into copies between files, allocations and truncations.
 
 mod cached;
 
@@ -40,10 +48,12 @@ use crate::tracked::ranges::Ranges;
 const SHORT_LEN_BYTES_MAX: usize = 16 << 10;
 /// Up to this length they are compared in full unless they begin with something new.
 const COMPARED_LEN_BYTES_MAX: usize = 128 << 10;
-/// Others are compared in pieces: the first at each end is short, so that a write that is new throughout is soon known.
+/// Others are compared in pieces: the first at each end is short, so that a write that is new
+/// throughout is soon known.
 const EDGE_LEN_BYTES: usize = 4 << 10;
 const PIECE_LEN_BYTES: usize = 64 << 10;
-/// Equal bytes between changed ones count as changed up to this many: naming the gap would cost more than they do.
+/// Equal bytes between changed ones count as changed up to this many: naming the gap would cost
+/// more than they do.
 const GAP_LEN_BYTES_MAX: u64 = 16;
 /// So many writes in a row are compared in vain.
 const FRUITLESS_MAX: u32 = 16;
@@ -51,7 +61,8 @@ const FRUITLESS_MAX: u32 = 16;
 const SKIPPED_MAX: u32 = 64;
 /// A comparison was of use if it trimmed at least one byte of so many.
 const FRUIT_OF_BYTES: usize = 16;
-/// Shorter ones do not show that it pays: the header of a frame is much like the last one, whatever the frame holds.
+/// Shorter ones do not show that it pays: the header of a frame is much like the last one, whatever
+/// the frame holds.
 const TELLING_LEN_BYTES_MIN: usize = 512;
 /// The smallest piece that the kernel hands on.
 const PAGE_LEN_BYTES: usize = 4 << 10;
@@ -90,7 +101,8 @@ impl Trimming {
     }
 }
 
-/// The bytes that change when `data` is written at `offset`, ascending. What is not known without a disk read counts as changed.
+/// The bytes that change when `data` is written at `offset`, ascending. What is not known without a
+/// disk read counts as changed.
 pub(super) fn changed_ranges(file: &OpenFile, offset: u64, data: &[u8], origin: Origin) -> Ranges {
     let is_single_page = origin == Origin::PageCache && data.len() <= PAGE_LEN_BYTES;
     if !file.readable() || !(is_single_page || file.trimming().is_worth_a_look()) {
@@ -113,7 +125,8 @@ fn sum_bytes(ranges: &[ByteRange]) -> u64 {
     ranges.iter().map(|range| range.len_bytes()).sum()
 }
 
-/// `read` fills the front of a buffer with the old bytes at an offset and answers how much it could.
+/// `read` fills the front of a buffer with the old bytes at an offset and answers how much it
+/// could.
 fn compare_all(offset: u64, data: &[u8], mut read: impl FnMut(u64, &mut [u8]) -> usize) -> Vec<ByteRange> {
     let mut changed = Vec::new();
     let mut compare = |from: usize, to: usize, changed: &mut Vec<ByteRange>| {
@@ -159,7 +172,8 @@ fn compare_all(offset: u64, data: &[u8], mut read: impl FnMut(u64, &mut [u8]) ->
     changed
 }
 
-/// Where `new` differs from `old`, which may be shorter; both begin at `offset`. Ascending, after what is in `changed`.
+/// Where `new` differs from `old`, which may be shorter; both begin at `offset`. Ascending, after
+/// what is in `changed`.
 fn differences(old: &[u8], new: &[u8], offset: u64, changed: &mut Vec<ByteRange>) {
     let mut open: Option<ByteRange> = None;
     let mut note = |from: usize, to: usize| {

@@ -1,13 +1,15 @@
 //! Attributes of a node: what stat tells, and what sets it; extended attributes, ACLs, inode flags.
 //!
-//! **Set-id bits.** With `HANDLE_KILLPRIV_V2` clearing them is our duty when somebody without `CAP_FSETID` writes,
-//! truncates, allocates or copies. A root daemon has that capability, so the backing file system would not do it
-//! for us. For writes the kernel says when; for the others it says so in a field that the FUSE library does not
-//! pass on, so there every caller but root counts. A change of owner clears them in the backing file system. The kernel
-//! remembers modes and does not ask again after a write, so it is told to forget them whenever bits are cleared: it
+//! **Set-id bits.** With `HANDLE_KILLPRIV_V2` clearing them is our duty when somebody without
+//! `CAP_FSETID` writes, truncates, allocates or copies. A root daemon has that capability, so the
+//! backing file system would not do it for us. For writes the kernel says when; for the others it
+//! says so in a field that the FUSE library does not pass on, so there every caller but root
+//! counts. A change of owner clears them in the backing file system. The kernel remembers modes and
+//! does not ask again after a write, so it is told to forget them whenever bits are cleared: it
 //! would run the program with the owner's rights all the same.
 //!
-//! A POSIX ACL set by somebody outside the file's group clears set-group-id, which we do too, for the same reason.
+//! A POSIX ACL set by somebody outside the file's group clears set-group-id, which we do too, for
+//! the same reason.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

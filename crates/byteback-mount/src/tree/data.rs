@@ -50,9 +50,11 @@ fn read_verified(
 }
 
 impl Tree {
-    /// Opens the regular file `node` with the program's `flags`. If it is to be emptied, that is asked for separately.
+    /// Opens the regular file `node` with the program's `flags`. If it is to be emptied, that is
+    /// asked for separately.
     pub(crate) fn open(&self, node: InodeNumber, caller: Caller, flags: OFlags) -> io::Result<(u64, Arc<OpenFile>)> {
-        // Until the handle is known: whoever takes the last name away by landing asks whether somebody can write the file.
+        // Until the handle is known: whoever takes the last name away by landing asks whether
+        // somebody can write the file.
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         let mut refused = None;
         for got in backing_flags(flags) {
@@ -89,8 +91,8 @@ impl Tree {
         self.handles.get(handle).ok_or_else(not_open)
     }
 
-    /// The kernel reads or writes through this handle in a way that may leave bytes in its page cache. Called before
-    /// the bytes are read or written.
+    /// The kernel reads or writes through this handle in a way that may leave bytes in its page
+    /// cache. Called before the bytes are read or written.
     pub(crate) fn note_pages(&self, handle: u64) {
         if let Some(file) = self.handles.get(handle)
             && !file.pages_noted().load(Ordering::Relaxed)
@@ -100,13 +102,15 @@ impl Tree {
         }
     }
 
-    /// Whether the kernel may hold bytes of `node` that it read before this call, or is reading some. Called after the
-    /// bytes below were changed: who read them before that has called [`Self::note_pages`] before.
+    /// Whether the kernel may hold bytes of `node` that it read before this call, or is reading
+    /// some. Called after the bytes below were changed: who read them before that has called
+    /// [`Self::note_pages`] before.
     pub(crate) fn may_have_pages(&self, node: InodeNumber) -> bool {
         self.inodes().has_pages(node)
     }
 
-    /// Reads up to `len_bytes` at `offset` and hands them to `deliver`: fewer only at the end of the file.
+    /// Reads up to `len_bytes` at `offset` and hands them to `deliver`: fewer only at the end of
+    /// the file.
     pub(crate) fn read<T>(
         &self,
         handle: u64,
@@ -154,8 +158,9 @@ impl Tree {
         })
     }
 
-    /// Adds to bytes that were read at `offset`, up to the file's end, the old bytes that lay behind that end until something that lands cut them
-    /// off: the kernel may not have heard of that yet, and fills up its pages with zeros. `window` is where the bytes lie in `buffer`.
+    /// Adds to bytes that were read at `offset`, up to the file's end, the old bytes that lay
+    /// behind that end until something that lands cut them off: the kernel may not have heard of
+    /// that yet, and fills up its pages with zeros. `window` is where the bytes lie in `buffer`.
     fn with_cut_off(
         &self,
         file: &OpenFile,
@@ -174,12 +179,13 @@ impl Tree {
         window.start..window.end.saturating_add(count)
     }
 
-    /// Writes all of `data` at `offset`, as far as the disk has room. `clear_set_id` is the kernel's word that the
-    /// writer may not keep set-id bits.
+    /// Writes all of `data` at `offset`, as far as the disk has room. `clear_set_id` is the
+    /// kernel's word that the writer may not keep set-id bits.
     ///
-    /// **Append-only files.** What comes through a descriptor that only appends goes to where the file below ends, and
-    /// that range is logged: one write at a time, so that the end does not move in between. It is where the kernel
-    /// believes the end to be unless the file was changed below.
+    /// **Append-only files.** What comes through a descriptor that only appends goes to where the
+    /// file below ends, and that range is logged: one write at a time, so that the end does not
+    /// move in between. It is where the kernel believes the end to be unless the file was changed
+    /// below.
     pub(crate) fn write(
         &self,
         handle: u64,
@@ -190,8 +196,8 @@ impl Tree {
     ) -> io::Result<Written> {
         let mut file = self.open_file(handle)?;
         if origin == Origin::PageCache && file.only_appends() {
-            // The kernel hands pages on through any open file that can be written. These were written through one that
-            // was open before the file became append-only.
+            // The kernel hands pages on through any open file that can be written. These were
+            // written through one that was open before the file became append-only.
             file = self.handles.writer_anywhere(file.node()).ok_or(Errno::PERM)?;
         }
         let (offset, _appending) = match file.only_appends() {

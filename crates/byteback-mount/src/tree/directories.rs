@@ -1,8 +1,9 @@
 //! The directories that are kept open, so that a deep path costs one `openat` rather than twenty.
 //!
-//! Two generations: new and used entries are in the young one; when that is full it becomes the old one, and what
-//! the old one still held is closed. Both insert and lookup are O(1), and what was used recently survives. A
-//! descriptor follows its directory through renames, so renames need no invalidation.
+//! Two generations: new and used entries are in the young one; when that is full it becomes the old
+//! one, and what the old one still held is closed. Both insert and lookup are O(1), and what was
+//! used recently survives. A descriptor follows its directory through renames, so renames need no
+//! invalidation.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -17,7 +18,8 @@ use crate::tracked::Place;
 /// Of one generation: at most twice as many descriptors are held.
 const GENERATION_COUNT_MAX: usize = 256;
 
-/// A descriptor that is kept, and the inode that it holds: as long as it is open, no other can be given its identity.
+/// A descriptor that is kept, and the inode that it holds: as long as it is open, no other can be
+/// given its identity.
 #[derive(Debug)]
 pub(crate) struct HeldInode {
     pub(crate) inode: Inode,

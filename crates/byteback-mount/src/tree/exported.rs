@@ -1,11 +1,11 @@
-//! Nodes that are asked for by their number alone: `open_by_handle_at`, which servers of NFS and watchers of whole file
-//! systems use.
+//! Nodes that are asked for by their number alone: `open_by_handle_at`, which servers of NFS and
+//! watchers of whole file systems use.
 //!
-//! A handle holds a node's number and generation. If the kernel has forgotten the node it looks up `.` in it, and the
-//! parent of a directory as `..`. The number is that of the inode, of which the log knows the names. The kernel compares
-//! the generation that it is told now with that of the handle, so an inode that got the number later is not taken for
-//! the one that had it. Not found are inodes without a name, inodes of another device, and any inode of a tree without
-//! a log.
+//! A handle holds a node's number and generation. If the kernel has forgotten the node it looks up
+//! `.` in it, and the parent of a directory as `..`. The number is that of the inode, of which the
+//! log knows the names. The kernel compares the generation that it is told now with that of the
+//! handle, so an inode that got the number later is not taken for the one that had it. Not found
+//! are inodes without a name, inodes of another device, and any inode of a tree without a log.
 
 use std::ffi::OsString;
 use std::io;
@@ -41,7 +41,8 @@ impl Tree {
         self.lookup_node(link.parent)
     }
 
-    /// Looks names up one after the other. Only a lookup of the last one stays counted, and only if it is `node`.
+    /// Looks names up one after the other. Only a lookup of the last one stays counted, and only if
+    /// it is `node`.
     fn walk_to(&self, node: InodeNumber, path: &[OsString]) -> Option<Found> {
         let mut at = InodeNumber::ROOT;
         let mut last = None;

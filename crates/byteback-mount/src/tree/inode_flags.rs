@@ -1,6 +1,7 @@
 //! Inode flags (`lsattr`, `chattr`) and project ids, passed through to the backing file.
 //!
-//! The kernel has checked that the caller may set them. What the backing file system does not know, it refuses.
+//! The kernel has checked that the caller may set them. What the backing file system does not know,
+//! it refuses.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -34,12 +35,13 @@ const FS_IOC_FSSETXATTR: libc::Ioctl = 0x401c_5820;
 /// Sets the flags of what `fd` has open.
 ///
 /// # Errors
-/// `ENOTTY` or `EOPNOTSUPP` if the file system has no such flags; otherwise what the system answered.
+/// `ENOTTY` or `EOPNOTSUPP` if the file system has no such flags; otherwise what the system
+/// answered.
 pub(crate) fn set_flags(fd: &Inode, flags: InodeFlags) -> io::Result<()> {
     let fd = descriptor(fd)?;
     let done = match flags {
-        // The call is declared with a long but reads an int; eight bytes suit both.
-        // SAFETY: the argument points to at least as many readable bytes as the kernel reads for this request.
+        // The call is declared with a long but reads an int; eight bytes suit both. SAFETY: the
+        // argument points to at least as many readable bytes as the kernel reads for this request.
         InodeFlags::Word(word) => unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_SETFLAGS, &u64::from(word)) },
         // SAFETY: as above; the array has the size that is part of the request's number.
         InodeFlags::Extended(raw) => unsafe { libc::ioctl(fd.as_raw_fd(), FS_IOC_FSSETXATTR, raw.as_ptr()) },
@@ -91,7 +93,8 @@ impl Tree {
         })
     }
 
-    /// Hands out a descriptor that is really open: that of the handle, or the directory opened anew.
+    /// Hands out a descriptor that is really open: that of the handle, or the directory opened
+    /// anew.
     fn with_open<T>(
         &self,
         node: InodeNumber,

@@ -1,7 +1,9 @@
-//! What others changed, as the tree's own operations: as a program's, but asked for by nodes of the log, and each with what it expects.
+//! What others changed, as the tree's own operations: as a program's, but asked for by nodes of the
+//! log, and each with what it expects.
 //!
-//! `renames` is held exclusively meanwhile: no name is in use, none is looked up, and none that a program changes is half way, so what a name stands
-//! for can be compared at leisure, and nobody sees what is new before it is finished. What the kernel remembers is wrong afterwards; [`Stale`]
+//! `renames` is held exclusively meanwhile: no name is in use, none is looked up, and none that a
+//! program changes is half way, so what a name stands for can be compared at leisure, and nobody
+//! sees what is new before it is finished. What the kernel remembers is wrong afterwards; [`Stale`]
 //! says what of it, for who holds no lock any more.
 
 use std::ffi::{OsStr, OsString};
@@ -113,7 +115,8 @@ impl Tree {
         }
     }
 
-    /// A name in the directory that `dir` names, with what that is. The caller looked for it by its node of the log.
+    /// A name in the directory that `dir` names, with what that is. The caller looked for it by its
+    /// node of the log.
     pub(crate) fn name_at<'a>(
         &self,
         logged: NodeId,
@@ -158,7 +161,8 @@ impl Tree {
                     None => overtaken("the name is not free any more"),
                 }
             }
-            // Something answers to the name, which nobody gave: it may answer to other spellings of its own.
+            // Something answers to the name, which nobody gave: it may answer to other spellings of
+            // its own.
             (Some(_), None) if expected.is_none() && !is_listed(&at.dir.inode, at.name)? => Err(LandingError::Collides),
             _ => passed_by(),
         }
@@ -181,8 +185,9 @@ impl Tree {
         }
     }
 
-    /// Refuses to take the last name from a file that a program can write: what it writes afterwards would be nowhere. The caller holds
-    /// `renames` exclusively, so that nobody opens it meanwhile.
+    /// Refuses to take the last name from a file that a program can write: what it writes
+    /// afterwards would be nowhere. The caller holds `renames` exclusively, so that nobody opens it
+    /// meanwhile.
     fn expect_no_writer(&self, victim: &Victim) -> Result<(), LandingError> {
         match victim.is_last_link() && self.handles.has_writer(victim.object.node) {
             true => overtaken("a program has it open for writing"),
@@ -284,7 +289,8 @@ impl Tree {
         Ok(vec![at.stale(), Stale::Attributes(victim.object.node, node)])
     }
 
-    /// Moves a name; with [`RenameFlags::EXCHANGE`] `replaced` gets the old one. Without an arbiter as a program would.
+    /// Moves a name; with [`RenameFlags::EXCHANGE`] `replaced` gets the old one. Without an arbiter
+    /// as a program would.
     pub(crate) fn land_rename(
         &self,
         (from, node): (&NameAt<'_>, NodeId),
@@ -310,7 +316,8 @@ impl Tree {
             });
             performed(renamed)
         };
-        // A name that is free must be so for the file system, too, whatever it takes for the same name. Not all can be asked that.
+        // A name that is free must be so for the file system, too, whatever it takes for the same
+        // name. Not all can be asked that.
         let is_unknown = |error: &LandingError| match error {
             LandingError::Failed(error) => error.kind() == io::ErrorKind::InvalidInput,
             _ => false,

@@ -1,14 +1,15 @@
 //! Listing directories without keeping them open for the kernel.
 //!
-//! The kernel lists a directory in pieces and names the position of each by the cookie of the entry before it, which
-//! is the backing file system's own. So each piece could be answered by opening, seeking and reading anew. Because
-//! the system hands out more entries than fit in one answer, a *stream* with the rest is kept for the reader that
-//! asks for the next piece. A change in the directory makes its streams worthless (they may hold a name that is gone);
-//! then the next piece is really read anew.
+//! The kernel lists a directory in pieces and names the position of each by the cookie of the entry
+//! before it, which is the backing file system's own. So each piece could be answered by opening,
+//! seeking and reading anew. Because the system hands out more entries than fit in one answer, a
+//! *stream* with the rest is kept for the reader that asks for the next piece. A change in the
+//! directory makes its streams worthless (they may hold a name that is gone); then the next piece
+//! is really read anew.
 //!
-//! This relies on cookies that stay valid while names come and go: ext4, XFS, btrfs, F2FS, ZFS and tmpfs of Linux 6.6
-//! and later have such. Where they are positions in a list (overlayfs, older tmpfs), a program that removes names
-//! *between* two pieces of one listing may miss some.
+//! This relies on cookies that stay valid while names come and go: ext4, XFS, btrfs, F2FS, ZFS and
+//! tmpfs of Linux 6.6 and later have such. Where they are positions in a list (overlayfs, older
+//! tmpfs), a program that removes names *between* two pieces of one listing may miss some.
 
 use std::ffi::OsStr;
 use std::io;
@@ -24,7 +25,8 @@ use crate::inodes::InodeNumber;
 /// Listings that go on at the same time; more only cost reading anew.
 const STREAM_COUNT_MAX: usize = 32;
 
-/// A stream that nobody asked for until then was left behind. Names may have changed below us, of which we hear nothing.
+/// A stream that nobody asked for until then was left behind. Names may have changed below us, of
+/// which we hear nothing.
 const STREAM_AGE_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -41,8 +43,8 @@ struct Stream {
 #[derive(Debug, Default)]
 pub(crate) struct ListingPool {
     streams: Vec<Stream>,
-    /// The directories that are being read just now, each with a ticket. A change in one takes its tickets away, and a
-    /// stream without its ticket is not put back.
+    /// The directories that are being read just now, each with a ticket. A change in one takes its
+    /// tickets away, and a stream without its ticket is not put back.
     tickets: Vec<(u64, InodeNumber)>,
     tickets_given: u64,
 }
@@ -75,7 +77,8 @@ impl ListingPool {
         if cookie == 0 {
             return None;
         }
-        // The newest first: an older one of the same position was left behind by a reader that stopped.
+        // The newest first: an older one of the same position was left behind by a reader that
+        // stopped.
         let position = self
             .streams
             .iter()
@@ -106,7 +109,8 @@ pub(crate) struct Listed<'a> {
 }
 
 impl Tree {
-    /// Lists the directory `node` from the position `cookie` on, until `deliver` says that an entry does not fit.
+    /// Lists the directory `node` from the position `cookie` on, until `deliver` says that an entry
+    /// does not fit.
     pub(crate) fn list(
         &self,
         node: InodeNumber,
@@ -129,8 +133,8 @@ impl Tree {
         done
     }
 
-    /// Delivers what fits. Returns the stream for the next piece, at the end of the directory too: the reader asks once
-    /// more to learn that this was the end.
+    /// Delivers what fits. Returns the stream for the next piece, at the end of the directory too:
+    /// the reader asks once more to learn that this was the end.
     fn read_stream(
         &self,
         node: InodeNumber,
@@ -198,8 +202,8 @@ impl Tree {
         }
     }
 
-    /// The number for an inode of which only the number is known. Names under which another file system is mounted
-    /// show the number of what lies below the mount, as everywhere.
+    /// The number for an inode of which only the number is known. Names under which another file
+    /// system is mounted show the number of what lies below the mount, as everywhere.
     fn listed_ino(&self, ino: u64) -> u64 {
         let node = self.inodes().node_of(self.root_stat.dev, ino);
         if node == InodeNumber::ROOT {

@@ -1,8 +1,9 @@
 //! Names: looking them up, making, moving and removing them.
 //!
-//! The kernel serialises what changes one directory, so two requests never create or remove the same name at once.
-//! A name that exists below us although the kernel believes that it does not is answered with `ESTALE`, so that the
-//! kernel looks it up afresh and then checks permissions on what is really there.
+//! The kernel serialises what changes one directory, so two requests never create or remove the
+//! same name at once. A name that exists below us although the kernel believes that it does not is
+//! answered with `ESTALE`, so that the kernel looks it up afresh and then checks permissions on
+//! what is really there.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -20,8 +21,8 @@ use crate::handles::{OpenFile, backing_flags};
 use crate::inodes::InodeNumber;
 use crate::tracked::{Object, Place, Victim};
 
-/// Nameless FIFOs, directories and the like that are held at the same time. The kernel forgets most of them at once;
-/// beyond this many, asking about one more answers `ESTALE`.
+/// Nameless FIFOs, directories and the like that are held at the same time. The kernel forgets most
+/// of them at once; beyond this many, asking about one more answers `ESTALE`.
 const ORPHAN_COUNT_MAX: usize = 512;
 
 /// One end of a rename: a directory, its number, and a name in it.
@@ -53,7 +54,8 @@ impl Tree {
         self.node_fd(node)?.read_link()
     }
 
-    /// Creates a regular file and opens it with `flags`. Returns the handle, and whether it can be read.
+    /// Creates a regular file and opens it with `flags`. Returns the handle, and whether it can be
+    /// read.
     pub(crate) fn create(
         &self,
         parent: InodeNumber,
@@ -64,7 +66,8 @@ impl Tree {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         let dir = self.directory(parent)?;
         let place = dir.place(parent, name);
-        // A descriptor that creates a file may use it whatever the mode, so the first choice is always granted.
+        // A descriptor that creates a file may use it whatever the mode, so the first choice is
+        // always granted.
         let got = backing_flags(flags).first().copied().unwrap_or(OFlags::RDWR);
         let (creator, assumed) = self.become_caller(place, how)?;
         let created = self.tracked.create(place, how.mode & 0o7777, got, creator);
@@ -130,9 +133,11 @@ impl Tree {
         Ok(self.found_new(parent, name, stat))
     }
 
-    /// Who creates; for the system's file systems the thread is this one until the second of the result is dropped.
+    /// Who creates; for the system's file systems the thread is this one until the second of the
+    /// result is dropped.
     fn become_caller(&self, place: Place<'_>, how: Creation) -> io::Result<(Creator, Option<Assumed>)> {
-        // Only a set-group-id bit that was asked for makes it matter who is in the directory's group.
+        // Only a set-group-id bit that was asked for makes it matter who is in the directory's
+        // group.
         let keep_set_group_id = how.mode & libc::S_ISGID == 0 || {
             let parent = place.dir.stat()?;
             how.caller.is_in_group(parent.gid)
@@ -196,7 +201,8 @@ impl Tree {
         remove: impl FnOnce(Place<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let orphaned = self.keep_orphan(dir, name, victim);
-        // Once the last name is gone from the disk, somebody else may create an inode that is given the same number.
+        // Once the last name is gone from the disk, somebody else may create an inode that is given
+        // the same number.
         let bearer = self.inodes().bearer(victim.object.node);
         if let Err(error) = remove(dir.place(parent, name)) {
             if orphaned {
@@ -209,9 +215,10 @@ impl Tree {
         Ok(())
     }
 
-    /// Holds what is about to lose its last name, if the kernel may go on to refer to it and no handle of ours would
-    /// hold it: without that its number could be given to another inode. A regular file is held by its handles; one
-    /// that is not open must be gone, with its space, when `unlink` returns. Returns whether it is held now.
+    /// Holds what is about to lose its last name, if the kernel may go on to refer to it and no
+    /// handle of ours would hold it: without that its number could be given to another inode. A
+    /// regular file is held by its handles; one that is not open must be gone, with its space, when
+    /// `unlink` returns. Returns whether it is held now.
     fn keep_orphan(&self, dir: &HeldInode, name: &OsStr, victim: Victim) -> bool {
         let Object { node, identity, kind } = victim.object;
         if kind == NodeKind::File || !victim.is_last_link() || self.orphans().len() >= ORPHAN_COUNT_MAX {
@@ -260,7 +267,8 @@ impl Tree {
         })
     }
 
-    /// Moves a name by `rename`, and all that is remembered of it. The caller holds `renames` exclusively.
+    /// Moves a name by `rename`, and all that is remembered of it. The caller holds `renames`
+    /// exclusively.
     pub(super) fn rename_held<E>(
         &self,
         ((dir, parent, name), (new_dir, new_parent, new_name)): (End<'_>, End<'_>),

@@ -1,4 +1,5 @@
-//! An inode of a volume as the mount uses it: the answers and error numbers of the system's own file systems.
+//! An inode of a volume as the mount uses it: the answers and error numbers of the system's own
+//! file systems.
 
 use std::any::Any;
 use std::ffi::{OsStr, OsString};
@@ -19,7 +20,8 @@ use super::Shared;
 /// Names that are asked for at once.
 const LIST_COUNT: usize = 128;
 
-/// Positions in a listing before the first name: the beginning, and behind `.`; behind `..` names begin.
+/// Positions in a listing before the first name: the beginning, and behind `.`; behind `..` names
+/// begin.
 const BEHIND_DOT: u64 = 1;
 const BEHIND_DOTS: u64 = 2;
 
@@ -235,7 +237,8 @@ impl LibraryInode for VolumeInode {
     fn link(&self, name: &OsStr, inode: &dyn LibraryInode) -> io::Result<()> {
         let inode = self.ours(inode)?;
         let attributes = inode.attributes()?;
-        // What has lost its last name gets no other, and of a directory there is no second name, for nobody.
+        // What has lost its last name gets no other, and of a directory there is no second name,
+        // for nobody.
         let refused = match (attributes.mode & libc::S_IFMT, attributes.links) {
             (_, 0) => Errno::NOENT,
             (libc::S_IFDIR, _) => Errno::PERM,
@@ -443,7 +446,8 @@ impl LibraryInode for VolumeInode {
 
     fn get_xattr(&self, name: &OsStr) -> io::Result<Option<Vec<u8>>> {
         if is_of_system(name) {
-            // The kernel asks for ACLs wherever it looks at permissions, and takes any other answer for an error.
+            // The kernel asks for ACLs wherever it looks at permissions, and takes any other answer
+            // for an error.
             return Ok(None);
         }
         match self.shared.volume.xattr(self.ino, name.as_bytes()) {

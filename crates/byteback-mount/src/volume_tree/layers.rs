@@ -1,7 +1,9 @@
-//! The layers of a volume's log, as versioned inodes beside the files (SolFS, sections 3.2.2 and 4.2).
+//! The layers of a volume's log, as versioned inodes beside the files (SolFS, sections 3.2.2 and
+//! 4.2).
 //!
-//! In the root of the volume the directory [`LAYERS`] has a file for each layer: of one node and one epoch. Its content is the layer, which nearly always lies in its
-//! inode; its extended attributes are the paper's, little-endian:
+//! In the root of the volume the directory [`LAYERS`] has a file for each layer: of one node and
+//! one epoch. Its content is the layer, which nearly always lies in its inode; its extended
+//! attributes are the paper's, little-endian:
 //!
 //! | name | value |
 //! |---|---|
@@ -11,14 +13,19 @@
 //! | `next_ino` | u32: the inode of the node's next elder layer; 0 if there is none |
 //! | `state` | what the file looked like when what was logged was added last, and what the time before: see below |
 //!
-//! Its name is `NODE.EPOCH`, both of 16 hexadecimal digits. The directory has the attribute `log`, the number of the log that the layers are of.
+//! Its name is `NODE.EPOCH`, both of 16 hexadecimal digits. The directory has the attribute `log`,
+//! the number of the log that the layers are of.
 //!
-//! **In step with the files.** This is a [`Companion`] of the volume: before a checkpoint it adds what is logged of each file and not in the database yet, and notes what
-//! the file looks like; before a file is synced by itself it does so for this file. So a checkpoint holds data and log of one moment. A file that is found after a crash with
-//! other times than its layer notes was not added to completely (the volume was full, or is damaged), and nothing is claimed of it: the paper's all-or-nothing, with the state of the file
-//! itself in place of its dirty flag. Of two states that are noted the elder one counts too: a file that was being synced when the power went is as before, and its layer says more.
+//! **In step with the files.** This is a [`Companion`] of the volume: before a checkpoint it adds
+//! what is logged of each file and not in the database yet, and notes what the file looks like;
+//! before a file is synced by itself it does so for this file. So a checkpoint holds data and log
+//! of one moment. A file that is found after a crash with other times than its layer notes was not
+//! added to completely (the volume was full, or is damaged), and nothing is claimed of it: the
+//! paper's all-or-nothing, with the state of the file itself in place of its dirty flag. Of two
+//! states that are noted the elder one counts too: a file that was being synced when the power went
+//! is as before, and its layer says more.
 //!
-//! What this does not do: deciding which layers there are (the log does), reading them.
+//! Out of scope: deciding which layers there are (the log does), reading them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -51,7 +58,8 @@ const LAYER_LEN_BYTES_MAX: u64 = 16 << 20;
 /// A state of a file: inode, length, times, mode and owners.
 const STATE_LEN_BYTES: usize = 40;
 
-/// What may have to be written for one file: the inode of its layer, a page or two of a long one, and the directory.
+/// What may have to be written for one file: the inode of its layer, a page or two of a long one,
+/// and the directory.
 const BLOCKS_PER_FILE: u32 = 8;
 
 /// Names that are listed at once.
@@ -190,7 +198,8 @@ impl Index {
         Ok(())
     }
 
-    /// Adds what waits of a file, and notes what the file looks like. Answers the inode of the layer, if there is one.
+    /// Adds what waits of a file, and notes what the file looks like. Answers the inode of the
+    /// layer, if there is one.
     fn add(&self, inside: &mut Inside<'_>, waiting: &WaitingLayer) -> Result<Option<u32>> {
         let file = u32::try_from(waiting.inode).map_err(|_| VolumeError::NotFound)?;
         let place = (waiting.node, waiting.epoch);
@@ -325,7 +334,8 @@ impl LayerKeeper for LayerInodes {
 impl Companion for Step {
     fn before_checkpoint(&self, inside: &mut Inside<'_>) {
         for waiting in self.waiting.all() {
-            // Of what there is no room for the layer does not note what the file looks like now: nothing is claimed of it.
+            // Of what there is no room for the layer does not note what the file looks like now:
+            // nothing is claimed of it.
             let _ = self.index.add(inside, &waiting);
         }
     }

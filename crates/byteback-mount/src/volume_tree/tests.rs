@@ -1,4 +1,5 @@
-//! The tree of a volume beside a directory of the machine: the same calls, the same answers and error numbers.
+//! The tree of a volume beside a directory of the machine: the same calls, the same answers and
+//! error numbers.
 
 mod power;
 
@@ -271,7 +272,8 @@ impl Life<'_> {
             10..=12 => {
                 let flags = [RenameFlags::empty(), RenameFlags::NOREPLACE, RenameFlags::EXCHANGE][choice];
                 let to = &self.dirs[to];
-                // Of a directory in which the other end lies the kernel says something else first, for every file system.
+                // Of a directory in which the other end lies the kernel says something else first,
+                // for every file system.
                 let is_taken = |error| {
                     if error == Some(libc::EISDIR) {
                         Some(libc::ENOTEMPTY)
@@ -304,7 +306,8 @@ impl Life<'_> {
             })),
             18 => drop(dir.both(&what, |dir| {
                 let flags = OFlags::WRONLY | OFlags::NONBLOCK;
-                // A pipe without a reader and a socket are nothing that a library knows how to open.
+                // A pipe without a reader and a socket are nothing that a library knows how to
+                // open.
                 match dir.stat_at(&name)?.kind {
                     NodeKind::File | NodeKind::Directory | NodeKind::Symlink => dir.open_at(&name, flags).map(drop),
                     _ => Ok(()),

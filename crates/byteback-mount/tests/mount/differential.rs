@@ -1,5 +1,6 @@
-//! The same random operations on a mount and on a plain directory of the same file system: each must have the same
-//! result, and the trees must be equal afterwards, as programs see them and below the mount.
+//! The same random operations on a mount and on a plain directory of the same file system: each
+//! must have the same result, and the trees must be equal afterwards, as programs see them and
+//! below the mount.
 //!
 //! The plain directory is the model: whatever Linux does with a directory without us is right.
 
@@ -18,8 +19,8 @@ enum Below {
 }
 
 fn run(below: Below, mode: CacheMode, seed: u64, duration: Duration) {
-    // A umask belongs to the process: this test changes it, so it runs in a thread of its own with a copy.
-    // SAFETY: CLONE_FS separates only root, working directory and umask.
+    // A umask belongs to the process: this test changes it, so it runs in a thread of its own with
+    // a copy. SAFETY: CLONE_FS separates only root, working directory and umask.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) }.unwrap();
     rustix::process::umask(Mode::from_raw_mode(0o022));
     let mut random = Random::new(seed);

@@ -12,7 +12,8 @@ use byteback_mount::{CacheMode, Mount, MountOptions};
 use byteback_volume::format::VolumeId;
 use byteback_volume::{CreateOptions, create};
 
-/// A mounted temporary directory, or a volume. The backing directory is seen at [`Self::below`] by a bind mount made before.
+/// A mounted temporary directory, or a volume. The backing directory is seen at [`Self::below`] by
+/// a bind mount made before.
 pub(crate) struct Fixture {
     mount: Option<Mount>,
     volume: Option<VolumeTree>,
@@ -48,7 +49,8 @@ impl Fixture {
     /// `prepare` fills the backing directory before it is mounted.
     pub(crate) fn prepared(mode: CacheMode, prepare: impl FnOnce(&Path)) -> Self {
         require_fuse();
-        // The machine's disk rather than a tmpfs that /tmp may be: extended attributes and holes are wanted.
+        // The machine's disk rather than a tmpfs that /tmp may be: extended attributes and holes
+        // are wanted.
         let dir = tempfile::Builder::new()
             .prefix("byteback-mount-")
             .tempdir_in("/var/tmp")
@@ -104,8 +106,8 @@ impl Fixture {
         let started = Instant::now();
         let volume = loop {
             match VolumeTree::open(&image, Arc::new(RealClock)) {
-                // What another test forks has our lock, too, until it has closed what is not its own; and a thread that served the last mount may
-                // just be ending.
+                // What another test forks has our lock, too, until it has closed what is not its
+                // own; and a thread that served the last mount may just be ending.
                 Err(VolumeTreeError::Device { source, .. })
                     if source.kind() == std::io::ErrorKind::ResourceBusy && started.elapsed() < PATIENCE =>
                 {
@@ -166,8 +168,8 @@ pub(crate) fn set_mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Runs `script` with `sh` in `dir` as `uid` (and a group of the same number, and `groups`); returns what it printed.
-/// The script must succeed.
+/// Runs `script` with `sh` in `dir` as `uid` (and a group of the same number, and `groups`);
+/// returns what it printed. The script must succeed.
 pub(crate) fn run_as(uid: u32, groups: &str, dir: &Path, script: &str) -> String {
     let (success, said) = try_as(uid, groups, dir, script);
     assert!(success, "as {uid}: {script}\n{said}");
@@ -184,7 +186,8 @@ pub(crate) fn try_as(uid: u32, groups: &str, dir: &Path, script: &str) -> (bool,
         command.arg(format!("--groups={groups}"));
     }
     let output = command
-        // An ordinary user's mount lets nobody else in, so the script enters the directory by itself.
+        // An ordinary user's mount lets nobody else in, so the script enters the directory by
+        // itself.
         .args(["sh", "-c", &format!("cd \"$1\" || exit\n{script}"), "sh"])
         .arg(dir)
         .output()

@@ -1,6 +1,7 @@
 //! Beginning and end of a mount: who may end it, and what is left when the daemon dies.
 //!
-//! The daemon of these tests is this test program once more, as another process, which mounts what it is told.
+//! The daemon of these tests is this test program once more, as another process, which mounts what
+//! it is told.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -70,7 +71,8 @@ fn own_tree() -> PathBuf {
     PathBuf::from(std::env::var_os(MOUNT_VARIABLE).unwrap())
 }
 
-/// Stores into a mapping of a file of its own mount and waits until it is written back, again and again.
+/// Stores into a mapping of a file of its own mount and waits until it is written back, again and
+/// again.
 fn store_and_sync(path: &Path) {
     use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync};
     const LEN: usize = 1 << 20;
@@ -89,7 +91,8 @@ fn store_and_sync(path: &Path) {
     }
 }
 
-/// Ordinary users can open `/dev/fuse` while this lives. That is how distributions ship it; a bare machine may not.
+/// Ordinary users can open `/dev/fuse` while this lives. That is how distributions ship it; a bare
+/// machine may not.
 struct DeviceForAll;
 
 static DEVICE_MODE: Mutex<(usize, u32)> = Mutex::new((0, 0));
@@ -116,7 +119,8 @@ impl Drop for DeviceForAll {
     }
 }
 
-/// The file system through which ordinary users abort their connections. systemd mounts it; a bare machine may not.
+/// The file system through which ordinary users abort their connections. systemd mounts it; a bare
+/// machine may not.
 struct FuseControl {
     is_ours: bool,
     /// Other processes with this test wait meanwhile.
@@ -247,7 +251,8 @@ impl Daemon {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// The process that watches over this daemon: it holds the other end of one of the daemon's pipes.
+    /// The process that watches over this daemon: it holds the other end of one of the daemon's
+    /// pipes.
     fn watcher(&self) -> Pid {
         let links = |pid: &str| -> Vec<PathBuf> {
             fs::read_dir(format!("/proc/{pid}/fd"))
@@ -362,7 +367,8 @@ fn an_ordinary_users_daemon_that_is_killed_while_it_waits_for_its_own_mount_leav
     dies_while_it_waits_for_its_own_mount(NOBODY);
 }
 
-/// What tells of the daemon's death belongs to one mount, and is neither set off nor kept by anything else that ends or lives.
+/// What tells of the daemon's death belongs to one mount, and is neither set off nor kept by
+/// anything else that ends or lives.
 #[test]
 fn one_mount_of_a_process_ends_and_the_other_goes_on_until_the_process_dies() {
     let mut daemon = Daemon::start(0);
@@ -425,7 +431,8 @@ fn an_orderly_end_leaves_no_watcher() {
     });
 }
 
-/// Somebody unmounts ours and mounts something of his own there, before the daemon can say that all is well.
+/// Somebody unmounts ours and mounts something of his own there, before the daemon can say that all
+/// is well.
 #[test]
 fn the_watcher_unmounts_nothing_of_others() {
     let mut daemon = Daemon::start(0);
@@ -561,7 +568,8 @@ fn an_unmount_does_not_wait_for_ever_for_a_copy_of_the_mount() {
     fs::remove_dir(copy).unwrap();
 }
 
-/// The release of the last file is on its way to the daemon in the instant in which the kernel lets go of the mount.
+/// The release of the last file is on its way to the daemon in the instant in which the kernel lets
+/// go of the mount.
 #[test]
 fn a_request_that_was_just_taken_when_the_mount_went_is_no_error() {
     for round in 0..40 {

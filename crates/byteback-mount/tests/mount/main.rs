@@ -1,7 +1,7 @@
 //! The mount as programs see it: real mounts over temporary directories.
 //!
-//! Needs `/dev/fuse` and root; without them the tests fail and say so, they never pass by not running. Random tests
-//! print their seed; `BYTEBACK_SEED` repeats it.
+//! Needs `/dev/fuse` and root; without them the tests fail and say so, they never pass by not
+//! running. Random tests print their seed; `BYTEBACK_SEED` repeats it.
 
 #![allow(
     clippy::unwrap_used,

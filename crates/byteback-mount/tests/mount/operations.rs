@@ -1,5 +1,5 @@
-//! Random operations of every kind on a directory, and looking at the result: shared by the harnesses that compare a mount with a
-//! plain directory.
+//! Random operations of every kind on a directory, and looking at the result: shared by the
+//! harnesses that compare a mount with a plain directory.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -476,7 +476,8 @@ fn store(path: &Path, at: u64, byte: u8, len: usize, sync: bool) -> Outcome {
     let size = usize::try_from(stat.st_size).unwrap();
     let start = usize::try_from(at).unwrap().min(size);
     let end = (start + len).min(size);
-    // SAFETY: a new mapping of its own, stored into only below the size that the file has, and unmapped at the end.
+    // SAFETY: a new mapping of its own, stored into only below the size that the file has, and
+    // unmapped at the end.
     unsafe {
         let map = rustix::mm::mmap(
             std::ptr::null_mut(),
@@ -490,8 +491,9 @@ fn store(path: &Path, at: u64, byte: u8, len: usize, sync: bool) -> Outcome {
         if sync {
             rustix::mm::msync(map, size, MsyncFlags::SYNC)?;
         } else {
-            // The kernel writes dirty pages back while it unmaps them, with the mappings of this process locked; the mount is
-            // served by this very process, and stands still if one of its threads needs memory just then.
+            // The kernel writes dirty pages back while it unmaps them, with the mappings of this
+            // process locked; the mount is served by this very process, and stands still if one of
+            // its threads needs memory just then.
             rustix::fs::fdatasync(&fd)?;
         }
         rustix::mm::munmap(map, size)?;
@@ -571,7 +573,8 @@ pub(crate) fn compare(mount: &Path, mode: CacheMode, plain: &Path, context: &str
     );
     for (path, seen) in &left {
         let other = &right[path];
-        // A kernel that collects writes keeps the times to itself and does not move them for a truncate by name.
+        // A kernel that collects writes keeps the times to itself and does not move them for a
+        // truncate by name.
         let compare_times = mode == CacheMode::Exact || other.mtime.is_some();
         let plain = |seen: &Seen| {
             (

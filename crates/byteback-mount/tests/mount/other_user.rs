@@ -1,4 +1,5 @@
-//! System calls that no base-system program makes, made by another user: this test program once more.
+//! System calls that no base-system program makes, made by another user: this test program once
+//! more.
 
 use std::fs;
 use std::io::Read;
@@ -55,8 +56,8 @@ fn call_for_another_test() {
 pub(crate) fn program_in(dir: &Path) -> PathBuf {
     let program = dir.join("program");
     if !program.exists() {
-        // By another process: a writing descriptor of ours could be inherited by what another test starts just then, and
-        // the program could not be run while that is open.
+        // By another process: a writing descriptor of ours could be inherited by what another test
+        // starts just then, and the program could not be run while that is open.
         let copied = std::process::Command::new("cp")
             .arg(std::env::current_exe().unwrap())
             .arg(&program)

@@ -1,5 +1,5 @@
-//! Lists of changes, read in pages of every size, also while the tree goes on changing. The random worlds of `log/tests` check what is in
-//! them: they read through [`all`].
+//! Lists of changes, read in pages of every size, also while the tree goes on changing. The random
+//! worlds of `log/tests` check what is in them: they read through [`all`].
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -153,7 +153,8 @@ impl Rig {
     }
 }
 
-/// Lists that are half read stand still while files come, change and go, epochs end, and what nobody needs is compacted.
+/// Lists that are half read stand still while files come, change and go, epochs end, and what
+/// nobody needs is compacted.
 #[test]
 fn what_happens_between_two_pages_is_in_neither() {
     for seed in 0..60 {
@@ -195,7 +196,8 @@ fn what_happens_between_two_pages_is_in_neither() {
     }
 }
 
-/// Whatever a stranger sends as a cursor is a place in the list, and most places are between two items.
+/// Whatever a stranger sends as a cursor is a place in the list, and most places are between two
+/// items.
 #[test]
 fn a_cursor_need_not_name_what_there_is() {
     let mut rig = Rig::new(1);

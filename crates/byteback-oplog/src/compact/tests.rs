@@ -124,7 +124,8 @@ fn figure_8_of_the_paper() {
     assert_eq!(ranges(&look, file, four), []);
     // A version that was merged is answered as of the one it was merged into.
     assert_eq!(ranges(&look, file, three), [(20, 32), (50, 58), (60, 63)]);
-    // App 1's second backup reaches version 4, as nothing was written since: no version is added, and none is left.
+    // App 1's second backup reaches version 4, as nothing was written since: no version is added,
+    // and none is left.
     assert_eq!(rig.save("app 1"), four);
     rig.log().compact_all().unwrap();
     assert_eq!(rig.layers(), []);

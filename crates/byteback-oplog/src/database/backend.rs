@@ -1,17 +1,19 @@
 //! redb's storage over a durable file.
 //!
-//! **Closed is closed.** After an I/O error the database is opened anew on the same file while snapshots of the old one still
-//! exist; the new one knows nothing of them and reuses their pages, so that they must not read the file any more: they get
-//! an error, never the pages of somebody else.
+//! **Closed is closed.** After an I/O error the database is opened anew on the same file while
+//! snapshots of the old one still exist; the new one knows nothing of them and reuses their pages,
+//! so that they must not read the file any more: they get an error, never the pages of somebody
+//! else.
 //!
-//! **A full disk.** Space is taken when the file grows, so that a disk without any fails this one call, and not a write in the
-//! middle of a transaction, or the repair after it: then not even reading would go on, and the gate would refuse the very
-//! `unlink` that makes room.
+//! **A full disk.** Space is taken when the file grows, so that a disk without any fails this one
+//! call, and not a write in the middle of a transaction, or the repair after it: then not even
+//! reading would go on, and the gate would refuse the very `unlink` that makes room.
 //!
-//! **A failed sync.** What was written since the last good one may never reach the disk, although it can still be read, and
-//! the next sync will not say so. Hence the ranges that no sync has confirmed are remembered beyond the backend. They are
-//! written once more, as they read now, at once (so that a process that comes later does not trust what is only in memory)
-//! and, if that fails too, by whoever opens the file again. redb hears of the failure in any case.
+//! **A failed sync.** What was written since the last good one may never reach the disk, although
+//! it can still be read, and the next sync will not say so. Hence the ranges that no sync has
+//! confirmed are remembered beyond the backend. They are written once more, as they read now, at
+//! once (so that a process that comes later does not trust what is only in memory) and, if that
+//! fails too, by whoever opens the file again. redb hears of the failure in any case.
 
 use std::io;
 use std::sync::Arc;
@@ -23,11 +25,12 @@ use parking_lot::{Mutex, RwLock};
 /// The ranges of one file that were written and not confirmed by a sync.
 pub(crate) type Unconfirmed = Arc<Mutex<ExtentSet>>;
 
-/// A [`redb::StorageBackend`] on whatever `byteback-host` provides. The state folder is locked as a whole by its owner,
-/// so range locks are left to the default (unsupported).
+/// A [`redb::StorageBackend`] on whatever `byteback-host` provides. The state folder is locked as a
+/// whole by its owner, so range locks are left to the default (unsupported).
 #[derive(Debug)]
 pub(crate) struct Backend {
-    /// `None` once closed. Held shared during an operation, so that closing waits for those under way.
+    /// `None` once closed. Held shared during an operation, so that closing waits for those under
+    /// way.
     file: RwLock<Option<Arc<dyn DurableFile>>>,
     unconfirmed: Unconfirmed,
 }

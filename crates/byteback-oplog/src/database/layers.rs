@@ -1,6 +1,8 @@
-//! The layers of the database, and the number of those that say "whole" for a reason that nobody wanted to hear.
+//! The layers of the database, and the number of those that say "whole" for a reason that nobody
+//! wanted to hear.
 //!
-//! The number is for `status`, which must not read a million layers: each change of a layer changes it in the same transaction.
+//! The number is for `status`, which must not read a million layers: each change of a layer changes
+//! it in the same transaction.
 
 use redb::{ReadableTable, Table, WriteTransaction};
 

@@ -63,7 +63,8 @@ proptest! {
         prop_assert_eq!((listed(&back), back.unit, back.whole), (listed(&layer), layer.unit, None));
     }
 
-    /// What is reported covers every touched byte, within the bound, in every granularity; where the bound was never passed it is exact.
+    /// What is reported covers every touched byte, within the bound, in every granularity; where
+    /// the bound was never passed it is exact.
     #[test]
     fn bounded_layers_cover_what_was_touched(
         writes in prop::collection::vec((0_u64..200_000, 1_u64..3000), 0..150),
@@ -181,8 +182,9 @@ fn joining_reports_no_more_than_pages_for_as_many_extents() {
                 let pages = written(granularity, extents_max);
                 // As many as these have in the end, and no more at any time before.
                 let joined = written(Granularity::Byte, pages.len().max(1));
-                // Joining as they come knows nothing of what will come: what it joined in vain stays joined. If all were known before,
-                // it would be no byte more (`joining_adds_no_more_than_aligning_to_as_many_extents`).
+                // Joining as they come knows nothing of what will come: what it joined in vain
+                // stays joined. If all were known before, it would be no byte more
+                // (`joining_adds_no_more_than_aligning_to_as_many_extents`).
                 let known = {
                     let mut known = exact.ranges.clone();
                     known.join_closest(pages.len());

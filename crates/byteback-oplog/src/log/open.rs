@@ -24,17 +24,19 @@ use crate::options::LogOptions;
 use crate::pending::Pending;
 use byteback_model::{NodeId, NodeKind};
 
-/// After a stop that was not clean the numbers of nodes go on so far behind the last one that is known: what was numbered since the last checkpoint
-/// is not, and others may have heard of it (continuous sync sends what is not in a checkpoint yet). Between two
-/// checkpoints nobody makes so many.
+/// After a stop that was not clean the numbers of nodes go on so far behind the last one that is
+/// known: what was numbered since the last checkpoint is not, and others may have heard of it
+/// (continuous sync sends what is not in a checkpoint yet). Between two checkpoints nobody makes so
+/// many.
 const NODES_SKIPPED: u64 = 1 << 32;
 
 impl Log {
-    /// Opens the log in `dir`, creating it if there is none, and begins a new epoch. Files for which intents were open
-    /// are reported whole from now on. A damaged log is set aside (as `log.redb.damaged`), and a new one begins: the ledger says so.
+    /// Opens the log in `dir`, creating it if there is none, and begins a new epoch. Files for
+    /// which intents were open are reported whole from now on. A damaged log is set aside (as
+    /// `log.redb.damaged`), and a new one begins: the ledger says so.
     ///
-    /// The caller holds the lock on `dir`, and compares the tree with the record next ([`Log::scan`]) before anything is
-    /// tracked or cut.
+    /// The caller holds the lock on `dir`, and compares the tree with the record next
+    /// ([`Log::scan`]) before anything is tracked or cut.
     ///
     /// # Errors
     /// A disk that cannot be read or written, or a log of a newer version.
@@ -55,7 +57,8 @@ impl Log {
         Self::open_kept(dir, None, clock, random, options)
     }
 
-    /// As [`Log::open_with`], with the layers of files kept by `keeper`, if there is one. A log that began without one goes on with it; never the other way round.
+    /// As [`Log::open_with`], with the layers of files kept by `keeper`, if there is one. A log
+    /// that began without one goes on with it; never the other way round.
     ///
     /// # Errors
     /// As [`Log::open`].
@@ -116,7 +119,8 @@ impl Log {
         if was_tracking {
             last_node.0 = last_node.0.saturating_add(NODES_SKIPPED);
         }
-        // A log whose layers are kept beside the files has none, but for those of the time before that.
+        // A log whose layers are kept beside the files has none, but for those of the time before
+        // that.
         let had_intents = snapshot.number(meta::FORMAT)? != database::FORMAT_KEPT_BESIDE && !is_new;
         let (intents, found) = match kept.is_none() || had_intents {
             true => {
@@ -150,7 +154,8 @@ impl Log {
         }
         drop(snapshot);
 
-        // Nothing counts from the old intents any more once the layers are durable that they stand for.
+        // Nothing counts from the old intents any more once the layers are durable that they stand
+        // for.
         let generation = match &intents {
             Some(intents) => intents.rotate(|_| Vec::new())?,
             None => counted_from,
@@ -236,10 +241,11 @@ impl Log {
     }
 }
 
-/// The first epoch of a start, after the last one that the database knows of. Copies of a database may be elder than what programs
-/// were told, so that the next number is not enough.
+/// The first epoch of a start, after the last one that the database knows of. Copies of a database
+/// may be elder than what programs were told, so that the next number is not enough.
 fn first_epoch(last: Epoch, now_ns: i64) -> Epoch {
-    // In units of 1.05 ms: each cut waits for a disk, so that epochs come slower than that for as long as a log runs.
+    // In units of 1.05 ms: each cut waits for a disk, so that epochs come slower than that for as
+    // long as a log runs.
     let by_the_clock = Epoch(u64::try_from(now_ns >> 20).unwrap_or(0));
     last.next().max(by_the_clock)
 }

@@ -1,5 +1,5 @@
-//! The whole log against a model: a fake tree that is changed through the gate, and consumers whose pictures are compared byte
-//! for byte with what the log reports.
+//! The whole log against a model: a fake tree that is changed through the gate, and consumers whose
+//! pictures are compared byte for byte with what the log reports.
 
 mod crowd;
 mod damage;

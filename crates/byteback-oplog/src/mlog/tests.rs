@@ -128,7 +128,8 @@ fn the_table_of_the_documents() {
     }
 }
 
-/// The same for recorded writes: lines of a name, a file's number, an offset and a length, in the file that `BYTEBACK_WRITES` names.
+/// The same for recorded writes: lines of a name, a file's number, an offset and a length, in the
+/// file that `BYTEBACK_WRITES` names.
 #[test]
 #[ignore = "needs recorded writes"]
 fn the_table_of_recorded_writes() {

@@ -1,4 +1,5 @@
-//! A large tree that does not exist: directories of a thousand files each, made while they are listed.
+//! A large tree that does not exist: directories of a thousand files each, made while they are
+//! listed.
 
 use std::ffi::{OsStr, OsString};
 use std::io;

@@ -1,4 +1,5 @@
-//! Random lives of an origin with queue and relation table, a network that loses, and a server; the checker compares every state.
+//! Random lives of an origin with queue and relation table, a network that loses, and a server; the
+//! checker compares every state.
 
 use byteback_extents::ByteRange;
 use rand::rngs::StdRng;
@@ -745,7 +746,8 @@ impl World {
         self.network.push(id);
     }
 
-    /// The times that a group tells: of the directories that it names, and with their attributes of those that are new.
+    /// The times that a group tells: of the directories that it names, and with their attributes of
+    /// those that are new.
     fn times_of(&self, id: GroupId) -> BTreeMap<NodeId, u64> {
         let mut groups = self.queue.groups();
         let group = groups.find(|group| group.id == id).unwrap();
@@ -917,7 +919,8 @@ impl World {
         };
     }
 
-    /// The process ends in good order and begins again, from a snapshot or from an older one with a journal.
+    /// The process ends in good order and begins again, from a snapshot or from an older one with a
+    /// journal.
     fn restart(&mut self) -> Result<(), String> {
         self.count("restart");
         let snapshot = persist::encode_snapshot(&self.queue);
@@ -941,7 +944,8 @@ impl World {
         if self.chance(0.5) {
             return Ok(());
         }
-        // The process was really away: nobody answers any more, the clock is another, the relation table empty.
+        // The process was really away: nobody answers any more, the clock is another, the relation
+        // table empty.
         let arrived = self.below(self.network.len() + 1);
         for id in std::mem::take(&mut self.network).into_iter().take(arrived) {
             self.arrive(id)?;
@@ -968,7 +972,8 @@ impl World {
         self.queue.saves_before_removal(node).is_empty()
     }
 
-    /// The power fails. What was sent may still arrive, or not; what was not durable is lost; the tree itself is not.
+    /// The power fails. What was sent may still arrive, or not; what was not durable is lost; the
+    /// tree itself is not.
     fn crash(&mut self) -> Result<(), String> {
         self.count("crash");
         let arrived = self.below(self.network.len() + 1);
@@ -1185,7 +1190,8 @@ fn every_state_that_is_delivered_was_the_origins_in_random_lives() {
     }
 }
 
-/// The canary: without the backindex, states are delivered that never were, and the checker says so.
+/// The canary: without the backindex, states are delivered that never were, and the checker says
+/// so.
 #[test]
 fn a_queue_that_ignores_the_backindex_is_found_out() {
     let found = (0..20).filter(|&seed| {

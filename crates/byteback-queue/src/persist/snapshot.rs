@@ -1,6 +1,7 @@
 //! The whole state of a queue as bytes.
 //!
-//! What follows from the rest is not written: the indexes and what waits are made anew, by the same function that keeps them while the queue runs.
+//! What follows from the rest is not written: the indexes and what waits are made anew, by the same
+//! function that keeps them while the queue runs.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,7 +14,8 @@ use byteback_model::NodeId;
 /// The first bytes of a snapshot; the version follows.
 pub const SNAPSHOT_MAGIC: [u8; 7] = *b"BYQUEUE";
 
-/// The version that this program writes and reads. Whoever finds another one begins with an empty queue, and abandons what it held.
+/// The version that this program writes and reads. Whoever finds another one begins with an empty
+/// queue, and abandons what it held.
 pub const SNAPSHOT_VERSION: u8 = 3;
 
 /// The state as bytes.
@@ -46,7 +48,8 @@ pub fn encode_snapshot(queue: &Queue) -> Vec<u8> {
     out
 }
 
-/// The state that [`encode_snapshot`] wrote. A queue that is larger than the options allow folds at its next event.
+/// The state that [`encode_snapshot`] wrote. A queue that is larger than the options allow folds at
+/// its next event.
 ///
 /// # Errors
 /// If the bytes are not such a state, or not whole.

@@ -1,5 +1,5 @@
-//! The bytes of each version, damage, and hostile bytes. That a state and a journal come back as they were is tested with random lives, by
-//! `World::restart` of the checker's tests.
+//! The bytes of each version, damage, and hostile bytes. That a state and a journal come back as
+//! they were is tested with random lives, by `World::restart` of the checker's tests.
 
 use byteback_extents::ByteRange;
 use rand::rngs::StdRng;

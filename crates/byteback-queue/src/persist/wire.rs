@@ -1,8 +1,10 @@
-//! How each type of this crate is written: one trait, and the types field by field in the order of their declaration.
+//! How each type of this crate is written: one trait, and the types field by field in the order of
+//! their declaration.
 //!
-//! Numbers are varints (LEB128, shortest form only), `bool` and the discriminants of enums are one byte, an `Option` is a byte 0, or 1 and the
-//! value; collections are their length and their elements, sets and maps in ascending order. What is longer than the bytes that
-//! are left, out of order or unknown is [`Malformed`]; nothing is reserved by a length alone.
+//! Numbers are varints (LEB128, shortest form only), `bool` and the discriminants of enums are one
+//! byte, an `Option` is a byte 0, or 1 and the value; collections are their length and their
+//! elements, sets and maps in ascending order. What is longer than the bytes that are left, out of
+//! order or unknown is [`Malformed`]; nothing is reserved by a length alone.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

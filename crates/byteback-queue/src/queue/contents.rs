@@ -1,4 +1,5 @@
-//! Contents: writes gathered in nodes, bytes put aside before they are lost, and writes replaced by deltas.
+//! Contents: writes gathered in nodes, bytes put aside before they are lost, and writes replaced by
+//! deltas.
 
 use byteback_extents::{ByteRange, ExtentSet};
 
@@ -16,10 +17,12 @@ pub struct Save {
     pub range: ByteRange,
 }
 
-/// Two contents that are to be compared: that of `new` as of `up_to` and that of `base` as it is now.
+/// Two contents that are to be compared: that of `new` as of `up_to` and that of `base` as it is
+/// now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncodeOrder {
-    /// The file with the new content. Bytes of it that were saved for its nodes count, not those in the file.
+    /// The file with the new content. Bytes of it that were saved for its nodes count, not those in
+    /// the file.
     pub new: NodeId,
     /// Its last content node.
     pub up_to: Position,
@@ -112,14 +115,16 @@ impl Queue {
         self.join(position);
     }
 
-    /// The content of `node` takes no more writes (section III-B: packed when closed, renamed, deleted).
+    /// The content of `node` takes no more writes (section III-B: packed when closed, renamed,
+    /// deleted).
     pub(super) fn pack(&mut self, node: NodeId) {
         if let Some(position) = self.open.remove(&node) {
             self.with_content(position, |content| content.is_packed = true);
         }
     }
 
-    /// The version of a file after all that is in the queue of it; `None` if that is not known before it is sent.
+    /// The version of a file after all that is in the queue of it; `None` if that is not known
+    /// before it is sent.
     pub(super) fn latest_version(&self, node: NodeId) -> Option<Version> {
         if let Some(last) = self.last_content(node) {
             return self.nodes.get(&last).map(|node| node.version);
@@ -130,7 +135,8 @@ impl Queue {
         }
     }
 
-    /// Whether the version that a caller knows of a file now is not the one that the server will have.
+    /// Whether the version that a caller knows of a file now is not the one that the server will
+    /// have.
     pub(super) fn is_version_open(&self, node: NodeId) -> bool {
         let fold = self.groups.front().and_then(|group| group.fold.as_ref());
         self.last_content(node).is_none() && fold.is_some_and(|(scope, _)| *scope == FoldScope::Everything)
@@ -173,8 +179,9 @@ impl Queue {
         saves
     }
 
-    /// Whether a file that is about to lose its last name may still be read for the queue: it must be kept aside until
-    /// [`Effect::Free`], or [`Queue::saves_before_removal`] be put aside. The operation itself may take its contents out; it is not known before.
+    /// Whether a file that is about to lose its last name may still be read for the queue: it must
+    /// be kept aside until [`Effect::Free`], or [`Queue::saves_before_removal`] be put aside. The
+    /// operation itself may take its contents out; it is not known before.
     #[must_use]
     pub fn needs_file(&self, node: NodeId) -> bool {
         self.reads(node)
@@ -189,8 +196,8 @@ impl Queue {
         });
     }
 
-    /// How long a file is as far as the queue was told, and whether all of `range` is to be sent anyway; `None` if its next write is the first of
-    /// a new content, or is folded.
+    /// How long a file is as far as the queue was told, and whether all of `range` is to be sent
+    /// anyway; `None` if its next write is the first of a new content, or is folded.
     #[must_use]
     pub fn open_content(&self, node: NodeId, range: ByteRange) -> Option<(u64, bool)> {
         let content = self.content_at(*self.open.get(&node)?)?;
@@ -198,7 +205,8 @@ impl Queue {
         Some((content.size_bytes, covers))
     }
 
-    /// The content of a file that takes writes, and what of the file it covers; `None` if its next write is the first of a new content, or is folded.
+    /// The content of a file that takes writes, and what of the file it covers; `None` if its next
+    /// write is the first of a new content, or is folded.
     #[must_use]
     pub fn open_ranges(&self, node: NodeId) -> Option<(Position, &ExtentSet)> {
         let position = *self.open.get(&node)?;
@@ -224,7 +232,8 @@ impl Queue {
         }
     }
 
-    /// What a removed file holds is about to change without an event: nothing is compared with it any more, nor it with anything.
+    /// What a removed file holds is about to change without an event: nothing is compared with it
+    /// any more, nor it with anything.
     pub fn not_compared(&mut self, node: NodeId) {
         self.end_relations_if(|relation, new| relation.base == node || new == node);
         self.settle();
@@ -236,11 +245,13 @@ impl Queue {
         self.waiting_about(node).iter().any(|at| self.content_at(*at).is_some())
     }
 
-    /// The content of `new` is worth comparing with that of `base`; to be called before the operation is told that shows it. Replaces an
-    /// earlier relation of `new`. `is_base_removed`: the base lost its last name by an earlier operation.
+    /// The content of `new` is worth comparing with that of `base`; to be called before the
+    /// operation is told that shows it. Replaces an earlier relation of `new`. `is_base_removed`:
+    /// the base lost its last name by an earlier operation.
     pub fn relate(&mut self, new: NodeId, base: NodeId, is_base_removed: bool) {
         self.unrelate_quietly(new);
-        // A removed base serves as long as the server was not told to remove it, and only if it has what the file holds.
+        // A removed base serves as long as the server was not told to remove it, and only if it has
+        // what the file holds.
         let is_there = self.waiting_removal(base).is_some() && !self.outdated.contains(&base);
         let is_lost = is_base_removed && !is_there;
         if is_lost || self.fold.is_some() {
@@ -253,7 +264,8 @@ impl Queue {
     fn begin_relation(&mut self, new: NodeId, base: NodeId) {
         self.relations.insert(new, Relation { base, order: None });
         *self.bases.entry(base).or_default() += 1;
-        // What was written after the base was removed is to be sent with that removal: afterwards it would be no base.
+        // What was written after the base was removed is to be sent with that removal: afterwards
+        // it would be no base.
         let removal = self.waiting_removal(base);
         let content = self.last_content(new).filter(|content| *content > self.frozen);
         if let (Some(removal), Some(content)) = (removal, content)
@@ -269,8 +281,9 @@ impl Queue {
         self.settle();
     }
 
-    /// What was to be compared with `node`, which vanishes unsent, is to be compared with what that was to be compared with: of a file
-    /// that is saved again and again within the delay only the last state is sent.
+    /// What was to be compared with `node`, which vanishes unsent, is to be compared with what that
+    /// was to be compared with: of a file that is saved again and again within the delay only the
+    /// last state is sent.
     pub(super) fn pass_relations_on(&mut self, node: NodeId) {
         let base = self.relations.get(&node).map(|relation| relation.base);
         let of_node = self.relations.iter().filter(|(_, relation)| relation.base == node);
@@ -350,7 +363,8 @@ impl Queue {
         Some(order)
     }
 
-    /// Answers an order of [`super::Poll::Encode`]. `None`: it could not be encoded, and is sent as it is. Whether the delta is taken.
+    /// Answers an order of [`super::Poll::Encode`]. `None`: it could not be encoded, and is sent as
+    /// it is. Whether the delta is taken.
     pub fn encoded(&mut self, order: &EncodeOrder, delta: Option<EncodedDelta>) -> bool {
         // Otherwise something changed meanwhile.
         let is_current = self
@@ -424,7 +438,8 @@ impl Queue {
         true
     }
 
-    /// Whether a delta, or one that is being made, copies from a certain version of `node`: then all its versions stay, where they are.
+    /// Whether a delta, or one that is being made, copies from a certain version of `node`: then
+    /// all its versions stay, where they are.
     pub(super) fn is_version_used(&self, node: NodeId) -> bool {
         let of_node = || self.relations.values().filter(|relation| relation.base == node);
         let deltas = self.bases.get(&node).copied().unwrap_or(0) - of_node().count();

@@ -1,8 +1,10 @@
 //! Folding: what the queue does when it would grow past its bounds, or cannot know what it missed.
 //!
-//! The operation log knows of each file and name what changed since its mark, in memory that does not grow with the number of operations.
-//! A fold gives the fine order up for that: all that waits becomes one node, which takes in what follows, and becomes one group at a cut.
-//! Causal order holds still: the cut is one moment of the origin, and nothing behind it is sent before it is applied.
+//! The operation log knows of each file and name what changed since its mark, in memory that does
+//! not grow with the number of operations. A fold gives the fine order up for that: all that waits
+//! becomes one node, which takes in what follows, and becomes one group at a cut. Causal order
+//! holds still: the cut is one moment of the origin, and nothing behind it is sent before it is
+//! applied.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +22,8 @@ impl Queue {
         }
     }
 
-    /// Folds what waits, so that what lands from elsewhere meets nothing that is in an order, or so that there is a cut.
+    /// Folds what waits, so that what lands from elsewhere meets nothing that is in an order, or so
+    /// that there is a cut.
     pub fn fold(&mut self, now_ns: u64) {
         if self.fold.is_none() {
             // What it makes a group of is behind all that was frozen, even if nothing waits.
@@ -96,7 +99,8 @@ impl Queue {
         }
     }
 
-    /// Ends the fold whose turn has come, in the same moment as the cut of the operation log from which it will be read.
+    /// Ends the fold whose turn has come, in the same moment as the cut of the operation log from
+    /// which it will be read.
     ///
     /// # Errors
     /// If nothing is folded, or groups before it are in flight.

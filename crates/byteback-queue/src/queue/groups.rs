@@ -14,9 +14,11 @@ pub enum Poll {
     },
     /// Two contents are to be compared: answer by [`Queue::encoded`].
     Encode(EncodeOrder),
-    /// The group is to be made durable, then sent: [`Queue::applied`], [`Queue::refused`] or [`Queue::unanswered`].
+    /// The group is to be made durable, then sent: [`Queue::applied`], [`Queue::refused`] or
+    /// [`Queue::unanswered`].
     Send(GroupId),
-    /// The server is to be asked what became of the group: [`Queue::applied`] or [`Queue::never_arrived`].
+    /// The server is to be asked what became of the group: [`Queue::applied`] or
+    /// [`Queue::never_arrived`].
     Ask(GroupId),
     /// The operation log is to be cut, with [`Queue::cut`] in the same moment.
     Cut,
@@ -98,7 +100,8 @@ impl Queue {
         Poll::Send(self.freeze(first, up_to))
     }
 
-    /// How far a group that begins with what counts as a whole from `first` to `up_to` may reach: over what follows and could be sent at once, too.
+    /// How far a group that begins with what counts as a whole from `first` to `up_to` may reach:
+    /// over what follows and could be sent at once, too.
     fn with_what_is_due(&self, first: Position, mut up_to: Position, now_ns: u64) -> Position {
         let mut load = self.load_of(first, up_to);
         while let Some(next) = self.nodes.range(Position(up_to.0 + 1)..).next().map(|(at, _)| *at) {
@@ -133,7 +136,8 @@ impl Queue {
         load
     }
 
-    /// When these nodes have waited long enough: as long as the delay after the last change, or as long as at most.
+    /// When these nodes have waited long enough: as long as the delay after the last change, or as
+    /// long as at most.
     fn due_ns(&self, first: Position, up_to: Position) -> u64 {
         let nodes = || self.nodes.range(first..=up_to).map(|(_, node)| node);
         let touched_ns = nodes().map(|node| node.touched_ns).max().unwrap_or(0);
@@ -176,7 +180,8 @@ impl Queue {
                 }
             }
         }
-        // What was taken out before the first node belongs to the group, too: no mark in between is reached before it is applied.
+        // What was taken out before the first node belongs to the group, too: no mark in between is
+        // reached before it is applied.
         let first = self.first_waiting();
         self.frozen = up_to;
         self.spans.forget_to(up_to);
@@ -284,7 +289,8 @@ impl Queue {
         }
     }
 
-    /// No answer came: whatever is in flight is sent again, exactly as it was, from `retry_ns` on (backing off is the caller's).
+    /// No answer came: whatever is in flight is sent again, exactly as it was, from `retry_ns` on
+    /// (backing off is the caller's).
     pub fn unanswered(&mut self, retry_ns: u64) {
         for group in &mut self.groups {
             if group.state == GroupState::InFlight {
@@ -293,7 +299,8 @@ impl Queue {
         }
     }
 
-    /// The server does not know a group that was asked for: neither those behind it. They are folded.
+    /// The server does not know a group that was asked for: neither those behind it. They are
+    /// folded.
     ///
     /// # Errors
     /// If it was not to be asked for.
@@ -311,8 +318,9 @@ impl Queue {
         Ok(())
     }
 
-    /// Events may have been missed, or bytes that were to be sent are lost: all that waits is everything that changed since the log's mark,
-    /// and what is in flight cannot be sent again. To be called first after a stop that was not clean.
+    /// Events may have been missed, or bytes that were to be sent are lost: all that waits is
+    /// everything that changed since the log's mark, and what is in flight cannot be sent again. To
+    /// be called first after a stop that was not clean.
     pub fn abandon(&mut self, now_ns: u64) {
         self.position.0 += 1;
         if self
@@ -336,8 +344,8 @@ impl Queue {
         self.settle();
     }
 
-    /// Goes on after a clean stop, with another clock: no answer comes any more to what was in flight, and what was being compared is
-    /// sent as it is, because the relation table is empty.
+    /// Goes on after a clean stop, with another clock: no answer comes any more to what was in
+    /// flight, and what was being compared is sent as it is, because the relation table is empty.
     pub fn resume(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
         self.together.resume(now_ns);

@@ -21,7 +21,8 @@ pub enum Event {
         range: ByteRange,
         /// The file's length afterwards, in bytes.
         size_bytes: u64,
-        /// The version that the file had when nothing of it was queued; counts only then. `None`: it is new.
+        /// The version that the file had when nothing of it was queued; counts only then. `None`:
+        /// it is new.
         base: Option<Version>,
     },
     /// Attributes of a node changed.
@@ -36,7 +37,8 @@ pub enum Event {
         /// The file.
         node: NodeId,
     },
-    /// An epoch of the operation log begins here: when all before it is applied, the log's mark may move to it.
+    /// An epoch of the operation log begins here: when all before it is applied, the log's mark may
+    /// move to it.
     Mark {
         /// The epoch.
         epoch: u64,
@@ -46,17 +48,20 @@ pub enum Event {
 /// Where the bytes of a content come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContentSource {
-    /// These ranges of the file, as far as they lie below its length; what lies beyond the base's end and in no range is zeros.
-    /// For what was saved, from there; otherwise from the file itself.
+    /// These ranges of the file, as far as they lie below its length; what lies beyond the base's
+    /// end and in no range is zeros. For what was saved, from there; otherwise from the file
+    /// itself.
     Ranges {
         /// What may differ from the base.
         ranges: ExtentSet,
-        /// What was saved because the file was changed again; see [`crate::queue::Queue::saves_before`].
+        /// What was saved because the file was changed again; see
+        /// [`crate::queue::Queue::saves_before`].
         saved: ExtentSet,
     },
     /// A delta that the caller encoded and keeps.
     Delta {
-        /// The file whose content it copies from, as of this node's turn. It may have lost its name earlier in the same group.
+        /// The file whose content it copies from, as of this node's turn. It may have lost its name
+        /// earlier in the same group.
         base: NodeId,
         /// The version of that content, if it was queued or told by who encoded it.
         base_version: Option<Version>,
@@ -72,7 +77,8 @@ pub enum ContentSource {
 pub struct Content {
     /// The file.
     pub node: NodeId,
-    /// The version that it stands on; `None`: none as the file is new, or the one that the caller knows when this is sent.
+    /// The version that it stands on; `None`: none as the file is new, or the one that the caller
+    /// knows when this is sent.
     pub base: Option<Version>,
     /// The file's length in bytes.
     pub size_bytes: u64,
@@ -129,7 +135,8 @@ pub enum Change {
         /// Where the caller finds them.
         stamp: u64,
     },
-    /// Names came and went of which nothing is left to tell, but that these directories have another time.
+    /// Names came and went of which nothing is left to tell, but that these directories have
+    /// another time.
     Times {
         /// The directories, none of which is new.
         directories: BTreeSet<NodeId>,
@@ -208,7 +215,8 @@ pub(crate) fn places(operation: &NameOperation) -> Vec<&Place<NodeId>> {
 /// A node of the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueNode {
-    /// What it makes: of a content, the file's new version (III-C); of anything else, the number of the change.
+    /// What it makes: of a content, the file's new version (III-C); of anything else, the number of
+    /// the change.
     pub version: Version,
     /// When it was enqueued, in the caller's monotonic nanoseconds.
     pub enqueued_ns: u64,
@@ -223,9 +231,11 @@ pub struct QueueNode {
 pub enum FoldScope {
     /// All that changed since the log's mark.
     Everything,
-    /// What these stand for, hold and look like at the cut. A file without a name at the cut is not to be sent.
+    /// What these stand for, hold and look like at the cut. A file without a name at the cut is not
+    /// to be sent.
     Items {
-        /// Files with changed content, each with the version that it stands on; see [`Content::base`].
+        /// Files with changed content, each with the version that it stands on; see
+        /// [`Content::base`].
         contents: BTreeMap<NodeId, Option<Version>>,
         /// Nodes with changed attributes.
         attributes: BTreeSet<NodeId>,
@@ -265,6 +275,7 @@ pub struct Group {
     pub state: GroupState,
     /// The server is to make conflict versions of it (III-C: first write wins).
     pub is_conflict: bool,
-    /// Instead of nodes of the queue, what is to be read as of the cut, with the version that it makes.
+    /// Instead of nodes of the queue, what is to be read as of the cut, with the version that it
+    /// makes.
     pub fold: Option<(FoldScope, Version)>,
 }

@@ -1,4 +1,5 @@
-//! Whether the queue speaks of something: what lands from elsewhere must not meet what is on its way from here.
+//! Whether the queue speaks of something: what lands from elsewhere must not meet what is on its
+//! way from here.
 
 use crate::queue::{Change, FoldScope, Queue, places};
 use byteback_model::{NodeId, Place};
@@ -10,7 +11,8 @@ pub enum Presence {
     Absent,
     /// It waits in a fold, which takes it as it is when it is cut.
     Folded,
-    /// It waits in its order, or is in flight, or something in the queue is a delta of what it holds.
+    /// It waits in its order, or is in flight, or something in the queue is a delta of what it
+    /// holds.
     Ordered,
 }
 
@@ -21,7 +23,8 @@ pub struct Unsent {
     pub content: bool,
     /// Attributes, a name, or that it exists.
     pub other: bool,
-    /// All that changed since the log's mark is to be sent: whether this node is part of it the log knows.
+    /// All that changed since the log's mark is to be sent: whether this node is part of it the log
+    /// knows.
     pub is_everything: bool,
 }
 
@@ -80,8 +83,9 @@ impl Queue {
         })
     }
 
-    /// Whether what waits or is in flight tells the server the time of a directory, as names in it came or went. Where everything is to be sent,
-    /// the directory's attributes are, if the log knows of a change.
+    /// Whether what waits or is in flight tells the server the time of a directory, as names in it
+    /// came or went. Where everything is to be sent, the directory's attributes are, if the log
+    /// knows of a change.
     #[must_use]
     pub fn tells_time_of(&self, directory: NodeId) -> bool {
         let in_flight = self.groups.iter().filter_map(|group| group.fold.as_ref());

@@ -1,7 +1,9 @@
-//! What must be applied together: disjoint spans of positions, the merged backindexes of DeltaCFS section III-E.
+//! What must be applied together: disjoint spans of positions, the merged backindexes of DeltaCFS
+//! section III-E.
 //!
-//! A node that is operated again, or taken out, after others were enqueued behind it breaks the order: it gets a backindex to where the
-//! later operation would have been. All from the node to there is one span; spans that overlap are one.
+//! A node that is operated again, or taken out, after others were enqueued behind it breaks the
+//! order: it gets a backindex to where the later operation would have been. All from the node to
+//! there is one span; spans that overlap are one.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! What the queue does, case by case; what follows from it for the states that are seen is the checker's (`checker/tests.rs`).
+//! What the queue does, case by case; what follows from it for the states that are seen is the
+//! checker's (`checker/tests.rs`).
 
 use byteback_extents::{ByteRange, ExtentSet};
 use rand::rngs::StdRng;
@@ -693,7 +694,8 @@ fn marks_do_not_pile_up_where_nothing_lies_between_them() {
     assert_eq!(queue.marks.values().collect::<Vec<_>>(), [&99, &100]);
 }
 
-/// Found by the checker: the group began at its first node, and the mark lay between that and what had been taken out before.
+/// Found by the checker: the group began at its first node, and the mark lay between that and what
+/// had been taken out before.
 #[test]
 fn a_mark_behind_what_was_taken_out_waits_for_the_whole_group() {
     let mut queue = queue();
@@ -777,7 +779,8 @@ fn a_version_that_a_delta_copies_from_stays() {
     );
 }
 
-/// Found by the checker: the version that a refused fold would have made was taken for the base of what came behind it.
+/// Found by the checker: the version that a refused fold would have made was taken for the base of
+/// what came behind it.
 #[test]
 fn a_refused_fold_that_is_folded_again_keeps_the_older_base() {
     let options = QueueOptions {
@@ -798,7 +801,8 @@ fn a_refused_fold_that_is_folded_again_keeps_the_older_base() {
     assert_eq!(contents, &[(NodeId(2), Some(version(1002)))].into());
 }
 
-/// Found by the checker: a refused group was lost in a crash, and a mark within it was told to be reached.
+/// Found by the checker: a refused group was lost in a crash, and a mark within it was told to be
+/// reached.
 #[test]
 fn a_mark_in_a_refused_group_waits_for_the_fold_after_a_crash() {
     let mut queue = queue();
@@ -813,7 +817,8 @@ fn a_mark_in_a_refused_group_waits_for_the_fold_after_a_crash() {
     assert_eq!(queue.take_effects(), [Effect::Mark(4)]);
 }
 
-/// Found by the checker: after a crash bytes were to be saved that the file no longer had, for a group that is never sent again.
+/// Found by the checker: after a crash bytes were to be saved that the file no longer had, for a
+/// group that is never sent again.
 #[test]
 fn nothing_is_saved_for_what_is_only_asked_for() {
     let mut queue = queue();
@@ -1095,7 +1100,8 @@ fn an_applied_group_belongs_to_nothing_that_comes_later() {
 
 #[test]
 fn what_takes_long_or_is_too_much_is_no_atomic_operation() {
-    // A log that is written all the time while no server is there: what a program did at once meanwhile is told, what happened beside it is not.
+    // A log that is written all the time while no server is there: what a program did at once
+    // meanwhile is told, what happened beside it is not.
     let mut queue = queue();
     queue.event(&write(2, 0, 4), 0);
     queue.event(&write(3, 0, 4), 100 * SECOND);

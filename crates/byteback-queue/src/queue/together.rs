@@ -1,15 +1,21 @@
-//! Which files belong together: those whose contents changed within one span, an atomic operation in the words of DeltaCFS section III-C. Should one of them turn out to
-//! be in conflict with what others did, all of them are.
+//! Which files belong together: those whose contents changed within one span, an atomic operation
+//! in the words of DeltaCFS section III-C. Should one of them turn out to be in conflict with what
+//! others did, all of them are.
 //!
-//! Spans of the queue say what has to be applied together, and grow beyond that: what was refused waits again as one span, and a file that takes writes for an hour
-//! while no server is there makes one of all that happened meanwhile. So the spans from which this is told are kept apart: only what operations joined, and only while from the first change to
-//! the last no more time passed than a server that is there would have been kept waiting ([`QueueOptions::together_ns_max`](crate::queue::QueueOptions)). They are kept until what
-//! they are about is applied. When it is folded, so that what others did can be let in, each of them becomes the *set* of its files, which lasts until the fold is applied.
+//! Spans of the queue say what has to be applied together, and grow beyond that: what was refused
+//! waits again as one span, and a file that takes writes for an hour while no server is there makes
+//! one of all that happened meanwhile. So the spans from which this is told are kept apart: only
+//! what operations joined, and only while from the first change to the last no more time passed
+//! than a server that is there would have been kept waiting
+//! ([`QueueOptions::together_ns_max`](crate::queue::QueueOptions)). They are kept until what they
+//! are about is applied. When it is folded, so that what others did can be let in, each of them
+//! becomes the *set* of its files, which lasts until the fold is applied.
 //!
-//! **Given up**, so that each file is decided by itself, are sets of more than `FILES_MAX` files, those beyond the bound of a fold, and all if the order is given up: past the
-//! bounds of the queue, and where events may have been missed.
+//! **Given up**, so that each file is decided by itself, are sets of more than `FILES_MAX` files,
+//! those beyond the bound of a fold, and all if the order is given up: past the bounds of the
+//! queue, and where events may have been missed.
 //!
-//! What this does not do: order anything; know of conflicts.
+//! Out of scope: order anything; know of conflicts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +24,8 @@ use crate::operation::NameOperation;
 use crate::queue::{Change, Group, Queue};
 use byteback_model::{NodeId, NodeKind};
 
-/// Files of one set at most: nobody means so many by one operation, and decides about so many at once.
+/// Files of one set at most: nobody means so many by one operation, and decides about so many at
+/// once.
 const FILES_MAX: usize = 1000;
 
 /// Files whose contents changed in one atomic operation.
@@ -30,7 +37,8 @@ pub(crate) type Reach = (Position, u64);
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Together {
-    /// Of what waits or is in flight in its order: the last position of each span by its first, with the time of the first change.
+    /// Of what waits or is in flight in its order: the last position of each span by its first,
+    /// with the time of the first change.
     pub(crate) spans: BTreeMap<Position, Reach>,
     /// Of what is folded.
     pub(crate) folded: Vec<FileSet>,
@@ -39,7 +47,8 @@ pub(crate) struct Together {
 }
 
 impl Together {
-    /// Joins all from `first`, a change of `first_ns`, to `last`, which happens at `now_ns`, and the spans that this touches; unless that took too long.
+    /// Joins all from `first`, a change of `first_ns`, to `last`, which happens at `now_ns`, and
+    /// the spans that this touches; unless that took too long.
     pub(super) fn join(&mut self, (first, first_ns): (Position, u64), (last, now_ns): (Position, u64), ns_max: u64) {
         let last = last.max(first);
         let mut joined = (first, last, first_ns);
@@ -101,7 +110,8 @@ fn add(sets: &mut Vec<FileSet>, more: impl IntoIterator<Item = FileSet>, files_m
 }
 
 impl Queue {
-    /// The sets of files of which several changed in one atomic operation that waits in a fold. One file may be in several.
+    /// The sets of files of which several changed in one atomic operation that waits in a fold. One
+    /// file may be in several.
     #[must_use]
     pub fn together(&self) -> &[FileSet] {
         &self.together.folded
@@ -116,7 +126,8 @@ impl Queue {
         }
     }
 
-    /// These sets were noted elsewhere before all else was lost: what they hold is part of what is folded.
+    /// These sets were noted elsewhere before all else was lost: what they hold is part of what is
+    /// folded.
     pub fn note_together(&mut self, sets: impl IntoIterator<Item = FileSet>) {
         if self.fold.is_some() {
             add(&mut self.together.folded, sets, self.options.fold_items_max);

@@ -1,4 +1,5 @@
-//! Random names against a naive model that keeps the whole history and searches it for each decision.
+//! Random names against a naive model that keeps the whole history and searches it for each
+//! decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,9 @@
 //! The save patterns of real programs, recorded, and what the relation table makes of them.
 //!
-//! `traces/NAME.txt` are cut out of recordings of the programs by `traces/extract.py` (see there for the form of a line); the operations that
-//! no recording has are written out here. A file is called by the path under which it came into being and the number of files that had
-//! this path before it; what was there before the recording has number 0.
+//! `traces/NAME.txt` are cut out of recordings of the programs by `traces/extract.py` (see there
+//! for the form of a line); the operations that no recording has are written out here. A file is
+//! called by the path under which it came into being and the number of files that had this path
+//! before it; what was there before the recording has number 0.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,7 +55,8 @@ impl Player {
         }
     }
 
-    /// Plays a line. What it does to names, and what the table makes of it; `None` for what it does to contents.
+    /// Plays a line. What it does to names, and what the table makes of it; `None` for what it does
+    /// to contents.
     pub(crate) fn play(&mut self, line: &str) -> Option<(NameOperation, Vec<Decision>)> {
         let words = line.split(' ').collect::<Vec<_>>();
         let (now_ms, operation, path) = (words[0].parse::<u64>().unwrap(), words[1], words[2]);

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use std::io::Read;
 use std::net::Shutdown;
 
-/// Calls that a device may make whatever it was given: none of them tells of a folder that it was not.
+/// Calls that a device may make whatever it was given: none of them tells of a folder that it was
+/// not.
 const OF_NO_FOLDER: [(&str, &str); 5] = [
     ("GET", "/healthz"),
     ("GET", "/metrics"),

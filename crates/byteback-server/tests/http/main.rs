@@ -362,8 +362,8 @@ fn every_route_but_the_open_ones_wants_a_token() {
         let basic = [("authorization", "Basic abc")];
         let answer = request(address, method, &target, None, b"", &basic);
         assert_eq!(answer.status == 401, route.access() != Access::Open, "{route:?}");
-        // And each is really routed: whatever it says about these parameters, it is not "no such route".
-        // (Events would be answered for as long as somebody listens.)
+        // And each is really routed: whatever it says about these parameters, it is not "no such
+        // route". (Events would be answered for as long as somebody listens.)
         let listened = target.replace("/events", "/events?after=77");
         let known = world.send(method, &listened, b"");
         let lost =

@@ -1,4 +1,5 @@
-//! Searches in stored contents over the API: what is found is there; bodies of every kind are refused in time.
+//! Searches in stored contents over the API: what is found is there; bodies of every kind are
+//! refused in time.
 
 use super::{FILE, World, file};
 use crate::client::{Answer, connect, head, read_answer, request};
@@ -166,7 +167,8 @@ fn groups_are_compared_with_the_content_at_that_moment() {
         let differing = (0..256).filter(|&block| told.signature().strong(block) != expected.strong(block));
         assert_eq!(differing.count(), 0);
     }
-    // Of another length, longer than anything here: it is answered, at no more cost than the content's.
+    // Of another length, longer than anything here: it is answered, at no more cost than the
+    // content's.
     let answer = post(&world, &target("groups", ""), MEDIA_OF[2].1, &many_groups()).expect(200);
     let told = GroupAnswer::read(&answer.body[..], LeafKind::Sha256, 100 << 20, 1000).unwrap();
     assert_eq!((told.signature().blocks(), told.base_len_bytes()), (768, 3 << 20));

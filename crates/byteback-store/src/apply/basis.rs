@@ -1,8 +1,10 @@
 //! What a batch stands on, and whether somebody else came first.
 //!
-//! A batch that *follows* another one of its device ([`Manifest::follows`]) stands on what that one left: what the device did itself since
-//! `base_seq` is no conflict. Because nobody else changed what this batch is about, what that one left is still there, be there
-//! newer batches of others (the time of a directory aside, on which nothing stands). So what a batch stands on is one moment of the past ([`Basis`]), which `prove` can look at before the transaction.
+//! A batch that *follows* another one of its device ([`Manifest::follows`]) stands on what that one
+//! left: what the device did itself since `base_seq` is no conflict. Because nobody else changed
+//! what this batch is about, what that one left is still there, be there newer batches of others
+//! (the time of a directory aside, on which nothing stands). So what a batch stands on is one
+//! moment of the past ([`Basis`]), which `prove` can look at before the transaction.
 
 use crate::catalog::{AttributeRow, BatchKey, CatalogRead, FolderRow};
 use crate::error::StoreError;
@@ -35,20 +37,22 @@ pub(crate) fn conflict(
 pub(crate) struct Basis {
     /// The moment whose contents its deltas are laid over; `None`: it stands on nothing.
     pub(crate) seq: Option<Seq>,
-    /// The device and the batch's `base_seq`, if what the device did since then is in no conflict with the batch.
+    /// The device and the batch's `base_seq`, if what the device did since then is in no conflict
+    /// with the batch.
     own: Option<(u64, Seq)>,
 }
 
 impl Basis {
-    /// Whether what happened at a sequence number was the device's own doing, and is in no conflict with the batch.
+    /// Whether what happened at a sequence number was the device's own doing, and is in no conflict
+    /// with the batch.
     pub(super) fn is_own(&self, catalog: &dyn CatalogRead, folder: i64, changed: Seq) -> Result<bool, StoreError> {
         let Some((own, _)) = self.own else { return Ok(false) };
         let batch = catalog.batch_by_seq(folder, changed)?;
         Ok(batch.is_some_and(|batch| batch.device == own))
     }
 
-    /// Whether somebody else changed contents between `base_seq` and the moment that the batch stands on, so that these are not the ones
-    /// that its sender means.
+    /// Whether somebody else changed contents between `base_seq` and the moment that the batch
+    /// stands on, so that these are not the ones that its sender means.
     ///
     /// # Errors
     /// The catalog fails.

@@ -1,12 +1,17 @@
-//! What a batch would lose without its sender knowing of it, though it contradicts nobody name by name: who removes a directory does not know what
-//! others put into it meanwhile, who writes into a file or makes one in a directory does not know that others removed these. (DeltaCFS III-C: the
+//! What a batch would lose without its sender knowing of it, though it contradicts nobody name by
+//! name: who removes a directory does not know what others put into it meanwhile, who writes into a
+//! file or makes one in a directory does not know that others removed these. (DeltaCFS III-C: the
 //! first write wins, and the other is told.)
 //!
-//! Looked at after everything is applied, inside the transaction, and only if others changed the folder since the batch's `base_seq`:
-//! - What lost a name by the batch and has no place in the tree any more: neither it nor anything in it may have got a name or new contents from others since then.
-//! - What the batch gives a name or new contents, and has no place in the tree: others must not have taken that from it since then.
+//! Looked at after everything is applied, inside the transaction, and only if others changed the
+//! folder since the batch's `base_seq`:
+//! - What lost a name by the batch and has no place in the tree any more: neither it nor anything
+//!   in it may have got a name or new contents from others since then.
+//! - What the batch gives a name or new contents, and has no place in the tree: others must not
+//!   have taken that from it since then.
 //!
-//! So each node that the batch unlinks, names or writes costs a few lookups; below a directory that vanishes, what is still in it.
+//! So each node that the batch unlinks, names or writes costs a few lookups; below a directory that
+//! vanishes, what is still in it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 

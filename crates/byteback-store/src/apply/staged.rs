@@ -28,7 +28,8 @@ pub(crate) fn staged_part_ids(
         .collect())
 }
 
-/// Refuses parts that are not those that the sender means: one that was on its way for long may have come after the one that was to replace it.
+/// Refuses parts that are not those that the sender means: one that was on its way for long may
+/// have come after the one that was to replace it.
 pub(super) fn check_parts(
     catalog: &dyn CatalogRead,
     key: BatchKey,

@@ -1,7 +1,7 @@
 //! The rows about who may ask: devices, what they were given, and invitations to join.
 //!
-//! Tokens are here as their SHA-256 alone. A folder is given by its name, so that a device may be invited to one that does not exist yet; folders
-//! are never renamed or removed.
+//! Tokens are here as their SHA-256 alone. A folder is given by its name, so that a device may be
+//! invited to one that does not exist yet; folders are never renamed or removed.
 
 use crate::error::StoreError;
 

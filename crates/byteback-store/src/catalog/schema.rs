@@ -1,29 +1,36 @@
-//! The SQLite schema, version 5. `PRAGMA user_version` holds the version; a newer one is refused, an elder one is brought up to it when the
-//! file is opened, in one transaction.
+//! The SQLite schema, version 5. `PRAGMA user_version` holds the version; a newer one is refused,
+//! an elder one is brought up to it when the file is opened, in one transaction.
 //!
-//! Version 2 knows layers that *share* the pages of another one ([`SINCE_2`]), which a program of version 1 would read as empty. A new
-//! catalog is made as one of version 1 and brought up, so that there is one schema, however old a file is.
+//! Version 2 knows layers that *share* the pages of another one ([`SINCE_2`]), which a program of
+//! version 1 would read as empty. A new catalog is made as one of version 1 and brought up, so that
+//! there is one schema, however old a file is.
 //!
-//! Version 3 knows what each device may do ([`SINCE_3`]). A program of version 2 would give every device every folder, and forget which
-//! invitations were used. Devices that joined before may do everything, as they could.
+//! Version 3 knows what each device may do ([`SINCE_3`]). A program of version 2 would give every
+//! device every folder, and forget which invitations were used. Devices that joined before may do
+//! everything, as they could.
 //!
-//! Version 4 counts the snapshots of each folder for themselves ([`SINCE_4`]). Snapshots of before keep their numbers.
+//! Version 4 counts the snapshots of each folder for themselves ([`SINCE_4`]). Snapshots of before
+//! keep their numbers.
 //!
-//! Version 5 keeps times that 64 bits do not hold ([`SINCE_5`]). A program of version 4 would take them for others.
+//! Version 5 keeps times that 64 bits do not hold ([`SINCE_5`]). A program of version 4 would take
+//! them for others.
 //!
-//! `application_id` says whose file it is. Tables without a rowid are clustered by their primary key, which is the
-//! order in which they are read; layer pages are blobs and therefore live in a rowid table.
+//! `application_id` says whose file it is. Tables without a rowid are clustered by their primary
+//! key, which is the order in which they are read; layer pages are blobs and therefore live in a
+//! rowid table.
 //!
-//! [`CACHE`] came later without a new version: its tables hold nothing that cannot be made anew, they are created where they are
-//! missing, and a program that does not know them neither reads them nor is in their way.
+//! [`CACHE`] came later without a new version: its tables hold nothing that cannot be made anew,
+//! they are created where they are missing, and a program that does not know them neither reads
+//! them nor is in their way.
 
 pub(super) const VERSION: i64 = 5;
 
 /// "BYBC".
 pub(super) const APPLICATION_ID: i64 = 0x4259_4243;
 
-/// From version 1 to 2. Whose pages a layer shares, and whose segments: pages and references to segments belong to one row of `layer` alone, which
-/// the engine lets nobody remove while others share them, whatever becomes of its node.
+/// From version 1 to 2. Whose pages a layer shares, and whose segments: pages and references to
+/// segments belong to one row of `layer` alone, which the engine lets nobody remove while others
+/// share them, whatever becomes of its node.
 pub(super) const SINCE_2: &str = "
 ALTER TABLE layer ADD COLUMN pages INTEGER REFERENCES layer(id);
 CREATE INDEX layer_by_pages ON layer (pages) WHERE pages IS NOT NULL;
@@ -45,7 +52,8 @@ INSERT INTO invitation (hash, created_ns, expires_ns, writes, name) SELECT hash,
 DROP TABLE join_token;
 ";
 
-/// From version 3 to 4. `last_snapshot` is the highest number ever given in the folder, so that no number is given twice.
+/// From version 3 to 4. `last_snapshot` is the highest number ever given in the folder, so that no
+/// number is given twice.
 pub(super) const SINCE_4: &str = "
 ALTER TABLE folder ADD COLUMN last_snapshot INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE snapshot RENAME TO snapshot_of_all_folders;

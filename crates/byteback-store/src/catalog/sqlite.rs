@@ -1,8 +1,8 @@
 //! The embedded catalog: one SQLite file.
 //!
-//! WAL with `synchronous=FULL`: a commit returns after its pages are durable in the log, and readers never wait.
-//! One connection writes, behind a lock; readers come from a small pool. A transaction that is dropped without a
-//! commit is rolled back, also when its thread panicked.
+//! WAL with `synchronous=FULL`: a commit returns after its pages are durable in the log, and
+//! readers never wait. One connection writes, behind a lock; readers come from a small pool. A
+//! transaction that is dropped without a commit is rolled back, also when its thread panicked.
 
 use super::{Catalog, CatalogRead, CatalogWrite, schema};
 use crate::error::StoreError;
@@ -66,8 +66,9 @@ impl SqliteCatalog {
         })
     }
 
-    /// Limits the length of the catalog's file, in bytes rounded down to pages; a change that needs more fails as on a
-    /// full disk. Holds until the catalog is closed; a limit below the present length only stops growth.
+    /// Limits the length of the catalog's file, in bytes rounded down to pages; a change that needs
+    /// more fails as on a full disk. Holds until the catalog is closed; a limit below the present
+    /// length only stops growth.
     ///
     /// # Errors
     /// The engine failed.
@@ -107,11 +108,13 @@ impl SqliteCatalog {
 }
 
 fn configure(connection: &Connection) -> Result<(), StoreError> {
-    // Without it the planner looks at the number behind a LIMIT, and prepares the statement anew whenever another one is bound.
+    // Without it the planner looks at the number behind a LIMIT, and prepares the statement anew
+    // whenever another one is bound.
     connection
         .set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
         .map_err(|e| StoreError::catalog("configure a connection", e))?;
-    // Inside a process the lock queues writers; the busy timeout is for others: `invite`, a person with a shell.
+    // Inside a process the lock queues writers; the busy timeout is for others: `invite`, a person
+    // with a shell.
     connection
         .execute_batch("PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON; PRAGMA busy_timeout=10000; PRAGMA cache_size=-16384; PRAGMA cell_size_check=ON;")
         .map_err(|e| StoreError::catalog("configure a connection", e))?;
@@ -263,7 +266,8 @@ impl Transaction<'_> {
 impl Drop for Transaction<'_> {
     fn drop(&mut self) {
         let Ok(connection) = self.connection() else { return };
-        // After some errors (disk full) SQLite has rolled back by itself; then there is nothing to do.
+        // After some errors (disk full) SQLite has rolled back by itself; then there is nothing to
+        // do.
         if self.open && !connection.is_autocommit() && connection.execute_batch("ROLLBACK").is_err() {
             return;
         }

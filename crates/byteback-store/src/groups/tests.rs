@@ -1,4 +1,5 @@
-//! What is told of stored contents against the same by their bytes, held or fetched once more, and what it costs.
+//! What is told of stored contents against the same by their bytes, held or fetched once more, and
+//! what it costs.
 
 use super::*;
 use crate::tests::store_with;

@@ -43,16 +43,17 @@ struct OpenSegment {
     synced_len: u64,
     abandoned: bool,
     pins: u64,
-    /// How often its end was taken back: what a sync has made durable before may have been written anew since.
+    /// How often its end was taken back: what a sync has made durable before may have been written
+    /// anew since.
     times_cut: u64,
 }
 
 impl SegmentFiles {
-    /// Opens the segments in `dir`. `used_id_max` is the highest number that the catalog has ever known: numbers
-    /// above it and above every file's are free.
+    /// Opens the segments in `dir`. `used_id_max` is the highest number that the catalog has ever
+    /// known: numbers above it and above every file's are free.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The system's error.
     pub fn open(dir: Arc<dyn DurableDir>, used_id_max: u64) -> Result<Self, StoreError> {
         Self::with_len_max(dir, used_id_max, SEGMENT_LEN_MAX)
     }
@@ -60,7 +61,7 @@ impl SegmentFiles {
     /// As [`Self::open`], with another length at which a segment is full.
     ///
     /// # Errors
-    /// What the system answered.
+    /// The system's error.
     pub fn with_len_max(dir: Arc<dyn DurableDir>, used_id_max: u64, len_max: u64) -> Result<Self, StoreError> {
         let highest = list_ids(&*dir)?.into_iter().max().unwrap_or(0).max(used_id_max);
         Ok(Self {
@@ -232,8 +233,8 @@ impl Segments for SegmentFiles {
         let file = self.shared.reader(segment)?;
         let header_len = usize::try_from(FRAME_HEADER_LEN).unwrap_or(24);
         let stored_len = usize::try_from(stored_len).unwrap_or(usize::MAX);
-        // References come from the checked catalog, and a frame is at most 256 KiB: a length beyond any frame's
-        // is damage, not a reason to reserve memory.
+        // References come from the checked catalog, and a frame is at most 256 KiB: a length beyond
+        // any frame's is damage, not a reason to reserve memory.
         if frame.raw_len > byteback_delta::FRAME_RAW_LEN_MAX || frame.stored_len > frame.raw_len {
             return Err(damaged(
                 segment,
@@ -340,7 +341,8 @@ impl SegmentWriter for FileWriter {
         };
         let offset = open.len;
         if let Err(e) = open.file.write_all_at(offset, &self.record) {
-            // What a full disk took of it is room that the catalog may need, if only to forget something.
+            // What a full disk took of it is room that the catalog may need, if only to forget
+            // something.
             let _ = open.file.set_len(offset);
             return Err(StoreError::segment(id, "append a frame", e));
         }

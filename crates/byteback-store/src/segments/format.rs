@@ -5,8 +5,9 @@
 //! frame   = mark "FRAM" | codec u8 | 0 0 0 | raw_len u32 | stored_len u32
 //!         | crc32c of the stored bytes u32 | crc32c of the 20 bytes before, u32 | stored bytes
 //! ```
-//! All little-endian. The two checksums of a frame let a program without a catalog walk a segment: a header that
-//! agrees with its own checksum can be skipped even when the bytes after it are damaged.
+//! All little-endian. The two checksums of a frame let a program without a catalog walk a segment:
+//! a header that agrees with its own checksum can be skipped even when the bytes after it are
+//! damaged.
 
 use super::FrameRef;
 
@@ -29,10 +30,11 @@ pub(crate) fn segment_header(number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Compares a segment's header with the number that the file has in its name; the error says what is wrong.
+/// Compares a segment's header with the number that the file has in its name; the error says what
+/// is wrong.
 ///
-/// A header that does not agree with its own checksum says nothing: the frames behind it have checksums of their own, and
-/// must not be lost with it.
+/// A header that does not agree with its own checksum says nothing: the frames behind it have
+/// checksums of their own, and must not be lost with it.
 pub(crate) fn check_segment_header(header: &[u8; 20], number: u64) -> Result<(), &'static str> {
     let [fields @ .., _, _, _, _] = header;
     let [.., a, b, c, d] = header;

@@ -1,7 +1,8 @@
 //! Compares kept sums with the bytes that they are of, while somebody reads these anyway.
 //!
-//! Only leaves that would be used count: those whose bytes lie where the row says. A row that does not decode is wrong, too. What is
-//! wrong is thrown away, all of the file's sums of that kind, and told: a disk or a memory that lies is somebody's concern.
+//! Only leaves that would be used count: those whose bytes lie where the row says. A row that does
+//! not decode is wrong, too. What is wrong is thrown away, all of the file's sums of that kind, and
+//! told: a disk or a memory that lies is somebody's concern.
 
 use super::CHUNK_LEN;
 use super::chunk::{ChunkKey, KeptChunk, LeafSum, SOURCES_MAX, Sources};

@@ -4,9 +4,10 @@
 //! row  = version u8 = 1 | page bytes | sum* | crc32c u32
 //! sum  = crc32c of the block u32 LE | leaf (32 bytes)
 //! ```
-//! `page` is a page of extents as a layer has it (`layer`), relative to the chunk, without gaps and without copies. It ends
-//! where the chunk ends, which gives the number of sums. The last crc is that of the node's number (8 bytes, LE), the number of the
-//! leaves' kind (1), the chunk's number (8, LE), and everything before it.
+//! `page` is a page of extents as a layer has it (`layer`), relative to the chunk, without gaps and
+//! without copies. It ends where the chunk ends, which gives the number of sums. The last crc is
+//! that of the node's number (8 bytes, LE), the number of the leaves' kind (1), the chunk's number
+//! (8, LE), and everything before it.
 
 use super::CHUNK_LEN;
 use crate::codec::{Reader, Writer};
@@ -154,7 +155,8 @@ impl KeptChunk {
         })
     }
 
-    /// Which leaves of a chunk, whose bytes lie in `now`, are those of this row: every byte lies where it lay, and there are as many.
+    /// Which leaves of a chunk, whose bytes lie in `now`, are those of this row: every byte lies
+    /// where it lay, and there are as many.
     pub(crate) fn unchanged(&self, now: &Sources) -> LeafSet {
         let (before_len, now_len) = (self.sources.len_bytes(), now.len_bytes());
         let mut equal = [false; GROUP_LEAVES as usize];

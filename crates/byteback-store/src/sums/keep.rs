@@ -1,8 +1,9 @@
 //! Writes rows of kept sums, and throws old ones away when there are too many.
 //!
-//! Rows are written in short transactions of [`ROWS_PER_TRANSACTION`], so that commits of batches never wait long. A crash leaves the
-//! rows that were written: each stands for itself. What cannot be written (the disk is full, the limit is reached by this file alone)
-//! is not kept; that is no error of whoever asked for a signature.
+//! Rows are written in short transactions of [`ROWS_PER_TRANSACTION`], so that commits of batches
+//! never wait long. A crash leaves the rows that were written: each stands for itself. What cannot
+//! be written (the disk is full, the limit is reached by this file alone) is not kept; that is no
+//! error of whoever asked for a signature.
 
 use super::CHUNK_LEN;
 use crate::error::StoreError;
@@ -77,7 +78,8 @@ impl Keeper {
         }
     }
 
-    /// Once all leaves were told: writes what is left, and notes that the sums were used. Or answers the rows that wait.
+    /// Once all leaves were told: writes what is left, and notes that the sums were used. Or
+    /// answers the rows that wait.
     pub(crate) fn finish(mut self) -> Option<KeptRows> {
         if self.waiting_max.is_some() {
             return Some(self.kept).filter(|kept| !kept.rows.is_empty());

@@ -1,8 +1,10 @@
-//! The leaves of one content, in order: kept ones where its bytes are the same, the others from the bytes.
+//! The leaves of one content, in order: kept ones where its bytes are the same, the others from the
+//! bytes.
 //!
-//! A chunk at a time: where its bytes lie is resolved, the row is looked up in the same short transaction, and what differs is read.
-//! Memory: one chunk (at most [`SOURCES_MAX`] places of bytes), the decoded frames that a reader keeps (`content`), the rows that wait to be written. A chunk in more
-//! pieces than that is summed as it is resolved, and not kept.
+//! A chunk at a time: where its bytes lie is resolved, the row is looked up in the same short
+//! transaction, and what differs is read. Memory: one chunk (at most [`SOURCES_MAX`] places of
+//! bytes), the decoded frames that a reader keeps (`content`), the rows that wait to be written. A
+//! chunk in more pieces than that is summed as it is resolved, and not kept.
 
 use super::chunk::{ChunkKey, KeptChunk, LeafSet, LeafSum, SOURCES_MAX, Sources};
 use super::keep::Keeper;
@@ -47,7 +49,8 @@ pub(crate) struct LeafReader {
 }
 
 impl LeafReader {
-    /// Of a content of `len` bytes through whatever resolves it. `node`: whose rows to look at; `keeper`: takes new ones.
+    /// Of a content of `len` bytes through whatever resolves it. `node`: whose rows to look at;
+    /// `keeper`: takes new ones.
     pub(crate) fn new(
         store: &Store,
         kind: LeafKind,
@@ -74,7 +77,8 @@ impl LeafReader {
         })
     }
 
-    /// The leaves of a range of such a content, which begins with a chunk and ends with one or with the content. None that are made are kept.
+    /// The leaves of a range of such a content, which begins with a chunk and ends with one or with
+    /// the content. None that are made are kept.
     pub(crate) fn of_range(
         store: &Store,
         kind: LeafKind,
@@ -94,7 +98,8 @@ impl LeafReader {
     /// What comes next; `None` at the end.
     ///
     /// # Errors
-    /// A frame is damaged; the catalog or a segment fails. Rows that are damaged or cannot be written are no errors.
+    /// A frame is damaged; the catalog or a segment fails. Rows that are damaged or cannot be
+    /// written are no errors.
     pub(crate) fn next(&mut self) -> Result<Option<Leaves<'_>>, StoreError> {
         let store = self.store.clone();
         if self.at >= self.len {
@@ -163,7 +168,8 @@ impl LeafReader {
         Ok(Some(end - range.start()))
     }
 
-    /// Gathers where the chunk's bytes from `from` on lie, in as many places as fit. Answers how far it came, relative to the chunk.
+    /// Gathers where the chunk's bytes from `from` on lie, in as many places as fit. Answers how
+    /// far it came, relative to the chunk.
     fn gather(&mut self, catalog: &dyn CatalogRead, chunk: ByteRange, from: u64) -> Result<u64, StoreError> {
         let mut upto = from;
         while upto < chunk.len_bytes() && self.sources.extents().len() < SOURCES_MAX {
@@ -199,7 +205,8 @@ impl LeafReader {
         Ok(())
     }
 
-    /// Fills `sums`: those that are known, and the others from the bytes. Answers whether there are others that are not just zeros.
+    /// Fills `sums`: those that are known, and the others from the bytes. Answers whether there are
+    /// others that are not just zeros.
     fn sum_unknown(&mut self, known: &LeafSet, kept: &[LeafSum]) -> Result<bool, StoreError> {
         let len = self.sources.len_bytes();
         // At most 256.

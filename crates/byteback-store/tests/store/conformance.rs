@@ -1,5 +1,5 @@
-//! What every implementation of the two traits must do. Each suite takes the trait, and runs against each
-//! implementation that there is.
+//! What every implementation of the two traits must do. Each suite takes the trait, and runs
+//! against each implementation that there is.
 
 use byteback_delta::Codec;
 use byteback_host::durable::{DurableDir, RealDir};

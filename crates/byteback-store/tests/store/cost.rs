@@ -156,7 +156,8 @@ fn copies_of_copies_cannot_make_a_merge_explode() {
     assert_eq!(lab.read_range(2, 13, Some(range)).unwrap(), bytes);
 }
 
-/// Each version changed the content here and there, so that what is read next lies in another version's frame almost every time.
+/// Each version changed the content here and there, so that what is read next lies in another
+/// version's frame almost every time.
 #[test]
 fn a_content_of_many_interleaved_versions_is_read_frame_by_frame_once() {
     const VERSIONS: u64 = 16;

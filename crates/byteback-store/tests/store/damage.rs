@@ -1,4 +1,5 @@
-//! Damage x place: what is lost is named, what is not lost is read, verification lists it, and backups go on.
+//! Damage x place: what is lost is named, what is not lost is read, verification lists it, and
+//! backups go on.
 
 use crate::lab::{Batch, Lab};
 use byteback_host::durable::{DurableDir, OpenMode};
@@ -77,7 +78,8 @@ fn every_kind_of_damage_is_told_apart_from_what_is_whole() {
             (lab.read(2, 1).unwrap(), lab.read(4, 1).unwrap()),
             (files[0].clone(), files[2].clone())
         );
-        // The next backup completes; new bytes of the damaged file are readable where they are its own.
+        // The next backup completes; new bytes of the damaged file are readable where they are its
+        // own.
         lab.send(2, Some(1), &Batch::default().patch(3, 9000, &[(0, &files[2])]))
             .unwrap();
         assert_eq!(lab.read(3, 2).unwrap(), files[2], "{damage}");

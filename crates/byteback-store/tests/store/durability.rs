@@ -10,10 +10,12 @@ use std::time::Duration;
 
 const BATCHES: u64 = 6;
 
-/// This one comes from a sender that has lost what it knew: files with other identities follow those that there are.
+/// This one comes from a sender that has lost what it knew: files with other identities follow
+/// those that there are.
 const ANEW: u64 = 4;
 
-/// Sends batches until one fails; answers how many were acknowledged. Small segments, so that several are begun.
+/// Sends batches until one fails; answers how many were acknowledged. Small segments, so that
+/// several are begun.
 fn work(lab: &Lab, from: u64) -> Result<u64, (u64, StoreError)> {
     for counter in from..=BATCHES {
         let base = (counter > 1).then_some(counter - 1);

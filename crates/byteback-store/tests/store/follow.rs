@@ -1,4 +1,5 @@
-//! Contents that follow those of another file: what they cost, what is refused, and what becomes of both.
+//! Contents that follow those of another file: what they cost, what is refused, and what becomes of
+//! both.
 
 use crate::cost::{depth, fragmented};
 use crate::lab::{Batch, Lab, ROOT, patch};
@@ -173,7 +174,8 @@ fn shared_rows_count_as_records() {
 
 #[test]
 fn what_is_shared_outlives_the_file_that_it_came_from() {
-    // Nothing forgets history yet. Whoever will has to leave the rows whose pages others share, or the engine refuses.
+    // Nothing forgets history yet. Whoever will has to leave the rows whose pages others share, or
+    // the engine refuses.
     let lab = Lab::new(2000);
     let bytes = noise(1, 9000);
     lab.first(&[(2, &bytes), (3, &noise(2, 9000))]);
@@ -211,7 +213,8 @@ fn what_is_shared_outlives_the_file_that_it_came_from() {
     expected[7] = b'x';
     assert_eq!(lab.read(20, 2).unwrap(), expected);
     assert_eq!(lab.read(2, 1).unwrap(), bytes);
-    // Merged rows have pages of their own, which refer to the same segments: then nothing is shared any more.
+    // Merged rows have pages of their own, which refer to the same segments: then nothing is shared
+    // any more.
     for seq in 2..10u64 {
         expected[seq as usize * 100] = seq as u8;
         let batch = Batch::default().patch(20, 9000, &[(seq * 100, &[seq as u8])]);

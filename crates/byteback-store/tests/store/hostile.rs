@@ -1,4 +1,5 @@
-//! Batches that contradict themselves, the folder or POSIX: refused as a whole, and nothing changes.
+//! Batches that contradict themselves, the folder or POSIX: refused as a whole, and nothing
+//! changes.
 
 use crate::lab::{Batch, Lab, ROOT, patch};
 use byteback_model::{ContentBase, FileId, NodeKind, Totals, Xattr};

@@ -1,4 +1,5 @@
-//! A store over a simulated disk for segments, a simulated clock, and a real SQLite file; and batches in few words.
+//! A store over a simulated disk for segments, a simulated clock, and a real SQLite file; and
+//! batches in few words.
 
 use byteback_delta::{DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
@@ -297,7 +298,8 @@ impl Batch {
             .delta(id, patch(len, len, places))
     }
 
-    /// A new file with the contents that another one had, overwritten in places; `len` bytes before and after.
+    /// A new file with the contents that another one had, overwritten in places; `len` bytes before
+    /// and after.
     pub(crate) fn following(self, id: u128, name: &[u8], of: u128, len: u64, places: &[(u64, &[u8])]) -> Self {
         let batch = self
             .file(id, len, u32::from(!places.is_empty()), ContentBase::Of(FileId(of)))

@@ -1,5 +1,5 @@
-//! Two devices that change one tree, each without knowing what the other one did last: nothing that one of them wrote or named may leave the tree by what
-//! the other one does elsewhere in it.
+//! Two devices that change one tree, each without knowing what the other one did last: nothing that
+//! one of them wrote or named may leave the tree by what the other one does elsewhere in it.
 
 use crate::lab::{Batch, Lab, ROOT, patch};
 use byteback_host::random::SplitMix64;

@@ -1,8 +1,9 @@
 //! What reading a content of many versions costs, frame by frame.
 //!
-//! A content that was changed everywhere again and again lies in the frames of all its versions, a little of it in each. A frame is read and decoded
-//! as a whole, so one pass over the content costs all these frames, several times the content's bytes; but each of them only once,
-//! and a request makes as many passes as it says.
+//! A content that was changed everywhere again and again lies in the frames of all its versions, a
+//! little of it in each. A frame is read and decoded as a whole, so one pass over the content costs
+//! all these frames, several times the content's bytes; but each of them only once, and a request
+//! makes as many passes as it says.
 
 use crate::lab::{Batch, Lab};
 use byteback_delta::chunks::{ChunkLister, ChunkParams};
@@ -23,7 +24,8 @@ const LEN: usize = 8 << 20;
 const VERSIONS: u64 = 14;
 const PIECE_LEN: usize = 256;
 
-/// How many pieces are changed: as many as make two blocks of five differ, as in the measurement of docs/benchmarks.md.
+/// How many pieces are changed: as many as make two blocks of five differ, as in the measurement of
+/// docs/benchmarks.md.
 const PIECES: usize = 1200;
 
 /// `old` with pieces turned over in place, or inserted.
@@ -71,7 +73,8 @@ fn found(old: &[u8], new: &[u8]) -> Vec<u8> {
     writer.finish().unwrap().0
 }
 
-/// Frames that were read since the last call, their bytes, and how often the one that was read most often.
+/// Frames that were read since the last call, their bytes, and how often the one that was read most
+/// often.
 fn passes(lab: &Lab) -> (usize, u64, u32) {
     let reads = lab.frames.take();
     let bytes = reads.keys().map(|frame| u64::from(frame.stored_len)).sum();

@@ -153,7 +153,8 @@ fn a_right_proof_is_accepted_and_everything_else_leaves_the_folder_as_it_is() {
 
 #[test]
 fn literals_that_were_appended_first_are_put_in_their_places() {
-    // What a client does with a file of many literals: append them, then take everything from the result.
+    // What a client does with a file of many literals: append them, then take everything from the
+    // result.
     let lab = Lab::new(1 << 20);
     let base = noise(1, 1000);
     lab.first(&[(FILE.0, &base)]);

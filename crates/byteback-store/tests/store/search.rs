@@ -1,4 +1,5 @@
-//! Searches in stored contents: what is found is there, what is there is found, and lists of any kind are bounded work.
+//! Searches in stored contents: what is found is there, what is there is found, and lists of any
+//! kind are bounded work.
 
 use std::cell::Cell;
 use std::io::Read;
@@ -41,7 +42,8 @@ fn small() -> ChunkParams {
     ChunkParams::new(64, 256, 400).unwrap()
 }
 
-/// The new content, put together from the base and what was found in it; and how much of it is literal.
+/// The new content, put together from the base and what was found in it; and how much of it is
+/// literal.
 fn compose(base: &[u8], found: &FoundExtents) -> (Vec<u8>, usize) {
     let (mut new, mut literal) = (Vec::new(), 0);
     for (range, source) in &found.extents {
@@ -58,7 +60,8 @@ fn compose(base: &[u8], found: &FoundExtents) -> (Vec<u8>, usize) {
     (new, literal)
 }
 
-/// Finds `new` in the version `seq`, whose bytes are `base`, both ways; answers the literal bytes of each.
+/// Finds `new` in the version `seq`, whose bytes are `base`, both ways; answers the literal bytes
+/// of each.
 fn find(lab: &Lab, seq: u64, base: &[u8], new: &[u8]) -> [usize; 3] {
     let params = SignatureParams::for_content(new.len() as u64, 5);
     let sought = SoughtBlocks::read(&signature(new, params)[..]).unwrap();
@@ -155,7 +158,8 @@ fn a_list_in_any_order_has_the_content_read_twice_and_no_more() {
     let lab = Lab::new(1 << 24);
     let base = noise(1, 8 << 20);
     lab.first(&[(2, &base)]);
-    // Pieces of it, the last first: whoever reads in the list's order decodes frames of 256 KiB again and again.
+    // Pieces of it, the last first: whoever reads in the list's order decodes frames of 256 KiB
+    // again and again.
     let mut pieces: Vec<&[u8]> = base.chunks(5000).collect();
     let mut random = SplitMix64::new(4);
     for last in (1..pieces.len()).rev() {

@@ -1,4 +1,5 @@
-//! Batches of several devices, sent one after the other without waiting: what stands on what, and who is in conflict with whom.
+//! Batches of several devices, sent one after the other without waiting: what stands on what, and
+//! who is in conflict with whom.
 
 use crate::lab::{Batch, Lab, ROOT, patch};
 use byteback_delta::ContentDigest;

@@ -1,5 +1,5 @@
-//! Kept sums: signatures and proofs that come from them say what the bytes say, whatever happened to the file, to the rows or to
-//! the batch; and they cost what changed.
+//! Kept sums: signatures and proofs that come from them say what the bytes say, whatever happened
+//! to the file, to the rows or to the batch; and they cost what changed.
 
 use crate::lab::{Batch, Lab, ROOT, attributes, patch};
 use byteback_delta::leaves::{LeafDigest, LeafKind};

@@ -1,4 +1,5 @@
-//! Times of directories in which names come and go: in conflict with nobody, and the later of two counts.
+//! Times of directories in which names come and go: in conflict with nobody, and the later of two
+//! counts.
 
 use crate::lab::{Batch, Lab, ROOT};
 use byteback_host::random::SplitMix64;
@@ -121,7 +122,8 @@ fn chmod(mode: u32) -> Batch {
 fn a_time_over_others_permissions_is_a_conflict() {
     let (lab, other) = folder();
     send_as(&lab, other, 2, (1, None), &chmod(0o700)).unwrap();
-    // Its own row over that would hide it from this device, and bring the old mode back with the next one.
+    // Its own row over that would hide it from this device, and bring the old mode back with the
+    // next one.
     let refused = send_as(&lab, lab.device, 2, (1, None), &made(10, 50));
     assert!(matches!(refused, Err(StoreError::Conflict { .. })), "{refused:?}");
     send_as(&lab, lab.device, 3, (2, None), &made(10, 50)).unwrap();
@@ -164,8 +166,8 @@ fn times_of_others_are_no_conflict_however_often_they_moved() {
     assert!(matches!(refused, Err(StoreError::Conflict { .. })), "{refused:?}");
 }
 
-/// Two devices make files, one after the other, each after it has heard of a random part of what the other one did: whatever comes last is
-/// what a naive record of all times says.
+/// Two devices make files, one after the other, each after it has heard of a random part of what
+/// the other one did: whatever comes last is what a naive record of all times says.
 #[test]
 fn random_times_of_two_devices_are_those_of_a_naive_record() {
     for seed in 0..20 {

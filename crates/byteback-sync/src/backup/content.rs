@@ -1,17 +1,20 @@
 //! A file's changed ranges as delta records.
 //!
-//! What is read as it stands is sent by [`send_file`]; what may be elsewhere in the server's version goes through `examine` first.
+//! What is read as it stands is sent by [`send_file`]; what may be elsewhere in the server's
+//! version goes through `examine` first.
 //!
-//! A version of a file may be carried by several delta records, each over the result of the one before, so that none
-//! needs more than `LITERAL_BYTES_MAX` of literals in memory. The node's record stands before them and says how
-//! many there are. Nobody knows that before the file was read: holes carry no bytes. Hence the deltas are held back
-//! until they fill a part; mostly the file ends before. If it does not, the part that the record belongs into waits for
-//! the end of the file, and the deltas go on in the parts after it.
+//! A version of a file may be carried by several delta records, each over the result of the one
+//! before, so that none needs more than `LITERAL_BYTES_MAX` of literals in memory. The node's
+//! record stands before them and says how many there are. Nobody knows that before the file was
+//! read: holes carry no bytes. Hence the deltas are held back until they fill a part; mostly the
+//! file ends before. If it does not, the part that the record belongs into waits for the end of the
+//! file, and the deltas go on in the parts after it.
 //!
-//! *Lengths.* The client does not know how long the file was at the server (that would need a record per file that
-//! survives crashes on both sides). It need not: a delta over the previous contents says `base_len = new_len`, which
-//! means that the base is first cut off or filled up with zeros to that length. This is what `DeltaMap` means by bytes
-//! past a base's end, and the log guarantees that all bytes past the old length were reported as changed.
+//! *Lengths.* The client does not know how long the file was at the server (that would need a
+//! record per file that survives crashes on both sides). It need not: a delta over the previous
+//! contents says `base_len = new_len`, which means that the base is first cut off or filled up with
+//! zeros to that length. This is what `DeltaMap` means by bytes past a base's end, and the log
+//! guarantees that all bytes past the old length were reported as changed.
 
 use super::part_stream::PartStream;
 use super::trim::{BlockSums, Trimmer};
@@ -94,7 +97,8 @@ pub(crate) fn send_file(
     sums: &mut BlockSums<'_>,
     monitor: &dyn Monitor,
 ) -> Result<FileOutcome> {
-    // A full part leaves while the file is being read, and whoever reads cannot ask the tree for something else.
+    // A full part leaves while the file is being read, and whoever reads cannot ask the tree for
+    // something else.
     stream.note_once()?;
     let node = file.node;
     let outcome = read_and_send(tree, cut, file, stream, sums, monitor)?;
@@ -206,7 +210,8 @@ pub(crate) struct FileDeltas {
     /// Finished deltas that wait for their number to be known.
     held_back: Vec<Vec<u8>>,
     held_back_bytes: usize,
-    /// Too much for one part: deltas go out as they are made, and the node's record comes at the end.
+    /// Too much for one part: deltas go out as they are made, and the node's record comes at the
+    /// end.
     is_released: bool,
     number: u32,
     stats: FileStats,

@@ -1,5 +1,6 @@
-//! A cut that somebody else has made and will finish, as one batch: what a backup does between its cut and its end, for continuous sync. It knows what it stands
-//! on, and remembers what a batch had to leave out in a note, as a backup does.
+//! A cut that somebody else has made and will finish, as one batch: what a backup does between its
+//! cut and its end, for continuous sync. It knows what it stands on, and remembers what a batch had
+//! to leave out in a note, as a backup does.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -36,7 +37,8 @@ pub(crate) struct CutBatch<'a> {
     pub(crate) origin: &'a (dyn Fn(NodeId) -> Option<Origin> + Sync),
     /// Of which directories nothing is told but the time.
     pub(crate) tells_time_only: &'a (dyn Fn(NodeId) -> bool + Sync),
-    /// The folder's sequence number that the changes stand on; `None`: they are everything there is.
+    /// The folder's sequence number that the changes stand on; `None`: they are everything there
+    /// is.
     pub(crate) base_seq: Option<Seq>,
     /// With everything: the sequence number that it replaces.
     pub(crate) replaces: Option<Seq>,

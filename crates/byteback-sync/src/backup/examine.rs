@@ -1,9 +1,11 @@
-//! Selective hashing (SolFS, section 4.3): a file that would have to be sent whole is looked for in what the server has of it.
+//! Selective hashing (SolFS, section 4.3): a file that would have to be sent whole is looked for in
+//! what the server has of it.
 //!
-//! The log knows what was written. For some files all it knows is "all of it, perhaps": the machine stopped while they were open, they
-//! changed while nobody watched, or a program wrote them anew from the first byte to the last. If the server has a version of such
-//! a file, the two are compared by checksums, and only what the server lacks is sent, with copies for the rest. So an insertion into a
-//! file that was written anew costs about the insertion.
+//! The log knows what was written. For some files all it knows is "all of it, perhaps": the machine
+//! stopped while they were open, they changed while nobody watched, or a program wrote them anew
+//! from the first byte to the last. If the server has a version of such a file, the two are
+//! compared by checksums, and only what the server lacks is sent, with copies for the rest. So an
+//! insertion into a file that was written anew costs about the insertion.
 //!
 //! | room | how it is found |
 //! |---|---|
@@ -15,18 +17,20 @@
 //! | `reading` | reads the file at the cut: all of it once, or some ranges |
 //! | `found` | makes delta records of what a finder finds |
 //!
-//! Whose version that is: the file's own; or, when everything is sent because the log is gone, that of the file at the same
-//! path ([`super::followed`]).
+//! Whose version that is: the file's own; or, when everything is sent because the log is gone, that
+//! of the file at the same path ([`super::followed`]).
 //!
-//! *Not examined* is what the planner leaves out ([`super::plan`]): small files above all, and everything when the server has no such call, or
-//! when it once refused a proof in this backup.
+//! *Not examined* is what the planner leaves out ([`super::plan`]): small files above all, and
+//! everything when the server has no such call, or when it once refused a proof in this backup.
 //!
-//! *Proof.* The checksums are somebody else's word. Every file that takes copies, or is read twice, is sent with the digest of its whole content at the
-//! cut, and the server compares before the batch counts. If they differ, nothing was applied, and everything is sent once more without
-//! looking for anything. A content is read twice where the server searches; that both readings show the same the proof shows, too.
+//! *Proof.* The checksums are somebody else's word. Every file that takes copies, or is read twice,
+//! is sent with the digest of its whole content at the cut, and the server compares before the
+//! batch counts. If they differ, nothing was applied, and everything is sent once more without
+//! looking for anything. A content is read twice where the server searches; that both readings show
+//! the same the proof shows, too.
 //!
-//! *Failing.* Until a finder tells its first extent, nothing of the file is in the batch, so that a server that does not answer costs one reading.
-//! Later failures take back what is in it.
+//! *Failing.* Until a finder tells its first extent, nothing of the file is in the batch, so that a
+//! server that does not answer costs one reading. Later failures take back what is in it.
 
 mod chunked;
 mod found;
@@ -61,7 +65,8 @@ pub(super) struct Place<'a> {
 pub(super) struct Examined<'a> {
     pub(super) node: NodeId,
     pub(super) id: FileId,
-    /// Whose contents at the server it is compared with: its own, or in a batch that replaces everything those of any file.
+    /// Whose contents at the server it is compared with: its own, or in a batch that replaces
+    /// everything those of any file.
     pub(super) at_server: FileId,
     /// It has to be said whose they are.
     pub(super) is_followed: bool,
@@ -122,7 +127,8 @@ pub(super) fn send_examined(
     stream: &mut PartStream<'_, '_>,
     sums: &mut BlockSums<'_>,
 ) -> Result<Examination> {
-    // A full part leaves while the file is being read, and whoever reads cannot ask the tree for something else.
+    // A full part leaves while the file is being read, and whoever reads cannot ask the tree for
+    // something else.
     stream.note_once()?;
     let mut note = None;
     let found = match method {
@@ -146,8 +152,9 @@ pub(super) fn send_examined(
 }
 
 impl Place<'_> {
-    /// What the server answered. Whatever keeps it from that, sending the file whole is right. A server that is older than this call,
-    /// or is busy or gone, need not be asked for each of the other files.
+    /// What the server answered. Whatever keeps it from that, sending the file whole is right. A
+    /// server that is older than this call, or is busy or gone, need not be asked for each of the
+    /// other files.
     fn answered<T>(&self, call: Call, answer: Result<T, ServerError>) -> Result<T, Stop> {
         answer.map_err(|error| {
             let is_unknown = |problem: &Problem| matches!(problem.code, Code::RouteNotFound | Code::MethodNotAllowed);

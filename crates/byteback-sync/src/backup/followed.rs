@@ -1,19 +1,24 @@
-//! Which file of the server a file follows when everything has to be sent: the one that lies, or lay, at the same path; or, of large ones, that
-//! looks like it and lies elsewhere ([`moved`]).
+//! Which file of the server a file follows when everything has to be sent: the one that lies, or
+//! lay, at the same path; or, of large ones, that looks like it and lies elsewhere ([`moved`]).
 //!
-//! The log that knew what the server has is gone, or is another one: all identities are new to the server. But mostly the folder's files are
-//! still what they were, at the same places. So a file is looked for in what the server has *at its path*, if that is a file, too; any of its
-//! names will do. Nothing rests on it being the right one: what is taken from it is proven as a whole like everything that is found by
-//! checksums ([`super::examine`]), and a wrong guess costs one look.
+//! The log that knew what the server has is gone, or is another one: all identities are new to the
+//! server. But mostly the folder's files are still what they were, at the same places. So a file is
+//! looked for in what the server has *at its path*, if that is a file, too; any of its names will
+//! do. Nothing rests on it being the right one: what is taken from it is proven as a whole like
+//! everything that is found by checksums ([`super::examine`]), and a wrong guess costs one look.
 //!
-//! *Short files* are not looked for in each other: those that have the length of the file at their path are compared with it as a whole, by
-//! digests, of which the server tells many at once ([`Followed::prepare_short`]). What is equal is not sent.
+//! *Short files* are not looked for in each other: those that have the length of the file at their
+//! path are compared with it as a whole, by digests, of which the server tells many at once
+//! ([`Followed::prepare_short`]). What is equal is not sent.
 //!
-//! *Cost.* Of long files, only files that the planner would look for are asked about. The first ones of a directory are asked for by their paths; where there are
-//! more, the directory's first page at the server is fetched and kept, which answers for all names up to its last. So a
-//! tree costs about a request for each directory, a vast directory one for each of its large files. Memory: [`DIRS_KEPT`] pages.
+//! *Cost.* Of long files, only files that the planner would look for are asked about. The first
+//! ones of a directory are asked for by their paths; where there are more, the directory's first
+//! page at the server is fetched and kept, which answers for all names up to its last. So a tree
+//! costs about a request for each directory, a vast directory one for each of its large files.
+//! Memory: [`DIRS_KEPT`] pages.
 //!
-//! *Failing.* Whoever cannot tell, tree or server, is not asked again: what is not found is sent as it is.
+//! *Failing.* Whoever cannot tell, tree or server, is not asked again: what is not found is sent as
+//! it is.
 
 mod moved;
 
@@ -138,7 +143,8 @@ impl<'a> Followed<'a> {
             .collect();
     }
 
-    /// These short files come next, each with its length. What the server has at their paths is asked for, and its digests.
+    /// These short files come next, each with its length. What the server has at their paths is
+    /// asked for, and its digests.
     pub(super) fn prepare_short(&mut self, files: &[(NodeId, u64)]) {
         self.short.clear();
         let nodes: Vec<NodeId> = files.iter().map(|(node, _)| *node).collect();
@@ -187,7 +193,8 @@ impl<'a> Followed<'a> {
         self.short.remove(&node)
     }
 
-    /// A short file of the server and its length. Directories are read page by page: where one short file is, more are.
+    /// A short file of the server and its length. Directories are read page by page: where one
+    /// short file is, more are.
     fn short_at_server(&mut self, dir: &[u8], name: &[u8]) -> Result<Option<(FileId, u64)>, ServerError> {
         let index = self.dirs.iter().position(|known| known.path == dir);
         let mut known = match index.and_then(|index| self.dirs.remove(index)) {

@@ -1,6 +1,7 @@
 //! How much a backup is about, before it begins: the whole that progress is measured by.
 //!
-//! The log knows which ranges of a file changed. Of a file that is new to it, or to the server, it knows no size: the tree is asked.
+//! The log knows which ranges of a file changed. Of a file that is new to it, or to the server, it
+//! knows no size: the tree is asked.
 
 use super::Job;
 use super::transfer::{ATTRIBUTES_PER_CALL, for_each_page};
@@ -9,11 +10,12 @@ use crate::monitor::check_cancelled;
 use byteback_control::{ContentChange, CutInfo, NodeChange};
 use byteback_model::NodeId;
 
-/// Of more nodes the sizes are not asked for beforehand: an unmounted tree syncs its file system for each list of attributes.
+/// Of more nodes the sizes are not asked for beforehand: an unmounted tree syncs its file system
+/// for each list of attributes.
 const SIZED_NODES_MAX: u64 = 10_000;
 
-/// How many bytes of files the nodes of a cut stand for; `None`: too many to ask, or no answer. It serves progress alone, so an error is left
-/// to the transfer, which meets it again.
+/// How many bytes of files the nodes of a cut stand for; `None`: too many to ask, or no answer. It
+/// serves progress alone, so an error is left to the transfer, which meets it again.
 pub(super) fn foreseen_bytes(job: &Job<'_>, cut: &CutInfo) -> Option<u64> {
     if cut.nodes > SIZED_NODES_MAX {
         return None;

@@ -1,12 +1,15 @@
 //! Heals what is damaged at the server and still whole here, before a backup.
 //!
-//! The server knows which frames it found damaged, and says where their bytes lie in the folder's files as they are now there. Of a file of this
-//! tree, those bytes are read here, at a cut of its own that moves no mark, and offered; the server takes them only if they are proven to be
-//! what was stored, so it does not matter whether the file changed here since. What it takes heals all versions and snapshots.
+//! The server knows which frames it found damaged, and says where their bytes lie in the folder's
+//! files as they are now there. Of a file of this tree, those bytes are read here, at a cut of its
+//! own that moves no mark, and offered; the server takes them only if they are proven to be what
+//! was stored, so it does not matter whether the file changed here since. What it takes heals all
+//! versions and snapshots.
 //!
-//! A frame cannot be healed if the file shows only parts of it (the rest was overwritten since), or if its header is damaged, too. Its file is then
-//! sent anew as a whole, without asking the server what it has of it: by this backup if the file changed, otherwise by the next one, to which
-//! the log reports it. That makes the newest version whole; those before stay damaged.
+//! A frame cannot be healed if the file shows only parts of it (the rest was overwritten since), or
+//! if its header is damaged, too. Its file is then sent anew as a whole, without asking the server
+//! what it has of it: by this backup if the file changed, otherwise by the next one, to which the
+//! log reports it. That makes the newest version whole; those before stay damaged.
 //!
 //! Nothing here keeps a backup from being made: whatever fails is a warning.
 
@@ -22,7 +25,8 @@ use std::collections::BTreeSet;
 /// No frame has more bytes.
 const FRAME_LEN_MAX: u64 = 256 * 1024;
 
-/// Damaged frames that one backup looks at: the server tells some at once, and more when these are healed.
+/// Damaged frames that one backup looks at: the server tells some at once, and more when these are
+/// healed.
 const ROUNDS_MAX: u32 = 100;
 
 /// Heals what can be healed; answers the files of this tree that have to be sent anew.

@@ -1,9 +1,10 @@
 //! What the client remembers of its last backup: the consumer's note in the folder's log.
 //!
-//! JSON with a version. A note that cannot be understood is as good as none: the next backup then covers everything,
-//! which is always right. Beside where the server stood, it holds what the server does *not* have although the mark
-//! has passed it: nodes that could not be read when they were new, and the names that had to be left out with them.
-//! The log reports such nodes again, but not their names, and it no longer calls them new.
+//! JSON with a version. A note that cannot be understood is as good as none: the next backup then
+//! covers everything, which is always right. Beside where the server stood, it holds what the
+//! server does *not* have although the mark has passed it: nodes that could not be read when they
+//! were new, and the names that had to be left out with them. The log reports such nodes again, but
+//! not their names, and it no longer calls them new.
 
 use byteback_model::{ByteString, DeviceId, FileId, NodeId, Seq};
 use serde::{Deserialize, Serialize};
@@ -28,7 +29,8 @@ pub(crate) struct Note {
     pub(crate) server: String,
     pub(crate) folder: String,
     pub(crate) device: DeviceId,
-    /// The batch that brought the folder to `seq`: whoever has applied it under this number is the same server.
+    /// The batch that brought the folder to `seq`: whoever has applied it under this number is the
+    /// same server.
     pub(crate) counter: u64,
     pub(crate) seq: Seq,
     pub(crate) snapshot_id: Option<u64>,
@@ -89,7 +91,8 @@ impl Note {
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        // A struct of numbers, strings and lists always has a JSON form; an empty note means "cover everything".
+        // A struct of numbers, strings and lists always has a JSON form; an empty note means "cover
+        // everything".
         serde_json::to_vec(self).unwrap_or_default()
     }
 

@@ -1,20 +1,22 @@
-//! The batch on its way: records go into a part in memory, full parts to the server while the next one fills.
+//! The batch on its way: records go into a part in memory, full parts to the server while the next
+//! one fills.
 //!
-//! Each part is kept in memory until the server has it, so that it can be sent again. Memory: the part that fills, one
-//! that is set aside, one that waits and one that is on its way, whatever the size of the backup. A batch that fits into
-//! one part is sent by its commit alone.
+//! Each part is kept in memory until the server has it, so that it can be sent again. Memory: the
+//! part that fills, one that is set aside, one that waits and one that is on its way, whatever the
+//! size of the backup. A batch that fits into one part is sent by its commit alone.
 //!
-//! *Setting aside*: a file's node record stands before its deltas and says how many there are, which is known only when
-//! the file was read, as holes make no deltas. When a file fills a part before its end, the part that its record
-//! belongs into waits, while the deltas go into the parts after it ([`PartStream::set_aside`],
-//! [`PartStream::put_down`]). Parts count by their numbers, not by the order in which they arrive.
+//! *Setting aside*: a file's node record stands before its deltas and says how many there are,
+//! which is known only when the file was read, as holes make no deltas. When a file fills a part
+//! before its end, the part that its record belongs into waits, while the deltas go into the parts
+//! after it ([`PartStream::set_aside`], [`PartStream::put_down`]). Parts count by their numbers,
+//! not by the order in which they arrive.
 //!
-//! *Taking back*: a file may turn out to be unreadable when much of it is already staged. Staged parts count only
-//! with the commit, and staging a number again replaces it, so the batch goes on from the part that was set aside
-//! ([`PartStream::take_back`]) as if the file had never been.
+//! *Taking back*: a file may turn out to be unreadable when much of it is already staged. Staged
+//! parts count only with the commit, and staging a number again replaces it, so the batch goes on
+//! from the part that was set aside ([`PartStream::take_back`]) as if the file had never been.
 //!
-//! The counter of the batch is made durable in the folder's log before the first part leaves, so that whoever comes
-//! after a crash can ask the server what became of it.
+//! The counter of the batch is made durable in the folder's log before the first part leaves, so
+//! that whoever comes after a crash can ask the server what became of it.
 
 use super::plan::cost::Conditions;
 use super::plan::effort::effort;
@@ -54,10 +56,12 @@ pub(crate) trait PartMemory: Sync {
     /// Lets `put` send a part, unless the server has it already with exactly these bytes.
     ///
     /// # Errors
-    /// Those of `put`, and if it cannot be remembered that another content of this part is being replaced.
+    /// Those of `put`, and if it cannot be remembered that another content of this part is being
+    /// replaced.
     fn stage(&self, part: u32, bytes: (&[u8], &Digest), put: &mut dyn FnMut() -> Result<()>) -> Result<()>;
 
-    /// From which delta on the batch is compressed otherwise than by default, and how, if that was decided before.
+    /// From which delta on the batch is compressed otherwise than by default, and how, if that was
+    /// decided before.
     fn effort(&self) -> Option<(u64, Effort)>;
 
     /// Remembers that it is from here on; false if that cannot be remembered.
@@ -162,8 +166,9 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
         })
     }
 
-    /// How hard the literals of the next delta are compressed. By default as long as nothing is known of the link, which the first parts
-    /// show. A batch that can be resumed changes once only, and remembers where: the next run has to make the same bytes.
+    /// How hard the literals of the next delta are compressed. By default as long as nothing is
+    /// known of the link, which the first parts show. A batch that can be resumed changes once
+    /// only, and remembers where: the next run has to make the same bytes.
     pub(crate) fn effort(&mut self) -> Effort {
         let delta = self.deltas_begun;
         self.deltas_begun += 1;
@@ -245,7 +250,8 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
         self.send_if_full()
     }
 
-    /// Lets the part that fills wait for a record that goes on with [`Self::put_down`], and begins the next part.
+    /// Lets the part that fills wait for a record that goes on with [`Self::put_down`], and begins
+    /// the next part.
     pub(crate) fn set_aside(&mut self) -> Result<()> {
         debug_assert!(self.aside.is_none(), "one file at a time");
         self.aside = Some(Aside {
@@ -271,7 +277,8 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
         self.send(aside.part, out.0.take())
     }
 
-    /// Goes back to the part that was set aside, if there is one, as if nothing had been written since.
+    /// Goes back to the part that was set aside, if there is one, as if nothing had been written
+    /// since.
     pub(crate) fn take_back(&mut self) -> Result<()> {
         let Some(aside) = self.aside.take() else { return Ok(()) };
         // A part that is still on its way must not arrive after the one that replaces it.
@@ -385,7 +392,8 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
         sender.parts.send((part, bytes)).map_err(|_| sender_ended())
     }
 
-    /// Makes the tree remember the batch before its first byte leaves: what became of it can be asked for after a crash.
+    /// Makes the tree remember the batch before its first byte leaves: what became of it can be
+    /// asked for after a crash.
     pub(crate) fn note_once(&mut self) -> Result<()> {
         if !self.noted {
             (self.note_counter)()?;

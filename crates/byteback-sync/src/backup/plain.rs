@@ -1,6 +1,8 @@
-//! The content of a file that no log knows: whatever finds its change, for those who send files without a tracked tree.
+//! The content of a file that no log knows: whatever finds its change, for those who send files
+//! without a tracked tree.
 //!
-//! The planner decides as for a file of which a log only knows that all of it may have changed. What is sent is proven as for a backup.
+//! The planner decides as for a file of which a log only knows that all of it may have changed.
+//! What is sent is proven as for a backup.
 
 use super::content::{FileChange, FileOutcome, send_file};
 use super::examine::{Examination, Examined, Place, is_examined_by, send_examined};
@@ -90,10 +92,12 @@ impl<'a> ContentSender<'a> {
         }
     }
 
-    /// Adds the node `id` with its content to the batch; `server_has` if the server has a content of it.
+    /// Adds the node `id` with its content to the batch; `server_has` if the server has a content
+    /// of it.
     ///
     /// # Errors
-    /// What ends the whole batch. `Ok(Err)`: this file cannot be read; the batch is as if it had not been tried.
+    /// What ends the whole batch. `Ok(Err)`: this file cannot be read; the batch is as if it had
+    /// not been tried.
     pub(crate) fn send(
         &mut self,
         content: &LocalContent,

@@ -1,15 +1,21 @@
 //! The planner: which way the change of a file's content is found.
 //!
-//! A plain function of what is known, without reading or asking anybody. Its order, with [`DeltaChoice::Auto`]:
+//! A plain function of what is known, without reading or asking anybody. Its order, with
+//! [`DeltaChoice::Auto`]:
 //!
-//! 1. *The log* knows the ranges: they are sent. It costs nothing to find them, and nothing can cost less to send.
-//! 2. *Checksums that exist already*, where anything may have changed and somebody has strong ones of the file: what they prove equal is not read
-//!    (SkySync-F). Long files are summed for that if nobody has any: mostly they did not change.
-//! 3. *Block checksums* of our own know most of the file: it is read, and what they do not know is sent. No question to the server.
-//! 4. *A finder* (rsync's) looks for the file in what the server has, if the file is worth a question. The others are there to be asked for.
+//! 1. *The log* knows the ranges: they are sent. It costs nothing to find them, and nothing can
+//!    cost less to send.
+//! 2. *Checksums that exist already*, where anything may have changed and somebody has strong ones
+//!    of the file: what they prove equal is not read (SkySync-F). Long files are summed for that if
+//!    nobody has any: mostly they did not change.
+//! 3. *Block checksums* of our own know most of the file: it is read, and what they do not know is
+//!    sent. No question to the server.
+//! 4. *A finder* (rsync's) looks for the file in what the server has, if the file is worth a
+//!    question. The others are there to be asked for.
 //! 5. *Whole*.
 //!
-//! What the plan turned out to be impossible for is told by [`Fallback`]s, and everything is remembered in [`crate::decisions`].
+//! What the plan turned out to be impossible for is told by [`Fallback`]s, and everything is
+//! remembered in [`crate::decisions`].
 
 pub(super) mod cost;
 pub(super) mod effort;
@@ -20,16 +26,20 @@ use byteback_oplog::WholeReason;
 use cost::{Conditions, FileFacts, cheapest};
 use serde::Serialize;
 
-/// Files shorter than this are sent as they are: an answer of the server takes longer than their bytes.
+/// Files shorter than this are sent as they are: an answer of the server takes longer than their
+/// bytes.
 pub(super) const EXAMINED_LEN_MIN: u64 = 64 * 1024;
 
-/// Longer ones are sent as they are: servers prove no more than so much (`hashed_len_max` of the store).
+/// Longer ones are sent as they are: servers prove no more than so much (`hashed_len_max` of the
+/// store).
 const EXAMINED_LEN_MAX: u64 = 1 << 40;
 
-/// Files from this length on of which anything may have changed may be summed where they lie, even if nobody has checksums of them yet.
+/// Files from this length on of which anything may have changed may be summed where they lie, even
+/// if nobody has checksums of them yet.
 const SUMMED_LEN_MIN: u64 = 64 << 20;
 
-/// A signature is taken with at most one block for so many bytes of the new content: it then costs at most a quarter of it.
+/// A signature is taken with at most one block for so many bytes of the new content: it then costs
+/// at most a quarter of it.
 const BYTES_PER_BLOCK_MIN: u64 = 64;
 
 /// How changes are to be found.
@@ -43,11 +53,13 @@ pub enum DeltaChoice {
     Rsync,
     /// By hashes of blocks at multiples of their length, whatever the log knows.
     Hash,
-    /// By the server, which looks for hashes of the file's blocks in what it has (WebR2sync+), whatever the log knows.
+    /// By the server, which looks for hashes of the file's blocks in what it has (WebR2sync+),
+    /// whatever the log knows.
     Webr,
     /// By chunks that the content itself delimits (dsync), whatever the log knows.
     Cdc,
-    /// By checksums that exist already, and a window over the rest (SkySync-F), whatever the log knows.
+    /// By checksums that exist already, and a window over the rest (SkySync-F), whatever the log
+    /// knows.
     SkyF,
     /// By checksums that exist already, and chunks of the rest (SkySync-C), whatever the log knows.
     SkyC,
@@ -259,7 +271,8 @@ pub(super) fn plan(known: &Known, hints: &mut impl Hints) -> Option<Plan> {
     })
 }
 
-/// The way to find the change that is expected to cost least, among those that the server can help with; or to send the file as it is.
+/// The way to find the change that is expected to cost least, among those that the server can help
+/// with; or to send the file as it is.
 fn cheapest_finder(known: &Known, hints: &mut impl Hints) -> DeltaMethod {
     let finders = [
         DeltaMethod::Rsync,

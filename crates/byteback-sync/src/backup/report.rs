@@ -78,7 +78,8 @@ pub struct BackupReport {
     pub read_bytes: u64,
     /// Files that were looked for in what the server has of them, instead of being sent whole.
     pub examined_files: u64,
-    /// Of them, files whose contents follow those that the server had at the same path, when everything had to be sent.
+    /// Of them, files whose contents follow those that the server had at the same path, when
+    /// everything had to be sent.
     pub followed_files: u64,
     /// Bytes that were hashed to find the changes: none where the log knows them.
     pub hashed_bytes: u64,
@@ -96,7 +97,8 @@ pub struct BackupReport {
     pub daemon_cpu_ns: u64,
     /// Damaged frames of the server that were healed with bytes of this machine.
     pub healed_frames: u64,
-    /// Files that are damaged at the server and that only sending them anew heals: by this backup if they had changed, else by the next one.
+    /// Files that are damaged at the server and that only sending them anew heals: by this backup
+    /// if they had changed, else by the next one.
     pub damaged_files: u64,
     /// What could not be saved and will be tried again.
     pub unsaved: Vec<UnsavedFile>,

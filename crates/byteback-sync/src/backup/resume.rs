@@ -1,16 +1,21 @@
-//! What is remembered of a backup's batch until it is applied, so that the next run need not send again what the server has.
+//! What is remembered of a backup's batch until it is applied, so that the next run need not send
+//! again what the server has.
 //!
-//! A batch that was interrupted and a batch of the same changes are the same bytes, part by part, as far as the folder has not changed: the log reports
-//! changes in the order of their nodes. So the next run takes the same number, and the server is asked which parts it has staged, each with
-//! its digest. A part that comes out with that digest is not sent. The server knows what it has, so nothing that is remembered here can be
-//! out of date; what is remembered is only what makes the bytes come out the same: the number, the time, and from which delta on the batch is
-//! compressed how.
+//! A batch that was interrupted and a batch of the same changes are the same bytes, part by part,
+//! as far as the folder has not changed: the log reports changes in the order of their nodes. So
+//! the next run takes the same number, and the server is asked which parts it has staged, each with
+//! its digest. A part that comes out with that digest is not sent. The server knows what it has, so
+//! nothing that is remembered here can be out of date; what is remembered is only what makes the
+//! bytes come out the same: the number, the time, and from which delta on the batch is compressed
+//! how.
 //!
-//! The commit carries the digest of all parts. If the server has others in the end (one was on its way for long, and replaced the one
-//! that was meant), it applies nothing, and the batch is sent anew under another number.
+//! The commit carries the digest of all parts. If the server has others in the end (one was on its
+//! way for long, and replaced the one that was meant), it applies nothing, and the batch is sent
+//! anew under another number.
 //!
-//! Order: the record is durable before the first part leaves. It goes when the batch is applied or refused. A record that is lost, damaged, of
-//! another folder, or another version counts for nothing: the backup begins anew, and what was staged is given back, or expires.
+//! Order: the record is durable before the first part leaves. It goes when the batch is applied or
+//! refused. A record that is lost, damaged, of another folder, or another version counts for
+//! nothing: the backup begins anew, and what was staged is given back, or expires.
 
 use super::part_stream::{Digest, PartMemory};
 use super::transfer::Sent;
@@ -80,7 +85,8 @@ pub(super) struct Numbered {
     reused: Mutex<Reused>,
 }
 
-/// What is remembered of it, or will be: a batch of one part, which is applied or not, is not worth two writes.
+/// What is remembered of it, or will be: a batch of one part, which is applied or not, is not worth
+/// two writes.
 #[derive(Default)]
 struct BatchNote {
     begun: Option<Begun>,
@@ -136,7 +142,8 @@ impl Numbered {
         }
     }
 
-    /// The one that an interrupted backup has left, if it is of any use and may be used; otherwise it is given back.
+    /// The one that an interrupted backup has left, if it is of any use and may be used; otherwise
+    /// it is given back.
     pub(super) fn left(job: &Job<'_>, tree: TreeId, may_resume: bool) -> Result<Option<Self>> {
         let Some(begun) = read(job.options).filter(|begun| begun.is_of(job, tree)) else {
             return Ok(None);
@@ -182,7 +189,8 @@ impl Numbered {
         *lock(&self.reused)
     }
 
-    /// Makes the record durable, if it is not. If it cannot be, this backup goes on, and begins anew if it is interrupted.
+    /// Makes the record durable, if it is not. If it cannot be, this backup goes on, and begins
+    /// anew if it is interrupted.
     fn keep(&self) {
         let Some(dir) = &self.dir else { return };
         let mut note = lock(&self.note);
@@ -194,7 +202,8 @@ impl Numbered {
         }
     }
 
-    /// Forgets the batch if it came to its end, and gives back what is staged of one that was refused.
+    /// Forgets the batch if it came to its end, and gives back what is staged of one that was
+    /// refused.
     pub(super) fn ended(&self, job: &Job<'_>, sent: Result<Sent>) -> Result<Sent> {
         let is_refused = |error: &SyncError| match error {
             SyncError::Server(error) => !error.kind.is_transient() && ServerClient::commit_outcome_is_known(error.kind),

@@ -1,8 +1,8 @@
 //! What a cut reports, as records of a batch.
 //!
-//! Nodes come first, page by page: attributes are fetched for a page at once, contents file by file. Names follow. A
-//! name is sent only if the server has, or gets with this batch, both the directory and what is in it; the others are
-//! remembered for the next backup.
+//! Nodes come first, page by page: attributes are fetched for a page at once, contents file by
+//! file. Names follow. A name is sent only if the server has, or gets with this batch, both the
+//! directory and what is in it; the others are remembered for the next backup.
 
 use super::content::{FileChange, FileOutcome, send_file};
 use super::examine::{Examination, Examined, Place, is_examined_by, send_examined};
@@ -264,8 +264,8 @@ struct Transfer<'a, 'scope, 'env> {
     followed: Option<Followed<'a>>,
     /// Nodes that the server lacks even after this batch, as far as is known.
     missing: BTreeSet<NodeId>,
-    /// Those of them from earlier backups that the cut has not reported yet. The log reports what could not be saved
-    /// until it is saved or gone.
+    /// Those of them from earlier backups that the cut has not reported yet. The log reports what
+    /// could not be saved until it is saved or gone.
     unseen: BTreeSet<NodeId>,
     left_out: BTreeMap<(NodeId, ByteString), NodeId>,
     unsaved: Vec<NodeId>,
@@ -515,7 +515,7 @@ impl Transfer<'_, '_, '_> {
         Ok(())
     }
 
-    /// Sends a file that is new to the server as what it differs in from the content that it grew from.
+    /// Sends a file that is new to the server as its difference from the content it grew from.
     fn of_origin(
         &mut self,
         change: &NodeChange,
@@ -546,8 +546,9 @@ impl Transfer<'_, '_, '_> {
         Ok(())
     }
 
-    /// Which way a file is sent when everything is: as what the server lacks of the file that it has at the same path, or of one like it,
-    /// which is answered, too, if it is worth asking for one and there is one.
+    /// Which way a file is sent when everything is: as what the server lacks of the file that it
+    /// has at the same path, or of one like it, which is answered, too, if it is worth asking for
+    /// one and there is one.
     fn plan_anew(&mut self, change: &NodeChange, attributes: &Attributes) -> (Option<Plan>, Option<FileId>) {
         let size_bytes = attributes.size;
         let if_there = self.plan(change, size_bytes, true);
@@ -570,7 +571,7 @@ impl Transfer<'_, '_, '_> {
         (Some(Plan { cause, ..if_there }), Some(found.id))
     }
 
-    /// Which way the change of a file's content is to be found. `server_has`: it has a version that the change can follow.
+    /// How to find the change of a content. `server_has`: a version that the change can follow.
     fn plan(&mut self, change: &NodeChange, size_bytes: u64, server_has: bool) -> Option<Plan> {
         let known = Known {
             choice: self.job.options.delta,
@@ -614,7 +615,7 @@ impl Transfer<'_, '_, '_> {
         }
     }
 
-    /// Sends the content of a file as planned, or as is possible; answers how that was, without what the caller knows.
+    /// Sends the content of a file as planned, or as is possible, and answers how.
     fn file(
         &mut self,
         change: &NodeChange,
@@ -654,7 +655,7 @@ impl Transfer<'_, '_, '_> {
                         self.report.examined_files += 1;
                         FileChange::of_ranges(node, id, attributes.clone(), &whole)
                     }
-                    // Over what the server has: blocks that it has already need not be sent, if sums are kept.
+                    // Over what the server has: with kept sums its own blocks need not be sent.
                     (_, ContentChange::Ranges(_)) if planned.cause == Cause::Rewritten => {
                         FileChange::of_ranges(node, id, attributes.clone(), &whole)
                     }
@@ -731,14 +732,16 @@ impl Transfer<'_, '_, '_> {
         Ok(())
     }
 
-    /// Whether the server has a node of which the log only knows that it is new since the mark: it may have come in a group of its own since. Were it taken for missing, its name
-    /// would be taken away there, and from all other machines, because it cannot be read here now.
+    /// Whether the server has a node of which the log only knows that it is new since the mark: it
+    /// may have come in a group of its own since. Were it taken for missing, its name would be
+    /// taken away there, and from all other machines, because it cannot be read here now.
     fn is_there(&mut self, node: NodeId) -> Result<bool> {
         if self.is_on_top && self.missing.contains(&node) {
             return Ok(false);
         }
         let (job, tree) = (self.job, self.cut.tree);
-        // What this device sent is no younger than what is asked for once: it sends nothing else meanwhile. What is replaced is asked as it is replaced.
+        // What this device sent is no younger than what is asked for once: it sends nothing else
+        // meanwhile. What is replaced is asked as it is replaced.
         let at = match (self.is_on_top, self.newest_seq, self.compared_seq) {
             (true, Some(newest), _) | (false, _, Some(newest)) => newest,
             (true, None, _) => job.server.folder(job.folder)?.seq,
@@ -759,7 +762,7 @@ impl Transfer<'_, '_, '_> {
         if lacks(&change.parent) || change.child.as_ref().is_some_and(lacks) {
             if let Some(child) = change.child {
                 self.left_out.insert((change.parent, change.name.clone()), child);
-                // The name may stand for something else at the server, which it stands for no longer.
+                // At the server the name may still stand for something else.
                 if !self.missing.contains(&change.parent) && self.is_on_top {
                     self.entry(change.parent, &change.name, None)?;
                 }

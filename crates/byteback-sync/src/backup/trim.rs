@@ -1,18 +1,23 @@
-//! Trimming by the client's own block checksums: of what may have changed, blocks that the server has already are not sent.
+//! Trimming by the client's own block checksums: of what may have changed, blocks that the server
+//! has already are not sent.
 //!
-//! Optional ([`super::BackupOptions::block_checksums`]): it costs 17 bytes on disk per block of 4 KiB. What it brings: a range that was
-//! written with what was there costs nothing, and a file that was open in a crash is narrowed to what differs without asking the
-//! server. While content is read, each of its blocks is summed; where the sum is the one that is kept from last time, the block is
-//! not handed on. For that, the ranges that are read are widened to whole blocks; what is sent never is.
+//! Optional ([`super::BackupOptions::block_checksums`]): it costs 17 bytes on disk per block of 4
+//! KiB. What it brings: a range that was written with what was there costs nothing, and a file that
+//! was open in a crash is narrowed to what differs without asking the server. While content is
+//! read, each of its blocks is summed; where the sum is the one that is kept from last time, the
+//! block is not handed on. For that, the ranges that are read are widened to whole blocks; what is
+//! sent never is.
 //!
-//! *Held still.* Bytes beside the reported ones are summed as well. They must be those of the cut: a byte that was written since would make a
-//! sum that the server does not have, and the next backup would take that write for known. Hence trees hold whole blocks still
+//! *Held still.* Bytes beside the reported ones are summed as well. They must be those of the cut:
+//! a byte that was written since would make a sum that the server does not have, and the next
+//! backup would take that write for known. Hence trees hold whole blocks still
 //! ([`HELD_BLOCK_BYTES`]).
 //!
 //! Holes are not summed: a hole costs no bytes, and counting it block by block would.
 //!
-//! *Trust.* `byteback-checksums` says when its sums count: only if the server's contents stand on the very batch that brought them. A
-//! store that fails is left alone for the rest of the backup; the batch then has no sums, and the next backup knows none.
+//! *Trust.* `byteback-checksums` says when its sums count: only if the server's contents stand on
+//! the very batch that brought them. A store that fails is left alone for the rest of the backup;
+//! the batch then has no sums, and the next backup knows none.
 
 use super::content::{DeltaSink, Failure, len_u64};
 use super::{BackupOptions, Basis};
@@ -98,7 +103,8 @@ impl<'m> BlockSums<'m> {
         self.keeps(len_bytes) && known.is_some_and(|known| known > 0 && known >= len_bytes / BLOCK_LEN / 2)
     }
 
-    /// Nothing that is known of a file counts after this batch, unless blocks are gathered from now on.
+    /// Nothing that is known of a file counts after this batch, unless blocks are gathered from now
+    /// on.
     pub(super) fn forget(&mut self, node: NodeId) {
         self.with(|session| match session.known_blocks(node.0)? {
             0 => Ok(()),
@@ -160,7 +166,8 @@ pub(super) fn widened(ranges: &[ByteRange], len_bytes: u64) -> Vec<ByteRange> {
     set.iter().collect()
 }
 
-/// Cuts the pieces of one file into blocks and sums them; `on_block` and `on_hole` hear of each with its place.
+/// Cuts the pieces of one file into blocks and sums them; `on_block` and `on_hole` hear of each
+/// with its place.
 pub(super) struct Blocks {
     len_bytes: u64,
     /// The block that is not yet whole: its bytes, and which of its ranges are holes.
@@ -380,7 +387,8 @@ impl<'a, 'm> Trimmer<'a, 'm> {
     }
 }
 
-/// What `range` has in common with the ranges, from number `at` on, which moves behind those that end in `range`.
+/// What `range` has in common with the ranges, from number `at` on, which moves behind those that
+/// end in `range`.
 fn for_each_common(
     ranges: &[ByteRange],
     at: &mut usize,

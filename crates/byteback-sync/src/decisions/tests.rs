@@ -255,8 +255,8 @@ fn what_is_torn_or_damaged_is_not_known_and_hinders_nobody() {
     }
 }
 
-/// Beside a naive map: of backups that were applied, in order, also over the change of files; those of other trees and of backups that were not
-/// applied do not count.
+/// Beside a naive map: of backups that were applied, in order, also over the change of files; those
+/// of other trees and of backups that were not applied do not count.
 #[test]
 fn shares_are_those_of_the_last_time() {
     let seed = 0x5ab1;

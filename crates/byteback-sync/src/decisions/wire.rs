@@ -1,7 +1,8 @@
 //! The bytes of the decisions file: docs/format-decisions.md.
 //!
-//! A frame is `length | payload | CRC-32C | length`: the second length lets a writer find out, without reading the file, whether its end is
-//! whole. Everything in it is taken for hostile: what is not whole ends the reading.
+//! A frame is `length | payload | CRC-32C | length`: the second length lets a writer find out,
+//! without reading the file, whether its end is whole. Everything in it is taken for hostile: what
+//! is not whole ends the reading.
 
 use std::io;
 
@@ -136,7 +137,8 @@ fn unframed(bytes: &[u8]) -> Option<(&[u8], usize)> {
     is_whole.then(|| (covered.get(4..).unwrap_or_default(), len + AROUND_LEN))
 }
 
-/// Whether a file of `len` bytes begins as ours do, and ends with a whole frame or right after its head.
+/// Whether a file of `len` bytes begins as ours do, and ends with a whole frame or right after its
+/// head.
 pub(super) fn ends_whole(file: &dyn DurableFile, len: u64) -> io::Result<bool> {
     let head_len = HEAD.len() as u64;
     if len < head_len {

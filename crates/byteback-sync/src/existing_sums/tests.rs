@@ -109,7 +109,8 @@ fn range(start: u64, end: u64) -> ByteRange {
     ByteRange::new(start, end).unwrap()
 }
 
-/// Section 3.3.1: sectors of a file system against parts of an object store; nothing is unknown although no block lies on another one.
+/// Section 3.3.1: sectors of a file system against parts of an object store; nothing is unknown
+/// although no block lies on another one.
 #[test]
 fn crcs_of_sectors_are_compared_with_those_of_parts() {
     let base = noise(1, 64 * 1000 + 17);
@@ -129,7 +130,8 @@ fn crcs_of_sectors_are_compared_with_those_of_parts() {
     }
 }
 
-/// An object that was sent at once has one CRC, and sectors are compared with that of it, too, though the new copy has no more pieces when the base is at its first.
+/// An object that was sent at once has one CRC, and sectors are compared with that of it, too,
+/// though the new copy has no more pieces when the base is at its first.
 #[test]
 fn one_crc_of_a_whole_content_is_compared_with_those_of_its_sectors() {
     let content = noise(1, 64 * 7 + 5);

@@ -1,14 +1,19 @@
-//! Continuous sync's engine: one thread that sends what a mounted tree hands out and lets in what others did, beside the mount in the same process.
+//! Continuous sync's engine: one thread that sends what a mounted tree hands out and lets in what
+//! others did, beside the mount in the same process.
 //!
 //! It works in rounds:
 //!
-//! 1. *Meet the server*, at the start and whenever it is unclear what the folder there has: its batches since the cursor are heard of. Those of this device say what
-//!    became of what was in flight; those of others are news. Only then is anything sent.
-//! 2. *Receive* ([`receiving`]) what others did, when there is nothing to send, or else after each batch that was sent, so that none waits for the other. A second thread
-//!    listens to the server and wakes this one.
-//! 3. *Send* what [`LiveTree::poll`] hands out, one batch at a time on one connection, each following the one before ([`ground`]). What the tree has folded is
-//!    taken from its cut through a backup's transfer ([`fold`]).
-//! 4. *Put right* ([`repair`]) what is damaged, when somebody asks for it, and nothing is on its way in either direction.
+//! 1. *Meet the server*, at the start and whenever it is unclear what the folder there has: its
+//!    batches since the cursor are heard of. Those of this device say what became of what was in
+//!    flight; those of others are news. Only then is anything sent.
+//! 2. *Receive* ([`receiving`]) what others did, when there is nothing to send, or else after each
+//!    batch that was sent, so that none waits for the other. A second thread listens to the server
+//!    and wakes this one.
+//! 3. *Send* what [`LiveTree::poll`] hands out, one batch at a time on one connection, each
+//!    following the one before ([`ground`]). What the tree has folded is taken from its cut through
+//!    a backup's transfer ([`fold`]).
+//! 4. *Put right* ([`repair`]) what is damaged, when somebody asks for it, and nothing is on its
+//!    way in either direction.
 //! 5. *Wait* for changes ([`LiveTree::wait`]) or, after a failure, for a while ([`pause`]).
 //!
 //! | what the server, or the tree, says | what follows |
@@ -19,13 +24,15 @@
 //! | cannot be sent as it is | its order is given up: all since the log's mark is taken from a cut |
 //! | a lasting failure (token, full disk) | the same again after the longest pause; the status says that somebody is needed |
 //!
-//! **Durable**: a group's number before it is handed out (the tree's journal), and the [`Standing`], which may be late. After a crash the own batches behind its cursor are
-//! heard of again, so nothing else has to be.
+//! **Durable**: a group's number before it is handed out (the tree's journal), and the
+//! [`Standing`], which may be late. After a crash the own batches behind its cursor are heard of
+//! again, so nothing else has to be.
 //!
-//! **A batch that arrives late**, after it was given up, does no harm: it follows a batch that is not the device's newest any more. The very first replaces an
-//! empty folder and nothing else.
+//! **A batch that arrives late**, after it was given up, does no harm: it follows a batch that is
+//! not the device's newest any more. The very first replaces an empty folder and nothing else.
 //!
-//! What this does not do: decide what is sent or when; print; know whether the tree is mounted over itself.
+//! Out of scope: decide what is sent or when; print; know whether the tree is mounted over
+//! itself.
 
 mod anew;
 mod blocked;
@@ -89,7 +96,8 @@ const WAIT_MAX: Duration = Duration::from_secs(3600);
 /// A pause notices within this time that it shall end.
 const NAP: Duration = Duration::from_millis(50);
 
-/// So often is looked whether this machine has another token, while the server refuses the one that is shown.
+/// So often is looked whether this machine has another token, while the server refuses the one that
+/// is shown.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
 
 /// Files that could not be read are tried again after this time.
@@ -99,7 +107,8 @@ const UNSAVED_AGAIN_AFTER: Duration = Duration::from_secs(600);
 const TWICE: &str =
     "the server knows another group by this number: what is remembered here was put back to an older state";
 
-/// The token that this machine has now, and as which device; `None`: none that it has not shown yet.
+/// The token that this machine has now, and as which device; `None`: none that it has not shown
+/// yet.
 pub type Renew = Arc<dyn Fn() -> Option<(String, DeviceId)> + Send + Sync>;
 
 /// Where an engine works.
@@ -112,14 +121,16 @@ pub struct EngineParts {
     pub landing: Arc<dyn LandingTree>,
     /// The server. It is not to try long by itself, and to ask `stop` whether it shall stop.
     pub server: Arc<ServerClient>,
-    /// Whether the engine has a thread that listens to the server and wakes it when others sent something. If not, whoever runs it runs its
-    /// [`Listener`] beside it, or it hears of others only when it meets the server.
+    /// Whether the engine has a thread that listens to the server and wakes it when others sent
+    /// something. If not, whoever runs it runs its [`Listener`] beside it, or it hears of others
+    /// only when it meets the server.
     pub is_listening: bool,
     /// The folder there.
     pub folder: FolderName,
     /// This device.
     pub device: DeviceId,
-    /// What is to be shown to the server when it does not accept the token any more; `None`: always the same.
+    /// What is to be shown to the server when it does not accept the token any more; `None`: always
+    /// the same.
     pub renew: Option<Renew>,
     /// Where is remembered how the folder stands; nobody else uses it.
     pub dir: Arc<dyn DurableDir>,
@@ -166,7 +177,8 @@ pub struct Engine {
     had_other_log: bool,
     /// See [`Standing::takes_own`].
     takes_own: bool,
-    /// The server knows that this device was further; that is told once, and stays true until sync has started over.
+    /// The server knows that this device was further; that is told once, and stays true until sync
+    /// has started over.
     has_to_start_over: bool,
     /// Something was sent since others' changes were let in.
     is_turn_of_others: bool,
@@ -196,7 +208,8 @@ pub struct Engine {
     unsaved_again_ns: Option<u64>,
     /// Nodes that the last fold left out because they were held.
     held_back: HashSet<NodeId>,
-    /// The held nodes and names when the fold in flight was first sent: the same fold, sent again, leaves out the same.
+    /// The held nodes and names when the fold in flight was first sent: the same fold, sent again,
+    /// leaves out the same.
     held_of_fold: Option<(GroupId, Arc<Held>)>,
     /// When what did not let itself be changed is tried again, by the monotonic clock.
     blocked_again_ns: Option<u64>,
@@ -304,10 +317,12 @@ impl Engine {
         self.identities.file_of(NodeId::ROOT).unwrap_or(own)
     }
 
-    /// Meets the server for the first time, so that whoever starts the engine hears at once what will not do.
+    /// Meets the server for the first time, so that whoever starts the engine hears at once what
+    /// will not do.
     ///
     /// # Errors
-    /// The server cannot be reached ([`EngineError::is_passing`]: the engine may be run, and waits), or the folder there is none for this one.
+    /// The server cannot be reached ([`EngineError::is_passing`]: the engine may be run, and
+    /// waits), or the folder there is none for this one.
     pub fn greet(&mut self) -> Result<(), EngineError> {
         match self.meet() {
             Ok(()) => {
@@ -373,7 +388,8 @@ impl Engine {
         self.note()?;
         self.load_rules()?;
         for group in self.parts.live.unanswered_before() {
-            // What became of it is known now: it is among the batches that were heard of, or will never count.
+            // What became of it is known now: it is among the batches that were heard of, or will
+            // never count.
             self.parts.live.settled(group);
         }
         if self.identities.has_unsent() {
@@ -410,10 +426,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Sends and receives until the mount is gone, or somebody asks for an end. Of the tree, all is kept that was not sent.
+    /// Sends and receives until the mount is gone, or somebody asks for an end. Of the tree, all is
+    /// kept that was not sent.
     ///
     /// # Errors
-    /// What keeps it from beginning, and will not pass by itself. Once it has met its server, it waits whatever fails.
+    /// What keeps it from beginning, and will not pass by itself. Once it has met its server, it
+    /// waits whatever fails.
     pub fn run(&mut self) -> Result<(), EngineError> {
         if self.parts.is_listening {
             self.listen();
@@ -502,7 +520,8 @@ impl Engine {
             }
             Work::Ask(group) => self.ask(group)?,
             Work::Decide(group) => {
-                // It was met since the refusal: what goes on top of it now stands on all that is there.
+                // It was met since the refusal: what goes on top of it now stands on all that is
+                // there.
                 self.drop_cut();
                 self.parts.live.resolve(group, &Resolution::Fold)?;
                 self.is_turn_of_others = true;
@@ -528,8 +547,9 @@ impl Engine {
         Ok(())
     }
 
-    /// The server says that it applied this group before. If that cannot be, what it applied is something else: the group's number was given twice, because what is
-    /// remembered here was put back to an older state.
+    /// The server says that it applied this group before. If that cannot be, what it applied is
+    /// something else: the group's number was given twice, because what is remembered here was put
+    /// back to an older state.
     fn is_known_twice(&self, group: &LiveGroup, applied: &BatchApplied) -> bool {
         let may_be = self.attempted == Some(group.id) || self.parts.live.unanswered_before().contains(&group.id);
         applied.repeated && !may_be
@@ -555,8 +575,9 @@ impl Engine {
         let removes = names.iter().any(removes);
         let is_held = self.is_held(group)?;
         if self.is_left_out_over()? || removes || is_held || matches!(sifted, Ok(Sifted::Fold)) {
-            // What was left out comes first: what is sent may have taken its name. What is gone is another node than the one that the server has by the name, so that is
-            // left to a fold, which leaves out such names.
+            // What was left out comes first: what is sent may have taken its name. What is gone is
+            // another node than the one that the server has by the name, so that is left to a fold,
+            // which leaves out such names.
             self.drop_cut();
             let _ = self.parts.live.refused(group.id);
             return Ok(());
@@ -675,11 +696,13 @@ impl Engine {
     /// Keeps for the next start what was not sent.
     fn leave(&mut self) {
         if self.open_cut.is_some() {
-            // A cut does not outlive the process: what is in flight from it is asked for, and taken from another.
+            // A cut does not outlive the process: what is in flight from it is asked for, and taken
+            // from another.
             self.parts.live.give_up("sending was ended in the middle of a cut");
             self.drop_cut();
         }
-        // What was on its way when somebody asked for an end: the next engine of this mount would wait for its answer for ever.
+        // What was on its way when somebody asked for an end: the next engine of this mount would
+        // wait for its answer for ever.
         self.parts.live.unanswered(Duration::ZERO);
         if self.has_begun {
             // If that fails, some batches are heard of once more.
@@ -703,7 +726,8 @@ impl Engine {
         self.failures.next(self.parts.pauses, is_passing, random)
     }
 
-    /// Waits, unless somebody asks for an end, or for something to be put right, or there is a new token.
+    /// Waits, unless somebody asks for an end, or for something to be put right, or there is a new
+    /// token.
     fn rest(&mut self, pause: Duration) -> Result<(), EngineError> {
         let (mut left, mut until_renewal) = (pause, RENEW_EVERY);
         while !left.is_zero() && !self.parts.stop.is_raised() && !self.shared.has_repairs() {

@@ -1,27 +1,34 @@
 //! Which node here is which file at the server, durably (docs/format-identities.md).
 //!
-//! A file's name at the server is given by the client that made it: [`file_id`] of its tree and node. So what was made here needs no memory: *what
-//! is not in the map is our own*. What others made has their name and a node of ours; a node may also get another name than its own, when its content becomes a
-//! file apart (a conflict), and then remembers its *origin*, the content that it grew from, until the server has it. The root is bound
-//! like everything else.
+//! A file's name at the server is given by the client that made it: [`file_id`] of its tree and
+//! node. So what was made here needs no memory: *what is not in the map is our own*. What others
+//! made has their name and a node of ours; a node may also get another name than its own, when its
+//! content becomes a file apart (a conflict), and then remembers its *origin*, the content that it
+//! grew from, until the server has it. The root is bound like everything else.
 //!
-//! **Invariant: no name stands for two nodes, and no node for two names**, neither now nor after any prefix of the changes, which is what a crash
-//! leaves. So a name is given to another node only when it stands for none: the one that has it is bound to another or forgotten *before*.
-//! A node that is forgotten never comes back, as the log never uses a number again; that it is gone is remembered only as long as another has its name, so
-//! who gives a name of our own to another node forgets the one before in the same breath.
+//! **Invariant: no name stands for two nodes, and no node for two names**, neither now nor after
+//! any prefix of the changes, which is what a crash leaves. So a name is given to another node only
+//! when it stands for none: the one that has it is bound to another or forgotten *before*. A node
+//! that is forgotten never comes back, as the log never uses a number again; that it is gone is
+//! remembered only as long as another has its name, so who gives a name of our own to another node
+//! forgets the one before in the same breath.
 //!
-//! **Order of the durable steps.** A change is appended and synced before it is told to anybody, several of them with one sync. What a crash leaves of changes that
-//! were not acknowledged is a prefix of them: each record carries a checksum of itself and its place, and the file ends at the first that is
-//! not whole. The next start then writes the file anew, beside it and renamed, so that nothing behind the end ever comes to count. The same when most of
-//! it is out of date.
+//! **Order of the durable steps.** A change is appended and synced before it is told to anybody,
+//! several of them with one sync. What a crash leaves of changes that were not acknowledged is a
+//! prefix of them: each record carries a checksum of itself and its place, and the file ends at the
+//! first that is not whole. The next start then writes the file anew, beside it and renamed, so
+//! that nothing behind the end ever comes to count. The same when most of it is out of date.
 //!
-//! After a write or sync that failed nothing is known of what lies behind the acknowledged records: before any further change the file is cut off there, which needs
-//! no room, or, where writing it anew failed, written anew once more. So a disk that was full for a while stops nobody for longer.
+//! After a write or sync that failed nothing is known of what lies behind the acknowledged records:
+//! before any further change the file is cut off there, which needs no room, or, where writing it
+//! anew failed, written anew once more. So a disk that was full for a while stops nobody for
+//! longer.
 //!
-//! **What is withheld**: nodes that are here and are not to be told to the server, as they are ignored ([`Withheld`]). Such a node has a name that the server has never
-//! heard, and an origin with a sequence number that no batch has.
+//! **What is withheld**: nodes that are here and are not to be told to the server, as they are
+//! ignored ([`Withheld`]). Such a node has a name that the server has never heard, and an origin
+//! with a sequence number that no batch has.
 //!
-//! What this does not do: know whether a node exists, or draw names.
+//! Out of scope: know whether a node exists, or draw names.
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
@@ -460,7 +467,8 @@ impl Identities {
         self.known.file_of(node)
     }
 
-    /// Which node here a file of the server is. It need not exist: of names that were given here only their form is known.
+    /// Which node here a file of the server is. It need not exist: of names that were given here
+    /// only their form is known.
     #[must_use]
     pub fn node_of(&self, file: FileId) -> Option<NodeId> {
         self.known.node_of(file)
@@ -599,7 +607,8 @@ impl Identities {
     }
 }
 
-/// Writes what is known in a new file, beside the old one, which is whole until the new one has its name.
+/// Writes what is known in a new file, beside the old one, which is whole until the new one has its
+/// name.
 fn write_anew(dir: &dyn DurableDir, known: &Known) -> Result<(Arc<dyn DurableFile>, usize), IdentityError> {
     let changes = known.changes();
     let mut bytes = head(known.tree);
@@ -620,7 +629,8 @@ fn write_anew(dir: &dyn DurableDir, known: &Known) -> Result<(Arc<dyn DurableFil
         Ok(file)
     };
     let written = write().inspect_err(|_| {
-        // Half of it takes room that others need; if it cannot go now, the next attempt takes it away.
+        // Half of it takes room that others need; if it cannot go now, the next attempt takes it
+        // away.
         let _ = dir.remove(NEW_NAME);
     });
     Ok((written.map_err(failed("write"))?, changes.len()))

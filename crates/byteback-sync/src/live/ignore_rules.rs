@@ -1,13 +1,17 @@
-//! What a folder's `.bytebackignore` files say: which paths are ignored. Pure; who keeps the rules up to date, and what follows from them, is decided elsewhere.
+//! What a folder's `.bytebackignore` files say: which paths are ignored. Pure; who keeps the rules
+//! up to date, and what follows from them, is decided elsewhere.
 //!
-//! The grammar is that of `.gitignore`, and so is what several files mean together: one counts for its directory and all below it; of all patterns that match a
-//! path the last one in the deepest file decides; `!` takes a path back in. **What is in an ignored directory is ignored**, whatever any pattern says of it.
-//! A pattern that is none matches nothing, and is told ([`IgnoreRules::unusable`]); so is one that is no text: the rules of a synced folder are another
+//! The grammar is that of `.gitignore`, and so is what several files mean together: one counts for
+//! its directory and all below it; of all patterns that match a path the last one in the deepest
+//! file decides; `!` takes a path back in. **What is in an ignored directory is ignored**, whatever
+//! any pattern says of it. A pattern that is none matches nothing, and is told
+//! ([`IgnoreRules::unusable`]); so is one that is no text: the rules of a synced folder are another
 //! machine's as well, and must not keep it from being synced.
 //!
 //! A `.bytebackignore` is not ignored by what it says itself, only by one of a directory above.
 //!
-//! A directory that holds a `CACHEDIR.TAG` with the right beginning ([`is_cache_tag`]) is ignored with all that is in it, the tag included.
+//! A directory that holds a `CACHEDIR.TAG` with the right beginning ([`is_cache_tag`]) is ignored
+//! with all that is in it, the tag included.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -61,7 +65,8 @@ impl IgnoreRules {
         self.files.is_empty() && self.caches.is_empty()
     }
 
-    /// A directory's `.bytebackignore` holds `text`; `None`: it has none. The directory is relative to the folder, without a slash at either end; empty: the folder itself.
+    /// A directory's `.bytebackignore` holds `text`; `None`: it has none. The directory is relative
+    /// to the folder, without a slash at either end; empty: the folder itself.
     pub fn set_file(&mut self, directory: &[u8], text: Option<&[u8]>) {
         self.files.remove(directory);
         self.unusable.remove(directory);
@@ -114,7 +119,8 @@ impl IgnoreRules {
         self.unusable.values().flatten()
     }
 
-    /// Whether a path, relative to the folder and without a slash at either end, is ignored, itself or by a directory that it is in.
+    /// Whether a path, relative to the folder and without a slash at either end, is ignored, itself
+    /// or by a directory that it is in.
     #[must_use]
     pub fn is_ignored(&self, path: &[u8], is_directory: bool) -> bool {
         if self.is_empty() || path.is_empty() {

@@ -1,10 +1,13 @@
-//! What is ignored in the tree here: the rules that are in force, durably (docs/format-identities.md), and the names that follow from them.
+//! What is ignored in the tree here: the rules that are in force, durably
+//! (docs/format-identities.md), and the names that follow from them.
 //!
-//! **In force** are the rules by which was last told what is sent and what lands. What the files in the tree say may be another thing by now: the engine lets it
-//! come into force at a moment at which all is sent that was changed before.
+//! **In force** are the rules by which was last told what is sent and what lands. What the files in
+//! the tree say may be another thing by now: the engine lets it come into force at a moment at
+//! which all is sent that was changed before.
 //!
-//! Names on their way ([`is_name_on_its_way`]) are never ignored. A name at which the server has something that is left out because it is ignored is *taken*: what is here
-//! under it, though no rule says so (a rule may be about directories alone), is not sent, as it would replace that.
+//! Names on their way ([`is_name_on_its_way`]) are never ignored. A name at which the server has
+//! something that is left out because it is ignored is *taken*: what is here under it, though no
+//! rule says so (a rule may be about directories alone), is not sent, as it would replace that.
 
 use byteback_model::{ByteString, NodeId, NodeKind, Place};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,30 +1,39 @@
-//! Deltas that are applied in place, and survive it: what others changed is written into the files here without making them anew (DeltaCFS
-//! section III-D), and whatever moment a crash chooses, afterwards each file is as it was, or as it is to be, or it is known
-//! that somebody else changed it, too.
+//! Deltas that are applied in place, and survive it: what others changed is written into the files
+//! here without making them anew (DeltaCFS section III-D), and whatever moment a crash chooses,
+//! afterwards each file is as it was, or as it is to be, or it is known that somebody else changed
+//! it, too.
 //!
-//! Words: a *patch* is the delta of one file, without copies; a *set* is all patches that count only together, because they were one group on
-//! the machine that made them. One set at a time is on its way.
+//! Words: a *patch* is the delta of one file, without copies; a *set* is all patches that count
+//! only together, because they were one group on the machine that made them. One set at a time is
+//! on its way.
 //!
 //! **Order of the durable steps.**
-//! 1. [`Patches::begin`], [`Gathering::add`]: the deltas are written aside, and for each sector that they change a checksum of what it holds and of what
-//!    it is to hold. Nothing in the folder changes; after a crash the next `begin` starts over.
-//! 2. [`Gathering::commit`]: both are synced; then the head that refers to them is written, synced and named. From here on the set will be applied.
+//! 1. [`Patches::begin`], [`Gathering::add`]: the deltas are written aside, and for each sector
+//!    that they change a checksum of what it holds and of what it is to hold. Nothing in the folder
+//!    changes; after a crash the next `begin` starts over.
+//! 2. [`Gathering::commit`]: both are synced; then the head that refers to them is written, synced
+//!    and named. From here on the set will be applied.
 //! 3. [`Committed::apply`] for each file, and whoever calls makes the files durable.
-//! 4. [`Committed::finish`]: the head is removed, durably. Only then may anybody else write to these files: what is written before might be
-//!    undone by a repair.
+//! 4. [`Committed::finish`]: the head is removed, durably. Only then may anybody else write to
+//!    these files: what is written before might be undone by a repair.
 //!
-//! **After a crash** [`Patches::pending`] tells the set that was committed and not finished. [`Committed::check`] compares each sector that it changes: one
-//! that holds neither what it held nor what it is to hold was changed by somebody who did not know of the set ([`Found::Impossible`],
-//! DeltaCFS section III-E); what becomes of that file is for a person to decide. Otherwise [`Committed::apply`] does the same once more, with the
-//! same result, however much of it was done before.
+//! **After a crash** [`Patches::pending`] tells the set that was committed and not finished.
+//! [`Committed::check`] compares each sector that it changes: one that holds neither what it held
+//! nor what it is to hold was changed by somebody who did not know of the set
+//! ([`Found::Impossible`], DeltaCFS section III-E); what becomes of that file is for a person to
+//! decide. Otherwise [`Committed::apply`] does the same once more, with the same result, however
+//! much of it was done before.
 //!
-//! A sector has 512 bytes, because that is what a disk writes or does not, and each is written once; beyond a file's end it counts as filled up with zeros. So a torn
-//! write is never taken for somebody's change. The sector in which a file ended that is to grow is kept as it is to be, because after a crash the file may
-//! end anywhere in it; of the one in which a file is cut off, what it holds before that is known as well. Not compared: what was cut off, and where beyond its old end a growing file was interrupted.
+//! A sector has 512 bytes, because that is what a disk writes or does not, and each is written
+//! once; beyond a file's end it counts as filled up with zeros. So a torn write is never taken for
+//! somebody's change. The sector in which a file ended that is to grow is kept as it is to be,
+//! because after a crash the file may end anywhere in it; of the one in which a file is cut off,
+//! what it holds before that is known as well. Not compared: what was cut off, and where beyond its
+//! old end a growing file was interrupted.
 //!
 //! Memory: one head (60 bytes a file), one block of a delta, some buffers.
 //!
-//! What this does not do: open files, take locks, keep programs away, set attributes, names.
+//! Out of scope: open files, take locks, keep programs away, set attributes, names.
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
@@ -167,7 +176,8 @@ impl Patches {
     /// # Errors
     /// Another set is pending; the files cannot be made.
     pub fn begin(&self, label: u64) -> Result<Gathering, PatchError> {
-        // Should the last head have been removed, but not durably, it must not come back to other deltas.
+        // Should the last head have been removed, but not durably, it must not come back to other
+        // deltas.
         self.dir.sync().map_err(failed("sync the names"))?;
         let names = self.dir.list().map_err(failed("list names"))?;
         if names.iter().any(|name| name == HEAD) {
@@ -205,10 +215,12 @@ pub struct Gathering {
 }
 
 impl Gathering {
-    /// Adds the delta of a file that holds `base`, which must stay so until the set is finished. The stream is read to its end.
+    /// Adds the delta of a file that holds `base`, which must stay so until the set is finished.
+    /// The stream is read to its end.
     ///
     /// # Errors
-    /// The delta is malformed, has copies or is for another base; the base cannot be read; the disk is full. The set is of no use then.
+    /// The delta is malformed, has copies or is for another base; the base cannot be read; the disk
+    /// is full. The set is of no use then.
     pub fn add(&mut self, node: u64, base: &dyn Base, stream: &mut dyn Read) -> Result<(), PatchError> {
         if self.head.patches.len() >= PATCHES_MAX {
             return Err(PatchError::TooMany);
@@ -267,7 +279,8 @@ impl Gathering {
     /// Makes the set durable: from now on it will be applied.
     ///
     /// # Errors
-    /// The disk is full, or a sync failed. Whether the set counts is then told by [`Patches::pending`].
+    /// The disk is full, or a sync failed. Whether the set counts is then told by
+    /// [`Patches::pending`].
     pub fn commit(self) -> Result<Committed, PatchError> {
         self.deltas.sync_data().map_err(failed("sync the deltas"))?;
         self.sums.sync_data().map_err(failed("sync the checksums"))?;
@@ -310,7 +323,8 @@ pub enum Found {
     New,
     /// Partly the one, partly the other.
     Between,
-    /// It holds, at this offset, neither the one nor the other: somebody else changed it. `None`: it has a length that neither has.
+    /// It holds, at this offset, neither the one nor the other: somebody else changed it. `None`:
+    /// it has a length that neither has.
     Impossible(Option<u64>),
 }
 
@@ -327,7 +341,8 @@ impl Committed {
         &self.head.patches
     }
 
-    /// Compares a file with what it was, and with what `patch` makes of it. Reads what the patch changes.
+    /// Compares a file with what it was, and with what `patch` makes of it. Reads what the patch
+    /// changes.
     ///
     /// # Errors
     /// The file or the checksums cannot be read, or these are damaged.
@@ -369,7 +384,8 @@ impl Committed {
         if let Some(sector) = grew_in {
             let found = read_padded(file, len, sector).map_err(of_base)?;
             let new = self.end_sector(patch)?;
-            // As far as it was written when the file ended somewhere in it; what was gained since is zeros.
+            // As far as it was written when the file ended somewhere in it; what was gained since
+            // is zeros.
             let same = new.iter().zip(&found).take_while(|(new, found)| new == found).count();
             let is_padded = found.get(same..).unwrap_or_default().iter().all(|byte| *byte == 0);
             if grown_from == Some(crc32c::crc32c(&found)) {
@@ -389,11 +405,13 @@ impl Committed {
         })
     }
 
-    /// Writes a patch into its file, for the first time or once more. The caller makes the file durable.
+    /// Writes a patch into its file, for the first time or once more. The caller makes the file
+    /// durable.
     ///
     /// # Errors
-    /// The delta is damaged, or the file has a length that only somebody else can have given it: then nothing was written. The file cannot be written: then
-    /// it holds a mixture, and this can be called again.
+    /// The delta is damaged, or the file has a length that only somebody else can have given it:
+    /// then nothing was written. The file cannot be written: then it holds a mixture, and this can
+    /// be called again.
     pub fn apply<T: Target + Base>(&self, patch: &PatchInfo, target: &mut T) -> Result<(), PatchError> {
         let of_apply = |source| PatchError::Apply {
             node: patch.node,
@@ -409,13 +427,15 @@ impl Committed {
             });
         }
         if len != len_bytes && len != patch.new_len_bytes {
-            // It was interrupted while it grew: with what was written beyond its old end, but cut in the middle of a sector, a second
-            // interruption could leave there what is neither old nor new.
+            // It was interrupted while it grew: with what was written beyond its old end, but cut
+            // in the middle of a sector, a second interruption could leave there what is neither
+            // old nor new.
             let cut = target.set_len_bytes(len_bytes);
             cut.map_err(|source| of_apply(ApplyError::SetLen { len_bytes, source }))?;
         }
         if len > patch.new_len_bytes {
-            // First, as the patch is known to be whole: what programs append while the rest is written goes behind the new end.
+            // First, as the patch is known to be whole: what programs append while the rest is
+            // written goes behind the new end.
             let len_bytes = patch.new_len_bytes;
             let cut = target.set_len_bytes(len_bytes);
             cut.map_err(|source| of_apply(ApplyError::SetLen { len_bytes, source }))?;
@@ -434,7 +454,8 @@ impl Committed {
         })
     }
 
-    /// The sector in which the file ended, as it is to be, of a file that grows. Reads all that is kept of the patch, and proves it whole.
+    /// The sector in which the file ended, as it is to be, of a file that grows. Reads all that is
+    /// kept of the patch, and proves it whole.
     fn end_sector(&self, patch: &PatchInfo) -> Result<Sector, PatchError> {
         let mut whole = Stream::new(&*self.deltas, patch);
         io::copy(&mut whole, &mut io::sink()).map_err(failed("read a delta"))?;
@@ -454,7 +475,8 @@ impl Committed {
         }
     }
 
-    /// Forgets the set, durably: all its files are as they are to be, durably, or somebody decided otherwise.
+    /// Forgets the set, durably: all its files are as they are to be, durably, or somebody decided
+    /// otherwise.
     ///
     /// # Errors
     /// The head cannot be removed; the set is then pending still.

@@ -1,31 +1,40 @@
-//! What others did, brought into the tree here: from the cursor to a head, which is one moment of the server's folder (DeltaCFS sections III-C and III-D).
+//! What others did, brought into the tree here: from the cursor to a head, which is one moment of
+//! the server's folder (DeltaCFS sections III-C and III-D).
 //!
-//! [`fetch`](crate::live::incoming::fetch) tells what others changed, merged over all their batches; [`plan`](crate::live::incoming::plan) says which
-//! steps lead there from what is here; `walk` does them while programs use the tree. If one is overtaken by a program the plan is made anew, for the
-//! same head, until nothing is left to do. Then all is made durable, and only then does whoever called move the cursor.
+//! [`fetch`](crate::live::incoming::fetch) tells what others changed, merged over all their
+//! batches; [`plan`](crate::live::incoming::plan) says which steps lead there from what is here;
+//! `walk` does them while programs use the tree. If one is overtaken by a program the plan is made
+//! anew, for the same head, until nothing is left to do. Then all is made durable, and only then
+//! does whoever called move the cursor.
 //!
-//! **Who begins ends it.** The head is durable before this is called for the first time, and nothing is sent before the cursor has reached it: whatever moment a crash
-//! chooses, the next start goes on with the same head.
+//! **Who begins ends it.** The head is durable before this is called for the first time, and
+//! nothing is sent before the cursor has reached it: whatever moment a crash chooses, the next
+//! start goes on with the same head.
 //!
-//! **What waits to be sent** is left alone as long as nothing that lands is about it. Where something is, all that waits is folded: it will
-//! be sent as it is then, on top of the head. From that moment the queue does not tell what programs do, so all that the plan is about is watched from before it was
-//! looked at; what the watches notice is an overtaking like any other.
+//! **What waits to be sent** is left alone as long as nothing that lands is about it. Where
+//! something is, all that waits is folded: it will be sent as it is then, on top of the head. From
+//! that moment the queue does not tell what programs do, so all that the plan is about is watched
+//! from before it was looked at; what the watches notice is an overtaking like any other.
 //!
-//! **A conflict** (the server has another version than the one that was changed here; the first write wins) leaves two files: the server's under the name, ours
-//! under a conflict name, with an identity of its own that stands on the content that it grew from. See [`conflicts`].
+//! **A conflict** (the server has another version than the one that was changed here; the first
+//! write wins) leaves two files: the server's under the name, ours under a conflict name, with an
+//! identity of its own that stands on the content that it grew from. See [`conflicts`].
 //!
-//! **A name that this tree cannot hold** is left out, with all that is below it, and remembered ([`left_out`]); its absence is no removal. Nothing is overwritten: that a
-//! file system does not tell it from another one (it folds cases, or spellings of a letter) is found by comparing what answers to the name with what the log
-//! knows by it. It is let in when that is over.
+//! **A name that this tree cannot hold** is left out, with all that is below it, and remembered
+//! ([`left_out`]); its absence is no removal. Nothing is overwritten: that a file system does not
+//! tell it from another one (it folds cases, or spellings of a letter) is found by comparing what
+//! answers to the name with what the log knows by it. It is let in when that is over.
 //!
-//! **What does not let itself be changed** (it is immutable, append-only, being executed) stays as it is, is noted with what it stands on, and is tried again with
-//! whatever else lands, and once in a while; everything else goes on. Was it changed here, too, and cannot be moved out of the way either, it keeps its identity, and the engine
-//! sends nothing of it.
+//! **What does not let itself be changed** (it is immutable, append-only, being executed) stays as
+//! it is, is noted with what it stands on, and is tried again with whatever else lands, and once in
+//! a while; everything else goes on. Was it changed here, too, and cannot be moved out of the way
+//! either, it keeps its identity, and the engine sends nothing of it.
 //!
-//! **What is ignored** here is neither seen nor touched, and what of the server's is ignored is left out in the same way, until it is not ignored any more. What is here
-//! under its name then was new all the while, so that both are brought together like what two machines made apart.
+//! **What is ignored** here is neither seen nor touched, and what of the server's is ignored is
+//! left out in the same way, until it is not ignored any more. What is here under its name then was
+//! new all the while, so that both are brought together like what two machines made apart.
 //!
-//! What this does not do: decide when; send.
+//! Out of scope: decide when; send.
 
 mod comparing;
 pub mod conflicts;
@@ -122,7 +131,7 @@ pub(super) struct Receive<'e> {
     pub(super) randomness: &'e dyn Randomness,
     /// This machine, for the names of conflicts.
     pub(super) host: String,
-    /// Wall-clock time, nanoseconds since 1970, and how far local clocks are east of UTC, in seconds.
+    /// Wall-clock time in ns since 1970, and seconds by which local time is east of UTC.
     pub(super) now: (i64, i64),
     /// Files whose contents of this head were written already.
     pub(super) landed: &'e mut BTreeSet<FileId>,
@@ -185,7 +194,7 @@ impl Receive<'_> {
         let mut watches: HashMap<NodeId, Box<dyn WatchedNode + '_>> = HashMap::new();
         let mut memory = Memory::default();
         let mut overtaken = 0;
-        // What a program has open is mostly closed in a moment: it counts only once a step was overtaken.
+        // Programs mostly close files in a moment: an open file counts once a step was overtaken.
         let mut counts_use = false;
         let mut came_back = BTreeSet::new();
         let mut may_ignore_other = self.has_rules(&others);
@@ -335,9 +344,10 @@ impl Receive<'_> {
         Ok(())
     }
 
-    /// A landing that was interrupted goes on for the head with which it began, also where this device has sent batches since. These would have been
-    /// refused if they told of what others changed up to that head, but for directories of which these moved the time alone. What they told counts:
-    /// otherwise it would be set back here, and nobody would tell it again.
+    /// A landing that was interrupted goes on for the head with which it began, also where this
+    /// device has sent batches since. These would have been refused if they told of what others
+    /// changed up to that head, but for directories of which these moved the time alone. What they
+    /// told counts: otherwise it would be set back here, and nobody would tell it again.
     fn take_later_times(&self, others: &mut Others) -> Result<(), ReceiveError> {
         if self.seen <= others.head {
             return Ok(());
@@ -385,7 +395,8 @@ impl Receive<'_> {
         }
     }
 
-    /// What was left out before still is, unless others changed it, or nothing is in its way any more: then it is as if it were new.
+    /// What was left out before still is, unless others changed it, or nothing is in its way any
+    /// more: then it is as if it were new.
     fn left_out_before(&self, incoming: &Incoming<'_>, others: &mut Others) -> Result<Refused, ReceiveError> {
         let mut refused = Refused::default();
         for left_out in self.left_out {
@@ -435,8 +446,9 @@ impl Receive<'_> {
         Ok(refused)
     }
 
-    /// All that is in a directory which was left out as it was ignored is as if it were new: part of that may be here, under other identities, and what is made one with it
-    /// is known from then on, whatever becomes of the rest.
+    /// All that is in a directory which was left out as it was ignored is as if it were new: part
+    /// of that may be here, under other identities, and what is made one with it is known from then
+    /// on, whatever becomes of the rest.
     fn let_in(
         &self,
         incoming: &Incoming<'_>,
@@ -476,7 +488,7 @@ impl Receive<'_> {
         Ok(())
     }
 
-    /// The file system refused a name. What collided with it may be gone by now: then it is tried once more.
+    /// The file system refused a name. If the colliding name is gone, it is tried once more.
     fn refused(&self, place: Place<FileId>, refused: &mut Refused) -> Result<(), ReceiveError> {
         let parent = self.identities.node_of(place.parent);
         let name = place.name.clone();
@@ -519,7 +531,8 @@ impl Receive<'_> {
         names.any(|place| is_source_name(&place.name)) || nodes.any(|node| self.sources.contains(&node))
     }
 
-    /// Whether a step may have moved something to where other rules count, or left only what is ignored of it.
+    /// Whether a step may have moved something to where other rules count, or left only what is
+    /// ignored of it.
     fn has_moved(&self, plan: &Plan) -> Result<bool, ReceiveError> {
         if self.ignored.is_nothing() {
             return Ok(false);
@@ -605,8 +618,10 @@ impl Receive<'_> {
         Err(ReceiveError::Hostile("what the server tells does not end".to_owned()))
     }
 
-    /// Of the nodes that were made here, or became the server's, directories that others did not make came back, for what others put into them. What was removed from them or moved out of them here
-    /// and is not sent, the log knows by the number that the directory had; so what is in such a one is told as a whole, until the server has it.
+    /// Of the nodes that were made here, or became the server's, directories that others did not
+    /// make came back, for what others put into them. What was removed from them or moved out of
+    /// them here and is not sent, the log knows by the number that the directory had; so what is in
+    /// such a one is told as a whole, until the server has it.
     fn note_returned(&mut self, made: &BTreeSet<FileId>, others: &Others) -> Result<(), ReceiveError> {
         let mut changes = Vec::new();
         for file in made {
@@ -743,7 +758,8 @@ impl Subjects {
     }
 }
 
-/// A number for what each node is changed together with, itself or by way of others: the smallest of their nodes.
+/// A number for what each node is changed together with, itself or by way of others: the smallest
+/// of their nodes.
 fn set_numbers(sets: &[Vec<NodeId>]) -> HashMap<NodeId, u64> {
     let mut numbers: HashMap<NodeId, u64> = HashMap::new();
     loop {

@@ -1,11 +1,12 @@
-//! Where a folder that is kept in sync stands with its server, durably (docs/format-identities.md): which server, folder, device, tree and root
-//! these are, and up to which sequence number what others did is here.
+//! Where a folder that is kept in sync stands with its server, durably (docs/format-identities.md):
+//! which server, folder, device, tree and root these are, and up to which sequence number what
+//! others did is here.
 //!
-//! What it says may be late but never early: the cursor
-//! is written after all that it stands for is durable. So who goes on from it hears once more of some batches.
+//! What it says may be late but never early: the cursor is written after all that it stands for is
+//! durable. So who goes on from it hears once more of some batches.
 //!
-//! What belongs to another server, folder or device is refused: a cursor means nothing there, and changes sent on top of it would undo what
-//! others did.
+//! What belongs to another server, folder or device is refused: a cursor means nothing there, and
+//! changes sent on top of it would undo what others did.
 
 use std::io;
 use std::sync::Arc;
@@ -78,7 +79,8 @@ pub struct Standing {
     pub counterpart: Counterpart,
     /// The tree, as its log numbers it.
     pub tree: TreeId,
-    /// The number of a tree by which nodes and groups are named at the server: the tree's own, or one that was drawn when sync started over.
+    /// The number of a tree by which nodes and groups are named at the server: the tree's own, or
+    /// one that was drawn when sync started over.
     pub names: TreeId,
     /// The root at the server.
     pub root: FileId,
@@ -86,9 +88,11 @@ pub struct Standing {
     pub cursor: Seq,
     /// The newest batch of this device that is known to be applied.
     pub newest: Option<OwnBatch>,
-    /// What others did up to here is being brought into the folder; nothing is sent until the cursor is there.
+    /// What others did up to here is being brought into the folder; nothing is sent until the
+    /// cursor is there.
     pub landing: Option<Seq>,
-    /// Sync started over: what this device sent counts as others' changes until the landing that follows has ended.
+    /// Sync started over: what this device sent counts as others' changes until the landing that
+    /// follows has ended.
     pub takes_own: bool,
 }
 
@@ -157,7 +161,8 @@ impl Standing {
         }
     }
 
-    /// The server that a folder is kept in sync with has another address. Answers whether that was noted: not if nothing is, or another server.
+    /// The server that a folder is kept in sync with has another address. Answers whether that was
+    /// noted: not if nothing is, or another server.
     ///
     /// # Errors
     /// It cannot be read or written; what was noted before is still there.

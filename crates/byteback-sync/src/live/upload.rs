@@ -1,17 +1,21 @@
-//! A group of the sync queue on its way to the server: one batch, one transaction (DeltaCFS sections III-B and III-E).
+//! A group of the sync queue on its way to the server: one batch, one transaction (DeltaCFS
+//! sections III-B and III-E).
 //!
-//! **What a batch stands on** ([`Footing`]): the folder at the sequence number up to which this client has applied what others did, and its own batch before
-//! this one, whose answer it need not have yet. So groups follow each other without waiting, and are in conflict only with others.
+//! **What a batch stands on** ([`Footing`]): the folder at the sequence number up to which this
+//! client has applied what others did, and its own batch before this one, whose answer it need not
+//! have yet. So groups follow each other without waiting, and are in conflict only with others.
 //!
-//! **Contents.** A file's new content is a chain: ranges over what it held before, or a delta of what another file holds at that moment, which may itself be the
-//! work of earlier changes of the same group. The chain goes back to what the server has: it becomes the base of the file's record, and
-//! the rest its deltas, in order. So nothing has to be composed, and a temporary file that took over another one's content is
-//! sent as what the program changed.
+//! **Contents.** A file's new content is a chain: ranges over what it held before, or a delta of
+//! what another file holds at that moment, which may itself be the work of earlier changes of the
+//! same group. The chain goes back to what the server has: it becomes the base of the file's
+//! record, and the rest its deltas, in order. So nothing has to be composed, and a temporary file
+//! that took over another one's content is sent as what the program changed.
 //!
-//! Memory: the parts of a batch that are on their way, and one delta; a delta longer than a part is not sent: the order is given up, and the
-//! file is taken from a cut.
+//! Memory: the parts of a batch that are on their way, and one delta; a delta longer than a part is
+//! not sent: the order is given up, and the file is taken from a cut.
 //!
-//! What this does not do: decide what is sent or when; folds, which are taken from a cut; numbers of nodes that were made elsewhere.
+//! Out of scope: decide what is sent or when; folds, which are taken from a cut; numbers
+//! of nodes that were made elsewhere.
 
 use std::collections::{HashMap, HashSet};
 
@@ -39,7 +43,8 @@ const COUNTERS_FROM: u64 = 1 << 62;
 /// So many bits of a counter are the group's.
 const GROUP_BITS: u32 = 36;
 
-/// So many are the tree's: groups of a log that was made anew are others, though their numbers begin again.
+/// So many are the tree's: groups of a log that was made anew are others, though their numbers
+/// begin again.
 const TREE_BITS: u32 = 25;
 
 /// The counter of a group's batch.
@@ -151,7 +156,8 @@ enum Root {
     Held(NodeId),
 }
 
-/// How a content comes about: what the server has, and the changes of the group over it, eldest first.
+/// How a content comes about: what the server has, and the changes of the group over it, eldest
+/// first.
 #[derive(Clone, Debug)]
 struct Chain<'g> {
     root: Root,
@@ -190,11 +196,12 @@ impl Upload<'_> {
     /// Sends a group that is no fold. The caller tells the tree what became of it.
     ///
     /// # Errors
-    /// [`SyncError::Cancelled`]; what will not pass by itself (the token is refused, the server's disk is full); a fold, or a group that is to become conflict
-    /// versions.
+    /// [`SyncError::Cancelled`]; what will not pass by itself (the token is refused, the server's
+    /// disk is full); a fold, or a group that is to become conflict versions.
     pub fn send(&self, group: &LiveGroup, footing: Footing) -> Result<Sent> {
         if group.fold.is_some() || group.is_conflict {
-            // Its changes are not listed in it: sent like this it would count as sent, without them.
+            // Its changes are not listed in it: sent like this it would count as sent, without
+            // them.
             let message = format!(
                 "group {} is to be taken from a cut, or to become conflict versions",
                 group.id

@@ -1,9 +1,11 @@
 //! Checksums of a file's leaves that its file system keeps: btrfs with SHA-256 or BLAKE2b.
 //!
-//! They count if the file is afterwards what it was at its stamp, as everything that is read of it. What btrfs does not know (a last
-//! sector that is not full, compressed or unsummed extents) is read. A file that btrfs cannot tell about although it offered to is not
-//! told at all, and is tried again like one that changes while it is read: mostly it changes. It may also have a time that lies in the future, as
-//! clocks are set back; so whoever tries again reads ([`LocalContent::only_read`]). Files elsewhere are for whoever reads them.
+//! They count if the file is afterwards what it was at its stamp, as everything that is read of it.
+//! What btrfs does not know (a last sector that is not full, compressed or unsummed extents) is
+//! read. A file that btrfs cannot tell about although it offered to is not told at all, and is
+//! tried again like one that changes while it is read: mostly it changes. It may also have a time
+//! that lies in the future, as clocks are set back; so whoever tries again reads
+//! ([`LocalContent::only_read`]). Files elsewhere are for whoever reads them.
 
 use super::{LocalContent, changed, no_log, unreadable};
 use byteback_checksums::btrfs;

@@ -1,7 +1,8 @@
 //! How far an operation is in the whole that it told beforehand.
 //!
-//! Each node counts with what was foreseen of it, whatever becomes of it: holes, what the other side has already and what fails are
-//! done when the node is, and what is read twice counts once. So what is done never passes the whole, and reaches it in the end.
+//! Each node counts with what was foreseen of it, whatever becomes of it: holes, what the other
+//! side has already and what fails are done when the node is, and what is read twice counts once.
+//! So what is done never passes the whole, and reaches it in the end.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,7 +10,8 @@ use byteback_model::ByteString;
 
 use super::{Event, Monitor};
 
-/// Tells a monitor how far it is; see the module. Before a whole is told it hands on all that it hears.
+/// Tells a monitor how far it is; see the module. Before a whole is told it hands on all that it
+/// hears.
 pub(crate) struct Meter<'a> {
     monitor: &'a dyn Monitor,
     left: Mutex<Left>,

@@ -1,8 +1,8 @@
 //! The local tree beside the server's: what differs goes into the batch as it is found.
 //!
-//! Directories are taken one after the other; of each, the names of both ends are merged in byte order, so the same two trees make the
-//! same batch. A directory that cannot be listed here is left at the server as it is, whatever is to be removed: nobody knows what is
-//! in it.
+//! Directories are taken one after the other; of each, the names of both ends are merged in byte
+//! order, so the same two trees make the same batch. A directory that cannot be listed here is left
+//! at the server as it is, whatever is to be removed: nobody knows what is in it.
 
 use super::Job;
 use super::destination::{Place, made_directory};
@@ -64,7 +64,8 @@ pub(super) struct Comparison<'a, 'scope, 'env> {
     device: u64,
     /// Files of the server whose identity is taken by a local inode.
     taken: HashSet<FileId>,
-    /// Local inodes with several names, and what they are at the server; `None`: they could not be sent.
+    /// Local inodes with several names, and what they are at the server; `None`: they could not be
+    /// sent.
     linked: HashMap<(u64, u64), Option<FileId>>,
     /// The source and its directory at the server, if it is a directory that the server has.
     compared_dirs: Option<(OwnedFd, FileId)>,
@@ -258,7 +259,8 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
             return Ok(());
         }
         let path = join_path(&directory.path, entry.name.as_bytes());
-        // Of all directories at once: asked one by one, a deep tree would be listed as often as it is deep.
+        // Of all directories at once: asked one by one, a deep tree would be listed as often as it
+        // is deep.
         let holding = self.holding_excluded(&entry, &path)?;
         let mut to_do = vec![(directory.id, path, entry)];
         while let Some((dir, path, entry)) = to_do.pop() {
@@ -280,7 +282,8 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         Ok(())
     }
 
-    /// The directories at the server from `entry` on, itself included, that hold something excluded: these stay.
+    /// The directories at the server from `entry` on, itself included, that hold something
+    /// excluded: these stay.
     fn holding_excluded(&self, entry: &EntryInfo, path: &[u8]) -> Result<HashSet<Vec<u8>>> {
         let exclude = &self.job.options.exclude;
         let mut holding = HashSet::new();
@@ -309,7 +312,8 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         TreeReader::new(self.job.server, self.job.folder, self.record.begun().base_seq)
     }
 
-    /// Compares what is here under a name with what is there; answers a directory that is to be looked into.
+    /// Compares what is here under a name with what is there; answers a directory that is to be
+    /// looked into.
     fn name(
         &mut self,
         place: &Name<'_>,
@@ -519,7 +523,8 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         Ok(Ok(()))
     }
 
-    /// Whether the content differs from the server's, as far as is to be looked. The inner error is of this file.
+    /// Whether the content differs from the server's, as far as is to be looked. The inner error is
+    /// of this file.
     fn is_other_content(&mut self, node: &mut LocalNode, there: &NodeInfo) -> Result<Result<bool, String>> {
         let size = node.stat.size;
         if size != there.attributes.size {
@@ -547,7 +552,8 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         Ok(same.map(|is_same| !is_same).map_err(|error| error.message))
     }
 
-    /// Sends a node with its content; the inner error is of this file, and the batch is then as if it had not been tried.
+    /// Sends a node with its content; the inner error is of this file, and the batch is then as if
+    /// it had not been tried.
     fn content(
         &mut self,
         node: &mut LocalNode,
@@ -599,8 +605,8 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         }
     }
 
-    /// Proves contents that may have gone with parts which an earlier run sent. Behind everything else, so that those parts stay as they
-    /// are.
+    /// Proves contents that may have gone with parts which an earlier run sent. Behind everything
+    /// else, so that those parts stay as they are.
     pub(super) fn prove_resumed(&mut self) -> Result<()> {
         let Some(stream) = &mut self.stream else { return Ok(()) };
         for (id, digest) in std::mem::take(&mut self.unproven) {
@@ -669,7 +675,8 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
     }
 }
 
-/// Whether attributes are those that the server has. Names of owners are told by some clients and count for nothing here.
+/// Whether attributes are those that the server has. Names of owners are told by some clients and
+/// count for nothing here.
 fn is_same_as_told(here: &Attributes, there: &Attributes) -> bool {
     let there = Attributes {
         user: None,

@@ -1,11 +1,12 @@
-//! Files that have further names at the server which this push does not compare: outside the place, excluded, or gone here while
-//! nothing is removed.
+//! Files that have further names at the server which this push does not compare: outside the place,
+//! excluded, or gone here while nothing is removed.
 //!
-//! Such a name is not the push's to change. A file at the server is all its names, so one that changed here becomes a file of its own
-//! under the names that are compared; the others keep what they had. What did not change stays one file with them.
+//! Such a name is not the push's to change. A file at the server is all its names, so one that
+//! changed here becomes a file of its own under the names that are compared; the others keep what
+//! they had. What did not change stays one file with them.
 //!
-//! Servers tell of a file that it has several names, and how many. Only when such a file changed, the server's tree below the place is
-//! listed to see how many of them are there.
+//! Servers tell of a file that it has several names, and how many. Only when such a file changed,
+//! the server's tree below the place is listed to see how many of them are there.
 
 use super::Job;
 use crate::error::Result;

@@ -1,16 +1,20 @@
-//! What is remembered of a push until it is applied, so that the next run need not send again what the server has.
+//! What is remembered of a push until it is applied, so that the next run need not send again what
+//! the server has.
 //!
-//! The same push makes the same batch: its number, base, time and the number from which new identities follow are recorded before the first
-//! part leaves; then, for each part that the server has, the digest of its bytes. A part is left out by the next run if the server says that
-//! it still has one of this number, and the bytes that this run made have the recorded digest. docs/format-push.md describes every byte.
+//! The same push makes the same batch: its number, base, time and the number from which new
+//! identities follow are recorded before the first part leaves; then, for each part that the server
+//! has, the digest of its bytes. A part is left out by the next run if the server says that it
+//! still has one of this number, and the bytes that this run made have the recorded digest.
+//! docs/format-push.md describes every byte.
 //!
-//! Order: before a part whose digest is known is replaced by another content, that it is unknown is made durable; the new digest is
-//! recorded after the server's answer. So a recorded digest is that of what the server has, whenever the machine stops. If the state folder
-//! itself was restored from an elder copy, it might not be: therefore contents that went with parts that were left out are
+//! Order: before a part whose digest is known is replaced by another content, that it is unknown is
+//! made durable; the new digest is recorded after the server's answer. So a recorded digest is that
+//! of what the server has, whenever the machine stops. If the state folder itself was restored from
+//! an elder copy, it might not be: therefore contents that went with parts that were left out are
 //! proven as a whole ([`super::compare::Comparison::prove_resumed`]).
 //!
-//! A record that is damaged, of another version or of another push counts for nothing. Without a state folder, or if it cannot be
-//! written, a push works the same and cannot be resumed.
+//! A record that is damaged, of another version or of another push counts for nothing. Without a
+//! state folder, or if it cannot be written, a push works the same and cannot be resumed.
 
 use super::Job;
 use crate::backup::{PartMemory, draw_counter};
@@ -49,11 +53,12 @@ type Digest = [u8; 32];
 /// Stands for "not known".
 const UNKNOWN: Digest = [0; 32];
 
-/// The number of no part: its entry says from which delta on the batch is compressed how (u64, u8), instead of a digest. Programs
-/// from before take it for a part that nobody asks for.
+/// The number of no part: its entry says from which delta on the batch is compressed how (u64, u8),
+/// instead of a digest. Programs from before take it for a part that nobody asks for.
 const EFFORT_ENTRY: u32 = 0;
 
-/// A name for the directory in which is remembered what became of a push from `source` to `to` ([`super::PushOptions::state`]).
+/// A name for the directory in which is remembered what became of a push from `source` to `to`
+/// ([`super::PushOptions::state`]).
 #[must_use]
 pub fn push_state_name(server: &str, folder: &FolderName, to: &[u8], source: &Path) -> String {
     let source = std::path::absolute(source).unwrap_or_else(|_| source.to_owned());
@@ -115,7 +120,8 @@ impl Begun {
         way(self) == way(other)
     }
 
-    /// The identity of what this push makes at a path of the folder: the same whenever the batch is made.
+    /// The identity of what this push makes at a path of the folder: the same whenever the batch is
+    /// made.
     pub(super) fn node_id(&self, path: &[u8]) -> FileId {
         let seed = self.seed.to_bytes();
         let len = u64::try_from(seed.len().saturating_add(path.len())).unwrap_or(u64::MAX);
@@ -204,7 +210,8 @@ impl Record {
         self.lock().at_server.clear();
     }
 
-    /// Makes the beginning durable, if it is not; whoever cannot is told that the push cannot be resumed.
+    /// Makes the beginning durable, if it is not; whoever cannot is told that the push cannot be
+    /// resumed.
     pub(super) fn keep(&self, monitor: &dyn Monitor) {
         let Some(dir) = &self.dir else { return };
         let mut parts = self.lock();

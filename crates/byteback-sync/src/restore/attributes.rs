@@ -1,4 +1,5 @@
-//! Owner, permissions, extended attributes and times of what was restored, in the order in which none undoes another.
+//! Owner, permissions, extended attributes and times of what was restored, in the order in which
+//! none undoes another.
 
 use super::report::{NotRestoredKind, Tally};
 use byteback_host::tree::{self, SetTime, SetXattr};
@@ -15,7 +16,8 @@ const SET_ID: u32 = 0o6000;
 /// The owner may write.
 const OWNER_WRITES: u32 = 0o200;
 
-/// Gives what `fd` names its attributes; `path` is for messages. What is not possible here is counted; the rest is done.
+/// Gives what `fd` names its attributes; `path` is for messages. What is not possible here is
+/// counted; the rest is done.
 ///
 /// # Errors
 /// If the file itself cannot be looked at any more.
@@ -49,14 +51,15 @@ pub(super) fn apply_attributes(
     }
     let present = tree::list_xattrs(&fd).unwrap_or_default();
     if !(present.is_empty() && attributes.xattrs.is_empty()) {
-        // Attributes of users need the right to write, also for the owner. What was made here has it; what was there
-        // before gets it until its permissions are set.
+        // Attributes of users need the right to write, also for the owner. What was made here has
+        // it; what was there before gets it until its permissions are set.
         if attributes.kind != NodeKind::Symlink && now.mode & OWNER_WRITES == 0 {
             let _ = tree::set_mode(&fd, now.mode | OWNER_WRITES);
         }
         apply_xattrs(&fd, attributes, &present, &missed);
     }
-    // After the ACLs, which rewrite the permissions; these are then the ones that the ACLs came with.
+    // After the ACLs, which rewrite the permissions; these are then the ones that the ACLs came
+    // with.
     if attributes.kind != NodeKind::Symlink
         && let Err(error) = tree::set_mode(&fd, mode)
         && !is_so(&|now| now.mode == mode)
@@ -71,7 +74,8 @@ pub(super) fn apply_attributes(
     Ok(())
 }
 
-/// Gives what `fd` names the wanted extended attributes and takes away those that it has beside them.
+/// Gives what `fd` names the wanted extended attributes and takes away those that it has beside
+/// them.
 fn apply_xattrs(
     fd: impl AsFd,
     attributes: &Attributes,

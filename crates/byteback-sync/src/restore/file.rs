@@ -1,5 +1,5 @@
-//! One regular file: fetched under a temporary name, given its attributes, and handed to `publish`, which gives it its
-//! own name.
+//! One regular file: fetched under a temporary name, given its attributes, and handed to `publish`,
+//! which gives it its own name.
 
 use super::Restore;
 use super::attributes::apply_attributes;
@@ -180,7 +180,8 @@ fn make_anew(restore: &Restore<'_>, job: &FileJob, dir: &OwnedFd) -> Result<Whol
     }
 }
 
-/// Writes what the server can read of the contents, and leaves holes for the rest; answers how much was written, and what is lost.
+/// Writes what the server can read of the contents, and leaves holes for the rest; answers how much
+/// was written, and what is lost.
 fn salvage(
     restore: &Restore<'_>,
     job: &FileJob,
@@ -212,8 +213,10 @@ fn salvage(
     Err(FileError::Damaged(lost))
 }
 
-/// Writes a range of the contents into the file, all of them into an empty one. A connection that breaks in the middle is made anew and goes on where it broke, as often as it
-/// gets any further. What stays broken is an error of this file: if it is the server that is gone, the next file shows it.
+/// Writes a range of the contents into the file, all of them into an empty one. A connection that
+/// breaks in the middle is made anew and goes on where it broke, as often as it gets any further.
+/// What stays broken is an error of this file: if it is the server that is gone, the next file
+/// shows it.
 pub(super) fn fetch_range(
     restore: &Restore<'_>,
     job: &FileJob,

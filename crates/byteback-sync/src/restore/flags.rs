@@ -1,9 +1,11 @@
 //! Flags that forbid changes (immutable, append-only), where they are to be restored.
 //!
-//! While an inode has them nothing of it can be changed, nor a name in such a directory. So all other work comes first: flags are only noted
-//! ([`Restore::note_flags`]), taken away from what has to be changed ([`Force::unprotect`](super::place::Force::unprotect)), and set when everything is in its place, of
-//! files before those of directories, and of these the deepest first. A restore that ends before sets none of those that are new, but gives back
-//! those that it took from directories.
+//! While an inode has them nothing of it can be changed, nor a name in such a directory. So all
+//! other work comes first: flags are only noted ([`Restore::note_flags`]), taken away from what has
+//! to be changed ([`Force::unprotect`](super::place::Force::unprotect)), and set when everything is
+//! in its place, of files before those of directories, and of these the deepest first. A restore
+//! that ends before sets none of those that are new, but gives back those that it took from
+//! directories.
 
 use super::Restore;
 use super::place::unprotect;
@@ -46,7 +48,8 @@ impl Restore<'_> {
         }
     }
 
-    /// Takes the flags away from a directory in which names are to change, if this restore is about flags.
+    /// Takes the flags away from a directory in which names are to change, if this restore is about
+    /// flags.
     pub(super) fn unprotect_directory(&self, path: &[u8], dir: impl AsFd) -> io::Result<()> {
         if self.options.flags {
             let had = unprotect(dir)?;
@@ -99,7 +102,8 @@ impl Restore<'_> {
         tree::open_path_at(self.open_dir(above)?, OsStr::from_bytes(name))
     }
 
-    /// Why something at `path` could not be changed, where the reason is its flags or those of its directory.
+    /// Why something at `path` could not be changed, where the reason is its flags or those of its
+    /// directory.
     pub(super) fn told_with_flags(&self, path: &[u8], error: io::Error) -> io::Error {
         let is_refused = error.raw_os_error() == Some(Errno::PERM.raw_os_error());
         let is_protected = |path: &[u8]| {

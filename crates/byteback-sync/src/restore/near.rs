@@ -1,16 +1,18 @@
 //! zsync's way to a file: what this machine has nearly is not fetched.
 //!
 //! 1. The server's signature of the content is fetched.
-//! 2. The file is made under its partial name ([`partial_name`]), in which an interrupted run may have left something: blocks that are in
-//!    their places already stay.
-//! 3. The file that is to be replaced is rolled over ([`ReverseFinder`], with the roles exchanged: the server's content is the new one),
-//!    and blocks that it has are copied.
+//! 2. The file is made under its partial name ([`partial_name`]), in which an interrupted run may
+//!    have left something: blocks that are in their places already stay.
+//! 3. The file that is to be replaced is rolled over ([`ReverseFinder`], with the roles exchanged:
+//!    the server's content is the new one), and blocks that it has are copied.
 //! 4. What is still missing is fetched, in ranges.
-//! 5. Unless all was fetched, the whole is compared with a second signature, of long blocks and whole checksums under another key. If it
-//!    differs (the old file changed meanwhile, or chance), the whole is fetched.
+//! 5. Unless all was fetched, the whole is compared with a second signature, of long blocks and
+//!    whole checksums under another key. If it differs (the old file changed meanwhile, or chance),
+//!    the whole is fetched.
 //!
-//! Nothing that is here is trusted, whatever it is called. A partial file is locked while it is being made: of two pulls into one
-//! directory, the second makes its own. After a failure it stays for the next run.
+//! Nothing that is here is trusted, whatever it is called. A partial file is locked while it is
+//! being made: of two pulls into one directory, the second makes its own. After a failure it stays
+//! for the next run.
 //!
 //! Memory: the signature, at most some 50 MB for any file, and a block.
 
@@ -76,7 +78,8 @@ pub(super) fn open_partial(dir: &OwnedFd, job: &FileJob) -> io::Result<Option<(O
     Ok(named.then_some((name, file)))
 }
 
-/// Makes `file` the content of `job`, with what `file` and `old` have already; answers how many bytes were written.
+/// Makes `file` the content of `job`, with what `file` and `old` have already; answers how many
+/// bytes were written.
 pub(super) fn fetch_near(
     restore: &Restore<'_>,
     rules: &Rules<'_>,
@@ -88,7 +91,8 @@ pub(super) fn fetch_near(
     if len_before > 0 || old.is_some() {
         let blocks_max = (job.node.attributes.size / BYTES_PER_BLOCK_MIN).min(BLOCKS_MAX);
         let request = SignatureRequest::default();
-        // Whatever keeps the server from telling, fetching the whole is right, or shows that it is gone.
+        // Whatever keeps the server from telling, fetching the whole is right, or shows that it is
+        // gone.
         if let Ok(signature) = restore
             .server
             .signature(restore.folder, job.node.id, restore.at, &request, blocks_max)

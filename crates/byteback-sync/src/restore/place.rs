@@ -1,7 +1,7 @@
 //! Names in the target: temporary ones, what stands in the way, and putting things in their place.
 //!
-//! A temporary name holds a number that was drawn for this restore: no snapshot can hold that name, not even one of a
-//! directory in which an earlier restore was interrupted.
+//! A temporary name holds a number that was drawn for this restore: no snapshot can hold that name,
+//! not even one of a directory in which an earlier restore was interrupted.
 
 use crate::tree_reader::join_path;
 use byteback_host::random::Randomness;
@@ -68,7 +68,8 @@ fn is_temporary(name: &OsStr) -> bool {
     rest.is_some_and(|id| id.len() == 32 && id.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// Removes what interrupted restores left in a directory; before anything of the snapshot is put there.
+/// Removes what interrupted restores left in a directory; before anything of the snapshot is put
+/// there.
 pub(super) fn remove_leftovers(dir: impl AsFd) -> io::Result<()> {
     for entry in tree::read_dir(&dir, 0)? {
         let entry = entry?;
@@ -130,8 +131,8 @@ pub(super) fn clear_way(dir: impl AsFd, name: &OsStr, force: Force) -> io::Resul
     }
 }
 
-/// Lets an ordinary user work in a directory of their own that its permissions close even to them; answers the permissions that it had, if
-/// they were changed. Root needs nothing of the kind.
+/// Lets an ordinary user work in a directory of their own that its permissions close even to them;
+/// answers the permissions that it had, if they were changed. Root needs nothing of the kind.
 pub(super) fn open_up(dir: impl AsFd) -> io::Result<Option<u32>> {
     let user = rustix::process::geteuid();
     if user.is_root() {
@@ -170,7 +171,8 @@ pub(super) fn rename_into_place(dir: impl AsFd, temporary: &OsStr, name: &OsStr)
     }
 }
 
-/// Whether `unlink` answers so because the name stands for a directory. `EPERM` is told of immutable files as well.
+/// Whether `unlink` answers so because the name stands for a directory. `EPERM` is told of
+/// immutable files as well.
 fn is_refused_for_directories(dir: impl AsFd, name: &OsStr, errno: rustix::io::Errno) -> bool {
     match errno {
         rustix::io::Errno::ISDIR => true,
@@ -179,7 +181,8 @@ fn is_refused_for_directories(dir: impl AsFd, name: &OsStr, errno: rustix::io::E
     }
 }
 
-/// Removes a name, unless it is a directory's. An inode that has other names keeps its flags, as has one that cannot be removed.
+/// Removes a name, unless it is a directory's. An inode that has other names keeps its flags, as
+/// has one that cannot be removed.
 fn remove_name(dir: impl AsFd, name: &OsStr, force: Force) -> Result<(), rustix::io::Errno> {
     let remove = || rustix::fs::unlinkat(&dir, name, AtFlags::empty());
     let Some(named) = force.flags.then(|| tree::open_path_at(&dir, name).ok()).flatten() else {

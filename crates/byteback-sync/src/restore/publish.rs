@@ -1,12 +1,14 @@
 //! Whole files get their names, many at a time.
 //!
-//! A name in the target promises the file's whole content, also after a power failure: a restore that is run again takes
-//! a file of the right length and time as restored, and both may be on the disk before the bytes are. Hence the order:
-//! (1) the file is written and has all its attributes, under a temporary name; (2) one sync of the file system makes some
-//! hundred such files durable; (3) they get their names. A crash before (3) leaves temporary names, which the next
-//! restore into the same directory removes.
+//! A name in the target promises the file's whole content, also after a power failure: a restore
+//! that is run again takes a file of the right length and time as restored, and both may be on the
+//! disk before the bytes are. Hence the order: (1) the file is written and has all its attributes,
+//! under a temporary name; (2) one sync of the file system makes some hundred such files durable;
+//! (3) they get their names. A crash before (3) leaves temporary names, which the next restore into
+//! the same directory removes.
 //!
-//! One sync for many files costs little more than writing them; one for each would cost a disk's latency per file.
+//! One sync for many files costs little more than writing them; one for each would cost a disk's
+//! latency per file.
 
 use super::Restore;
 use super::place::{Place, rename_into_place};

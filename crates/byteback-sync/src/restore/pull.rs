@@ -1,6 +1,8 @@
-//! What a pull wants beyond a restore: it looks at what is here first, changes no more than what differs, and tells it.
+//! What a pull wants beyond a restore: it looks at what is here first, changes no more than what
+//! differs, and tells it.
 //!
-//! [`Rules::judge`] decides for one name, and changes nothing; a dry run ([`super::look`]) and a real one ask the same.
+//! [`Rules::judge`] decides for one name, and changes nothing; a dry run ([`super::look`]) and a
+//! real one ask the same.
 
 use super::place::Place;
 use super::{Pulled, Wishes};
@@ -33,7 +35,8 @@ const EXCLUDED_IN_THE_WAY: &str = "a directory of this name is here, which is ex
 
 const PARTIAL_PREFIX: &str = ".byteback-partial-";
 
-/// The name under which a file is made that may take long, in the directory that it goes into: the same in every run.
+/// The name under which a file is made that may take long, in the directory that it goes into: the
+/// same in every run.
 pub(crate) fn partial_name(name: &OsStr) -> OsString {
     let mut digest = ContentDigest::new(u64::try_from(name.len()).unwrap_or(u64::MAX));
     digest.push(name.as_bytes());
@@ -101,7 +104,8 @@ impl<'a> Rules<'a> {
         is_partial_name(name) || self.exclude.is_excluded(path, is_directory)
     }
 
-    /// What is to be done that `place` becomes `node`; `dir` is the directory, if it is there. The inner error is of this name.
+    /// What is to be done that `place` becomes `node`; `dir` is the directory, if it is there. The
+    /// inner error is of this name.
     ///
     /// # Errors
     /// If the server cannot be asked.
@@ -169,7 +173,8 @@ impl<'a> Rules<'a> {
         Ok(Ok(same.unwrap_or(false)))
     }
 
-    /// Whether a local inode may be this file: one with several names is not two files of the server.
+    /// Whether a local inode may be this file: one with several names is not two files of the
+    /// server.
     fn claim(&self, there: &LocalNode, id: FileId) -> bool {
         if there.stat.nlink == 1 {
             return true;
@@ -252,8 +257,8 @@ impl<'a> Rules<'a> {
         })
     }
 
-    /// The directories from a local name on, itself included, that hold something excluded: these stay. None if it is no directory, or holds
-    /// nothing of the kind.
+    /// The directories from a local name on, itself included, that hold something excluded: these
+    /// stay. None if it is no directory, or holds nothing of the kind.
     pub(super) fn holding_excluded(&self, dir: &OwnedFd, name: &OsStr, path: &[u8]) -> io::Result<HashSet<Vec<u8>>> {
         let mut holding = HashSet::new();
         if self.exclude.is_empty() || tree::stat_at(dir, name)?.kind != NodeKind::Directory {
@@ -277,7 +282,8 @@ impl<'a> Rules<'a> {
         Ok(holding)
     }
 
-    /// Whether a local name that the server does not have, or that is excluded, stays; `names` are those that it has.
+    /// Whether a local name that the server does not have, or that is excluded, stays; `names` are
+    /// those that it has.
     pub(super) fn stays(&self, dir: &OwnedFd, name: &OsStr, path: &[u8], names: &HashSet<OsString>) -> bool {
         if is_partial_name(name.as_bytes()) {
             // Of a file that is being made now, or was being made when a run was interrupted.
@@ -320,7 +326,8 @@ pub(super) type OtherName<'d> = io::Result<(&'d OwnedFd, &'d OsStr)>;
 /// Paths of directories.
 type Paths = HashSet<Vec<u8>>;
 
-/// Adds a directory and those above it, down to a path of `len_min` bytes, up to the first one that is there already.
+/// Adds a directory and those above it, down to a path of `len_min` bytes, up to the first one that
+/// is there already.
 pub(crate) fn mark_way_up(marked: &mut HashSet<Vec<u8>>, path: &[u8], len_min: usize) {
     let mut path = path;
     while path.len() >= len_min && marked.insert(path.to_vec()) {
@@ -331,9 +338,10 @@ pub(crate) fn mark_way_up(marked: &mut HashSet<Vec<u8>>, path: &[u8], len_min: u
     }
 }
 
-/// Hands on the names below a local directory that are to go, as the server does not have them (`names` are those that it has in this
-/// directory), and no rule keeps them: a directory that holds what is excluded stays with that, and the rest in it goes. `each` gets
-/// a path, and its directory and name or why it cannot be looked at; what `is_passed_over` is not looked at.
+/// Hands on the names below a local directory that are to go, as the server does not have them
+/// (`names` are those that it has in this directory), and no rule keeps them: a directory that
+/// holds what is excluded stays with that, and the rest in it goes. `each` gets a path, and its
+/// directory and name or why it cannot be looked at; what `is_passed_over` is not looked at.
 pub(super) fn for_each_other(
     rules: Option<&Rules<'_>>,
     dir: &OwnedFd,

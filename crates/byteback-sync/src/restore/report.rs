@@ -93,7 +93,8 @@ pub struct RestoreReport {
     pub total_ns: u64,
     /// What could not be restored, by kind.
     pub not_restored: Vec<NotRestored>,
-    /// Files that were restored in part ([`RestoreOptions::salvage`](super::RestoreOptions::salvage)), by path.
+    /// Files that were restored in part
+    /// ([`RestoreOptions::salvage`](super::RestoreOptions::salvage)), by path.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub salvaged: Vec<SalvagedFile>,
 }
@@ -196,7 +197,8 @@ impl<'a> Tally<'a> {
         self.not_restored(NotRestoredKind::File, path, &error.to_string());
     }
 
-    /// Counts something that could not be restored; tells each failed file, and the first of every other kind.
+    /// Counts something that could not be restored; tells each failed file, and the first of every
+    /// other kind.
     pub(super) fn not_restored(&self, kind: NotRestoredKind, path: &[u8], reason: &str) {
         let path = ByteString::from(path);
         let mut counts = self.lock();

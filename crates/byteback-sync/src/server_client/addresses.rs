@@ -1,8 +1,11 @@
-//! A server that may be reached at several addresses: at home and from outside, by name and by number.
+//! A server that may be reached at several addresses: at home and from outside, by name and by
+//! number.
 //!
-//! The first one is in its URL, which names the server wherever it is kept; the others are tried when it cannot be connected to, in their
-//! order, within the same time. Only the connection goes elsewhere: what the certificate must be stays the same. Where somebody else answers
-//! (the number of a server at home is another machine's in the next network), nothing is sent, and the next address has its turn.
+//! The first one is in its URL, which names the server wherever it is kept; the others are tried
+//! when it cannot be connected to, in their order, within the same time. Only the connection goes
+//! elsewhere: what the certificate must be stays the same. Where somebody else answers (the number
+//! of a server at home is another machine's in the next network), nothing is sent, and the next
+//! address has its turn.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -66,8 +66,8 @@ impl ServerClient {
         self.json(&self.ask(Route::Folder, &[folder.as_str()], &[]))
     }
 
-    /// Stages a part of a batch, replacing what had this number. `go_on` hears of each failure that may pass, and answers
-    /// whether to try again.
+    /// Stages a part of a batch, replacing what had this number. `go_on` hears of each failure that
+    /// may pass, and answers whether to try again.
     ///
     /// # Errors
     /// As every call.
@@ -100,8 +100,9 @@ impl ServerClient {
         })
     }
 
-    /// Why the server broke a connection off while it was sent a long body. A server that refuses does not wait for the rest, and its
-    /// answer may be lost with the connection; asked shortly, it says so again.
+    /// Why the server broke a connection off while it was sent a long body. A server that refuses
+    /// does not wait for the rest, and its answer may be lost with the connection; asked shortly,
+    /// it says so again.
     fn refusal_of(&self, folder: &FolderName, error: ServerError) -> ServerError {
         if error.kind != ServerErrorKind::Unreachable || !error.is_broken_off() {
             return error;
@@ -112,15 +113,17 @@ impl ServerClient {
         }
     }
 
-    /// Commits a batch of which so many pieces are staged, whose digests have this one; `bytes` is the last piece.
+    /// Commits a batch of which so many pieces are staged, whose digests have this one; `bytes` is
+    /// the last piece.
     ///
-    /// When the connection fails, the server is asked whether it applied the batch before it is sent again; `go_on`
-    /// hears of each such failure, and answers whether to try again.
+    /// When the connection fails, the server is asked whether it applied the batch before it is
+    /// sent again; `go_on` hears of each such failure, and answers whether to try again.
     ///
     /// # Errors
-    /// As every call. [`ServerErrorKind::Unreachable`], [`ServerErrorKind::Busy`], [`ServerErrorKind::Internal`],
-    /// [`ServerErrorKind::Protocol`] and [`ServerErrorKind::Tls`] leave it unknown whether the batch was applied; all other kinds say that it was
-    /// not. See [`ServerClient::commit_outcome_is_known`].
+    /// As every call. [`ServerErrorKind::Unreachable`], [`ServerErrorKind::Busy`],
+    /// [`ServerErrorKind::Internal`], [`ServerErrorKind::Protocol`] and [`ServerErrorKind::Tls`]
+    /// leave it unknown whether the batch was applied; all other kinds say that it was not. See
+    /// [`ServerClient::commit_outcome_is_known`].
     pub fn commit(
         &self,
         folder: &FolderName,
@@ -133,7 +136,8 @@ impl ServerClient {
             && let Some(packed) = packed(bytes)
         {
             match self.commit_piece(folder, counter, parts, &packed, go_on) {
-                // A server from before packed pieces says so here; another one refuses the same once more.
+                // A server from before packed pieces says so here; another one refuses the same
+                // once more.
                 Err(error)
                     if error
                         .problem
@@ -247,7 +251,8 @@ impl ServerClient {
     /// Names a sequence number.
     ///
     /// # Errors
-    /// As every call. When an answer gets lost and the request is repeated, there may be two names for the same.
+    /// As every call. When an answer gets lost and the request is repeated, there may be two names
+    /// for the same.
     pub fn create_snapshot(
         &self,
         folder: &FolderName,
@@ -302,8 +307,9 @@ impl ServerClient {
         self.json(&self.ask(Route::Node, &[folder.as_str(), &node.to_string()], &parameters))
     }
 
-    /// The contents of a file at a moment as a delta over nothing, in which holes are zeros; only what lies at or after
-    /// `from`, if that is not 0. `go_on` as in [`Self::put_part`]. A connection that breaks shows as an error of the reader.
+    /// The contents of a file at a moment as a delta over nothing, in which holes are zeros; only
+    /// what lies at or after `from`, if that is not 0. `go_on` as in [`Self::put_part`]. A
+    /// connection that breaks shows as an error of the reader.
     ///
     /// # Errors
     /// [`ServerErrorKind::NotFound`] if the file did not exist then; [`ServerErrorKind::Damaged`].
@@ -318,7 +324,8 @@ impl ServerClient {
         self.content_range(folder, node, at, from, None, go_on)
     }
 
-    /// As [`Self::content`], only what lies from `from` to before `to`, if that is said, of which there is something.
+    /// As [`Self::content`], only what lies from `from` to before `to`, if that is said, of which
+    /// there is something.
     ///
     /// # Errors
     /// As [`Self::content`].
@@ -360,13 +367,14 @@ impl ServerClient {
         )))
     }
 
-    /// The signature of a file's contents at a moment, as `request` wants it, with at most `blocks_max` blocks. Its own parameters say
-    /// what the server chose.
+    /// The signature of a file's contents at a moment, as `request` wants it, with at most
+    /// `blocks_max` blocks. Its own parameters say what the server chose.
     ///
     /// # Errors
-    /// [`ServerErrorKind::NotFound`] if the file did not exist then, or the server is older than this call;
-    /// [`ServerErrorKind::Protocol`] for something that is no signature, or is one of too many blocks. A server that is older than
-    /// the choice of kinds refuses every request but the default one as invalid.
+    /// [`ServerErrorKind::NotFound`] if the file did not exist then, or the server is older than
+    /// this call; [`ServerErrorKind::Protocol`] for something that is no signature, or is one of
+    /// too many blocks. A server that is older than the choice of kinds refuses every request but
+    /// the default one as invalid.
     pub fn signature(
         &self,
         folder: &FolderName,
@@ -391,12 +399,13 @@ impl ServerClient {
         })
     }
 
-    /// Lets the server compare the sums of a new content's groups with those of a file's contents at a moment: it answers which are equal, and the
-    /// signature of the rest, of at most `blocks_max` blocks. What the server never summed it reads before it answers.
+    /// Lets the server compare the sums of a new content's groups with those of a file's contents
+    /// at a moment: it answers which are equal, and the signature of the rest, of at most
+    /// `blocks_max` blocks. What the server never summed it reads before it answers.
     ///
     /// # Errors
-    /// [`ServerErrorKind::NotFound`] if the file did not exist then, or the server is older than this call;
-    /// [`ServerErrorKind::Protocol`] for something that is no answer to this list.
+    /// [`ServerErrorKind::NotFound`] if the file did not exist then, or the server is older than
+    /// this call; [`ServerErrorKind::Protocol`] for something that is no answer to this list.
     pub fn groups(
         &self,
         folder: &FolderName,
@@ -428,12 +437,14 @@ impl ServerClient {
         })
     }
 
-    /// Lets the server look for the blocks of a new content in a file's contents at a moment. `signature` is the stream of the new
-    /// content's signature, which has so many bytes, in blocks of so many. The server reads through its contents before it answers.
+    /// Lets the server look for the blocks of a new content in a file's contents at a moment.
+    /// `signature` is the stream of the new content's signature, which has so many bytes, in blocks
+    /// of so many. The server reads through its contents before it answers.
     ///
     /// # Errors
-    /// [`ServerErrorKind::NotFound`] if the file did not exist then, or the server is older than this call;
-    /// [`ServerErrorKind::Protocol`] for something that is no list of matches of this content.
+    /// [`ServerErrorKind::NotFound`] if the file did not exist then, or the server is older than
+    /// this call; [`ServerErrorKind::Protocol`] for something that is no list of matches of this
+    /// content.
     pub fn matches(
         &self,
         folder: &FolderName,
@@ -459,8 +470,9 @@ impl ServerClient {
         })
     }
 
-    /// Lets the server look for the chunks of a new content in a file's contents at a moment; with `has_unproven`, long runs come without
-    /// strong checksums, for who proves the content as a whole. The server reads through its contents before it answers.
+    /// Lets the server look for the chunks of a new content in a file's contents at a moment; with
+    /// `has_unproven`, long runs come without strong checksums, for who proves the content as a
+    /// whole. The server reads through its contents before it answers.
     ///
     /// # Errors
     /// As [`Self::matches`].
@@ -495,7 +507,8 @@ impl ServerClient {
         })
     }
 
-    /// Sends a request, and reads the stream that answers it; what breaks on the way is asked for again.
+    /// Sends a request, and reads the stream that answers it; what breaks on the way is asked for
+    /// again.
     pub(super) fn stream_of<T>(
         &self,
         ask: &Ask<'_>,
@@ -549,8 +562,9 @@ impl ServerClient {
         self.json(&self.ask(Route::Diff, &[folder.as_str()], &parameters))
     }
 
-    /// As [`Self::diff_page`], only what others than this device changed: each name and node is compared with what it was after this device's own
-    /// newest change of it, if there is one after `from`.
+    /// As [`Self::diff_page`], only what others than this device changed: each name and node is
+    /// compared with what it was after this device's own newest change of it, if there is one after
+    /// `from`.
     ///
     /// # Errors
     /// As every call. A server that is older than this question refuses it as invalid.
@@ -599,7 +613,8 @@ impl ServerClient {
         self.json(&self.ask(Route::Versions, &[folder.as_str()], &parameters))
     }
 
-    /// The newest batch that was made at `time_ns` (since the Unix epoch) or earlier; `None` if there is none.
+    /// The newest batch that was made at `time_ns` (since the Unix epoch) or earlier; `None` if
+    /// there is none.
     ///
     /// # Errors
     /// As every call.
@@ -646,8 +661,8 @@ pub struct ContentReader(BufReader<AnswerBody>);
 const REST_LEN_MAX: u64 = 64 << 10;
 
 impl ContentReader {
-    /// Reads what is left behind the last byte that counts: a connection whose answer was not read to its end serves no other request, and
-    /// a new one costs more than a small file.
+    /// Reads what is left behind the last byte that counts: a connection whose answer was not read
+    /// to its end serves no other request, and a new one costs more than a small file.
     pub(crate) fn finish(self) {
         // Whatever happens to it now, the content is whole.
         let _ = io::copy(&mut self.0.take(REST_LEN_MAX), &mut io::sink());
@@ -682,8 +697,8 @@ impl VerifyStream {
     /// The next event, `None` at the end of the stream.
     ///
     /// # Errors
-    /// [`ServerErrorKind::Unreachable`] when the connection breaks, [`ServerErrorKind::Protocol`] for a line that is no
-    /// event.
+    /// [`ServerErrorKind::Unreachable`] when the connection breaks, [`ServerErrorKind::Protocol`]
+    /// for a line that is no event.
     pub fn next_event(&mut self) -> Result<Option<VerifyEvent>, ServerError> {
         let mut line = Vec::new();
         let read = (&mut self.lines)

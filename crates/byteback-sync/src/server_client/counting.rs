@@ -1,7 +1,8 @@
 //! Counts the bytes of every connection below TLS, where they are on the wire.
 //!
-//! The library that speaks HTTP lets transports be chained: the counter stands between the socket and TLS, so
-//! headers, bodies and TLS records are in the sum, and TCP's own headers are not. A limit on their rate is kept here, too.
+//! The library that speaks HTTP lets transports be chained: the counter stands between the socket
+//! and TLS, so headers, bodies and TLS records are in the sum, and TCP's own headers are not. A
+//! limit on their rate is kept here, too.
 
 use super::pacing::Pacer;
 use std::sync::Arc;

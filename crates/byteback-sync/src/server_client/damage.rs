@@ -9,7 +9,8 @@ use byteback_api::{FolderName, query};
 use byteback_model::{FileId, Seq};
 
 impl ServerClient {
-    /// The ranges of a file's contents at a moment that the server cannot read, a page of them; the server reads the contents for it.
+    /// The ranges of a file's contents at a moment that the server cannot read, a page of them; the
+    /// server reads the contents for it.
     ///
     /// # Errors
     /// As every call. A server that is older than this call does not know it.
@@ -37,7 +38,8 @@ impl ServerClient {
         self.json(&ask)
     }
 
-    /// Offers the bytes of a damaged frame that a file refers to at a moment; answers whether the server can read it now.
+    /// Offers the bytes of a damaged frame that a file refers to at a moment; answers whether the
+    /// server can read it now.
     ///
     /// # Errors
     /// As [`Self::damage_page`].

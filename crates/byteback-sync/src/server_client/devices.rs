@@ -11,12 +11,13 @@ use byteback_model::DeviceId;
 
 /// Exchanges a one-time join token for a device's own token.
 ///
-/// With a token that the device drew for itself ([`JoinRequest::device_token`]), it is tried again as other requests are: the server knows the
-/// device when its answer was lost. Without one it is sent once only: a token that was used by an answer that got lost is used.
+/// With a token that the device drew for itself ([`JoinRequest::device_token`]), it is tried again
+/// as other requests are: the server knows the device when its answer was lost. Without one it is
+/// sent once only: a token that was used by an answer that got lost is used.
 ///
 /// # Errors
-/// [`ServerErrorKind::WrongToken`](crate::ServerErrorKind::WrongToken) when the token is unknown, used, expired or withdrawn, or the device was
-/// revoked.
+/// [`ServerErrorKind::WrongToken`](crate::ServerErrorKind::WrongToken) when the token is unknown,
+/// used, expired or withdrawn, or the device was revoked.
 pub fn join(base_url: &str, request: &JoinRequest, options: ClientOptions) -> Result<JoinResponse, ServerError> {
     let client = ServerClient::new(base_url, "", options)?;
     client.show_nothing();
@@ -34,7 +35,8 @@ impl ServerClient {
     /// All devices, and the invitations that wait to be used.
     ///
     /// # Errors
-    /// [`ServerErrorKind::Forbidden`](crate::ServerErrorKind::Forbidden) if the device does not manage others; as every call.
+    /// [`ServerErrorKind::Forbidden`](crate::ServerErrorKind::Forbidden) if the device does not
+    /// manage others; as every call.
     pub fn devices(&self) -> Result<DeviceList, ServerError> {
         self.json(&self.ask(Route::Devices, &[], &[]))
     }
@@ -62,7 +64,8 @@ impl ServerClient {
     /// Makes a join token. Sent once only, so that there are not two of them.
     ///
     /// # Errors
-    /// As [`ServerClient::devices`]; there is no such folder, and a device that may only read is invited.
+    /// As [`ServerClient::devices`]; there is no such folder, and a device that may only read is
+    /// invited.
     pub fn invite(&self, request: &InviteRequest) -> Result<InviteResponse, ServerError> {
         let bytes = to_json(request)?;
         let mut ask = self.ask(Route::Invite, &[], &[]);

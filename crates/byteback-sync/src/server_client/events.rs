@@ -1,11 +1,13 @@
-//! Listening to a folder: its batches as they are applied, for as long as somebody wants to hear of them.
+//! Listening to a folder: its batches as they are applied, for as long as somebody wants to hear of
+//! them.
 //!
-//! A connection that breaks, and a server that is away for days, are waited for: with growing pauses, of which a part depends on the moment, so
-//! that the many clients of a server that comes back do not all come at once. Nothing is missed meanwhile: each event has the
-//! sequence number of its batch, and the next connection begins behind the last one. What the server leaves out, repeats or tells in another order
-//! is refused.
+//! A connection that breaks, and a server that is away for days, are waited for: with growing
+//! pauses, of which a part depends on the moment, so that the many clients of a server that comes
+//! back do not all come at once. Nothing is missed meanwhile: each event has the sequence number of
+//! its batch, and the next connection begins behind the last one. What the server leaves out,
+//! repeats or tells in another order is refused.
 //!
-//! What this does not do: fetch what a batch changed.
+//! Out of scope: fetch what a batch changed.
 
 use super::{CANCEL_WITHIN, ServerClient};
 use crate::error::ServerError;
@@ -52,7 +54,8 @@ pub enum Heard {
     Batch(BatchEvent),
     /// The server is there, and has nothing new.
     Nothing,
-    /// The server could not be reached, in a sentence for people; it is tried again with the next call, after a pause.
+    /// The server could not be reached, in a sentence for people; it is tried again with the next
+    /// call, after a pause.
     Away(String),
     /// Somebody asked to stop.
     Cancelled,
@@ -82,8 +85,8 @@ impl Listening<'_> {
     /// Waits for the next batch, or for news of the server.
     ///
     /// # Errors
-    /// What will not pass by waiting: the folder does not exist or is behind what was heard (its server was put back to an elder state),
-    /// the token is refused, the stream breaks the rules.
+    /// What will not pass by waiting: the folder does not exist or is behind what was heard (its
+    /// server was put back to an elder state), the token is refused, the stream breaks the rules.
     pub fn hear(&mut self) -> Result<Heard, ServerError> {
         if !self.rest() {
             return Ok(Heard::Cancelled);

@@ -1,8 +1,9 @@
 //! What the link to the server was seen to carry: what the planner's estimates go by.
 //!
-//! No measurement of its own: bodies that have to be sent anyway are timed if they are long enough to say something about the rate, and
-//! answers without a long body tell how long a round trip takes. The server's work on them is included, as whoever sends has to wait for
-//! it, too. Young measurements count more than old ones.
+//! No measurement of its own: bodies that have to be sent anyway are timed if they are long enough
+//! to say something about the rate, and answers without a long body tell how long a round trip
+//! takes. The server's work on them is included, as whoever sends has to wait for it, too. Young
+//! measurements count more than old ones.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -38,7 +39,8 @@ impl LinkMeter {
         }
     }
 
-    /// A short request was answered within so many nanoseconds; the shortest time is the nearest to the link's.
+    /// A short request was answered within so many nanoseconds; the shortest time is the nearest to
+    /// the link's.
     pub(super) fn answered(&self, ns: u64) {
         let mut seen = self.seen();
         seen.round_trip_ns = Some(seen.round_trip_ns.map_or(ns, |least| least.min(ns)));

@@ -1,6 +1,8 @@
-//! A network other than the machine's, which a simulation brings: where connections come from, and what becomes of their bytes.
+//! A network other than the machine's, which a simulation brings: where connections come from, and
+//! what becomes of their bytes.
 //!
-//! It stands in the place of TCP, below the counter and TLS; everything above is the same, so that what is simulated is the real client.
+//! It stands in the place of TCP, below the counter and TLS; everything above is the same, so that
+//! what is simulated is the real client.
 
 use std::fmt::Debug;
 use std::io;

@@ -1,7 +1,9 @@
-//! No more than so many bytes per second, over all connections of a client and both directions together, and none while there is a pause.
+//! No more than so many bytes per second, over all connections of a client and both directions
+//! together, and none while there is a pause.
 //!
-//! A plain bucket: whoever has moved bytes waits until they are paid for. A pause is not saved up beyond a moment, so that the rate is kept
-//! over any second and not only on average. Waiting in small steps lets somebody who wants to stop do so, and a limit that is changed count at once.
+//! A plain bucket: whoever has moved bytes waits until they are paid for. A pause is not saved up
+//! beyond a moment, so that the rate is kept over any second and not only on average. Waiting in
+//! small steps lets somebody who wants to stop do so, and a limit that is changed count at once.
 
 use super::CANCEL_WITHIN;
 use crate::throttle::Throttle;
@@ -12,7 +14,8 @@ use std::time::Duration;
 /// For how long silence is credited.
 const CREDIT_NS: u64 = 50_000_000;
 
-/// Who may not move anything looks so often whether he may: a pause lasts for hours, and each look wakes the processor.
+/// Who may not move anything looks so often whether he may: a pause lasts for hours, and each look
+/// wakes the processor.
 const PAUSE_NAP: Duration = Duration::from_millis(250);
 
 pub(super) struct Pacer {

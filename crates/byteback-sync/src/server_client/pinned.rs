@@ -1,11 +1,13 @@
 //! TLS with a server that is known by its certificate alone.
 //!
-//! The SHA-256 of the certificate came with the code by which this machine joined, so nobody has to vouch for it: names and dates in it do not
-//! matter (a small device may have no clock at its start), and nobody who was tricked into signing another one can stand in between. That the
-//! server has the key is proven in the handshake, as always. Another certificate is refused before anything was sent, with both fingerprints.
+//! The SHA-256 of the certificate came with the code by which this machine joined, so nobody has to
+//! vouch for it: names and dates in it do not matter (a small device may have no clock at its
+//! start), and nobody who was tricked into signing another one can stand in between. That the
+//! server has the key is proven in the handshake, as always. Another certificate is refused before
+//! anything was sent, with both fingerprints.
 //!
-//! It stands in the chain of transports before the library's own TLS, which finds the connection secured already and leaves it alone. Without a
-//! fingerprint it is the other way round.
+//! It stands in the chain of transports before the library's own TLS, which finds the connection
+//! secured already and leaves it alone. Without a fingerprint it is the other way round.
 
 use byteback_api::Fingerprint;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -92,7 +94,8 @@ impl<In: Transport> Connector<In> for PinnedConnector {
     }
 }
 
-/// What the server is asked for. Nobody compares it with the certificate, so that a host whose name is none in a certificate will do.
+/// What the server is asked for. Nobody compares it with the certificate, so that a host whose name
+/// is none in a certificate will do.
 fn server_name(host: &str) -> ServerName<'static> {
     let bare = host
         .strip_prefix('[')

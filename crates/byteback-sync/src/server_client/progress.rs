@@ -1,10 +1,13 @@
 //! A lowest rate of answers.
 //!
-//! A server, or something on the way, that sends a byte now and then is never silent and would hold a command for ever. So of an answer's body
-//! that has begun, [`PROGRESS_LEN_MIN`] bytes or its end have to come within the patience of the request, counting only the time that was waited
-//! for them. Until it begins, only silence is limited: a server may have to work. (The head has to be whole within the same time.)
+//! A server, or something on the way, that sends a byte now and then is never silent and would hold
+//! a command for ever. So of an answer's body that has begun, [`PROGRESS_LEN_MIN`] bytes or its end
+//! have to come within the patience of the request, counting only the time that was waited for
+//! them. Until it begins, only silence is limited: a server may have to work. (The head has to be
+//! whole within the same time.)
 //!
-//! What this is not for: answers that tell of what happens ([`super::events`]) or how far something is, which come as they come.
+//! What this is not for: answers that tell of what happens ([`super::events`]) or how far something
+//! is, which come as they come.
 
 use byteback_host::clock::Clock;
 use std::io::{self, Read};
@@ -12,8 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use ureq::http;
 
-/// So much comes at least while the patience is waited: with the default of a minute, 136 bytes per second, which is less than a telephone
-/// line has, and less than a server allows its clients.
+/// So much comes at least while the patience is waited: with the default of a minute, 136 bytes per
+/// second, which is less than a telephone line has, and less than a server allows its clients.
 const PROGRESS_LEN_MIN: u64 = 8 * 1024;
 
 /// How long an answer is waited for; goes with it.

@@ -1,7 +1,8 @@
 //! The head of a request leaves together with the beginning of its body.
 //!
-//! The library hands on the one, then the other. Each would be a TLS record, a packet and a system call of its own, and the server would wake for
-//! each. A head is kept until something follows, or until the answer is waited for: it needs no answer of its own.
+//! The library hands on the one, then the other. Each would be a TLS record, a packet and a system
+//! call of its own, and the server would wake for each. A head is kept until something follows, or
+//! until the answer is waited for: it needs no answer of its own.
 
 use ureq::unversioned::transport::{Buffers, ConnectionDetails, Connector, NextTimeout, Transport};
 
@@ -40,7 +41,8 @@ impl<T: Transport> TogetherTransport<T> {
             put(output, &kept);
             return self.inner.transmit_output(both, timeout);
         }
-        // The library fills its buffer with a long body: then it matters little that there is no room beside it.
+        // The library fills its buffer with a long body: then it matters little that there is no
+        // room beside it.
         let body = output.get(..amount).unwrap_or_default().to_vec();
         put(output, &kept);
         self.inner.transmit_output(kept.len(), timeout)?;

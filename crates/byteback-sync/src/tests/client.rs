@@ -1,4 +1,5 @@
-//! What the client does with the answers it gets: what it repeats, what it never repeats, and what it counts.
+//! What the client does with the answers it gets: what it repeats, what it never repeats, and what
+//! it counts.
 
 use super::rig::{Answer, Rig, impatient, join_request, patient, scripted_server_with};
 use crate::{ServerErrorKind, join};
@@ -105,7 +106,8 @@ fn what_may_pass_is_tried_again_and_what_says_no_is_not() {
     assert!(server.folders().unwrap().folders.is_empty());
 }
 
-/// Lets a commit meet these answers, one after the other; answers what it came to and what was asked.
+/// Lets a commit meet these answers, one after the other; answers what it came to and what was
+/// asked.
 fn commit(posts: Vec<Answer>, gets: Vec<Answer>) -> (Result<BatchApplied, crate::ServerError>, String) {
     let asked = Arc::new(Mutex::new(String::new()));
     let log = Arc::clone(&asked);

@@ -1,5 +1,6 @@
-//! A real mount that programs change at random, kept in sync with a real server by the engine. The server dies and comes back, connections are cut, the
-//! engine and the mount are ended and begun again, in good order and not. At the end the server has the tree.
+//! A real mount that programs change at random, kept in sync with a real server by the engine. The
+//! server dies and comes back, connections are cut, the engine and the mount are ended and begun
+//! again, in good order and not. At the end the server has the tree.
 
 use super::rig::{Rig, impatient, seed};
 use super::unmounted::change;
@@ -310,7 +311,8 @@ fn random_operations_are_at_the_server_whatever_ends_and_begins_again() {
         let noted = Standing::read(&*place.dir()).unwrap().unwrap();
         assert_eq!(noted.cursor, rig.seq(), "{what}");
     }
-    // How many groups become of the changes depends on how fast the machine is; each life sends something.
+    // How many groups become of the changes depends on how fast the machine is; each life sends
+    // something.
     assert!(groups >= 3 && restarts > 3, "{groups} groups, {restarts} restarts");
 }
 
@@ -617,7 +619,8 @@ fn journal(place: &Place) -> PathBuf {
     found.remove(0)
 }
 
-/// What the journal said beside the numbers is lost with them: names that the server has and that were gone again before the log was asked.
+/// What the journal said beside the numbers is lost with them: names that the server has and that
+/// were gone again before the log was asked.
 #[test]
 fn numbers_are_not_given_twice_and_nothing_stays_behind_whatever_becomes_of_the_journal() {
     let rig = rig(94);
@@ -672,7 +675,8 @@ fn numbers_are_not_given_twice_and_nothing_stays_behind_whatever_becomes_of_the_
         stop(sending);
         mounted.end();
         match what {
-            // The server knows that this device was further: all began anew, by other names. What was kept of the queue may say the numbers, too; then none need be passed over.
+            // The server knows that this device was further: all began anew, by other names. What
+            // was kept of the queue may say the numbers, too; then none need be passed over.
             "put back" => assert_ne!(newest(), before, "{what}"),
             _ => assert!(newest() > before + (1 << 20), "{what}"),
         }
@@ -825,14 +829,16 @@ fn a_file_that_cannot_be_read_stays_at_the_server_when_the_mark_is_lost() {
     unreadable_files_stay(true, false);
 }
 
-/// What is folded next is about something else, and the process that sends it knows nothing of what another one could not read.
+/// What is folded next is about something else, and the process that sends it knows nothing of what
+/// another one could not read.
 #[test]
 fn a_file_that_could_not_be_read_is_not_forgotten_by_what_is_folded_next() {
     unreadable_files_stay(false, true);
     unreadable_files_stay(true, true);
 }
 
-/// The log is cut for the mark once in a while, and the process ends: what could not be read is told all the same.
+/// The log is cut for the mark once in a while, and the process ends: what could not be read is
+/// told all the same.
 #[test]
 fn a_file_that_could_not_be_read_is_not_forgotten_by_marks_and_restarts() {
     let rig = rig(92);

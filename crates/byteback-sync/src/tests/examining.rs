@@ -130,7 +130,8 @@ fn random_rewritings_come_back() {
     }
 }
 
-/// A proxy that answers requests for what helps to find changes by script, and forwards those that this leaves.
+/// A proxy that answers requests for what helps to find changes by script, and forwards those that
+/// this leaves.
 pub(super) fn lying(
     script: impl Fn(&str) -> Option<Answer> + Send + Sync + 'static,
 ) -> impl FnOnce(Arc<Mutex<SocketAddr>>, Arc<Cutter>) -> SocketAddr {
@@ -190,7 +191,8 @@ pub(super) fn signature_of(content: &[u8]) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// Backs a changed file up behind a server that answers so when asked for signatures, and answers what was warned of.
+/// Backs a changed file up behind a server that answers so when asked for signatures, and answers
+/// what was warned of.
 fn behind(answer: Answer) -> (crate::BackupReport, Vec<String>, Rig) {
     behind_a_lie(DeltaChoice::Auto, answer)
 }
@@ -234,7 +236,8 @@ fn a_server_whose_signature_is_of_something_else_is_found_out_before_anything_co
     assert_eq!(report.everything_because, None);
 }
 
-/// What a server answers that takes these groups of what the client has to be its own, and has nothing else.
+/// What a server answers that takes these groups of what the client has to be its own, and has
+/// nothing else.
 fn groups_of(new: &[u8], equal: &[u64]) -> Vec<u8> {
     let mut digest = LeafDigest::with_groups(LeafKind::Blake3, new.len() as u64);
     digest.push(new);
@@ -653,7 +656,8 @@ fn each_way_to_find_a_change_finds_it_and_is_on_record() {
         );
         let read_bytes_expected = match method {
             DeltaMethod::Log => 3000..=3000,
-            // Once for what is looked for, and what the server lacks once more; short runs of chunks are proven.
+            // Once for what is looked for, and what the server lacks once more; short runs of
+            // chunks are proven.
             DeltaMethod::Webr => len + decision.literal_bytes..=len + decision.literal_bytes,
             DeltaMethod::Cdc => len + decision.literal_bytes..=len + decision.literal_bytes + 10 * 12 * 1024,
             _ => len..=len,

@@ -1,5 +1,6 @@
-//! Connections cut anywhere, servers that restart, are full or forget, clients that die, files that cannot be read:
-//! nothing acknowledged is lost, nothing is saved twice, and the next backup completes.
+//! Connections cut anywhere, servers that restart, are full or forget, clients that die, files that
+//! cannot be read: nothing acknowledged is lost, nothing is saved twice, and the next backup
+//! completes.
 
 use super::following::hearing;
 use super::rig::{Rig, Told, impatient, scripted_server, seed};
@@ -213,14 +214,16 @@ fn a_server_that_was_restored_from_an_old_copy_gets_everything_loudly() {
         copy_dir(&copy, data);
     });
     assert_eq!(rig.seq(), 1);
-    // What the server lost is not among the changes since the last backup, and must come nevertheless.
+    // What the server lost is not among the changes since the last backup, and must come
+    // nevertheless.
     noisy_file(&rig, b"g", 10);
     let told = Told::new(|_, _| {});
     let report = rig.backup_told(&told).unwrap();
     assert!(told.warned("the server has lost batches"), "{:?}", told.warnings);
     assert!(report.everything_because.unwrap().contains("older copy"));
     rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
-    // Restored once more, and brought to the same number by others: the number alone proves nothing.
+    // Restored once more, and brought to the same number by others: the number alone proves
+    // nothing.
     rig.backup().unwrap();
     rig.change_data(|data| {
         std::fs::remove_dir_all(data).unwrap();
@@ -315,8 +318,8 @@ fn what_cannot_be_read_is_told_the_rest_is_saved_and_it_comes_with_the_next_back
     let known = noisy_file(&rig, b"known", 5000);
     rig.backup().unwrap();
     let before = rig.tree.picture();
-    // One that the server has, one that is new and has two names, one whose first parts are staged when it fails, and a
-    // directory with something in it.
+    // One that the server has, one that is new and has two names, one whose first parts are staged
+    // when it fails, and a directory with something in it.
     rig.tree.lock().write(known, 100, b"changed");
     let new = noisy_file(&rig, b"new", 5000);
     let long = noisy_file(&rig, b"long", 100_000);

@@ -1,5 +1,6 @@
-//! A machine whose file system does not tell some names apart, in sync with one whose does: nothing is overwritten, what cannot be there is left out and said, it
-//! comes when it can be, and that it is missing is never told to others.
+//! A machine whose file system does not tell some names apart, in sync with one whose does: nothing
+//! is overwritten, what cannot be there is left out and said, it comes when it can be, and that it
+//! is missing is never told to others.
 
 use super::engine::{PATIENCE, rig};
 use super::folding_disk::FoldingDisk;
@@ -130,7 +131,8 @@ fn names_that_are_not_told_apart_overwrite_nothing_and_come_when_they_can() {
     settled(&rig, &one, &two, "everything");
     two.restart();
     check(&one, &two);
-    // What it does not hold is not taken from others when all that it has is sent in place of what is there.
+    // What it does not hold is not taken from others when all that it has is sent in place of what
+    // is there.
     fs::create_dir_all(one.path("d/deep/deeper")).unwrap();
     fs::write(one.path("d/deep/deeper/v"), "v").unwrap();
     settled(&rig, &one, &two, "deep");
@@ -169,7 +171,8 @@ fn names_that_are_not_told_apart_overwrite_nothing_and_come_when_they_can() {
     two.machine.end();
 }
 
-/// Who takes a name over that was left out, at the moment at which it gets free, does not take what it stood for from others.
+/// Who takes a name over that was left out, at the moment at which it gets free, does not take what
+/// it stood for from others.
 #[test]
 fn a_program_that_takes_a_name_that_was_left_out_takes_nothing_from_others() {
     let rig = rig(142);

@@ -1,6 +1,7 @@
-//! A file system that does not tell some names from others, as ext4 with `casefold`, and the usual ones of Windows and macOS: cases, and the two spellings of an
-//! accented letter. It keeps the spelling by which a name was made. It hands everything else on to the directory that it is mounted over, as a
-//! file system in user space, because few kernels have one that folds.
+//! A file system that does not tell some names from others, as ext4 with `casefold`, and the usual
+//! ones of Windows and macOS: cases, and the two spellings of an accented letter. It keeps the
+//! spelling by which a name was made. It hands everything else on to the directory that it is
+//! mounted over, as a file system in user space, because few kernels have one that folds.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};

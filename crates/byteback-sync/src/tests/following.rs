@@ -1,5 +1,5 @@
-//! A log that the server does not know (the old one is lost, or another tree made the folder): everything is sent, as what differs from what the
-//! server has at the same paths.
+//! A log that the server does not know (the old one is lost, or another tree made the folder):
+//! everything is sent, as what differs from what the server has at the same paths.
 
 use super::examining::{lying, signature_of};
 use super::rig::{Rig, Told, patient, seed};
@@ -154,7 +154,8 @@ fn what_was_moved_since_the_log_was_lost_is_followed_by_its_time_or_its_name() {
             .lock()
             .create(NodeId::ROOT, name.as_bytes(), NodeKind::Directory)
     });
-    // Renamed and untouched; moved under its name and changed; as before, but there are two of the name that are gone; copied.
+    // Renamed and untouched; moved under its name and changed; as before, but there are two of the
+    // name that are gone; copied.
     let by_time = file(&rig, one, "by-time", &noise(1, MIB));
     let by_name = file(&rig, one, "by-name", &noise(2, MIB));
     let twins = [one, other].map(|dir| file(&rig, dir, "twin", &noise(u64::from(dir == one) + 3, MIB)));
@@ -525,7 +526,8 @@ fn who_has_backed_up_into_the_folder_since_is_named() {
     assert_told("another machine or directory has saved into this folder since");
 }
 
-/// A proxy that hears every request, head and body, and answers those for which `hear` has an answer.
+/// A proxy that hears every request, head and body, and answers those for which `hear` has an
+/// answer.
 pub(super) fn hearing(
     to: Arc<Mutex<SocketAddr>>,
     hear: impl Fn(&str, &[u8]) -> Option<byteback_api::Problem> + Send + Sync + 'static,
@@ -572,7 +574,8 @@ pub(super) fn hearing(
     address
 }
 
-/// What a server says that is older than batches which follow what they replace: it cannot read them.
+/// What a server says that is older than batches which follow what they replace: it cannot read
+/// them.
 fn as_before(_: &str, body: &[u8]) -> Option<byteback_api::Problem> {
     let is_new = body.windows(6).any(|some| some == b"{\"of\":".as_slice());
     is_new.then(|| byteback_api::Problem::new(byteback_api::Code::InvalidBody, "unknown variant `of`"))
@@ -621,7 +624,8 @@ fn a_directory_is_looked_at_once_and_a_vast_one_once_and_for_what_is_far_behind(
     let _ = lose_log(&rig, 8);
     let report = rig.backup().unwrap();
     assert_eq!((report.followed_files, report.literal_bytes), (28, 0));
-    // Two files by their paths and the page; of the vast one what lies behind its first page by paths, too.
+    // Two files by their paths and the page; of the vast one what lies behind its first page by
+    // paths, too.
     let asked = lookups.load(Ordering::SeqCst);
     assert!((6..=3 + 3 + 4).contains(&asked), "{asked} requests");
     rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());

@@ -1,4 +1,5 @@
-//! A server that lies: each lie is a typed error, nothing is written outside the target, nothing endless is swallowed.
+//! A server that lies: each lie is a typed error, nothing is written outside the target, nothing
+//! endless is swallowed.
 
 use super::rig::{Answer, ENDLESS, scripted_server};
 use crate::{
@@ -86,7 +87,8 @@ fn delta_of(base_len: u64, new_len: u64, bytes: &[u8]) -> Vec<u8> {
     writer.finish().unwrap().0
 }
 
-/// A server with one snapshot whose tree is told by `tree` (the directory asked for, the query), and one content.
+/// A server with one snapshot whose tree is told by `tree` (the directory asked for, the query),
+/// and one content.
 fn tree_server(
     tree: impl Fn(FileId, &str) -> TreePage + Send + Sync + 'static,
     content: impl Fn() -> Answer + Send + Sync + 'static,
@@ -257,7 +259,8 @@ fn listings_that_no_directory_has_end_everything_before_they_do_harm() {
 
 #[test]
 fn a_hard_link_to_a_symlink_stays_a_symlink_and_leads_nobody_outside() {
-    // One identity for three kinds of things: whatever comes first counts, and nothing goes through it.
+    // One identity for three kinds of things: whatever comes first counts, and nothing goes through
+    // it.
     let server = tree_server(
         |dir, _| {
             page(

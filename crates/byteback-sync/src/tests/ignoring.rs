@@ -1,4 +1,5 @@
-//! What is ignored: two machines with real mounts, whose folder says by `.bytebackignore` and `CACHEDIR.TAG` what is not to be the same on both.
+//! What is ignored: two machines with real mounts, whose folder says by `.bytebackignore` and
+//! `CACHEDIR.TAG` what is not to be the same on both.
 
 use super::engine::{assert_server_has, content_at, rig};
 use super::receiving::{Machine, conflicts, look, settle};
@@ -247,7 +248,8 @@ fn what_becomes_ignored_stays_everywhere_as_it_is() {
     settle(&rig, &[&one, &two], "a restart");
     assert_eq!(read(&two, "data/changed"), "before");
     assert_eq!(read(&one, "x.log"), "before");
-    // The rule goes: what is only here is told, what is only there comes, what differs is a conflict.
+    // The rule goes: what is only here is told, what is only there comes, what differs is a
+    // conflict.
     fs::write(one.path(".bytebackignore"), "").unwrap();
     settle(&rig, &[&one, &two], "no rule");
     assert_same_but_for_ignored(&rig, &one, &two, "no rule");
@@ -437,7 +439,8 @@ fn act(dir: &Path, random: &mut SplitMix64, who: &str) {
         5 | 6 => fs::create_dir(dir.join(directory(random))),
         7..9 => fs::rename(&path, &other),
         9 => fs::remove_file(&path),
-        // Of a file with several names one that was ignored may stay where it was: see the README's limits. On demand only, until that is mended.
+        // Of a file with several names one that was ignored may stay where it was: see the README's
+        // limits. On demand only, until that is mended.
         10 if std::env::var_os("BYTEBACK_LINKS").is_some() => fs::hard_link(&path, &other),
         10 => fs::rename(&path, &other),
         11 => fs::rename(dir.join(directory(random)), dir.join(directory(random))),
@@ -467,13 +470,15 @@ fn act(dir: &Path, random: &mut SplitMix64, who: &str) {
     };
 }
 
-/// What of a tree's contents is told by whom it was written, with all that was written there after that.
+/// What of a tree's contents is told by whom it was written, with all that was written there after
+/// that.
 fn contents(looked: &Looked) -> Vec<&[u8]> {
     let files = looked.values().filter(|(mode, ..)| mode & 0o170_000 == 0o100_000);
     files.map(|(_, content, _)| content.as_slice()).collect()
 }
 
-/// What is in a tree: looked at until two looks are the same, as a file in which something lands just now holds what nobody ever wrote.
+/// What is in a tree: looked at until two looks are the same, as a file in which something lands
+/// just now holds what nobody ever wrote.
 fn still(machine: &Machine) -> Looked {
     let mut last = Looked::new();
     loop {

@@ -1,4 +1,5 @@
-//! What others did is fetched from a real server: of two devices that send at random one stays behind, and gets to the head by what it is told.
+//! What others did is fetched from a real server: of two devices that send at random one stays
+//! behind, and gets to the head by what it is told.
 
 use super::rig::{Rig, patient, seed};
 use crate::backup::{Destination, FileDeltas, PartStream, file_id};
@@ -262,7 +263,8 @@ fn what_others_did_leads_from_what_is_here_to_the_head() {
         let mut here = now.clone();
         let mut by_others: (BTreeSet<Place<FileId>>, BTreeSet<FileId>) = Default::default();
         let mut by_us = by_others.clone();
-        // What lost a name by others: written by us, that would be a conflict, as removing what others wrote is.
+        // What lost a name by others: written by us, that would be a conflict, as removing what
+        // others wrote is.
         let mut taken: BTreeSet<FileId> = BTreeSet::new();
         for _ in 0..25 {
             if random.below(2) == 0 {
@@ -392,7 +394,8 @@ fn a_long_content_is_fetched_in_pages_of_ranges_without_holding_it() {
     let mut content = vec![1u8; len];
     let file = rig.with_file(&content);
     let cursor = rig.seq();
-    // More ranges than a page has, each too far from the next to be joined with it, and some that are.
+    // More ranges than a page has, each too far from the next to be joined with it, and some that
+    // are.
     let mut at = 0;
     while at < len {
         content[at] ^= 0xff;
@@ -475,7 +478,8 @@ fn contents_of_many_files_share_the_connections() {
     );
 }
 
-/// More names than a page of differences has came and went while this machine was away: of all of them nothing is told, and what comes behind them is.
+/// More names than a page of differences has came and went while this machine was away: of all of
+/// them nothing is told, and what comes behind them is.
 #[test]
 fn what_came_and_went_while_nobody_asked_does_not_end_the_list() {
     let rig = Rig::with(1, patient());

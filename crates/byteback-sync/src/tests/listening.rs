@@ -1,4 +1,5 @@
-//! A folder that is listened to: over connections that are cut, servers that restart, and servers that tell what no honest one tells.
+//! A folder that is listened to: over connections that are cut, servers that restart, and servers
+//! that tell what no honest one tells.
 
 use super::rig::{Answer, ENDLESS, Rig, patient, scripted_server_with, seed};
 use crate::{ClientOptions, Heard, ServerErrorKind};

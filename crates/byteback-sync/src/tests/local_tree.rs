@@ -1,4 +1,5 @@
-//! A real directory with some of everything in it, changed at random, and how two of them are compared.
+//! A real directory with some of everything in it, changed at random, and how two of them are
+//! compared.
 
 use byteback_host::random::{SplitMix64, noise};
 use byteback_host::tree::{self, SetTime, SetXattr};

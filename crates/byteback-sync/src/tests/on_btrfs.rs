@@ -1,4 +1,5 @@
-//! SkySync on a real btrfs in an image file, with a real daemon and programs at work: what is saved is the tree at the cut.
+//! SkySync on a real btrfs in an image file, with a real daemon and programs at work: what is saved
+//! is the tree at the cut.
 
 use super::rig::{Rig, Told, seed};
 use crate::decisions::{DeltaMethod, last_decision};
@@ -74,8 +75,9 @@ fn name(file: usize) -> String {
     format!("file{file}")
 }
 
-/// What the files may be while the first one's first bytes say `count`: the operation behind it was not begun, was done, or the kernel had told the mount of its first
-/// page only. It does so with what begins inside of a page that it does not have in memory (docs/semantics.md).
+/// What the files may be while the first one's first bytes say `count`: the operation behind it was
+/// not begun, was done, or the kernel had told the mount of its first page only. It does so with
+/// what begins inside of a page that it does not have in memory (docs/semantics.md).
 fn moments(seed: u64, count: u64) -> impl Iterator<Item = Vec<Vec<u8>>> {
     let (file, at, bytes) = operation(seed, count + 1);
     let in_first_page = bytes.len().min(4096 - at % 4096);
@@ -86,7 +88,8 @@ fn moments(seed: u64, count: u64) -> impl Iterator<Item = Vec<Vec<u8>>> {
     })
 }
 
-/// What the files are after so many operations. The first bytes of the first one say how many there were, or one less.
+/// What the files are after so many operations. The first bytes of the first one say how many there
+/// were, or one less.
 fn after(seed: u64, number: u64, count: u64) -> Vec<Vec<u8>> {
     let mut files: Vec<Vec<u8>> = (0..FILES).map(|file| noise(file as u64, FILE_LEN)).collect();
     for number in 1..=number {
@@ -161,7 +164,8 @@ fn what_is_saved_by_checksums_of_btrfs_under_load_is_the_tree_at_the_cut() {
     }
 }
 
-/// As a command without a daemon does it. What another test forks at this moment has the lock of the one before for an instant.
+/// As a command without a daemon does it. What another test forks at this moment has the lock of
+/// the one before for an instant.
 fn unmounted(dir: &Path, state: &Path) -> Service {
     let began = std::time::Instant::now();
     loop {
@@ -194,7 +198,8 @@ fn a_touched_file_on_btrfs_is_saved_without_being_read_and_elsewhere_by_reading(
             let tree = unmounted(&dir, &state);
             crate::backup(&tree, &rig.client, &rig.folder, &rig.options, &Silent).unwrap()
         };
-        // Longer than the clock of any file system stands still: what is older proves that it did not change.
+        // Longer than the clock of any file system stands still: what is older proves that it did
+        // not change.
         let tick = Duration::from_millis(60);
         std::thread::sleep(tick);
         backup();
@@ -305,7 +310,8 @@ fn a_push_from_btrfs_reads_what_its_checksums_do_not_prove_equal() {
     }
 }
 
-/// Whatever keeps the file system from telling may last: a clock that was set back, a tree that is not understood.
+/// Whatever keeps the file system from telling may last: a clock that was set back, a tree that is
+/// not understood.
 #[test]
 fn a_push_reads_itself_what_the_file_system_did_not_tell_at_once() {
     let Some(disk) = Disk::new("sha256", 256, "") else {

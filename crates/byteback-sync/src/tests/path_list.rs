@@ -1,5 +1,5 @@
-//! Whoever knows only paths and does what the lists say has the tree; and whoever has an elder copy of a file and renews the ranges
-//! that are told has the file.
+//! Whoever knows only paths and does what the lists say has the tree; and whoever has an elder copy
+//! of a file and renews the ranges that are told has the file.
 
 use super::rig::seed;
 use super::scripted_tree::{Picture, ScriptedTree};
@@ -16,7 +16,8 @@ type Copy = BTreeMap<Vec<u8>, String>;
 
 fn state(picture: &Picture, node: NodeId) -> String {
     let there = &picture.nodes[&node];
-    // Names and times of directories are not what is compared: programs differ in what they do with them.
+    // Names and times of directories are not what is compared: programs differ in what they do with
+    // them.
     match there.attributes.kind {
         NodeKind::Directory => format!("directory {:o}", there.attributes.mode),
         _ => format!("{node} {there:?}"),
@@ -68,7 +69,8 @@ fn follow(tree: &ScriptedTree, since: Option<Epoch>, copy: &mut Copy) -> (Epoch,
         assert_eq!(once.len(), list.len(), "a path was told twice");
     }
     for (at, path) in gone.iter().enumerate() {
-        // Or whoever removes it goes through what the directory above it was before: perhaps a symlink that leads elsewhere.
+        // Or whoever removes it goes through what the directory above it was before: perhaps a
+        // symlink that leads elsewhere.
         let below = [&path[..], b"/"].concat();
         let is_early = gone[..at].iter().any(|other| other.starts_with(&below));
         assert!(
@@ -165,7 +167,8 @@ fn nothing_is_told_that_did_not_change() {
     tree.lock().set_mode(directory, 0o700);
     let (mark, told) = follow(&tree, Some(mark), &mut copy);
     assert_eq!(told, 1);
-    // All below it, under both names of the file, the root, and that the old name is gone (the new one was none).
+    // All below it, under both names of the file, the root, and that the old name is gone (the new
+    // one was none).
     let (from, to) = ((NodeId::ROOT, b"directory".to_vec()), (NodeId::ROOT, b"moved".to_vec()));
     tree.lock().rename(&from, &to);
     let (_, told) = follow(&tree, Some(mark), &mut copy);

@@ -1,4 +1,5 @@
-//! Whole numbers for people who wait: how much there is to do is told once, and what is done reaches it.
+//! Whole numbers for people who wait: how much there is to do is told once, and what is done
+//! reaches it.
 
 use super::engine::{Mounted, Place, live_options};
 use super::rig::{Rig, Told};
@@ -120,7 +121,8 @@ fn reached_by_comparison(rig: &Rig, folder: &Path) -> (u64, u64) {
     total
 }
 
-/// A tree without holes and hard links: 34 nodes, 32 of which are no directories, with 465,000 bytes.
+/// A tree without holes and hard links: 34 nodes, 32 of which are no directories, with 465,000
+/// bytes.
 fn dense() -> Rig {
     let rig = Rig::new(62);
     {

@@ -336,7 +336,8 @@ fn an_old_file_that_changes_meanwhile_does_no_harm() {
     fs::write(&file, &bytes).unwrap();
     pull.push();
     let old = OpenOptions::new().write(true).open(pull.target.join("file")).unwrap();
-    // Whenever the pull looks whether it shall stop, which it does between any two blocks, some of the old file becomes another.
+    // Whenever the pull looks whether it shall stop, which it does between any two blocks, some of
+    // the old file becomes another.
     let writing = Writing {
         old,
         looks: AtomicU64::new(0),

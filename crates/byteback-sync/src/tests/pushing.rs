@@ -213,7 +213,8 @@ fn copy_naively(source: &Path, model: &Path, below: &Path, options: &PushOptions
     }
 }
 
-/// Removes what is not excluded in a directory, and that, if nothing is left in it; answers whether it was.
+/// Removes what is not excluded in a directory, and that, if nothing is left in it; answers whether
+/// it was.
 fn remove_naively(model: &Path, path: &Path, options: &PushOptions) -> bool {
     let is_kept = holds_excluded(model, path, options);
     if !is_kept {

@@ -1,4 +1,5 @@
-//! Files that change at random between backups that may fail midway: whatever was saved comes back, snapshot by snapshot.
+//! Files that change at random between backups that may fail midway: whatever was saved comes back,
+//! snapshot by snapshot.
 
 use super::rig::Rig;
 use super::scripted_tree::{Picture, State};
@@ -17,7 +18,8 @@ pub(super) struct RandomLife {
 }
 
 impl RandomLife {
-    /// Files of noise, from 70,000 bytes up to so many more. Lives with an odd seed keep block checksums.
+    /// Files of noise, from 70,000 bytes up to so many more. Lives with an odd seed keep block
+    /// checksums.
     pub(super) fn new(seed: u64, more_bytes: u64) -> Self {
         let mut random = SplitMix64::new(seed);
         let mut rig = Rig::new(seed);
@@ -50,8 +52,9 @@ impl RandomLife {
             .push((report.snapshot_id.unwrap(), self.rig.tree.picture()));
     }
 
-    /// Edits each file up to three times, in pieces shorter than `piece_len`, and lets `write` put what came out into the tree. Then there may
-    /// be a backup in which some files fail; the next one brings them.
+    /// Edits each file up to three times, in pieces shorter than `piece_len`, and lets `write` put
+    /// what came out into the tree. Then there may be a backup in which some files fail; the next
+    /// one brings them.
     pub(super) fn change(&mut self, piece_len: u64, write: impl Fn(&mut State, &mut SplitMix64, NodeId, &mut Vec<u8>)) {
         for (file, bytes) in &mut self.files {
             for _ in 0..self.random.below(4) {

@@ -1,5 +1,6 @@
-//! Several machines keep one folder: each a real mount with its engine, with a server between them. What is done on one comes to the others; what is done on two at
-//! once is lost nowhere; at the end all trees are the same.
+//! Several machines keep one folder: each a real mount with its engine, with a server between them.
+//! What is done on one comes to the others; what is done on two at once is lost nowhere; at the end
+//! all trees are the same.
 
 mod atomic;
 mod blocked;
@@ -121,7 +122,8 @@ pub(super) fn look(dir: &Path) -> Looked {
     try_look(dir).unwrap()
 }
 
-/// As [`look`], of a tree that may be changing: fails where something is gone before it is looked at.
+/// As [`look`], of a tree that may be changing: fails where something is gone before it is looked
+/// at.
 pub(super) fn try_look(dir: &Path) -> io::Result<Looked> {
     let mut looked = Looked::new();
     look_below(dir, dir, &mut looked)?;
@@ -250,7 +252,8 @@ fn what_one_machine_does_comes_to_the_other() {
     ];
     for (what, step) in steps {
         for machine in [&one, &two] {
-            // The other way round what was done is taken back by a copy from elsewhere, so each is done once on each side.
+            // The other way round what was done is taken back by a copy from elsewhere, so each is
+            // done once on each side.
             if machine.place.base != one.place.base {
                 continue;
             }
@@ -456,8 +459,9 @@ fn two_folders_that_have_something_in_common_become_one() {
     assert_server_has(&rig, &rig.folder, &one.place.tree(), "at the end");
 }
 
-/// One machine removes a directory and perhaps makes it anew while another puts something into it: it comes back for that, and what was removed from it or moved out of it
-/// is gone everywhere else as well.
+/// One machine removes a directory and perhaps makes it anew while another puts something into it:
+/// it comes back for that, and what was removed from it or moved out of it is gone everywhere else
+/// as well.
 #[test]
 fn a_directory_that_was_removed_and_comes_back_is_the_same_everywhere() {
     for is_made_anew in [false, true] {

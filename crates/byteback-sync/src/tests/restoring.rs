@@ -436,7 +436,8 @@ fn a_full_disk_names_the_file_and_what_to_do() {
     restored.unwrap();
 }
 
-/// Runs `work` as somebody without privilege: the thread and its children change who they are, the process does not.
+/// Runs `work` as somebody without privilege: the thread and its children change who they are, the
+/// process does not.
 fn unprivileged<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     if !rustix::process::geteuid().is_root() {
         return None;
@@ -500,7 +501,8 @@ fn without_privilege_owners_are_told_and_all_else_comes_back() {
     }
     let report = run().unwrap();
     assert_eq!(report.files_kept, 3, "{report:?}");
-    // What is in a directory that may not be written stays as it is; all attributes are right again.
+    // What is in a directory that may not be written stays as it is; all attributes are right
+    // again.
     let found = tree::get_xattr(
         fs::File::open(target.join("read only")).unwrap(),
         OsStr::new("user.note"),

@@ -1,4 +1,5 @@
-//! A real server, a proxy in front of it that cuts connections at a chosen byte, and a server that gives scripted answers.
+//! A real server, a proxy in front of it that cuts connections at a chosen byte, and a server that
+//! gives scripted answers.
 
 use super::scripted_tree::{Picture, ScriptedTree, assert_restored};
 use crate::{
@@ -159,7 +160,8 @@ fn proxy(to: Arc<Mutex<SocketAddr>>, cutter: Arc<Cutter>) -> SocketAddr {
             }
             let to = *to.lock().unwrap();
             let Ok(server) = TcpStream::connect(to) else { continue };
-            // As the ends do it: otherwise each answer of two packets takes as long as its first one is not confirmed.
+            // As the ends do it: otherwise each answer of two packets takes as long as its first
+            // one is not confirmed.
             for stream in [&client, &server] {
                 let _ = stream.set_nodelay(true);
             }

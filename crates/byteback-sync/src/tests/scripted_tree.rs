@@ -1,5 +1,5 @@
-//! A tree in memory behind [`TreeService`]. Its log keeps each epoch's changes in plain maps and never forgets one, so
-//! that it is right by its simplicity.
+//! A tree in memory behind [`TreeService`]. Its log keeps each epoch's changes in plain maps and
+//! never forgets one, so that it is right by its simplicity.
 
 mod content;
 mod leaves;
@@ -64,7 +64,8 @@ impl OpenCut {
         }
     }
 
-    /// Only what is reported as changed is held still, widened to blocks; or whole files that changed, if that was asked for.
+    /// Only what is reported as changed is held still, widened to blocks; or whole files that
+    /// changed, if that was asked for.
     fn assert_held(&self, node: NodeId, asked: &[(u64, u64)]) {
         for (offset, len) in asked {
             let is_given_up = |range| {
@@ -869,7 +870,8 @@ impl TreeService for ScriptedTree {
 }
 
 impl State {
-    /// The log is gone; another one begins, which gives other numbers to all but the root. Answers what became of the old ones.
+    /// The log is gone; another one begins, which gives other numbers to all but the root. Answers
+    /// what became of the old ones.
     pub(super) fn lose_log(&mut self, random: &mut SplitMix64) -> BTreeMap<NodeId, NodeId> {
         assert!(self.cuts.is_empty(), "whoever holds a cut would notice");
         let old: Vec<NodeId> = self.now.nodes.keys().copied().collect();

@@ -77,11 +77,13 @@ fn an_unmodified_file_costs_a_few_kilobytes_on_the_wire_and_a_scattered_change_i
         assert_eq!((report.read_bytes, report.literal_bytes), (0, 0));
         assert_eq!(report.found_bytes, len as u64);
         let wire = rig.client.wire_bytes().since(before);
-        // Ten sums of 32 bytes, an answer of 79 bytes; the rest are heads of requests and the batch.
+        // Ten sums of 32 bytes, an answer of 79 bytes; the rest are heads of requests and the
+        // batch.
         assert!(wire.total() < 5_000, "{wire:?}");
         assert_eq!(rig.signature_read_bytes() - read_before, read);
     }
-    // Four leaves in three groups: their signature is of 650 leaves, and they are what is read and sent.
+    // Four leaves in three groups: their signature is of 650 leaves, and they are what is read and
+    // sent.
     for at in [500_000, 5_000_000, 5_100_000, 9_999_999] {
         bytes[at] ^= 1;
         rig.tree.lock().write(file, at as u64, &bytes[at..=at]);
@@ -112,7 +114,8 @@ fn what_differs_is_read_and_little_else() {
             bytes[at..at + 3000].copy_from_slice(&noise(kind as u64 + 5, 3000));
             rig.tree.lock().write(file, at as u64, &bytes[at..at + 3000]);
             let report = rig.backup().unwrap();
-            // Blocks have 4 KiB. What chunks are cut in begins a hundred KiB before, and is read again as far as it is not found.
+            // Blocks have 4 KiB. What chunks are cut in begins a hundred KiB before, and is read
+            // again as far as it is not found.
             let read_max = if choice == DeltaChoice::SkyF { 8192 } else { 250_000 };
             assert!(
                 (3000..=read_max).contains(&report.read_bytes),

@@ -101,7 +101,8 @@ fn who_shows_another_certificate_hears_nothing() {
 
 #[test]
 fn a_server_that_took_the_certificate_of_another_but_not_its_key_is_refused() {
-    // The certificate is public. Its key is needed to sign the handshake: a server with another key cannot even start.
+    // The certificate is public. Its key is needed to sign the handshake: a server with another key
+    // cannot even start.
     let pem = Identity::make(&["localhost".to_owned()]).unwrap();
     let other = Identity::make(&["localhost".to_owned()]).unwrap();
     let begin = "-----BEGIN CERTIFICATE";

@@ -1,4 +1,5 @@
-//! A real directory that nobody has mounted, with its real log: what changed is found by size, times and inode.
+//! A real directory that nobody has mounted, with its real log: what changed is found by size,
+//! times and inode.
 
 use super::rig::{Rig, Told, seed};
 use crate::{BackupReport, DifferenceKind, Event, Monitor, RestoreOptions, Silent, SnapshotSpec, VerifyOptions};
@@ -19,7 +20,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Longer than the clock of any file system stands still: what is older than that proves what it says.
+/// Longer than the clock of any file system stands still: what is older than that proves what it
+/// says.
 const TICK: Duration = Duration::from_millis(60);
 
 struct Folder {
@@ -48,7 +50,8 @@ impl Folder {
         crate::backup(tree, &self.rig.client, &self.rig.folder, &self.rig.options, monitor).unwrap()
     }
 
-    /// The newest snapshot is the directory as it is now, when compared where it is and when restored.
+    /// The newest snapshot is the directory as it is now, when compared where it is and when
+    /// restored.
     fn assert_saved(&self) {
         let target = tempfile::tempdir_in(self.rig.temp.path()).unwrap();
         let options = RestoreOptions::default();
@@ -369,7 +372,8 @@ fn a_hole_of_tebibytes_is_read_in_few_pieces() {
             file.write_all_at(&noise(*place, 5000), *place).unwrap();
         }
     };
-    // The first time, and after a change, of which an unmounted folder only knows that there was one.
+    // The first time, and after a change, of which an unmounted folder only knows that there was
+    // one.
     for places in [&[5_000_000, 1_u64 << 40, LEN - 5000][..], &[2_u64 << 40]] {
         write(places);
         std::thread::sleep(TICK);

@@ -1,4 +1,5 @@
-//! Groups of the sync queue on their way to a real server: what a file holds there afterwards is what it held here, however it came about.
+//! Groups of the sync queue on their way to a real server: what a file holds there afterwards is
+//! what it held here, however it came about.
 
 use super::rig::{Rig, impatient, patient, seed};
 use crate::backup::file_id;

@@ -315,7 +315,8 @@ fn unsupported_is_none<T>(result: io::Result<Vec<T>>) -> io::Result<Vec<T>> {
     }
 }
 
-/// A "target" that writes nothing and compares instead: what is written must be there, what is not must be zero.
+/// A "target" that writes nothing and compares instead: what is written must be there, what is not
+/// must be zero.
 struct Beside<'a> {
     file: &'a File,
     monitor: &'a dyn Monitor,

@@ -1,12 +1,16 @@
 //! What happens with a seed, and what must hold then.
 //!
-//! Once nothing fails any more, everybody has sent and received all there is within an hour, and then:
+//! Once nothing fails any more, everybody has sent and received all there is within an hour, and
+//! then:
 //! - all machines hold the same, with modes and times of files, and the server's head is that;
 //! - nothing that a program made is lost ([`Witness`](super::witness::Witness));
-//! - what only one machine uses (with one machine: everything) the server shows after each batch, and others whenever nothing is half done there, as it was at one
-//!   moment after the one that was shown before: nothing comes out of its order, in part or twice. The machinery of the machine itself never changes it.
+//! - what only one machine uses (with one machine: everything) the server shows after each batch,
+//!   and others whenever nothing is half done there, as it was at one moment after the one that was
+//!   shown before: nothing comes out of its order, in part or twice. The machinery of the machine
+//!   itself never changes it.
 //!
-//! What this does not prove: which of two that meet keeps the name; the order of what several machines use, beyond that nothing of it is lost.
+//! What this does not prove: which of two that meet keeps the name; the order of what several
+//! machines use, beyond that nothing of it is lost.
 
 mod named;
 

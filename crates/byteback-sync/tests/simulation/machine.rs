@@ -1,7 +1,9 @@
-//! A machine with a folder that is kept in sync: real files that programs change through the real gate, with log, queue and all that the engine
-//! remembers on a simulated disk, and the real engine.
+//! A machine with a folder that is kept in sync: real files that programs change through the real
+//! gate, with log, queue and all that the engine remembers on a simulated disk, and the real
+//! engine.
 //!
-//! When the power is cut, the files stay as they are, and of everything else what was durable: the strictest of what a real machine may do to the order of both.
+//! When the power is cut, the files stay as they are, and of everything else what was durable: the
+//! strictest of what a real machine may do to the order of both.
 
 use super::full_disk::{FullDir, Fullness};
 use super::network::SimNetwork;

@@ -1,5 +1,5 @@
-//! Continuous sync in a deterministic simulation: the real engine, queue, gate, log, client and server, in virtual time, on files, disks and a network
-//! that fail as a seed says.
+//! Continuous sync in a deterministic simulation: the real engine, queue, gate, log, client and
+//! server, in virtual time, on files, disks and a network that fail as a seed says.
 //!
 //! | room | what is in it |
 //! |---|---|
@@ -12,9 +12,11 @@
 //! | `witness` | what must not be lost, and in which order it is seen |
 //! | `life` | what happens with a seed, and what must hold then |
 //!
-//! What is not simulated: the kernel before the gate, which the tests with a mount are for; a power cut of the server, for which the store has tests of its own.
+//! What is not simulated: the kernel before the gate, which the tests with a mount are for; a power
+//! cut of the server, for which the store has tests of its own.
 //!
-//! `BYTEBACK_SEED=N` repeats one life, `BYTEBACK_LIVES=N` tries so many, `BYTEBACK_SIMULATION_TRACE=1` tells what happens.
+//! `BYTEBACK_SEED=N` repeats one life, `BYTEBACK_LIVES=N` tries so many,
+//! `BYTEBACK_SIMULATION_TRACE=1` tells what happens.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a test")]
 
@@ -85,7 +87,8 @@ fn an_engine_that_is_ended_before_it_sends_leaves_nothing_on_its_way() {
     assert!(batches > 6, "{batches} batches");
 }
 
-/// Lives of which one must show what is wrong. Disks are never full in them: that ends engines before they get to it.
+/// Lives of which one must show what is wrong. Disks are never full in them: that ends engines
+/// before they get to it.
 const LIVES_OF_CANARIES: u64 = 30;
 
 #[test]
@@ -97,8 +100,9 @@ fn the_same_seed_is_the_same_life() {
     }
 }
 
-/// Of several machines nearly always: the times of files are the kernel's, and whether two changes fall into one tick of its clock decides whether a directory's
-/// attributes have to land. So of four lives two have to be the same, which by chance no two are.
+/// Of several machines nearly always: the times of files are the kernel's, and whether two changes
+/// fall into one tick of its clock decides whether a directory's attributes have to land. So of
+/// four lives two have to be the same, which by chance no two are.
 #[test]
 fn the_same_seed_is_nearly_always_the_same_life_of_several_machines() {
     for seed in 0..6 {

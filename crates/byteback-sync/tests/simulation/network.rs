@@ -1,9 +1,11 @@
 //! The server, and the network before it.
 //!
-//! The server is the real one over the real store, with its files on the machine's memory; it runs on a runtime whose time stands still, which moves only when
-//! nothing is left to be done: that is how it is known here that no answer will come. A crash drops it and opens the store again.
+//! The server is the real one over the real store, with its files on the machine's memory; it runs
+//! on a runtime whose time stands still, which moves only when nothing is left to be done: that is
+//! how it is known here that no answer will come. A crash drops it and opens the store again.
 //!
-//! A request is handed over as a whole, when its sender begins to wait for the answer. What becomes of it is drawn then ([`Fate`]).
+//! A request is handed over as a whole, when its sender begins to wait for the answer. What becomes
+//! of it is drawn then ([`Fate`]).
 
 use super::world::{News, World};
 use byteback_host::durable::{DurableDir, RealDir};
@@ -261,8 +263,9 @@ impl SimNetwork {
         })
     }
 
-    /// The same for a helper. It and its task come in any order, and whether it sends one more part after one has failed is a race: so
-    /// nothing is drawn, and nothing stays behind of what it sends.
+    /// The same for a helper. It and its task come in any order, and whether it sends one more part
+    /// after one has failed is a race: so nothing is drawn, and nothing stays behind of what it
+    /// sends.
     fn fate_of_part(&self, request: &[u8]) -> Fate {
         let faults = self.draw(|link| link.faults);
         let seed = first_line(request)
@@ -405,7 +408,8 @@ impl SimConnection {
         }
         match fate {
             Fate::RequestCut => {
-                // The server notices, and does what it does then. Before, it would wait, with a thread that its runtime takes for work.
+                // The server notices, and does what it does then. Before, it would wait, with a
+                // thread that its runtime takes for work.
                 self.stream = None;
                 network.server.settle();
                 Err(self.broken())
@@ -428,7 +432,8 @@ impl SimConnection {
     }
 }
 
-/// The library counts what is left of its patience by the machine's clock, which has hardly moved since.
+/// The library counts what is left of its patience by the machine's clock, which has hardly moved
+/// since.
 fn virtual_patience(patience: Duration) -> Duration {
     const STEP_S: u64 = 5;
     Duration::from_secs(

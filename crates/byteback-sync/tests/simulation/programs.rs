@@ -6,7 +6,8 @@ use byteback_mount::direct::{Direct, DirectFile};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Files that programs keep open, and where they are at work: everywhere, or in the directory that is their machine's own.
+/// Files that programs keep open, and where they are at work: everywhere, or in the directory that
+/// is their machine's own.
 #[derive(Default)]
 pub(crate) struct Programs {
     open: Vec<DirectFile>,
@@ -23,7 +24,8 @@ pub(crate) struct Programs {
 struct Log {
     file: DirectFile,
     inode: u64,
-    /// A program here has taken its name away: what is written to it now is nowhere, as on any file system.
+    /// A program here has taken its name away: what is written to it now is nowhere, as on any file
+    /// system.
     is_orphan: bool,
 }
 
@@ -164,7 +166,8 @@ impl Programs {
         }
     }
 
-    /// A transactional save, in one of the ways of programs (DeltaCFS section III-A): most of the content stays the same.
+    /// A transactional save, in one of the ways of programs (DeltaCFS section III-A): most of the
+    /// content stays the same.
     fn save(&mut self, machine: &mut Machine, random: &mut SplitMix64) {
         let at = self.name(random);
         let Ok(mut content) = std::fs::read(machine.tree().join(&at)) else {
@@ -261,7 +264,8 @@ impl Programs {
         }
     }
 
-    /// What becomes of the lines of a file that a program here writes anew: most stay, in another order.
+    /// What becomes of the lines of a file that a program here writes anew: most stay, in another
+    /// order.
     fn rewritten(machine: &mut Machine, content: &[u8], random: &mut SplitMix64) -> Vec<u8> {
         let mut lines = lines_of(content);
         lines.retain(|line| {

@@ -1,4 +1,5 @@
-//! What a folder holds, as anybody sees it: by path. Of a machine's directory, and of the server at any of its sequence numbers.
+//! What a folder holds, as anybody sees it: by path. Of a machine's directory, and of the server at
+//! any of its sequence numbers.
 
 use byteback_api::FolderName;
 use byteback_delta::{DeltaReader, EmptyBase, apply_to_new};

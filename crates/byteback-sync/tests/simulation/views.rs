@@ -1,4 +1,5 @@
-//! What the engine has of its machine: it waits in virtual time, others have their turn between the steps of what lands, and bugs can be let in.
+//! What the engine has of its machine: it waits in virtual time, others have their turn between the
+//! steps of what lands, and bugs can be let in.
 
 use super::world::{News, World};
 use byteback_control::{

@@ -1,14 +1,17 @@
-//! Who sees all that programs do on a machine and what the machinery makes of its files, and knows what must not be lost.
+//! Who sees all that programs do on a machine and what the machinery makes of its files, and knows
+//! what must not be lost.
 //!
-//! *Own directory*: each machine of several has one that programs of others leave alone. The machinery never changes anything in it here, so no crash, restart, clock
-//! or conflict elsewhere may show there; everybody else sees in it, one after the other, moments that it had here.
+//! *Own directory*: each machine of several has one that programs of others leave alone. The
+//! machinery never changes anything in it here, so no crash, restart, clock or conflict elsewhere
+//! may show there; everybody else sees in it, one after the other, moments that it had here.
 //!
-//! *What programs made*: a content that a program made here is overwritten or removed by programs here, or stays; if it goes otherwise, the server must have it among
-//! its versions, or it is found in a file in the end. What a program makes of a file in which something lands just now is a mixture, which
-//! is nobody's content.
+//! *What programs made*: a content that a program made here is overwritten or removed by programs
+//! here, or stays; if it goes otherwise, the server must have it among its versions, or it is found
+//! in a file in the end. What a program makes of a file in which something lands just now is a
+//! mixture, which is nobody's content.
 //!
-//! *Lines*: each line that a program wrote into a common file is in a file in the end, or in one of the server's versions, unless a program of the same
-//! machine took it away.
+//! *Lines*: each line that a program wrote into a common file is in a file in the end, or in one of
+//! the server's versions, unless a program of the same machine took it away.
 
 use super::state::State;
 use std::collections::BTreeSet;

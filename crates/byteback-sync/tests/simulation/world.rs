@@ -1,10 +1,12 @@
 //! Virtual time, and whose turn it is.
 //!
-//! What is simulated runs on threads, as it does otherwise, but only one of them at a time: a *task* runs until it would wait, for time or for news, and then
-//! gives the turn back. Whoever directs (the test's own thread) runs the tasks in the order of their times, and does things of its own only
-//! between them. So a run depends on the seed alone.
+//! What is simulated runs on threads, as it does otherwise, but only one of them at a time: a
+//! *task* runs until it would wait, for time or for news, and then gives the turn back. Whoever
+//! directs (the test's own thread) runs the tasks in the order of their times, and does things of
+//! its own only between them. So a run depends on the seed alone.
 //!
-//! A thread that a task has made and waits for (the one that sends parts of a batch) is no task: it never waits, and the task has the turn meanwhile.
+//! A thread that a task has made and waits for (the one that sends parts of a batch) is no task: it
+//! never waits, and the task has the turn meanwhile.
 
 use byteback_host::clock::Clock;
 use byteback_host::random::SplitMix64;
@@ -203,7 +205,8 @@ impl World {
         }
     }
 
-    /// Lets time pass, and others do something, until it is out or there is news. For the director, time alone.
+    /// Lets time pass, and others do something, until it is out or there is news. For the director,
+    /// time alone.
     pub(crate) fn pause(&self, time: Duration, hears: News) {
         let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4);
         match ROLE.get() {
@@ -298,7 +301,8 @@ impl World {
         self.lock().tasks.contains_key(&id)
     }
 
-    /// Ends a task where it waits: nothing that it would do comes after that, but what its destructors do.
+    /// Ends a task where it waits: nothing that it would do comes after that, but what its
+    /// destructors do.
     pub(crate) fn kill(&self, id: u64) {
         let mut state = self.lock();
         let Some(task) = state.tasks.get_mut(&id) else { return };

@@ -33,7 +33,8 @@ pub struct AsOf {
     /// Of a file that was removed since: the rights that it had then.
     pub rights: Option<Rights>,
     number: u64,
-    /// Held, so that the history is not forgotten meanwhile: one begun anew would count its moments from 0 again.
+    /// Held, so that the history is not forgotten meanwhile: one begun anew would count its moments
+    /// from 0 again.
     history: Arc<Mutex<NodeHistory>>,
 }
 
@@ -105,7 +106,8 @@ impl Undo {
         own.into_iter().chain(self.horizon()).max_by_key(|(at_ns, _)| *at_ns)
     }
 
-    /// The file `node` as of `at_ns`: as it was at some instant in the quantum before that. The start of a moment answers what was before it.
+    /// The file `node` as of `at_ns`: as it was at some instant in the quantum before that. The
+    /// start of a moment answers what was before it.
     ///
     /// # Errors
     /// [`UndoError::NotKept`] with the reason.
@@ -130,11 +132,13 @@ impl Undo {
         })
     }
 
-    /// How long it was. `present` answers how long the file is now, `None` if it was removed; it is asked under the file's lock.
+    /// How long it was. `present` answers how long the file is now, `None` if it was removed; it is
+    /// asked under the file's lock.
     ///
     /// # Errors
-    /// [`UndoError::NotKept`] if it was given up meanwhile; [`UndoError::NoFile`] if the file is as it is now, and that is gone: this is so
-    /// from the instant in which its removal was told until its name is told to have gone; what `present` answers.
+    /// [`UndoError::NotKept`] if it was given up meanwhile; [`UndoError::NoFile`] if the file is as
+    /// it is now, and that is gone: this is so from the instant in which its removal was told until
+    /// its name is told to have gone; what `present` answers.
     pub fn size(&self, as_of: &AsOf, present: impl FnOnce() -> io::Result<Option<u64>>) -> Result<u64, UndoError> {
         let mut history = as_of.history.lock();
         self.check_still_kept(as_of, &mut history)?;
@@ -145,10 +149,12 @@ impl Undo {
         }
     }
 
-    /// Reads `range`, which lies within [`Undo::size`], and hands it to `sink` in order. `present` reads the file as it is now.
+    /// Reads `range`, which lies within [`Undo::size`], and hands it to `sink` in order. `present`
+    /// reads the file as it is now.
     ///
     /// # Errors
-    /// [`UndoError::NotKept`] if it was given up meanwhile; [`UndoError::Damaged`]; what `present` or `sink` answers.
+    /// [`UndoError::NotKept`] if it was given up meanwhile; [`UndoError::Damaged`]; what `present`
+    /// or `sink` answers.
     pub fn read(
         &self,
         as_of: &AsOf,

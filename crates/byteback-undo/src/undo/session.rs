@@ -1,8 +1,9 @@
 //! Starts and stops: what of an elder journal still counts.
 //!
-//! **Order at a start.** [`Undo::open`] replays the journal and notes, durably, that a start is under way; then the log is opened and the
-//! tree compared with its record; [`Undo::ready`] is told what may have changed unwatched, and notes durably that this is
-//! done. A journal of which the last start was not ready is dropped. At a stop in good order, [`Undo::end`].
+//! **Order at a start.** [`Undo::open`] replays the journal and notes, durably, that a start is
+//! under way; then the log is opened and the tree compared with its record; [`Undo::ready`] is told
+//! what may have changed unwatched, and notes durably that this is done. A journal of which the
+//! last start was not ready is dropped. At a stop in good order, [`Undo::end`].
 
 use std::ffi::OsString;
 use std::io;
@@ -85,7 +86,8 @@ impl Undo {
         Ok(undo)
     }
 
-    /// Says of which log this is, and what may have changed while nobody watched. Only now may changes be told.
+    /// Says of which log this is, and what may have changed while nobody watched. Only now may
+    /// changes be told.
     ///
     /// # Errors
     /// A journal that cannot be written.
@@ -142,7 +144,8 @@ impl Undo {
         noted.map_err(failed("write the undo journal"))
     }
 
-    /// Lays the records over each other. Answers what the last session was, and whether its records are complete.
+    /// Lays the records over each other. Answers what the last session was, and whether its records
+    /// are complete.
     fn replay(&self, replayed: Replayed) -> (LastSession, bool) {
         let mut last = LastSession {
             tree: None,
@@ -231,8 +234,8 @@ impl Undo {
             history.lock().close();
         }
         drop((nodes, names));
-        // Before the first record nothing is known. If elder segments were dropped, a moment may have begun in them and gone on in what is left,
-        // but not beyond a start.
+        // Before the first record nothing is known. If elder segments were dropped, a moment may
+        // have begun in them and gone on in what is left, but not beyond a start.
         match first {
             Some((began_ns, false)) => self.raise_horizon(began_ns.saturating_add(QUANTUM_NS_MAX), NotKept::TooOld),
             first => self.raise_horizon(

@@ -1,5 +1,6 @@
-//! Random lives of a few files beside a model that remembers every state: what is read as of a time was there within the quantum before
-//! it, or the answer is that it was not kept. Never other bytes.
+//! Random lives of a few files beside a model that remembers every state: what is read as of a time
+//! was there within the quantum before it, or the answer is that it was not kept. Never other
+//! bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -271,7 +272,8 @@ impl Life {
         self.disk = self.disk.crash(recover);
         self.undo = None;
         let unsure = std::mem::take(&mut self.unsure);
-        // What reached the disk of the files themselves is anybody's guess, too; the log says that it is not sure.
+        // What reached the disk of the files themselves is anybody's guess, too; the log says that
+        // it is not sure.
         self.pass(3000);
         for node in &unsure {
             if self.random.coin() && self.files[node].now().is_some() {
@@ -685,7 +687,8 @@ fn between_the_removal_of_a_file_and_that_of_its_name_there_is_no_such_file() {
     assert!(matches!(content, Err(UndoError::NoFile)), "{content:?}");
 }
 
-/// Seen on a busy disk: removing took longer than a quantum, and the time of the removal, as the history tells it, brought nothing back.
+/// Seen on a busy disk: removing took longer than a quantum, and the time of the removal, as the
+/// history tells it, brought nothing back.
 #[test]
 fn a_file_whose_removal_took_long_comes_back_by_the_time_of_its_end() {
     let mut life = Life::new(9, options(100_000, 64 << 20));

@@ -1,7 +1,8 @@
 //! Pages that are compressed: blocks that several pages of a file lead to.
 //!
-//! A cluster is the file's that it names, if it is whole, else the one that its summary names. Each page that leads there must be one that it says, and each keeps the room of a block, in place of the
-//! block itself.
+//! A cluster is the file's that it names, if it is whole, else the one that its summary names. Each
+//! page that leads there must be one that it says, and each keeps the room of a block, in place of
+//! the block itself.
 
 use std::rc::Rc;
 
@@ -45,7 +46,8 @@ impl Walk<'_, '_> {
         opened
     }
 
-    /// Whether the block of a page, which is not proven to be that page alone, is a cluster of its file.
+    /// Whether the block of a page, which is not proven to be that page alone, is a cluster of its
+    /// file.
     pub(super) fn is_cluster_of(&mut self, file: &File, address: Address, summary: Option<Summary>) -> bool {
         if !self.image.is_compressed() || file.is_directory {
             return false;

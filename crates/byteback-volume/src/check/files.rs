@@ -18,7 +18,8 @@ const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 const SYMLINK: u32 = 0o120_000;
 
-/// Nodes below one of each level, itself included: a direct node, an indirect one, one that leads to indirect ones.
+/// Nodes below one of each level, itself included: a direct node, an indirect one, one that leads
+/// to indirect ones.
 const SIZES: [u32; 3] = [1, 1 + DIRECT_SLOTS, 1 + DIRECT_SLOTS * (1 + DIRECT_SLOTS)];
 
 /// The levels of an inode's nodes.
@@ -60,7 +61,8 @@ pub(crate) struct Files {
     pub(crate) owned: Bits,
     /// Nodes that were met.
     reached: Bits,
-    /// Blocks of which the summaries are damaged or somebody else's, with what they should say; without checksums of pages.
+    /// Blocks of which the summaries are damaged or somebody else's, with what they should say;
+    /// without checksums of pages.
     pub(crate) unproven: Vec<(Address, Summary)>,
     /// Pages of which the address is impossible, or of a block that is somebody else's.
     pub(crate) to_clear: Vec<(Nid, u64)>,
@@ -167,7 +169,8 @@ pub(super) struct File {
     pub(super) len_bytes: u64,
     /// Pages with deltas, and whether the block was met that the delta is of.
     deltas: BTreeMap<u64, bool>,
-    /// Pages of which the inode has what could be all of them, and whether nothing of that is behind the end of the file.
+    /// Pages of which the inode has what could be all of them, and whether nothing of that is
+    /// behind the end of the file.
     in_inode: BTreeMap<u64, bool>,
     /// More pages may have deltas, as the index is lost.
     pub(super) has_unknown_deltas: bool,
@@ -555,7 +558,8 @@ impl Walk<'_, '_> {
     }
 }
 
-/// Whether nothing is in a page behind the end of its file, which would be seen if that became longer.
+/// Whether nothing is in a page behind the end of its file, which would be seen if that became
+/// longer.
 pub(super) fn is_zero_behind(block: &[u8], page: u64, len_bytes: u64) -> bool {
     let start = page.saturating_mul(BLOCK_LEN_BYTES as u64);
     let kept = usize::try_from(len_bytes.saturating_sub(start)).unwrap_or(usize::MAX);
@@ -595,7 +599,8 @@ fn malformed(inode: &Inode, flags: InodeFlags) -> Option<&'static str> {
     (flags.has_inline_entries && has_nodes).then_some("it has its entries twice")
 }
 
-/// Whether bytes are `name_len u8, value_len u16, name, value` again and again, up to a zero or the end.
+/// Whether bytes are `name_len u8, value_len u16, name, value` again and again, up to a zero or the
+/// end.
 fn are_xattrs(bytes: &[u8]) -> bool {
     let mut rest = bytes;
     while let Some(([name_len, low, high], behind)) = rest.split_first_chunk()

@@ -44,7 +44,8 @@ pub(crate) struct Image<'a> {
 /// A pack as it lies there.
 enum Pack {
     Whole(Box<WholePack>),
-    /// It was complete once, and is not any more: its version, and whether the volume was closed by it.
+    /// It was complete once, and is not any more: its version, and whether the volume was closed by
+    /// it.
     Rotten(u64, bool),
     /// It was never complete, or is gone.
     None,
@@ -257,7 +258,8 @@ impl<'a> Image<'a> {
         });
     }
 
-    /// What a damaged block of the node table said is found again: of each node, the one block that is in use says whose it is.
+    /// What a damaged block of the node table said is found again: of each node, the one block that
+    /// is in use says whose it is.
     fn find_lost_nodes(&mut self) {
         if self.lost_node_blocks.is_empty() {
             return;

@@ -1,4 +1,5 @@
-//! The tree of directories: that each entry leads to a file, each file has its names, and nothing is without one.
+//! The tree of directories: that each entry leads to a file, each file has its names, and nothing
+//! is without one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +23,8 @@ pub(crate) struct Names {
     pub(crate) first: BTreeMap<Nid, (Nid, Vec<u8>)>,
     /// Files that no name leads to, and none of which is in another one: the topmost.
     pub(crate) lost: Vec<Nid>,
-    /// Entries that lead to nothing or should not be, or that say another sort of file than theirs is.
+    /// Entries that lead to nothing or should not be, or that say another sort of file than theirs
+    /// is.
     pub(crate) wrong: Vec<WrongEntry>,
     /// Pages of directories that are damaged.
     pub(crate) lost_pages: Vec<(Nid, u64)>,
@@ -272,7 +274,8 @@ fn levels(files: &Files, dir: Nid) -> u8 {
     files.known.get(&dir).map_or(0, |known| known.levels.min(LEVELS_MAX))
 }
 
-/// Whether a page is in the bucket of this hash, in one of the levels: level `n` has `2^min(n, 16)` buckets of 2 pages, of 4 from level 16 on.
+/// Whether a page is in the bucket of this hash, in one of the levels: level `n` has `2^min(n, 16)`
+/// buckets of 2 pages, of 4 from level 16 on.
 fn is_in_bucket(page: u64, hash: u32, levels: u8) -> bool {
     let mut first = 0;
     for level in 0..u32::from(levels) {

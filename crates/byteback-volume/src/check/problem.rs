@@ -7,7 +7,8 @@ use crate::format::{Address, Nid};
 /// Something that is wrong, and the file that it is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// One of the file's names, from the root on and without a leading slash; `None` if it has none, or if it is not about a file.
+    /// One of the file's names, from the root on and without a leading slash; `None` if it has
+    /// none, or if it is not about a file.
     pub path: Option<Vec<u8>>,
     /// What.
     pub trouble: Trouble,
@@ -87,7 +88,8 @@ pub enum Trouble {
         /// The page.
         page: u64,
     },
-    /// It is not known which pages of a file have deltas in the main area: none of its pages can be read.
+    /// It is not known which pages of a file have deltas in the main area: none of its pages can be
+    /// read.
     DeltaIndex {
         /// The file.
         ino: Nid,

@@ -1,4 +1,5 @@
-//! Pages that are compressed, several in a block or in the inode: written, read, written over, cut off, moved, lost.
+//! Pages that are compressed, several in a block or in the inode: written, read, written over, cut
+//! off, moved, lost.
 
 use super::*;
 use crate::attributes::SetAttributes;
@@ -122,7 +123,8 @@ fn what_cannot_be_compressed_is_written_as_it_is() {
     assert_eq!(assert_sound(&device, "closed"), 0);
 }
 
-/// One page in a cluster is written over, cut off, punched or gets a delta; the others stay, and the block goes with the last.
+/// One page in a cluster is written over, cut off, punched or gets a delta; the others stay, and
+/// the block goes with the last.
 #[test]
 fn pages_leave_a_cluster_one_by_one() {
     let mut random = SplitMix64::new(3);
@@ -183,7 +185,8 @@ fn pages_leave_a_cluster_one_by_one() {
     assert_eq!(assert_sound(&device, "cut off"), 0);
 }
 
-/// A log that grows by a page with each sync: most syncs are the inode alone, and what leaves it is one block.
+/// A log that grows by a page with each sync: most syncs are the inode alone, and what leaves it is
+/// one block.
 #[test]
 fn a_sync_of_a_page_is_the_inode_alone() {
     let mut random = SplitMix64::new(5);
@@ -290,7 +293,8 @@ fn clusters_are_moved_by_cleaning() {
     assert!(read(&open(&device), stays) == expected);
 }
 
-/// A cluster that rots is an error for each of its pages and for no other one; who writes over all of them heals that.
+/// A cluster that rots is an error for each of its pages and for no other one; who writes over all
+/// of them heals that.
 #[test]
 fn a_cluster_that_rots_costs_its_pages() {
     let mut random = SplitMix64::new(8);
@@ -332,7 +336,8 @@ fn a_cluster_that_rots_costs_its_pages() {
     volume.close().unwrap();
 }
 
-/// A block of which neither summary nor seal says whether it is a cluster: it is given up with the last page that leads there, and not before.
+/// A block of which neither summary nor seal says whether it is a cluster: it is given up with the
+/// last page that leads there, and not before.
 #[test]
 fn a_block_of_which_all_knowledge_rotted_is_given_up_with_its_last_page() {
     let mut random = SplitMix64::new(9);

@@ -139,7 +139,8 @@ fn addresses_and_longer_deltas_make_their_way() {
     assert!(read(&open(device, DeltaMode::Inode), ino) == content);
 }
 
-/// A file that has no room left in its inode gets some, and a sync of a small change is the inode alone, as in a short file.
+/// A file that has no room left in its inode gets some, and a sync of a small change is the inode
+/// alone, as in a short file.
 #[test]
 fn a_large_file_has_room_for_deltas_in_its_inode_too() {
     let mut written = Vec::new();
@@ -197,7 +198,8 @@ fn a_large_file_has_room_for_deltas_in_its_inode_too() {
     assert!(written[1] * 2 < written[0], "{written:?}");
 }
 
-/// A file that is written anew from its beginning to its end: only some of its pages are compared with what they were, until one is kept again.
+/// A file that is written anew from its beginning to its end: only some of its pages are compared
+/// with what they were, until one is kept again.
 #[test]
 fn what_is_written_anew_is_compared_in_few_places() {
     const PAGES: usize = 600;
@@ -228,7 +230,8 @@ fn what_is_written_anew_is_compared_in_few_places() {
     assert!(read(&volume, ino) == content);
 }
 
-/// Addresses leave the inode, and the file is synced: that is no checkpoint, and comes back after a crash.
+/// Addresses leave the inode, and the file is synced: that is no checkpoint, and comes back after a
+/// crash.
 #[test]
 fn slots_that_moved_survive_a_power_cut_without_a_checkpoint() {
     for (seed, len_pages) in [(1, 700), (2, 900), (3, 2_500)] {
@@ -297,7 +300,8 @@ fn damaged_deltas_are_errors() {
     }
 }
 
-/// What the paper's formulas are fed with is what happens: whether what a page was had to be read, by a short call or a long one, and what it took.
+/// What the paper's formulas are fed with is what happens: whether what a page was had to be read,
+/// by a short call or a long one, and what it took.
 #[test]
 fn whether_what_a_page_was_is_in_memory_is_measured() {
     let (device, first) = volume(DeltaMode::Inode);
@@ -329,6 +333,7 @@ fn whether_what_a_page_was_is_in_memory_is_measured() {
         })
         .unwrap();
     volume.write(ino, 0, &content).unwrap();
-    // Of each 16 pages, as many as are written at once, the first one that is missing brings the others.
+    // Of each 16 pages, as many as are written at once, the first one that is missing brings the
+    // others.
     assert_eq!(looked(), (2 + 48, 1 + 45));
 }

@@ -3,12 +3,15 @@
 //! ```text
 //! cluster = ino (4) count (2) length of the frame (2) page (4)* frame
 //! ```
-//! Pages are numbers of pages of the file, ascending. The frame is a zstd frame (RFC 8878) without its first four bytes, which are always the same, of all these pages one behind the other. It says neither how
-//! long they are, which is known, nor a checksum, as the block is sealed.
+//! Pages are numbers of pages of the file, ascending. The frame is a zstd frame (RFC 8878) without
+//! its first four bytes, which are always the same, of all these pages one behind the other. It
+//! says neither how long they are, which is known, nor a checksum, as the block is sealed.
 //!
-//! The slot of each of these pages has the address of the cluster. What in a cluster no slot leads to any more does not count.
+//! The slot of each of these pages has the address of the cluster. What in a cluster no slot leads
+//! to any more does not count.
 //!
-//! What this does not do: choosing pages; telling whether a block is a cluster, which its summary says.
+//! Out of scope: choosing pages; telling whether a block is a cluster, which its summary
+//! says.
 
 use std::cell::RefCell;
 
@@ -29,7 +32,8 @@ const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// zstd's cheapest positive level.
 const LEVEL: i32 = 1;
 
-/// What summaries say as the checksum of a cluster: the inverse of the block's CRC-32C. Who takes a cluster for a page does not believe it.
+/// What summaries say as the checksum of a cluster: the inverse of the block's CRC-32C. Who takes a
+/// cluster for a page does not believe it.
 #[must_use]
 pub fn cluster_checksum(block: &Block) -> u32 {
     !page_checksum(&block[..])
@@ -80,7 +84,8 @@ fn with_codec<T>(work: impl FnOnce(&mut Codec) -> Option<T>) -> Option<T> {
 }
 
 impl Cluster {
-    /// A block with these pages, ascending, whose contents are `bytes`, one behind the other; `None` if they have no room in one. It is not sealed.
+    /// A block with these pages, ascending, whose contents are `bytes`, one behind the other;
+    /// `None` if they have no room in one. It is not sealed.
     #[must_use]
     pub fn block(ino: Nid, pages: &[u32], bytes: &[u8]) -> Option<Box<Block>> {
         let is_possible = (1..=CLUSTER_PAGES_MAX).contains(&pages.len())
@@ -130,7 +135,8 @@ impl Cluster {
         })
     }
 
-    /// The contents of all pages, one behind the other; `None` if the frame is damaged, or of another length. `block` is the one that this was read from.
+    /// The contents of all pages, one behind the other; `None` if the frame is damaged, or of
+    /// another length. `block` is the one that this was read from.
     #[must_use]
     pub fn contents(&self, block: &Block) -> Option<Vec<u8>> {
         let len_bytes = self.pages.len() * BLOCK_LEN_BYTES;

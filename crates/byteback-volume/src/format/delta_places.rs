@@ -1,9 +1,12 @@
 //! What an index of deltas in the main area and its leaves say together.
 //!
-//! **What counts.** Of a page, what the index says; if it says nothing, and does not call the page ended, the youngest leaf that says something. A compact page is in use while a delta in it
-//! counts: a leaf is never written over, and names compact pages that are gone, or the places of others by now.
+//! **What counts.** Of a page, what the index says; if it says nothing, and does not call the page
+//! ended, the youngest leaf that says something. A compact page is in use while a delta in it
+//! counts: a leaf is never written over, and names compact pages that are gone, or the places of
+//! others by now.
 //!
-//! **Invariants.** No page is twice in a block, and of a compact page one block alone tells. Up to version 2 the index is one block.
+//! **Invariants.** No page is twice in a block, and of a compact page one block alone tells. Up to
+//! version 2 the index is one block.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +26,8 @@ pub struct DeltaPlaces {
 }
 
 impl DeltaPlaces {
-    /// Reads the index of a file at an address, and its leaves, by `read`, which answers `None` for a block that is not whole.
+    /// Reads the index of a file at an address, and its leaves, by `read`, which answers `None` for
+    /// a block that is not whole.
     ///
     /// # Errors
     /// The first block that is not whole, or says what cannot be.

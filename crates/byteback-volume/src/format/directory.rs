@@ -3,8 +3,9 @@
 //! ```text
 //! area = one bit for each slot | slots (hash u32, ino u32, name_len u16, kind u8) | pieces of names (8 bytes for each slot)
 //! ```
-//! A name of more than eight bytes takes the pieces of the slots behind its own, too, whose bits are set. An entry stays in its slot until it is
-//! removed: so a place in a directory can be told to who reads on later.
+//! A name of more than eight bytes takes the pieces of the slots behind its own, too, whose bits
+//! are set. An entry stays in its slot until it is removed: so a place in a directory can be told
+//! to who reads on later.
 //!
 //! The pages of a directory are levels of buckets, see `crate::directory`.
 

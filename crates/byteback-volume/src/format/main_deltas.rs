@@ -1,4 +1,5 @@
-//! Deltas in the main area: the index of a file, and the compact pages that it tells of (DeltaFS section 5).
+//! Deltas in the main area: the index of a file, and the compact pages that it tells of (DeltaFS
+//! section 5).
 //!
 //! ```text
 //! index   = ino (4) leaves (2) compact pages (2) own deltas (2) ended pages (2) leaf* ended* page* own*, and own deltas, one behind the other
@@ -6,11 +7,15 @@
 //! page    = address (4) places (2) place*           place = step length, or 0 length: so many bytes of the compact page do not count
 //! own     = step length                             compact = ino (4) deltas, one behind the other
 //! ```
-//! Steps (from one page of the file to the next, the first one from -1) and lengths are LEB128 numbers. A leaf is such a block, too, with compact pages only. Where a delta begins follows from
-//! the lengths of those before it. Up to version 2 there are no leaves, and numbers are of fixed length.
+//! Steps (from one page of the file to the next, the first one from -1) and lengths are LEB128
+//! numbers. A leaf is such a block, too, with compact pages only. Where a delta begins follows from
+//! the lengths of those before it. Up to version 2 there are no leaves, and numbers are of fixed
+//! length.
 //!
-//! The paper keeps a delta's length beside the delta, and in the index the room that a compact page has left. Here all lengths are in the index: what room there is, is known without
-//! reading a compact page. What this does not do: telling which of several blocks counts, see [`super::DeltaPlaces`].
+//! The paper keeps a delta's length beside the delta, and in the index the room that a compact page
+//! has left. Here all lengths are in the index: what room there is, is known without reading a
+//! compact page. Out of scope: telling which of several blocks counts, see
+//! [`super::DeltaPlaces`].
 
 use super::{Address, Block, Nid, SEALED_LEN_BYTES, VERSION_OF_INDEX_LEAVES, put, put_u32, u16_at, u32_at};
 
@@ -87,8 +92,9 @@ pub struct DeltaIndex {
 }
 
 impl DeltaIndex {
-    /// Its bytes, with deltas of its own behind it, in the order of their pages; `None` if what is in order of the pages otherwise is not, or if there is no room for so much in a block.
-    /// `own` of the index is not looked at.
+    /// Its bytes, with deltas of its own behind it, in the order of their pages; `None` if what is
+    /// in order of the pages otherwise is not, or if there is no room for so much in a block. `own`
+    /// of the index is not looked at.
     #[must_use]
     pub fn bytes<'d>(&self, version: u32, own: impl Iterator<Item = (u32, &'d [u8])>) -> Option<Vec<u8>> {
         let own: Vec<(u32, &[u8])> = own.collect();
@@ -169,7 +175,8 @@ impl DeltaIndex {
         Some(bytes)
     }
 
-    /// Reads it; `None` if it says something impossible: an end beyond the block's, a delta outside of what a compact page has room for, pages that are not in their order.
+    /// Reads it; `None` if it says something impossible: an end beyond the block's, a delta outside
+    /// of what a compact page has room for, pages that are not in their order.
     #[must_use]
     pub fn read(block: &Block, version: u32) -> Option<Self> {
         match version >= VERSION_OF_INDEX_LEAVES {
@@ -337,7 +344,8 @@ fn take_number(rest: &mut &[u8]) -> Option<u32> {
     None
 }
 
-/// Puts the file's number and deltas, one behind the other, into an empty block; answers where each is.
+/// Puts the file's number and deltas, one behind the other, into an empty block; answers where each
+/// is.
 pub fn fill_compact_page<'d>(
     block: &mut Block,
     ino: Nid,

@@ -5,11 +5,12 @@
 //! inode  = attributes (112) name (256) extra (12) slots (867 * 4) pages' sum (8) inline xattrs (192) node numbers (5 * 4)
 //! direct = 1017 addresses            indirect = 1017 node numbers
 //! ```
-//! *Slots* of an inode are the addresses of its first pages; what they leave free at their end is where deltas go (DeltaFS section 4.1.2), from the end towards
-//! the beginning. A small file's content, or a small directory's entries, lie there instead of addresses.
+//! *Slots* of an inode are the addresses of its first pages; what they leave free at their end is
+//! where deltas go (DeltaFS section 4.1.2), from the end towards the beginning. A small file's
+//! content, or a small directory's entries, lie there instead of addresses.
 //!
-//! The footer says whose node it is, at which checkpoint it was written, and where the next one of the same log will be: from there
-//! what was synced since a checkpoint is found again.
+//! The footer says whose node it is, at which checkpoint it was written, and where the next one of
+//! the same log will be: from there what was synced since a checkpoint is found again.
 
 use std::sync::Arc;
 
@@ -23,7 +24,8 @@ const BODY_LEN_BYTES: usize = 4068;
 /// Addresses of a direct node, and node numbers of an indirect one.
 pub const DIRECT_SLOTS: u32 = 1017;
 
-/// Node numbers of an inode: two direct nodes, two indirect ones, and one that leads to indirect ones.
+/// Node numbers of an inode: two direct nodes, two indirect ones, and one that leads to indirect
+/// ones.
 pub const INDIRECT_NODES: usize = 5;
 
 /// Addresses in an inode.
@@ -35,7 +37,8 @@ pub const INLINE_LEN_BYTES: usize = 4 * 867;
 /// Room for extended attributes in an inode, in bytes.
 pub const XATTR_INLINE_LEN_BYTES: usize = 192;
 
-/// What a delta takes beside itself: the page's number, and its length. One byte more in an inode of which pages may be compressed.
+/// What a delta takes beside itself: the page's number, and its length. One byte more in an inode
+/// of which pages may be compressed.
 pub const DELTA_HEAD_LEN_BYTES: usize = 3;
 
 /// Longest delta in an inode, of a page with a block.
@@ -74,7 +77,8 @@ pub struct Footer {
     pub nid: Nid,
     /// Its file's.
     pub ino: Nid,
-    /// Its place in the file: 0 is the inode, then come direct and indirect nodes in the order in which they are found; [`Footer::XATTRS`].
+    /// Its place in the file: 0 is the inode, then come direct and indirect nodes in the order in
+    /// which they are found; [`Footer::XATTRS`].
     pub place: u32,
     /// See there.
     pub flags: NodeFlags,
@@ -182,11 +186,13 @@ pub struct InodeFlags {
     pub has_main_deltas: bool,
     /// Pages that are appended are to be compressed.
     pub is_compressed: bool,
-    /// The addresses of the first pages are in a node of their own: all of the slots but the first, which holds its number, is room for deltas.
+    /// The addresses of the first pages are in a node of their own: all of the slots but the first,
+    /// which holds its number, is room for deltas.
     pub has_moved_slots: bool,
 }
 
-/// An inode: a block that is read and written as one. A clone costs nothing; the bytes are copied when one of two is changed.
+/// An inode: a block that is read and written as one. A clone costs nothing; the bytes are copied
+/// when one of two is changed.
 #[derive(Clone, Debug)]
 pub struct Inode(pub Arc<Block>);
 
@@ -279,7 +285,8 @@ impl Inode {
         deltas, set_deltas: u16 = u16_at, put_u16 at 106;
         /// How many bytes they take.
         delta_bytes, set_delta_bytes: u16 = u16_at, put_u16 at 108;
-        /// What the file's pages add up to that were written after the checkpoint, see [`super::page_sum`]. Only of an inode that was synced.
+        /// What the file's pages add up to that were written after the checkpoint, see
+        /// [`super::page_sum`]. Only of an inode that was synced.
         pages_sum, set_pages_sum: u64 = u64_at, put_u64 at AT_PAGES_SUM;
         /// Where the index of its deltas in the main area is (`MID`, DeltaFS section 5).
         delta_meta, set_delta_meta: Address = address_at, put_address at AT_EXTRA;
@@ -315,7 +322,8 @@ impl Inode {
         put_u32(&mut *Arc::make_mut(&mut self.0), 4, bits);
     }
 
-    /// The name under which the directory `parent` has it, when it was made or moved; to be recovered by.
+    /// The name under which the directory `parent` has it, when it was made or moved; to be
+    /// recovered by.
     #[must_use]
     pub fn name(&self) -> &[u8] {
         let len = usize::from(u8_at(&*self.0, AT_NAME_LEN));
@@ -344,7 +352,8 @@ impl Inode {
         AT_SLOTS + usize::try_from(slot.min(INODE_SLOTS - 1)).unwrap_or(0) * 4
     }
 
-    /// How many slots hold addresses: none if they hold content or entries, otherwise those that deltas have left.
+    /// How many slots hold addresses: none if they hold content or entries, otherwise those that
+    /// deltas have left.
     #[must_use]
     pub fn address_slots(&self) -> u32 {
         let flags = self.flags();
@@ -370,7 +379,8 @@ impl Inode {
         Self::set_slot(block, 0, Address(node.unwrap_or_default().0));
     }
 
-    /// How many slots are in use, from the first to the last one that has an address; one if they were moved.
+    /// How many slots are in use, from the first to the last one that has an address; one if they
+    /// were moved.
     #[must_use]
     pub fn used_slots(&self) -> u32 {
         if self.flags().has_moved_slots {
@@ -381,7 +391,8 @@ impl Inode {
         last.map_or(0, |last| last + 1)
     }
 
-    /// The deltas behind the slots, the one that came last first: the page, and the delta (DeltaFS section 4.1.2). Each takes two bytes for the page, one or two for its length, and itself.
+    /// The deltas behind the slots, the one that came last first: the page, and the delta (DeltaFS
+    /// section 4.1.2). Each takes two bytes for the page, one or two for its length, and itself.
     pub fn deltas_of(&self) -> impl Iterator<Item = (u16, &[u8])> {
         let start = INLINE_LEN_BYTES.saturating_sub(usize::from(self.delta_bytes()));
         let mut rest = self.inline().get(start..).unwrap_or_default();

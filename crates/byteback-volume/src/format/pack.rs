@@ -3,9 +3,10 @@
 //! ```text
 //! header | bitmaps | journal | orphans | summaries of the open segments | footer
 //! ```
-//! The footer is the header once more. A pack counts if both are sealed and say the same version, and all between them is sealed; of two
-//! that count, the one with the greater version. It is written behind a flush and before another one, so that all that it speaks
-//! of is durable before it counts.
+//! The footer is the header once more. A pack counts if both are sealed and say the same version,
+//! and all between them is sealed; of two that count, the one with the greater version. It is
+//! written behind a flush and before another one, so that all that it speaks of is durable before
+//! it counts.
 
 use super::{
     Block, Nid, NodeEntry, SEALED_LEN_BYTES, SegmentEntry, Summary, chunk_at, i64_at, put, put_i64, put_u16, put_u32,
@@ -15,7 +16,8 @@ use super::{
 /// Six logs: hot, warm and cold nodes; hot, warm and cold data.
 pub const LOGS: usize = 6;
 
-/// Summaries in a block of a pack, where they lie one behind the other: those of the first log's segment up to where it goes on, and so on.
+/// Summaries in a block of a pack, where they lie one behind the other: those of the first log's
+/// segment up to where it goes on, and so on.
 const SUMMARIES_PER_PACK_BLOCK: usize = SEALED_LEN_BYTES / Summary::LEN_BYTES;
 
 /// Most summary blocks of the open segments.
@@ -31,7 +33,8 @@ pub struct LogHead {
     pub segment: u32,
     /// The next block in it; as many as a segment has: it is full.
     pub next: u32,
-    /// The segment that comes after it, once that is chosen, which it is when this one is full; [`LogHead::UNDECIDED`].
+    /// The segment that comes after it, once that is chosen, which it is when this one is full;
+    /// [`LogHead::UNDECIDED`].
     pub upcoming: u32,
 }
 
@@ -144,7 +147,8 @@ impl PackHeader {
     }
 }
 
-/// Blocks of a pack that are bitmaps: one bit for each block of a table, set if the second copy is valid.
+/// Blocks of a pack that are bitmaps: one bit for each block of a table, set if the second copy is
+/// valid.
 #[must_use]
 pub fn bitmap_blocks(bits: &[bool]) -> Vec<Box<Block>> {
     let each = bits.chunks(SEALED_LEN_BYTES * 8).map(|bits| {
@@ -182,7 +186,8 @@ const JOURNAL_HEAD_LEN_BYTES: usize = 4;
 const JOURNAL_NODE_LEN_BYTES: usize = 4 + NodeEntry::LEN_BYTES;
 
 impl Journal {
-    /// The blocks that hold it: `nodes u16, segments u16, (nid u32, entry)*, (segment u32, entry)*` each.
+    /// The blocks that hold it: `nodes u16, segments u16, (nid u32, entry)*, (segment u32, entry)*`
+    /// each.
     #[must_use]
     pub fn blocks(&self, segment_blocks: u32) -> Vec<Box<Block>> {
         let segment_len = 4 + SegmentEntry::len_bytes(segment_blocks);

@@ -1,6 +1,7 @@
 //! Summaries: to whom each block of a segment belongs, and what its bytes add up to.
 //!
-//! Whoever cleans a segment finds by them the node that refers to a block; whoever reads a file's block compares its checksum.
+//! Whoever cleans a segment finds by them the node that refers to a block; whoever reads a file's
+//! block compares its checksum.
 
 use super::{Block, Nid, chunk_at, put, put_u8, put_u16, put_u32, u8_at, u16_at, u32_at};
 
@@ -10,9 +11,11 @@ pub const SUMMARIES_PER_BLOCK: u32 = 256;
 /// Of one block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Of a node: its own number. Of a file's block: the node that refers to it. 0: nothing was written there.
+    /// Of a node: its own number. Of a file's block: the node that refers to it. 0: nothing was
+    /// written there.
     pub nid: Nid,
-    /// That node's version, as the node table has it: a number that is given anew belongs to something else.
+    /// That node's version, as the node table has it: a number that is given anew belongs to
+    /// something else.
     pub version: u8,
     /// Of a file's block: the slot of the node that refers to it.
     pub slot: u16,

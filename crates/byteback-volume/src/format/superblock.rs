@@ -1,4 +1,5 @@
-//! The superblock: how large the areas are, and whose they are. It is written once, to the first and to the last block.
+//! The superblock: how large the areas are, and whose they are. It is written once, to the first
+//! and to the last block.
 
 use super::{Address, Block, Kind, VolumeId, chunk_at, i64_at, put, put_i64, put_u32, put_u64, u32_at, u64_at, zeros};
 
@@ -20,10 +21,12 @@ pub const VERSION_OF_PACKED_DELTAS: u32 = 2;
 /// From this version on the addresses of a file's first pages may be in a node of their own.
 pub const VERSION_OF_MOVED_SLOTS: u32 = 2;
 
-/// From this version on an index of deltas in the main area may have leaves, and its numbers are short.
+/// From this version on an index of deltas in the main area may have leaves, and its numbers are
+/// short.
 pub const VERSION_OF_INDEX_LEAVES: u32 = 3;
 
-/// Pages of files may be compressed: clusters, and deltas in inodes that are longer and of pages without a block.
+/// Pages of files may be compressed: clusters, and deltas in inodes that are longer and of pages
+/// without a block.
 pub const FEATURE_COMPRESSION: u64 = 1;
 
 /// Features that this program knows.

@@ -1,7 +1,8 @@
 //! The node address table and the segment table.
 //!
-//! Each has two copies of each block; a bit of the checkpoint pack says which of them is valid. A block that changes is written to the other
-//! place, and counts with the next checkpoint: so a table is always that of a checkpoint, whole.
+//! Each has two copies of each block; a bit of the checkpoint pack says which of them is valid. A
+//! block that changes is written to the other place, and counts with the next checkpoint: so a
+//! table is always that of a checkpoint, whole.
 
 use super::{Address, Block, Nid, SEALED_LEN_BYTES, put, put_u8, put_u32, put_u64, u8_at, u32_at, u64_at};
 
@@ -68,7 +69,8 @@ pub struct SegmentEntry {
     pub log: u8,
     /// When a block was written there last, in seconds since 1970.
     pub modified_s: u64,
-    /// One bit for each block: whether something refers to it. The lowest bit of the first byte is the first block.
+    /// One bit for each block: whether something refers to it. The lowest bit of the first byte is
+    /// the first block.
     pub valid: Vec<u8>,
 }
 

@@ -456,7 +456,8 @@ fn a_cluster_says_what_was_meant_or_nothing() {
     }
 }
 
-/// In an inode of which pages may be compressed lengths of deltas have two bytes; in others one, as ever.
+/// In an inode of which pages may be compressed lengths of deltas have two bytes; in others one, as
+/// ever.
 #[test]
 fn long_deltas_have_room_where_pages_may_be_compressed() {
     for is_compressed in [false, true] {

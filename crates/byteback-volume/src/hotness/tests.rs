@@ -5,7 +5,8 @@ fn seeds(count: u64) -> impl Iterator<Item = u64> {
     (first..first + count).inspect(|seed| println!("BYTEBACK_SEED={seed}"))
 }
 
-/// Every operation since the beginning, in order; what is in the window is added up when it is asked for.
+/// Every operation since the beginning, in order; what is in the window is added up when it is
+/// asked for.
 #[derive(Default)]
 struct Naive(Vec<(Nid, Uses)>);
 
@@ -106,7 +107,8 @@ fn centroids_come_nearer_with_each_step_and_are_the_middles_of_their_clusters() 
     }
 }
 
-/// Four groups that nobody could confuse, with some noise, and where they are changes in the middle.
+/// Four groups that nobody could confuse, with some noise, and where they are changes in the
+/// middle.
 #[test]
 fn files_are_told_apart_and_centroids_follow_them() {
     for seed in seeds(30) {

@@ -1,12 +1,16 @@
 //! The index of one file in memory, and how it is laid out into blocks.
 //!
-//! What is new goes to the *index*, which is written anew with each change. If it has no room, what it tells of compact pages goes to *leaves*, which are not written over: of a page, what is
-//! younger counts, and the index has a list of pages that are *ended*, of which no leaf counts. Leaves of which little counts any more are *dissolved*: what counts goes back to the index. So the
-//! index costs one block for each change, as if it had always room, and a leaf for each thousand deltas or so.
+//! What is new goes to the *index*, which is written anew with each change. If it has no room, what
+//! it tells of compact pages goes to *leaves*, which are not written over: of a page, what is
+//! younger counts, and the index has a list of pages that are *ended*, of which no leaf counts.
+//! Leaves of which little counts any more are *dissolved*: what counts goes back to the index. So
+//! the index costs one block for each change, as if it had always room, and a leaf for each
+//! thousand deltas or so.
 //!
-//! **Invariants.** What blocks say together ([`DeltaPlaces`]) is what is in memory whenever the index was written. One block tells of all that counts in a compact page.
+//! **Invariants.** What blocks say together ([`DeltaPlaces`]) is what is in memory whenever the
+//! index was written. One block tells of all that counts in a compact page.
 //!
-//! What this does not do: any I/O; choosing what is packed together.
+//! Out of scope: any I/O; choosing what is packed together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -89,7 +93,8 @@ impl Form {
         self.version >= VERSION_OF_INDEX_LEAVES
     }
 
-    /// So many deltas may be in a compact page, as what an index tells of it must have room in a leaf.
+    /// So many deltas may be in a compact page, as what an index tells of it must have room in a
+    /// leaf.
     pub(super) fn packed_max(&self) -> usize {
         self.room_bytes.saturating_sub(INDEX_HEAD_LEN_BYTES + PAGE_LEN_BYTES) / PLACE_LEN_BYTES_MAX
     }
@@ -106,7 +111,8 @@ impl Form {
         bytes.filter(|bytes| bytes.len() <= self.room_bytes)
     }
 
-    /// How long an index with these compact pages is; more than there is room for, if it has none in any block.
+    /// How long an index with these compact pages is; more than there is room for, if it has none
+    /// in any block.
     pub(super) fn len_bytes(&self, pages: Vec<CompactPage>) -> usize {
         let index = DeltaIndex {
             ino: self.ino,
@@ -268,7 +274,8 @@ impl MainFile {
         places.map(|(_, place)| *place).collect()
     }
 
-    /// The compact page with the fewest bytes that count, if these pages' do not, with those that do.
+    /// The compact page with the fewest bytes that count, if these pages' do not, with those that
+    /// do.
     pub(super) fn emptiest(&self, over: &BTreeSet<u32>) -> Option<(Address, Vec<DeltaPlace>)> {
         let mut len_bytes: BTreeMap<Address, usize> = (self.compacts.iter())
             .map(|(address, compact)| (*address, compact.len_bytes))
@@ -323,7 +330,8 @@ impl MainFile {
         self.leaves.iter().map(|leaf| leaf.address)
     }
 
-    /// What the index would say, if deltas of its own were `own` alone, and of these pages no other ones counted.
+    /// What the index would say, if deltas of its own were `own` alone, and of these pages no other
+    /// ones counted.
     pub(super) fn index(&self, ino: Nid, own: &BTreeMap<u32, Vec<u8>>, over: &BTreeSet<u32>) -> DeltaIndex {
         let in_index = self.compacts.iter().filter(|(_, compact)| compact.leaf.is_none());
         let page = |address: Address| {
@@ -362,7 +370,8 @@ impl MainFile {
         living
     }
 
-    /// How many leaves are written at most, if what the index tells of compact pages, and so much more, goes to leaves.
+    /// How many leaves are written at most, if what the index tells of compact pages, and so much
+    /// more, goes to leaves.
     pub(super) fn new_leaves_max(&self, form: Form, in_index_bytes: usize) -> usize {
         let living = self.living_of_leaves();
         let dissolved: usize = living.values().filter(|len| form.is_little(**len)).sum();
@@ -371,8 +380,10 @@ impl MainFile {
         (in_index_bytes + dissolved).div_ceil(filled) + 1
     }
 
-    /// Decides what goes where, if what the index tells of compact pages goes to leaves, or it has no room otherwise: new leaves, which the index does not know before they are written. Afterwards
-    /// [`MainFile::index_bytes`] answers something, but if deltas of its own are too many.
+    /// Decides what goes where, if what the index tells of compact pages goes to leaves, or it has
+    /// no room otherwise: new leaves, which the index does not know before they are written.
+    /// Afterwards [`MainFile::index_bytes`] answers something, but if deltas of its own are too
+    /// many.
     pub(super) fn lay_out(&mut self, form: Form, to_leaves: bool) -> Layout {
         let mut layout = Layout::default();
         if !form.has_leaves() {

@@ -1,8 +1,9 @@
 //! Which deltas that wait are packed, and how: a file's pages are about to be written.
 //!
-//! **Invariant.** What is packed takes fewer blocks than its pages would, and has room: also the leaves that the index then may need.
+//! **Invariant.** What is packed takes fewer blocks than its pages would, and has room: also the
+//! leaves that the index then may need.
 //!
-//! What this does not do: writing.
+//! Out of scope: writing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -19,7 +20,8 @@ use crate::state::State;
 /// A compact page has so many deltas at least, if nobody says otherwise (DeltaFS section 4.2.1).
 pub(crate) const PACKED_MIN: usize = 5;
 
-/// If the index has no room for deltas of its own, what it tells of compact pages goes to leaves from such a part of it on.
+/// If the index has no room for deltas of its own, what it tells of compact pages goes to leaves
+/// from such a part of it on.
 const TO_LEAVES_OF: usize = 4;
 
 /// Where deltas go.
@@ -42,7 +44,9 @@ impl Packing {
     }
 }
 
-/// Puts deltas into as few compact pages as there are when none is looked back to, as many into each as `sizes` says: `first` into the first one. Answers the pages of each, and those that are left.
+/// Puts deltas into as few compact pages as there are when none is looked back to, as many into
+/// each as `sizes` says: `first` into the first one. Answers the pages of each, and those that are
+/// left.
 pub(super) fn pack(
     first: &[(u32, usize)],
     fresh: &[(u32, usize)],
@@ -66,7 +70,8 @@ pub(super) fn pack(
     (groups, left.into_iter().flatten().collect())
 }
 
-/// Lets the last compact page have some of the one before, if it would be too small and that can spare them; for one delta it does not pay.
+/// Lets the last compact page have some of the one before, if it would be too small and that can
+/// spare them; for one delta it does not pay.
 fn fill_last(kept: usize, fresh: &[(u32, usize)], min: usize, groups: &mut [Vec<u32>]) {
     let [.., before, last] = groups else { return };
     if last.len() < 2 || last.len() >= min {
@@ -112,7 +117,8 @@ impl State {
         }
     }
 
-    /// Of deltas that wait, those that are not packed become pages to be written. Answers whether the index is to be written, by [`State::write_main_deltas`], with what.
+    /// Of deltas that wait, those that are not packed become pages to be written. Answers whether
+    /// the index is to be written, by [`State::write_main_deltas`], with what.
     pub(crate) fn choose_packing(&mut self, ino: Nid) -> Result<Option<MainWrite>> {
         let packing = match self.main.waiting.get(&ino).cloned() {
             Some(waiting) => {
@@ -194,7 +200,8 @@ impl State {
         }
     }
 
-    /// Puts deltas, and those of the emptiest compact page if that makes them fewer blocks, into compact pages; what is too few stays in the index.
+    /// Puts deltas, and those of the emptiest compact page if that makes them fewer blocks, into
+    /// compact pages; what is too few stays in the index.
     fn pack_all(
         &mut self,
         ino: Nid,

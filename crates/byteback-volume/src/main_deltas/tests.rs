@@ -94,7 +94,8 @@ fn what_is_packed_is_few_blocks_and_is_read_in_any_mode() {
         "{after:?}"
     );
     assert_eq!((after.deltas.packed, after.deltas.unpacked), (40, 0));
-    // Nobody reads it: it would be read-hot. Others of the same pages, and new ones: what is over is left out.
+    // Nobody reads it: it would be read-hot. Others of the same pages, and new ones: what is over
+    // is left out.
     change(&volume, ino, &mut content, 20..50, 300, &mut random);
     volume.sync_file(ino).unwrap();
     let before = volume.stats();
@@ -190,7 +191,8 @@ fn no_mode_writes_more_than_none() {
     }
 }
 
-/// An editor: a few changes in a large file beside the text, which is synced; texts and their copies come and go, and are gone before anybody had to write them.
+/// An editor: a few changes in a large file beside the text, which is synced; texts and their
+/// copies come and go, and are gone before anybody had to write them.
 #[test]
 fn no_mode_writes_more_than_none_for_an_editor() {
     for seed in 1..5 {
@@ -472,7 +474,8 @@ fn make_elder(device: &Device, version: u32) {
     }
 }
 
-/// What is in a short inode has to leave it where the file grows. What cannot be restored stays there, and the file grows all the same.
+/// What is in a short inode has to leave it where the file grows. What cannot be restored stays
+/// there, and the file grows all the same.
 #[test]
 fn a_base_that_rots_does_not_keep_its_file_from_growing() {
     for is_elder in [false, true] {
@@ -529,7 +532,8 @@ fn a_base_that_rots_does_not_keep_its_file_from_growing() {
     }
 }
 
-/// Programs of elder versions open such volumes again: they must find nothing that they do not know.
+/// Programs of elder versions open such volumes again: they must find nothing that they do not
+/// know.
 #[test]
 fn volumes_of_elder_versions_stay_what_they_are() {
     for version in [1, 2] {
@@ -818,8 +822,9 @@ fn packing_leaves_out_what_is_too_few_and_nothing_else() {
     }
 }
 
-/// Behind page 65535 nothing can say in the inode that a delta which nobody knows is over: such a page cannot be written over. What is tried all the same must leave it, and those before it, as they
-/// were or as they were to be.
+/// Behind page 65535 nothing can say in the inode that a delta which nobody knows is over: such a
+/// page cannot be written over. What is tried all the same must leave it, and those before it, as
+/// they were or as they were to be.
 #[test]
 fn what_cannot_be_written_over_is_not_read_as_something_else() {
     const FIRST: usize = 65_525;

@@ -67,7 +67,8 @@ fn a_journal_that_is_made_anew_costs_no_checkpoint() {
     assert_eq!(again.list(dir, 0, 9).unwrap().len(), 1);
 }
 
-/// A directory in which nothing happened is durable; one of which anything else changed than that synced files were made is not.
+/// A directory in which nothing happened is durable; one of which anything else changed than that
+/// synced files were made is not.
 #[test]
 fn other_changes_of_a_directory_are_a_checkpoint() {
     type Change = fn(&Volume, u32);

@@ -14,7 +14,8 @@ struct Expected {
     is_passing: bool,
 }
 
-/// What changed and what is pinned is there, as it was left; of the rest whatever is there is right, and not more than there may be.
+/// What changed and what is pinned is there, as it was left; of the rest whatever is there is
+/// right, and not more than there may be.
 #[test]
 fn pages_are_kept_as_long_as_they_must_be() {
     let seed: u64 = std::env::var("BYTEBACK_SEED").map_or(1, |seed| seed.parse().unwrap());

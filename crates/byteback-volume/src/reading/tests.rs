@@ -102,7 +102,8 @@ fn text(random: &mut SplitMix64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Holes, room that was set aside, pages that were not written yet, deltas of all sorts, nodes of all sorts, pages in clusters and in the inode: wherever a long read begins and ends.
+/// Holes, room that was set aside, pages that were not written yet, deltas of all sorts, nodes of
+/// all sorts, pages in clusters and in the inode: wherever a long read begins and ends.
 #[test]
 fn long_reads_are_what_was_written() {
     let seed: u64 = std::env::var("BYTEBACK_SEED").map_or(1, |seed| seed.parse().unwrap());
@@ -199,7 +200,8 @@ fn a_long_read_asks_the_device_for_as_much_as_is_wanted() {
     }
 }
 
-/// Pages in clusters are found as such: each cluster is read once, and what is no cluster is read as always.
+/// Pages in clusters are found as such: each cluster is read once, and what is no cluster is read
+/// as always.
 #[test]
 fn a_long_read_reads_each_cluster_once() {
     let counted = Arc::new(CountedDevice::new(SimBlockDevice::new(6_000)));
@@ -224,7 +226,8 @@ fn a_long_read_reads_each_cluster_once() {
     assert_eq!(read, clusters + 128 - compressed - 1);
 }
 
-/// Whatever happens between the moment in which blocks are found and that in which they are read: the file is written anew, its blocks are freed and become another file's.
+/// Whatever happens between the moment in which blocks are found and that in which they are read:
+/// the file is written anew, its blocks are freed and become another file's.
 #[test]
 fn what_is_freed_and_used_again_meanwhile_is_not_what_is_read() {
     let inner = SimBlockDevice::new(2_600);
@@ -241,7 +244,8 @@ fn what_is_freed_and_used_again_meanwhile_is_not_what_is_read() {
     let new = SplitMix64::new(2).bytes(32 * LEN);
     volume.write(ino, 0, &old).unwrap();
     volume.close().unwrap();
-    // Without a checkpoint what is found stays as it was: the read is as if it had come before the write.
+    // Without a checkpoint what is found stays as it was: the read is as if it had come before the
+    // write.
     let volume = opened();
     let (other, written) = (Arc::clone(&volume), new.clone());
     *before_long_read.lock() = Some(Box::new(move || {
@@ -253,7 +257,8 @@ fn what_is_freed_and_used_again_meanwhile_is_not_what_is_read() {
     assert!(whole(&volume, ino, old.len()).unwrap() == new);
     volume.sync().unwrap();
     drop(volume);
-    // With checkpoints all of the device is written again, of which nothing may be seen; what is there then is.
+    // With checkpoints all of the device is written again, of which nothing may be seen; what is
+    // there then is.
     let volume = opened();
     let (other, written) = (Arc::clone(&volume), old.clone());
     *before_long_read.lock() = Some(Box::new(move || {

@@ -204,7 +204,8 @@ fn assert_repaired(device: &SimBlockDevice, note: &str) -> Option<Repaired> {
     Some(repaired)
 }
 
-/// Whatever is lost of it, a file can be removed; what its damaged nodes led to is found by one more repair.
+/// Whatever is lost of it, a file can be removed; what its damaged nodes led to is found by one
+/// more repair.
 fn assert_all_can_go(device: &SimBlockDevice, note: &str) {
     let volume = open(device);
     let mut dirs = vec![(1, None)];

@@ -135,7 +135,8 @@ fn no_more_segments_are_taken_than_was_said() {
     assert!(checked > 300 && exact > 200, "{checked} {exact}");
 }
 
-/// After a crash with few free segments the logs go on where nothing is in use, and what is in use has its summary.
+/// After a crash with few free segments the logs go on where nothing is in use, and what is in use
+/// has its summary.
 #[test]
 fn logs_go_on_after_a_crash_where_nothing_is_in_use() {
     let mut scarce = 0;

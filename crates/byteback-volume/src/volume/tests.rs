@@ -144,7 +144,8 @@ fn random_operations_are_those_of_a_tree_in_memory() {
     }
 }
 
-/// What databases do to their files, in each mode: little changes, many of them, so that deltas are packed, replaced, moved by cleaning and restored.
+/// What databases do to their files, in each mode: little changes, many of them, so that deltas are
+/// packed, replaced, moved by cleaning and restored.
 #[test]
 fn records_are_those_of_a_tree_in_memory_in_each_mode() {
     for seed in seeds(4) {
@@ -256,7 +257,8 @@ fn a_full_volume_says_so_and_loses_nothing() {
     }
 }
 
-/// A write into a hole that found no room left something behind, as if there was a page; so zeroing a range that ends there found no room in the middle of its work.
+/// A write into a hole that found no room left something behind, as if there was a page; so zeroing
+/// a range that ends there found no room in the middle of its work.
 #[test]
 fn a_range_is_zeroed_on_a_full_volume_as_holes_need_no_room() {
     let device = made(BLOCKS, 1);
@@ -306,7 +308,8 @@ fn file(volume: &Volume, name: &[u8]) -> u32 {
     volume.make(1, name, &new).unwrap().ino
 }
 
-/// Whatever is written wears the device: who leaves a volume alone writes nothing, however often it is synced and tidied.
+/// Whatever is written wears the device: who leaves a volume alone writes nothing, however often it
+/// is synced and tidied.
 #[test]
 fn a_volume_that_nobody_uses_is_not_written_to() {
     let counted = Arc::new(CountedDevice::new(made(20_000, 1)));
@@ -334,7 +337,8 @@ fn a_volume_that_nobody_uses_is_not_written_to() {
         assert!(volume.attributes(1).is_ok() && !volume.list(1, 0, 100).unwrap().is_empty());
     }
     assert_eq!(written(), before);
-    // What changes is written, of course: a name, an attribute, the last close of a file without a name.
+    // What changes is written, of course: a name, an attribute, the last close of a file without a
+    // name.
     let ino = file(&volume, b"one more");
     volume.sync().unwrap();
     let made = written();
@@ -348,7 +352,8 @@ fn a_volume_that_nobody_uses_is_not_written_to() {
     assert!(unlinked > made && written() > unlinked);
 }
 
-/// Room that is scattered over segments in use is gathered in idle time, as far as is worth it, and then it is left alone.
+/// Room that is scattered over segments in use is gathered in idle time, as far as is worth it, and
+/// then it is left alone.
 #[test]
 fn scattered_room_is_gathered_in_idle_time_and_then_left_alone() {
     let device = made(20_000, 1);

@@ -48,7 +48,8 @@ fn is_sound(counted: &CountedDevice<SimBlockDevice>) {
     assert!(report.is_sound(), "{:?}", report.problems);
 }
 
-/// As many bytes as there is room for, and no room is lost: also where a hole is filled beside pages that have some.
+/// As many bytes as there is room for, and no room is lost: also where a hole is filled beside
+/// pages that have some.
 #[test]
 fn a_long_write_to_a_full_volume_writes_what_has_room() {
     let (counted, volume) = made(2_600);
@@ -91,7 +92,8 @@ fn a_long_write_to_a_full_volume_writes_what_has_room() {
     assert_eq!(volume.usage().free_blocks, untouched.usage().free_blocks);
 }
 
-/// A file that is written again: as it was, it is read once, and nothing of it is written; with other bytes, hardly anything of it is read.
+/// A file that is written again: as it was, it is read once, and nothing of it is written; with
+/// other bytes, hardly anything of it is read.
 #[test]
 fn what_is_written_again_costs_what_changes() {
     const PAGES: usize = 512;
@@ -146,7 +148,8 @@ fn a_long_write_heals_pages_that_rotted() {
     assert!(whole(&open(&counted), ino) == content);
 }
 
-/// The device takes long writes and does them later: if it cannot, the next sync says so, what is read is the new content or an error, and what is found afterwards is what was synced.
+/// The device takes long writes and does them later: if it cannot, the next sync says so, what is
+/// read is the new content or an error, and what is found afterwards is what was synced.
 #[test]
 fn what_a_device_refuses_later_is_told_and_never_read_as_something_else() {
     let sim = SimBlockDevice::new(2_600);
@@ -179,7 +182,8 @@ fn what_a_device_refuses_later_is_told_and_never_read_as_something_else() {
     assert!(whole(&volume, ino) == old);
 }
 
-/// What the summaries of a segment say is needed to compare with what was there, not to write it over.
+/// What the summaries of a segment say is needed to compare with what was there, not to write it
+/// over.
 #[test]
 fn a_long_write_heals_pages_of_which_the_summaries_rotted() {
     let (counted, volume) = made(6_000);
@@ -212,7 +216,8 @@ fn a_long_write_heals_pages_of_which_the_summaries_rotted() {
     assert!(there == new);
 }
 
-/// Each page is one of its versions, wherever it is at the moment: the reader must not meet what a block held before, or will hold later.
+/// Each page is one of its versions, wherever it is at the moment: the reader must not meet what a
+/// block held before, or will hold later.
 #[test]
 fn who_reads_much_while_much_is_written_meets_what_was_there_or_what_comes() {
     const PAGES: u64 = 700;

@@ -76,7 +76,8 @@ fn the_version_before_is_read_and_a_later_one_is_not() {
     assert_refused(parse(disguised.as_bytes()), &|| "two bits of the version".to_owned());
 }
 
-/// Each bit of each byte; each byte replaced by each other printable one; each byte missing; each end missing.
+/// Each bit of each byte; each byte replaced by each other printable one; each byte missing; each
+/// end missing.
 #[test]
 fn a_damaged_binding_is_refused_or_means_what_was_written() {
     let golden = GOLDEN.as_bytes();

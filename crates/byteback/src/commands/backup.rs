@@ -1,5 +1,5 @@
-//! `byteback backup`: saves what changed since the last backup, through the folder's daemon or, if it is not mounted, by
-//! looking at every file's size, times and identity.
+//! `byteback backup`: saves what changed since the last backup, through the folder's daemon or, if
+//! it is not mounted, by looking at every file's size, times and identity.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -63,9 +63,11 @@ pub(super) enum Delta {
     Webr,
     /// Compare chunks that the content itself delimits with those of what the server has
     Cdc,
-    /// Compare checksums that the file system or an earlier backup has; search what differs for blocks that the server has
+    /// Compare checksums that the file system or an earlier backup has; search what differs for
+    /// blocks that the server has
     SkyF,
-    /// The same; what differs is cut into chunks, which are compared with those of what the server has
+    /// The same; what differs is cut into chunks, which are compared with those of what the server
+    /// has
     SkyC,
     /// Send files that changed as they are
     Full,
@@ -95,7 +97,8 @@ struct Summary<'a> {
     report: &'a BackupReport,
 }
 
-/// A directory of the state folder for this run alone, and the lock on it. The run can go on without `what` is in it.
+/// A directory of the state folder for this run alone, and the lock on it. The run can go on
+/// without `what` is in it.
 pub(super) fn own_directory(path: &Path, what: &str, settings: &Settings) -> Option<(Arc<dyn DurableDir>, DirLock)> {
     let locked = RealDir::create(path).and_then(|dir| dir.lock().map(|lock| (dir, lock)));
     match locked {

@@ -1,4 +1,5 @@
-//! `byteback changes`: what changed since a mark, for people and for other programs. Only looks: no mark moves.
+//! `byteback changes`: what changed since a mark, for people and for other programs. Only looks: no
+//! mark moves.
 //!
 //! | room | what is in it |
 //! |---|---|
@@ -47,7 +48,8 @@ pub(crate) struct ChangesArguments {
     /// The folder, or with borg-map the file; without it, the folder you are in
     #[arg(value_name = "PATH")]
     path: Option<PathBuf>,
-    /// Since when: mark (what the consumer saved last), an epoch (@17), or the last backup's snapshot
+    /// Since when: mark (what the consumer saved last), an epoch (@17), or the last backup's
+    /// snapshot
     #[arg(long, value_name = "MOMENT", default_value = "mark")]
     since: Since,
     /// Whose mark; without it, that of 'byteback backup'
@@ -106,8 +108,8 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// Looks at the changes; `list` is called with the moment that is looked at. What could not be compared with the record, and may have
-    /// changed as well, is told first.
+    /// Looks at the changes; `list` is called with the moment that is looked at. What could not be
+    /// compared with the record, and may have changed as well, is told first.
     fn look<T>(&self, settings: &Settings, list: impl FnOnce(&CutInfo) -> Result<T>) -> Result<T> {
         let info = match &self.cut {
             Some(name) => self.tree.look_at(name, &self.request)?,

@@ -1,4 +1,5 @@
-//! `byteback checksums`: which checksums storage keeps of a file already, and whether they are true of its bytes.
+//! `byteback checksums`: which checksums storage keeps of a file already, and whether they are true
+//! of its bytes.
 //!
 //! | room | what it does |
 //! |---|---|
@@ -76,13 +77,15 @@ pub(crate) struct ChecksumsArguments {
     /// Read the whole file and compare
     #[arg(long)]
     verify: bool,
-    /// Tell which parts are those of this other copy, by the checksums of both, without reading either
+    /// Tell which parts are those of this other copy, by the checksums of both, without reading
+    /// either
     #[arg(long, value_name = "PATH_OR_URL", conflicts_with = "verify")]
     against: Option<OsString>,
     /// With --against: list the ranges
     #[arg(long, requires = "against")]
     ranges: bool,
-    /// The folder with casync's chunks, if it is not default.castr beside the index; the folders of MooseFS's chunk server
+    /// The folder with casync's chunks, if it is not default.castr beside the index; the folders of
+    /// MooseFS's chunk server
     #[arg(long, value_name = "DIR")]
     store: Vec<PathBuf>,
 }

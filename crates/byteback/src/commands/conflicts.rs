@@ -1,7 +1,8 @@
-//! `byteback conflicts`: files that were changed here and, before that was sent, by another machine; and what becomes of them.
+//! `byteback conflicts`: files that were changed here and, before that was sent, by another
+//! machine; and what becomes of them.
 //!
-//! Both versions are ordinary files of the folder. What is decided is done with them as any program would do it, through the mount, and thus comes to the other
-//! machines like every change.
+//! Both versions are ordinary files of the folder. What is decided is done with them as any program
+//! would do it, through the mount, and thus comes to the other machines like every change.
 
 use std::ffi::OsStr;
 use std::fs;

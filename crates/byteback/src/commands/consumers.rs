@@ -1,9 +1,12 @@
-//! `byteback consumers`: the programs that have a mark in a folder's log, each with its own; their marks are set from scripts.
+//! `byteback consumers`: the programs that have a mark in a folder's log, each with its own; their
+//! marks are set from scripts.
 //!
-//! A program saves in three steps: `begin` (a moment of the folder, and its epoch), reading what `changes --consumer` lists since the
-//! program's mark, and `done` with that epoch. Between the first and the last, the mark stays; whatever dies in between, the next
-//! run covers the same again. A list that is made after `begin` may hold more than was changed before it, never less; and
-//! `done` refuses an epoch that another run of the same consumer has replaced. So no change falls between two runs.
+//! A program saves in three steps: `begin` (a moment of the folder, and its epoch), reading what
+//! `changes --consumer` lists since the program's mark, and `done` with that epoch. Between the
+//! first and the last, the mark stays; whatever dies in between, the next run covers the same
+//! again. A list that is made after `begin` may hold more than was changed before it, never less;
+//! and `done` refuses an epoch that another run of the same consumer has replaced. So no change
+//! falls between two runs.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -251,7 +254,8 @@ fn give_up(name: &str, dir: Option<&Path>, settings: &Settings) -> Result<()> {
     ))
 }
 
-/// What a consumer has not saved: changed files and other nodes, and bytes of those whose ranges are known; none: everything.
+/// What a consumer has not saved: changed files and other nodes, and bytes of those whose ranges
+/// are known; none: everything.
 fn unsaved(tree: &dyn TreeService, consumer: &ConsumerStatus) -> Result<Option<(u64, u64)>> {
     if consumer.mark.is_none() {
         return Ok(None);

@@ -1,4 +1,5 @@
-//! Where devices are managed: at the server's data folder, or through the server by a machine that may.
+//! Where devices are managed: at the server's data folder, or through the server by a machine that
+//! may.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +24,8 @@ use crate::tracked_folder;
 /// Whose devices are meant.
 #[derive(Args, Debug)]
 pub(super) struct DeskArguments {
-    /// The server's data folder, on its machine; without it, the server of -r or of the folder you are in is asked
+    /// The server's data folder, on its machine; without it, the server of -r or of the folder you
+    /// are in is asked
     #[arg(long, value_name = "DIR", global = true)]
     data: Option<PathBuf>,
 }

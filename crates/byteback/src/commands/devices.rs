@@ -37,7 +37,8 @@ enum Verb {
         #[arg(value_name = "NAME")]
         name: String,
     },
-    /// End a device's right to the server at once, or withdraw an invitation. What the device saved stays
+    /// End a device's right to the server at once, or withdraw an invitation. What the device saved
+    /// stays
     Revoke {
         /// Which one
         #[arg(value_name = "DEVICE")]

@@ -1,7 +1,8 @@
 //! `byteback diff`: what differs between two snapshots.
 //!
-//! The server tells names first, then nodes. A line begins with what happened: `+` new, `-` removed, `M` other content, `U`
-//! only other attributes. A file that is new is told by its name, once.
+//! The server tells names first, then nodes. A line begins with what happened: `+` new, `-`
+//! removed, `M` other content, `U` only other attributes. A file that is new is told by its name,
+//! once.
 
 use std::ffi::OsString;
 
@@ -149,8 +150,8 @@ enum What {
     Attributes,
 }
 
-/// Counts an item; `None` for what is not worth a line: a new node, told by its name, and a directory whose time moved
-/// because of the names in it.
+/// Counts an item; `None` for what is not worth a line: a new node, told by its name, and a
+/// directory whose time moved because of the names in it.
 fn count(item: &DiffItem, summary: &mut Summary) -> Option<What> {
     match item {
         DiffItem::EntryAdded { .. } => {

@@ -1,4 +1,5 @@
-//! `byteback export-delta`: the change of one file as a delta in librsync's format, which `rdiff patch` applies.
+//! `byteback export-delta`: the change of one file as a delta in librsync's format, which `rdiff
+//! patch` applies.
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -34,7 +35,8 @@ pub(crate) struct ExportDeltaArguments {
     /// Where to write the delta; without it, to standard output
     #[arg(short, long, value_name = "DELTA")]
     output: Option<PathBuf>,
-    /// The old copy, if it is at hand: only its length is looked at, which makes deltas of hollow files smaller
+    /// The old copy, if it is at hand: only its length is looked at, which makes deltas of hollow
+    /// files smaller
     #[arg(long, value_name = "OLD")]
     old: Option<PathBuf>,
     /// Since when: mark (what the consumer saved last), or an epoch (@17)

@@ -1,4 +1,5 @@
-//! `byteback history`: what happened to a file in the last while, and how much of it can be brought back.
+//! `byteback history`: what happened to a file in the last while, and how much of it can be brought
+//! back.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! `byteback init`: joins the server if need be, makes the folder there, and binds a directory to it.
+//! `byteback init`: joins the server if need be, makes the folder there, and binds a directory to
+//! it.
 //!
 //! Order: the machine joins (`joining`); the binding is written last, so that a directory that
 //! has one can be backed up. Each step may be repeated.
@@ -27,8 +28,9 @@ pub(crate) struct InitArguments {
     dir: PathBuf,
     #[command(flatten)]
     join: JoinArguments,
-    /// Keep a checksum of each 4 KiB that the server has (0.4 % of the folder's size, on this machine): what is written again
-    /// as it was is then not sent, and after a crash only what differs is. '=false' ends it
+    /// Keep a checksum of each 4 KiB that the server has (0.4 % of the folder's size, on this
+    /// machine): what is written again as it was is then not sent, and after a crash only what
+    /// differs is. '=false' ends it
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     block_checksums: Option<bool>,
 }
@@ -128,7 +130,8 @@ fn wanted_repository(settings: &Settings, old: Option<&Binding>) -> Result<Repos
     })
 }
 
-/// What this machine has of a server that it joined before; with a join token, only if the server still accepts it.
+/// What this machine has of a server that it joined before; with a join token, only if the server
+/// still accepts it.
 pub(super) fn known_credentials(
     arguments: &JoinArguments,
     settings: &Settings,
@@ -141,7 +144,8 @@ pub(super) fn known_credentials(
         known => return Ok(known),
     };
     match settings.client(&known)?.folder(&repository.folder) {
-        // It was restored from an older copy, or is another one at the same address, or the token gives more.
+        // It was restored from an older copy, or is another one at the same address, or the token
+        // gives more.
         Err(error)
             if matches!(
                 error.kind,

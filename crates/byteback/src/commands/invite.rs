@@ -37,8 +37,8 @@ pub(crate) struct InviteArguments {
     /// How long the code may wait to be used: 30m, 1d
     #[arg(long, value_name = "TIME", default_value = "1d")]
     expires: String,
-    /// Where the machine reaches the server, instead of what the server says: HOST:PORT, or a URL if a proxy ends TLS before it; may be
-    /// given several times, the best first
+    /// Where the machine reaches the server, instead of what the server says: HOST:PORT, or a URL
+    /// if a proxy ends TLS before it; may be given several times, the best first
     #[arg(long, value_name = "ADDRESS")]
     address: Vec<String>,
     #[command(flatten)]

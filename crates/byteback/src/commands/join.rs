@@ -1,7 +1,8 @@
-//! `byteback join`: with one code, this machine becomes a device of a server and a directory is bound to a folder there.
+//! `byteback join`: with one code, this machine becomes a device of a server and a directory is
+//! bound to a folder there.
 //!
-//! Order: the machine joins (`joining`); the folder is made if it may be; the binding is written last. Each step may be repeated, also by
-//! running the command again with the same code.
+//! Order: the machine joins (`joining`); the folder is made if it may be; the binding is written
+//! last. Each step may be repeated, also by running the command again with the same code.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -39,13 +40,15 @@ use crate::wording::counted;
 A code works once. If the connection breaks, the same command may be run again with the same code. While the command runs, others on \
 this machine can see its arguments; with - they see nothing.")]
 pub(crate) struct JoinArguments {
-    /// The code that 'byteback invite' printed; - reads it from standard input, a name with a slash from that file
+    /// The code that 'byteback invite' printed; - reads it from standard input, a name with a slash
+    /// from that file
     #[arg(value_name = "CODE")]
     code: String,
     /// The directory to back up, or to restore into; made if it is missing
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// The folder on the server, for a code that is good for all; otherwise called like the directory
+    /// The folder on the server, for a code that is good for all; otherwise called like the
+    /// directory
     #[arg(long, value_name = "NAME")]
     folder: Option<FolderName>,
 }
@@ -155,7 +158,8 @@ pub(crate) fn run(arguments: &JoinArguments, settings: &Settings) -> Result<()> 
     output.say(format!("      byteback backup {directory}"))
 }
 
-/// Whether the directory belongs to the folder that the code is for, at a server with the same certificate and another address.
+/// Whether the directory belongs to the folder that the code is for, at a server with the same
+/// certificate and another address.
 fn is_moved(old: &Binding, code: &JoinCode, repository: &Repository, settings: &Settings) -> bool {
     let is_elsewhere = old.repository.server != repository.server && old.repository.folder == repository.folder;
     let known = settings
@@ -172,8 +176,9 @@ fn is_in_sync(folder: &StateFolder) -> Result<bool> {
     }
 }
 
-/// Whether the directory is in sync with something that is not the same any more: another device of this machine, another server, or one
-/// that lost what it had and numbers devices from the beginning again.
+/// Whether the directory is in sync with something that is not the same any more: another device of
+/// this machine, another server, or one that lost what it had and numbers devices from the
+/// beginning again.
 fn starts_over(
     folder: &StateFolder,
     (repository, device): (&Repository, u64),

@@ -1,7 +1,8 @@
 //! `byteback mount`: a folder is tracked from now on, by a daemon of its own.
 //!
-//! The order of the start, in the daemon: signals are watched; the folder is compared with its record; it is mounted and
-//! served; then whoever waits is told. SIGTERM and SIGINT unmount, lazily if the folder is in use.
+//! The order of the start, in the daemon: signals are watched; the folder is compared with its
+//! record; it is mounted and served; then whoever waits is told. SIGTERM and SIGINT unmount, lazily
+//! if the folder is in use.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -52,7 +53,8 @@ pub(crate) struct MountArguments {
     /// Show the tracked folder here instead of over itself
     #[arg(long, value_name = "DIR")]
     at: Option<PathBuf>,
-    /// The tree lies in this volume ('byteback volume create' makes one); DIR is an empty directory to show it at. Which volume it was is remembered
+    /// The tree lies in this volume ('byteback volume create' makes one); DIR is an empty directory
+    /// to show it at. Which volume it was is remembered
     #[arg(long, value_name = "FILE_OR_DEVICE", conflicts_with = "at")]
     volume: Option<PathBuf>,
     /// How writes travel
@@ -64,7 +66,8 @@ pub(crate) struct MountArguments {
     /// Ranges of one file that the log keeps apart (default: the configuration's, or 5000)
     #[arg(long, value_name = "COUNT")]
     extents_per_file: Option<NonZeroU32>,
-    /// Keep what programs overwrite for so long (30m, 2h), so that 'byteback restore --at' can bring it back; 'off': do not
+    /// Keep what programs overwrite for so long (30m, 2h), so that 'byteback restore --at' can
+    /// bring it back; 'off': do not
     #[arg(long, value_name = "DURATION")]
     undo_window: Option<String>,
     /// Keep at most so much of it (default 1G), in the state folder
@@ -126,7 +129,8 @@ impl MountArguments {
 /// How sums of what programs write are kept.
 #[derive(Args, Clone, Debug)]
 pub(super) struct ChecksumArguments {
-    /// Keep a checksum of each 4 KiB that programs write, so that bytes that change by themselves are noticed and never sent ('sync' does)
+    /// Keep a checksum of each 4 KiB that programs write, so that bytes that change by themselves
+    /// are noticed and never sent ('sync' does)
     #[arg(long, overrides_with = "no_checksums")]
     checksums: bool,
     /// Keep none
@@ -135,7 +139,8 @@ pub(super) struct ChecksumArguments {
     /// Compare what programs read with it as well: a read of such bytes fails (implies --checksums)
     #[arg(long)]
     verify_reads: bool,
-    /// Compare the disk with it in the background, so many MiB a second; 0: do not (implies --checksums; default 8)
+    /// Compare the disk with it in the background, so many MiB a second; 0: do not (implies
+    /// --checksums; default 8)
     #[arg(long, value_name = "MIB")]
     scrub_rate: Option<u32>,
 }
@@ -204,7 +209,8 @@ pub(super) struct Ready {
     doubt: Option<Doubt>,
 }
 
-/// A program that was in the folder before it was mounted, so that what it changes passes the mount by.
+/// A program that was in the folder before it was mounted, so that what it changes passes the mount
+/// by.
 #[derive(Debug, Serialize, Deserialize)]
 struct Below {
     pid: u32,
@@ -270,7 +276,8 @@ pub(crate) fn run(arguments: &MountArguments, settings: &Settings) -> Result<()>
     }
 }
 
-/// The same for a volume that is remembered: what came to be where it is mounted since then would neither be seen nor saved.
+/// The same for a volume that is remembered: what came to be where it is mounted since then would
+/// neither be seen nor saved.
 pub(super) fn refuse_what_a_volume_hides(folder: &StateFolder, at: Option<&Path>) -> Result<()> {
     match folder.volume()? {
         Some(_) => refuse_what_is_there(folder, at.unwrap_or(folder.directory())),
@@ -282,7 +289,8 @@ pub(super) fn refuse_what_a_volume_hides(folder: &StateFolder, at: Option<&Path>
 fn refuse_what_is_there(folder: &StateFolder, directory: &Path) -> Result<()> {
     let is_empty = || -> std::io::Result<bool> { Ok(std::fs::read_dir(directory)?.next().is_none()) };
     let seen = is_empty().or_else(|error| match error.kind() {
-        // Protected since a daemon died, by a mode that keeps us out, too. The next one protects it again.
+        // Protected since a daemon died, by a mode that keeps us out, too. The next one protects it
+        // again.
         std::io::ErrorKind::PermissionDenied if folder.release_directory().is_ok() => is_empty(),
         _ => Err(error),
     });

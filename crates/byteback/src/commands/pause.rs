@@ -1,6 +1,8 @@
-//! `byteback pause` and `byteback resume`: continuous sync of a folder holds still, until somebody says otherwise, over restarts, too.
+//! `byteback pause` and `byteback resume`: continuous sync of a folder holds still, until somebody
+//! says otherwise, over restarts, too.
 //!
-//! Both note what is wanted in the folder's state, then tell the process that keeps the folder in sync, if there is one.
+//! Both note what is wanted in the folder's state, then tell the process that keeps the folder in
+//! sync, if there is one.
 
 use std::path::PathBuf;
 

@@ -41,7 +41,8 @@ pub(crate) struct PullArguments {
     /// The directory that it goes into
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Make the immutable and append-only flags (chattr +i, +a) the same, too, and change what has them here; for root
+    /// Make the immutable and append-only flags (chattr +i, +a) the same, too, and change what has
+    /// them here; for root
     #[arg(long)]
     flags: bool,
     #[command(flatten)]

@@ -1,4 +1,5 @@
-//! `byteback restore`: a snapshot, or what lies at one path of it, becomes files again; with `--at` a file as it was some time ago.
+//! `byteback restore`: a snapshot, or what lies at one path of it, becomes files again; with `--at`
+//! a file as it was some time ago.
 
 mod moment;
 mod past;
@@ -34,14 +35,15 @@ what it is told to keep:
   byteback restore --at 14:30 FILE -o OTHER_FILE        beside it
   byteback restore --at @44 DIR --target NEW_DIR        all that was in a directory, as of a version")]
 pub(crate) struct RestoreArguments {
-    /// What to restore: latest, latest~N, a number or @ and a number from 'versions', and a path in it (a folder means its latest); with
-    /// --at a file or directory
+    /// What to restore: latest, latest~N, a number or @ and a number from 'versions', and a path in
+    /// it (a folder means its latest); with --at a file or directory
     #[arg(value_name = "SNAPSHOT[:PATH]")]
     what: OsString,
     /// Directory to restore into; made if it is missing
     #[arg(long, value_name = "DIR", required_unless_present = "at")]
     target: Option<PathBuf>,
-    /// Bring back a file or a directory as it was then: '20 minutes ago', 2h, 14:30, RFC 3339, or @ and a number from 'versions'
+    /// Bring back a file or a directory as it was then: '20 minutes ago', 2h, 14:30, RFC 3339, or @
+    /// and a number from 'versions'
     #[arg(long, value_name = "TIME", conflicts_with_all = ["delete", "operand", "dir"])]
     at: Option<String>,
     /// With --at: write it here instead of in its place
@@ -53,10 +55,12 @@ pub(crate) struct RestoreArguments {
     /// Remove what is in the target and not in the snapshot
     #[arg(long, requires = "overwrite")]
     delete: bool,
-    /// Of a file that is damaged at the server, restore what can be read, with holes for the rest (exit code 3)
+    /// Of a file that is damaged at the server, restore what can be read, with holes for the rest
+    /// (exit code 3)
     #[arg(long, conflicts_with = "at")]
     salvage: bool,
-    /// Restore the immutable and append-only flags (chattr +i, +a), too, and replace what has them here; for root
+    /// Restore the immutable and append-only flags (chattr +i, +a), too, and replace what has them
+    /// here; for root
     #[arg(long)]
     flags: bool,
     #[command(flatten)]

@@ -1,10 +1,12 @@
 //! `byteback serve`: a server with its embedded store, until it is told to stop.
 //!
-//! It speaks TLS with a certificate of its own, made at the first start and durable before anybody sees it: `certificate.pem` in the data folder, key
-//! and certificate in one file of mode 0600, so that no crash leaves one without the other. Codes carry its SHA-256.
+//! It speaks TLS with a certificate of its own, made at the first start and durable before anybody
+//! sees it: `certificate.pem` in the data folder, key and certificate in one file of mode 0600, so
+//! that no crash leaves one without the other. Codes carry its SHA-256.
 //!
-//! At the first start a code is written into the data folder, for its owner only: without one nobody could ever join, and a code on the screen
-//! would end in logs. It lets a machine use every folder and manage others.
+//! At the first start a code is written into the data folder, for its owner only: without one
+//! nobody could ever join, and a code on the screen would end in logs. It lets a machine use every
+//! folder and manage others.
 
 use std::ffi::OsString;
 use std::fs;
@@ -50,14 +52,15 @@ pub(crate) struct ServeArguments {
     /// Where to listen; port 0 takes any free one
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7117")]
     listen: String,
-    /// Where others reach the server, for codes: HOST[:PORT], or a URL if a proxy ends TLS before it; may be given several times, the best
-    /// first. Without it, what it listens on
+    /// Where others reach the server, for codes: HOST[:PORT], or a URL if a proxy ends TLS before
+    /// it; may be given several times, the best first. Without it, what it listens on
     #[arg(long, value_name = "ADDRESS")]
     address: Vec<String>,
     /// Speak HTTP without TLS: tokens and files can be read on the way
     #[arg(long)]
     plain: bool,
-    /// A certificate (PEM, with those between it and its root) that somebody signed, instead of one of its own
+    /// A certificate (PEM, with those between it and its root) that somebody signed, instead of one
+    /// of its own
     #[arg(long, value_name = "FILE", requires = "key", conflicts_with = "plain")]
     certificate: Option<PathBuf>,
     /// The key (PEM) of that certificate
@@ -172,14 +175,16 @@ pub(crate) fn run(arguments: &ServeArguments, settings: &Settings) -> Result<()>
     }
     notify::ready(settings.notify_socket.as_deref());
 
-    // A closed channel would mean that the thread of the signals ended; then only being killed is left.
+    // A closed channel would mean that the thread of the signals ended; then only being killed is
+    // left.
     let _ = stopped.recv();
     notify::stopping(settings.notify_socket.as_deref());
     output.say("stopping: requests at work are finished first")?;
     server.shutdown().map_err(|error| CommandError::new(chain(&error)))
 }
 
-/// Each connection and each segment that is read takes a descriptor; many systems allow 1024 unless told otherwise.
+/// Each connection and each segment that is read takes a descriptor; many systems allow 1024 unless
+/// told otherwise.
 fn raise_open_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {

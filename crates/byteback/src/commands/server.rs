@@ -18,7 +18,8 @@ pub(crate) struct ServerArguments {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// A server has another address, port or name: move all folders of this machine, and its token, to the new one
+    /// A server has another address, port or name: move all folders of this machine, and its token,
+    /// to the new one
     #[command(after_help = "Example:
   byteback server set-address https://192.0.2.7:7117 https://backup.example.org:7117
 

@@ -1,10 +1,13 @@
 //! `byteback service`: units of systemd that serve, mount and sync at each boot or login.
 //!
-//! One unit for each folder and each server; its name is `byteback-VERB-PATH.service`, with the path as `systemd-escape --path` writes it. It runs
-//! the command in the foreground, with the flags that were given here, absolute paths, and those variables that say where tokens and state
-//! are; a token itself is in no unit. Units of the system are in `/etc/systemd/system`, those of a user in `~/.config/systemd/user`.
+//! One unit for each folder and each server; its name is `byteback-VERB-PATH.service`, with the
+//! path as `systemd-escape --path` writes it. It runs the command in the foreground, with the flags
+//! that were given here, absolute paths, and those variables that say where tokens and state are; a
+//! token itself is in no unit. Units of the system are in `/etc/systemd/system`, those of a user in
+//! `~/.config/systemd/user`.
 //!
-//! Files and links are written here (`places`), so that a system that does not run can be prepared (`--root`); `systemctl` is asked to start and to stop.
+//! Files and links are written here (`places`), so that a system that does not run can be prepared
+//! (`--root`); `systemctl` is asked to start and to stop.
 
 mod places;
 mod unit;

@@ -1,4 +1,5 @@
-//! The repository that a listing command is about: named by `-r`, by the environment, or by the folder it is bound to.
+//! The repository that a listing command is about: named by `-r`, by the environment, or by the
+//! folder it is bound to.
 
 use std::path::Path;
 
@@ -48,7 +49,8 @@ impl Source {
         &self.repository.folder
     }
 
-    /// An error of what was asked about `what`; that the snapshot has no such file is said in the user's words.
+    /// An error of what was asked about `what`; that the snapshot has no such file is said in the
+    /// user's words.
     pub(super) fn in_snapshot(&self, error: SyncError, what: &SnapshotPath) -> CommandError {
         let code = match &error {
             SyncError::Server(error) => error.problem.as_ref().map(|problem| problem.code),

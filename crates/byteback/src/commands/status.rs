@@ -1,5 +1,5 @@
-//! `byteback status`: whether folders are tracked, since when, with every gap; when they were last backed up; what is not known of
-//! them, and what knowing the rest costs.
+//! `byteback status`: whether folders are tracked, since when, with every gap; when they were last
+//! backed up; what is not known of them, and what knowing the rest costs.
 //!
 //! This file finds out; `health` judges, `text` tells people, `lines` programs.
 
@@ -45,7 +45,8 @@ pub(crate) struct StatusArguments {
     /// The folder; without it, all that are known
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// For scripts: print only what is wrong or behind, a line each, and fail also where something is behind
+    /// For scripts: print only what is wrong or behind, a line each, and fail also where something
+    /// is behind
     #[arg(long)]
     check: bool,
 }
@@ -60,7 +61,8 @@ struct Logged {
     resident_bytes: Option<u64>,
 }
 
-/// Files that will be read whole because nobody saw what changed in them, by reason, since the eldest mark.
+/// Files that will be read whole because nobody saw what changed in them, by reason, since the
+/// eldest mark.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct UnknownFiles {
     /// Changed while the folder was not mounted.

@@ -1,9 +1,11 @@
-//! `byteback sync`: a folder is mounted over itself, what programs change in it is at its server within seconds, and what other machines change is here.
+//! `byteback sync`: a folder is mounted over itself, what programs change in it is at its server
+//! within seconds, and what other machines change is here.
 //!
-//! The mount is that of `byteback mount` in mode `exact`; the engine that sends and receives runs in a thread of the same process. The order of the start:
-//! signals are watched; the folder is mounted; the server is met, and what will not do is said before anybody is told that it works. A server
-//! that is away is no reason not to start. The order of the end: the mount is gone, the engine ends, what was not sent is kept for the next
-//! start.
+//! The mount is that of `byteback mount` in mode `exact`; the engine that sends and receives runs
+//! in a thread of the same process. The order of the start: signals are watched; the folder is
+//! mounted; the server is met, and what will not do is said before anybody is told that it works. A
+//! server that is away is no reason not to start. The order of the end: the mount is gone, the
+//! engine ends, what was not sent is kept for the next start.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -45,10 +47,12 @@ use crate::when;
 /// Longest silence of the server in the middle of an exchange: the engine tries again by itself.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long the end waits for the engine. What it has under way then is asked for at the next start.
+/// How long the end waits for the engine. What it has under way then is asked for at the next
+/// start.
 const END_TIMEOUT: Duration = Duration::from_secs(25);
 
-/// Sums of what programs write are kept where nobody says otherwise. What of a folder was written without them is not complained about, and learned by the scrub.
+/// Sums of what programs write are kept where nobody says otherwise. What of a folder was written
+/// without them is not complained about, and learned by the scrub.
 const HAS_CHECKSUMS_USUALLY: bool = true;
 
 /// Flags of `sync`.
@@ -65,21 +69,25 @@ pub(crate) struct SyncArguments {
     /// The folder; without it, the bound folder you are in
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Send what was left alone for so long (0: at once); what is changed all the time is sent after ten times that
+    /// Send what was left alone for so long (0: at once); what is changed all the time is sent
+    /// after ten times that
     #[arg(long, value_name = "DURATION", default_value = "3s")]
     delay: String,
-    /// Send and receive no more than this per second, together, from now on: 1MiB; at some times of the day 08:00-18:00=200KiB, also
-    /// =pause and =unlimited; may be given several times, the last that fits counts. Of a folder that is in sync already, too
+    /// Send and receive no more than this per second, together, from now on: 1MiB; at some times of
+    /// the day 08:00-18:00=200KiB, also =pause and =unlimited; may be given several times, the last
+    /// that fits counts. Of a folder that is in sync already, too
     #[arg(long, value_name = "RATE")]
     limit_rate: Vec<String>,
-    /// Compare the folder with the server from the beginning: what is the same becomes one, of what differs both versions are kept, and
-    /// nothing is removed. For a server or a folder that was restored, exchanged or moved, and a machine that joined again
+    /// Compare the folder with the server from the beginning: what is the same becomes one, of what
+    /// differs both versions are kept, and nothing is removed. For a server or a folder that was
+    /// restored, exchanged or moved, and a machine that joined again
     #[arg(long, conflicts_with = "accept_removals")]
     start_over: bool,
     /// What is missing in the folder was removed on purpose: remove it everywhere
     #[arg(long)]
     accept_removals: bool,
-    /// Ask before more than so many percent of the folder's files that went while it was not in sync are removed everywhere
+    /// Ask before more than so many percent of the folder's files that went while it was not in
+    /// sync are removed everywhere
     #[arg(long, value_name = "PERCENT", default_value_t = OnDoubt::GONE_PERCENT_MAX, value_parser = clap::value_parser!(u8).range(0..=100))]
     removals_max: u8,
     #[command(flatten)]
@@ -235,8 +243,9 @@ pub(crate) fn run(arguments: &SyncArguments, settings: &Settings) -> Result<()> 
     }
 }
 
-/// Where it cannot be seen what a mount hides: of another file system it is known that it hides something. Below a mount of the same one (a bind mount) other files seem to
-/// be in the folder, and its own seem to be removed.
+/// Where it cannot be seen what a mount hides: of another file system it is known that it hides
+/// something. Below a mount of the same one (a bind mount) other files seem to be in the folder,
+/// and its own seem to be removed.
 fn refuse_bind_mounts(folder: &StateFolder) -> Result<()> {
     let device_of = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
     let device = device_of(folder.directory());
@@ -307,7 +316,8 @@ fn start(
     let path = folder.path().join(throttling::DIR_NAME);
     let dir = RealDir::create(&path).map_err(|error| CommandError::file("make the directory", &path, &error))?;
     if arguments.start_over {
-        // Before the record follows the folder: whatever ends in between, nothing that is missing is taken for a removal.
+        // Before the record follows the folder: whatever ends in between, nothing that is missing
+        // is taken for a removal.
         ask_to_start_over(&dir).map_err(|error| CommandError::new(error.to_string()))?;
     }
     let live = LiveOptions::of_device(credentials.device, delay(&arguments.delay)?);

@@ -1,7 +1,9 @@
-//! `byteback umount`: ends the tracking of a folder, and waits until its daemon has ended in good order.
+//! `byteback umount`: ends the tracking of a folder, and waits until its daemon has ended in good
+//! order.
 //!
-//! The mount is gone from its place at once. If something still holds it then (another mount namespace has a copy), the command says so
-//! after two seconds, and after half a minute leaves the rest to the daemon, as `--lazy` does.
+//! The mount is gone from its place at once. If something still holds it then (another mount
+//! namespace has a copy), the command says so after two seconds, and after half a minute leaves the
+//! rest to the daemon, as `--lazy` does.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,7 +22,8 @@ use crate::tracked_folder;
 use crate::volume_losses;
 use crate::when;
 
-/// How long is waited after a lazy unmount, before the rest is left to whoever still uses the folder.
+/// How long is waited after a lazy unmount, before the rest is left to whoever still uses the
+/// folder.
 const LAZY_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Flags of `umount`.
@@ -29,10 +32,12 @@ pub(crate) struct UmountArguments {
     /// The tracked folder, or where it is mounted
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Detach at once also while programs use it; what they have open is tracked until they close it
+    /// Detach at once also while programs use it; what they have open is tracked until they close
+    /// it
     #[arg(long)]
     lazy: bool,
-    /// How long to wait while something still holds the mount, such as another mount namespace; then the rest is left to the daemon, as with --lazy
+    /// How long to wait while something still holds the mount, such as another mount namespace;
+    /// then the rest is left to the daemon, as with --lazy
     #[arg(long, value_name = "DURATION", default_value = "30s", conflicts_with = "lazy")]
     wait: String,
 }

@@ -1,4 +1,5 @@
-//! `byteback verify`: the server re-reads all that a snapshot needs; with `--deep` each file is compared with the folder.
+//! `byteback verify`: the server re-reads all that a snapshot needs; with `--deep` each file is
+//! compared with the folder.
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! `byteback versions`: what stood at a path at the server, and until when. No backup is needed for that: the server keeps what sync sent.
+//! `byteback versions`: what stood at a path at the server, and until when. No backup is needed for
+//! that: the server keeps what sync sent.
 
 use std::path::PathBuf;
 
@@ -157,7 +158,8 @@ fn print(
     if !is_all {
         output.say("There are more: --all")?;
     }
-    // Programs that write a file in place empty it first: that is hardly the version that is missed.
+    // Programs that write a file in place empty it first: that is hardly the version that is
+    // missed.
     let is_empty_file = |version: &PathVersion| {
         let attributes = &version.node.attributes;
         attributes.kind == NodeKind::File && attributes.size == 0

@@ -1,4 +1,5 @@
-//! `byteback volume`: makes volumes on files and devices, looks whether they are whole, and gets files out of them.
+//! `byteback volume`: makes volumes on files and devices, looks whether they are whole, and gets
+//! files out of them.
 
 mod extract;
 
@@ -22,7 +23,8 @@ use crate::settings::Settings;
 use crate::when;
 use crate::wording::{counted, size, size_exact};
 
-/// So many blocks at the beginning of a device must be zeros before it is written over without being asked.
+/// So many blocks at the beginning of a device must be zeros before it is written over without
+/// being asked.
 const LOOKED_AT_BLOCKS: u64 = 256;
 
 /// Longest label, in bytes.
@@ -65,7 +67,8 @@ struct Create {
     /// What to call it, up to 64 bytes
     #[arg(long, value_name = "NAME", default_value = "")]
     label: String,
-    /// Compress pages where fewer blocks are written then: for devices that live longer the less is written. Reading takes longer; no room is gained
+    /// Compress pages where fewer blocks are written then: for devices that live longer the less is
+    /// written. Reading takes longer; no room is gained
     #[arg(long)]
     compress: bool,
     /// Write over whatever is there

@@ -1,4 +1,5 @@
-//! `checksums` without any system that has some: what it is asked about that is no file, or is called oddly, and what is missing. The systems themselves are in `tests/systems`.
+//! `checksums` without any system that has some: what it is asked about that is no file, or is
+//! called oddly, and what is missing. The systems themselves are in `tests/systems`.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;

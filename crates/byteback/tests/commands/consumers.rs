@@ -1,4 +1,5 @@
-//! Consumers that nobody hears of, what is said of them, and what `status` tells of all that is held for somebody.
+//! Consumers that nobody hears of, what is said of them, and what `status` tells of all that is
+//! held for somebody.
 
 use std::fs;
 use std::os::unix::fs::FileExt;

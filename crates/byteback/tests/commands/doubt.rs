@@ -1,4 +1,5 @@
-//! A directory that is perhaps not the folder any more, and ways back: what sync must never send, and what brings back what it sent.
+//! A directory that is perhaps not the folder any more, and ways back: what sync must never send,
+//! and what brings back what it sent.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -296,7 +297,8 @@ fn version_that_sync_replaced_or_removed_comes_back() {
         "{}",
         never.stderr
     );
-    // By the time at which the directory came back, later than the file; with the folder not mounted.
+    // By the time at which the directory came back, later than the file; with the folder not
+    // mounted.
     let of_dir = world.run(&["versions", "--json", dir.to_str().unwrap()]).fine().json();
     world.on_tree("umount", &[]).fine();
     fs::remove_file(&file).unwrap();
@@ -546,7 +548,8 @@ fn device_that_joined_again_follows_the_words_of_join() {
     }
 }
 
-/// At a new server numbers begin anew: this machine is the same device of the same address and folder there, and all that it knows is wrong.
+/// At a new server numbers begin anew: this machine is the same device of the same address and
+/// folder there, and all that it knows is wrong.
 #[test]
 fn join_of_a_replaced_server_names_the_way_on() {
     let mut world = World::served();
@@ -630,7 +633,8 @@ fn disk_in_the_folder_is_not_unmounted_by_what_lands() {
     }
 }
 
-/// A disk, or a bind mount, over a directory that sync knows: programs have the disk, and what it hides stays in sync.
+/// A disk, or a bind mount, over a directory that sync knows: programs have the disk, and what it
+/// hides stays in sync.
 #[test]
 fn what_a_disk_hides_stays_in_sync() {
     let world = served();
@@ -730,7 +734,8 @@ fn what_a_disk_hides_stays_in_backups() {
     assert_eq!(fs::read_to_string(disk.join("foreign")).unwrap(), "changed on the disk");
 }
 
-/// Where what is mounted cannot be looked beneath, sync does not begin, and nothing is removed: by an ordinary user, and where that is a folder of ours.
+/// Where what is mounted cannot be looked beneath, sync does not begin, and nothing is removed: by
+/// an ordinary user, and where that is a folder of ours.
 #[test]
 fn sync_removes_nothing_that_a_mount_hides() {
     let world = World::served();
@@ -772,7 +777,8 @@ fn sync_removes_nothing_that_a_mount_hides() {
     }
 }
 
-/// A device that was revoked and invited again is another one. What keeps its folder in sync takes the new token, and nothing is lost meanwhile.
+/// A device that was revoked and invited again is another one. What keeps its folder in sync takes
+/// the new token, and nothing is lost meanwhile.
 #[test]
 fn device_that_was_invited_again_goes_on_while_it_runs() {
     let world = served();

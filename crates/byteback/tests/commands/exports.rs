@@ -1,4 +1,5 @@
-//! Other programs, fed by `changes` and `consumers` alone: what they make of the lists must be the folder.
+//! Other programs, fed by `changes` and `consumers` alone: what they make of the lists must be the
+//! folder.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -169,7 +170,8 @@ fn remove_listed(copy: &Path, gone: &[u8]) {
     tool(copy, "xargs", &words(&["-0", "-r", "rm", "-rf", "--"]), gone);
 }
 
-/// The copy must be the folder, but for times of directories, which rsync does not keep with a list, and those of some links.
+/// The copy must be the folder, but for times of directories, which rsync does not keep with a
+/// list, and those of some links.
 #[track_caller]
 fn assert_same(world: &World, copy: &Path, what: &str) {
     let (mut tree, mut copy) = (look(&world.tree()), look(copy));
@@ -212,7 +214,8 @@ fn directory_that_was_copied_after_begin_and_moved_is_removed() {
     let tree = world.tree();
     done(&world, "mirror", &begin(&world, "mirror"));
     let epoch = begin(&world, "mirror");
-    // The mark that 'done' sets does not know the directory, but the copy, which is made now, has it.
+    // The mark that 'done' sets does not know the directory, but the copy, which is made now, has
+    // it.
     fs::create_dir(tree.join("name")).unwrap();
     fs::write(tree.join("name/file"), "content").unwrap();
     assert!(paths(&list(&world, "mirror", "paths")).contains(Path::new("name/file")));
@@ -321,7 +324,8 @@ fn restic_and_rsync_read_just_the_listed_files() {
     assert_eq!(paths(&files), changed);
     let gone = list(&world, "restic", "removed");
     assert_eq!(paths(&gone), ["directory/4", "directory/5"].map(PathBuf::from).into());
-    // Whether a name that only changed its place is read is left to the programs: rsync copies it, restic saves it.
+    // Whether a name that only changed its place is read is left to the programs: rsync copies it,
+    // restic saves it.
     let trace = world.path("restic.trace");
     let mut all = words(&TRACE);
     all.extend([trace.as_os_str(), OsStr::new("restic")]);

@@ -442,7 +442,8 @@ fn a_truncated_segment_is_found_named_and_mended_by_a_backup() {
     assert!(fs::read(target.join("spared")).unwrap() == noise(1, 1 << 20));
     assert!(!target.join("hit").exists(), "a name stands for whole content");
 
-    // The end of a segment has no headers that could prove anything: the file is sent anew, although it has not changed.
+    // The end of a segment has no headers that could prove anything: the file is sent anew,
+    // although it has not changed.
     world.on_tree("backup", &[]).fine().says("could not be healed there");
     world.about_tree("verify", &["--deep"]).fine();
     world.assert_restores("latest");

@@ -1,4 +1,5 @@
-//! Immutable and append-only files and directories: saved always, brought back with `--flags`, in the way without it.
+//! Immutable and append-only files and directories: saved always, brought back with `--flags`, in
+//! the way without it.
 
 use std::fs;
 use std::path::Path;

@@ -106,7 +106,8 @@ fn one_code_is_all_that_another_machine_needs() {
     let world = served();
     let first = Machine::new(&world, "first");
     let dir = first.dir("mail");
-    // The first one of all, by the file that the server left; the folder is called like the directory.
+    // The first one of all, by the file that the server left; the folder is called like the
+    // directory.
     let file = world.path("data/join-token");
     first
         .run(&["join", file.to_str().unwrap(), &dir])
@@ -220,7 +221,8 @@ fn a_code_that_is_not_good_any_more_says_why() {
     // Not by the one that used it.
     other.run(&["join", &code, &theirs]).fine().says("as device 1");
 
-    // Of another server that answers at the same address, without a certificate to tell them apart: a token that it never gave.
+    // Of another server that answers at the same address, without a certificate to tell them apart:
+    // a token that it never gave.
     let elsewhere = world.path("elsewhere");
     let plain = serve(&world, &elsewhere, "127.0.0.1:0", &["--plain"]);
     let foreign = world.run(&[
@@ -349,7 +351,8 @@ fn a_given_certificate_is_trusted_by_who_signed_it() {
         .says("https://");
 }
 
-/// Passes bytes on until it is told to swallow answers: then the server hears everything, and the client nothing.
+/// Passes bytes on until it is told to swallow answers: then the server hears everything, and the
+/// client nothing.
 struct Swallowing {
     address: String,
     swallow: Arc<AtomicBool>,

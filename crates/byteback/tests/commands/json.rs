@@ -1,5 +1,5 @@
-//! The JSON lines of every command, compared with what docs/environment.md promises: no line and no field that is not
-//! listed there, and none of the listed ones missing.
+//! The JSON lines of every command, compared with what docs/environment.md promises: no line and no
+//! field that is not listed there, and none of the listed ones missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -28,7 +28,8 @@ fn a_background_mount_is_live_when_the_command_ends_and_holds_no_pipe() {
     let pid = mounted["pid"].as_i64().unwrap();
     let daemon = world.daemon_pid();
     assert_eq!(i64::from(daemon), pid);
-    // Its own session, and not in our directory: neither a closed terminal nor an unmount of that place touches it.
+    // Its own session, and not in our directory: neither a closed terminal nor an unmount of that
+    // place touches it.
     let session = program("ps", &["-o", "sid=", "-p", &pid.to_string()]);
     assert_eq!(session.trim(), pid.to_string());
     assert_eq!(fs::read_link(format!("/proc/{pid}/cwd")).unwrap().to_str(), Some("/"));
@@ -273,7 +274,8 @@ fn a_killed_daemon_leaves_a_plain_folder_and_no_change_is_missed() {
     let tree = world.tree();
     fs::write(tree.join("file"), noise(1, 1 << 20)).unwrap();
     fs::write(tree.join("other"), noise(2, 1 << 20)).unwrap();
-    // What was written within a tick of the kernel's clock cannot be told from what is written next, and is read whole to be safe.
+    // What was written within a tick of the kernel's clock cannot be told from what is written
+    // next, and is read whole to be safe.
     thread::sleep(Duration::from_millis(100));
     world.backup();
     // All is settled then: nothing is open for change.
@@ -395,7 +397,8 @@ fn mode_fast_saves_what_programs_wrote() {
     world.assert_restores("latest");
 }
 
-/// ext4 goes to 2446, XFS to 2486, tmpfs and btrfs further than the calendar; 64 bits of nanoseconds from 1677 to 2262.
+/// ext4 goes to 2446, XFS to 2486, tmpfs and btrfs further than the calendar; 64 bits of
+/// nanoseconds from 1677 to 2262.
 #[test]
 fn times_that_64_bits_do_not_hold_are_kept() {
     let world = World::mounted();

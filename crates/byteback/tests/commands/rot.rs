@@ -1,5 +1,6 @@
-//! The reliability tests of DeltaCFS (section IV-E, table IV) with real processes: a folder on a file system in an image, whose blocks are changed below it while nobody looks,
-//! and a machine that seems to have started anew.
+//! The reliability tests of DeltaCFS (section IV-E, table IV) with real processes: a folder on a
+//! file system in an image, whose blocks are changed below it while nobody looks, and a machine
+//! that seems to have started anew.
 
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -80,7 +81,8 @@ impl Disk {
         self.world.on_tree("umount", &[]).fine();
     }
 
-    /// Writes past the file system what lies at an offset of a file, and lets nobody have it in memory.
+    /// Writes past the file system what lies at an offset of a file, and lets nobody have it in
+    /// memory.
     fn overwrite(&self, name: &str, at: u64, change: impl FnOnce(&mut [u8])) {
         let flags = OFlags::RDONLY | OFlags::NOATIME;
         let file = File::from(openat(&self.below, name, flags, Mode::empty()).unwrap());
@@ -167,7 +169,8 @@ fn write_at(path: &Path, at: u64, bytes: &[u8]) {
     file.write_all_at(bytes, at).unwrap();
 }
 
-/// "We inject corrupted data by flipping a bit in a file. After sync clients are restarted, we write 1 byte to that file to see whether the corrupted data is also uploaded."
+/// "We inject corrupted data by flipping a bit in a file. After sync clients are restarted, we
+/// write 1 byte to that file to see whether the corrupted data is also uploaded."
 #[test]
 fn what_rots_is_not_sent_and_comes_back_from_the_server_with_what_was_written_since() {
     let disk = Disk::new();
@@ -255,7 +258,8 @@ fn what_rots_is_not_sent_and_comes_back_from_the_server_with_what_was_written_si
     disk.umount();
 }
 
-/// A block was written here, is not at the server, and rots: nobody has it any more. It stays as it is until somebody decides, whatever becomes of the server.
+/// A block was written here, is not at the server, and rots: nobody has it any more. It stays as it
+/// is until somebody decides, whatever becomes of the server.
 #[test]
 fn what_nobody_has_any_more_stays_as_it_is_until_somebody_decides() {
     let mut disk = Disk::new();
@@ -300,8 +304,9 @@ fn what_nobody_has_any_more_stays_as_it_is_until_somebody_decides() {
     disk.umount();
 }
 
-/// "We cut off the power of the machine during a file in the sync folder is being written. After the machine is powered on, we first inject inconsistent data to simulate crash
-/// inconsistency by writing data to the file bypassing the file system."
+/// "We cut off the power of the machine during a file in the sync folder is being written. After
+/// the machine is powered on, we first inject inconsistent data to simulate crash inconsistency by
+/// writing data to the file bypassing the file system."
 #[test]
 fn what_a_crash_left_as_it_never_was_is_held_back_and_shown_with_both_versions() {
     for keep in ["server", "mine"] {
@@ -405,7 +410,8 @@ fn a_folder_in_sync_has_checksums_unless_somebody_says_otherwise_and_begins_with
     });
     disk.umount();
 
-    // Somebody changes both without checksums, and then they are kept again: what was known of them before does not count.
+    // Somebody changes both without checksums, and then they are kept again: what was known of them
+    // before does not count.
     disk.sync_after_boot(1, &["--no-checksums"]).fine();
     assert_eq!(damaged(), json!([]));
     let fresh = noise(6, 4 * BLOCK as usize);
@@ -431,7 +437,8 @@ fn is_mounted_by_fuse(disk: &Disk) -> bool {
     is_mounted(&disk.world.tree()) && fuse_mounts(&disk.world.tree()) > 0
 }
 
-/// Until the sums of all that was written are durable, with the files' times: the database is written every few seconds.
+/// Until the sums of all that was written are durable, with the files' times: the database is
+/// written every few seconds.
 fn wait_for_sums(disk: &Disk) {
     settle();
     settle();
@@ -462,7 +469,8 @@ fn find(dir: &Path, name: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// "We tested the uploading order by generating files of different sizes. DeltaCFS always follows the update order."
+/// "We tested the uploading order by generating files of different sizes. DeltaCFS always follows
+/// the update order."
 #[test]
 fn files_of_all_sizes_arrive_in_the_order_in_which_they_were_written() {
     let world = World::served();

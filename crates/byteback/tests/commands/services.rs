@@ -151,7 +151,8 @@ fn a_unit_can_be_looked_at_before_it_is_installed() {
         .says("is not bound");
 }
 
-/// A systemd of a user, in a mount namespace of its own, in which it believes that the machine was booted by systemd.
+/// A systemd of a user, in a mount namespace of its own, in which it believes that the machine was
+/// booted by systemd.
 const LIFE: &str = r#"
 mount -t tmpfs tmpfs /run
 mkdir -p /run/systemd/system "$XDG_RUNTIME_DIR"

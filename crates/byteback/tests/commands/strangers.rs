@@ -29,7 +29,8 @@ fn allow_descriptors(count: u64) {
     setrlimit(Resource::Nofile, wanted).unwrap();
 }
 
-/// Opens a connection from an address of this machine and sends half a head; the server may close it before or after.
+/// Opens a connection from an address of this machine and sends half a head; the server may close
+/// it before or after.
 fn stranger(from: [u8; 4], to: SocketAddr) -> Option<TcpStream> {
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&socket, &SocketAddr::from((from, 0))).unwrap();
@@ -64,7 +65,8 @@ fn a_backup_runs_while_strangers_hold_5000_connections() {
     let is_done = AtomicBool::new(false);
     let opened = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        // Half of them from the device's own address. Each that the server closes is opened again, from the other address.
+        // Half of them from the device's own address. Each that the server closes is opened again,
+        // from the other address.
         for from in [[127, 0, 0, 1], [127, 0, 0, 2]] {
             let (is_done, opened) = (&is_done, &opened);
             scope.spawn(move || {

@@ -260,7 +260,8 @@ fn what_is_not_bound_or_of_another_folder_is_refused_before_anything_is_sent() {
     world.sync(&[]).ends_with(10).says("is not bound");
     world.init().fine();
     world.sync(&["--delay", "soon"]).ends_with(1).says("is no duration");
-    // The folder at the server has what this machine has sent of another directory: it is not fetched again, so it cannot be brought together.
+    // The folder at the server has what this machine has sent of another directory: it is not
+    // fetched again, so it cannot be brought together.
     let other = world.path("other");
     fs::create_dir(&other).unwrap();
     fs::write(other.join("theirs"), "theirs").unwrap();
@@ -279,7 +280,8 @@ fn what_is_not_bound_or_of_another_folder_is_refused_before_anything_is_sent() {
     );
 }
 
-/// What moves over the wire stands still at once, in both directions; what is changed meanwhile is kept, over a restart and a kill.
+/// What moves over the wire stands still at once, in both directions; what is changed meanwhile is
+/// kept, over a restart and a kill.
 #[test]
 fn a_pause_holds_over_restarts_and_nothing_is_lost_by_it() {
     let world = World::served();
@@ -300,7 +302,8 @@ fn a_pause_holds_over_restarts_and_nothing_is_lost_by_it() {
         .says("PAUSED")
         .says("byteback resume");
     world.on_tree("pause", &[]).fine().says("is paused since");
-    // Nothing of it is at the server, however long the engine had: it is in the middle of sending, and can be ended there.
+    // Nothing of it is at the server, however long the engine had: it is in the middle of sending,
+    // and can be ended there.
     let target = world.path("while-paused");
     eventually("the engine wants to send", || {
         let sync = world.sync_status();
@@ -751,7 +754,8 @@ fn what_is_ignored_is_neither_sent_nor_changed_by_others_until_the_rule_goes() {
         .says("by target/CACHEDIR.TAG")
         .says("line 2 of .bytebackignore says nothing");
 
-    // What both have becomes ignored: it stays where it is, and what one of them does with it stays there.
+    // What both have becomes ignored: it stays where it is, and what one of them does with it stays
+    // there.
     fs::write(path(0, ".bytebackignore"), "*.log\nshared\n").unwrap();
     for at in [0, 1] {
         eventually("what both have is ignored", || {

@@ -190,7 +190,8 @@ fn after_a_kill_nothing_wrong_comes_back() {
     world.on_tree("umount", &[]).fine();
 }
 
-/// A list of access rights as the kernel takes it: of each entry tag, rights and, for a named user, the number.
+/// A list of access rights as the kernel takes it: of each entry tag, rights and, for a named user,
+/// the number.
 fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut bytes = 2_u32.to_le_bytes().to_vec();
     for (tag, rights, id) in entries {

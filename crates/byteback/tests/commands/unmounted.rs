@@ -1,4 +1,5 @@
-//! Backups of a folder that nobody tracks: found by size, times and inode, sent whole, and what mounting would have saved.
+//! Backups of a folder that nobody tracks: found by size, times and inode, sent whole, and what
+//! mounting would have saved.
 
 use std::fs;
 use std::os::unix::fs::FileExt;

@@ -1,4 +1,5 @@
-//! A folder that lies in a volume: mounted, backed up, unmounted, killed and carried elsewhere, as one that is a directory.
+//! A folder that lies in a volume: mounted, backed up, unmounted, killed and carried elsewhere, as
+//! one that is a directory.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
@@ -442,7 +443,8 @@ fn an_ordinary_user_mounts_a_volume_of_their_own() {
     as_user("cd $TREE; test \"$(cat d/g)\" = theirs; test $(stat -c %h-%a-%u f) = 2-600-$(id -u)");
     world.run_as_user(&["umount", theirs]).fine();
 
-    // Killed, the directory is closed to them; the next mount opens it, and the end leaves it as it was.
+    // Killed, the directory is closed to them; the next mount opens it, and the end leaves it as it
+    // was.
     world.run_as_user(&["mount", theirs]).fine();
     let status = world.run_as_user(&["status", "--json", theirs]).fine().line("folder");
     let pid = i32::try_from(status["pid"].as_i64().unwrap()).unwrap();
@@ -498,7 +500,8 @@ fn a_volume_is_kept_in_sync_with_a_directory_whatever_is_killed() {
     wait_until_holds(&there.join("a/small"), "small");
 
     for round in 0..3u64 {
-        // Of what is written here some is synced by the program, some is not; some is at the server when the power goes, some is not.
+        // Of what is written here some is synced by the program, some is not; some is at the server
+        // when the power goes, some is not.
         let file = fs::File::options().write(true).open(tree.join("a/b/large")).unwrap();
         file.write_all_at(&noise(round, 5_000), round * 1_000_000).unwrap();
         if round == 1 {

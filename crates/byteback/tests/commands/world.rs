@@ -1,4 +1,5 @@
-//! A world of its own for each test: server, folder, configuration and state below one temporary directory.
+//! A world of its own for each test: server, folder, configuration and state below one temporary
+//! directory.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -60,7 +61,8 @@ impl Ran {
     #[track_caller]
     pub(crate) fn fine(self) -> Self {
         let ran = self.ends_with(0);
-        // Tests in mount namespaces of their own may hold copies of other tests' mounts for a while.
+        // Tests in mount namespaces of their own may hold copies of other tests' mounts for a
+        // while.
         let is_of_others =
             |line: &&str| line.starts_with("byteback: note: ") && line.contains("is in another mount namespace");
         let complaints: Vec<&str> = ran.stderr.lines().filter(|line| !is_of_others(line)).collect();
@@ -213,8 +215,9 @@ impl World {
         if !home.exists() {
             fs::create_dir(&home).unwrap();
             chown(&home, Some(USER), Some(USER)).unwrap();
-            // The folder with the built program may be closed to others. Copied by another process: a copy that this one has open for
-            // writing would be open in whatever the other tests start just then, too, and a program that is open for writing does not run.
+            // The folder with the built program may be closed to others. Copied by another process:
+            // a copy that this one has open for writing would be open in whatever the other tests
+            // start just then, too, and a program that is open for writing does not run.
             let copied = Command::new("cp")
                 .arg(env!("CARGO_BIN_EXE_byteback"))
                 .arg(&program)
@@ -226,7 +229,8 @@ impl World {
         finish(arguments, command)
     }
 
-    /// Runs it as [`USER`], who has run something before, where everybody may open `/dev/fuse` and root has run the shell command `prepare`: in a mount namespace of its own.
+    /// Runs it as [`USER`], who has run something before, where everybody may open `/dev/fuse` and
+    /// root has run the shell command `prepare`: in a mount namespace of its own.
     pub(crate) fn run_as_user_behind(&self, prepare: &str, arguments: &[&str]) -> Ran {
         let device = self.path("fuse");
         let (device, program) = (device.to_str().unwrap(), self.path("user/byteback"));
@@ -442,7 +446,8 @@ pub(crate) fn ended(what: String, child: Child) -> Ran {
     }
 }
 
-/// Unmounts as `umount` does, past our own command. A file that was closed a moment ago may still be on its way through the kernel.
+/// Unmounts as `umount` does, past our own command. A file that was closed a moment ago may still
+/// be on its way through the kernel.
 #[track_caller]
 pub(crate) fn unmount(path: &Path) {
     eventually("it is not busy", || {
@@ -450,7 +455,8 @@ pub(crate) fn unmount(path: &Path) {
     });
 }
 
-/// For a shell in a mount namespace of its own: lets go of the copies of mounts of all other tests, which would keep these alive.
+/// For a shell in a mount namespace of its own: lets go of the copies of mounts of all other tests,
+/// which would keep these alive.
 pub(crate) const LET_GO: &str = r#"
 grep ' - fuse.byteback ' /proc/self/mountinfo | while read -r _ _ _ _ point _; do
     test "$point" = "$TREE" || umount -l "$point"
@@ -494,12 +500,14 @@ pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> 
     }
 }
 
-/// Waits until what was done is older than the clock of the file system can confuse with what follows.
+/// Waits until what was done is older than the clock of the file system can confuse with what
+/// follows.
 pub(crate) fn settle() {
     std::thread::sleep(Duration::from_millis(60));
 }
 
-/// Everybody can open `/dev/fuse` while this lives. That is how distributions ship it; a bare machine may not.
+/// Everybody can open `/dev/fuse` while this lives. That is how distributions ship it; a bare
+/// machine may not.
 pub(crate) struct DeviceForAll;
 
 static DEVICE: Mutex<(usize, u32)> = Mutex::new((0, 0));

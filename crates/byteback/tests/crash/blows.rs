@@ -123,7 +123,8 @@ impl World {
         victims
     }
 
-    /// Work and backups, until the victims are killed one after the other. The lanes have stopped then.
+    /// Work and backups, until the victims are killed one after the other. The lanes have stopped
+    /// then.
     fn work_until_the_blow(&mut self, lanes: &[Lane], victims: &[Victim]) -> Vec<Attempt> {
         let is_over = AtomicBool::new(false);
         let command: Mutex<Option<OwnedFd>> = Mutex::new(None);
@@ -135,7 +136,8 @@ impl World {
             .collect();
         let server_rests = Duration::from_micros(self.random.below(50_000));
         let attempts = Mutex::new(Vec::new());
-        // The server is started anew by this thread, so it is taken out of the rig that the other thread looks at.
+        // The server is started anew by this thread, so it is taken out of the rig that the other
+        // thread looks at.
         let server = victims.contains(&Victim::Server).then(|| self.rig.take_server());
         let server = std::thread::scope(|scope| {
             let rig = &self.rig;
@@ -191,7 +193,8 @@ impl World {
         attempts.into_inner().unwrap()
     }
 
-    /// The directory below the mount holds what the programs were told is written. Returns the states that it may be in.
+    /// The directory below the mount holds what the programs were told is written. Returns the
+    /// states that it may be in.
     fn check_below(
         &mut self,
         ended: Vec<Ended>,
@@ -207,7 +210,8 @@ impl World {
             if let Some((operation, error)) = &failed {
                 assert!(killed, "lane {name}: {operation:?}: {error}");
             }
-            // Where the kernel collects, what came after the last backup may be lost with the daemon.
+            // Where the kernel collects, what came after the last backup may be lost with the
+            // daemon.
             let last_saved = attempts.iter().rev().find(|attempt| attempt.has_flushed());
             let from = match (self.mode, last_saved) {
                 (Mode::Exact, _) => history.moment(),
@@ -226,7 +230,8 @@ impl World {
         windows
     }
 
-    /// What was acknowledged can be restored, and is a moment of the tree that lies within the backup.
+    /// What was acknowledged can be restored, and is a moment of the tree that lies within the
+    /// backup.
     fn check_acknowledged(&mut self, attempts: Vec<Attempt>, below: &[Window]) {
         for attempt in attempts {
             let said = format!("{}{}", attempt.ran.stderr, attempt.ran.stdout);
@@ -261,7 +266,8 @@ impl World {
         }
     }
 
-    /// With nobody at work: a backup restores to exactly what is there, and after it there is nothing to do.
+    /// With nobody at work: a backup restores to exactly what is there, and after it there is
+    /// nothing to do.
     fn quiet(&mut self, context: &str) {
         let ran = self.rig.backup(None);
         let said = format!("{}{}", ran.stderr, ran.stdout);
@@ -352,7 +358,8 @@ impl World {
         if !self.rig.has_daemon() && self.random.chance(70) {
             self.rig.mount();
         } else if !self.rig.has_daemon() {
-            // Without a mount, a file that was changed within a tick of the kernel's clock is read again next time.
+            // Without a mount, a file that was changed within a tick of the kernel's clock is read
+            // again next time.
             std::thread::sleep(Duration::from_millis(60));
         }
         self.quiet(&context);

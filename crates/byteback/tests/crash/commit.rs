@@ -1,5 +1,5 @@
-//! The moments before the server commits, and between "the server has committed" and "the client knows": whoever dies there,
-//! the batch is neither lost nor applied twice.
+//! The moments before the server commits, and between "the server has committed" and "the client
+//! knows": whoever dies there, the batch is neither lost nor applied twice.
 
 use std::fs;
 use std::time::Duration;
@@ -88,7 +88,8 @@ fn die_after_the_commit(deaths: Deaths) {
     let seq = |summary: &serde_json::Value| summary["seq"].as_u64().unwrap();
     assert_eq!(seq(&third), seq(&first) + 2, "a batch was applied twice: {third}");
     if !deaths.daemon {
-        // The mark has moved over what was committed. (With the daemon its memory dies: a file that was open is sent whole.)
+        // The mark has moved over what was committed. (With the daemon its memory dies: a file that
+        // was open is sent whole.)
         assert_eq!(third["changed_bytes"].as_u64(), Some(PIECE_BYTES as u64), "{third}");
         assert_eq!(third["files_new"], 0, "{third}");
     }
@@ -133,7 +134,8 @@ fn all_die_after_the_commit() {
     });
 }
 
-/// The server dies before it has seen the batch, and the user does not wait for it to come back: nothing counts as saved.
+/// The server dies before it has seen the batch, and the user does not wait for it to come back:
+/// nothing counts as saved.
 #[test]
 fn the_server_dies_before_the_commit() {
     let mut rig = Rig::new(Mode::Exact);

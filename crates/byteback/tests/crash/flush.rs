@@ -1,7 +1,8 @@
-//! The daemon is killed while it asks the kernel, through its own mount, for what programs have written.
+//! The daemon is killed while it asks the kernel, through its own mount, for what programs have
+//! written.
 //!
-//! Found by the rounds of blows: the thread that waited for the kernel kept `/dev/fuse` open, so the kernel went on waiting for the
-//! daemon. Mount, backup and writers hung for ever.
+//! Found by the rounds of blows: the thread that waited for the kernel kept `/dev/fuse` open, so
+//! the kernel went on waiting for the daemon. Mount, backup and writers hung for ever.
 
 use std::path::Path;
 use std::time::Duration;

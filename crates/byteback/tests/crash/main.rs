@@ -1,17 +1,20 @@
-//! Sudden death: the daemon, the server and the command are killed with SIGKILL while writers work and backups run.
+//! Sudden death: the daemon, the server and the command are killed with SIGKILL while writers work
+//! and backups run.
 //!
 //! After each blow:
 //!
 //! - the folder is a plain directory again, soon, and looking at it never hangs;
 //! - what a program was told is written is in that directory (mode `exact`);
-//! - every acknowledged snapshot restores to a moment of the tree that it may be of, and goes on to, whatever is killed later;
-//! - the next backup, of a folder at rest, restores to exactly that folder: nothing that came before the blow, between it and the
-//!   next mount, or behind the mount's back is missing; and the one after it finds nothing more to do.
+//! - every acknowledged snapshot restores to a moment of the tree that it may be of, and goes on
+//!   to, whatever is killed later;
+//! - the next backup, of a folder at rest, restores to exactly that folder: nothing that came
+//!   before the blow, between it and the next mount, or behind the mount's back is missing; and the
+//!   one after it finds nothing more to do.
 //!
 //! The truth is the directory below the mount, which outlives the daemon.
 //!
-//! `BYTEBACK_SEED` repeats the choices of a run (not the order of events in the kernel), `BYTEBACK_ROUNDS` sets the number of
-//! blows.
+//! `BYTEBACK_SEED` repeats the choices of a run (not the order of events in the kernel),
+//! `BYTEBACK_ROUNDS` sets the number of blows.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,5 @@
-//! Changes of the folder while it is not mounted: nobody logs them, the next start has to find them.
+//! Changes of the folder while it is not mounted: nobody logs them, the next start has to find
+//! them.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};

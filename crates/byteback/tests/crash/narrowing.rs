@@ -1,6 +1,8 @@
-//! The daemon is killed while a large file is being written: what the next backup sends is about what differs, and it is right.
+//! The daemon is killed while a large file is being written: what the next backup sends is about
+//! what differs, and it is right.
 //!
-//! Counted in bytes. A file that was open when its daemon died is reported whole; without hashing, all of it would be sent.
+//! Counted in bytes. A file that was open when its daemon died is reported whole; without hashing,
+//! all of it would be sent.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -13,7 +15,8 @@ use crate::rig::{Mode, Rig};
 const FILE_BYTES: usize = 64 << 20;
 const CHANGED_BYTES: usize = 200_000;
 
-/// Kills the daemon over a file of which a little was written, and answers the report of the next backup.
+/// Kills the daemon over a file of which a little was written, and answers the report of the next
+/// backup.
 fn crash_and_back_up(with_checksums: bool) -> serde_json::Value {
     let mut rig = Rig::new(Mode::Exact);
     let url = rig.start_server("127.0.0.1:0");

@@ -1,13 +1,15 @@
 //! Backups under load: every restored picture is one moment of the tree, between two operations.
 //!
-//! Writers hammer lanes (see `rig/lane.rs`): in a lane, an operation begins only after the one before it has returned, and
-//! operations of all kinds touch all of its files. Backups run meanwhile, one after the other, to one repository or to two at
-//! once. Each snapshot is restored and must be, in every lane, exactly the state after some operation that was not yet over
-//! when the backup began or had begun when it ended: a prefix of the order of operations, across all files, nothing torn.
+//! Writers hammer lanes (see `rig/lane.rs`): in a lane, an operation begins only after the one
+//! before it has returned, and operations of all kinds touch all of its files. Backups run
+//! meanwhile, one after the other, to one repository or to two at once. Each snapshot is restored
+//! and must be, in every lane, exactly the state after some operation that was not yet over when
+//! the backup began or had begun when it ended: a prefix of the order of operations, across all
+//! files, nothing torn.
 //!
-//! In mode `exact` that holds for everything that reaches the mount as a call. Where the kernel collects (mode `fast`, and
-//! stores into shared mappings that are not synced) the promise is weaker, see docs/semantics.md: what had returned before the
-//! backup began is there.
+//! In mode `exact` that holds for everything that reaches the mount as a call. Where the kernel
+//! collects (mode `fast`, and stores into shared mappings that are not synced) the promise is
+//! weaker, see docs/semantics.md: what had returned before the backup began is there.
 //!
 //! `BYTEBACK_SEED` repeats the choices of a run, `BYTEBACK_ROUNDS` sets the number of backups.
 
@@ -170,7 +172,8 @@ fn hammer(mode: Mode, promises: &[Promise], repositories: usize, default_rounds:
     rig.umount();
 }
 
-/// With nobody at work, a restored backup is the folder to the last attribute, and after it nothing has changed.
+/// With nobody at work, a restored backup is the folder to the last attribute, and after it nothing
+/// has changed.
 fn quiet(rig: &Rig, mode: Mode) {
     let snapshot = snapshot_of(&rig.backup(None).fine("the last backup"));
     let restored = rig.restore(snapshot, None);

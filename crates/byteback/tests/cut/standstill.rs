@@ -1,7 +1,8 @@
 //! A backup that stands still holds up no writer.
 //!
-//! Found by reading: pieces of a file were handed to the command while the file's lock was held. A command that was slow to take them
-//! blocked the next writer of the file, inside the gate; the next checkpoint waited for that writer, and everybody for the checkpoint.
+//! Found by reading: pieces of a file were handed to the command while the file's lock was held. A
+//! command that was slow to take them blocked the next writer of the file, inside the gate; the
+//! next checkpoint waited for that writer, and everybody for the checkpoint.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -14,7 +15,8 @@ use crate::rig::{Mode, Rig};
 
 const FILE_BYTES: usize = 160 << 20;
 const PIECE_BYTES: usize = 128 << 10;
-/// As long at least, and until each byte was written: longer than the daemon's interval between checkpoints, which would stop everybody.
+/// As long at least, and until each byte was written: longer than the daemon's interval between
+/// checkpoints, which would stop everybody.
 const WRITE_FOR: Duration = Duration::from_secs(6);
 
 #[test]

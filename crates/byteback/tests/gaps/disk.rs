@@ -12,7 +12,8 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// A file system of `mib` MiB in an image file, mounted at `point`, which is made. `maker` is `mkfs.TYPE` with its arguments.
+    /// A file system of `mib` MiB in an image file, mounted at `point`, which is made. `maker` is
+    /// `mkfs.TYPE` with its arguments.
     pub(crate) fn image(point: &Path, mib: u64, maker: &[&str]) -> Self {
         let image = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
         image.as_file().set_len(mib << 20).unwrap();

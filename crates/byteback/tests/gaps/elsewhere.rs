@@ -185,7 +185,8 @@ fn a_snapshot_put_in_place_of_the_folder_is_saved_as_it_is() {
     rig.umount();
 }
 
-/// The times that the disk holds are of a clock that was ahead by a day and is right again; then of one that was behind.
+/// The times that the disk holds are of a clock that was ahead by a day and is right again; then of
+/// one that was behind.
 #[test]
 fn times_of_a_clock_that_was_wrong_hide_nothing() {
     let mut rig = Rig::new(Mode::Exact);

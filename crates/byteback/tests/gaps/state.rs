@@ -71,7 +71,8 @@ fn log_and_tree_that_were_both_set_back_are_saved_as_they_are() {
         rig.umount();
         let (elder_state, elder_tree) = (rig.directory().join("elder-state"), rig.directory().join("elder-tree"));
         copy(&rig.state(), &elder_state);
-        // A copy that keeps inodes and times is another disk; here the files that were changed are put back one by one.
+        // A copy that keeps inodes and times is another disk; here the files that were changed are
+        // put back one by one.
         run(
             "cp",
             &["-a", rig.tree().to_str().unwrap(), elder_tree.to_str().unwrap()],
@@ -97,7 +98,8 @@ fn log_and_tree_that_were_both_set_back_are_saved_as_they_are() {
     }
 }
 
-/// Another machine with a copy of tree and state, both at work in turns on the same folder of the server.
+/// Another machine with a copy of tree and state, both at work in turns on the same folder of the
+/// server.
 #[test]
 fn a_state_folder_copied_to_another_machine_hides_nothing() {
     let mut rig = scene();
@@ -157,7 +159,8 @@ impl Damage {
     }
 }
 
-/// The folder can be mounted and saved again; if it is refused, then with advice, which is followed.
+/// The folder can be mounted and saved again; if it is refused, then with advice, which is
+/// followed.
 fn recover(rig: &mut Rig, when: &str, may_refuse: bool) {
     let tree = rig.tree();
     let mut ran = rig.run(&["--json", "mount", tree.to_str().unwrap()]);
@@ -186,7 +189,8 @@ fn recover(rig: &mut Rig, when: &str, may_refuse: bool) {
     }
 }
 
-/// Does what a message advises: removes the files of the state folder that it names, and binds the folder anew if it must.
+/// Does what a message advises: removes the files of the state folder that it names, and binds the
+/// folder anew if it must.
 fn follow(rig: &Rig, said: &str, when: &str) {
     let folder = rig.state_folder();
     let mut removed = false;
@@ -313,7 +317,8 @@ fn a_lost_log_is_told_with_its_reason() {
     }
 }
 
-/// All files of the state folder that a power loss could have left empty: names durable, contents not.
+/// All files of the state folder that a power loss could have left empty: names durable, contents
+/// not.
 #[test]
 fn a_state_folder_of_empty_files_hides_nothing() {
     let mut rig = scene();

@@ -1,4 +1,5 @@
-//! The C library as its users have it: installed, found by pkg-config, and its example run on a file that is being written.
+//! The C library as its users have it: installed, found by pkg-config, and its example run on a
+//! file that is being written.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -48,7 +49,8 @@ fn record(number: u64) -> Vec<u8> {
     number.to_le_bytes().repeat(usize::try_from(RECORD_BYTES / 8).unwrap())
 }
 
-/// Writes numbered records at random places until it is told to stop. Each place is noted before the record is written.
+/// Writes numbered records at random places until it is told to stop. Each place is noted before
+/// the record is written.
 fn write_records(file: &File, seed: u64, places: &Mutex<Vec<u64>>, done: &AtomicU64, stop: &AtomicBool) {
     let mut random = Random::new(seed);
     let mut number = 0;
@@ -106,7 +108,8 @@ fn the_example_of_the_library_keeps_a_copy_in_step_with_a_file_in_use() {
                 .map(|record| u64::from_le_bytes(record[..8].try_into().unwrap()))
                 .max()
                 .unwrap();
-            // The last record that shows may be followed by none, or it was overwritten: it is the youngest all the same.
+            // The last record that shows may be followed by none, or it was overwritten: it is the
+            // youngest all the same.
             assert!(
                 youngest >= before,
                 "seed {seed}, round {round}: {youngest} is younger than {before}"

@@ -1,9 +1,12 @@
-//! Programs that know nothing of Byteback save one moment of a tree under load: they read a named cut.
+//! Programs that know nothing of Byteback save one moment of a tree under load: they read a named
+//! cut.
 //!
-//! Writers hammer lanes (see `rig/lane.rs`) and two SQLite databases, of which the second never has a row that the first one lacks.
-//! A cut is opened, and GNU tar, Borg and restic save it, one after the other, while the writers go on. What comes back from each
-//! must be one state of each lane between two operations that the cut could have met, databases that SQLite finds whole and in
-//! step, and the same for all three, to the last attribute; and what is read again later must be the same bytes.
+//! Writers hammer lanes (see `rig/lane.rs`) and two SQLite databases, of which the second never has
+//! a row that the first one lacks. A cut is opened, and GNU tar, Borg and restic save it, one after
+//! the other, while the writers go on. What comes back from each must be one state of each lane
+//! between two operations that the cut could have met, databases that SQLite finds whole and in
+//! step, and the same for all three, to the last attribute; and what is read again later must be
+//! the same bytes.
 
 #![allow(
     clippy::unwrap_used,
@@ -71,7 +74,8 @@ fn sqlite(database: &Path, orders: &str) -> String {
     run(Command::new("sqlite3").arg("-batch").arg(database).arg(orders))
 }
 
-/// Writes number after number, first into `a.db`, which has a write-ahead log, then into `b.db`, which has a rollback journal.
+/// Writes number after number, first into `a.db`, which has a write-ahead log, then into `b.db`,
+/// which has a rollback journal.
 fn count_in_databases(dir: &Path, stop: &AtomicBool, written: &AtomicU64) {
     let (a, b) = (dir.join("a.db"), dir.join("b.db"));
     sqlite(
@@ -123,8 +127,9 @@ fn below(tree: &Tree) -> Tree {
 }
 
 fn with_tar(cut: &Path, archive: &Path, into: &Path) {
-    // Times of access are no part of a cut; those of change are, and are compared. Holes are not: where a file system says that they
-    // are changes when it writes back, without any change of the file.
+    // Times of access are no part of a cut; those of change are, and are compared. Holes are not:
+    // where a file system says that they are changes when it writes back, without any change of the
+    // file.
     run(Command::new("tar")
         .args([
             "--xattrs",
@@ -273,7 +278,8 @@ fn tar_borg_and_restic_save_the_same_moment_of_a_tree_under_load() {
     rig.umount();
 }
 
-/// The databases as they are now, in the place of what a cut showed of them: others may be writing, so only they are looked at.
+/// The databases as they are now, in the place of what a cut showed of them: others may be writing,
+/// so only they are looked at.
 fn look_calmly(databases: &Path, shown: &Tree) -> Tree {
     let mut tree = shown.clone();
     let path = PathBuf::from("databases/a.db");

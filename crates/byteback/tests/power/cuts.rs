@@ -29,7 +29,8 @@ struct Kind {
 const EXT4: Kind = Kind {
     mib: 96,
     maker: &["mkfs.ext4", "-q", "-F", "-E", "nodiscard"],
-    // The second may hold new data under old times and sizes for long; the third keeps times in memory.
+    // The second may hold new data under old times and sizes for long; the third keeps times in
+    // memory.
     options: &["", ",data=writeback,noauto_da_alloc,commit=300", ",lazytime"],
 };
 const BTRFS: Kind = Kind {
@@ -217,7 +218,8 @@ impl World {
         );
         self.counts.synced_records += durable;
 
-        // What is left of a store of the last moment makes no difference between file and copy, but a new one would.
+        // What is left of a store of the last moment makes no difference between file and copy, but
+        // a new one would.
         self.proxy.mend();
         if self.random.chance(70) {
             self.rig.mount();

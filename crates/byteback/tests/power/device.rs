@@ -1,9 +1,12 @@
-//! A disk that tells apart what was flushed from what only came, as a file of a FUSE file system under a loop device.
+//! A disk that tells apart what was flushed from what only came, as a file of a FUSE file system
+//! under a loop device.
 //!
-//! Every write of the file system above arrives here, and every flush as an `fsync`. [`Device::moment`] is one moment between two
-//! writes; [`Moment::survivor`] draws what a disk may hold after losing its power in that moment: whatever a completed flush
-//! confirmed, and of each block of 4 KiB written since, the old or any newer state, since a disk may keep, drop and reorder what
-//! it did not flush. (It does not tear blocks: file systems rely on that, and theirs is not the robustness that is tested.)
+//! Every write of the file system above arrives here, and every flush as an `fsync`.
+//! [`Device::moment`] is one moment between two writes; [`Moment::survivor`] draws what a disk may
+//! hold after losing its power in that moment: whatever a completed flush confirmed, and of each
+//! block of 4 KiB written since, the old or any newer state, since a disk may keep, drop and
+//! reorder what it did not flush. (It does not tear blocks: file systems rely on that, and theirs
+//! is not the robustness that is tested.)
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -269,7 +272,8 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// A disk of `mib` MiB below `directory`, made by `maker` (`mkfs.TYPE` with its arguments) and mounted with `options`.
+    /// A disk of `mib` MiB below `directory`, made by `maker` (`mkfs.TYPE` with its arguments) and
+    /// mounted with `options`.
     pub(crate) fn new(directory: &Path, mib: u64, maker: &[&str], options: &str) -> Self {
         let mut device = Self {
             served: None,
@@ -323,7 +327,8 @@ impl Device {
         }
     }
 
-    /// The disk comes back as one that lost its power in `moment`, and is mounted with `options`. Nobody uses it any more.
+    /// The disk comes back as one that lost its power in `moment`, and is mounted with `options`.
+    /// Nobody uses it any more.
     pub(crate) fn come_back(&mut self, moment: &Moment, random: &mut Random, options: &str) {
         self.unmount();
         self.served = None;

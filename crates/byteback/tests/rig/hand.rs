@@ -1,7 +1,8 @@
 //! Who performs operations: this process, or one of its own.
 //!
-//! A process of its own sees a dead mount as any program does: a store into a mapping that nobody serves any more kills it.
-//! It is this test program started again, told to run one test only ([`serve_as_hand`]), and it is given one operation per line.
+//! A process of its own sees a dead mount as any program does: a store into a mapping that nobody
+//! serves any more kills it. It is this test program started again, told to run one test only
+//! ([`serve_as_hand`]), and it is given one operation per line.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;

@@ -1,14 +1,17 @@
-//! A lane: a directory in which one operation begins only after the one before it has returned, whoever performs them.
+//! A lane: a directory in which one operation begins only after the one before it has returned,
+//! whoever performs them.
 //!
-//! So its states have an order, and a picture of it is right if it is one of them: if it holds operation n, it holds every one
-//! before n, in all files. Which of them it may be is known, too: none that is older than what had returned when the backup
-//! was started, none that had not begun when it ended.
+//! So its states have an order, and a picture of it is right if it is one of them: if it holds
+//! operation n, it holds every one before n, in all files. Which of them it may be is known, too:
+//! none that is older than what had returned when the backup was started, none that had not begun
+//! when it ended.
 //!
 //! Two questions can be asked of a restored tree:
 //!
 //! - [`Window::moment_of`]: is it exactly the state after some operation of the window?
-//! - [`Window::is_blend`]: is each name as in one state of the window, and each byte as in any? That is what remains where the
-//!   kernel collects writes: nothing that had returned before the backup began is missing, nothing is invented.
+//! - [`Window::is_blend`]: is each name as in one state of the window, and each byte as in any?
+//!   That is what remains where the kernel collects writes: nothing that had returned before the
+//!   backup began is missing, nothing is invented.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -60,7 +63,8 @@ pub(crate) struct Moment {
     done: u64,
 }
 
-/// The states between two moments, both included, and those of operations that had begun by the second.
+/// The states between two moments, both included, and those of operations that had begun by the
+/// second.
 #[derive(Clone, Debug)]
 pub(crate) struct Window {
     from: Moment,
@@ -138,7 +142,8 @@ impl History {
 }
 
 impl Lane {
-    /// Goes to work in `name` below `tree`, a directory that is as `history` says. The hands take turns at random.
+    /// Goes to work in `name` below `tree`, a directory that is as `history` says. The hands take
+    /// turns at random.
     pub(crate) fn start(name: &str, history: History, mut hands: Vec<Hand>, plan: Plan) -> Self {
         let history = Arc::new(Mutex::new(history));
         let stop = Arc::new(AtomicBool::new(false));
@@ -362,7 +367,8 @@ impl Window {
     /// The number of the operation after which the lane was as `restored`.
     ///
     /// # Errors
-    /// What is wrong at the state that comes nearest, and when each of the paths concerned was as restored.
+    /// What is wrong at the state that comes nearest, and when each of the paths concerned was as
+    /// restored.
     pub(crate) fn moment_of(&self, restored: &Tree) -> Result<u64, String> {
         let mut comparison = Comparison::new(self, restored);
         let mut nearest = (usize::MAX, 0, Vec::new());
@@ -417,7 +423,8 @@ impl Window {
         text
     }
 
-    /// Whether `restored` has names as in one state of the window, and in each file only bytes that it had there in some state.
+    /// Whether `restored` has names as in one state of the window, and in each file only bytes that
+    /// it had there in some state.
     ///
     /// # Errors
     /// What is wrong.

@@ -10,8 +10,8 @@
 //! | `tree` | a directory with all its attributes, and the comparison of two of them |
 //! | `proxy` | a wire between client and server that can be cut at a chosen point |
 //!
-//! Everything lives below one temporary directory. Whatever happens to the test, dropping the [`Rig`] ends the processes by
-//! their handles and takes the mount away.
+//! Everything lives below one temporary directory. Whatever happens to the test, dropping the
+//! [`Rig`] ends the processes by their handles and takes the mount away.
 
 pub(crate) mod hand;
 pub(crate) mod lane;
@@ -104,7 +104,8 @@ pub(crate) struct Rig {
     mode: Mode,
     server: Option<ServerProcess>,
     daemon: Option<DaemonProcess>,
-    /// The last daemon that was killed. It holds the lock of its log until the last of its threads is gone.
+    /// The last daemon that was killed. It holds the lock of its log until the last of its threads
+    /// is gone.
     dying: Option<OwnedFd>,
     restored: std::sync::atomic::AtomicU64,
 }
@@ -135,7 +136,8 @@ impl Rig {
         rig
     }
 
-    /// Folder and state lie elsewhere from now on: below `client`, a directory on a disk of its own. To be said before anything runs.
+    /// Folder and state lie elsewhere from now on: below `client`, a directory on a disk of its
+    /// own. To be said before anything runs.
     pub(crate) fn move_client(&mut self, client: &Path) {
         client.clone_into(&mut self.client);
         fs::create_dir(self.tree()).unwrap();
@@ -358,7 +360,8 @@ impl Rig {
         self.dying = self.daemon.take().map(|daemon| daemon.process);
     }
 
-    /// Waits until the folder is a plain directory again after its daemon was killed. Looking at it must never hang.
+    /// Waits until the folder is a plain directory again after its daemon was killed. Looking at it
+    /// must never hang.
     pub(crate) fn wait_until_free(&self) -> Duration {
         let tree = self.tree();
         let began = Instant::now();
@@ -480,7 +483,8 @@ impl Drop for Rig {
             std::thread::sleep(Duration::from_millis(20));
         }
         if is_mounted(&self.tree()) {
-            // The watcher did not do it; nothing may stay behind, nor anybody who waits for an answer.
+            // The watcher did not do it; nothing may stay behind, nor anybody who waits for an
+            // answer.
             let flags = rustix::mount::UnmountFlags::FORCE | rustix::mount::UnmountFlags::DETACH;
             let _ = rustix::mount::unmount(self.tree(), flags);
         }

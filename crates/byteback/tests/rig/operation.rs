@@ -1,10 +1,12 @@
 //! One change of a tree: what it is, what it does to a model, and how a program makes it.
 //!
-//! Each operation is one system call as far as the tree is concerned, and most of them reach the mount as one request, so that a
-//! moment of the tree lies between two operations, not inside one. (A store into a shared mapping stays within a page and is
-//! followed by `msync`.) A `write` that crosses pages is the exception: where the kernel does not have the first page in its
-//! cache, it sends that page's piece by itself, so a moment can lie at a page's border inside such a write
-//! ([`Operation::beginnings`]). An operation's bytes are made of its number: whoever finds one can tell whose it is.
+//! Each operation is one system call as far as the tree is concerned, and most of them reach the
+//! mount as one request, so that a moment of the tree lies between two operations, not inside one.
+//! (A store into a shared mapping stays within a page and is followed by `msync`.) A `write` that
+//! crosses pages is the exception: where the kernel does not have the first page in its cache, it
+//! sends that page's piece by itself, so a moment can lie at a page's border inside such a write
+//! ([`Operation::beginnings`]). An operation's bytes are made of its number: whoever finds one can
+//! tell whose it is.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::File;
@@ -31,14 +33,16 @@ pub(crate) const XATTR: &str = "user.record";
 /// Number of an inode in the model; never used twice.
 pub(crate) type Inode = u64;
 
-/// See the module. `seq` is the operation's number in its lane; paths are relative to the lane's directory.
+/// See the module. `seq` is the operation's number in its lane; paths are relative to the lane's
+/// directory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Operation {
     pub(crate) seq: u64,
     pub(crate) what: What,
 }
 
-/// A file that is changed: by its path, or through a descriptor that was kept open. `keep`: it stays open afterwards.
+/// A file that is changed: by its path, or through a descriptor that was kept open. `keep`: it
+/// stays open afterwards.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct OnFile {
     pub(crate) inode: Inode,
@@ -169,8 +173,8 @@ impl Operation {
         }
     }
 
-    /// The file and the range of the pieces that the kernel may send by themselves: what is done of this operation when
-    /// some of its pages are. Nothing for an operation that is never divided.
+    /// The file and the range of the pieces that the kernel may send by themselves: what is done of
+    /// this operation when some of its pages are. Nothing for an operation that is never divided.
     pub(crate) fn beginnings(&self, model: &Model) -> Option<(Inode, u64, Vec<u64>)> {
         let (file, at, len) = match &self.what {
             What::Write { file, at, len } => (file, *at, *len),
@@ -226,7 +230,8 @@ impl Model {
         }
     }
 
-    /// Does to the model what `operation` does to a tree, and says which inodes and names it touched.
+    /// Does to the model what `operation` does to a tree, and says which inodes and names it
+    /// touched.
     pub(crate) fn apply(&mut self, operation: &Operation) -> Touched {
         let seq = operation.seq;
         let lay = |bytes: &mut Vec<u8>, at: u64, data: &[u8]| {
@@ -643,7 +648,8 @@ impl Performer {
     }
 }
 
-/// A call that did less than asked would have to be made again, and then it would be two operations.
+/// A call that did less than asked would have to be made again, and then it would be two
+/// operations.
 fn one_call(done: usize, asked: usize) -> io::Result<()> {
     if done == asked {
         return Ok(());
@@ -656,8 +662,8 @@ fn store(file: &File, at: u64, data: &[u8], sync: bool) -> io::Result<Mapped> {
     let offset = usize_of(at - start);
     let len = usize_of(PAGE_BYTES);
     assert!(offset + data.len() <= len, "a store stays within its page");
-    // SAFETY: a new mapping of one page of its own, stored into below the file's end (beyond it, or without a daemon behind it,
-    // the process dies, which is what a program would see).
+    // SAFETY: a new mapping of one page of its own, stored into below the file's end (beyond it, or
+    // without a daemon behind it, the process dies, which is what a program would see).
     unsafe {
         let flags = ProtFlags::READ | ProtFlags::WRITE;
         let map = rustix::mm::mmap(std::ptr::null_mut(), len, flags, MapFlags::SHARED, file, start)?;

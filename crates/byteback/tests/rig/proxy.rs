@@ -1,9 +1,10 @@
 //! A wire between clients and the server that can be cut at a chosen point.
 //!
-//! It passes bytes through, a thread for each direction of each connection. While it is *armed*, the first request that commits a
-//! batch is held back, or the answer to it: then the server has committed, and nobody at the client's side knows. What the
-//! test does in that moment (kill somebody) is its own affair; afterwards the connection is dropped with what was held back, and the
-//! proxy is not armed any more.
+//! It passes bytes through, a thread for each direction of each connection. While it is *armed*,
+//! the first request that commits a batch is held back, or the answer to it: then the server has
+//! committed, and nobody at the client's side knows. What the test does in that moment (kill
+//! somebody) is its own affair; afterwards the connection is dropped with what was held back, and
+//! the proxy is not armed any more.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -87,7 +88,8 @@ impl Proxy {
         server.clone_into(&mut self.shared.server.lock().unwrap());
     }
 
-    /// From the moment this returns no byte passes in either direction, on no connection, until [`Self::mend`].
+    /// From the moment this returns no byte passes in either direction, on no connection, until
+    /// [`Self::mend`].
     pub(crate) fn cut(&self) {
         *self.shared.is_cut.write().unwrap() = true;
     }
@@ -97,7 +99,8 @@ impl Proxy {
         *self.shared.is_cut.write().unwrap() = false;
     }
 
-    /// Holds the next request to commit, or the answer to it, back until the answer of this function is dropped.
+    /// Holds the next request to commit, or the answer to it, back until the answer of this
+    /// function is dropped.
     pub(crate) fn arm(&self, held: Held) -> Armed {
         let (sprung, heard) = channel();
         let (tell, go_on) = channel();
@@ -118,7 +121,8 @@ impl Drop for Proxy {
 }
 
 impl Shared {
-    /// Whether what is `held` may pass; if it is a trap for it, waits until the test has done what it wants.
+    /// Whether what is `held` may pass; if it is a trap for it, waits until the test has done what
+    /// it wants.
     fn may_pass(&self, held: Held) -> bool {
         let trap = {
             let mut armed = self.armed.lock().unwrap();
@@ -143,7 +147,8 @@ impl Shared {
         let Ok(server) = TcpStream::connect(address) else {
             return;
         };
-        // As the ends do it: otherwise each answer of two packets takes as long as its first one is not confirmed.
+        // As the ends do it: otherwise each answer of two packets takes as long as its first one is
+        // not confirmed.
         let _ = client.set_nodelay(true).and_then(|()| server.set_nodelay(true));
         // Whether what the client sent last commits a batch.
         let is_commit = AtomicBool::new(false);

@@ -45,7 +45,8 @@ pub(crate) fn look(root: &Path) -> Tree {
     try_look(root).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Looks at everything; an error, which names the path, if something cannot be read or went away meanwhile.
+/// Looks at everything; an error, which names the path, if something cannot be read or went away
+/// meanwhile.
 pub(crate) fn try_look(root: &Path) -> io::Result<Tree> {
     let mut tree = Tree::new();
     let mut left = vec![PathBuf::new()];
@@ -104,8 +105,8 @@ pub(crate) fn first_difference(left: &[u8], right: &[u8]) -> Option<usize> {
     Some(common.unwrap_or(left.len().min(right.len())))
 }
 
-/// What differs between what is there and what was restored, in words; nothing if they are equal. Without `times`, times of
-/// modification are not compared.
+/// What differs between what is there and what was restored, in words; nothing if they are equal.
+/// Without `times`, times of modification are not compared.
 pub(crate) fn differences(there: &Tree, restored: &Tree, times: bool) -> Vec<String> {
     let mut found = Vec::new();
     let paths: std::collections::BTreeSet<&PathBuf> = there.keys().chain(restored.keys()).collect();

@@ -1,4 +1,5 @@
-//! Files in a repository of Borg, which knows them as lists of chunks: recipes of them, made as docs/format-recipe.md says, verified against what Borg gives out, and synced.
+//! Files in a repository of Borg, which knows them as lists of chunks: recipes of them, made as
+//! docs/format-recipe.md says, verified against what Borg gives out, and synced.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -38,7 +39,8 @@ impl Repository {
         output.stdout
     }
 
-    /// Saves a content; answers a recipe of it, with a folder of its chunks, which are cut of what Borg gives out.
+    /// Saves a content; answers a recipe of it, with a folder of its chunks, which are cut of what
+    /// Borg gives out.
     fn put(&self, name: &str, content: &[u8]) -> PathBuf {
         std::fs::write(self.at(name), content).unwrap();
         let archive = format!("repository::{name}");

@@ -110,7 +110,8 @@ fn a_sync_between_two_btrfs_with_sha256_reads_what_changed() {
     assert!(synced.delta_len < 5000, "{}", synced.delta_len);
 }
 
-/// Insertions, cuts and overwritten places, by content-defined chunks whose CRCs follow from those of btrfs's sectors.
+/// Insertions, cuts and overwritten places, by content-defined chunks whose CRCs follow from those
+/// of btrfs's sectors.
 #[test]
 fn a_sync_by_chunks_between_two_btrfs_with_crc32c() {
     let Some(disk) = Disk::new("crc32c", 256, "") else {

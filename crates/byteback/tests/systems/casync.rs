@@ -1,4 +1,5 @@
-//! Files in a store of casync, and recipes of them: told, verified against the bytes, and synced by their chunks.
+//! Files in a store of casync, and recipes of them: told, verified against the bytes, and synced by
+//! their chunks.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
@@ -203,7 +204,8 @@ fn what_casync_does_not_have_is_refused() {
     );
 }
 
-/// Two indexes take each other's place all the while: each list is that of one of them, and never of both.
+/// Two indexes take each other's place all the while: each list is that of one of them, and never
+/// of both.
 #[test]
 fn an_index_that_is_replaced_all_the_time_is_told_as_one_of_both() {
     let store = Store::new();
@@ -251,7 +253,8 @@ fn an_index_that_is_replaced_all_the_time_is_told_as_one_of_both() {
     });
 }
 
-/// Both versions in stores: the lists alone say what is equal, wherever it moved to, and only what is new is read.
+/// Both versions in stores: the lists alone say what is equal, wherever it moved to, and only what
+/// is new is read.
 #[test]
 fn a_sync_between_two_stores_of_casync_reads_what_is_new() {
     let (here, there) = (Store::new(), Store::new());
@@ -291,7 +294,8 @@ fn a_sync_from_casync_to_a_file() {
     }
 }
 
-/// A recipe as any program can write it of what its store knows, with a folder of its chunks: here of casync's index, with sha256sum.
+/// A recipe as any program can write it of what its store knows, with a folder of its chunks: here
+/// of casync's index, with sha256sum.
 fn recipe_of(store: &Store, told: &FileChecksums, content: &[u8]) -> PathBuf {
     let chunks = store.at("chunks");
     std::fs::create_dir(&chunks).unwrap();

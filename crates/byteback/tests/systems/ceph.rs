@@ -1,4 +1,5 @@
-//! Objects in the store of a real OSD of Ceph: written while it runs, described while it is stopped, and synced with btrfs, whose CRCs are the same function of the same blocks.
+//! Objects in the store of a real OSD of Ceph: written while it runs, described while it is
+//! stopped, and synced with btrfs, whose CRCs are the same function of the same blocks.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -159,7 +160,8 @@ fn ceph_objects_are_told_and_true() {
     }
     cluster.rados(&["truncate", "file", "9050000"]);
     content.truncate(9_050_000);
-    // As long as chunks, and nearly; nothing; a hole; a namespace; names that have to be escaped or look like options.
+    // As long as chunks, and nearly; nothing; a hole; a namespace; names that have to be escaped or
+    // look like options.
     let lens = [1, CHUNK - 1, CHUNK, CHUNK + 1, 65_536];
     for len in lens {
         cluster.put(&format!("of{len}"), &noise(len as u64, len));
@@ -260,7 +262,8 @@ fn ceph_objects_are_told_and_true() {
         checksums(url, &[]).fails_with("there is no store of an OSD in that folder");
     }
     checksums("ceph:///osd?pg=1.0s0&object=a", &[]).fails_with("erasure-coded");
-    // The store is its owner's; whoever may not even look into the folder above it is told the same.
+    // The store is its owner's; whoever may not even look into the folder above it is told the
+    // same.
     for mode in [0o755, 0o700] {
         std::fs::set_permissions(cluster.dir(), PermissionsExt::from_mode(mode)).unwrap();
         as_nobody(&[OsStr::new(&cluster.url("file"))]).fails_with("the OSD's store is for ceph and root only");
@@ -268,7 +271,8 @@ fn ceph_objects_are_told_and_true() {
     checksums(cluster.url("file"), &[("PATH", "/nowhere")]).fails_with("ceph-objectstore-tool is not installed");
 }
 
-/// Random writes to a few objects, by whatever ways BlueStore takes for them, and what they made of checksums; the OSD stops or dies in between.
+/// Random writes to a few objects, by whatever ways BlueStore takes for them, and what they made of
+/// checksums; the OSD stops or dies in between.
 #[test]
 #[ignore = "installs Ceph first: make test-systems"]
 fn ceph_random_objects_are_told_as_they_are() {
@@ -389,7 +393,8 @@ fn ceph_objects_that_change_are_noticed() {
     assert!(matches!(sources[3].collect(), Err(SourceError::Missing(_))));
     assert!(sources[4].is_unchanged(told[4].stamp()).unwrap());
     compared(&sources[4], &content);
-    // A byte on the device: what is kept says what was written, and BlueStore hands out nothing else.
+    // A byte on the device: what is kept says what was written, and BlueStore hands out nothing
+    // else.
     let address = cluster.address("rotten") + 5000;
     let device = File::options()
         .read(true)
@@ -407,7 +412,8 @@ fn ceph_objects_that_change_are_noticed() {
     assert!(matches!(said, Err(VerifyError::Source(_))), "{said:?}");
 }
 
-/// The OSD is started, written to and stopped between any two questions of a description with its bytes.
+/// The OSD is started, written to and stopped between any two questions of a description with its
+/// bytes.
 #[test]
 #[ignore = "installs Ceph first: make test-systems"]
 fn ceph_objects_that_change_between_two_questions_are_told_as_at_one_moment() {
@@ -454,7 +460,8 @@ fn ceph_objects_that_change_between_two_questions_are_told_as_at_one_moment() {
     }
 }
 
-/// Section 3.3: which blocks differ is known without a byte of either; and syncs between the two, and within the OSD.
+/// Section 3.3: which blocks differ is known without a byte of either; and syncs between the two,
+/// and within the OSD.
 #[test]
 #[ignore = "installs Ceph first: make test-systems"]
 fn ceph_and_btrfs_agree_on_blocks_of_both() {

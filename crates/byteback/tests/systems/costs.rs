@@ -1,4 +1,5 @@
-//! What it takes to get checksums, beside making them of the same bytes, and beside a whole sync: the table of docs/skysync.md (SkySync, Fig. 18).
+//! What it takes to get checksums, beside making them of the same bytes, and beside a whole sync:
+//! the table of docs/skysync.md (SkySync, Fig. 18).
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,8 @@ fn shortest(mut what: impl FnMut()) -> Duration {
     each.min().unwrap()
 }
 
-/// Prints a row: extraction, reading and summing of the same file, and a sync of it with `base` in which the extraction is a part.
+/// Prints a row: extraction, reading and summing of the same file, and a sync of it with `base` in
+/// which the extraction is a part.
 pub(crate) fn print_row(name: &str, base: &dyn Source, source: &dyn Source, block_len: u32, content: &[u8]) {
     let told = source.collect().unwrap();
     let extraction = shortest(|| {

@@ -1,4 +1,5 @@
-//! Files that are sealed by fs-verity, on ext4, F2FS and btrfs, by Debian's kernel in a virtual machine.
+//! Files that are sealed by fs-verity, on ext4, F2FS and btrfs, by Debian's kernel in a virtual
+//! machine.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -95,7 +96,8 @@ fn seal(path: &Path, kind: Kind, salt: &[u8]) {
         ..Enable::default()
     };
     let file = File::open(path).unwrap();
-    // SAFETY: the call reads `enable`, which has the length that its number says, and the salt that it points to.
+    // SAFETY: the call reads `enable`, which has the length that its number says, and the salt that
+    // it points to.
     let done = unsafe { libc::ioctl(file.as_raw_fd(), 0x4080_6685, &raw const enable) };
     assert_eq!(done, 0, "{}: {}", path.display(), std::io::Error::last_os_error());
 }
@@ -217,7 +219,8 @@ fn guest_a_file_that_takes_the_name_is_another_one() {
     }
 }
 
-/// With SHA-256 without a salt, SkySync-F reads the block that changed, between any two of the file systems.
+/// With SHA-256 without a salt, SkySync-F reads the block that changed, between any two of the file
+/// systems.
 #[test]
 #[ignore = "runs in the machine that machine_fs_verity starts"]
 fn guest_a_sync_of_sealed_files_reads_what_changed() {
@@ -323,7 +326,8 @@ fn guest_what_rots_on_the_disk_is_noticed() {
             }
             disk.sync_all().unwrap();
         };
-        // btrfs keeps the tree among its metadata, which have checksums of their own: what rots there is never read.
+        // btrfs keeps the tree among its metadata, which have checksums of their own: what rots
+        // there is never read.
         if filesystem.0 != "btrfs" {
             let leaf = &expected[3200..3232];
             spoil(leaf);
@@ -340,7 +344,8 @@ fn guest_what_rots_on_the_disk_is_noticed() {
             let rotten = [&[!leaf[0]], &leaf[1..]].concat();
             spoil(&rotten);
         }
-        // The tree is whole again, the content is not: what is told is of what was sealed, and what is there now is not given out.
+        // The tree is whole again, the content is not: what is told is of what was sealed, and what
+        // is there now is not given out.
         spoil(&content[500_000..500_064]);
         let _disk = Mounted::new(filesystem);
         let file = File::open(&path).unwrap();

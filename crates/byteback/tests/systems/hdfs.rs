@@ -1,4 +1,5 @@
-//! Files in a real HDFS: blocks with the CRCs that its DataNode keeps, told, verified, and synced with btrfs, whose CRCs are the same function of the same blocks.
+//! Files in a real HDFS: blocks with the CRCs that its DataNode keeps, told, verified, and synced
+//! with btrfs, whose CRCs are the same function of the same blocks.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -140,7 +141,8 @@ fn hdfs_files_are_described_as_they_are() {
     cluster.put("/a/a%20b%25%C3%A9%2B%3B%23", b"x");
     let said = checksums(cluster.url("/a/a b%\u{e9}+;#"), &[]).fine();
     assert_eq!(said["verified"]["bytes"], 1);
-    // Blocks of HDFS that are no multiples of 4096, and files that were joined, whose blocks end anywhere.
+    // Blocks of HDFS that are no multiples of 4096, and files that were joined, whose blocks end
+    // anywhere.
     cluster.put_with("/a/odd", &content[..20_000], "&blocksize=1536");
     let said = checksums(cluster.url("/a/odd"), &[]).fine();
     assert_eq!(
@@ -156,7 +158,8 @@ fn hdfs_files_are_described_as_they_are() {
         (&true.into(), &(3 + 5).into())
     );
     assert_eq!(said["verified"]["bytes"], 30_000);
-    // A file in a snapshot ends in the middle of a block that goes on: what stands still can be told while the file itself is written to.
+    // A file in a snapshot ends in the middle of a block that goes on: what stands still can be
+    // told while the file itself is written to.
     cluster.put("/a/s/file", &content[..20_000]);
     cluster.curl(&["-X", "PUT"], "/a/s", "ALLOWSNAPSHOT");
     cluster.curl(&["-X", "PUT"], "/a/s", "CREATESNAPSHOT&snapshotname=then");
@@ -207,8 +210,9 @@ fn hdfs_files_are_described_as_they_are() {
     checksums("hdfs://127.0.0.1", &[]).fails_with("hdfs://[USER@]HOST[:PORT]/PATH");
 }
 
-/// Section 3.3: btrfs has CRC-32C of sectors of 4 KiB, HDFS of whatever it is asked for: the blocks that differ are known without a byte of either. Btrfs sums a short last
-/// block with zeros behind it and HDFS does not, so that one is read.
+/// Section 3.3: btrfs has CRC-32C of sectors of 4 KiB, HDFS of whatever it is asked for: the blocks
+/// that differ are known without a byte of either. Btrfs sums a short last block with zeros behind
+/// it and HDFS does not, so that one is read.
 #[test]
 #[ignore = "fetches HDFS first: make test-systems"]
 fn hdfs_and_btrfs_agree_on_blocks_of_both() {
@@ -246,7 +250,8 @@ fn hdfs_and_btrfs_agree_on_blocks_of_both() {
     }
     let blocks = old.chunks(STRIPE).zip(new.chunks(STRIPE));
     let changed_blocks = blocks.filter(|(old, new)| old != new).count();
-    // CRCs prove nothing: a sync reads what they call likely, and is right. In both directions, with blocks of one length and with those that content cuts.
+    // CRCs prove nothing: a sync reads what they call likely, and is right. In both directions,
+    // with blocks of one length and with those that content cuts.
     let changed = 5;
     let unchanged = (old.len() / STRIPE - changed) * STRIPE;
     let synced = sky::fixed(&remote, &local, STRIPE as u32, &new);
@@ -264,7 +269,8 @@ fn hdfs_and_btrfs_agree_on_blocks_of_both() {
     assert!(synced.stats.copied_bytes >= unchanged as u64, "{:?}", synced.stats);
     let synced = sky::chunked(&base, &remote, &new);
     assert!(synced.stats.copied_bytes > unchanged as u64 / 2, "{:?}", synced.stats);
-    // The command says the same in both directions, without a byte of either; of the last block, which is not full, btrfs's CRC tells nothing.
+    // The command says the same in both directions, without a byte of either; of the last block,
+    // which is not full, btrfs's CRC tells nothing.
     for (base, new_one) in [
         (
             disk.path().join("old").into_os_string(),
@@ -314,7 +320,8 @@ impl Write for Replayed {
     }
 }
 
-/// Appended to before any of the requests of a description: what is told is of the file before or after, and true of it.
+/// Appended to before any of the requests of a description: what is told is of the file before or
+/// after, and true of it.
 #[test]
 #[ignore = "fetches HDFS first: make test-systems"]
 fn hdfs_files_that_change_meanwhile_are_noticed() {
@@ -335,7 +342,8 @@ fn hdfs_files_that_change_meanwhile_are_noticed() {
         assert_eq!(told.stamp().len_bytes, content.len() as u64 + 3000, "{changed_at}");
         verify(&source, &told).unwrap();
     }
-    // Behind it: what was told is void, and the successor's bytes are not given out as its own. The same bytes once more are another state, too.
+    // Behind it: what was told is void, and the successor's bytes are not given out as its own. The
+    // same bytes once more are another state, too.
     let network = Network::new(None);
     let source = cluster.source(&network, &network, "/changing0");
     let told = source.collect().unwrap();
@@ -384,8 +392,8 @@ fn hdfs_files_that_change_meanwhile_are_noticed() {
     assert_eq!(said["len_bytes"], all.len() + 7);
 }
 
-/// DataNodes that are gone, lie, or lost a part of what they keep: another one is asked, or it is an error; and a sync with checksums that are
-/// wrong is right.
+/// DataNodes that are gone, lie, or lost a part of what they keep: another one is asked, or it is
+/// an error; and a sync with checksums that are wrong is right.
 #[test]
 #[ignore = "fetches HDFS first: make test-systems"]
 fn hdfs_data_nodes_that_fail_or_lie_make_no_wrong_delta() {
@@ -413,7 +421,8 @@ fn hdfs_data_nodes_that_fail_or_lie_make_no_wrong_delta() {
     sky::fixed(&base, &source, STRIPE as u32, &new);
     let synced = sky::chunked(&base, &source, &new);
     assert!(synced.stats.copied_bytes > old.len() as u64 / 2, "{:?}", synced.stats);
-    // One that tells of the old content when it is asked about the other one: as if nothing had changed, where CRCs are believed.
+    // One that tells of the old content when it is asked about the other one: as if nothing had
+    // changed, where CRCs are believed.
     let noting = Noting::default();
     cluster.source(&network, &noting, "/old").collect().unwrap();
     let told = noting

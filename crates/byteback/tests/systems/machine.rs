@@ -1,5 +1,6 @@
-//! Tests that run in a virtual machine, because the kernel of this one may lack what they need: this very program is started in there
-//! (`tests/systems/machine`) with the names of some of its tests, which are ignored otherwise.
+//! Tests that run in a virtual machine, because the kernel of this one may lack what they need:
+//! this very program is started in there (`tests/systems/machine`) with the names of some of its
+//! tests, which are ignored otherwise.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -40,7 +41,8 @@ impl Machine {
         }
     }
 
-    /// Adds a disk, the first one being `/dev/vdb`, with what `make` and its arguments before the image's path put onto it.
+    /// Adds a disk, the first one being `/dev/vdb`, with what `make` and its arguments before the
+    /// image's path put onto it.
     pub(crate) fn disk(mut self, mib: u64, make: &[&str]) -> Self {
         let image = self.dir.path().join(format!("disk{}", self.disks.len()));
         std::fs::File::create(&image).unwrap().set_len(mib << 20).unwrap();
@@ -59,7 +61,8 @@ impl Machine {
         self
     }
 
-    /// Runs the tests whose names begin with `tests`, ignored ones only, and prints what they print.
+    /// Runs the tests whose names begin with `tests`, ignored ones only, and prints what they
+    /// print.
     #[track_caller]
     pub(crate) fn run(self, tests: &str) {
         let program = std::env::current_exe().unwrap();

@@ -1,5 +1,6 @@
-//! Each source of checksums against the real system: it is started, a real file is written into it, its checksums are extracted and compared with the
-//! bytes by `byteback checksums --verify`, and a SkySync-F or -C sync is made with them.
+//! Each source of checksums against the real system: it is started, a real file is written into it,
+//! its checksums are extracted and compared with the bytes by `byteback checksums --verify`, and a
+//! SkySync-F or -C sync is made with them.
 //!
 //! | part | what |
 //! |---|---|
@@ -23,7 +24,8 @@
 //! | `seaweedfs` | SeaweedFS (`tests/systems/seaweedfs`), and it with btrfs |
 //! | `s3` | MinIO (`tests/systems/minio`), and it with btrfs |
 //!
-//! Systems whose installation takes long are started by `make test-systems` only; their tests are ignored otherwise. Needs root.
+//! Systems whose installation takes long are started by `make test-systems` only; their tests are
+//! ignored otherwise. Needs root.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,6 @@
-//! Files on MooseFS: master, chunk server and mount, in namespaces of their own (`tests/systems/moosefs`), where this very program is started with the names of some of its tests.
+//! Files on MooseFS: master, chunk server and mount, in namespaces of their own
+//! (`tests/systems/moosefs`), where this very program is started with the names of some of its
+//! tests.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -70,7 +72,8 @@ fn guest_files_are_told_and_true() {
             "{len}"
         );
     }
-    // A chunk that was never written to, one with few blocks, a file that became shorter within a block, and one that became longer again.
+    // A chunk that was never written to, one with few blocks, a file that became shorter within a
+    // block, and one that became longer again.
     let sparse = path("sparse");
     let file = File::create(&sparse).unwrap();
     file.write_all_at(&noise(3, 100_000), (CHUNK + 10 * BLOCK) as u64)
@@ -171,7 +174,8 @@ fn guest_what_was_written_just_now_is_told() {
         assert_ne!(told.stamp(), before.stamp());
         before = told;
     }
-    // Nobody touches it any more, and it stays what it was: the master notes when the inode changed up to a second later, which is waited for here.
+    // Nobody touches it any more, and it stays what it was: the master notes when the inode changed
+    // up to a second later, which is waited for here.
     let noted = |file: &File| rustix::fs::fstat(file).unwrap().st_ctime;
     let at_first = noted(&file);
     for _ in 0..100 {
@@ -195,7 +199,8 @@ fn guest_what_was_written_just_now_is_told() {
     let (told, _) = compared(&source);
     assert!(told.runs().eq(before.runs()));
     before = told;
-    // A block that rots in the chunk's file: neither the server nor --verify takes it for what it was.
+    // A block that rots in the chunk's file: neither the server nor --verify takes it for what it
+    // was.
     let mut changed = 0;
     for below in 0..=0xff_u8 {
         for entry in std::fs::read_dir(folders[0].join(format!("{below:02X}")))
@@ -245,7 +250,8 @@ fn guest_a_file_that_is_written_to_meanwhile_is_told_as_it_was_at_one_moment() {
         let info = Interrupted::new("mfsfileinfo", call, &write);
         let programs = info.programs();
         let source = MooseFsSource::new(&file, &programs, &folders).unwrap();
-        // Behind either of them the time of the last write tells, if not the digests; then it is described as it is now.
+        // Behind either of them the time of the last write tells, if not the digests; then it is
+        // described as it is now.
         let told = source.collect().unwrap();
         assert!(info.calls() > 2, "{call}: {} calls", info.calls());
         assert!(std::fs::read(&path).unwrap() != old);
@@ -254,7 +260,8 @@ fn guest_a_file_that_is_written_to_meanwhile_is_told_as_it_was_at_one_moment() {
     }
 }
 
-/// Somebody writes while the file is looked at for the last time, and sets its times back: only the digests tell.
+/// Somebody writes while the file is looked at for the last time, and sets its times back: only the
+/// digests tell.
 #[test]
 #[ignore = "runs where moosefs_in_a_real_mount starts MooseFS"]
 fn guest_what_is_written_and_dated_back_meanwhile_is_noticed() {
@@ -321,7 +328,8 @@ fn guest_what_other_mounts_write_is_told() {
         let verified = verified.expect("it changes all the time");
         assert_eq!((before.stamp().len_bytes, verified.bytes), (len, len), "{round}");
     }
-    // Another file takes its place, of the same length: its chunks are not those of the one that is open here.
+    // Another file takes its place, of the same length: its chunks are not those of the one that is
+    // open here.
     let len = file.metadata().unwrap().len();
     std::fs::write(second.join("other"), noise(99, len as usize)).unwrap();
     std::fs::rename(second.join("other"), &there).unwrap();
@@ -359,7 +367,8 @@ fn guest_syncs_are_right() {
     let base = MooseFsSource::new(&old_file, &programs, &folders).unwrap();
     let source = MooseFsSource::new(&new_file, &programs, &folders).unwrap();
     let synced = sky::fixed(&base, &source, BLOCK as u32, &new);
-    // Three places, the one where something was inserted and what is behind it up to the next block, and the end.
+    // Three places, the one where something was inserted and what is behind it up to the next
+    // block, and the end.
     assert!(synced.stats.literal_bytes < 7 * BLOCK as u64, "{:?}", synced.stats);
     // Long enough that most of a chunk's CRC follows from those of its blocks.
     let params = ChunkParams::new(256 << 10, 512 << 10, 768 << 10).unwrap();

@@ -39,7 +39,8 @@ pub(crate) fn against(base: impl AsRef<OsStr>, new: impl AsRef<OsStr>, variables
     run(&arguments, variables)
 }
 
-/// Runs this very program where `tests/systems/SYSTEM` starts a system, with the names of some of its tests: those that begin with `tests`, ignored ones only.
+/// Runs this very program where `tests/systems/SYSTEM` starts a system, with the names of some of
+/// its tests: those that begin with `tests`, ignored ones only.
 #[track_caller]
 pub(crate) fn in_namespaces(system: &str, tests: &str) {
     let output = Command::new(script(system))

@@ -1,4 +1,5 @@
-//! Objects with additional checksums, at a real server (MinIO): sent at once and in parts, described, verified, and synced with files.
+//! Objects with additional checksums, at a real server (MinIO): sent at once and in parts,
+//! described, verified, and synced with files.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -238,8 +239,9 @@ fn minio_syncs_fetch_the_parts_that_differ() {
     assert_eq!(synced.stats.copied_bytes, 3 * PART as u64);
 }
 
-/// Section 3.3: btrfs has CRC-32C of 4 KiB, the object CRC-32C of parts of 5 MiB, the last of which is not full: those of btrfs are combined, and the
-/// parts that differ are known without a byte of either.
+/// Section 3.3: btrfs has CRC-32C of 4 KiB, the object CRC-32C of parts of 5 MiB, the last of which
+/// is not full: those of btrfs are combined, and the parts that differ are known without a byte of
+/// either.
 #[test]
 #[ignore = "MinIO is compiled first, which takes minutes: make test-systems"]
 fn minio_and_btrfs_agree_on_blocks_of_both() {
@@ -284,7 +286,8 @@ fn minio_and_btrfs_agree_on_blocks_of_both() {
         assert!(synced.stats.copied_bytes >= 2 * PART as u64, "{:?}", synced.stats);
         assert!(synced.stats.literal_bytes >= 2 * PART as u64, "{:?}", synced.stats);
     }
-    // The command says the same. What btrfs has of a sector that is not full may be of more than the file, so of the last part nobody knows.
+    // The command says the same. What btrfs has of a sector that is not full may be of more than
+    // the file, so of the last part nobody knows.
     let variables = [
         ("AWS_ENDPOINT_URL", server.endpoint()),
         ("AWS_ACCESS_KEY_ID", "akak"),
@@ -320,7 +323,8 @@ fn minio_objects_that_are_replaced_meanwhile_are_noticed() {
     let server = Minio::start();
     let (content, successor) = (noise(1, 3 * PART), noise(99, 3 * PART));
     let mut first = vec![0; 100];
-    // Before each request of a description: headers, parts, headers once more. It begins anew, and describes the successor.
+    // Before each request of a description: headers, parts, headers once more. It begins anew, and
+    // describes the successor.
     for replaced_at in 0..3 {
         server.put_parts("changing", &content, Kind::Sha256, &[PART, PART, PART]);
         let replace = |number| {
@@ -358,7 +362,8 @@ fn replace(answer: &mut Answer, from: &str, to: &str) {
     answer.body = text.replacen(from, to, 1).into_bytes();
 }
 
-/// Answers of a real server, some of which say something else: what is told of the object is not believed, or found out, and makes no wrong delta.
+/// Answers of a real server, some of which say something else: what is told of the object is not
+/// believed, or found out, and makes no wrong delta.
 #[test]
 #[ignore = "MinIO is compiled first, which takes minutes: make test-systems"]
 fn minio_answers_that_lie_make_no_wrong_delta() {
@@ -370,7 +375,8 @@ fn minio_answers_that_lie_make_no_wrong_delta() {
     for kind in [Kind::Crc32c, Kind::Crc64Nvme] {
         server.put_parts("old", &old, kind, &[PART; 3]);
         server.put_parts("new", &new, kind, &[PART; 3]);
-        // What the server says of the old object, all of which fits, is told of the new one: as if nothing had changed.
+        // What the server says of the old object, all of which fits, is told of the new one: as if
+        // nothing had changed.
         let said = RefCell::new(Vec::<Answer>::new());
         let note = |_: &Request, answer: &mut Answer| said.borrow_mut().push(answer.clone());
         let noting = Meddling::answers(&note);
@@ -411,7 +417,8 @@ fn minio_answers_that_lie_make_no_wrong_delta() {
         sky::fixed(&base, &source, PART as u32, &new);
         sky::fixed(&source, &base, PART as u32, &old);
     }
-    // Checksums that prove, from lists that are another upload's, lack a part, are cut short, or say another checksum: nothing is told.
+    // Checksums that prove, from lists that are another upload's, lack a part, are cut short, or
+    // say another checksum: nothing is told.
     server.put_parts("old", &old, Kind::Sha256, &[PART; 3]);
     server.put_parts("new", &new, Kind::Sha256, &[PART; 3]);
     let others = RefCell::new(Vec::new());

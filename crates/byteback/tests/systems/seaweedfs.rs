@@ -1,4 +1,5 @@
-//! Files at a real SeaweedFS: chunks with the CRCs of their needles, told, verified, and synced with btrfs, whose CRCs are combined to theirs.
+//! Files at a real SeaweedFS: chunks with the CRCs of their needles, told, verified, and synced
+//! with btrfs, whose CRCs are combined to theirs.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -108,7 +109,8 @@ fn seaweedfs_files_are_described_as_they_are() {
     checksums("seaweedfs://127.0.0.1", &[]).fails_with("seaweedfs://HOST:PORT/PATH");
 }
 
-/// Section 3.3: btrfs has CRC-32C of 4 KiB, SeaweedFS of 4 MiB: those of btrfs are combined, and the chunks that differ are known without a byte of either.
+/// Section 3.3: btrfs has CRC-32C of 4 KiB, SeaweedFS of 4 MiB: those of btrfs are combined, and
+/// the chunks that differ are known without a byte of either.
 #[test]
 #[ignore = "fetches SeaweedFS first: make test-systems"]
 fn seaweedfs_and_btrfs_agree_on_blocks_of_both() {
@@ -171,7 +173,8 @@ fn seaweedfs_files_that_are_replaced_meanwhile_are_noticed() {
     let server = SeaweedFs::start();
     let content = noise(1, 3 * CHUNK);
     let mut first = vec![0; 100];
-    // Before each request of a description: the entry, three needles, the entry once more. It is of the successor then.
+    // Before each request of a description: the entry, three needles, the entry once more. It is of
+    // the successor then.
     for replaced_at in 0..5 {
         server.put("/changing", &content);
         let replace = |number| {
@@ -190,7 +193,8 @@ fn seaweedfs_files_that_are_replaced_meanwhile_are_noticed() {
     let network = Network::new(None);
     let source = server.source(&network, "/changing");
     let told = source.collect().unwrap();
-    // Behind it: what was told is void, and the successor's bytes are not given out as its own. The same bytes once more are another state, too.
+    // Behind it: what was told is void, and the successor's bytes are not given out as its own. The
+    // same bytes once more are another state, too.
     for content in [content, noise(99, 3 * CHUNK)] {
         server.put("/changing", &content);
         assert!(!source.is_unchanged(told.stamp()).unwrap());
@@ -254,7 +258,8 @@ fn seaweedfs_needles_that_rot_are_noticed() {
     checksums(server.url("/sound"), &[]).fine();
 }
 
-/// Answers of a real filer, some of which say something else: what is told of the file is not believed, or found out, and makes no wrong delta.
+/// Answers of a real filer, some of which say something else: what is told of the file is not
+/// believed, or found out, and makes no wrong delta.
 #[test]
 #[ignore = "fetches SeaweedFS first: make test-systems"]
 fn seaweedfs_answers_that_lie_make_no_wrong_delta() {
@@ -267,7 +272,8 @@ fn seaweedfs_answers_that_lie_make_no_wrong_delta() {
     let network = Network::new(None);
     let base = server.source(&network, "/old");
     let told_base = base.collect().unwrap();
-    // The needle of the old content's chunk is told for that of the new one's: as if nothing had changed.
+    // The needle of the old content's chunk is told for that of the new one's: as if nothing had
+    // changed.
     let entry: serde_json::Value = serde_json::from_str(&server.curl(&[], "/new?metadata=true")).unwrap();
     let needle = entry["chunks"]
         .as_array()

@@ -1,4 +1,5 @@
-//! Systems that a script below `tests/systems` starts on this machine, as processes of whoever runs the tests, and asking them by curl.
+//! Systems that a script below `tests/systems` starts on this machine, as processes of whoever runs
+//! the tests, and asking them by curl.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -47,7 +48,8 @@ impl Server {
         self.said = String::from_utf8(output.stdout).unwrap().trim().to_owned();
     }
 
-    /// Ends it, does something to what it left, and starts it again with that; it may have another address then.
+    /// Ends it, does something to what it left, and starts it again with that; it may have another
+    /// address then.
     pub(crate) fn restart(&mut self, meanwhile: impl FnOnce(&Path)) {
         assert!(self.command("stop", &[]).status().unwrap().success());
         meanwhile(self.dir());

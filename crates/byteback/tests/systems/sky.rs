@@ -1,5 +1,6 @@
-//! SkySync between any two sources: one has the base, the other the new content. What each end's storage knows is taken from it; what it does not
-//! know is read there. The delta is made, sent as a stream, applied, and compared with the new content.
+//! SkySync between any two sources: one has the base, the other the new content. What each end's
+//! storage knows is taken from it; what it does not know is read there. The delta is made, sent as
+//! a stream, applied, and compared with the new content.
 
 use std::cell::Cell;
 use std::io;
@@ -122,8 +123,9 @@ pub(crate) struct Synced {
     pub(crate) delta_len: usize,
 }
 
-/// SkySync-F (section 3.2): a signature of the base goes to the new content's end, a delta comes back. Blocks are as long as `block_len`
-/// says; strong checksums are of the kind that the new end has (section 3.3.2), or SHA-256.
+/// SkySync-F (section 3.2): a signature of the base goes to the new content's end, a delta comes
+/// back. Blocks are as long as `block_len` says; strong checksums are of the kind that the new end
+/// has (section 3.3.2), or SHA-256.
 pub(crate) fn fixed(base: &dyn Source, new: &dyn Source, block_len: u32, expected: &[u8]) -> Synced {
     let (told_base, told_new) = (base.collect().unwrap(), new.collect().unwrap());
     let (base_content, new_content) = (Content::new(base, &told_base), Content::new(new, &told_new));
@@ -176,12 +178,14 @@ pub(crate) fn fixed(base: &dyn Source, new: &dyn Source, block_len: u32, expecte
     }
 }
 
-/// SkySync-C (section 3.2.1): both ends cut by content; the chunks' CRCs follow from those of the blocks that storage has.
+/// SkySync-C (section 3.2.1): both ends cut by content; the chunks' CRCs follow from those of the
+/// blocks that storage has.
 pub(crate) fn chunked(base: &dyn Source, new: &dyn Source, expected: &[u8]) -> Synced {
     chunked_to(ChunkParams::new(4096, 8192, 12_288).unwrap(), base, new, expected)
 }
 
-/// The same with chunks of other lengths: those that are shorter than a source's blocks have nothing of their CRCs.
+/// The same with chunks of other lengths: those that are shorter than a source's blocks have
+/// nothing of their CRCs.
 pub(crate) fn chunked_to(params: ChunkParams, base: &dyn Source, new: &dyn Source, expected: &[u8]) -> Synced {
     let (told_base, told_new) = (base.collect().unwrap(), new.collect().unwrap());
     let (base_content, new_content) = (Content::new(base, &told_base), Content::new(new, &told_new));
@@ -248,8 +252,9 @@ fn names(told: &FileChecksums) -> Option<NamedChunks> {
     Some(list)
 }
 
-/// SkySync-C where a deduplicating store has cut and named the chunks of the new content (section 3.1). A base in such a store, too, is known by its
-/// list; another one is summed where the new content's chunks would lie.
+/// SkySync-C where a deduplicating store has cut and named the chunks of the new content (section
+/// 3.1). A base in such a store, too, is known by its list; another one is summed where the new
+/// content's chunks would lie.
 pub(crate) fn named(base: &dyn Source, new: &dyn Source, expected: &[u8]) -> Synced {
     let (told_base, told_new) = (base.collect().unwrap(), new.collect().unwrap());
     let (base_content, new_content) = (Content::new(base, &told_base), Content::new(new, &told_new));
@@ -288,7 +293,8 @@ pub(crate) fn named(base: &dyn Source, new: &dyn Source, expected: &[u8]) -> Syn
     }
 }
 
-/// A sync whose ends found out by themselves which ranges differ at their place: the new content's are sent, the base is not read.
+/// A sync whose ends found out by themselves which ranges differ at their place: the new content's
+/// are sent, the base is not read.
 pub(crate) fn in_place(base: &dyn Source, new: &dyn Source, differing: &ExtentSet, expected: &[u8]) -> Synced {
     let (told_base, told_new) = (base.collect().unwrap(), new.collect().unwrap());
     let (base_content, new_content) = (Content::new(base, &told_base), Content::new(new, &told_new));

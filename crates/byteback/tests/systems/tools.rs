@@ -1,4 +1,5 @@
-//! The programs that storage comes with: those of this machine, and one in whose place another one stands.
+//! The programs that storage comes with: those of this machine, and one in whose place another one
+//! stands.
 
 use std::path::PathBuf;
 
@@ -19,7 +20,8 @@ pub(crate) fn path_of(name: &str) -> PathBuf {
     found.find(|path| path.is_file()).unwrap()
 }
 
-/// A program that does what it always does, and at one of its calls something else before or behind that: between two questions of whoever asks it.
+/// A program that does what it always does, and at one of its calls something else before or behind
+/// that: between two questions of whoever asks it.
 pub(crate) struct Interrupted(tempfile::TempDir);
 
 impl Interrupted {

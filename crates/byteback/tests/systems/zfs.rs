@@ -1,4 +1,5 @@
-//! Files on ZFS: a pool of zfs-fuse, in namespaces of its own (`tests/systems/zfs`), where this very program is started with the names of some of its tests.
+//! Files on ZFS: a pool of zfs-fuse, in namespaces of its own (`tests/systems/zfs`), where this
+//! very program is started with the names of some of its tests.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -63,7 +64,8 @@ fn verified(path: &Path) -> (FileChecksums, u64) {
 #[test]
 #[ignore = "runs where zfs_on_a_real_pool starts ZFS"]
 fn guest_files_are_told_and_true() {
-    // With records of 1 KiB the last one has a tree of three levels. Few, because zdb opens the pool anew for each, which takes long on a busy machine.
+    // With records of 1 KiB the last one has a tree of three levels. Few, because zdb opens the
+    // pool anew for each, which takes long on a busy machine.
     for (name, options, kind, record, lens) in [
         (
             "fletcher",
@@ -127,7 +129,8 @@ fn guest_files_are_told_and_true() {
     // Who may not, what is no file, and nothing that could tell.
     checksums(&path, &[]).fails_with("not a regular file");
     as_nobody(&[path.join("sparse").as_os_str()]).fails_with("only root may");
-    // The pool's topmost file system, whose name is the pool's: that is what zfs-fuse's zdb takes it for.
+    // The pool's topmost file system, whose name is the pool's: that is what zfs-fuse's zdb takes
+    // it for.
     let topmost = Path::new("/mnt/byteback/file");
     std::fs::write(topmost, noise(1, 5)).unwrap();
     checksums(topmost, &[]).fails_with("the pool's topmost file system");
@@ -246,7 +249,8 @@ fn guest_a_file_that_is_written_to_meanwhile_is_told_as_it_was_at_one_moment() {
         let programs = zdb.programs();
         let source = ZfsSource::new(&file, &programs).unwrap();
         let told = source.collect().unwrap();
-        // Behind the first one the pointers tell, and it is described anew. Behind the second one the time tells if it is another second; else it was described as it was before.
+        // Behind the first one the pointers tell, and it is described anew. Behind the second one
+        // the time tells if it is another second; else it was described as it was before.
         let is_anew = match zdb.calls() {
             4 => true,
             2 if call == 1 => false,
@@ -272,7 +276,8 @@ fn places(pointer: &str) -> Vec<u64> {
         .collect()
 }
 
-/// A node of the tree that rots is left out by zdb without a word, and a record that does is not what it was.
+/// A node of the tree that rots is left out by zdb without a word, and a record that does is not
+/// what it was.
 #[test]
 #[ignore = "runs where zfs_on_a_real_pool starts ZFS"]
 fn guest_what_rots_on_the_device_is_noticed() {

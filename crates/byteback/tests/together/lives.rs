@@ -1,13 +1,19 @@
 //! Three machines on which people work, while processes are killed and stopped and links are cut.
 //!
-//! The choices come from the seed: which programs run where, and what hits whom when. What must hold:
+//! The choices come from the seed: which programs run where, and what hits whom when. What must
+//! hold:
 //!
-//! - programs notice nothing, but for those on a machine whose own process was killed while they ran;
-//! - what the server has is at any moment a state that the folder had: databases are whole, without half a transaction, and repositories complete;
-//! - at rest all machines and the server have the same names, contents, modes, times of files, links and extended attributes;
-//! - where each part of the folder has one writer there is no conflict, whatever is killed, stopped, cut or restarted;
-//! - where several machines append to the same files, and write them anew, each line whose writing succeeded is in the file, in a conflict
-//!   copy of it or in a version that the server has, and a conflict copy is only of a file that two machines wrote to.
+//! - programs notice nothing, but for those on a machine whose own process was killed while they
+//!   ran;
+//! - what the server has is at any moment a state that the folder had: databases are whole, without
+//!   half a transaction, and repositories complete;
+//! - at rest all machines and the server have the same names, contents, modes, times of files,
+//!   links and extended attributes;
+//! - where each part of the folder has one writer there is no conflict, whatever is killed,
+//!   stopped, cut or restarted;
+//! - where several machines append to the same files, and write them anew, each line whose writing
+//!   succeeded is in the file, in a conflict copy of it or in a version that the server has, and a
+//!   conflict copy is only of a file that two machines wrote to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -27,7 +33,8 @@ use crate::tree::Tree;
 
 const MACHINES: usize = 3;
 
-/// How long who works pauses at most between two blows; they are to fall into every part of what is under way.
+/// How long who works pauses at most between two blows; they are to fall into every part of what is
+/// under way.
 const PAUSE_MAX_MS: u64 = 1500;
 
 const DELAYS: [&str; 3] = ["0", "50ms", "1s"];
@@ -77,10 +84,12 @@ struct Life {
     random: Random,
     seed: u64,
     programs: Vec<Program>,
-    /// Held by whoever runs a program on a machine, and while its folder is mounted: a program that has a file of the plain directory open
-    /// when that is mounted over writes past the mount, as docs/semantics.md says.
+    /// Held by whoever runs a program on a machine, and while its folder is mounted: a program that
+    /// has a file of the plain directory open when that is mounted over writes past the mount, as
+    /// docs/semantics.md says.
     desks: [Mutex<()>; MACHINES],
-    /// How often the process of a machine was killed, and began again: odd while nobody serves the folder.
+    /// How often the process of a machine was killed, and began again: odd while nobody serves the
+    /// folder.
     kills: [AtomicU64; MACHINES],
     /// Lines that were appended to common files, with who did.
     appended: Mutex<BTreeMap<String, (String, usize)>>,
@@ -89,7 +98,8 @@ struct Life {
     rewritten: Mutex<BTreeSet<(String, usize)>>,
 }
 
-/// Says that something is done when it is dropped, also by a panic: whoever waits for it must not wait for ever.
+/// Says that something is done when it is dropped, also by a panic: whoever waits for it must not
+/// wait for ever.
 struct Finished<'a>(&'a AtomicBool);
 
 impl Drop for Finished<'_> {
@@ -238,7 +248,8 @@ impl Life {
             false => fs::write(&beside, &content).and_then(|()| fs::rename(&beside, path)),
         };
         if written.is_err() {
-            // The file may have been emptied, and what was not sent by then is nowhere, as on any file system.
+            // The file may have been emptied, and what was not sent by then is nowhere, as on any
+            // file system.
             let mut appended = self.appended.lock().unwrap();
             appended.retain(|_, (of, by)| (of.as_str(), *by) != (name, machine));
         }
@@ -265,7 +276,8 @@ impl Life {
         lines
     }
 
-    /// The first versions of the common files that hold zeros, which nobody writes, and what they were before.
+    /// The first versions of the common files that hold zeros, which nobody writes, and what they
+    /// were before.
     fn first_with_zeros(&self) -> Vec<String> {
         let head = self.lab.status(0)["cursor"].as_u64().unwrap();
         let target = self.lab.world.path("common-of-then");

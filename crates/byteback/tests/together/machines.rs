@@ -13,7 +13,8 @@ use crate::network::{End, Network, SERVER};
 use crate::tree::{Tree, differences, try_look};
 use crate::world::{Ran, World, ended, eventually, is_alive, is_mounted, program};
 
-/// What sending and landing may take where a link was away for long on a machine with other work: back-off and retransmission wait, too.
+/// What sending and landing may take where a link was away for long on a machine with other work:
+/// back-off and retransmission wait, too.
 pub(crate) const LONG: Duration = Duration::from_secs(300);
 
 /// The folder's name at the server.
@@ -58,7 +59,8 @@ impl Lab {
         Self::with_a_small_disk(machines, None)
     }
 
-    /// The same; one of them has its folder on a disk of its own, with so many MiB: [`Machine::disk`].
+    /// The same; one of them has its folder on a disk of its own, with so many MiB:
+    /// [`Machine::disk`].
     pub(crate) fn with_a_small_disk(machines: usize, small: Option<(usize, u64)>) -> Self {
         let world = World::new();
         let machines: Vec<Machine> = (0..machines)
@@ -206,7 +208,8 @@ impl Lab {
         self.run(machine, &[&[command], arguments, &[dir]].concat())
     }
 
-    /// Begins to keep the folder in sync on a machine. That the server cannot be reached now is no reason not to.
+    /// Begins to keep the folder in sync on a machine. That the server cannot be reached now is no
+    /// reason not to.
     #[track_caller]
     pub(crate) fn sync(&self, machine: usize, delay: &str) {
         self.on(machine, "sync", &["--delay", delay]).ends_with(0);
@@ -267,7 +270,8 @@ impl Lab {
             None => fs::read_to_string(self.world.path("address")).unwrap(),
         };
         let url = format!("https://{address}/{FOLDER}");
-        // By content: who looks while groups are on their way may have a file of the same length and time already that holds less.
+        // By content: who looks while groups are on their way may have a file of the same length
+        // and time already that holds less.
         let command = self
             .world
             .command(&["pull", "--delete", "--checksum", &url, dir.to_str().unwrap()]);

@@ -1,5 +1,5 @@
-//! Continuous sync from end to end: real processes on three machines of one folder, each in a network namespace of its own, beside a server in
-//! a fourth; real programs work on the mounts.
+//! Continuous sync from end to end: real processes on three machines of one folder, each in a
+//! network namespace of its own, beside a server in a fourth; real programs work on the mounts.
 //!
 //! | part | what |
 //! |---|---|
@@ -9,9 +9,10 @@
 //! | `sizes` | a file of 100 GiB with little in it, and a disk that is too small |
 //! | `lives` | rounds of work during which processes are killed, stopped and restarted, and links cut; all trees are equal in the end |
 //!
-//! `BYTEBACK_SEED` repeats the choices of a run (not the order of events in the kernel), `BYTEBACK_LIVES` sets the number of lives and
-//! `BYTEBACK_ROUNDS` that of the rounds in each. Needs root, `/dev/fuse` and network
-//! namespaces; where the last cannot be made, the machines share one network, and no link is cut.
+//! `BYTEBACK_SEED` repeats the choices of a run (not the order of events in the kernel),
+//! `BYTEBACK_LIVES` sets the number of lives and `BYTEBACK_ROUNDS` that of the rounds in each.
+//! Needs root, `/dev/fuse` and network namespaces; where the last cannot be made, the machines
+//! share one network, and no link is cut.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,5 @@
-//! Network namespaces with a bridge between them. The server's has the bridge; each machine's has one link to it.
+//! Network namespaces with a bridge between them. The server's has the bridge; each machine's has
+//! one link to it.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,7 +16,8 @@ pub(crate) struct Network {
     names: Vec<String>,
 }
 
-/// Which end of a link is taken down: the machine's own (it is told at once that there is no way), or the other one (its packets go nowhere).
+/// Which end of a link is taken down: the machine's own (it is told at once that there is no way),
+/// or the other one (its packets go nowhere).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Machine,
@@ -77,7 +79,8 @@ impl Network {
         assert!(done, "the link of machine {machine} does not go {to} at {end:?}");
     }
 
-    /// The command, on a machine; without one, where the server is. Of the namespaces only the network is entered: mounts are seen by all.
+    /// The command, on a machine; without one, where the server is. Of the namespaces only the
+    /// network is entered: mounts are seen by all.
     pub(crate) fn at(&self, machine: Option<usize>, command: &Command) -> Command {
         let name = &self.names[machine.map_or(0, |machine| machine + 1)];
         let mut inside = Command::new("nsenter");

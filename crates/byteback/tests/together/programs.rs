@@ -1,5 +1,6 @@
-//! What people do in their folders, as scripts of real programs; and what must be true of what the programs leave, wherever and whenever it is
-//! looked at: on another machine, at the server, in the middle of everything.
+//! What people do in their folders, as scripts of real programs; and what must be true of what the
+//! programs leave, wherever and whenever it is looked at: on another machine, at the server, in the
+//! middle of everything.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -13,7 +14,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::machines::LONG;
 use crate::random::Random;
 
-/// A script that runs in a directory of its machine's own. `$N` is a random number, `$STOCK` a directory outside of the folder.
+/// A script that runs in a directory of its machine's own. `$N` is a random number, `$STOCK` a
+/// directory outside of the folder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Program {
     pub(crate) name: &'static str,
@@ -172,7 +174,8 @@ pub(crate) fn installed() -> Vec<Program> {
     there
 }
 
-/// A directory outside of the folder with what is unpacked and mirrored into it, changed a little each time.
+/// A directory outside of the folder with what is unpacked and mirrored into it, changed a little
+/// each time.
 pub(crate) fn restock(stock: &Path, random: &mut Random) {
     let files = stock.join("files");
     fs::create_dir_all(files.join("sub")).unwrap();
@@ -246,7 +249,8 @@ pub(crate) fn shell(dir: &Path, script: &str, number: u64, stock: &Path) -> Resu
     }
 }
 
-/// The processes of a group, with where in the kernel each of them waits, for whoever reads why a script did not end.
+/// The processes of a group, with where in the kernel each of them waits, for whoever reads why a
+/// script did not end.
 fn members(group: Pid) -> String {
     let mut text = String::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
@@ -265,7 +269,8 @@ fn members(group: Pid) -> String {
     text
 }
 
-/// What must hold of a machine's part of a folder in every state that it ever had, looked at in a copy that nobody else uses.
+/// What must hold of a machine's part of a folder in every state that it ever had, looked at in a
+/// copy that nobody else uses.
 pub(crate) fn check(part: &Path) -> Result<(), String> {
     for name in ["rollback.db", "wal.db"] {
         let database = part.join(name);

@@ -163,7 +163,8 @@ fn what_would_not_become_shorter_is_not_packed() {
     assert!(packed(&other).is_none());
 }
 
-/// Frames that were made by other versions of the library, and with this dictionary, are read for ever.
+/// Frames that were made by other versions of the library, and with this dictionary, are read for
+/// ever.
 #[test]
 fn golden_bytes_of_version_2() {
     assert_eq!(DICTIONARY.len(), DICTIONARY_LEN);

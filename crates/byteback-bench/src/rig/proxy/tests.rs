@@ -70,7 +70,8 @@ fn a_dead_server_closes_the_clients_connection() {
 #[test]
 fn a_slow_link_takes_the_time_that_its_bytes_need() {
     let proxy = Proxy::start(doubling_server()).unwrap();
-    // 100,000 bytes there and 200,000 back: 2.4 million bits, and the server answers only when it has all.
+    // 100,000 bytes there and 200,000 back: 2.4 million bits, and the server answers only when it
+    // has all.
     proxy.limit(Some(8_000_000));
     let started = Instant::now();
     talk(proxy.address(), 100_000);

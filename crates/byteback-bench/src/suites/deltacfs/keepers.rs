@@ -55,7 +55,8 @@ pub(super) trait Keeper {
     /// Makes the copy what the folder is now, or waits until it is.
     fn bring(&mut self) -> Result<(), SuiteError>;
 
-    /// What was spent since it was begun; nothing more is brought. The copy lies in the folder `copy` afterwards.
+    /// What was spent since it was begun; nothing more is brought. The copy lies in the folder
+    /// `copy` afterwards.
     fn end(self: Box<Self>, copy: &Path) -> Result<Spent, SuiteError>;
 }
 
@@ -185,7 +186,8 @@ impl Ours {
         }
     }
 
-    /// A second machine with this folder, which is empty, at the same server; everything else below `work`.
+    /// A second machine with this folder, which is empty, at the same server; everything else below
+    /// `work`.
     pub(super) fn join(&self, folder: &Path, work: &Path) -> Result<Joined, SuiteError> {
         let home = work.join("second home");
         fs::create_dir(&home)?;
@@ -201,7 +203,8 @@ impl Ours {
         self.server.wire()
     }
 
-    /// Waits until nothing passes any more; when the last byte from the server passed, if one did since `wire` was what had passed.
+    /// Waits until nothing passes any more; when the last byte from the server passed, if one did
+    /// since `wire` was what had passed.
     pub(super) fn wait_for_quiet(&self, mut wire: Wire, pause: Duration) -> Result<Option<Instant>, SuiteError> {
         let mut changed_at = Instant::now();
         let mut answered_at = None;
@@ -318,7 +321,8 @@ impl Keeper for BySyncthing {
     }
 
     fn end(self: Box<Self>, _: &Path) -> Result<Spent, SuiteError> {
-        // It says that the server is complete also in the midst of a rename, when the server has neither name.
+        // It says that the server is complete also in the midst of a rename, when the server has
+        // neither name.
         wait_for("Syncthing's copy to be what the folder is", SETTLE_TIMEOUT, || {
             Ok(compare_contents(&self.folder, &self.copy).ok())
         })?;
@@ -345,7 +349,8 @@ fn of_unison(both: &Unison) -> Result<Spent, SuiteError> {
 
 impl Keeper for ByUnison {
     fn bring(&mut self) -> Result<(), SuiteError> {
-        // It goes by seconds, of which two may be the same; the steps of a measurement do not wait for that.
+        // It goes by seconds, of which two may be the same; the steps of a measurement do not wait
+        // for that.
         self.brought += 1;
         let times = Timestamps {
             last_access: Timespec {

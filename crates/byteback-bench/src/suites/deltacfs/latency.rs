@@ -1,10 +1,13 @@
-//! From a write to the server's answer that it has it, and to the same bytes on another machine, with no delay.
+//! From a write to the server's answer that it has it, and to the same bytes on another machine,
+//! with no delay.
 //!
-//! A program writes 4 KiB somewhere into a file, once, and waits until it is sent; the time is that from the end of the write call to the last
-//! byte of the server's answer that passes the counting proxy. The server answers when the change is durable.
+//! A program writes 4 KiB somewhere into a file, once, and waits until it is sent; the time is that
+//! from the end of the write call to the last byte of the server's answer that passes the counting
+//! proxy. The server answers when the change is durable.
 //!
-//! Then another machine joins, and the time is that from the end of the write call to a read of the same place on that machine's mounted folder that gives what
-//! was written. A reader looks again and again, with short pauses.
+//! Then another machine joins, and the time is that from the end of the write call to a read of the
+//! same place on that machine's mounted folder that gives what was written. A reader looks again
+//! and again, with short pauses.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;

@@ -1,9 +1,10 @@
 //! Throughput of the mounted folder (Table III), and what the checksums cost a write.
 //!
-//! The three programs are what filebench calls fileserver, varmail and webserver, with their sequences of calls and sizes, made smaller to suit a laptop: some
-//! threads, each with files of its own. As in the paper, what is to be sent is read and dropped, so that no server or network takes part.
-//! The variants run one at a time, in turns; the daemon's CPU time, to its end, is told beside the throughput, because it says
-//! more on a machine with few processors.
+//! The three programs are what filebench calls fileserver, varmail and webserver, with their
+//! sequences of calls and sizes, made smaller to suit a laptop: some threads, each with files of
+//! its own. As in the paper, what is to be sent is read and dropped, so that no server or network
+//! takes part. The variants run one at a time, in turns; the daemon's CPU time, to its end, is told
+//! beside the throughput, because it says more on a machine with few processors.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -233,7 +234,8 @@ fn cells(rounds: &BTreeMap<Variant, Vec<Ran>>, value: fn(&Ran) -> f64) -> Vec<Op
         .to_vec()
 }
 
-/// Mounts the filled folder below `work` as the variant says, runs `work_on` in it, and unmounts it.
+/// Mounts the filled folder below `work` as the variant says, runs `work_on` in it, and unmounts
+/// it.
 fn in_variant(
     variant: Variant,
     work: &Path,

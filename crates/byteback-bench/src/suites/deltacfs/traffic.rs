@@ -1,9 +1,11 @@
 //! CPU of client and server (Table II) and bytes on the wire (Fig. 8) while programs work.
 //!
-//! In each round every contender keeps a folder of its own, filled alike, in which the same program works: step by step, and the copy at
-//! the server is brought up to date after each step, or after some where the program tells so. Byteback sends by itself and is only waited for. At
-//! the end what each has at its server is compared with what the program wrote. What a contender needs to begin (its start, the first copy) is not counted. The
-//! working program itself is none of the contenders' processes; what our mount does for it is counted as the client's.
+//! In each round every contender keeps a folder of its own, filled alike, in which the same program
+//! works: step by step, and the copy at the server is brought up to date after each step, or after
+//! some where the program tells so. Byteback sends by itself and is only waited for. At the end
+//! what each has at its server is compared with what the program wrote. What a contender needs to
+//! begin (its start, the first copy) is not counted. The working program itself is none of the
+//! contenders' processes; what our mount does for it is counted as the client's.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -43,7 +45,8 @@ const UP: usize = 3;
 /// All rounds of a workload, by contender.
 type Rounds = BTreeMap<&'static str, Vec<Spent>>;
 
-/// Measures all workloads whose names, and contenders whose names, contain one of `only`; where none does, all.
+/// Measures all workloads whose names, and contenders whose names, contain one of `only`; where
+/// none does, all.
 ///
 /// # Errors
 /// If a program fails, or if a copy differs.

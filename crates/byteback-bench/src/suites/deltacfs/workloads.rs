@@ -1,8 +1,10 @@
-//! What programs do in the folder: the paper's four traces (section IV-A), made anew from numbers, and a file that is rewritten in place.
+//! What programs do in the folder: the paper's four traces (section IV-A), made anew from numbers,
+//! and a file that is rewritten in place.
 //!
-//! The two real traces of the paper were never usable by others as they are; what they are made of is told there, and is made here: a program that
-//! saves a document as Word does (Fig. 3), and the real SQLite with the journal mode of a chat application. All contents are the same in
-//! every run and for every contender, but for what SQLite draws itself (the nonce of a journal).
+//! The two real traces of the paper were never usable by others as they are; what they are made of
+//! is told there, and is made here: a program that saves a document as Word does (Fig. 3), and the
+//! real SQLite with the journal mode of a chat application. All contents are the same in every run
+//! and for every contender, but for what SQLite draws itself (the nonce of a journal).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -26,7 +28,8 @@ pub(super) struct Workload {
     pub(super) peers_every: usize,
     /// What was left alone for so long is sent: longer than what a step takes.
     pub(super) delay_ms: u64,
-    /// The bytes that a perfect sync sends, if all that is new is incompressible and new at its place.
+    /// The bytes that a perfect sync sends, if all that is new is incompressible and new at its
+    /// place.
     pub(super) changed_bytes: Option<u64>,
     /// The program changes the file where it lies, so that a copy is best changed in place as well.
     pub(super) is_in_place: bool,
@@ -92,9 +95,11 @@ const REWRITES: usize = 10;
 const REWRITTEN_BYTES: usize = 8 << 20;
 const WRITE_BYTES: usize = 64 << 10;
 
-/// Of recorded programs: no pause is longer than this, which is longer than what is waited for before something is sent.
+/// Of recorded programs: no pause is longer than this, which is longer than what is waited for
+/// before something is sent.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// The recorded programs: the trace, the file that counts, and what is left alone for so long is sent.
+/// The recorded programs: the trace, the file that counts, and what is left alone for so long is
+/// sent.
 const RECORDED: [(&str, &str, u64); 2] = [
     ("lo-writer-docx", "Documents/report.docx", 400),
     ("sqlite-chat-delete", "EnMicroMsg.db", 20),
@@ -272,7 +277,8 @@ fn text(random: &mut Random, len: usize) -> String {
     text
 }
 
-/// A document as office programs keep it: a container of compressed text and pictures, with a list of what lies where at its end.
+/// A document as office programs keep it: a container of compressed text and pictures, with a list
+/// of what lies where at its end.
 struct Document {
     text: String,
     random: Random,
@@ -311,7 +317,8 @@ impl Document {
     }
 }
 
-/// Fig. 3: the old file is put aside, the new one is written under another name and takes the name; then the old one goes.
+/// Fig. 3: the old file is put aside, the new one is written under another name and takes the name;
+/// then the old one goes.
 fn save_as_word_does(folder: &Path, content: &[u8]) -> Result<(), SuiteError> {
     let [name, aside, new] = ["document.docx", "~WRL0001.tmp", "~WRD0000.tmp"].map(|name| folder.join(name));
     let mut file = File::create(&new)?;
@@ -411,7 +418,8 @@ impl Chats {
     }
 }
 
-/// The names and contents of all files in two folders must be the same, apart from what Syncthing keeps in them (`.st...`).
+/// The names and contents of all files in two folders must be the same, apart from what Syncthing
+/// keeps in them (`.st...`).
 pub(super) fn compare_contents(expected: &Path, actual: &Path) -> Result<(), SuiteError> {
     let (mut names, mut others) = (Vec::new(), Vec::new());
     files(expected, Path::new(""), &mut names)?;

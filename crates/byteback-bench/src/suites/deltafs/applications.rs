@@ -1,7 +1,9 @@
-//! Programs at work (Fig. 9 to 12 and 14, Table 2): what reaches the device, how long it takes, and how many pages are kept as deltas.
+//! Programs at work (Fig. 9 to 12 and 14, Table 2): what reaches the device, how long it takes, and
+//! how many pages are kept as deltas.
 //!
-//! Each replay begins on a file system that was just mounted, and must end in the recorded tree after it was mounted once more. Then the files that the program
-//! wrote to are read once from the device and again from memory, in pages and in random order.
+//! Each replay begins on a file system that was just mounted, and must end in the recorded tree
+//! after it was mounted once more. Then the files that the program wrote to are read once from the
+//! device and again from memory, in pages and in random order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -227,7 +229,8 @@ pub(super) fn prepare<'a>(scratch: &Scratch, trace: &'a Trace, unmasked: &Unmask
     })
 }
 
-/// Pages of files that were written to by their name at that time and are still there, in random order.
+/// Pages of files that were written to by their name at that time and are still there, in random
+/// order.
 fn pages_to_read(trace: &Trace, end: &Path) -> Result<Vec<(PathBuf, u64)>, SuiteError> {
     let mut open: BTreeMap<u64, PathBuf> = BTreeMap::new();
     let mut written: BTreeSet<(PathBuf, u64)> = BTreeSet::new();
@@ -511,7 +514,8 @@ fn deltas(table: &Table<'_>, variant: Variant) -> Panel {
     panel
 }
 
-/// How often what a page was is found in memory when it is compared (Fig. 11): programs that read it first are not replayed.
+/// How often what a page was is found in memory when it is compared (Fig. 11): programs that read
+/// it first are not replayed.
 fn hits(table: &Table<'_>) -> Panel {
     let columns = Variant::WITH_DELTAS.map(Variant::name);
     let mut panel = Panel::new("what pages were, found in memory", "program", "%", &columns);

@@ -1,7 +1,8 @@
-//! One page at a time (section 6.4): how short the difference of two pages becomes by each code, how long that takes, and what a volume takes to keep and restore a
-//! page.
+//! One page at a time (section 6.4): how short the difference of two pages becomes by each code,
+//! how long that takes, and what a volume takes to keep and restore a page.
 //!
-//! The pages are those that recorded programs overwrote, before and after each write. The goals are for what the volume does: its own code ([`Code::Ours`]), and the inode's list of deltas.
+//! The pages are those that recorded programs overwrote, before and after each write. The goals are
+//! for what the volume does: its own code ([`Code::Ours`]), and the inode's list of deltas.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -283,7 +284,9 @@ fn measure(code: Code, pairs: &[Pair], runs: usize) -> Result<Coded, SuiteError>
     Ok(coded)
 }
 
-/// What it takes to keep pages as deltas in inodes, in order one after the other, and to restore them from there: microseconds of each that has a difference short enough. `None` if those are few.
+/// What it takes to keep pages as deltas in inodes, in order one after the other, and to restore
+/// them from there: microseconds of each that has a difference short enough. `None` if those are
+/// few.
 fn measure_inode(pairs: &[Pair], runs: usize) -> Result<Option<(Samples, Samples)>, SuiteError> {
     let mut delta = Vec::new();
     let mut page_bytes = Box::new([0; BLOCK_LEN_BYTES]);

@@ -1,13 +1,17 @@
 //! A database that works like PostgreSQL, for want of a recorded one.
 //!
-//! It is the work of its benchmark: each transaction changes one number in a row of a large table, adds a row to a history, and commits. Its files are written
-//! as PostgreSQL writes them:
+//! It is the work of its benchmark: each transaction changes one number in a row of a large table,
+//! adds a row to a history, and commits. Its files are written as PostgreSQL writes them:
 //!
-//! - Tables consist of pages of 8 KiB: a header, line pointers from the front, rows from the back. A row that is changed is written anew into
-//!   the same page while there is room (a heap-only tuple), and the old one marked with the transaction's number; a full page is pruned of old ones first.
-//! - The log consists of segments of 16 MiB that were filled with zeros before. A commit writes the pages of 8 KiB that its records touch, from the beginning
-//!   of the one that is partly filled, and syncs them. The first change of a page after a checkpoint logs the whole page.
-//! - A checkpoint, here every 500 transactions, writes the changed pages of the tables and syncs them.
+//! - Tables consist of pages of 8 KiB: a header, line pointers from the front, rows from the back.
+//!   A row that is changed is written anew into the same page while there is room (a heap-only
+//!   tuple), and the old one marked with the transaction's number; a full page is pruned of old
+//!   ones first.
+//! - The log consists of segments of 16 MiB that were filled with zeros before. A commit writes the
+//!   pages of 8 KiB that its records touch, from the beginning of the one that is partly filled,
+//!   and syncs them. The first change of a page after a checkpoint logs the whole page.
+//! - A checkpoint, here every 500 transactions, writes the changed pages of the tables and syncs
+//!   them.
 //!
 //! What is not imitated: indexes, the files of the transaction status, vacuum.
 
@@ -93,7 +97,8 @@ impl Page {
             self.add(row);
         }
         let (lower, upper) = (self.lower(), self.upper());
-        // As PostgreSQL, which does not clear the hole either, would leave the old bytes: only the bounds change.
+        // As PostgreSQL, which does not clear the hole either, would leave the old bytes: only the
+        // bounds change.
         let bounds = [lower, upper].map(|bound| u16::try_from(bound).unwrap_or(u16::MAX).to_le_bytes());
         self.bytes[12..14].copy_from_slice(&bounds[0]);
         self.bytes[14..16].copy_from_slice(&bounds[1]);

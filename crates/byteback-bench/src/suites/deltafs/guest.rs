@@ -1,7 +1,9 @@
-//! F2FS, which the kernel of this machine may not have: measured in a virtual machine with Debian's kernel.
+//! F2FS, which the kernel of this machine may not have: measured in a virtual machine with Debian's
+//! kernel.
 //!
-//! This very program is started in there, with the trace and the initial tree, and prints a line of JSON for each file system. The machine is emulated: only what
-//! is counted is of use, no times. The script that starts it is the one by which the tests do.
+//! This very program is started in there, with the trace and the initial tree, and prints a line of
+//! JSON for each file system. The machine is emulated: only what is counted is of use, no times.
+//! The script that starts it is the one by which the tests do.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +25,8 @@ const FOLDER_LEN_BYTES: u64 = 512 << 20;
 /// What the program in the machine is told.
 #[derive(Args, Debug)]
 pub(crate) struct GuestArguments {
-    /// A folder with the initial tree in `tree` and, in `trace`, a trace without one; if there is none, the imitated database is meant.
+    /// A folder with the initial tree in `tree` and, in `trace`, a trace without one; if there is
+    /// none, the imitated database is meant.
     folder: PathBuf,
 }
 
@@ -41,7 +44,8 @@ pub(crate) fn is_there() -> bool {
     Path::new(SCRIPT).is_file() && is_installed("qemu-system-x86_64") && is_installed("mkfs.f2fs")
 }
 
-/// Replays a trace, of which the initial tree is in `tree` of `folder`, on each file system that only the machine has.
+/// Replays a trace, of which the initial tree is in `tree` of `folder`, on each file system that
+/// only the machine has.
 ///
 /// # Errors
 /// If the machine does not start, or something fails in it; what it said is told.
@@ -96,7 +100,8 @@ pub(crate) fn count(
     Ok(counted)
 }
 
-/// In the machine: the disks behind the one with the initial tree are those of [`FileSystem::IN_GUEST`].
+/// In the machine: the disks behind the one with the initial tree are those of
+/// [`FileSystem::IN_GUEST`].
 ///
 /// # Errors
 /// If something fails.

@@ -195,7 +195,7 @@ fn written_bytes_of(device: &str) -> Result<u64, SuiteError> {
 /// Writes what is left of an image and takes it out of the page cache.
 ///
 /// # Errors
-/// What the system answered.
+/// The system's error.
 pub(crate) fn forget_image(image: &Path) -> Result<(), SuiteError> {
     let file = File::open(image)?;
     file.sync_all()?;

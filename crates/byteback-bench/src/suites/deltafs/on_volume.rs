@@ -1,4 +1,5 @@
-//! A trace on a volume, called as a library: what FUSE costs is not in it, and the device is counted below it.
+//! A trace on a volume, called as a library: what FUSE costs is not in it, and the device is
+//! counted below it.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -36,7 +37,8 @@ pub(crate) struct OnVolume<'a> {
     handles: HashMap<Handle, u32>,
 }
 
-/// Makes a volume in a new file of `len_bytes`, which compresses pages or not, and lays what is below `content` into it.
+/// Makes a volume in a new file of `len_bytes`, which compresses pages or not, and lays what is
+/// below `content` into it.
 ///
 /// # Errors
 /// No room, or what the system answered.
@@ -55,7 +57,8 @@ pub(crate) fn make(image: &Path, len_bytes: u64, is_compressed: bool, content: &
     Ok(())
 }
 
-/// Lays what is below a folder of the machine into a directory of the volume. `names` are files that are there already, by their inode.
+/// Lays what is below a folder of the machine into a directory of the volume. `names` are files
+/// that are there already, by their inode.
 fn lay_in(volume: &Volume, dir: u32, folder: &Path, names: &mut HashMap<u64, u32>) -> Result<(), SuiteError> {
     interrupt::check()?;
     for entry in fs::read_dir(folder)? {
@@ -112,7 +115,7 @@ impl<'a> OnVolume<'a> {
     /// Opens a volume that [`make`] made.
     ///
     /// # Errors
-    /// What the device answered, or the volume.
+    /// The error of the device, or the volume.
     pub(crate) fn open(image: &Path, options: &OpenOptions, trace: &'a Trace) -> Result<Self, SuiteError> {
         let device = Arc::new(CountedDevice::new(RealBlockDevice::open(image, Access::ReadWrite)?));
         let volume = Volume::open(Arc::clone(&device) as Arc<dyn BlockDevice>, options)?;
@@ -135,7 +138,7 @@ impl<'a> OnVolume<'a> {
     /// Closes it as an unmount does.
     ///
     /// # Errors
-    /// What the device answered.
+    /// The error of the device.
     pub(crate) fn close(self) -> Result<(), SuiteError> {
         Ok(self.volume.close()?)
     }

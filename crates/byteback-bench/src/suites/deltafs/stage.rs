@@ -7,7 +7,8 @@ use crate::rig::interrupt;
 use crate::traces::Trace;
 use crate::traces::operation::Operation;
 
-/// So much of recorded time may pass before everything is synced: as old as Linux lets what was written become (`dirty_expire_centisecs`).
+/// So much of recorded time may pass before everything is synced: as old as Linux lets what was
+/// written become (`dirty_expire_centisecs`).
 const SYNC_EVERY_US: u64 = 30_000_000;
 
 /// Where a trace is carried out.

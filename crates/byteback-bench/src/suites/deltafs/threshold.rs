@@ -1,7 +1,10 @@
-//! How many deltas a page of the main area has at least (Fig. 13): with fewer, more pages are kept as deltas, and longer ones, and whoever reads a page reads more of the device for it.
+//! How many deltas a page of the main area has at least (Fig. 13): with fewer, more pages are kept
+//! as deltas, and longer ones, and whoever reads a page reads more of the device for it.
 //!
-//! The paper shows what is written, and the rate at which its page cache is hit. Above this volume is the kernel's page cache, which keeps whole pages whatever lies below it; what deltas cost a
-//! reader are blocks that are read beside the page's own, so that is shown: of each page that the program wrote to, in random order, after mounting.
+//! The paper shows what is written, and the rate at which its page cache is hit. Above this volume
+//! is the kernel's page cache, which keeps whole pages whatever lies below it; what deltas cost a
+//! reader are blocks that are read beside the page's own, so that is shown: of each page that the
+//! program wrote to, in random order, after mounting.
 //!
 //! Both are the same in each round, so there is one.
 

@@ -1,9 +1,15 @@
-//! Sequential throughput of a mounted volume, beside that of a mounted directory: through FUSE both, by the same daemon.
+//! Sequential throughput of a mounted volume, beside that of a mounted directory: through FUSE
+//! both, by the same daemon.
 //!
-//! The directory lies on ext4 on a loop device, and so does the file with the volume: what is compared is a tree with and without a volume, on the same file system. With the loop devices' images in
-//! memory (`TMPDIR`) what is measured is what the two cost, and not a disk. The images and the volume have all their blocks, as a card has: else a volume, which never writes to the same place twice, would be
-//! charged with the search for them. The file is written, written and synced, read when the kernel has forgotten what it has of the mounted file (the directory's own file is then still in the page cache, as the volume's image is in
-//! memory), read once more out of the kernel's cache, written over with other bytes, and with the same ones. Images are made anew for each turn; turns alternate.
+//! The directory lies on ext4 on a loop device, and so does the file with the volume: what is
+//! compared is a tree with and without a volume, on the same file system. With the loop devices'
+//! images in memory (`TMPDIR`) what is measured is what the two cost, and not a disk. The images
+//! and the volume have all their blocks, as a card has: else a volume, which never writes to the
+//! same place twice, would be charged with the search for them. The file is written, written and
+//! synced, read when the kernel has forgotten what it has of the mounted file (the directory's own
+//! file is then still in the page cache, as the volume's image is in memory), read once more out of
+//! the kernel's cache, written over with other bytes, and with the same ones. Images are made anew
+//! for each turn; turns alternate.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;

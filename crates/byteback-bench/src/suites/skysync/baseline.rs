@@ -1,8 +1,11 @@
-//! The baseline of its kind: dsync with nothing but the crates `fastcdc` and `sha1` (SkySync, section 2.2.2).
+//! The baseline of its kind: dsync with nothing but the crates `fastcdc` and `sha1` (SkySync,
+//! section 2.2.2).
 //!
-//! Each end cuts its content into chunks of 4, 8 and 12 KiB; the hash under the cutting is the weak checksum, which costs nothing more (dsync's
-//! FastFP does the same). Chunks of equal length and weak checksum get a SHA-1 at both ends; where these agree, a chunk is copied. What the
-//! baseline does not have and ours does: a proof of the whole, and bytes that are compressed. Both would only cost it.
+//! Each end cuts its content into chunks of 4, 8 and 12 KiB; the hash under the cutting is the weak
+//! checksum, which costs nothing more (dsync's FastFP does the same). Chunks of equal length and
+//! weak checksum get a SHA-1 at both ends; where these agree, a chunk is copied. What the baseline
+//! does not have and ours does: a proof of the whole, and bytes that are compressed. Both would
+//! only cost it.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,5 @@
-//! Contents and their changes as in the paper (section 4.2): real data, changed in pieces of 256 bytes at random places.
+//! Contents and their changes as in the paper (section 4.2): real data, changed in pieces of 256
+//! bytes at random places.
 
 use std::fs;
 

@@ -1,7 +1,9 @@
-//! The finders by themselves: both ends in this process, each step on its own clock, everything that would travel counted.
+//! The finders by themselves: both ends in this process, each step on its own clock, everything
+//! that would travel counted.
 //!
-//! CPU is that of this thread; files lie in the page cache and are read by the steps that need them, 256 KiB at a time. Every finder's
-//! delta is applied once and compared. Nobody stores anything: what a server does with a delta is another measurement ([`super::service`]).
+//! CPU is that of this thread; files lie in the page cache and are read by the steps that need
+//! them, 256 KiB at a time. Every finder's delta is applied once and compared. Nobody stores
+//! anything: what a server does with a delta is another measurement ([`super::service`]).
 //!
 //! The server's checksums for SkySync are those that it keeps: here lists in memory, made before.
 
@@ -242,7 +244,8 @@ pub(crate) fn by_blocks(ends: &Ends, is_rolling: bool, is_checked: bool) -> Resu
     finish(account, ends, &delta, new_len, is_checked)
 }
 
-/// The end of an exchange without a proof that follows from checksums: the client, which read so many bytes to find it, sends the delta.
+/// The end of an exchange without a proof that follows from checksums: the client, which read so
+/// many bytes to find it, sends the delta.
 fn finish(
     mut account: Account,
     ends: &Ends,
@@ -362,7 +365,8 @@ pub(crate) fn cdc(ends: &Ends, is_checked: bool) -> Result<Measures, SuiteError>
     finish(account, ends, &delta, read_len, is_checked)
 }
 
-/// The server's answer to a list; also how many bytes it read to prove it. The whole is proven afterwards.
+/// The server's answer to a list; also how many bytes it read to prove it. The whole is proven
+/// afterwards.
 fn answer_to(
     account: &mut Account,
     list: &ChunkList,
@@ -433,7 +437,8 @@ impl KeptSums {
     }
 }
 
-/// The server proves the result by leaves: it sums those that the delta touches, and takes the others from what it keeps.
+/// The server proves the result by leaves: it sums those that the delta touches, and takes the
+/// others from what it keeps.
 fn prove_leaves(
     account: &mut Account,
     ends: &Ends,
@@ -455,7 +460,8 @@ fn prove_leaves(
         let mut digest = LeafDigest::new(kept.kind, new_len);
         let kept_leaf = |start: u64| {
             let range = ByteRange::new(start, (start + leaf_len).min(new_len))?;
-            // The last leaf of the old content is as long as that of the new one only if nothing changed.
+            // The last leaf of the old content is as long as that of the new one only if nothing
+            // changed.
             let is_whole = range.len_bytes() == leaf_len.min(old_len.saturating_sub(start));
             let leaf = kept.leaves.get((start / leaf_len) as usize);
             leaf.filter(|_| is_whole && touched.iter_within(range).next().is_none())
@@ -487,7 +493,8 @@ fn prove_leaves(
     Ok(())
 }
 
-/// The first half of either way of SkySync: the client sends the sums of its groups, the server answers.
+/// The first half of either way of SkySync: the client sends the sums of its groups, the server
+/// answers.
 fn compare_groups(
     account: &mut Account,
     kept: &KeptSums,
@@ -537,7 +544,8 @@ pub(crate) fn sky_fixed(
     Ok(account.0)
 }
 
-/// SkySync-C: what is not equal in place is cut into chunks, whose weak checksums follow from CRCs of storage where there are any.
+/// SkySync-C: what is not equal in place is cut into chunks, whose weak checksums follow from CRCs
+/// of storage where there are any.
 pub(crate) fn sky_chunked(
     ends: &Ends,
     kept: &KeptSums,
@@ -607,7 +615,8 @@ pub(crate) fn sky_chunked(
                     _ => {
                         let stop = next.map_or(end, ByteRange::start);
                         if finder.pass_unproven()? == 0 || finder.position() > stop {
-                            // A segment that reaches into what is equal is read like any other bytes.
+                            // A segment that reaches into what is equal is read like any other
+                            // bytes.
                             if let Some(range) = ByteRange::new(finder.position(), stop) {
                                 read_range(&new, range, |_, bytes| Ok(finder.push(bytes)?))?;
                                 read_len += range.len_bytes();

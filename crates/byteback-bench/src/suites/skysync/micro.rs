@@ -1,4 +1,5 @@
-//! The micro-benchmarks (SkySync, section 4.2; Fig. 7 to 13 and 17): every finder by itself, beside rsync, rdiff and plain dsync.
+//! The micro-benchmarks (SkySync, section 4.2; Fig. 7 to 13 and 17): every finder by itself, beside
+//! rsync, rdiff and plain dsync.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -144,7 +145,8 @@ impl Stand {
         alternate(runs, &mut contenders)
     }
 
-    /// Fetching the checksums of the new content that is there, and making them by reading (Fig. 18).
+    /// Fetching the checksums of the new content that is there, and making them by reading (Fig.
+    /// 18).
     fn extraction(&self, title: &str, runs: usize) -> Result<Panel, SuiteError> {
         const NAMES: [[&str; 2]; 3] = [
             ["btrfs sha256, fetched", "btrfs sha256, summed"],
@@ -212,7 +214,8 @@ impl Stand {
     }
 }
 
-/// A finder that runs in this process. Its first run is thrown away, and is the one whose result is compared.
+/// A finder that runs in this process. Its first run is thrown away, and is the one whose result is
+/// compared.
 fn finder<'a>(name: &'static str, run: impl Fn(bool) -> Result<Measures, SuiteError> + 'a) -> Contender<'a> {
     let mut is_checked = true;
     Contender::new(name, move || {
@@ -256,7 +259,8 @@ fn totals(mut measures: Measures) -> Measures {
     let bytes = measures[TO_SERVER] + measures[TO_CLIENT];
     measures.insert(CPU, cpu_ms);
     measures.insert(TRAFFIC, bytes / 1024.0);
-    // One after the other, as in the paper; a link of so many Mbit/s carries as many kilobits in a millisecond.
+    // One after the other, as in the paper; a link of so many Mbit/s carries as many kilobits in a
+    // millisecond.
     measures.insert(TOTAL_100, cpu_ms + bytes * 8.0 / 100e3);
     measures.insert(TOTAL_500, cpu_ms + bytes * 8.0 / 500e3);
     measures

@@ -1,7 +1,8 @@
 //! Successive versions of real packages (SkySync, section 4.3; Fig. 14 to 17).
 //!
-//! Packages are fetched by the registries' own programs when the suite runs, checked against the hashes below, and kept beside the build. Each
-//! version is unpacked and put into one tar with names in order and without times, so that what differs is content. A package that cannot be
+//! Packages are fetched by the registries' own programs when the suite runs, checked against the
+//! hashes below, and kept beside the build. Each version is unpacked and put into one tar with
+//! names in order and without times, so that what differs is content. A package that cannot be
 //! fetched (old versions leave Debian's archive) is left out, and said to be.
 
 use std::fs;

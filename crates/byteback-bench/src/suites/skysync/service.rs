@@ -1,8 +1,10 @@
-//! The finders as users have them: the program backs up a folder that is not mounted, to a real server, and `--delta` says how the change of
-//! its one file is found. Beside it rsync, to its daemon on loopback.
+//! The finders as users have them: the program backs up a folder that is not mounted, to a real
+//! server, and `--delta` says how the change of its one file is found. Beside it rsync, to its
+//! daemon on loopback.
 //!
-//! Before each round the file gets its next version, everywhere the same, and is left alone for some seconds. Processes are measured from
-//! outside, with their start. What everybody has on the server is compared in the end.
+//! Before each round the file gets its next version, everywhere the same, and is left alone for
+//! some seconds. Processes are measured from outside, with their start. What everybody has on the
+//! server is compared in the end.
 
 use std::cell::RefCell;
 use std::fs::{self, File};

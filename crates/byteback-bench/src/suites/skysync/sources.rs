@@ -1,4 +1,5 @@
-//! Where the client's checksums come from: a btrfs with SHA-256, one with CRC-32C, and what we summed ourselves.
+//! Where the client's checksums come from: a btrfs with SHA-256, one with CRC-32C, and what we
+//! summed ourselves.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -160,7 +161,8 @@ impl Source {
     }
 }
 
-/// Fetches all checksums that there are, and does nothing with them. Answers how many bytes they are.
+/// Fetches all checksums that there are, and does nothing with them. Answers how many bytes they
+/// are.
 ///
 /// # Errors
 /// If there are none of the file as it is.
@@ -268,7 +270,8 @@ impl Gathering {
                     self.crcs.extend(crcs.iter().map(|crc| Some(u32::from_le_bytes(*crc))));
                     self.crcs.resize(self.leaves.len(), None);
                 }
-                // CRCs alone: the bytes are summed once, and nothing of them is rolled that is equal.
+                // CRCs alone: the bytes are summed once, and nothing of them is rolled that is
+                // equal.
                 Run::Sums { range, sums } => {
                     let crcs = sums.as_chunks::<4>().0.to_vec();
                     self.read(file, range, &crcs)?;
@@ -291,7 +294,8 @@ impl Gathering {
         })
     }
 
-    /// Reads a range, which begins with a leaf, and sums it; of its CRCs those that are known are taken.
+    /// Reads a range, which begins with a leaf, and sums it; of its CRCs those that are known are
+    /// taken.
     fn read(&mut self, file: &File, range: ByteRange, crcs: &[[u8; 4]]) -> Result<(), SuiteError> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(256 * 1024, 0);

@@ -1,8 +1,8 @@
 //! Backing up what applications changed: time, traffic and CPU after each trace (Fig. 13).
 //!
-//! For each trace its initial tree is backed up, the trace is replayed through the mount, and then Byteback and rsync bring the change
-//! to their servers, over a link of 100 Mbit/s. Each round begins anew; who goes first alternates. What both have in the end is
-//! compared with the folder.
+//! For each trace its initial tree is backed up, the trace is replayed through the mount, and then
+//! Byteback and rsync bring the change to their servers, over a link of 100 Mbit/s. Each round
+//! begins anew; who goes first alternates. What both have in the end is compared with the folder.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,7 +1,8 @@
 //! Traces of real applications: speed, memory and storage (Fig. 14).
 //!
-//! In each round every variant gets all traces' initial trees, in a folder each, and the traces are replayed in all variants by turns,
-//! at full speed. A replay that does not end in the recorded tree fails the suite.
+//! In each round every variant gets all traces' initial trees, in a folder each, and the traces are
+//! replayed in all variants by turns, at full speed. A replay that does not end in the recorded
+//! tree fails the suite.
 
 use std::collections::BTreeMap;
 use std::fs;

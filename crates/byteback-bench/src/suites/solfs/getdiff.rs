@@ -1,7 +1,9 @@
-//! What a backup program waits for at the mount: freezing a file (`delta_open`), all pages of its changes (`delta_getdiff`), and moving
-//! its mark (`delta_close`), by number of versions (section 4.3).
+//! What a backup program waits for at the mount: freezing a file (`delta_open`), all pages of its
+//! changes (`delta_getdiff`), and moving its mark (`delta_close`), by number of versions (section
+//! 4.3).
 //!
-//! The product's own daemon serves the calls; the changes come from a program that writes through the mount.
+//! The product's own daemon serves the calls; the changes come from a program that writes through
+//! the mount.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;

@@ -86,8 +86,8 @@ pub(crate) fn make_database(folder: &Path) -> Result<(), SuiteError> {
     Ok(())
 }
 
-/// Inserts `count` rows, each in a transaction of its own, and gives seconds. `synchronous` is SQLite's: `normal` syncs at checkpoints,
-/// `full` at each commit.
+/// Inserts `count` rows, each in a transaction of its own, and gives seconds. `synchronous` is
+/// SQLite's: `normal` syncs at checkpoints, `full` at each commit.
 pub(crate) fn commit(root: &Path, count: u32, synchronous: &str) -> Result<f64, String> {
     let work = || -> rusqlite::Result<f64> {
         let database = rusqlite::Connection::open(root.join("rows.db"))?;

@@ -1,8 +1,8 @@
 //! The memory that a log takes while programs work (Fig. 14b).
 //!
-//! Two figures: the most that the daemon's log held at the moments when somebody looked, and what it would hold if nothing were ever
-//! written to its database, as the paper measures its worst case: the extents of every file that was changed since the mark that
-//! was made before the work.
+//! Two figures: the most that the daemon's log held at the moments when somebody looked, and what
+//! it would hold if nothing were ever written to its database, as the paper measures its worst
+//! case: the extents of every file that was changed since the mark that was made before the work.
 
 use byteback_control::{ChangesCursor, Client, ContentChange, CutInfo, CutRequest, Outcome, TreeService};
 use byteback_extents::{ByteRange, ExtentSet};

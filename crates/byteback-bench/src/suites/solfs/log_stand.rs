@@ -1,4 +1,5 @@
-//! An operation log of its own on a real folder with one file, without a mount: writes are logged, not performed.
+//! An operation log of its own on a real folder with one file, without a mount: writes are logged,
+//! not performed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

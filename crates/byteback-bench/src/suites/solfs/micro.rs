@@ -1,5 +1,6 @@
-//! The log by itself: search time by number of versions (Fig. 15a), conversion and merging by number of mlogs (Fig. 15b), memory by
-//! granularity and what each granularity reports too much at equal memory (section 5.3), bytes of an mlog on disk (section 3.2.1).
+//! The log by itself: search time by number of versions (Fig. 15a), conversion and merging by
+//! number of mlogs (Fig. 15b), memory by granularity and what each granularity reports too much at
+//! equal memory (section 5.3), bytes of an mlog on disk (section 3.2.1).
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -165,7 +166,8 @@ fn mlogs(setting: &Setting<'_>, place: &Path) -> Result<Findings, SuiteError> {
         let mut samples: BTreeMap<usize, Samples> = BTreeMap::new();
         for round in 0..rounds {
             let mut random = Random::new(round as u64);
-            // Apart, in no order: each is an mlog of its own. Places are 4 KiB apart or more in a file that has room for all.
+            // Apart, in no order: each is an mlog of its own. Places are 4 KiB apart or more in a
+            // file that has room for all.
             let places = random.clone().scattered(count, 1024, count as u64 * 8192);
             let mut ranges: Vec<ByteRange> = places
                 .into_iter()
@@ -256,7 +258,8 @@ fn patterns() -> Result<[(&'static str, Vec<ByteRange>); 3], SuiteError> {
         range(hot[random.below(CLUSTERS) as usize] + spread, len)
     });
     let clustered = clustered.collect::<Result<_, _>>()?;
-    // Pages of 4 KiB: some that every transaction changes, an end that grows, the rest leaves anywhere with their neighbours.
+    // Pages of 4 KiB: some that every transaction changes, an end that grows, the rest leaves
+    // anywhere with their neighbours.
     let pages = FILE / 4096;
     let mut end = pages / 2;
     let mut sqlite = Vec::new();

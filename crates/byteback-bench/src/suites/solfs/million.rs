@@ -1,7 +1,8 @@
-//! A million tracked files: what it takes to list the changes after 100 of them were written, and the daemon's memory.
+//! A million tracked files: what it takes to list the changes after 100 of them were written, and
+//! the daemon's memory.
 //!
-//! The files lie in a thousand folders; the product's own daemon tracks them and its own command asks. The mount's first look at the tree is
-//! told, too.
+//! The files lie in a thousand folders; the product's own daemon tracks them and its own command
+//! asks. The mount's first look at the tree is told, too.
 
 use std::fs;
 use std::path::Path;

@@ -1,13 +1,17 @@
-//! CPU of the whole system while applications are replayed at their recorded pace (Fig. 14, section 5.2.2).
+//! CPU of the whole system while applications are replayed at their recorded pace (Fig. 14, section
+//! 5.2.2).
 //!
-//! All traces run at the same time, each in a thread of its own, at the pace at which they were recorded, except that no pause is
-//! longer than a limit that the report names: what is left out is idle time. The system's CPU time is all that its processors were
-//! not idle, whoever used them, so the machine must be quiet; beside it stands what the replaying threads and the daemon were charged
-//! with, which other programs do not disturb. The recorded programs' own computing is not part of a replay: what a mount adds is
-//! compared with system calls alone, the strictest measure there is.
+//! All traces run at the same time, each in a thread of its own, at the pace at which they were
+//! recorded, except that no pause is longer than a limit that the report names: what is left out is
+//! idle time. The system's CPU time is all that its processors were not idle, whoever used them, so
+//! the machine must be quiet; beside it stands what the replaying threads and the daemon were
+//! charged with, which other programs do not disturb. The recorded programs' own computing is not
+//! part of a replay: what a mount adds is compared with system calls alone, the strictest measure
+//! there is.
 //!
-//! Nothing is removed between the rounds: for half a minute ext4 gives no inode away that was deleted, and looks at each of them whenever
-//! a file is created, which was more than half of a round's CPU and hid what is compared.
+//! Nothing is removed between the rounds: for half a minute ext4 gives no inode away that was
+//! deleted, and looks at each of them whenever a file is created, which was more than half of a
+//! round's CPU and hid what is compared.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,7 +32,8 @@ const GAP_MAX_QUICK: Duration = Duration::from_millis(20);
 /// Rounds are long, and CPU time varies less than time.
 const ROUNDS: usize = 3;
 const ROUNDS_QUICK: usize = 7;
-/// How long ext4 looks at deleted inodes before it gives them away again (35 s, if they were not yet written back).
+/// How long ext4 looks at deleted inodes before it gives them away again (35 s, if they were not
+/// yet written back).
 const INODES_REST: Duration = Duration::from_secs(40);
 /// Of each replay, so much stays on the disk until the end.
 const REPLAY_LEN_BYTES: u64 = 1 << 30;

@@ -1,7 +1,9 @@
-//! The cost of a mount and of tracking: single operations, in short slices by turns, and whole jobs.
+//! The cost of a mount and of tracking: single operations, in short slices by turns, and whole
+//! jobs.
 //!
-//! A slice lasts some milliseconds, so that all variants meet the same state of the machine; a ratio is taken within each round, and
-//! the median of the ratios is told. Ratios are of speeds: 1 is as fast as what it is compared with, 0.5 half as fast.
+//! A slice lasts some milliseconds, so that all variants meet the same state of the machine; a
+//! ratio is taken within each round, and the median of the ratios is told. Ratios are of speeds: 1
+//! is as fast as what it is compared with, 0.5 half as fast.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -30,7 +32,8 @@ struct Workload {
     name: &'static str,
     unit: &'static str,
     rounds: usize,
-    /// Does it once below the root; the time of one operation in `unit`. Each round has another number.
+    /// Does it once below the root; the time of one operation in `unit`. Each round has another
+    /// number.
     run: fn(&Path, u64) -> Result<f64, String>,
 }
 
@@ -209,8 +212,9 @@ fn measure(
     Ok(times)
 }
 
-/// Makes the file that is read and written, page by page: the kernel then caches it as single pages. A file that was written in
-/// large pieces is cached in large ones, of which an overwritten page costs several times as much, so that a mount seems to cost less.
+/// Makes the file that is read and written, page by page: the kernel then caches it as single
+/// pages. A file that was written in large pieces is cached in large ones, of which an overwritten
+/// page costs several times as much, so that a mount seems to cost less.
 fn make_file(path: &Path) -> Result<(), SuiteError> {
     let file = File::create(path)?;
     let mut random = Random::new(1);

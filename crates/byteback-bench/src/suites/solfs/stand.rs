@@ -1,7 +1,9 @@
-//! The same folder several times: as it is, mounted without tracking, mounted with tracking, in both cache modes.
+//! The same folder several times: as it is, mounted without tracking, mounted with tracking, in
+//! both cache modes.
 //!
-//! All variants exist at the same time, each with a backing folder of its own that was filled before anything was mounted, so that a
-//! tracked mount knows the files as clean. Work is done in all of them in turn.
+//! All variants exist at the same time, each with a backing folder of its own that was filled
+//! before anything was mounted, so that a tracked mount knows the files as clean. Work is done in
+//! all of them in turn.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -95,7 +97,8 @@ impl Ready {
     }
 }
 
-/// Makes the variants below the empty folder `place`. `fill` puts into a backing folder what the work needs.
+/// Makes the variants below the empty folder `place`. `fill` puts into a backing folder what the
+/// work needs.
 pub(crate) fn make(
     place: &Path,
     variants: &[Variant],

@@ -1,10 +1,12 @@
-//! A changed file reaches the server: time, traffic and CPU, by kind and size of the change (Fig. 10, 11) and by part of the time
-//! (Fig. 12).
+//! A changed file reaches the server: time, traffic and CPU, by kind and size of the change (Fig.
+//! 10, 11) and by part of the time (Fig. 12).
 //!
-//! As in the paper: a file of 10 MiB is on the server; it is changed at random places, in one run, or by an insertion in its middle
-//! (the program then writes the whole file anew), in pieces of 1 KiB, 1 KiB to 1 MiB in all; then everybody transfers the change over a
-//! link of 100 Mbit/s. The change is made through our mount; the others read the file where it really lies. The proxy that counts the
-//! bytes is the slow link. Afterwards what everybody has on the server is compared with the file.
+//! As in the paper: a file of 10 MiB is on the server; it is changed at random places, in one run,
+//! or by an insertion in its middle (the program then writes the whole file anew), in pieces of 1
+//! KiB, 1 KiB to 1 MiB in all; then everybody transfers the change over a link of 100 Mbit/s. The
+//! change is made through our mount; the others read the file where it really lies. The proxy that
+//! counts the bytes is the slow link. Afterwards what everybody has on the server is compared with
+//! the file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -22,8 +24,8 @@ use crate::rig::rdiff::Rdiff;
 use crate::rig::rsync::Rsync;
 use crate::rig::scratch::{self, Scratch};
 
-/// Those who are measured beside us: two programs, and two of the paper's that nobody can install. These are our own finders of their
-/// kinds, run by our program in a folder that is not mounted.
+/// Those who are measured beside us: two programs, and two of the paper's that nobody can install.
+/// These are our own finders of their kinds, run by our program in a folder that is not mounted.
 const PEERS: [&str; 4] = ["rsync", "rdiff", "HashSync", "WebR2sync+"];
 /// Those that are programs of others.
 const PROGRAMS: [&str; 2] = ["rsync", "rdiff"];
@@ -58,7 +60,8 @@ impl Kind {
     }
 }
 
-/// What all cases stand on. Fields are dropped in order: the mount before the server, and the folder last.
+/// What all cases stand on. Fields are dropped in order: the mount before the server, and the
+/// folder last.
 struct Stand {
     mount: Mount,
     server: Server,

@@ -1,7 +1,9 @@
-//! A btrfs that does not exist, for one file: trees, addresses that are given to others as soon as the format allows, transactions, dirty
-//! pages. Whatever may happen between two calls of a program happens between two calls.
+//! A btrfs that does not exist, for one file: trees, addresses that are given to others as soon as
+//! the format allows, transactions, dirty pages. Whatever may happen between two calls of a program
+//! happens between two calls.
 //!
-//! Content is a number per sector (0: zeros), and its checksum is that number. Everything is counted in sectors.
+//! Content is a number per sector (0: zeros), and its checksum is that number. Everything is
+//! counted in sectors.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -129,7 +131,8 @@ impl World {
         self.next_content
     }
 
-    /// Room for `len` sectors: the lowest that there is, so that addresses are used again as soon as may be.
+    /// Room for `len` sectors: the lowest that there is, so that addresses are used again as soon
+    /// as may be.
     fn allocate(&mut self, len: u64) -> u64 {
         self.free.sort_unstable();
         let found = self

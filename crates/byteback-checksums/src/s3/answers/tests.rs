@@ -148,7 +148,8 @@ fn what_is_no_list_of_parts_is_refused() {
     assert_eq!(error_code(b"<Error><Code>\x1b[31m</Code></Error>"), "");
 }
 
-/// Reading XML costs the square of what an element has in attributes, and the cube of how deep names of spaces are in each other: 36 s for an answer of 100 KB.
+/// Reading XML costs the square of what an element has in attributes, and the cube of how deep
+/// names of spaces are in each other: 36 s for an answer of 100 KB.
 #[test]
 fn answers_that_cost_more_than_their_length_are_refused() {
     let around = |inner: &str| format!("<GetObjectAttributesResponse>{inner}</GetObjectAttributesResponse>");

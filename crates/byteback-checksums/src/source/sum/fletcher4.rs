@@ -1,4 +1,5 @@
-//! ZFS's fletcher4: the sum of all words of 4 bytes, the sum of all those sums, and so on, four deep, each modulo 2^64.
+//! ZFS's fletcher4: the sum of all words of 4 bytes, the sum of all those sums, and so on, four
+//! deep, each modulo 2^64.
 
 /// The sums of what was pushed.
 #[derive(Clone, Debug, Default)]

@@ -156,7 +156,8 @@ fn made(random: &mut SplitMix64) -> Told {
     }
 }
 
-/// What is true is found true; any byte that differs in what is known is found, where it lies, and none in what is unknown.
+/// What is true is found true; any byte that differs in what is known is found, where it lies, and
+/// none in what is unknown.
 #[test]
 fn every_difference_in_what_is_known_is_found() {
     for seed in 1..60 {
@@ -201,7 +202,8 @@ fn every_difference_in_what_is_known_is_found() {
     }
 }
 
-/// A read may be three questions to a server (HDFS), so there are few, however short the blocks are; and blocks may be longer than what is read at once.
+/// A read may be three questions to a server (HDFS), so there are few, however short the blocks
+/// are; and blocks may be longer than what is read at once.
 #[test]
 fn blocks_are_read_many_at_once() {
     let content = byteback_host::random::noise(5, 2 * READ_LEN + 77);

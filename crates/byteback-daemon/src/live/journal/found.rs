@@ -1,11 +1,15 @@
 //! What is found of a journal at a start, whatever became of it meanwhile.
 //!
-//! Numbers of groups must never be given twice: the server takes what comes under a number that it knows for what it has. So of a journal that is damaged all
-//! records count that still can be read, wherever they lie, and numbers go on far behind the last of them ([`SKIPPED`]). What else it said may be lost with it, above all
-//! names that came and went since the mark: then nothing but all that there is tells the server's folder right, which is up to who opens ([`Found::is_damaged`]).
+//! Numbers of groups must never be given twice: the server takes what comes under a number that it
+//! knows for what it has. So of a journal that is damaged all records count that still can be read,
+//! wherever they lie, and numbers go on far behind the last of them ([`SKIPPED`]). What else it
+//! said may be lost with it, above all names that came and went since the mark: then nothing but
+//! all that there is tells the server's folder right, which is up to who opens
+//! ([`Found::is_damaged`]).
 //!
-//! At its *end* a journal is torn by a crash while it was written: what is torn off there was never handed out, and nobody is told of it. If the end is damaged all the same,
-//! its numbers are still passed over.
+//! At its *end* a journal is torn by a crash while it was written: what is torn off there was never
+//! handed out, and nobody is told of it. If the end is damaged all the same, its numbers are still
+//! passed over.
 
 use std::io;
 
@@ -15,7 +19,8 @@ use byteback_queue::{GroupId, Position};
 
 use super::{HEADER_LEN, JOURNAL_MAGIC, JOURNAL_NAME, JOURNAL_VERSION, Noted, RECORD_LEN, read_all, record_len};
 
-/// Numbers that are passed over when some may have been lost. Nobody hands out so many while no answer comes, and there are enough for sixty thousand times.
+/// Numbers that are passed over when some may have been lost. Nobody hands out so many while no
+/// answer comes, and there are enough for sixty thousand times.
 pub(in crate::live) const SKIPPED: u64 = 1 << 20;
 
 /// No device gives so many numbers: what looks like a record with a greater one is none.
@@ -128,7 +133,8 @@ pub(super) fn header() -> [u8; HEADER_LEN] {
     header
 }
 
-/// What follows the first bytes of a journal; `None` if those are damaged. What has another version says so in a header that is whole.
+/// What follows the first bytes of a journal; `None` if those are damaged. What has another version
+/// says so in a header that is whole.
 fn records_of(bytes: &[u8]) -> Result<Option<&[u8]>, JournalError> {
     let Some((version, behind)) = bytes.strip_prefix(&JOURNAL_MAGIC).and_then(<[u8]>::split_first) else {
         return Ok(None);

@@ -277,7 +277,8 @@ fn sealed(body: &[&[u8]]) -> Vec<u8> {
     [body, check.to_vec()].concat()
 }
 
-/// The bytes of version 1; see docs/format-queue.md. The last programs that wrote it had records of kind 4.
+/// The bytes of version 1; see docs/format-queue.md. The last programs that wrote it had records of
+/// kind 4.
 #[test]
 fn a_journal_of_version_1_is_read_and_written_anew() {
     let number = |number: u64| number.to_le_bytes();

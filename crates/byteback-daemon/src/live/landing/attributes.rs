@@ -1,4 +1,5 @@
-//! Owner, extended attributes, permissions and time of what lands, in the order in which none undoes another.
+//! Owner, extended attributes, permissions and time of what lands, in the order in which none
+//! undoes another.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -42,14 +43,16 @@ pub(super) fn give(fd: &Inode, attributes: &Attributes) -> Vec<MissedAttribute> 
     }
     let present = fd.list_xattrs().unwrap_or_default();
     if !(present.is_empty() && attributes.xattrs.is_empty()) {
-        // Attributes of users need the right to write, also for the owner, who gets it until the permissions are set.
+        // Attributes of users need the right to write, also for the owner, who gets it until the
+        // permissions are set.
         let now = now.filter(|now| attributes.kind != NodeKind::Symlink && now.mode & OWNER_WRITES == 0);
         if let Some(now) = now {
             let _ = fd.set_mode(now.mode | OWNER_WRITES);
         }
         give_xattrs(fd, attributes, &present, &mut all_missed);
     }
-    // After the access control lists, which rewrite the permissions; these are then the ones that the lists came with.
+    // After the access control lists, which rewrite the permissions; these are then the ones that
+    // the lists came with.
     if attributes.kind != NodeKind::Symlink
         && let Err(error) = fd.set_mode(mode)
     {

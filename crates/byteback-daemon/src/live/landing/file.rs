@@ -1,11 +1,15 @@
 //! A file in which something lands, piece by piece.
 //!
-//! Each piece goes through the gate with `Order` held exclusively, so that it is one moment in which no program changes anything; pieces are short, because
-//! programs wait. Then the kernel is made to forget what it read there, with no lock held. Before the first piece it has handed on what
-//! programs had stored through mappings; if there was anything, that is a change that came before.
+//! Each piece goes through the gate with `Order` held exclusively, so that it is one moment in
+//! which no program changes anything; pieces are short, because programs wait. Then the kernel is
+//! made to forget what it read there, with no lock held. Before the first piece it has handed on
+//! what programs had stored through mappings; if there was anything, that is a change that came
+//! before.
 //!
-//! **Length.** What lands has a length of its own, which is what is told here from the first piece on; the file's may be another one then, by what programs did,
-//! as [`super::watch`] says. Bytes between the end of what landed and what programs wrote beyond it are zeros, as in a file that was written so.
+//! **Length.** What lands has a length of its own, which is what is told here from the first piece
+//! on; the file's may be another one then, by what programs did, as [`super::watch`] says. Bytes
+//! between the end of what landed and what programs wrote beyond it are zeros, as in a file that
+//! was written so.
 
 use std::io;
 use std::sync::Arc;
@@ -23,7 +27,8 @@ use crate::live::spool::{next_data, read_up_to};
 /// The longest piece.
 const PIECE_LEN: u64 = 256 << 10;
 
-/// Of what is cut off, so much is kept in doubt. Stores through a mapping further behind count with their whole pages.
+/// Of what is cut off, so much is kept in doubt. Stores through a mapping further behind count with
+/// their whole pages.
 const CUT_DOUBT_LEN: u64 = 16 << 20;
 
 /// See the module.
@@ -217,8 +222,8 @@ impl LandedFile {
         if done.is_err()
             && let Some(len_bytes) = self.watched.untouched_growth()
         {
-            // The zeros in place of what cannot be written must not be seen. Whoever tries again begins with the length; if this fails, too, then with
-            // the length that is there.
+            // The zeros in place of what cannot be written must not be seen. Whoever tries again
+            // begins with the length; if this fails, too, then with the length that is there.
             let _ = self.land_piece(ContentHow::Truncated, What::Len(len_bytes));
         }
         done
@@ -247,12 +252,14 @@ impl LandedFile {
             self.landing.forget_content(&self.file, range);
         }
         if !is_of_nothing && range.is_none() {
-            // The kernel knows the new end before any read shows it: a read that ends there does not move an end that was told later than the read was
-            // asked for, and programs would see zeros up to the old one.
+            // The kernel knows the new end before any read shows it: a read that ends there does
+            // not move an end that was told later than the read was asked for, and programs would
+            // see zeros up to the old one.
             self.watched.noticed().tell_len();
             self.landing.tell_len(&self.file);
             self.watched.noticed().show_end();
-            // Pages that were read meanwhile hold old bytes behind the end, which a program that lengthens the file would see.
+            // Pages that were read meanwhile hold old bytes behind the end, which a program that
+            // lengthens the file would see.
             self.landing.forget_content(&self.file, None);
         }
         self.watched.noticed().believe();
@@ -318,7 +325,8 @@ impl Target for LandedFile {
     fn punch_hole(&mut self, range: ByteRange) -> io::Result<()> {
         let mut rest = Some(range);
         while let Some(range) = rest {
-            // Where there is a hole already nothing changes; who writes there meanwhile keeps that. The first piece says from when on.
+            // Where there is a hole already nothing changes; who writes there meanwhile keeps that.
+            // The first piece says from when on.
             let data = match self.landed_bytes {
                 None => Some(range),
                 Some(_) => self.next_data(range)?,

@@ -1,8 +1,11 @@
-//! Blocks that are not what was written, put right in place, or accepted as they are (DeltaCFS, section III-E).
+//! Blocks that are not what was written, put right in place, or accepted as they are (DeltaCFS,
+//! section III-E).
 //!
-//! A block is put right with what a server has of it, and only if the result has the sum of what was written ([`Integrity::healed_block`]): so what programs wrote since stays,
-//! and what the server has of another version is not taken. Looking and writing are one moment, as everything that lands. It is no news for the queue, as nothing changes that
-//! anybody wrote; so the modification time stays, too.
+//! A block is put right with what a server has of it, and only if the result has the sum of what
+//! was written ([`Integrity::healed_block`]): so what programs wrote since stays, and what the
+//! server has of another version is not taken. Looking and writing are one moment, as everything
+//! that lands. It is no news for the queue, as nothing changes that anybody wrote; so the
+//! modification time stays, too.
 //!
 //! What is accepted is news: it counts as written by a program, and is sent.
 

@@ -1,19 +1,23 @@
 //! What programs do to nodes that somebody watches.
 //!
-//! The gate tells of each change with `Order` held; who lands asks with `Order` held exclusively. So what was not told until he asks has not
-//! happened yet, and nothing happens while he goes on.
+//! The gate tells of each change with `Order` held; who lands asks with `Order` held exclusively.
+//! So what was not told until he asks has not happened yet, and nothing happens while he goes on.
 //!
-//! Of a file in which something lands it is kept which bytes programs changed since its first piece: those are theirs. After a program has set the
-//! length, all that lies beyond it is.
+//! Of a file in which something lands it is kept which bytes programs changed since its first
+//! piece: those are theirs. After a program has set the length, all that lies beyond it is.
 //!
-//! **Pages.** What a program stores through a mapping comes as a whole page of the kernel's, which may be one that was read before something landed in
-//! it. Until the kernel has forgotten its pages of a piece, what lay there before is kept (*in doubt*): a byte of a page that is equal to
-//! that was not stored to. Nor was one that is equal to what is there now. Only the others are the program's.
+//! **Pages.** What a program stores through a mapping comes as a whole page of the kernel's, which
+//! may be one that was read before something landed in it. Until the kernel has forgotten its pages
+//! of a piece, what lay there before is kept (*in doubt*): a byte of a page that is equal to that
+//! was not stored to. Nor was one that is equal to what is there now. Only the others are the
+//! program's.
 //!
-//! **Ends.** Until then the kernel is told the length of before as well, and reads into its pages get the old bytes behind a new, lower end, until it
-//! has taken in that end. Otherwise it shows programs the zeros with which it fills up a page. And where others lengthen a file the kernel is told the length
-//! of before until all has landed, as the new part is zeros at first, which a program that rewrites what it read would make lasting. Once a program has
-//! changed the file itself, only what is true counts.
+//! **Ends.** Until then the kernel is told the length of before as well, and reads into its pages
+//! get the old bytes behind a new, lower end, until it has taken in that end. Otherwise it shows
+//! programs the zeros with which it fills up a page. And where others lengthen a file the kernel is
+//! told the length of before until all has landed, as the new part is zeros at first, which a
+//! program that rewrites what it read would make lasting. Once a program has changed the file
+//! itself, only what is true counts.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -37,11 +41,13 @@ pub(in crate::live) struct Watches {
     /// How many of them are of files in which something lands.
     landing_count: AtomicUsize,
     by_node: Mutex<HashMap<NodeId, Vec<Arc<NodeWatch>>>>,
-    /// Files in whose contents something has landed since the mount began: where they end the kernel may not know.
+    /// Files in whose contents something has landed since the mount began: where they end the
+    /// kernel may not know.
     landed_in: LandedIn,
 }
 
-/// A set of nodes that only grows. Once it is full it claims every node, which costs each who asks one needless look at the file.
+/// A set of nodes that only grows. Once it is full it claims every node, which costs each who asks
+/// one needless look at the file.
 #[derive(Default)]
 struct LandedIn {
     nodes: Mutex<HashSet<NodeId>>,
@@ -90,7 +96,8 @@ pub(super) struct Noticed {
     theirs: ExtentSet,
     /// A program set the length since.
     is_cut: bool,
-    /// What lay, from an offset on, where something landed of which the kernel may still have old pages.
+    /// What lay, from an offset on, where something landed of which the kernel may still have old
+    /// pages.
     in_doubt: Vec<(u64, Vec<u8>)>,
     /// How long the file was before the piece that lands, until the kernel has no pages from then.
     len_before: Option<u64>,
@@ -167,7 +174,8 @@ impl Noticed {
         self.theirs.is_empty() && !self.is_cut
     }
 
-    /// The kernel may know how long the file is: it has no pages from before the piece that lands. Reads still get the old bytes behind the end.
+    /// The kernel may know how long the file is: it has no pages from before the piece that lands.
+    /// Reads still get the old bytes behind the end.
     pub(super) fn tell_len(&mut self) {
         self.len_before = self.grown_from;
     }
@@ -313,7 +321,8 @@ impl Watches {
 
     /// See [`byteback_mount::tracked::observer::Observer::may_stray`].
     pub(in crate::live) fn has_landed_in(&self, node: NodeId) -> bool {
-        // A landing holds `Order` exclusively, which makes all of it known to those that hold it afterwards.
+        // A landing holds `Order` exclusively, which makes all of it known to those that hold it
+        // afterwards.
         self.landed_in.has(node)
     }
 
@@ -326,7 +335,8 @@ impl Watches {
     pub(in crate::live) fn cut_off(&self, node: NodeId, offset: u64, buffer: &mut [u8]) -> usize {
         let Some(watch) = self.landing(node) else { return 0 };
         let noticed = watch.noticed.lock();
-        // The kernel is told the true end of a changed file, and old bytes must not stay in its pages behind that.
+        // The kernel is told the true end of a changed file, and old bytes must not stay in its
+        // pages behind that.
         match noticed.is_untouched() && !noticed.is_end_known {
             true => noticed.old_at(offset, buffer),
             false => 0,
@@ -395,7 +405,8 @@ impl Watched {
         self.noticed().untouched_growth()
     }
 
-    /// All has landed: the kernel may know how long the file is. Answers whether others have lengthened it.
+    /// All has landed: the kernel may know how long the file is. Answers whether others have
+    /// lengthened it.
     pub(super) fn end_growth(&self) -> bool {
         self.noticed().end_growth()
     }

@@ -21,7 +21,8 @@ pub(crate) fn handle_of(path: &Path) -> Handle {
     named(path, 0).unwrap()
 }
 
-/// A handle that names the file and the directory that it was found in; none where the kernel (before 6.13) makes no such handles.
+/// A handle that names the file and the directory that it was found in; none where the kernel
+/// (before 6.13) makes no such handles.
 pub(crate) fn connectable_handle_of(path: &Path) -> Option<Handle> {
     const AT_HANDLE_CONNECTABLE: libc::c_int = 2;
     match named(path, AT_HANDLE_CONNECTABLE) {

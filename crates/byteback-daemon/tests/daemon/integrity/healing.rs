@@ -1,4 +1,5 @@
-//! Damaged blocks that are put right in place, accepted, or landed over, while programs have the file.
+//! Damaged blocks that are put right in place, accepted, or landed over, while programs have the
+//! file.
 
 use byteback_control::Expected;
 use byteback_delta::Target;

@@ -40,8 +40,8 @@ impl Mapping {
         let flags = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping.
         let start = unsafe { mmap(std::ptr::null_mut(), len, flags, MapFlags::SHARED, file, 0) }.unwrap();
-        // The watchers of mounts that other tests make meanwhile would hold it, and the mount be busy.
-        // SAFETY: the new mapping.
+        // The watchers of mounts that other tests make meanwhile would hold it, and the mount be
+        // busy. SAFETY: the new mapping.
         unsafe { madvise(start, len, Advice::LinuxDontFork) }.unwrap();
         Self {
             start: start.cast(),
@@ -74,7 +74,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // So that there is nothing to be waited for with the lock of the address space held, see below.
+        // So that there is nothing to be waited for with the lock of the address space held, see
+        // below.
         self.sync();
         // SAFETY: nobody has it any more.
         unsafe { munmap(self.start.cast(), self.len) }.unwrap();
@@ -436,8 +437,9 @@ fn brief(of: &impl std::fmt::Debug) -> String {
 /// Set for a process that shall use a file: its path.
 const USED: &str = "BYTEBACK_TEST_USED";
 
-/// The body of processes that use a file until nobody listens to them any more. They are processes of their own: who unmaps pages that the
-/// daemon is to write waits for it with the lock of the address space held, for which a daemon in the same process may wait.
+/// The body of processes that use a file until nobody listens to them any more. They are processes
+/// of their own: who unmaps pages that the daemon is to write waits for it with the lock of the
+/// address space held, for which a daemon in the same process may wait.
 #[test]
 #[ignore = "it is run by another test, in processes of its own"]
 fn use_a_file() {
@@ -543,7 +545,8 @@ fn programs_that_use_a_file_all_the_time_neither_hang_nor_lose_what_they_write()
             began.elapsed() < Duration::from_secs(600),
             "{landings} landed, {overtaken} overtaken"
         );
-        // On a busy machine they may write faster than all of it is taken; then there is never a moment in which nothing waits.
+        // On a busy machine they may write faster than all of it is taken; then there is never a
+        // moment in which nothing waits.
         if !are_stopped && landed_at.elapsed() > Duration::from_secs(5) {
             signal(&programs, rustix::process::Signal::STOP);
             are_stopped = true;
@@ -596,7 +599,8 @@ fn programs_that_use_a_file_all_the_time_neither_hang_nor_lose_what_they_write()
     rig.end();
 }
 
-/// A direct append comes in parts, each of a megabyte and at once. Where something landed in the file before, they stay in their order.
+/// A direct append comes in parts, each of a megabyte and at once. Where something landed in the
+/// file before, they stay in their order.
 #[test]
 fn long_direct_append_stays_in_order_where_others_landed() {
     const APPENDED_LEN: usize = 4 << 20;
@@ -627,7 +631,8 @@ fn lines_of(path: &Path) -> Vec<String> {
     content.split_inclusive('\n').map(str::to_owned).collect()
 }
 
-/// Three programs read a file again and again while `act` runs: how often they did, and how often there were zeros in it.
+/// Three programs read a file again and again while `act` runs: how often they did, and how often
+/// there were zeros in it.
 fn read_while(path: &Path, act: impl FnOnce()) -> (usize, usize) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -650,9 +655,11 @@ fn read_while(path: &Path, act: impl FnOnce()) -> (usize, usize) {
     })
 }
 
-/// A program that reads while others cut the file off sees the end of before, or of afterwards: what it takes for the content it may write
-/// back. The kernel itself lets a reader see the new length and a page of before, when it is interrupted between both: one read in some hundred thousand.
-/// Where the kernel hears of the new end only after reads have shown it, that is one in two thousand; where it is not told of the old one, one in eighty.
+/// A program that reads while others cut the file off sees the end of before, or of afterwards:
+/// what it takes for the content it may write back. The kernel itself lets a reader see the new
+/// length and a page of before, when it is interrupted between both: one read in some hundred
+/// thousand. Where the kernel hears of the new end only after reads have shown it, that is one in
+/// two thousand; where it is not told of the old one, one in eighty.
 #[test]
 fn readers_see_no_zeros_where_others_cut_a_file_off() {
     const ROUNDS: usize = 4000;
@@ -674,7 +681,8 @@ fn readers_see_no_zeros_where_others_cut_a_file_off() {
     rig.end();
 }
 
-/// A file that others lengthen grows by zeros first, and its bytes land in pieces: readers see the file of before until all is there.
+/// A file that others lengthen grows by zeros first, and its bytes land in pieces: readers see the
+/// file of before until all is there.
 #[test]
 fn readers_see_no_zeros_where_others_lengthen_a_file() {
     const ROUNDS: usize = 1000;
@@ -773,7 +781,8 @@ fn lines_that_programs_append_while_others_land_are_all_there() {
                         std::io::Write::write_all(&mut file, line.as_bytes()).unwrap();
                         drop(file);
                         lines.push(line);
-                        // The longer the file is, the longer others need for it: they must have their turn.
+                        // The longer the file is, the longer others need for it: they must have
+                        // their turn.
                         if lines.len().is_multiple_of(7) {
                             std::thread::sleep(Duration::from_micros(100 + lines.len() as u64 / 4));
                         }
@@ -790,7 +799,8 @@ fn lines_that_programs_append_while_others_land_are_all_there() {
             if file.read_range(0, &mut now).is_err() {
                 continue;
             }
-            // The others add a line, or rewrite the file: of their own lines only the last one stays.
+            // The others add a line, or rewrite the file: of their own lines only the last one
+            // stays.
             let now = String::from_utf8(now).unwrap();
             let mut new = match random.below(3) {
                 0 => now

@@ -1,5 +1,6 @@
-//! What programs look at for the first time in the moment in which it lands. The kernel drops what it is told to forget, but what it has asked for and does
-//! not know yet it cannot drop: the answer that was right when it was given comes after, and would be believed for a day.
+//! What programs look at for the first time in the moment in which it lands. The kernel drops what
+//! it is told to forget, but what it has asked for and does not know yet it cannot drop: the answer
+//! that was right when it was given comes after, and would be believed for a day.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

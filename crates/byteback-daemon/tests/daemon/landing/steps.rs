@@ -60,7 +60,8 @@ fn each_step_is_seen_at_once_and_logged_and_not_sent() {
     };
     let mut check = |step: &str| check(&mut saved, step);
 
-    // The kernel knows that these names are missing, what is in the directory, and what the others stand for.
+    // The kernel knows that these names are missing, what is in the directory, and what the others
+    // stand for.
     let dir = tree.join("dir");
     for name in ["new", "new dir", "link", "pipe", "null", "socket", "moved"] {
         assert!(!dir.join(name).exists());
@@ -320,7 +321,8 @@ fn what_is_to_be_sent_is_not_landed_on() {
     // Elsewhere it does not matter.
     done(landing.make(&name_in(NodeId::ROOT, "free"), &file, UNQUEUED));
 
-    // In the way of a name that lands: it is moved away by this machine, which is to be sent as well.
+    // In the way of a name that lands: it is moved away by this machine, which is to be sent as
+    // well.
     done(landing.displace(one, &place("dir/one"), &place("dir/one (conflict)"), false));
     assert!(landing.is_name_queued(&place("dir/one (conflict)")));
     assert_eq!(fs::read(tree.join("dir/one (conflict)")).unwrap(), b"local");

@@ -1,4 +1,5 @@
-//! Who sends, as it will be: takes groups, applies them to a server, answers. With delays, and with trouble on the way.
+//! Who sends, as it will be: takes groups, applies them to a server, answers. With delays, and with
+//! trouble on the way.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -142,7 +143,8 @@ impl Drain {
             return;
         };
         let id = sent.group.id;
-        // A server answers a group that it has applied as it did the first time, and never refuses it.
+        // A server answers a group that it has applied as it did the first time, and never refuses
+        // it.
         if self.is(self.trouble.refused) && !self.applied.contains(&id) {
             self.refused += 1;
             self.note(format!("refuse {id}"));
@@ -235,7 +237,8 @@ impl Drain {
                 self.served().live.resolve(id, &resolution).unwrap();
             }
             Work::Idle(wait) => {
-                // Who comes sooner finds the same moment of the coarse clock, and would ask without end until its step is over.
+                // Who comes sooner finds the same moment of the coarse clock, and would ask without
+                // end until its step is over.
                 assert!(wait.is_none_or(|wait| wait >= Duration::from_millis(4)), "{wait:?}");
                 if self.in_flight.is_empty() {
                     let at_most = Duration::from_millis(20);

@@ -1,7 +1,9 @@
-//! A lane: one thread that works in a directory of its own, step by step, and notes the number of each operation in a ledger before it begins it.
+//! A lane: one thread that works in a directory of its own, step by step, and notes the number of
+//! each operation in a ledger before it begins it.
 //!
-//! What a lane does follows from its seed alone, so that whoever sees its ledger knows what the directory must be like. With
-//! each number it notes how far the other lanes were: what it has done may depend on that.
+//! What a lane does follows from its seed alone, so that whoever sees its ledger knows what the
+//! directory must be like. With each number it notes how far the other lanes were: what it has done
+//! may depend on that.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -299,7 +301,8 @@ pub(crate) fn next_operation(sim: &Sim, random: &mut SplitMix64) -> Vec<Step> {
             let mode = [0o600, 0o644, 0o755][random.below(3) as usize];
             push(Step::Chmod(pick(random, &files), mode));
         }
-        // A careful save: a new file with mostly the old bytes, renamed over the old one; perhaps with a backup.
+        // A careful save: a new file with mostly the old bytes, renamed over the old one; perhaps
+        // with a backup.
         16..=17 if !files.is_empty() => {
             let file = pick(random, &files);
             let temporary = PathBuf::from(format!("save{}", random.below(2)));
@@ -320,7 +323,8 @@ pub(crate) fn next_operation(sim: &Sim, random: &mut SplitMix64) -> Vec<Step> {
                 push(Step::Rename(temporary, file, RenameFlags::empty()));
             }
         }
-        // A careless one: where the file lies, mostly the old bytes at other places; perhaps emptied before, cut off behind, or given up midway.
+        // A careless one: where the file lies, mostly the old bytes at other places; perhaps
+        // emptied before, cut off behind, or given up midway.
         18..=19 if !files.is_empty() => {
             let file = pick(random, &files);
             let mut content = sim.inodes[&sim.names[&file]].content.clone();
@@ -423,7 +427,8 @@ pub(crate) fn work(dir: &Path, lane: usize, seed: u64, done: &[AtomicU64], stop:
     }
 }
 
-/// What a lane's ledger says at the server: the last number, and how far the other lanes were when it was noted.
+/// What a lane's ledger says at the server: the last number, and how far the other lanes were when
+/// it was noted.
 pub(crate) fn ledger(server: &Server, under: &str, lanes: usize) -> (u64, Vec<u64>) {
     let paths = server.paths(under);
     let Some(node) = paths.get(&Path::new(under).join(LEDGER)) else {
@@ -470,7 +475,8 @@ impl Follower {
         }
     }
 
-    /// The server's directory is one that the lane had: after its last noted operation, before it, or in it.
+    /// The server's directory is one that the lane had: after its last noted operation, before it,
+    /// or in it.
     pub(crate) fn check(&mut self, server: &Server, noted: u64) -> Result<(), String> {
         if noted < self.number {
             return Err(format!("{}: operation {noted} follows {}", self.under, self.number));

@@ -1,4 +1,5 @@
-//! Continuous sync over stops and crashes: nothing is lost, and after a clean stop nothing is sent that need not be.
+//! Continuous sync over stops and crashes: nothing is lost, and after a clean stop nothing is sent
+//! that need not be.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -172,13 +173,15 @@ pub(crate) fn mortal_options() -> LiveOptions {
     options(Duration::from_millis(8))
 }
 
-/// In the process that is killed: sends what there is to be sent to who listens, one after the other.
+/// In the process that is killed: sends what there is to be sent to who listens, one after the
+/// other.
 pub(crate) fn answer_from_afar(served: Served, directory: &Path) {
     let stream = UnixStream::connect(directory.join(SOCKET)).unwrap();
     std::thread::spawn(move || {
         let mut answers = BufReader::new(stream.try_clone().unwrap());
         let mut stream = stream;
-        // Nobody listens any more when the test has seen enough: until the end there is nothing to do then.
+        // Nobody listens any more when the test has seen enough: until the end there is nothing to
+        // do then.
         let mut ask = |question: Value| -> Value {
             let mut line = String::new();
             let is_said = writeln!(stream, "{question}").is_ok();

@@ -24,7 +24,8 @@ fn write_over(path: &Path, content: &[u8], piece_len: usize, is_emptied: bool) {
     }
 }
 
-/// How many bytes are sent of what `change` does to a file that the server has, and how many contents are told as what the file held before.
+/// How many bytes are sent of what `change` does to a file that the server has, and how many
+/// contents are told as what the file held before.
 fn sent_of(change: impl FnOnce(&Path, &mut Vec<u8>, &mut SplitMix64)) -> (usize, usize) {
     let mut options = options(Duration::from_millis(150));
     options.rewritten_bytes_min = 64 << 10;

@@ -1,7 +1,8 @@
 //! Recorded saves of real programs, on a real mount: what of them is sent.
 //!
-//! The recordings are those of `byteback-queue/traces`: names, without contents. Here every file has [`LEN`] bytes, nearly the same in all of
-//! them, so that a content that is compared with any other is sent in a few hundred bytes.
+//! The recordings are those of `byteback-queue/traces`: names, without contents. Here every file
+//! has [`LEN`] bytes, nearly the same in all of them, so that a content that is compared with any
+//! other is sent in a few hundred bytes.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -18,7 +19,8 @@ use super::options;
 use crate::fixture::Fixture;
 
 const LEN: usize = 100_000;
-/// The programs run so much faster than they were recorded, and longer pauses than this are not waited for.
+/// The programs run so much faster than they were recorded, and longer pauses than this are not
+/// waited for.
 const FASTER: u64 = 10;
 const PAUSE_MAX: Duration = Duration::from_millis(700);
 const DELAY: Duration = Duration::from_millis(400);
@@ -158,7 +160,8 @@ fn check_tree(drain: &Drain, tree: &Path) {
     assert!(seen.is_empty(), "{:?} are too much", seen.keys());
 }
 
-/// Plays while it is sent. How many bytes were sent after the first group, and how many contents as deltas.
+/// Plays while it is sent. How many bytes were sent after the first group, and how many contents as
+/// deltas.
 fn play(play: impl FnOnce(&Path, &mut dyn FnMut(Duration)), prepare: impl FnOnce(&Path)) -> (usize, usize) {
     let mut fixture = Fixture::new(CacheMode::Exact);
     let mut options = options(DELAY);
@@ -207,7 +210,8 @@ fn recorded(lines: &str) -> (usize, usize) {
     )
 }
 
-/// What replaces something is sent as the difference to it; the recordings end with files that were just begun, which are sent whole.
+/// What replaces something is sent as the difference to it; the recordings end with files that were
+/// just begun, which are sent whole.
 #[test]
 fn recorded_saves_of_programs_are_sent_as_their_differences() {
     // How many contents are sent whole at most, and as deltas at least.
@@ -267,7 +271,8 @@ fn recorded_saves_of_programs_are_sent_as_their_differences() {
     }
 }
 
-/// A large file that is saved in each of the ways that there are: never the file, always the difference.
+/// A large file that is saved in each of the ways that there are: never the file, always the
+/// difference.
 #[test]
 fn a_large_file_is_saved_in_every_way_and_its_difference_is_sent() {
     const LARGE: usize = 16 << 20;
@@ -314,8 +319,10 @@ fn a_large_file_is_saved_in_every_way_and_its_difference_is_sent() {
     }
 }
 
-/// A trace of somebody's choice, with its contents. `BYTEBACK_TEST_REPLAY_INIT` and `BYTEBACK_TEST_REPLAY` are commands for the shell, which are given a
-/// folder as `$DIR`: the one fills it, the other works in it. `BYTEBACK_TEST_DELAY_MS`: how long things wait before they are sent.
+/// A trace of somebody's choice, with its contents. `BYTEBACK_TEST_REPLAY_INIT` and
+/// `BYTEBACK_TEST_REPLAY` are commands for the shell, which are given a folder as `$DIR`: the one
+/// fills it, the other works in it. `BYTEBACK_TEST_DELAY_MS`: how long things wait before they are
+/// sent.
 #[test]
 #[ignore = "it needs a recorded trace and what replays it"]
 fn a_trace_is_followed() {

@@ -1,4 +1,5 @@
-//! A server as naive as can be: nodes with their contents, and names, in memory. It applies groups and knows of versions.
+//! A server as naive as can be: nodes with their contents, and names, in memory. It applies groups
+//! and knows of versions.
 
 use byteback_model::{Attributes, ByteString, NameChange, NodeId, NodeKind};
 use std::collections::BTreeMap;
@@ -330,7 +331,8 @@ impl Server {
         }
     }
 
-    /// Applies a group of a process after others that were killed: nodes may be known already, and versions may be others.
+    /// Applies a group of a process after others that were killed: nodes may be known already, and
+    /// versions may be others.
     pub(crate) fn apply_any(&mut self, sent: &Sent) {
         self.is_lenient = true;
         self.apply(sent);

@@ -7,7 +7,8 @@ fn small() -> ChunkParams {
     ChunkParams::new(64, 256, 400).unwrap()
 }
 
-/// Lengths of the chunks of a content that comes in pieces of these lengths, again and again; the last chunk is what is left.
+/// Lengths of the chunks of a content that comes in pieces of these lengths, again and again; the
+/// last chunk is what is left.
 fn cut(content: &[u8], params: ChunkParams, pieces: &[usize]) -> Vec<usize> {
     let mut chunker = Chunker::new(params);
     let mut lens = Vec::new();

@@ -136,7 +136,8 @@ fn hostile_headers_reserve_nothing_and_are_refused() {
         ChunkStreamError::Kind { code: 9, .. }
     ));
     assert!(impossible(with(&|bytes| bytes[11] = 1)));
-    // Lengths of chunks: no minimum, an average that is no power of two, a maximum that is too long.
+    // Lengths of chunks: no minimum, an average that is no power of two, a maximum that is too
+    // long.
     assert!(impossible(with(&|bytes| bytes[12] = 0)));
     assert!(impossible(with(&|bytes| bytes[16] = 1)));
     assert!(impossible(with(&|bytes| bytes[23] = 1)));

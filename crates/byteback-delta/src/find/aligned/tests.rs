@@ -1,4 +1,5 @@
-//! Against the bytes: what is called equal is equal, what is unchanged and known is not called to be read.
+//! Against the bytes: what is called equal is equal, what is unchanged and known is not called to
+//! be read.
 
 use proptest::prelude::*;
 

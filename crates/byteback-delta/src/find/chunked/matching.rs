@@ -1,4 +1,5 @@
-//! What the end does that has the base: pairs chunks, and makes the strong checksums of what it paired.
+//! What the end does that has the base: pairs chunks, and makes the strong checksums of what it
+//! paired.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,8 +11,9 @@ use crate::strong::STRONG_LEN_MAX;
 /// Slots that a lookup looks at.
 const PROBES_MAX: usize = 64;
 
-/// For one list, so many times the bytes of the base are read and hashed at most. A new content that has the base several times is
-/// no reason to read it as often; one that takes it to pieces of all kinds is crafted.
+/// For one list, so many times the bytes of the base are read and hashed at most. A new content
+/// that has the base several times is no reason to read it as often; one that takes it to pieces of
+/// all kinds is crafted.
 pub const READS_PER_BASE: u64 = 4;
 
 /// A slot without a chunk.
@@ -20,7 +22,8 @@ const EMPTY: u32 = u32::MAX;
 /// 2^64 divided by the golden ratio, odd.
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Chunks of the new content that follow each other, and may be found in the base one behind the other.
+/// Chunks of the new content that follow each other, and may be found in the base one behind the
+/// other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkRun {
     /// Number of the first chunk.
@@ -31,8 +34,9 @@ pub struct ChunkRun {
     pub base_offset: u64,
 }
 
-/// Pairs the chunks of a new content with those of a base that have the same length and weak checksum, in the order of the new one.
-/// Lists that were cut or summed by different rules have nothing in common.
+/// Pairs the chunks of a new content with those of a base that have the same length and weak
+/// checksum, in the order of the new one. Lists that were cut or summed by different rules have
+/// nothing in common.
 #[must_use]
 pub fn match_chunks(new: &ChunkList, base: &ChunkList) -> Vec<ChunkRun> {
     if (new.params(), new.kind()) != (base.params(), base.kind()) {
@@ -92,12 +96,13 @@ fn is_like(list: &ChunkList, index: usize, chunk: Chunk) -> bool {
         .is_some_and(|other| other.weak == chunk.weak && other.range.len_bytes() == chunk.range.len_bytes())
 }
 
-/// Makes the strong checksums of what was paired, from the bytes of the base; answers the number of bytes that it read, too. These
-/// are at most [`READS_PER_BASE`] times those of the base: what is paired beyond is left out. With parameters that take long runs
-/// unproven, nothing is read for these.
+/// Makes the strong checksums of what was paired, from the bytes of the base; answers the number of
+/// bytes that it read, too. These are at most [`READS_PER_BASE`] times those of the base: what is
+/// paired beyond is left out. With parameters that take long runs unproven, nothing is read for
+/// these.
 ///
-/// The base is read from front to back, whatever the order of the new content: a list cannot make a base that is
-/// kept in compressed frames be decoded again and again.
+/// The base is read from front to back, whatever the order of the new content: a list cannot make a
+/// base that is kept in compressed frames be decoded again and again.
 ///
 /// # Errors
 /// If the base cannot be read.
@@ -211,7 +216,8 @@ impl Iterator for Stretches<'_> {
     }
 }
 
-/// The chunks of a list by length and weak checksum: flat, linear probing, at most half full. Of equal ones, the first.
+/// The chunks of a list by length and weak checksum: flat, linear probing, at most half full. Of
+/// equal ones, the first.
 struct Table {
     /// A power of two of numbers of chunks.
     slots: Vec<u32>,

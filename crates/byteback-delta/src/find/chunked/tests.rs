@@ -1,4 +1,5 @@
-//! Random edits through lists, answers and their bytes; what is found is proven; crafted lists; bounds on literals.
+//! Random edits through lists, answers and their bytes; what is found is proven; crafted lists;
+//! bounds on literals.
 
 use byteback_extents::ExtentSet;
 use proptest::prelude::*;
@@ -51,7 +52,8 @@ fn find_parts(list: &ChunkList, answer: &MatchAnswer, parts: &[Part<'_>]) -> (Ve
     (found.extents, stats)
 }
 
-/// Finds all the way, checks that what was found is exactly the new content, and answers what it took.
+/// Finds all the way, checks that what was found is exactly the new content, and answers what it
+/// took.
 fn check(base: &[u8], new: &[u8], params: ChunkParams, piece_len: usize) -> FindStats {
     let mut lister = ChunkLister::new(params, CrcKind::Crc32c);
     new.chunks(piece_len).for_each(|piece| lister.push(piece));
@@ -210,7 +212,8 @@ proptest! {
             list_chunks_with_crcs(content, None, params, &mut RangeCrcs::new(crcs)).unwrap().0
         };
         prop_assert_eq!(with_crcs(&new, &[]), list_of(&new, params));
-        // Blocks that changed without their checksums: those of the new content, and those of the base.
+        // Blocks that changed without their checksums: those of the new content, and those of the
+        // base.
         for (list, base_list) in [
             (with_crcs(&new, &stale), list_of(&base, params)),
             (list_of(&new, params), with_crcs(&base, &stale)),
@@ -298,7 +301,8 @@ fn equal_weak_checksums_of_different_bytes_are_no_copy() {
 
 #[test]
 fn ranges_known_to_be_equal_are_neither_read_nor_listed() {
-    // An overwrite in the middle and an insertion behind it, of which storage says: everything before is equal.
+    // An overwrite in the middle and an insertion behind it, of which storage says: everything
+    // before is equal.
     let base = noise(1, 3_000_000);
     let mut new = base.clone();
     new[1_500_000..1_500_100].fill(7);
@@ -394,7 +398,8 @@ impl Base for Counted {
 
 #[test]
 fn a_list_that_takes_the_base_to_pieces_is_bounded_work() {
-    // Runs that begin at every chunk of the base, each as long as a segment: none is the same as another.
+    // Runs that begin at every chunk of the base, each as long as a segment: none is the same as
+    // another.
     let base = Counted(noise(1, 200_000), std::cell::Cell::new(0));
     let base_list = list_of(&base.0, small());
     let mut new = Vec::new();

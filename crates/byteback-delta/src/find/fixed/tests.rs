@@ -1,4 +1,5 @@
-//! Random edits against what the delta makes of the base; what fixed blocks find and what they cannot; crafted signatures.
+//! Random edits against what the delta makes of the base; what fixed blocks find and what they
+//! cannot; crafted signatures.
 
 use proptest::prelude::*;
 
@@ -53,7 +54,8 @@ proptest! {
     ) {
         let new = edited(&base, &edits);
         let stats = check(&base, block_len, &new, piece_len);
-        // Each block of the new content that is some block of the base is found; a reference in one line.
+        // Each block of the new content that is some block of the base is found; a reference in one
+        // line.
         let blocks: std::collections::HashSet<&[u8]> = base.chunks(block_len as usize).collect();
         let equal: usize = new.chunks(block_len as usize).filter(|block| blocks.contains(block)).map(<[u8]>::len).sum();
         prop_assert_eq!(stats.copied_bytes, equal as u64);

@@ -1,4 +1,5 @@
-//! Both ends by group sums, on contents of some MiB: the delta makes the new content, whatever is known, and what is equal is not read.
+//! Both ends by group sums, on contents of some MiB: the delta makes the new content, whatever is
+//! known, and what is equal is not read.
 
 use std::cell::RefCell;
 
@@ -79,7 +80,8 @@ fn listed(kind: LeafKind, content: &[u8]) -> GroupList {
     digest.finish_with_groups().unwrap().1
 }
 
-/// Finds with both ends, and checks what was found. `has_crcs`, `has_leaves`: what the new end knows beside the groups.
+/// Finds with both ends, and checks what was found. `has_crcs`, `has_leaves`: what the new end
+/// knows beside the groups.
 fn check(kind: LeafKind, base: &[u8], new: &[u8], has_crcs: bool, has_leaves: bool) -> (FindStats, GroupAnswer) {
     let of_new = Summed::of(kind, new);
     let answer = answer(&listed(kind, new), base.len() as u64, &Summed::of(kind, base), &[]).unwrap();
@@ -173,12 +175,14 @@ fn insertions_are_found_behind_the_first_one() {
 fn what_moved_between_groups_that_are_left_is_found_across_those_that_are_not() {
     let base = noise(1, 6 * MIB);
     let mut new = base.clone();
-    // Groups 1 and 4 exchanged: all of them is found, and no byte read, as their leaves say where they are.
+    // Groups 1 and 4 exchanged: all of them is found, and no byte read, as their leaves say where
+    // they are.
     new[MIB..2 * MIB].copy_from_slice(&base[4 * MIB..5 * MIB]);
     new[4 * MIB..5 * MIB].copy_from_slice(&base[MIB..2 * MIB]);
     let (stats, _) = check(LeafKind::Sha256, &base, &new, true, true);
     assert_eq!((stats.literal_bytes, stats.read_bytes), (0, 0));
-    // A run that begins in one of them and ends in the other, by bytes: the window moves over the seam.
+    // A run that begins in one of them and ends in the other, by bytes: the window moves over the
+    // seam.
     let mut new = base.clone();
     new[MIB + 10..2 * MIB].copy_from_slice(&base[4 * MIB..5 * MIB - 10]);
     new[4 * MIB..5 * MIB].copy_from_slice(&noise(3, MIB));

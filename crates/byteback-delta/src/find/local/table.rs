@@ -7,7 +7,8 @@ use crate::apply::Base;
 use crate::find::index::WeakTable;
 use crate::weak::{Rolling, RollingSum};
 
-/// The blocks of a part of the base. Those that equal the one before, and those that begin in a hole, are left out.
+/// The blocks of a part of the base. Those that equal the one before, and those that begin in a
+/// hole, are left out.
 pub(super) struct BaseTable {
     table: WeakTable,
     /// Blocks are numbered from here on.
@@ -55,7 +56,8 @@ impl BaseTable {
                     if last.as_ref().is_some_and(|(sum, last)| *sum == weak && last == block) {
                         continue;
                     }
-                    // A part has at most 2^63 bytes; numbers that do not fit are left out by the table.
+                    // A part has at most 2^63 bytes; numbers that do not fit are left out by the
+                    // table.
                     made.table
                         .insert(weak, usize::try_from(number).unwrap_or(usize::MAX), |_| false);
                     kept += 1;
@@ -86,8 +88,8 @@ impl BaseTable {
             .map(move |block| self.start + block as u64 * block_len)
     }
 
-    /// Moves a window over `content` until it may be a block, at most `most` bytes far, and as far as whole windows reach. `sum` is
-    /// that of the first window. Answers how far it moved.
+    /// Moves a window over `content` until it may be a block, at most `most` bytes far, and as far
+    /// as whole windows reach. `sum` is that of the first window. Answers how far it moved.
     pub(super) fn pass(&self, sum: &mut RollingSum, content: &[u8], block_len: usize, most: usize) -> usize {
         let table = &self.table;
         let mut rolling = *sum;

@@ -1,4 +1,5 @@
-//! Random edits against what the delta makes of the base; what edits cost; holes; crafted contents; contents that cannot be read.
+//! Random edits against what the delta makes of the base; what edits cost; holes; crafted contents;
+//! contents that cannot be read.
 
 use std::cell::Cell;
 
@@ -217,7 +218,8 @@ fn edits_cost_themselves_to_the_byte() {
 
 #[test]
 fn an_insertion_before_zeros_and_scattered_data_does_not_stay_in_place() {
-    // Half of it is equal wherever it is shifted to: zeros. In place, half of the cells agree; shifted, all do.
+    // Half of it is equal wherever it is shifted to: zeros. In place, half of the cells agree;
+    // shifted, all do.
     let mut base = vec![0; 2 << 20];
     for at in (0..base.len()).step_by(8192) {
         base[at..at + 4096].copy_from_slice(&noise(at as u64, 4096));
@@ -347,7 +349,8 @@ fn a_hole_of_a_tebibyte_is_not_looked_at() {
     assert_eq!((extents.len(), stats.copied_bytes), (1, 1 << 40));
 }
 
-/// A content whose windows all have the weak checksum of some block of the base, but equal none until their last bytes.
+/// A content whose windows all have the weak checksum of some block of the base, but equal none
+/// until their last bytes.
 #[test]
 fn crafted_weak_checksums_cost_little_more_than_the_content() {
     let len = 4 << 20;
@@ -444,8 +447,8 @@ fn differences_are_exact_to_the_byte() {
 
 #[test]
 fn windows_that_differ_from_a_block_at_its_end_are_not_taken_for_it_and_cost_little() {
-    // In place there is noise. Behind it are blocks whose weak checksum is that of every window of the new content, and which
-    // differ from it only at their ends.
+    // In place there is noise. Behind it are blocks whose weak checksum is that of every window of
+    // the new content, and which differ from it only at their ends.
     let len = 4 << 20;
     let block = block_len(len as u64) as usize;
     assert!(block > FIRST_LOOK_LEN);
@@ -457,7 +460,8 @@ fn windows_that_differ_from_a_block_at_its_end_are_not_taken_for_it_and_cost_lit
             base[at - 20 + shift + index] = 100_u8.wrapping_add_signed(change);
         }
     }
-    // Once beside the noise, once behind the base's end, where nothing is compared in place before the blocks are.
+    // Once beside the noise, once behind the base's end, where nothing is compared in place before
+    // the blocks are.
     for before in [0, len] {
         let mut new = noise(2, before);
         new.resize(before + len / 2, 100);

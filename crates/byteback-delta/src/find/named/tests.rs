@@ -35,7 +35,8 @@ impl Base for Watched<'_> {
     }
 }
 
-/// Pieces of a few kinds, many of them alike, and three kinds of each length; a long one here and there.
+/// Pieces of a few kinds, many of them alike, and three kinds of each length; a long one here and
+/// there.
 fn drawn(draw: &mut impl FnMut(usize) -> usize) -> Vec<Vec<u8>> {
     let kinds = 1 + draw(40);
     let count = draw(60);
@@ -96,7 +97,8 @@ fn repeated_pieces_make_long_copies() {
     let content = new.concat();
     let (found, _) = find_named(&list(&base), &list(&new), &content[..], FoundExtents::default()).unwrap();
     assert!(compose(&base.concat(), &found.extents) == content);
-    // c a; a b, which is the base's beginning; and a, which stayed at its place, so that a delta does not mention it.
+    // c a; a b, which is the base's beginning; and a, which stayed at its place, so that a delta
+    // does not mention it.
     let from: Vec<_> = found.extents.iter().map(|(_, source)| source.clone()).collect();
     let of = |base_offset| crate::source::Source::Copy { base_offset };
     assert_eq!(from, [of(304), of(0), of(407)], "{found:?}");

@@ -1,4 +1,5 @@
-//! The whole way: signature of the new content, search in the base, matches over the wire, literals, delta, applied.
+//! The whole way: signature of the new content, search in the base, matches over the wire,
+//! literals, delta, applied.
 
 use proptest::prelude::*;
 
@@ -142,7 +143,8 @@ fn an_edit_costs_about_itself_and_the_server_hashes_the_base_about_once() {
     new.splice(1_234_567..1_234_567, noise(2, 5000));
     let (list, stats) = check(&base, B, &new, 65_536);
     assert!(stats.literal_bytes <= 5000 + slack, "{stats:?}");
-    // Behind the insertion the new content's blocks are at other offsets of the base: found once, then followed.
+    // Behind the insertion the new content's blocks are at other offsets of the base: found once,
+    // then followed.
     assert!(stats.strong_bytes <= base.len() as u64 + 8 * slack, "{stats:?}");
     assert_eq!(list.runs().len(), 2);
     let mut stream = Vec::new();

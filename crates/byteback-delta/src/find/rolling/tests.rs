@@ -83,7 +83,8 @@ fn sizes_around_a_block() {
     for base in sizes {
         for new in sizes {
             let stats = check(&content[..base], B as u32, &content[..new], 4096);
-            // Whole blocks of the shorter one, and the last one if the base ends where the new content does or goes on.
+            // Whole blocks of the shorter one, and the last one if the base ends where the new
+            // content does or goes on.
             let common = if new >= base { base } else { new / B * B };
             assert_eq!(stats.copied_bytes, common as u64, "{base} to {new}");
         }
@@ -157,7 +158,8 @@ fn a_hole_of_a_tebibyte_is_not_looked_at() {
     assert!(extents.len() < 10);
 }
 
-/// Windows whose weak checksum is that of a block, while the content is another: two bytes up, two bytes down.
+/// Windows whose weak checksum is that of a block, while the content is another: two bytes up, two
+/// bytes down.
 fn of_equal_weak(seed: u64, len: usize) -> Vec<u8> {
     let mut block = vec![100; len];
     // +1 -1 -1 +1 at equal distances changes neither sum.
@@ -171,7 +173,8 @@ fn of_equal_weak(seed: u64, len: usize) -> Vec<u8> {
 #[test]
 fn crafted_weak_checksums_cost_little_more_than_the_content() {
     const B: usize = 4096;
-    // Every block has one weak checksum, and so has every window of the new content, which is none of them.
+    // Every block has one weak checksum, and so has every window of the new content, which is none
+    // of them.
     let base: Vec<u8> = (0..512).flat_map(|seed| of_equal_weak(seed, B)).collect();
     let new = vec![100; 4 << 20];
     let weak = RollingSum::of(&new[..B]).value();
@@ -210,7 +213,8 @@ fn a_wrong_signature_gives_a_delta_that_its_digest_convicts() {
     assert_ne!(digest(&made), digest(&lying));
 }
 
-/// Programs of others on the same pair of files, where they are installed: `rdiff`, which sends literals and copies as we do.
+/// Programs of others on the same pair of files, where they are installed: `rdiff`, which sends
+/// literals and copies as we do.
 #[test]
 fn literals_are_as_few_as_those_of_rdiff() {
     if std::process::Command::new("rdiff").arg("--version").output().is_err() {

@@ -1,14 +1,15 @@
 //! The CRC of a window that moves on byte by byte, and the table in which it is looked up.
 //!
-//! With W a window of n bytes, a its first and c the byte that comes: crc(W c) follows from crc(W) by one table lookup, and
-//! crc((W c) without a) = crc(W c) ^ shift(crc(a), n) by another one, from a table made for n. Each step waits for the one before,
-//! for two memory accesses. So several windows, some hundred bytes apart, move on side by side, and their steps overlap: measured on
-//! a busy machine, 2.1 ns per window with its lookup instead of 3.2 (and 5.7 with rsync's sums in `rolling`). The alternative, each
-//! window's CRC combined from those of its parts, takes 36 ns.
+//! With W a window of n bytes, a its first and c the byte that comes: crc(W c) follows from crc(W)
+//! by one table lookup, and crc((W c) without a) = crc(W c) ^ shift(crc(a), n) by another one, from
+//! a table made for n. Each step waits for the one before, for two memory accesses. So several
+//! windows, some hundred bytes apart, move on side by side, and their steps overlap: measured on a
+//! busy machine, 2.1 ns per window with its lookup instead of 3.2 (and 5.7 with rsync's sums in
+//! `rolling`). The alternative, each window's CRC combined from those of its parts, takes 36 ns.
 //!
-//! Almost every lookup answers "none". A bitmap with sixteen bits or more per block comes before the table, two bits of one word for
-//! each block: it stays in the processor's cache, and takes one load instead of two. CRCs are evenly spread, so that their own bits are
-//! the bitmap's index.
+//! Almost every lookup answers "none". A bitmap with sixteen bits or more per block comes before
+//! the table, two bits of one word for each block: it stays in the processor's cache, and takes one
+//! load instead of two. CRCs are evenly spread, so that their own bits are the bitmap's index.
 
 use crate::crc::{Combiner, CrcKind};
 use crate::cuckoo::CuckooTable;
@@ -30,7 +31,8 @@ pub(super) struct BlockSearch {
     table: CuckooTable<u32, u32>,
     /// A power of two of words.
     filter: Vec<u64>,
-    /// What a byte that comes brings in, by its sum with the CRC's lowest byte: the CRC of that one byte.
+    /// What a byte that comes brings in, by its sum with the CRC's lowest byte: the CRC of that one
+    /// byte.
     coming: [u32; 256],
     /// What a byte that leaves takes out.
     leaving: [u32; 256],
@@ -46,7 +48,8 @@ pub(super) struct Rolled {
 }
 
 impl BlockSearch {
-    /// For the whole blocks of this signature, whose weak checksums are CRCs of this kind, which has 32 bits.
+    /// For the whole blocks of this signature, whose weak checksums are CRCs of this kind, which
+    /// has 32 bits.
     pub(super) fn new(signature: &Signature, kind: CrcKind) -> Self {
         let block_len = signature.params().block_len_bytes as usize;
         let whole = signature.content_len_bytes() / block_len as u64;
@@ -57,7 +60,8 @@ impl BlockSearch {
         for &weak in weak {
             filter[(weak as usize >> 6) & (filter_bits / 64 - 1)] |= filter_bits_of(weak);
         }
-        // Of equal blocks side by side, zeros mostly, the first is kept: the others are found where they are expected.
+        // Of equal blocks side by side, zeros mostly, the first is kept: the others are found where
+        // they are expected.
         let distinct = weak.iter().zip(0_u32..).filter(|&(weak, block)| {
             let block = block as usize;
             block.checked_sub(1).is_none_or(|before| {
@@ -103,8 +107,9 @@ impl BlockSearch {
         self.filter[word] & bits == bits
     }
 
-    /// Moves `window` on by some steps, at least one, but not beyond `upto`, where the last window of `buffer` begins. All windows that
-    /// were reached and whose CRC some block has are added to `hits`, ascending.
+    /// Moves `window` on by some steps, at least one, but not beyond `upto`, where the last window
+    /// of `buffer` begins. All windows that were reached and whose CRC some block has are added to
+    /// `hits`, ascending.
     pub(super) fn roll(&self, buffer: &[u8], window: &mut Rolled, upto: usize, hits: &mut Vec<(usize, u32)>) {
         if upto - window.from >= ALL_STEPS {
             self.roll_lanes(buffer, window, hits);
@@ -165,7 +170,8 @@ impl BlockSearch {
         };
     }
 
-    /// The bytes that leave and those that come while a window moves on from `from` by so many steps.
+    /// The bytes that leave and those that come while a window moves on from `from` by so many
+    /// steps.
     fn around<'b>(&self, buffer: &'b [u8], from: usize, steps: usize) -> (&'b [u8], &'b [u8]) {
         let coming = from + self.block_len;
         (&buffer[from..from + steps], &buffer[coming..coming + steps])

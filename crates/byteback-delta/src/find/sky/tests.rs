@@ -1,4 +1,5 @@
-//! Random edits, partly known, stale and wrong checksums against what the delta makes of the base; and what is read.
+//! Random edits, partly known, stale and wrong checksums against what the delta makes of the base;
+//! and what is read.
 
 use proptest::prelude::*;
 
@@ -204,7 +205,8 @@ fn an_insertion_costs_about_its_length() {
 
 #[test]
 fn wrong_crcs_never_make_a_wrong_delta() {
-    // Whatever the client's storage says of CRCs, and the server's as well: strong checksums decide.
+    // Whatever the client's storage says of CRCs, and the server's as well: strong checksums
+    // decide.
     let base = noise(1, 20_000);
     let mut new = base.clone();
     new[3000..3100].fill(7);

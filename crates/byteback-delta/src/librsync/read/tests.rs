@@ -1,4 +1,5 @@
-//! Deltas of our writer read again; limits; hostile ones. Deltas of `rdiff` are applied in `signature`'s tests.
+//! Deltas of our writer read again; limits; hostile ones. Deltas of `rdiff` are applied in
+//! `signature`'s tests.
 
 use proptest::prelude::*;
 

@@ -1,5 +1,5 @@
-//! Signatures against the stock `rdiff`, all kinds; the whole way from a signature to the new content, each step by either program;
-//! hostile signatures.
+//! Signatures against the stock `rdiff`, all kinds; the whole way from a signature to the new
+//! content, each step by either program; hostile signatures.
 
 use std::path::Path;
 use std::process::Command;
@@ -108,7 +108,8 @@ fn holes_have_the_checksums_of_zeros() {
     assert_eq!(writer.finish().unwrap(), ours(&content, params, 77));
 }
 
-/// A delta of librsync, made by our finder with a signature of unknown base length; checked as our own delta, too.
+/// A delta of librsync, made by our finder with a signature of unknown base length; checked as our
+/// own delta, too.
 fn our_delta(base: &[u8], signature: &[u8], base_len: Option<u64>, new: &[u8]) -> Vec<u8> {
     let index = BlockIndex::new(read_librsync_signature(signature, base_len, u64::MAX).unwrap());
     let base_len_most = index.signature().content_len_bytes();
@@ -157,8 +158,9 @@ fn check(dir: &Path, base: &[u8], new: &[u8], block_len: u32, kind: usize, is_le
     let stats = apply_librsync(base, &their_delta[..], &mut made, new.len() as u64).unwrap();
     assert!(made == new, "our patch of their delta");
     assert_eq!(stats.literal_bytes + stats.copied_bytes, new.len() as u64);
-    // Ours finds no less, but in contents of few values: many weak checksums agree in vain, and ours does not hash without end (seen with zeros
-    // and ones in short blocks), or many blocks are alike, and it takes another of them (once in five thousand, a block less).
+    // Ours finds no less, but in contents of few values: many weak checksums agree in vain, and
+    // ours does not hash without end (seen with zeros and ones in short blocks), or many blocks are
+    // alike, and it takes another of them (once in five thousand, a block less).
     let values: std::collections::BTreeSet<u8> = base.iter().copied().collect();
     assert!(
         values.len() < 16 || delta.len() <= their_delta.len() + 64 + their_delta.len() / 20,
@@ -222,7 +224,8 @@ fn the_last_block_of_unknown_length_is_found_at_the_end() {
 
 #[test]
 fn a_signature_of_one_weak_checksum_costs_little_at_the_end() {
-    // Every shorter window has the weak checksum of the last block: all zero bytes weigh nothing in rsync's sums, so use many.
+    // Every shorter window has the weak checksum of the last block: all zero bytes weigh nothing in
+    // rsync's sums, so use many.
     let base = vec![0; 4096 + 1000];
     let params = params(4096, WeakKind::LibrsyncRollsum, StrongKind::Md4, 16);
     let index = BlockIndex::new(read_librsync_signature(&ours(&base, params, 9999)[..], None, 10).unwrap());
@@ -241,7 +244,8 @@ fn hostile_signatures_are_refused() {
     assert_eq!(read(&good, None).unwrap().blocks(), 12);
     assert_eq!(read(&good, Some(3000)).unwrap().content_len_bytes(), 3000);
     assert_eq!(read(&good, None).unwrap().content_len_bytes(), 12 * 256);
-    // Cut off: at a block's border it is another signature, elsewhere it shows. With the length known it always does.
+    // Cut off: at a block's border it is another signature, elsewhere it shows. With the length
+    // known it always does.
     for at in 0..good.len() {
         let cut = &good[..at];
         let is_border = at >= HEADER_LEN && (at - HEADER_LEN).is_multiple_of(36);

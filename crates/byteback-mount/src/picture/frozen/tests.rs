@@ -1,4 +1,5 @@
-//! What is remembered of nodes that were only looked at; the rest is tested on real mounts (`byteback-daemon`, `cuts`).
+//! What is remembered of nodes that were only looked at; the rest is tested on real mounts
+//! (`byteback-daemon`, `cuts`).
 
 use std::fs;
 

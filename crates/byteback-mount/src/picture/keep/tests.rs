@@ -1,4 +1,5 @@
-//! Files without a name where the file system has no way to make them: each picture gets one of its own.
+//! Files without a name where the file system has no way to make them: each picture gets one of its
+//! own.
 
 use super::*;
 

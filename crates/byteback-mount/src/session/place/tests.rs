@@ -1,4 +1,5 @@
-//! On real mounts of a file system that is not ours: the place is not told what it is that is mounted.
+//! On real mounts of a file system that is not ours: the place is not told what it is that is
+//! mounted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -82,7 +83,8 @@ fn a_mount_that_is_moved_away_is_gone_and_one_whose_parent_is_renamed_is_not() {
     assert!(!place.is_attached().unwrap(), "after a move");
 }
 
-/// Each asks at once after it was done, from several threads: one takes the kernel's answer away from the others.
+/// Each asks at once after it was done, from several threads: one takes the kernel's answer away
+/// from the others.
 #[test]
 fn nobody_is_told_that_a_mount_is_there_after_it_was_taken_away() {
     for _ in 0..50 {

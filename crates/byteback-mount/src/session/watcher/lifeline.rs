@@ -1,18 +1,22 @@
 //! Telling another process that this one dies, even if it cannot.
 //!
-//! A process that is killed is gone when its last thread is, and only then are the descriptors closed that its threads share. A thread
-//! that waits for the kernel to write pages of our own mount back is not woken up by any signal, and those who would answer
-//! are gone: the process stays for ever, with the connection, as a zombie. The kernel does not tell that as it tells of an end: a
-//! descriptor of the process or of its first thread (`PIDFD_THREAD`) becomes readable when the last thread is gone, and a thread
-//! with a table of descriptors of its own closes that only after the memory of the process is given back, which may wait for the
-//! same pages if they are mapped.
+//! A process that is killed is gone when its last thread is, and only then are the descriptors
+//! closed that its threads share. A thread that waits for the kernel to write pages of our own
+//! mount back is not woken up by any signal, and those who would answer are gone: the process stays
+//! for ever, with the connection, as a zombie. The kernel does not tell that as it tells of an end:
+//! a descriptor of the process or of its first thread (`PIDFD_THREAD`) becomes readable when the
+//! last thread is gone, and a thread with a table of descriptors of its own closes that only after
+//! the memory of the process is given back, which may wait for the same pages if they are mapped.
 //!
-//! The lifeline is a thread that waits for nothing but the order to end, hence dies at once when the process is killed. It owns a robust
-//! futex: the first thing that the kernel does for a thread that ends, before it gives back anything, is to mark those that it owns,
-//! and to wake up who waits for them (`set_robust_list(2)`). The futex lies in a page that is shared with the watcher. So it is
-//! marked when, and only when, the process dies or gives the order: no other thread and no child can keep it, or mark it.
+//! The lifeline is a thread that waits for nothing but the order to end, hence dies at once when
+//! the process is killed. It owns a robust futex: the first thing that the kernel does for a thread
+//! that ends, before it gives back anything, is to mark those that it owns, and to wake up who
+//! waits for them (`set_robust_list(2)`). The futex lies in a page that is shared with the watcher.
+//! So it is marked when, and only when, the process dies or gives the order: no other thread and no
+//! child can keep it, or mark it.
 //!
-//! One case is left: a process that dumps core first waits for each of its threads, and keeps this one until then.
+//! One case is left: a process that dumps core first waits for each of its threads, and keeps this
+//! one until then.
 
 use std::convert::Infallible;
 use std::ffi::c_long;
@@ -43,12 +47,14 @@ struct Head {
     pending: *const Entry,
 }
 
-/// The shared page. The watcher looks at the futex only; the addresses mean something to the daemon alone.
+/// The shared page. The watcher looks at the futex only; the addresses mean something to the daemon
+/// alone.
 #[repr(C)]
 struct Page {
     head: Head,
     entry: Entry,
-    /// The owner's thread id, or `FUTEX_OWNER_DIED`; and always `FUTEX_WAITERS`, without which the kernel wakes up nobody.
+    /// The owner's thread id, or `FUTEX_OWNER_DIED`; and always `FUTEX_WAITERS`, without which the
+    /// kernel wakes up nobody.
     futex: AtomicU32,
 }
 
@@ -56,8 +62,8 @@ struct Page {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sight(NonNull<Page>);
 
-// SAFETY: one thread writes the page, before any other thread or process is told of it; then nothing of it but the futex is used, which is
-// atomic.
+// SAFETY: one thread writes the page, before any other thread or process is told of it; then
+// nothing of it but the futex is used, which is atomic.
 unsafe impl Send for Sight {}
 // SAFETY: as above.
 unsafe impl Sync for Sight {}
@@ -78,8 +84,8 @@ impl Lifeline {
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: a new mapping, at a place of the kernel's choice.
         let page = unsafe { mmap_anonymous(std::ptr::null_mut(), size_of::<Page>(), access, flags) }?;
-        // What the kernel does for a dying process should not depend on reading a page back. If it is refused, it hardly ever does.
-        // SAFETY: the new mapping.
+        // What the kernel does for a dying process should not depend on reading a page back. If it
+        // is refused, it hardly ever does. SAFETY: the new mapping.
         let _ = unsafe { mlock(page, size_of::<Page>()) };
         let page = NonNull::new(page.cast()).ok_or_else(|| io::Error::other("a page at address zero"))?;
         let (order_to_end, end) = mpsc::channel();
@@ -101,7 +107,8 @@ impl Lifeline {
         Ok(lifeline)
     }
 
-    /// What the other process needs. It has the page from when it is forked, even if the lifeline is dropped here.
+    /// What the other process needs. It has the page from when it is forked, even if the lifeline
+    /// is dropped here.
     pub(super) fn sight(&self) -> Sight {
         self.sight
     }
@@ -113,7 +120,8 @@ impl Drop for Lifeline {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        // SAFETY: mapped by `start`. Nobody here uses it any more: a thread that is joined has let go of its futexes.
+        // SAFETY: mapped by `start`. Nobody here uses it any more: a thread that is joined has let
+        // go of its futexes.
         let _ = unsafe { munmap(self.sight.0.as_ptr().cast(), size_of::<Page>()) };
     }
 }
@@ -127,13 +135,14 @@ fn live(sight: Sight, tell: &Sender<io::Result<()>>, end: &Receiver<Infallible>)
     }
 }
 
-/// Makes this thread the owner of the futex, until it ends. Nothing else on it may use robust futexes.
+/// Makes this thread the owner of the futex, until it ends. Nothing else on it may use robust
+/// futexes.
 fn own(sight: Sight) -> io::Result<()> {
     let page = sight.0.as_ptr();
     let thread_id = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
     let offset = offset_of!(Page, futex) - offset_of!(Page, entry);
-    // SAFETY: the page is ours alone so far, and large and aligned enough. The kernel gets addresses in it, which stay valid until this
-    // thread has ended, see `Lifeline::drop`.
+    // SAFETY: the page is ours alone so far, and large and aligned enough. The kernel gets
+    // addresses in it, which stay valid until this thread has ended, see `Lifeline::drop`.
     let answer = unsafe {
         let (list, entry) = (&raw const (*page).head.list, &raw const (*page).entry);
         page.write(Page {
@@ -167,8 +176,8 @@ impl Sight {
                 return;
             }
             let forever = std::ptr::null::<libc::timespec>();
-            // Not `FUTEX_PRIVATE_FLAG`: the owner is in another process. Signals and changes in between mean another look.
-            // SAFETY: the futex is readable, as above.
+            // Not `FUTEX_PRIVATE_FLAG`: the owner is in another process. Signals and changes in
+            // between mean another look. SAFETY: the futex is readable, as above.
             unsafe { libc::syscall(libc::SYS_futex, futex.as_ptr(), libc::FUTEX_WAIT, seen, forever) };
         }
     }

@@ -25,7 +25,8 @@ use crate::tree::names::Creation;
 #[derive(Default)]
 struct Recorder {
     order: Order,
-    /// Several threads are at work: who holds the lock shared may see that another one wants it for itself.
+    /// Several threads are at work: who holds the lock shared may see that another one wants it for
+    /// itself.
     is_crowded: AtomicBool,
     told: Mutex<Vec<String>>,
 }
@@ -404,7 +405,8 @@ fn what_came_behind_our_back_and_is_moved_over_something_known_is_said_to_be_los
     watching.tells(&["lost track", "1/f is gone: 2 last of 3"]);
 }
 
-/// The kernel lets no program write a file while another one removes it, but what lands from elsewhere does not pass the kernel.
+/// The kernel lets no program write a file while another one removes it, but what lands from
+/// elsewhere does not pass the kernel.
 #[test]
 fn nothing_is_told_of_a_file_after_its_last_name_was_removed_beside_a_write() {
     let watching = Watching::new(|_| ());

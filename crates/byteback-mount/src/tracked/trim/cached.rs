@@ -1,12 +1,14 @@
 //! Reading what the page cache holds, and nothing else.
 //!
-//! `RWF_NOWAIT` alone does not do: it does not wait for the disk, but where a page is missing it starts reading it (seen on ext4 with
-//! kernel 6.18). So `cachestat` is asked first, which only counts. It counts pages that are still being read, too: that is
-//! what `RWF_NOWAIT` is then for. File systems that refuse that flag (tmpfs) are read plainly, since all is in memory.
+//! `RWF_NOWAIT` alone does not do: it does not wait for the disk, but where a page is missing it
+//! starts reading it (seen on ext4 with kernel 6.18). So `cachestat` is asked first, which only
+//! counts. It counts pages that are still being read, too: that is what `RWF_NOWAIT` is then for.
+//! File systems that refuse that flag (tmpfs) are read plainly, since all is in memory.
 //!
-//! Before Linux 6.5 there is no `cachestat`: then `RWF_NOWAIT` has to do, and a miss costs the read of a page. overlayfs keeps its pages
-//! under another inode, so that nothing ever seems to be in memory: there only single pages of the kernel's are trimmed, which
-//! were mostly read a moment ago because part of them was to be changed.
+//! Before Linux 6.5 there is no `cachestat`: then `RWF_NOWAIT` has to do, and a miss costs the read
+//! of a page. overlayfs keeps its pages under another inode, so that nothing ever seems to be in
+//! memory: there only single pages of the kernel's are trimmed, which were mostly read a moment ago
+//! because part of them was to be changed.
 //!
 //! Of a file that the kernel does not know (a library's) nothing is in its memory.
 
@@ -18,14 +20,15 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use crate::live::OVERLAYFS_TYPE;
 
-/// The number of `cachestat` on every architecture but Alpha, where another call fails on these arguments.
+/// The number of `cachestat` on every architecture but Alpha, where another call fails on these
+/// arguments.
 const SYS_CACHESTAT: libc::c_long = 451;
 
 /// How often the kernel is asked to count before a count that is short is believed.
 const COUNTS_MAX: u32 = 3;
 
-/// The cached bytes at `offset`, to the front of `buffer`: how many there are without a gap. Less at the end of the file.
-/// `is_single_page`: it is a page that the kernel hands on.
+/// The cached bytes at `offset`, to the front of `buffer`: how many there are without a gap. Less
+/// at the end of the file. `is_single_page`: it is a page that the kernel hands on.
 pub(super) fn read(file: &Inode, offset: u64, buffer: &mut [u8], is_single_page: bool) -> usize {
     let Some(file) = file.descriptor() else {
         return 0;
@@ -56,9 +59,10 @@ pub(super) fn read(file: &Inode, offset: u64, buffer: &mut [u8], is_single_page:
 
 /// Whether every page of the range is in memory; true if that cannot be asked.
 ///
-/// If the kernel has to let somebody else run while it counts, and had begun in the middle of a large folio, then it goes on too far behind
-/// it and counts too little (the walk's pause adds the folio's whole length; seen with kernel 6.18). So a count that is short, but not nothing,
-/// is not taken at its word at once.
+/// If the kernel has to let somebody else run while it counts, and had begun in the middle of a
+/// large folio, then it goes on too far behind it and counts too little (the walk's pause adds the
+/// folio's whole length; seen with kernel 6.18). So a count that is short, but not nothing, is not
+/// taken at its word at once.
 fn may_be_cached(file: BorrowedFd<'_>, offset: u64, len_bytes: usize) -> bool {
     let page = rustix::param::page_size() as u64;
     let end = offset.saturating_add(len_bytes as u64);
@@ -78,7 +82,8 @@ fn may_be_cached(file: BorrowedFd<'_>, offset: u64, len_bytes: usize) -> bool {
     false
 }
 
-/// How many pages of the range the kernel counts as being in memory; nothing if it does not know this call, or a sandbox refuses it.
+/// How many pages of the range the kernel counts as being in memory; nothing if it does not know
+/// this call, or a sandbox refuses it.
 fn cached_pages(file: BorrowedFd<'_>, offset: u64, len_bytes: u64) -> Option<u64> {
     #[repr(C)]
     struct Range {

@@ -1,4 +1,5 @@
-//! Against the naive comparison: what differs is reported, and what is reported differs or lies in a short gap.
+//! Against the naive comparison: what differs is reported, and what is reported differs or lies in
+//! a short gap.
 
 use byteback_extents::ExtentSet;
 use byteback_host::random::SplitMix64;
@@ -66,7 +67,8 @@ fn every_difference_is_reported_and_little_else() {
     }
 }
 
-/// Long writes: whatever could be read of the old bytes, nothing that differs is missing, and a write of equal bytes is empty.
+/// Long writes: whatever could be read of the old bytes, nothing that differs is missing, and a
+/// write of equal bytes is empty.
 #[test]
 fn long_writes_are_compared_from_both_ends() {
     let seed = 11;

@@ -1,8 +1,11 @@
-//! Power cuts under a volume with its log inside: what is reported since a mark leads from what a consumer has to what came back.
+//! Power cuts under a volume with its log inside: what is reported since a mark leads from what a
+//! consumer has to what came back.
 //!
-//! Tree and log live on the one simulated device, which drops, tears and reorders what was not flushed. Programs change files through the gate; consumers
-//! make cuts, and their pictures of the tree at these are kept. Whenever the power goes, each picture with the changes since then laid over it must be
-//! the tree that came back: no byte, no name and no attribute is missing in what is reported.
+//! Tree and log live on the one simulated device, which drops, tears and reorders what was not
+//! flushed. Programs change files through the gate; consumers make cuts, and their pictures of the
+//! tree at these are kept. Whenever the power goes, each picture with the changes since then laid
+//! over it must be the tree that came back: no byte, no name and no attribute is missing in what is
+//! reported.
 
 use std::num::NonZeroUsize;
 
@@ -293,7 +296,8 @@ impl Machine {
         }
         let cut = self.log.cut_held(|| {})?;
         if let Some((mark, picture)) = &known.told {
-            // Who follows each change knows the names himself: one that came and went since is in no layer.
+            // Who follows each change knows the names himself: one that came and went since is in
+            // no layer.
             let mut picture = picture.clone();
             picture.names.clone_from(&now.names);
             picture.nodes.retain(|node, _| now.nodes.contains_key(node));

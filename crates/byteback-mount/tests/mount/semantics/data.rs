@@ -287,8 +287,8 @@ fn a_name_made_below_is_found_although_its_absence_was_remembered() {
 #[test]
 fn programs_run_and_cannot_be_written_meanwhile() {
     let fixture = Fixture::new();
-    // By another process: a descriptor of ours could be inherited by what another test starts just then, and would make
-    // the program busy.
+    // By another process: a descriptor of ours could be inherited by what another test starts just
+    // then, and would make the program busy.
     crate::harness::run_as(0, "0", &fixture.tree(), "cp /bin/sleep sleep");
     let mut child = std::process::Command::new(fixture.at("sleep"))
         .arg("5")
@@ -300,7 +300,8 @@ fn programs_run_and_cannot_be_written_meanwhile() {
     assert_eq!(busy.unwrap_err().raw_os_error(), Some(libc::ETXTBSY));
 }
 
-/// `open(O_RDONLY | O_TRUNC)` is refused only after the file was opened; it must not be empty by then.
+/// `open(O_RDONLY | O_TRUNC)` is refused only after the file was opened; it must not be empty by
+/// then.
 #[test]
 fn a_running_program_is_not_emptied_by_opening_it() {
     both_modes(|fixture| {

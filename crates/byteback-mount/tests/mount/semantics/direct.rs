@@ -10,7 +10,8 @@ use byteback_mount::CacheMode;
 
 use crate::harness::Fixture;
 
-/// The file is as long as the writes of one round together. They are more than the kernel's limit of background requests.
+/// The file is as long as the writes of one round together. They are more than the kernel's limit
+/// of background requests.
 const PIECE_LEN_BYTES: usize = 16 << 10;
 const PIECE_COUNT: usize = 40;
 const FILE_LEN_BYTES: usize = PIECE_LEN_BYTES * PIECE_COUNT;
@@ -30,7 +31,8 @@ impl AsynchronousIo {
         Self(context)
     }
 
-    /// Writes `pieces` at consecutive offsets, all under way at once, and waits until each of them is finished.
+    /// Writes `pieces` at consecutive offsets, all under way at once, and waits until each of them
+    /// is finished.
     fn write(&self, file: &File, pieces: &[&[u8]]) {
         let mut offset = 0;
         let mut requests: Vec<libc::iocb> = pieces
@@ -103,8 +105,8 @@ fn every_kind_of_mount(test: impl Fn(&Fixture, &str)) {
     }
 }
 
-/// Writes the file again and again, asynchronously and past the page cache, while others read it through the page
-/// cache. `after_round` sees a file of which every byte is the given one.
+/// Writes the file again and again, asynchronously and past the page cache, while others read it
+/// through the page cache. `after_round` sees a file of which every byte is the given one.
 fn rewrite_beside_readers(path: &Path, rounds: u32, after_round: impl Fn(u32, u8)) {
     fs::write(path, vec![0u8; FILE_LEN_BYTES]).unwrap();
     let is_over = AtomicBool::new(false);

@@ -24,8 +24,8 @@ fn every_kind_of_mount(test: impl Fn(&Fixture, &str)) {
     }
 }
 
-/// A shell that was started before the files were opened. A program that we start ourselves has our descriptors until it
-/// closes them, and with that makes the kernel write everything back.
+/// A shell that was started before the files were opened. A program that we start ourselves has our
+/// descriptors until it closes them, and with that makes the kernel write everything back.
 struct Shell {
     child: Child,
     orders: ChildStdin,
@@ -110,7 +110,8 @@ const USES: [(&str, Use); 4] = [
     ("all", do_all),
 ];
 
-/// Has `copy` copy a file that is in use, and compares the copies with the same done on the plain file system.
+/// Has `copy` copy a file that is in use, and compares the copies with the same done on the plain
+/// file system.
 fn copies_are_whole(copy: impl Fn(&str, &str) -> String) {
     every_kind_of_mount(|fixture, which| {
         for (name, use_it) in USES {
@@ -138,7 +139,8 @@ fn cp_of_a_sparse_file_in_use_copies_all_of_it() {
 
 #[test]
 fn tar_of_a_sparse_file_in_use_saves_all_of_it() {
-    // 1: the file changed meanwhile. Its times move when the kernel hands stores on, which the search for holes makes it do.
+    // 1: the file changed meanwhile. Its times move when the kernel hands stores on, which the
+    // search for holes makes it do.
     copies_are_whole(|from, to| format!("(tar -cSPf {to}.tar {from} || [ $? = 1 ]) && tar -xOPf {to}.tar > {to}"));
 }
 

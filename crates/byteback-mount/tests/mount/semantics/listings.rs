@@ -58,7 +58,8 @@ fn positions_can_be_returned_to() {
     let fixture = Fixture::new();
     fill(&fixture.at("d"), 1000);
     let path = std::ffi::CString::new(fixture.at("d").as_os_str().as_bytes()).unwrap();
-    // SAFETY: the stream is used by this thread only and closed at the end; entries are copied at once.
+    // SAFETY: the stream is used by this thread only and closed at the end; entries are copied at
+    // once.
     unsafe {
         let dir = libc::opendir(path.as_ptr());
         assert!(!dir.is_null());

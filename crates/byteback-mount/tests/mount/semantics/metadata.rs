@@ -194,7 +194,8 @@ fn chattr_moves_the_change_time_at_once() {
     }
 }
 
-/// In mode `fast` the kernel keeps the times: what it shows is what the file below has, and stays so.
+/// In mode `fast` the kernel keeps the times: what it shows is what the file below has, and stays
+/// so.
 #[test]
 fn modification_times_below_are_those_that_are_shown() {
     for mode in [CacheMode::Exact, CacheMode::Fast] {

@@ -260,7 +260,8 @@ fn symlinks_keep_their_bytes() {
     assert_eq!(fs::read_link(fixture.at("long")).unwrap(), Path::new(&long).to_owned());
 }
 
-/// Directories move all the time while others work deep below them: nobody may see a spurious error.
+/// Directories move all the time while others work deep below them: nobody may see a spurious
+/// error.
 #[test]
 fn renaming_directories_does_not_disturb_who_works_below() {
     let fixture = Fixture::new();
@@ -296,7 +297,8 @@ fn renaming_directories_does_not_disturb_who_works_below() {
     });
 }
 
-/// A descriptor that only names a file is served by the file's name, so a rename in between must never show.
+/// A descriptor that only names a file is served by the file's name, so a rename in between must
+/// never show.
 #[test]
 fn a_named_file_answers_while_it_is_renamed() {
     let fixture = Fixture::new();
@@ -324,8 +326,8 @@ fn a_named_file_answers_while_it_is_renamed() {
     });
 }
 
-/// A file that is removed leaves its inode number to the next one at once, while the removal is still being told: who got the number
-/// stays reachable, and reads nothing of the elder.
+/// A file that is removed leaves its inode number to the next one at once, while the removal is
+/// still being told: who got the number stays reachable, and reads nothing of the elder.
 #[test]
 fn numbers_that_are_given_again_at_once_stay_apart() {
     const ROUNDS: u8 = 250;

@@ -1,4 +1,5 @@
-//! Who owns what is created, who may do what, what becomes of set-id bits. The mount runs as root and serves others.
+//! Who owns what is created, who may do what, what becomes of set-id bits. The mount runs as root
+//! and serves others.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
@@ -124,7 +125,8 @@ fn set_id_bits_go_when_another_user_changes_the_data() {
     assert_eq!(mode_of(&fixture.at("f")), 0o755);
 }
 
-/// Nobody looks at the program between the change and its start: the kernel must not go by the mode that it remembers.
+/// Nobody looks at the program between the change and its start: the kernel must not go by the mode
+/// that it remembers.
 #[test]
 fn a_changed_program_runs_without_the_owners_rights() {
     let changes = [
@@ -140,7 +142,8 @@ fn a_changed_program_runs_without_the_owners_rights() {
         for fixture in [Fixture::with_mode(mode), Fixture::in_volume(mode)] {
             for (kind, script) in changes {
                 let program = fixture.at("p");
-                // By another process: a descriptor of ours could be inherited by what another test starts just then.
+                // By another process: a descriptor of ours could be inherited by what another test
+                // starts just then.
                 run_as(0, "0", &fixture.tree(), "cp /usr/bin/id p");
                 chown(&program, Some(ANNA), None).unwrap();
                 set_mode(&program, 0o4777);

@@ -22,7 +22,8 @@ impl Mapping {
 
     pub(crate) fn of(file: &File) -> Self {
         let len_bytes = usize::try_from(file.metadata().unwrap().len()).unwrap();
-        // SAFETY: a new mapping at an address that the kernel chooses. The descriptor may close afterwards.
+        // SAFETY: a new mapping at an address that the kernel chooses. The descriptor may close
+        // afterwards.
         let start = unsafe {
             mmap(
                 std::ptr::null_mut(),
@@ -86,8 +87,8 @@ fn shared_mappings_and_writes_see_each_other() {
     }
 }
 
-/// The promise that a cut rests on: what was stored before the flush is in the backing file after it, although the
-/// program neither synced nor closed nor unmapped.
+/// The promise that a cut rests on: what was stored before the flush is in the backing file after
+/// it, although the program neither synced nor closed nor unmapped.
 #[test]
 fn stores_before_a_flush_are_below_after_it() {
     for mode in [CacheMode::Exact, CacheMode::Fast] {
@@ -140,7 +141,8 @@ fn a_flush_reaches_renamed_hard_linked_and_unreadable_files() {
     fs::hard_link(fixture.at("linked"), fixture.at("d/linked")).unwrap();
     fs::remove_file(fixture.at("linked")).unwrap();
     set_mode(&fixture.at("closed"), 0);
-    // Another file bears the name of this one now: it must be reached all the same, by way of the kernel's pages.
+    // Another file bears the name of this one now: it must be reached all the same, by way of the
+    // kernel's pages.
     fs::write(fixture.at("other"), vec![b'.'; 8192]).unwrap();
     fs::rename(fixture.below("swapped"), fixture.below("hidden")).unwrap();
     fs::rename(fixture.below("other"), fixture.below("swapped")).unwrap();

@@ -1,4 +1,5 @@
-//! More consumers than a log takes: a program that makes up names must not fill the log with marks that nobody moves.
+//! More consumers than a log takes: a program that makes up names must not fill the log with marks
+//! that nobody moves.
 
 use super::tree::ROOT;
 use super::world::{History, World};

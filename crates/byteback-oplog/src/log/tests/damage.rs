@@ -1,6 +1,7 @@
-//! Files of the log that were damaged while nobody used them: a byte flipped, a block lost, a file cut off, emptied, taken
-//! away or put back from an elder copy. Whatever is done to them: no panic, no start that is refused, and never a missed change;
-//! what is not known any more is reported whole.
+//! Files of the log that were damaged while nobody used them: a byte flipped, a block lost, a file
+//! cut off, emptied, taken away or put back from an elder copy. Whatever is done to them: no panic,
+//! no start that is refused, and never a missed change; what is not known any more is reported
+//! whole.
 //!
 //! What is damaged is drawn from a seed; `BYTEBACK_RUNS` asks for more draws.
 
@@ -24,8 +25,8 @@ enum End {
     Killed,
 }
 
-/// A life with something of everything in the log: saved and unsaved, open and clean, named and removed. Every change has
-/// happened when it ends; `end` says how it ends.
+/// A life with something of everything in the log: saved and unsaved, open and clean, named and
+/// removed. Every change has happened when it ends; `end` says how it ends.
 fn live(end: End, history: History) -> (World, Vec<(String, Vec<u8>)>) {
     let mut world = World::doomed(7, 2048, history, &Doom::default());
     let log = world.log();

@@ -1,12 +1,13 @@
-//! Recovery at every sync point, none left out: small histories that are first run to count the syncs of the log's disk, and then
-//! run again for each of them, with the power lost before, in the middle of and after that sync, for several draws of what
-//! the disk and the tracked tree are like afterwards; and once more with the power lost again at each sync of the
-//! recovery itself.
+//! Recovery at every sync point, none left out: small histories that are first run to count the
+//! syncs of the log's disk, and then run again for each of them, with the power lost before, in the
+//! middle of and after that sync, for several draws of what the disk and the tracked tree are like
+//! afterwards; and once more with the power lost again at each sync of the recovery itself.
 //!
-//! After each loss the log must open, no consumer's change may be missing (the checks of [`World`]), no epoch may come
-//! again, and the history must go on to a good end.
+//! After each loss the log must open, no consumer's change may be missing (the checks of
+//! [`World`]), no epoch may come again, and the history must go on to a good end.
 //!
-//! `BYTEBACK_SURVIVORS` asks for more draws at each point; a failure says which point and draw to look at.
+//! `BYTEBACK_SURVIVORS` asks for more draws at each point; a failure says which point and draw to
+//! look at.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -200,8 +201,9 @@ fn afterlife(world: &mut World) -> Result<(), LogError> {
     Ok(())
 }
 
-/// One run. Returns the syncs of the log's disk until the story was over, or since the last loss. Where the planned loss
-/// comes later than that (it was counted with what closes the log), it comes in the afterlife.
+/// One run. Returns the syncs of the log's disk until the story was over, or since the last loss.
+/// Where the planned loss comes later than that (it was counted with what closes the log), it comes
+/// in the afterlife.
 fn run(story: &Story, doom: &Doom) -> u64 {
     let history = History::default();
     let told = history.clone();

@@ -1,5 +1,6 @@
-//! The part of a [`World`] that is about those who hold something and are no backup of the whole tree: cuts without a consumer, marks of
-//! single files, consumers that are dropped; and about the compaction that runs between all of them.
+//! The part of a [`World`] that is about those who hold something and are no backup of the whole
+//! tree: cuts without a consumer, marks of single files, consumers that are dropped; and about the
+//! compaction that runs between all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -167,7 +168,8 @@ impl World {
     }
 }
 
-/// A cut reads a snapshot, which ends when an error of the disk made the log open its database anew. What it holds stays held.
+/// A cut reads a snapshot, which ends when an error of the disk made the log open its database
+/// anew. What it holds stays held.
 fn is_of_an_elder_database(error: &LogError) -> bool {
     matches!(error, LogError::Database(_))
 }

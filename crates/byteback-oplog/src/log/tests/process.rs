@@ -1,4 +1,5 @@
-//! A process on a simulated disk that can be killed: what it wrote stays, whatever it tries afterwards fails.
+//! A process on a simulated disk that can be killed: what it wrote stays, whatever it tries
+//! afterwards fails.
 
 use std::io;
 use std::sync::Arc;

@@ -79,7 +79,8 @@ fn step(world: &mut World) -> Result<(), LogError> {
     Ok(())
 }
 
-/// `holders_percent`: how many of the steps are about those who hold something, beyond the few that are in any case.
+/// `holders_percent`: how many of the steps are about those who hold something, beyond the few that
+/// are in any case.
 fn live(seed: u64, steps: u64, holders_percent: u64) {
     let history = History::default();
     let told = history.clone();

@@ -42,7 +42,8 @@ fn checkpoint(world: &mut World) {
     world.checkpoint(Close::All, false).unwrap();
 }
 
-/// Whoever was told of a new file by its number finds it by that after a crash; of what nobody was told nothing is promised.
+/// Whoever was told of a new file by its number finds it by that after a crash; of what nobody was
+/// told nothing is promised.
 #[test]
 fn a_number_that_was_kept_is_the_files_after_a_crash() {
     for loses_power in [false, true] {
@@ -256,7 +257,8 @@ fn an_inode_is_known_as_long_as_it_has_a_name_and_then_as_who_it_is_next() {
     assert_eq!(log.node_of(&identity).unwrap(), None, "and afterwards");
     assert_eq!(written_as(&log), None);
 
-    // Linked again through a descriptor, or the inode number is given to another file: the same inode, another node.
+    // Linked again through a descriptor, or the inode number is given to another file: the same
+    // inode, another node.
     let again = log
         .begin()
         .created(world.ids[&ROOT], "b".as_ref(), &identity, NodeKind::File);
@@ -270,8 +272,8 @@ fn an_inode_is_known_as_long_as_it_has_a_name_and_then_as_who_it_is_next() {
     }
 }
 
-/// Removed without passing the gate, and its inode number given to a file that is created through it: as long as the elder one is
-/// remembered, what is written to the younger would be told of it.
+/// Removed without passing the gate, and its inode number given to a file that is created through
+/// it: as long as the elder one is remembered, what is written to the younger would be told of it.
 #[test]
 fn an_inode_that_became_another_file_unseen_is_the_other_file() {
     let (mut world, file) = world_with_a_file();
@@ -313,7 +315,8 @@ fn an_answer_of_the_database_that_is_outdated_when_it_comes_is_not_remembered() 
     let log = world.log();
     let (node, key) = (world.ids[&file], log.key(&world.tree.identity(file)));
     checkpoint(&mut world);
-    // Asked before the file's end, answered after it; then asked before a checkpoint, answered after it.
+    // Asked before the file's end, answered after it; then asked before a checkpoint, answered
+    // after it.
     let asked_at = log.state.lock().flushes;
     world.remove(Some(&log), ROOT, "a");
     log.state.lock().learn(key, node, asked_at);
@@ -373,8 +376,8 @@ fn what_is_no_news_is_logged_as_the_operation_begins_and_news_only_by_those_who_
     assert_eq!(told, Some(Content::Ranges([range(2, 3)].into_iter().collect())));
 }
 
-/// First contact with a large tree makes it durable early, so that files which are found afterwards are clean at once: what the
-/// disk would have lost without that would never be told.
+/// First contact with a large tree makes it durable early, so that files which are found afterwards
+/// are clean at once: what the disk would have lost without that would never be told.
 #[test]
 fn files_that_are_clean_when_they_are_found_lose_nothing_with_the_power() {
     let mut clean = 0;
@@ -387,7 +390,8 @@ fn files_that_are_clean_when_they_are_found_lose_nothing_with_the_power() {
             let file = world.create(None, dir, "file", false);
             world.write(None, file, 0, &[number; 60]).unwrap();
         }
-        // Long enough for the names, which are told by a walk; the content only waits for somebody who syncs it.
+        // Long enough for the names, which are told by a walk; the content only waits for somebody
+        // who syncs it.
         world.tree.sync_names();
         world.pass(Duration::from_millis(50));
         world.restart();

@@ -1,7 +1,8 @@
 //! Writers, cuts and checkpoints at the same time, as in a mount under load.
 //!
-//! Each writer owns a file and keeps a count of the writes that returned. At a cut nothing is under way, so the bytes that a
-//! consumer is told must make its last copy of each file equal to what the writer had written at the cut.
+//! Each writer owns a file and keeps a count of the writes that returned. At a cut nothing is under
+//! way, so the bytes that a consumer is told must make its last copy of each file equal to what the
+//! writer had written at the cut.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -158,8 +159,9 @@ fn no_write_is_missed_by_cuts_and_checkpoints_that_run_beside_it() {
     );
 }
 
-/// A checkpoint makes it durable that a node is gone, or that another one has its number, between the look into the database and the one into
-/// memory: what was read is outdated, and nothing in memory says so any more.
+/// A checkpoint makes it durable that a node is gone, or that another one has its number, between
+/// the look into the database and the one into memory: what was read is outdated, and nothing in
+/// memory says so any more.
 #[test]
 fn a_node_that_is_gone_is_not_found_while_a_checkpoint_takes_it_away() {
     let clock = Arc::new(SimClock::new(START_NS));
@@ -222,8 +224,9 @@ impl Settler for Asking<'_> {
     }
 }
 
-/// Who finds that a file is not what was written asks whether the log explains it, and takes what it does not explain for somebody's work past the mount. A
-/// checkpoint syncs the file while it closes it: that is long.
+/// Who finds that a file is not what was written asks whether the log explains it, and takes what
+/// it does not explain for somebody's work past the mount. A checkpoint syncs the file while it
+/// closes it: that is long.
 #[test]
 fn a_file_that_is_being_closed_is_explained_as_before_and_after() {
     let clock = Arc::new(SimClock::new(START_NS));

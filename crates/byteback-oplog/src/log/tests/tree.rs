@@ -1,5 +1,6 @@
-//! A file tree in memory, as unreliable as real ones are: after a power loss each piece of a file is old or new, its times and size are
-//! old or new apart from that, and the newest changes of names may be undone.
+//! A file tree in memory, as unreliable as real ones are: after a power loss each piece of a file
+//! is old or new, its times and size are old or new apart from that, and the newest changes of
+//! names may be undone.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -222,7 +223,8 @@ impl FakeTree {
         let named: BTreeSet<Uid> = self.names.values().copied().chain([ROOT]).collect();
         let mut inodes = BTreeMap::new();
         for uid in named {
-            // An inode that is gone from memory but whose removal is undone is what was on the disk of it.
+            // An inode that is gone from memory but whose removal is undone is what was on the disk
+            // of it.
             let live = self.inodes.get(&uid);
             let durable = self.durable.get_mut().get(&uid);
             let survivor = match (live, durable) {
@@ -253,7 +255,8 @@ impl FakeTree {
         self.sync_names();
     }
 
-    /// Journals that keep what was synced apart from the rest mix the order of names: each name of a file is as at any moment.
+    /// Journals that keep what was synced apart from the rest mix the order of names: each name of
+    /// a file is as at any moment.
     fn mix_names(&mut self, random: &mut SplitMix64) {
         let is_dir = |uid: Option<&Uid>| uid.is_some_and(|uid| self.inodes.get(uid).is_none_or(|inode| inode.is_dir));
         let places: BTreeSet<(Uid, String)> = self

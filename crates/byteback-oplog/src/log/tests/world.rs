@@ -1,4 +1,5 @@
-//! One simulated machine: a tree, a log's disk, a process with a log, consumers; and what must hold at all times.
+//! One simulated machine: a tree, a log's disk, a process with a log, consumers; and what must hold
+//! at all times.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -54,7 +55,8 @@ pub(super) struct World {
     pub(super) is_busy_at_starts: bool,
     /// So many errors are the disk's fault.
     tolerated: u32,
-    /// Which of the things that a power loss may leave is left; does not change what happens before.
+    /// Which of the things that a power loss may leave is left; does not change what happens
+    /// before.
     survivor: u64,
     /// Where the power is lost once more, during the next starts.
     blows_at_starts: Vec<(u64, CrashPhase)>,
@@ -64,7 +66,8 @@ pub(super) struct World {
     pub(super) may_forget: bool,
     pub(super) holders: Holders,
     options: LogOptions,
-    /// Who keeps layers beside the files, if anybody; then nothing of the tree is lost with the power.
+    /// Who keeps layers beside the files, if anybody; then nothing of the tree is lost with the
+    /// power.
     keeper: Option<Arc<MemoryKeeper>>,
     history: History,
 }
@@ -143,7 +146,8 @@ impl World {
             keeper: keeper(),
             history,
         };
-        // The folder is elder than the log; from here on the kernel stamps with the clock that everybody has.
+        // The folder is elder than the log; from here on the kernel stamps with the clock that
+        // everybody has.
         world.tree.now_ns = super::START_NS;
         world.disk.set_short_reads(false);
         if let Some((nth, phase)) = doom.first {
@@ -241,7 +245,8 @@ impl World {
         }
     }
 
-    /// Everything reaches the disk. What others write while nobody tracks is beyond the log if its times are lost.
+    /// Everything reaches the disk. What others write while nobody tracks is beyond the log if its
+    /// times are lost.
     pub(super) fn sync_tree(&mut self) {
         for uid in self.tree.inodes.keys().copied().collect::<Vec<_>>() {
             self.tree.settle(uid);
@@ -620,7 +625,8 @@ impl World {
         }
     }
 
-    /// A checkpoint; if `disturbed`, files are changed through the gate while the settler is at work.
+    /// A checkpoint; if `disturbed`, files are changed through the gate while the settler is at
+    /// work.
     pub(super) fn checkpoint(&mut self, close: Close, disturbed: bool) -> Result<(), LogError> {
         self.note(format!("checkpoint {close:?}, disturbed: {disturbed}"));
         let log = self.log();
@@ -934,7 +940,8 @@ struct FakeSettler<'a> {
 impl FakeSettler<'_> {
     fn disturb(&self, uid: Uid) {
         let world = &mut **self.world.borrow_mut();
-        // After a failure an intent waits for a rotation, which would wait for this checkpoint, in one and the same thread.
+        // After a failure an intent waits for a rotation, which would wait for this checkpoint, in
+        // one and the same thread.
         let may_fail = world.tolerated > 0 || world.disk.is_cut();
         if !self.disturbed || may_fail || !world.tree.inodes.contains_key(&uid) || world.random.below(3) > 0 {
             return;

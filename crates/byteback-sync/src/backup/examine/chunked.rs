@@ -1,8 +1,10 @@
-//! Content-defined chunks (dsync; SkySync, section 2.2.2): borders move with the bytes, and the server compares lists.
+//! Content-defined chunks (dsync; SkySync, section 2.2.2): borders move with the bytes, and the
+//! server compares lists.
 //!
-//! The content is read once for the list of its chunks and its digest. The server answers which of them it has, and where. As the content is
-//! proven as a whole, long runs of chunks need no strong checksums, and are not read again; the others are, and what
-//! the server lacks is sent. Memory: the list, whose chunks grow with the content.
+//! The content is read once for the list of its chunks and its digest. The server answers which of
+//! them it has, and where. As the content is proven as a whole, long runs of chunks need no strong
+//! checksums, and are not read again; the others are, and what the server lacks is sent. Memory:
+//! the list, whose chunks grow with the content.
 
 use super::super::content::len_u64;
 use super::super::part_stream::PartStream;

@@ -1,9 +1,11 @@
 //! What finders find of a file, as delta records.
 //!
-//! *Many literals.* A delta record holds at most `LITERAL_BYTES_MAX` of literals, and copies of a second record would refer to the result of
-//! the first, in which old bytes are overwritten. So literals that do not fit are first appended behind the old content, delta by delta;
-//! a last delta without literals then takes all pieces from there and from the old content. The intermediate contents exist only inside
-//! the batch. Memory: the literals of one record, and the list of extents, of which there are at most [`EXTENTS_MAX`].
+//! *Many literals.* A delta record holds at most `LITERAL_BYTES_MAX` of literals, and copies of a
+//! second record would refer to the result of the first, in which old bytes are overwritten. So
+//! literals that do not fit are first appended behind the old content, delta by delta; a last delta
+//! without literals then takes all pieces from there and from the old content. The intermediate
+//! contents exist only inside the batch. Memory: the literals of one record, and the list of
+//! extents, of which there are at most [`EXTENTS_MAX`].
 
 use super::super::content::{FileDeltas, FileStats, LITERAL_BYTES_MAX, len_u64, unusable};
 use super::super::part_stream::PartStream;
@@ -130,8 +132,9 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
         Ok(())
     }
 
-    /// Adds the last delta, the file's record, and what proves them, which copies need, and bytes that were not read together with the digest.
-    /// What is a hole here is one there, too, though the server may have zeros for it: to checksums both are the same.
+    /// Adds the last delta, the file's record, and what proves them, which copies need, and bytes
+    /// that were not read together with the digest. What is a hole here is one there, too, though
+    /// the server may have zeros for it: to checksums both are the same.
     pub(super) fn finish(mut self, proof: Proof, needs_proof: bool, holes: &[ByteRange]) -> Result<FileStats, Stop> {
         if self.appended > 0 {
             self.append()?;

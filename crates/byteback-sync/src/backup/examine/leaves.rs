@@ -1,13 +1,17 @@
-//! What the tree knows of a file's content at the cut without reading it, and what follows from that.
+//! What the tree knows of a file's content at the cut without reading it, and what follows from
+//! that.
 //!
-//! The tree's process tells the checksums of all leaves, from whoever has them, and reads what nobody has
-//! ([`byteback_control::TreeService::leaf_sums`]). In one ascending pass they become the sums of groups, and the digest that proves the whole. When the
-//! server has compared the groups, the leaves of those that differ become the checksums of its signature's blocks: leaves of shorter files are
-//! kept meanwhile, those of longer ones told once more, and have to be the same. What would have to be read for that is told once only, when the
-//! server's signature is there. If a telling begins anew, so does all that was made of it. Trees that tell no checksums (files without a log) are read here.
+//! The tree's process tells the checksums of all leaves, from whoever has them, and reads what
+//! nobody has ([`byteback_control::TreeService::leaf_sums`]). In one ascending pass they become the
+//! sums of groups, and the digest that proves the whole. When the server has compared the groups,
+//! the leaves of those that differ become the checksums of its signature's blocks: leaves of
+//! shorter files are kept meanwhile, those of longer ones told once more, and have to be the same.
+//! What would have to be read for that is told once only, when the server's signature is there. If
+//! a telling begins anew, so does all that was made of it. Trees that tell no checksums (files
+//! without a log) are read here.
 //!
-//! Memory: at most 36 MiB of leaves, or a weak and a strong checksum per block of the signature; 32 bytes per MiB; 4 bytes per leaf where chunks are
-//! to be summed from them; the longer holes.
+//! Memory: at most 36 MiB of leaves, or a weak and a strong checksum per block of the signature; 32
+//! bytes per MiB; 4 bytes per leaf where chunks are to be summed from them; the longer holes.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -236,7 +240,8 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    /// Whether a content of so many bytes can be summed before the server is asked, without reading it twice.
+    /// Whether a content of so many bytes can be summed before the server is asked, without reading
+    /// it twice.
     pub(super) fn can_tell_twice(self, len: u64) -> bool {
         len <= KEPT_LEN_MAX || self.offer.source != LeafSource::Read
     }
@@ -247,7 +252,8 @@ impl Offer {
     }
 }
 
-/// Asks for all that is known. `with_list`: CRCs of leaves are wanted by themselves, if they can be had. `answer`: whose signature's sums are to be made.
+/// Asks for all that is known. `with_list`: CRCs of leaves are wanted by themselves, if they can be
+/// had. `answer`: whose signature's sums are to be made.
 pub(super) fn know(
     place: Place<'_>,
     file: &Examined<'_>,

@@ -1,7 +1,9 @@
-//! Reads the content of a file at the cut: all of it, with what is made of every byte on the way, or some ranges of it.
+//! Reads the content of a file at the cut: all of it, with what is made of every byte on the way,
+//! or some ranges of it.
 //!
-//! The tree holds bytes still until they were read. What may be read again has to be peeked at ([`Hold::Still`]): otherwise a program that writes
-//! meanwhile would be seen, and the file saved as it never was.
+//! The tree holds bytes still until they were read. What may be read again has to be peeked at
+//! ([`Hold::Still`]): otherwise a program that writes meanwhile would be seen, and the file saved
+//! as it never was.
 
 use super::super::content::{Failure, len_u64};
 use super::super::trim::{BlockSums, Gathering};
@@ -17,7 +19,8 @@ use byteback_model::NodeId;
 /// Most ranges of one request to the tree.
 const RANGES_PER_READ_MAX: usize = 4096;
 
-/// Holes of one file that are remembered; what the server has in the place of others stays as it is there.
+/// Holes of one file that are remembered; what the server has in the place of others stays as it is
+/// there.
 const HOLES_MAX: usize = EXTENTS_MAX / 2;
 
 /// What is to become of bytes that were read.
@@ -30,8 +33,9 @@ pub(super) enum Hold {
 }
 
 impl Hold {
-    /// For the last look at a file of so many bytes before it is in the batch: after it, the file is read again if it turns out to consist of
-    /// too many pieces. Copies have so many bytes at least.
+    /// For the last look at a file of so many bytes before it is in the batch: after it, the file
+    /// is read again if it turns out to consist of too many pieces. Copies have so many bytes at
+    /// least.
     pub(super) fn for_last_look(len_bytes: u64, copy_len_min: u64) -> Self {
         // A hole has a block of a file system at least.
         let pieces = len_bytes / copy_len_min.max(1) + len_bytes / 4096;

@@ -1,7 +1,9 @@
-//! The search on the server (WebR2sync+; SolFS, section 5): no window moves here, only blocks at multiples of their length are hashed.
+//! The search on the server (WebR2sync+; SolFS, section 5): no window moves here, only blocks at
+//! multiples of their length are hashed.
 //!
-//! The content is read once for its signature and its digest. The server answers which blocks it has and where; what it lacks is read
-//! once more and sent. Memory: the signature, whose blocks grow with the content, and the list of matches.
+//! The content is read once for its signature and its digest. The server answers which blocks it
+//! has and where; what it lacks is read once more and sent. Memory: the signature, whose blocks
+//! grow with the content, and the list of matches.
 
 use super::super::part_stream::PartStream;
 use super::super::trim::BlockSums;

@@ -1,4 +1,5 @@
-//! By the server's signature: rsync's way, and hashes of blocks at multiples of their length. The content is read once.
+//! By the server's signature: rsync's way, and hashes of blocks at multiples of their length. The
+//! content is read once.
 
 use super::super::part_stream::PartStream;
 use super::super::trim::BlockSums;

@@ -1,18 +1,26 @@
-//! SkySync (sections 3.2 and 3.3): by checksums that exist already, so that what did not change need not be read.
+//! SkySync (sections 3.2 and 3.3): by checksums that exist already, so that what did not change
+//! need not be read.
 //!
-//! 1. The tree says which strong checksums of the file's leaves it has ([`byteback_control::TreeService::leaf_offer`]).
-//! 2. One pass over the tree's leaves makes the sums of groups of them, and the digest that proves the whole ([`super::leaves`]).
-//! 3. The server compares the groups with its own ([`byteback_delta::groups`]) and answers which are equal in place, and a signature of the rest, in
-//!    blocks of a leaf, with CRC-32Cs as weak checksums. A server that is older than this call gives a signature of all, in longer blocks.
-//! 4. The leaves of what is left become checksums like those of the signature. Blocks that are equal in place are copies. *SkySync-F* reads the rest and moves a window over it ([`find_gathered`]). *SkySync-C* reads
-//!    the rest with what is around it, cuts it into chunks, and lets the server look for these among its own.
+//! 1. The tree says which strong checksums of the file's leaves it has
+//!    ([`byteback_control::TreeService::leaf_offer`]).
+//! 2. One pass over the tree's leaves makes the sums of groups of them, and the digest that proves
+//!    the whole ([`super::leaves`]).
+//! 3. The server compares the groups with its own ([`byteback_delta::groups`]) and answers which
+//!    are equal in place, and a signature of the rest, in blocks of a leaf, with CRC-32Cs as weak
+//!    checksums. A server that is older than this call gives a signature of all, in longer blocks.
+//! 4. The leaves of what is left become checksums like those of the signature. Blocks that are
+//!    equal in place are copies. *SkySync-F* reads the rest and moves a window over it
+//!    ([`find_gathered`]). *SkySync-C* reads the rest with what is around it, cuts it into chunks,
+//!    and lets the server look for these among its own.
 //!
-//! So where strong checksums exist at both ends, an unmodified file is not read at all and costs 32 bytes for each MiB, and of a modified one what differs. Where none do, the
-//! tree's process reads the file once and sums it; still nothing is moved over what is equal in place, and no byte of that passes the
-//! socket.
+//! So where strong checksums exist at both ends, an unmodified file is not read at all and costs 32
+//! bytes for each MiB, and of a modified one what differs. Where none do, the tree's process reads
+//! the file once and sums it; still nothing is moved over what is equal in place, and no byte of
+//! that passes the socket.
 //!
-//! *Proof.* By the digest of leaves: what the tree told is believed, as what it reads is; that the server has the same is compared before
-//! the batch counts. The client's own block checksums of the file are given up, as not all of it was read.
+//! *Proof.* By the digest of leaves: what the tree told is believed, as what it reads is; that the
+//! server has the same is compared before the batch counts. The client's own block checksums of the
+//! file are given up, as not all of it was read.
 
 use super::super::content::len_u64;
 use super::super::part_stream::PartStream;
@@ -132,7 +140,8 @@ impl<S: ExtentSink> ExtentSink for WithHoles<'_, S> {
     }
 }
 
-/// What the server says to the sums of groups; if it does not know that call, to who wants a signature of all.
+/// What the server says to the sums of groups; if it does not know that call, to who wants a
+/// signature of all.
 fn compare_groups(
     place: Place<'_>,
     file: &Examined<'_>,
@@ -244,7 +253,8 @@ fn find_chunks<S: ExtentSink<Error = Stop>, C>(
     if answer.base_len_bytes() != groups.base_len_bytes() {
         return Err(Stop::Fallback(Fallback::NoSignature));
     }
-    // Around what differs, chunks decide, which may reach into it; what is in none of them that was found is still equal in place.
+    // Around what differs, chunks decide, which may reach into it; what is in none of them that was
+    // found is still equal in place.
     let mut known = equal;
     found_ranges(&list, &answer).for_each(|range| known.remove(range));
     let mut needed: ExtentSet = answer.needed(&list).collect();

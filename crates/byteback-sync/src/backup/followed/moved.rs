@@ -1,11 +1,13 @@
-//! Which file of the server a large file follows that is not where the server has it: it was moved, or renamed, since the log that would
-//! know is gone.
+//! Which file of the server a large file follows that is not where the server has it: it was moved,
+//! or renamed, since the log that would know is gone.
 //!
-//! What has the same length and the same time of change to the nanosecond is taken for the same file; else what has the same name, and is the
-//! only one of this name whose path leads to nothing here any more. A wrong guess costs one look, as ever: what is found is proven.
+//! What has the same length and the same time of change to the nanosecond is taken for the same
+//! file; else what has the same name, and is the only one of this name whose path leads to nothing
+//! here any more. A wrong guess costs one look, as ever: what is found is proven.
 //!
-//! *Cost.* Only when a file of [`MOVED_LEN_MIN`] and more is found nowhere at its path, the server's tree is listed, once: at most
-//! [`PAGES_MAX`] requests, and [`FILES_MAX`] of its large files are remembered. Of a tree that is larger, what comes first in breadth is known.
+//! *Cost.* Only when a file of [`MOVED_LEN_MIN`] and more is found nowhere at its path, the
+//! server's tree is listed, once: at most [`PAGES_MAX`] requests, and [`FILES_MAX`] of its large
+//! files are remembered. Of a tree that is larger, what comes first in breadth is known.
 
 use crate::ServerError;
 use crate::server_client::TreePlace;
@@ -85,7 +87,8 @@ impl LargeFiles {
         Ok(files)
     }
 
-    /// The file that one with these attributes and this name follows; `is_here` answers whether something lies at a path here.
+    /// The file that one with these attributes and this name follows; `is_here` answers whether
+    /// something lies at a path here.
     pub(super) fn find(&self, attributes: &Attributes, name: &[u8], is_here: impl Fn(&[u8]) -> bool) -> Option<FileId> {
         if let Some(file) = self.by_stamp.get(&(attributes.size, attributes.mtime_ns)) {
             return Some(*file);

@@ -1,15 +1,16 @@
 //! What each way to find a change is expected to cost, so that the planner can choose.
 //!
-//! A model in one line: requests wait for a round trip, the client's processor works (slower where others want it, too), the server's
-//! works, bytes cross the link, and literals are written and kept. These times are added, although some of them overlap: what matters is their order.
-//! Costs of a byte are figures of `byteback-bench skysync` on the machine of docs/benchmarks.md; processors differ less in how
-//! these compare with each other than links do, which are measured.
+//! A model in one line: requests wait for a round trip, the client's processor works (slower where
+//! others want it, too), the server's works, bytes cross the link, and literals are written and
+//! kept. These times are added, although some of them overlap: what matters is their order. Costs
+//! of a byte are figures of `byteback-bench skysync` on the machine of docs/benchmarks.md;
+//! processors differ less in how these compare with each other than links do, which are measured.
 //!
-//! *Which share of the file changed* nobody knows before it is found. What the last backup of the file sent is the best guess
-//! ([`FileFacts::changed_share`]).
+//! *Which share of the file changed* nobody knows before it is found. What the last backup of the
+//! file sent is the best guess ([`FileFacts::changed_share`]).
 //!
-//! *How scattered the change is* nobody knows either. It is taken to come in pieces of a page, each of which costs one block or chunk more, as
-//! these are found whole or not at all.
+//! *How scattered the change is* nobody knows either. It is taken to come in pieces of a page, each
+//! of which costs one block or chunk more, as these are found whole or not at all.
 //!
 //! What the model leaves out: compression.
 
@@ -41,8 +42,8 @@ mod per_byte {
     pub(super) const ROLL: f64 = 2.0;
     /// Borders of chunks and their weak checksums.
     pub(super) const CUT: f64 = 0.25;
-    /// A literal that is written at the server and kept as long as the version: worth more time than the writing takes, so that a fast link is no
-    /// reason to store a file again.
+    /// A literal that is written at the server and kept as long as the version: worth more time
+    /// than the writing takes, so that a fast link is no reason to store a file again.
     pub(super) const STORE: f64 = 40.0;
 }
 
@@ -108,7 +109,8 @@ impl Estimate {
         let same = size - changed;
         let block_len = f64::from(SignatureParams::for_content(file.size_bytes, 0).block_len_bytes);
         let signature = (size / block_len).ceil() * SIGNATURE_ENTRY_LEN;
-        // What is told where groups are compared first: their sums, and a signature of those in which some piece changed.
+        // What is told where groups are compared first: their sums, and a signature of those in
+        // which some piece changed.
         let groups = (size / GROUP_LEN).ceil();
         let differing = groups.min((changed / PIECE_LEN).ceil()) * GROUP_LEN;
         // Less than a file's length.
@@ -153,7 +155,8 @@ impl Estimate {
                 signature,
                 block_len,
             ),
-            // The tree's process reads and sums; the proof follows from what the server sums for the signature.
+            // The tree's process reads and sums; the proof follows from what the server sums for
+            // the signature.
             DeltaMethod::SkyF => asked(
                 size * (READ + HASH) + changed * (READ + ROLL),
                 size * (READ + HASH),
@@ -186,7 +189,8 @@ impl Estimate {
     }
 }
 
-/// The way of those given that takes the shortest time; of equal ones the first. `None` if none is given.
+/// The way of those given that takes the shortest time; of equal ones the first. `None` if none is
+/// given.
 pub(in crate::backup) fn cheapest(
     methods: impl IntoIterator<Item = DeltaMethod>,
     file: &FileFacts,

@@ -206,7 +206,8 @@ fn the_record_of_former_backups_is_asked_only_if_it_decides() {
         size_bytes: 100 << 20,
         ..known(LogSays::Rewritten)
     };
-    // Over a slow link even a little that is found is worth a search, over a fast one hardly anything is.
+    // Over a slow link even a little that is found is worth a search, over a fast one hardly
+    // anything is.
     let over = |megabits_per_s: u64| Known {
         conditions: Conditions {
             link_bytes_per_s: megabits_per_s * 125_000,

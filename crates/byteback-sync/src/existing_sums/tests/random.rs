@@ -1,4 +1,5 @@
-//! Random contents, known in random ways, against a judge who looks at their bytes, byte after byte: all that follows from what is known is told, and nothing else.
+//! Random contents, known in random ways, against a judge who looks at their bytes, byte after
+//! byte: all that follows from what is known is told, and nothing else.
 
 use byteback_host::random::SplitMix64;
 
@@ -198,7 +199,8 @@ fn likeness(base: &Side, new: &Side, start: usize, end: usize) -> Likeness {
     }
 }
 
-/// A content of stretches of noise and of zeros, and another one that differs from it in places, and in length.
+/// A content of stretches of noise and of zeros, and another one that differs from it in places,
+/// and in length.
 fn drawn_contents(random: &mut SplitMix64) -> (Vec<u8>, Vec<u8>) {
     let mut base = Vec::new();
     for _ in 0..random.below(6) {

@@ -1,14 +1,21 @@
-//! How sync of a folder starts over: all that is here is compared with all that the server has, what is the same becomes one, and of what differs both versions are kept.
+//! How sync of a folder starts over: all that is here is compared with all that the server has,
+//! what is the same becomes one, and of what differs both versions are kept.
 //!
-//! It does so when somebody asks for it ([`ask_to_start_over`]), and by itself when this machine has joined as another device, and when the server knows that this device was further than is remembered here: an older state was put back, mostly with
-//! the folder itself (a restored image of the machine). What this device sent after that state was taken is not here, so it counts as others' changes would; taken as its own it would
-//! be undone by what is here.
+//! It does so when somebody asks for it ([`ask_to_start_over`]), and by itself when this machine
+//! has joined as another device, and when the server knows that this device was further than is
+//! remembered here: an older state was put back, mostly with the folder itself (a restored image of
+//! the machine). What this device sent after that state was taken is not here, so it counts as
+//! others' changes would; taken as its own it would be undone by what is here.
 //!
-//! This is a *first contact* ([`super::receiving`]) with two differences. What this device sent is fetched, too ([`Standing::takes_own`]). And nodes get other names at the server
-//! ([`Standing::names`]), as the log was perhaps put back with the rest and gives numbers of nodes once more that stand for other files there.
+//! This is a *first contact* ([`super::receiving`]) with two differences. What this device sent is
+//! fetched, too ([`Standing::takes_own`]). And nodes get other names at the server
+//! ([`Standing::names`]), as the log was perhaps put back with the rest and gives numbers of nodes
+//! once more that stand for other files there.
 //!
-//! **Order of the durable steps**: the new standing; what was remembered of identities is removed; the request, if there was one, is removed. A crash in between
-//! leaves a map of another name than the standing's, which is removed at the next opening. The standing takes own changes in until the landing of the first contact has ended.
+//! **Order of the durable steps**: the new standing; what was remembered of identities is removed;
+//! the request, if there was one, is removed. A crash in between leaves a map of another name than
+//! the standing's, which is removed at the next opening. The standing takes own changes in until
+//! the landing of the first contact has ended.
 
 use std::io;
 use std::sync::Arc;
@@ -68,7 +75,8 @@ pub(super) fn counterpart(parts: &EngineParts) -> Counterpart {
     }
 }
 
-/// What is noted of the log's tree, once nothing waits to start over; and whether something is noted of another one.
+/// What is noted of the log's tree, once nothing waits to start over; and whether something is
+/// noted of another one.
 pub(super) fn noted(parts: &EngineParts, tree: TreeId) -> Result<(Option<Standing>, bool), EngineError> {
     let dir = &parts.dir;
     if !is_asked(&**dir)? {
@@ -122,8 +130,9 @@ pub(super) fn identities(
 }
 
 impl Engine {
-    /// The server refused the token. If this machine has joined again meanwhile, it shows the new one; as another device it does not know what of the server's is
-    /// here. Answers whether there is one.
+    /// The server refused the token. If this machine has joined again meanwhile, it shows the new
+    /// one; as another device it does not know what of the server's is here. Answers whether there
+    /// is one.
     pub(super) fn renew(&mut self) -> Result<bool, EngineError> {
         let Some((token, device)) = self.parts.renew.as_ref().and_then(|renew| renew()) else {
             return Ok(false);
@@ -171,9 +180,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether the server has batches that were sent from here after all that is remembered here: of groups that were never handed out, or by other names.
+    /// Whether the server has batches that were sent from here after all that is remembered here:
+    /// of groups that were never handed out, or by other names.
     pub(super) fn was_further(&mut self, sent: &[u64]) -> Result<bool, EngineError> {
-        // Where sync starts over they count as others' anyway; and before it began there is nothing to compare with.
+        // Where sync starts over they count as others' anyway; and before it began there is nothing
+        // to compare with.
         let is_begun = self.noted.is_some() && !self.takes_own;
         let newest = sent.iter().filter_map(|counter| group_of(self.names, *counter)).max();
         let is_unknown = match newest {
@@ -186,7 +197,8 @@ impl Engine {
         Ok(is_begun && (is_unknown || has_other_names))
     }
 
-    /// Whether the first contact is to be made once more, as nothing was brought together since sync started over.
+    /// Whether the first contact is to be made once more, as nothing was brought together since
+    /// sync started over.
     pub(super) fn is_contact_due(&self) -> bool {
         self.takes_own && !self.identities.is_bound(NodeId::ROOT)
     }

@@ -1,12 +1,14 @@
-//! Changes of others that cannot be made here, because the file is immutable, append-only or in use: when they are tried again, and which
-//! changes of this machine wait until then.
+//! Changes of others that cannot be made here, because the file is immutable, append-only or in
+//! use: when they are tried again, and which changes of this machine wait until then.
 //!
-//! **Held** are the nodes whose content others have replaced, or which the server no longer has, while the old state is still here. Whatever
-//! this machine could send of them would undo the others' change, so no group and no fold tells of them, not even a fold that replaces
-//! everything at the server. They stay unsaved in the log, and once they can be changed the plan sees both changes.
+//! **Held** are the nodes whose content others have replaced, or which the server no longer has,
+//! while the old state is still here. Whatever this machine could send of them would undo the
+//! others' change, so no group and no fold tells of them, not even a fold that replaces everything
+//! at the server. They stay unsaved in the log, and once they can be changed the plan sees both
+//! changes.
 //!
-//! A group that tells of a held node is not sent: the others' change is tried first, then everything that waits is folded, and the fold
-//! leaves out the nodes that are still held.
+//! A group that tells of a held node is not sent: the others' change is tried first, then
+//! everything that waits is folded, and the fold leaves out the nodes that are still held.
 
 use byteback_model::{NameChange, NodeId, NodeKind, Place};
 use std::collections::HashSet;
@@ -47,7 +49,8 @@ impl Held {
         self.left_out.contains(&node)
     }
 
-    /// Whether a name stands for something else at the server, or is in a directory that the server has no more.
+    /// Whether a name stands for something else at the server, or is in a directory that the server
+    /// has no more.
     pub(super) fn has_name(&self, name: &NameChange<NodeId>) -> bool {
         let place = || Place {
             parent: name.parent,
@@ -99,7 +102,8 @@ impl Engine {
         Ok(held)
     }
 
-    /// Holds a node that has no name but held ones, and everything that is nowhere but in it: with the directory it is gone at the server.
+    /// Holds a node that has no name but held ones, and everything that is nowhere but in it: with
+    /// the directory it is gone at the server.
     fn hold_below(&self, node: NodeId, held: &mut Held) -> Result<(), ServiceError> {
         let landing = &self.parts.landing;
         let mut to_do = vec![node];
@@ -120,14 +124,16 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether a group cannot be sent because it tells of something held. If so, the blocked change is tried again soon.
+    /// Whether a group cannot be sent because it tells of something held. If so, the blocked change
+    /// is tried again soon.
     pub(super) fn is_held(&mut self, group: &LiveGroup) -> Result<bool, ServiceError> {
         if self.left_out.blocked().is_empty() {
             return Ok(false);
         }
         let held = self.held()?;
         if held.has_removed {
-            // The removal would reach the server, and with it what others wrote. Nothing is in the way of that any more.
+            // The removal would reach the server, and with it what others wrote. Nothing is in the
+            // way of that any more.
             self.blocked_again_ns = Some(self.clock().monotonic_ns());
             return Ok(true);
         }

@@ -1,10 +1,14 @@
-//! What was folded, sent from its cut through a backup's own transfer: the tree as that sees it tells only what the fold is about, and keeps what is
-//! read, because no answer may come and the same has to be sent again.
+//! What was folded, sent from its cut through a backup's own transfer: the tree as that sees it
+//! tells only what the fold is about, and keeps what is read, because no answer may come and the
+//! same has to be sent again.
 //!
-//! It does not tell what is withheld, as it is ignored, nor what is [held](Held), as others changed it and it cannot be changed here.
+//! It does not tell what is withheld, as it is ignored, nor what is [held](Held), as others changed
+//! it and it cannot be changed here.
 //!
-//! Beside that it tells of what the server does not have under its name ([`Untold`]): conflict copies, directories that stay though others removed
-//! them, and what was here when the folder first met one that was not empty. These are new to the server with all their names, whatever the log says.
+//! Beside that it tells of what the server does not have under its name ([`Untold`]): conflict
+//! copies, directories that stay though others removed them, and what was here when the folder
+//! first met one that was not empty. These are new to the server with all their names, whatever the
+//! log says.
 
 use byteback_model::{Attributes, ByteString, FileId, NameChange, NodeId, NodeKind};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -30,7 +34,8 @@ pub(super) struct Untold {
 }
 
 impl Untold {
-    /// Looks for `nodes` at a cut. `grew` says which of them stand on a content that the server has.
+    /// Looks for `nodes` at a cut. `grew` says which of them stand on a content that the server
+    /// has.
     pub(super) fn at(
         tree: &dyn TreeService,
         cut: CutId,
@@ -133,11 +138,14 @@ pub(super) struct FoldedTree<'a> {
     tree: &'a dyn TreeService,
     fold: &'a LiveFold,
     unsent: &'a Untold,
-    /// Whether the server has a node that others made, or that it has learned of by another name than its own.
+    /// Whether the server has a node that others made, or that it has learned of by another name
+    /// than its own.
     is_there: &'a (dyn Fn(NodeId) -> bool + Sync),
-    /// Whether a node is gone, and what it was at the server may be another one here by now: a directory that was removed here and came back.
+    /// Whether a node is gone, and what it was at the server may be another one here by now: a
+    /// directory that was removed here and came back.
     is_forgotten: &'a (dyn Fn(NodeId) -> bool + Sync),
-    /// Whether the server has a name that this tree does not hold: what the log knows of that it is gone is about something else.
+    /// Whether the server has a name that this tree does not hold: what the log knows of that it is
+    /// gone is about something else.
     is_left_out: &'a (dyn Fn(NodeId, &ByteString) -> bool + Sync),
     /// Whether a node, or a name, is not told to anybody, as it is ignored.
     withheld: Withheld<'a>,
@@ -147,9 +155,11 @@ pub(super) struct FoldedTree<'a> {
     retold: &'a [NameChange<NodeId>],
     /// Names of the fold that the log has not told so far.
     untold: Mutex<BTreeMap<(NodeId, ByteString), Option<NodeId>>>,
-    /// What the server has and this tree does not hold, when everything is sent in place of all that is there.
+    /// What the server has and this tree does not hold, when everything is sent in place of all
+    /// that is there.
     elsewhere: &'a Elsewhere,
-    /// What could not be read for an earlier fold, perhaps by another engine, and is nothing of this one.
+    /// What could not be read for an earlier fold, perhaps by another engine, and is nothing of
+    /// this one.
     passed_over: Mutex<BTreeSet<NodeId>>,
 }
 
@@ -161,7 +171,8 @@ pub(super) struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// Takes in a name of the server; answers the number by which it is told here, which no node of the tree has.
+    /// Takes in a name of the server; answers the number by which it is told here, which no node of
+    /// the tree has.
     pub(super) fn add(&mut self, parent: NodeId, name: ByteString, file: FileId) -> NodeId {
         let node = NodeId(u64::MAX.saturating_sub(self.files.len() as u64));
         self.files.insert(node, file);
@@ -201,7 +212,8 @@ impl<'a> FoldedTree<'a> {
         }
     }
 
-    /// Nodes that are held, or of which the log says that they were not saved, and which the fold has told nothing of: they stay unsaved, or the mark would pass over them.
+    /// Nodes that are held, or of which the log says that they were not saved, and which the fold
+    /// has told nothing of: they stay unsaved, or the mark would pass over them.
     pub(super) fn passed_over(&self) -> Vec<NodeId> {
         let passed_over = self.passed_over.lock().unwrap_or_else(PoisonError::into_inner);
         passed_over.iter().copied().collect()
@@ -223,7 +235,8 @@ impl<'a> FoldedTree<'a> {
         passed_over.insert(node);
     }
 
-    /// A page of everything, and behind the last the names that the log does not tell of though groups changed them.
+    /// A page of everything, and behind the last the names that the log does not tell of though
+    /// groups changed them.
     fn everything(&self, cut: CutId, cursor: &ChangesCursor, names: &[NameChange<NodeId>]) -> Result<ChangesPage> {
         let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
         if *cursor == ChangesCursor::default() {
@@ -244,7 +257,8 @@ impl<'a> FoldedTree<'a> {
 
     /// What of a change belongs to the fold.
     fn within(&self, change: NodeChange) -> Option<NodeChange> {
-        // Also where this fold is about something else: only of files does the log say that they were not sent.
+        // Also where this fold is about something else: only of files does the log say that they
+        // were not sent.
         if self.held.was_left_out(change.node) {
             self.pass_over(change.node);
             return None;
@@ -259,7 +273,8 @@ impl<'a> FoldedTree<'a> {
                 }
                 None
             }
-            // The server has its content, or it is new and has none; the log may reach further back than what the server has.
+            // The server has its content, or it is new and has none; the log may reach further back
+            // than what the server has.
             LiveScope::Items { attributes, times, .. }
                 if attributes.contains(&change.node) || times.contains(&change.node) =>
             {

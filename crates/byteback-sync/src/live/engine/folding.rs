@@ -1,4 +1,5 @@
-//! How what was folded is sent: from its cut, with what the server does not have under its name yet, as one batch on top of what is here, or in place of all that there is.
+//! How what was folded is sent: from its cut, with what the server does not have under its name
+//! yet, as one batch on top of what is here, or in place of all that there is.
 
 use byteback_model::{ByteString, FileId, NameChange, NodeId, NodeKind, Seq};
 use std::collections::BTreeSet;
@@ -37,7 +38,8 @@ impl Engine {
                     Some(ServerErrorKind::Refused | ServerErrorKind::ContentMismatch | ServerErrorKind::TooLarge)
                 );
                 if refused && self.is_in_full && !is_whole {
-                    // What the mark says the server has, it has not: the next one is everything there is.
+                    // What the mark says the server has, it has not: the next one is everything
+                    // there is.
                     self.drop_cut();
                     self.parts.tree.drop_consumer(SYNC_CONSUMER)?;
                 }
@@ -61,7 +63,8 @@ impl Engine {
         self.unsaved_again_ns = (unread > 0).then(|| self.clock().monotonic_ns().saturating_add(again_ns));
         self.arrived(&unsent, &ended.unsaved);
         if self.turn(fold.cut.cut).is_err() {
-            // What the fold told is told. The rules that were to come into force do so with the next one.
+            // What the fold told is told. The rules that were to come into force do so with the
+            // next one.
             self.has_met = false;
             self.parts.live.fold();
         }
@@ -69,7 +72,8 @@ impl Engine {
         self.unsaved.clone_from(&unsaved);
         self.parts.live.unsaved(&unsaved);
         if let Err(error) = self.end_cut(&Outcome::Saved { note, unsaved }) {
-            // The mark stays; what could not be read is reported with the next fold only if that is everything since then.
+            // The mark stays; what could not be read is reported with the next fold only if that is
+            // everything since then.
             self.parts
                 .live
                 .give_up(&format!("the log could not note what was sent: {error}"));
@@ -131,7 +135,8 @@ impl Engine {
         Ok(ended)
     }
 
-    /// What the server has at a moment under names that this tree does not hold: without it, everything that there is here would take it from all others.
+    /// What the server has at a moment under names that this tree does not hold: without it,
+    /// everything that there is here would take it from all others.
     fn elsewhere(&self, fold: &LiveFold, at: Seq) -> Result<Elsewhere, SyncError> {
         let mut elsewhere = Elsewhere::default();
         let noted = self.left_out.noted();
@@ -175,8 +180,10 @@ impl Engine {
         Ok(elsewhere)
     }
 
-    /// What a cut has to tell of though it may not have changed: what the server does not have under its name, and what could not be read last time. A file that grew from
-    /// a content of the server has mostly changed, and is then not told as a whole; one that was only in use when others removed it has not.
+    /// What a cut has to tell of though it may not have changed: what the server does not have
+    /// under its name, and what could not be read last time. A file that grew from a content of the
+    /// server has mostly changed, and is then not told as a whole; one that was only in use when
+    /// others removed it has not.
     pub(super) fn to_be_told(&self) -> Result<Vec<NodeId>, ServiceError> {
         let held = self.held()?;
         let mut told = self.unsaved.clone();
@@ -227,7 +234,8 @@ impl Engine {
         Ok(())
     }
 
-    /// What the server did not have under its name it has now. Should that not be noted, it is sent once more.
+    /// What the server did not have under its name it has now. Should that not be noted, it is sent
+    /// once more.
     fn arrived(&mut self, unsent: &Untold, unsaved: &[NodeId]) {
         let arrived = unsent.nodes().filter(|node| !unsaved.contains(node));
         let arrived = arrived.map(IdentityChange::Arrived);
@@ -246,7 +254,8 @@ impl Engine {
         }
     }
 
-    /// The same, of a fold that is not sent from it. If the log does not take that, the mark stays all the more.
+    /// The same, of a fold that is not sent from it. If the log does not take that, the mark stays
+    /// all the more.
     pub(super) fn drop_cut(&mut self) {
         let _ = self.end_cut(&Outcome::Abandoned);
     }

@@ -1,7 +1,9 @@
-//! What is sent stands on this: how far others' changes are here, and this device's newest batch. Pure.
+//! What is sent stands on this: how far others' changes are here, and this device's newest batch.
+//! Pure.
 //!
-//! The cursor moves over own batches by itself as long as nobody else's lie between: what they hold is here. Each batch follows the device's newest
-//! one, also where its base would do: so one that was given up, and arrives late, comes out of order and counts no more.
+//! The cursor moves over own batches by itself as long as nobody else's lie between: what they hold
+//! is here. Each batch follows the device's newest one, also where its base would do: so one that
+//! was given up, and arrives late, comes out of order and counts no more.
 
 use byteback_api::messages::BatchEvent;
 use byteback_model::{DeviceId, Seq};
@@ -29,8 +31,9 @@ impl Ground {
         self.cursor.max(self.newest.map_or(0, |own| own.seq))
     }
 
-    /// What is replaced by all that there is here. What others sent and is not here is not to be undone unseen, also where an own batch came after it: then this is not the
-    /// folder's newest moment, the server refuses to have it replaced, and what others did comes here first.
+    /// What is replaced by all that there is here. What others sent and is not here is not to be
+    /// undone unseen, also where an own batch came after it: then this is not the folder's newest
+    /// moment, the server refuses to have it replaced, and what others did comes here first.
     pub(super) fn replaced(self) -> Seq {
         match self.has_news() {
             true => self.cursor,
@@ -56,7 +59,8 @@ impl Ground {
         }
     }
 
-    /// A batch of this device was applied. If nothing is known of what lies between, others sent it.
+    /// A batch of this device was applied. If nothing is known of what lies between, others sent
+    /// it.
     pub(super) fn applied(&mut self, own: OwnBatch) {
         if self.newest.is_none_or(|newest| newest.seq < own.seq) {
             self.newest = Some(own);

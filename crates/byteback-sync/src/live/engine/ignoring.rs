@@ -1,26 +1,39 @@
-//! What is ignored, for the engine: which rules are in force, who is withheld by them, and what of a group or a fold is thus not sent.
+//! What is ignored, for the engine: which rules are in force, who is withheld by them, and what of
+//! a group or a fold is thus not sent.
 //!
-//! **Who is withheld** is durable ([`Withheld`]): each node that is ignored by all its names, as of what was handed out last. It was made under such a name, or moved there, or a
-//! rule came; in any case it has an identity that the server has never heard. So what it becomes later is told as new, and nothing that others do finds it. It stays withheld until
-//! a fold was looked at, wherever it is meanwhile.
+//! **Who is withheld** is durable ([`Withheld`]): each node that is ignored by all its names, as of
+//! what was handed out last. It was made under such a name, or moved there, or a rule came; in any
+//! case it has an identity that the server has never heard. So what it becomes later is told as
+//! new, and nothing that others do finds it. It stays withheld until a fold was looked at, wherever
+//! it is meanwhile.
 //!
-//! **What the server has** by a name that is ignored here, in a directory that is not, is noted as left out ([`LeftOut`]), always: that such a name is not here is never told.
+//! **What the server has** by a name that is ignored here, in a directory that is not, is noted as
+//! left out ([`LeftOut`]), always: that such a name is not here is never told.
 //!
-//! **A group** is looked at before it is sent ([`Engine::sift`]): what is only about withheld nodes and ignored names is left out. Where anything *changes* whether it is ignored
-//! (a file with rules, a directory that moves, a node that goes from the one side to the other), or where that cannot be told for the moment of the group, the group is folded.
+//! **A group** is looked at before it is sent ([`Engine::sift`]): what is only about withheld nodes
+//! and ignored names is left out. Where anything *changes* whether it is ignored (a file with
+//! rules, a directory that moves, a node that goes from the one side to the other), or where that
+//! cannot be told for the moment of the group, the group is folded.
 //!
-//! **A fold** is looked at with its cut ([`Engine::review`]), by the rules in force: who is ignored from now on is withheld. Who is not any more becomes unsent, like what was
-//! here when the folder first met another one, and is told with the next cut. If the files say something new, that counts already for what the server does not know: it is not
-//! sent if either says so.
+//! **A fold** is looked at with its cut ([`Engine::review`]), by the rules in force: who is ignored
+//! from now on is withheld. Who is not any more becomes unsent, like what was here when the folder
+//! first met another one, and is told with the next cut. If the files say something new, that
+//! counts already for what the server does not know: it is not sent if either says so.
 //!
-//! **Rules come into force** when the fold that was cut with them is at the server ([`Engine::turn`]): then the server has all that is here and is not ignored, as of the cut, so that
-//! nothing is on its way. Each directory of which the rules speak is listed there, and compared: what it has and is ignored now is left out; what was left out and is not ignored
-//! any more is let in, what is here alone is told, and what is on both sides is brought together like at a first contact. The order of what is durable:
-//! left-out names, who is withheld, what is to be let in, the rules. Whatever a crash leaves is done again, as the rules that are noted are then not what the files say.
+//! **Rules come into force** when the fold that was cut with them is at the server
+//! ([`Engine::turn`]): then the server has all that is here and is not ignored, as of the cut, so
+//! that nothing is on its way. Each directory of which the rules speak is listed there, and
+//! compared: what it has and is ignored now is left out; what was left out and is not ignored any
+//! more is let in, what is here alone is told, and what is on both sides is brought together like
+//! at a first contact. The order of what is durable: left-out names, who is withheld, what is to be
+//! let in, the rules. Whatever a crash leaves is done again, as the rules that are noted are then
+//! not what the files say.
 //!
-//! A change of a rule thus removes nothing anywhere: what is here stays here, and what is there stays there.
+//! A change of a rule thus removes nothing anywhere: what is here stays here, and what is there
+//! stays there.
 //!
-//! Costs: a walk of the names of the tree for each fold, but only if anything is, or may be, ignored; and a question for each directory when rules change.
+//! Costs: a walk of the names of the tree for each fold, but only if anything is, or may be,
+//! ignored; and a question for each directory when rules change.
 
 mod sifting;
 mod turn;
@@ -58,7 +71,8 @@ struct Coming {
 #[derive(Debug, Default)]
 pub(super) struct Ignoring {
     pub(super) ignored: Ignored,
-    /// Files with rules and tags of caches in directories that are not ignored, and what may become one.
+    /// Files with rules and tags of caches in directories that are not ignored, and what may become
+    /// one.
     pub(super) sources: HashSet<NodeId>,
     /// What is in force.
     said: Sources,
@@ -74,7 +88,8 @@ pub(super) struct Ignoring {
     hidden: HashSet<Place<NodeId>>,
     /// Names at which the server has what is elsewhere here by now: told as removed.
     gone: BTreeSet<Place<NodeId>>,
-    /// Names of files that have several, some of which may have been ignored: to be told again with the fold that was looked at last.
+    /// Names of files that have several, some of which may have been ignored: to be told again with
+    /// the fold that was looked at last.
     retold: Vec<NameChange<NodeId>>,
     /// There are such names until a fold has told them.
     is_retold: bool,
@@ -103,7 +118,8 @@ impl Engine {
             || ignoring.said != Sources::default()
     }
 
-    /// Reads which rules are in force, when the engine starts. If the files say something else by now, that comes into force with the next fold.
+    /// Reads which rules are in force, when the engine starts. If the files say something else by
+    /// now, that comes into force with the next fold.
     pub(super) fn load_rules(&mut self) -> Result<(), EngineError> {
         if self.ignoring.is_loaded {
             return Ok(());
@@ -201,8 +217,8 @@ impl Engine {
         }
     }
 
-    /// See the module. `fold` has names beside those that the log tells; `None`: nothing is to be sent from this cut. True: something is to be told or let in before the
-    /// fold can be sent.
+    /// See the module. `fold` has names beside those that the log tells; `None`: nothing is to be
+    /// sent from this cut. True: something is to be told or let in before the fold can be sent.
     pub(super) fn review(&mut self, cut: CutId, fold: Option<&[NameChange<NodeId>]>) -> Result<bool, SyncError> {
         let tree = Arc::clone(&self.parts.tree);
         let told = match fold {
@@ -254,8 +270,9 @@ impl Engine {
         Ok(is_shown || self.is_ignoring_over())
     }
 
-    /// Before anything lands, all that is ignored by the rules that count is withheld: otherwise what others change of it would be left out, and nobody would know that what is
-    /// here is not that.
+    /// Before anything lands, all that is ignored by the rules that count is withheld: otherwise
+    /// what others change of it would be left out, and nobody would know that what is here is not
+    /// that.
     pub(super) fn review_before_landing(&mut self) -> Result<(), EngineError> {
         if self.ignoring.is_reviewed || !self.may_ignore() {
             return Ok(());
@@ -290,7 +307,8 @@ impl Engine {
         Ok(hiding)
     }
 
-    /// Decides how names are told that are ignored at a cut, by what the server has there: that is left out, but for directories which are elsewhere here by now: each has one name.
+    /// Decides how names are told that are ignored at a cut, by what the server has there: that is
+    /// left out, but for directories which are elsewhere here by now: each has one name.
     fn decide(&mut self, cut: CutId, found: &Hidden, hiding: &BTreeSet<NodeId>, told: &Told) -> Result<(), SyncError> {
         let mut hidden: HashSet<Place<NodeId>> = HashSet::new();
         let mut asked: BTreeMap<NodeId, BTreeMap<ByteString, Option<NodeId>>> = BTreeMap::new();
@@ -366,7 +384,8 @@ impl Engine {
             .any(|is_directory| in_force(is_directory) || comes(is_directory))
     }
 
-    /// Whether a directory of the server is seen here under another name than one that stands for `child` here.
+    /// Whether a directory of the server is seen here under another name than one that stands for
+    /// `child` here.
     fn is_elsewhere(
         &self,
         cut: CutId,
@@ -428,7 +447,8 @@ impl Engine {
         &self.ignoring.retold
     }
 
-    /// What is here and what the server has is brought together: of a file that becomes one with the server's, the server has not heard all names.
+    /// What is here and what the server has is brought together: of a file that becomes one with
+    /// the server's, the server has not heard all names.
     pub(super) fn retell(&mut self) {
         self.ignoring.is_retold = true;
     }
@@ -439,7 +459,8 @@ impl Engine {
         self.ignoring.is_retold = false;
     }
 
-    /// Notes durably who is withheld from now on, and who is not any more. True: somebody is to be told.
+    /// Notes durably who is withheld from now on, and who is not any more. True: somebody is to be
+    /// told.
     fn withhold(&mut self, hiding: &BTreeSet<NodeId>, found: &Hidden) -> Result<bool, SyncError> {
         let changes = self.withheld_by(hiding, found)?;
         for some in changes.chunks(NODES_AT_ONCE.saturating_mul(16)) {
@@ -459,7 +480,8 @@ impl Engine {
         for node in hiding {
             changes.push(Withheld::Ignored.bound(*node, self.fresh()?));
         }
-        // Directories that are only held for what is ignored in them: of those in which there is anything else, all that are above.
+        // Directories that are only held for what is ignored in them: of those in which there is
+        // anything else, all that are above.
         let mut shown: HashSet<NodeId> = found.shown_in.clone();
         for (node, parent) in &found.seen {
             if self.identities.withheld(*node) == Some(Withheld::Ignored) {

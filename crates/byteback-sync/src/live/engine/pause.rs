@@ -34,7 +34,8 @@ impl Failures {
         self.in_a_row = 0;
     }
 
-    /// Something failed; how long to wait, of which `random` draws from half to all: those who lost the same server do not all come back at once.
+    /// Something failed; how long to wait, of which `random` draws from half to all: those who lost
+    /// the same server do not all come back at once.
     pub(super) fn next(&mut self, options: PauseOptions, is_passing: bool, random: u64) -> Duration {
         let doubled = 1u32.checked_shl(self.in_a_row.min(31)).unwrap_or(u32::MAX);
         self.in_a_row = self.in_a_row.saturating_add(1);

@@ -1,9 +1,12 @@
-//! How what others did comes in: the moment up to which it is brought here is made durable, the tree is brought there ([`Receive`]), and then the cursor.
+//! How what others did comes in: the moment up to which it is brought here is made durable, the
+//! tree is brought there ([`Receive`]), and then the cursor.
 //!
-//! **First contact**, with a folder that another machine has begun: nothing here is known to the server, and the root there has another identity. In this
-//! order: all nodes here are noted as not sent; that the folder is to be brought to the head; the log's mark is set to this moment; the root is
-//! bound to the server's. A crash before that last step begins all over. Then others' changes are let in, which are all there is: what is the same on both sides
-//! becomes one, what differs is a conflict, and what is left of the notes is sent.
+//! **First contact**, with a folder that another machine has begun: nothing here is known to the
+//! server, and the root there has another identity. In this order: all nodes here are noted as not
+//! sent; that the folder is to be brought to the head; the log's mark is set to this moment; the
+//! root is bound to the server's. A crash before that last step begins all over. Then others'
+//! changes are let in, which are all there is: what is the same on both sides becomes one, what
+//! differs is a conflict, and what is left of the notes is sent.
 
 use byteback_model::{ByteString, FileId, NodeId, NodeKind, Place, Seq};
 use std::fmt;
@@ -30,7 +33,8 @@ pub(super) const CONTACT: &str = "the folder at the server was begun by another 
 /// So many identities are noted with one sync.
 const NOTED_AT_ONCE: usize = 10_000;
 
-/// Who listens looks so often whether anybody still wants to know, after a failure that listening does not pass over.
+/// Who listens looks so often whether anybody still wants to know, after a failure that listening
+/// does not pass over.
 const LISTEN_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
 impl Engine {
@@ -40,7 +44,8 @@ impl Engine {
         self.contact.is_none() && is_unbound && self.ground.has_news()
     }
 
-    /// Whether others did something, and nothing stands in its way: what is in flight has to be answered first, as the server decides who was first.
+    /// Whether others did something, and nothing stands in its way: what is in flight has to be
+    /// answered first, as the server decides who was first.
     pub(super) fn may_receive(&self) -> bool {
         let has_news = self.landing.is_some() || self.ground.has_news();
         has_news && self.may_land()
@@ -148,7 +153,8 @@ impl Engine {
         let before = (self.ground, self.landing, self.takes_own);
         let noted = self.note_received(received, head);
         if noted.is_err() {
-            // The standing on disk still says "not landed": after a restart the same head would land again, over batches sent on this ground.
+            // The standing on disk still says "not landed": after a restart the same head would
+            // land again, over batches sent on this ground.
             (self.ground, self.landing, self.takes_own) = before;
         }
         noted
@@ -236,7 +242,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Notes all nodes but the root as not sent. Who is ignored among them is found out before they are.
+    /// Notes all nodes but the root as not sent. Who is ignored among them is found out before they
+    /// are.
     fn note_all(&mut self, cut: CutId) -> Result<(), EngineError> {
         let mut changes = Vec::new();
         let mut directories = vec![NodeId::ROOT];
@@ -270,7 +277,8 @@ impl Engine {
         Ok(self.identities.change(&[bound])?)
     }
 
-    /// Begins to listen: whoever waits is woken when others sent something. It ends some time after the engine, and keeps nothing of the tree.
+    /// Begins to listen: whoever waits is woken when others sent something. It ends some time after
+    /// the engine, and keeps nothing of the tree.
     pub(super) fn listen(&self) {
         let listener = self.listener();
         let listening = std::thread::Builder::new().name("listen".to_owned());
@@ -279,7 +287,8 @@ impl Engine {
         }
     }
 
-    /// What listens to the server, for a thread of the caller's: see [`EngineParts::is_listening`](super::EngineParts::is_listening).
+    /// What listens to the server, for a thread of the caller's: see
+    /// [`EngineParts::is_listening`](super::EngineParts::is_listening).
     #[must_use]
     pub fn listener(&self) -> Listener {
         Listener {

@@ -1,8 +1,11 @@
-//! Files with bytes that nobody wrote, put right when somebody asks for it (DeltaCFS, section III-E).
+//! Files with bytes that nobody wrote, put right when somebody asks for it (DeltaCFS, section
+//! III-E).
 //!
-//! **The server's version.** What a file here stands on is at the server at the newest moment of which all is known here; so this is done when nothing of others waits to be let in, and
-//! nothing is on its way. The damaged blocks are fetched, and each that is proven to be what was written is put in its place: nobody notices, and changes that are
-//! not sent stay. Where it proves nothing the file stays as it is: what was written may be nowhere but in it, and a person decides.
+//! **The server's version.** What a file here stands on is at the server at the newest moment of
+//! which all is known here; so this is done when nothing of others waits to be let in, and nothing
+//! is on its way. The damaged blocks are fetched, and each that is proven to be what was written is
+//! put in its place: nobody notices, and changes that are not sent stay. Where it proves nothing
+//! the file stays as it is: what was written may be nowhere but in it, and a person decides.
 //!
 //! **What lies here.** It counts as written by a program: it is a change like any other.
 

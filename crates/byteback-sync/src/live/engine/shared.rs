@@ -49,7 +49,8 @@ impl AskedRepair {
     }
 }
 
-/// A name that is left out; whether it collides with another one; and why what it stands for does not let itself be changed, if that is why.
+/// A name that is left out; whether it collides with another one; and why what it stands for does
+/// not let itself be changed, if that is why.
 pub(super) type LeftOutName = (Place<NodeId>, bool, Option<String>);
 
 /// What the engine's thread tells.
@@ -58,7 +59,8 @@ pub(super) struct Shared {
     sent_bytes: AtomicU64,
     /// The newest batch of others that the listening thread heard of.
     heard_of: AtomicU64,
-    /// What the listening thread failed with last, as the status tells it, until it hears of the server again.
+    /// What the listening thread failed with last, as the status tells it, until it hears of the
+    /// server again.
     deaf_because: Mutex<Option<String>>,
     has_ended: AtomicBool,
     /// The server did not accept the token.
@@ -138,7 +140,8 @@ impl Shared {
         told.needs_attention = false;
     }
 
-    /// The listening thread heard of the server: a batch, or a sign of life. What the engine failed with stays told.
+    /// The listening thread heard of the server: a batch, or a sign of life. What the engine failed
+    /// with stays told.
     pub(super) fn heard(&self, now_ns: i64) {
         let deaf_because = self.deaf_because().take();
         let mut told = self.told();
@@ -189,7 +192,8 @@ impl Shared {
         self.told().cursor = cursor;
     }
 
-    /// `files` could not be read, and `held` nodes are not told of as they are [held](super::blocked).
+    /// `files` could not be read, and `held` nodes are not told of as they are
+    /// [held](super::blocked).
     pub(super) fn unsaved(&self, files: u64, held: u64) {
         let mut told = self.told();
         (told.unsaved_files, told.held_nodes) = (files, held);
@@ -219,7 +223,8 @@ impl Shared {
         *self.left_out.lock().unwrap_or_else(PoisonError::into_inner) = names;
     }
 
-    /// What says what is ignored, the directories of files with rules and those of caches; lines that say nothing; and how many nodes here are ignored.
+    /// What says what is ignored, the directories of files with rules and those of caches; lines
+    /// that say nothing; and how many nodes here are ignored.
     pub(super) fn ignored(
         &self,
         (files, caches): (Vec<Vec<u8>>, Vec<Vec<u8>>),
@@ -360,7 +365,8 @@ impl EngineHandle {
         answered.recv().unwrap_or_else(|_| Err(not_synced()))
     }
 
-    /// Conflicts that nobody has decided about: what was removed, or has another name by now, is not among them.
+    /// Conflicts that nobody has decided about: what was removed, or has another name by now, is
+    /// not among them.
     fn conflicts(&self) -> Vec<SyncConflict> {
         let noted = self
             .shared
@@ -408,7 +414,8 @@ impl EngineHandle {
         let told = self.shared.told().clone();
         let live = self.live.status();
         let (left_out, left_out_names) = self.left_out();
-        // Others' changes that were heard of count from then on, not from when the engine turns to them.
+        // Others' changes that were heard of count from then on, not from when the engine turns to
+        // them.
         let is_to_come = self.shared.heard_of() > told.cursor;
         let receiving = told.receiving.or_else(|| is_to_come.then(SyncReceiving::default));
         SyncStatus {

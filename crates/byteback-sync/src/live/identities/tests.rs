@@ -52,7 +52,8 @@ impl Model {
     fn difference(&self, map: &Identities) -> Option<String> {
         for node in 1..=NODES {
             let (expected, told) = (self.file_of(node), map.file_of(NodeId(node)));
-            // Of who is gone nothing has to be remembered, but if it is told, nobody else has that name.
+            // Of who is gone nothing has to be remembered, but if it is told, nobody else has that
+            // name.
             if expected != told && !(expected.is_none() && told == Some(own(node))) {
                 return Some(format!("node {node} is {told:?}, not {expected:?}"));
             }
@@ -109,7 +110,8 @@ fn open(disk: &SimDisk) -> Result<Identities, IdentityError> {
     Identities::open(Arc::new(disk.clone()), TREE)
 }
 
-/// A life of a map on a disk: after each step that is told to be done, the model of then; and all that the next step may have led to.
+/// A life of a map on a disk: after each step that is told to be done, the model of then; and all
+/// that the next step may have led to.
 struct Life {
     reached: Model,
     possible: Vec<Model>,
@@ -128,7 +130,8 @@ impl Life {
             self.possible = vec![model.clone()];
             for _ in 0..1 + random.below(5) {
                 let change = random_change(random, &model);
-                // That a node is gone is not remembered for ever: who gives its name away says it again.
+                // That a node is gone is not remembered for ever: who gives its name away says it
+                // again.
                 if let IdentityChange::Bound { node, file, .. } = change
                     && let Some(gone) = model
                         .gone
@@ -233,7 +236,8 @@ fn a_name_that_another_node_has_is_refused_and_nothing_is_changed() {
         assert_eq!(map.file_of(NodeId(7)), Some(own(7)));
         assert_eq!(map.node_of(own(7)), Some(NodeId(7)));
     }
-    // The conflict of two contents: what is here becomes a file apart, and another node takes the name.
+    // The conflict of two contents: what is here becomes a file apart, and another node takes the
+    // name.
     let origin = Some(Origin { file: own(5), seq: 17 });
     let (node, file) = (NodeId(5), FileId(77));
     map.change(&[IdentityChange::Bound { node, file, origin }, bound(6, own(5))])
@@ -268,7 +272,8 @@ fn bound(node: u64) -> IdentityChange {
     }
 }
 
-/// Of a change that failed, at its write or at its sync, nothing is found afterwards, also not behind a shorter one that succeeded.
+/// Of a change that failed, at its write or at its sync, nothing is found afterwards, also not
+/// behind a shorter one that succeeded.
 #[test]
 fn failed_change_leaves_nothing_behind_the_next() {
     for (seed, failing) in (0..20).flat_map(|seed| [1, 2].map(|failing| (seed, failing))) {

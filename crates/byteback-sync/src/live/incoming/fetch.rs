@@ -1,26 +1,35 @@
-//! Fetches what others did: which names and nodes they changed between the cursor and the head, and the new contents, as deltas over what is here.
+//! Fetches what others did: which names and nodes they changed between the cursor and the head, and
+//! the new contents, as deltas over what is here.
 //!
-//! **One head.** All that is asked for is asked of one fixed moment, the head that is to be reached. Whatever is sent meanwhile, what comes fits
-//! together, however often a connection breaks.
+//! **One head.** All that is asked for is asked of one fixed moment, the head that is to be
+//! reached. Whatever is sent meanwhile, what comes fits together, however often a connection
+//! breaks.
 //!
-//! **What this device sent itself** is not landed again. Its batches since the cursor stand on the cursor and on each other, and the server refuses one that
-//! touches what others changed since. So in the order of their batches, each name and each node was changed after the cursor first by this
-//! device, if at all, and then by others, never the other way round. What is here, unsent changes apart, is thus, of each name and node, what it was at the server
-//! after this device's newest batch that changed it, or at the cursor if there is none; and what others did to it is the way from there to the head. That is
-//! what the server is asked for (`others=1`): each item is compared with its own moment, which of a node is told (`since`), as deltas begin there. A name made
-//! here and removed by another is told as removed, though neither the cursor nor the head has it; a name that only this device changed is not told.
-//! The times of directories alone may be moved by others first and by this device after that, as names come and go: the later one counts, so this
-//! device has it already, or is told.
-//! All this holds as long as nothing else sends under this device into this folder. Where it does not hold, as sync starts over, all is fetched ([`Incoming::takes_own`]).
+//! **What this device sent itself** is not landed again. Its batches since the cursor stand on the
+//! cursor and on each other, and the server refuses one that touches what others changed since. So
+//! in the order of their batches, each name and each node was changed after the cursor first by
+//! this device, if at all, and then by others, never the other way round. What is here, unsent
+//! changes apart, is thus, of each name and node, what it was at the server after this device's
+//! newest batch that changed it, or at the cursor if there is none; and what others did to it is
+//! the way from there to the head. That is what the server is asked for (`others=1`): each item is
+//! compared with its own moment, which of a node is told (`since`), as deltas begin there. A name
+//! made here and removed by another is told as removed, though neither the cursor nor the head has
+//! it; a name that only this device changed is not told. The times of directories alone may be
+//! moved by others first and by this device after that, as names come and go: the later one counts,
+//! so this device has it already, or is told. All this holds as long as nothing else sends under
+//! this device into this folder. Where it does not hold, as sync starts over, all is fetched
+//! ([`Incoming::takes_own`]).
 //!
-//! **Contents** come as delta streams without copies ([`ContentDelta`]): what was written between `since` and the head, range by range, as it is
-//! read; zeros where the server has a hole. Ranges near to each other are fetched as one, as a request costs as much as their distance. Laid over a file that
-//! holds the content of the head already, wholly or in part, such a delta makes the same of it. Of new files, the short ones come many at once
-//! ([`Incoming::short_contents`]).
+//! **Contents** come as delta streams without copies ([`ContentDelta`]): what was written between
+//! `since` and the head, range by range, as it is read; zeros where the server has a hole. Ranges
+//! near to each other are fetched as one, as a request costs as much as their distance. Laid over a
+//! file that holds the content of the head already, wholly or in part, such a delta makes the same
+//! of it. Of new files, the short ones come many at once ([`Incoming::short_contents`]).
 //!
-//! Memory: the names and nodes that others changed, which the plan is made of; of a content one page of ranges and one block.
+//! Memory: the names and nodes that others changed, which the plan is made of; of a content one
+//! page of ranges and one block.
 //!
-//! What this does not do: decide what is to be done with it.
+//! Out of scope: decide what is to be done with it.
 
 use byteback_model::{Attributes, FileId, Place, Seq};
 use std::collections::{HashMap, VecDeque};
@@ -56,7 +65,8 @@ pub struct Incoming<'a> {
     pub cursor: Seq,
     /// Up to here it is to be.
     pub head: Seq,
-    /// What this device sent itself is asked for, too: the tree here does not have it, or nobody knows which of it.
+    /// What this device sent itself is asked for, too: the tree here does not have it, or nobody
+    /// knows which of it.
     pub takes_own: bool,
     /// May stop it, and hears of bytes.
     pub monitor: &'a dyn Monitor,
@@ -137,7 +147,8 @@ impl Incoming<'_> {
         Ok(())
     }
 
-    /// The content of a file at the head, as a delta for a file here of `base_len_bytes` that holds what `from` says.
+    /// The content of a file at the head, as a delta for a file here of `base_len_bytes` that holds
+    /// what `from` says.
     ///
     /// # Errors
     /// If the server cannot be asked, or contradicts itself.
@@ -200,7 +211,8 @@ impl Incoming<'_> {
         })
     }
 
-    /// The contents at the head of those of these files that are short, many with one request, as far as the server tells them.
+    /// The contents at the head of those of these files that are short, many with one request, as
+    /// far as the server tells them.
     ///
     /// # Errors
     /// If the server cannot be asked, or contradicts itself.
@@ -277,8 +289,9 @@ impl Incoming<'_> {
         Ok(bytes)
     }
 
-    /// Whether a file that had the same length at `since` holds at the head what it held then: it may only have been sent once more, after a crash of who had it. Fetches
-    /// what was written since, as of both moments.
+    /// Whether a file that had the same length at `since` holds at the head what it held then: it
+    /// may only have been sent once more, after a crash of who had it. Fetches what was written
+    /// since, as of both moments.
     ///
     /// # Errors
     /// If the server cannot be asked, or contradicts itself.
@@ -438,8 +451,8 @@ struct Stream {
     raw: Vec<u8>,
 }
 
-/// A new content as the stream of a delta without copies, fetched as it is read. A connection that breaks is made anew and goes on where it broke,
-/// as often as it gets any further.
+/// A new content as the stream of a delta without copies, fetched as it is read. A connection that
+/// breaks is made anew and goes on where it broke, as often as it gets any further.
 pub struct ContentDelta<'a> {
     incoming: Incoming<'a>,
     id: FileId,

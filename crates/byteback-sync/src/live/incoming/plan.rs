@@ -1,21 +1,31 @@
-//! What is to be done here so that the tree becomes what it is at the server: pure, without I/O of its own. It compares states and not histories: what
-//! others changed ([`Others`]), and what is here ([`Here`]); so it can be asked again at any moment, also when a part of its steps was done.
+//! What is to be done here so that the tree becomes what it is at the server: pure, without I/O of
+//! its own. It compares states and not histories: what others changed ([`Others`]), and what is
+//! here ([`Here`]); so it can be asked again at any moment, also when a part of its steps was done.
 //!
-//! **Who begins to land a range of batches ends it.** The head up to which others' changes are landed is durable before the first step, and until the
-//! cursor has reached it the plan is made for the same head: what was compared with an older one might look as if nobody had changed it.
+//! **Who begins to land a range of batches ends it.** The head up to which others' changes are
+//! landed is durable before the first step, and until the cursor has reached it the plan is made
+//! for the same head: what was compared with an older one might look as if nobody had changed it.
 //!
 //! Rules, for what was changed here and is not sent yet ("unsent"), and there, too:
-//! - Names: the server's count. What they displace here keeps what it holds under a conflict name (`names`).
-//! - Contents: the server's stays with the identity and the name; the node here becomes another file under a conflict name, with an identity
-//!   of its own that stands on what it was made from ([`Step::Identity`]). Programs that have it open go on writing into it.
-//! - What a program here has open for writing stays like that, too, as soon as that was in the way of a step.
-//! - A file changed here and removed there stays, as a new file. A file removed here and changed there comes back, with the directories above it.
-//! - A directory removed there in which something unsent is stays, and is told to be sent ([`Outcome::Stays`]).
-//! - Directories moved into each other, by here and there together: the moves there count, those here are taken back.
+//! - Names: the server's count. What they displace here keeps what it holds under a conflict name
+//!   (`names`).
+//! - Contents: the server's stays with the identity and the name; the node here becomes another
+//!   file under a conflict name, with an identity of its own that stands on what it was made from
+//!   ([`Step::Identity`]). Programs that have it open go on writing into it.
+//! - What a program here has open for writing stays like that, too, as soon as that was in the way
+//!   of a step.
+//! - A file changed here and removed there stays, as a new file. A file removed here and changed
+//!   there comes back, with the directories above it.
+//! - A directory removed there in which something unsent is stays, and is told to be sent
+//!   ([`Outcome::Stays`]).
+//! - Directories moved into each other, by here and there together: the moves there count, those
+//!   here are taken back.
 //! - Both did the same: nothing to do; what both made becomes one node.
-//! - Files whose contents were changed here in one atomic operation, and that lie in one directory, share the outcome: if one gets a conflict name, all do (`merge/together`).
-//! - What is ignored here is neither seen nor touched: names of the server that are ignored are left out; a directory removed there stays here for what is
-//!   ignored in it, and the server is not told of it again ([`Identity::Withheld`]).
+//! - Files whose contents were changed here in one atomic operation, and that lie in one directory,
+//!   share the outcome: if one gets a conflict name, all do (`merge/together`).
+//! - What is ignored here is neither seen nor touched: names of the server that are ignored are
+//!   left out; a directory removed there stays here for what is ignored in it, and the server is
+//!   not told of it again ([`Identity::Withheld`]).
 //!
 //! | room | what is in it |
 //! |---|---|
@@ -23,12 +33,16 @@
 //! | `order` | in which order that can be done |
 //! | `names` | conflict names, and the names of nodes on their way |
 //!
-//! **Order.** Identities; new files are made under a name on their way, in the root; their contents, and those that changed; attributes; then names, each when what
-//! it needs is there: a name is free, or held by what is not needed there any more, a directory exists, nothing goes into itself. What waits for each other is
-//! a cycle: one of it is *parked* under a name on its way. Directories get their attributes last. Names on their way tell the identity; after a
-//! crash each is found by its place, and is moved on or removed: nothing is left of them when the plan is done.
+//! **Order.** Identities; new files are made under a name on their way, in the root; their
+//! contents, and those that changed; attributes; then names, each when what it needs is there: a
+//! name is free, or held by what is not needed there any more, a directory exists, nothing goes
+//! into itself. What waits for each other is a cycle: one of it is *parked* under a name on its
+//! way. Directories get their attributes last. Names on their way tell the identity; after a crash
+//! each is found by its place, and is moved on or removed: nothing is left of them when the plan is
+//! done.
 //!
-//! What this does not do: ask the server. What it has to know beyond the difference it names ([`PlanError::Needs`]), and is asked again with that.
+//! Out of scope: ask the server. What it has to know beyond the difference it names
+//! ([`PlanError::Needs`]), and is asked again with that.
 
 mod merge;
 mod names;
@@ -110,8 +124,8 @@ pub struct HereNode {
     pub is_known: bool,
     /// It is new here, or its content changed here, and that is not sent.
     pub is_unsent: bool,
-    /// A program has it open for writing, and was in the way of a step for that: it cannot lose its last name, as what the program writes
-    /// afterwards would be nowhere.
+    /// A program has it open for writing, and was in the way of a step for that: it cannot lose its
+    /// last name, as what the program writes afterwards would be nowhere.
     pub is_in_use: bool,
     /// Its attributes changed here, and that is not sent.
     pub has_unsent_attributes: bool,
@@ -128,7 +142,8 @@ pub struct Member {
     pub is_copy: bool,
 }
 
-/// What is here. Nodes go by their identities; what the server does not know by those that it would get.
+/// What is here. Nodes go by their identities; what the server does not know by those that it would
+/// get.
 pub trait Here {
     /// The root.
     fn root(&self) -> FileId;
@@ -145,7 +160,8 @@ pub trait Here {
     /// As above.
     fn entry(&self, place: &Place<FileId>) -> Result<Option<FileId>, ServiceError>;
 
-    /// Whether a name was changed here, and that is not sent; so is each in a directory that the server does not know.
+    /// Whether a name was changed here, and that is not sent; so is each in a directory that the
+    /// server does not know.
     ///
     /// # Errors
     /// As above.
@@ -157,7 +173,8 @@ pub trait Here {
     /// As above.
     fn entries(&self, directory: FileId) -> Result<Vec<(Vec<u8>, FileId)>, ServiceError>;
 
-    /// Whether anything is ignored here. What is, the calls above do not tell: neither names nor nodes that have no other ones.
+    /// Whether anything is ignored here. What is, the calls above do not tell: neither names nor
+    /// nodes that have no other ones.
     fn may_ignore(&self) -> bool {
         false
     }
@@ -175,7 +192,8 @@ pub trait Here {
         Ok(false)
     }
 
-    /// Whether a directory is kept here for what is ignored in it, and the server is not told of it.
+    /// Whether a directory is kept here for what is ignored in it, and the server is not told of
+    /// it.
     fn is_withheld(&self, _directory: FileId) -> bool {
         false
     }
@@ -198,14 +216,15 @@ pub trait Here {
         Ok(names)
     }
 
-    /// The files that were changed here in one atomic operation, each such set of them, as far as they wait to be sent.
+    /// The files that were changed here in one atomic operation, each such set of them, as far as
+    /// they wait to be sent.
     ///
     /// # Errors
     /// As above.
     fn together(&self) -> Result<Vec<Vec<Member>>, ServiceError>;
 
-    /// Whether others' change of a file's content, which was changed or removed here, too, left another content than it had: what was only sent once more was not
-    /// changed.
+    /// Whether others' change of a file's content, which was changed or removed here, too, left
+    /// another content than it had: what was only sent once more was not changed.
     ///
     /// # Errors
     /// If the server cannot be asked.
@@ -213,7 +232,8 @@ pub trait Here {
         Ok(true)
     }
 
-    /// [`Here::is_same`] will be asked of files here and the server's: they may be compared at once.
+    /// [`Here::is_same`] will be asked of files here and the server's: they may be compared at
+    /// once.
     ///
     /// # Errors
     /// As there.
@@ -221,7 +241,8 @@ pub trait Here {
         Ok(())
     }
 
-    /// Whether a node here, which is no directory, is what `there` is at the head: content, or what a symlink points to; attributes apart.
+    /// Whether a node here, which is no directory, is what `there` is at the head: content, or what
+    /// a symlink points to; attributes apart.
     ///
     /// # Errors
     /// As above, or if the server cannot be asked.
@@ -240,7 +261,8 @@ pub struct Blocked {
 /// What else a plan depends on.
 #[derive(Debug)]
 pub struct Given<'a> {
-    /// Files whose contents of the head were written already: what is unsent of them came after that. One that is made anew is not among them.
+    /// Files whose contents of the head were written already: what is unsent of them came after
+    /// that. One that is made anew is not among them.
     pub landed: &'a BTreeSet<FileId>,
     /// Names that this tree cannot hold, found out by trying.
     pub refused: &'a BTreeSet<Place<FileId>>,
@@ -264,14 +286,17 @@ pub enum ContentFrom {
 pub enum Identity {
     /// The node of the server that was made there, too, and is the same.
     Theirs,
-    /// One that the server does not know yet, as that of this identity is another one there, or gone. A file's content stands on
-    /// what that held at this moment, with what was changed here since.
+    /// One that the server does not know yet, as that of this identity is another one there, or
+    /// gone. A file's content stands on what that held at this moment, with what was changed here
+    /// since.
     New(Seq),
-    /// A directory that is kept here for what is ignored in it, and of which the server is not told.
+    /// A directory that is kept here for what is ignored in it, and of which the server is not
+    /// told.
     Withheld,
 }
 
-/// One thing to do. Each says what it expects; if that does not hold any more nothing is done, and a new plan is made.
+/// One thing to do. Each says what it expects; if that does not hold any more nothing is done, and
+/// a new plan is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The node here that is `was` is `becomes` from now on.
@@ -325,8 +350,8 @@ pub enum Step {
         replaces: Option<FileId>,
         /// It is a conflict name: a change made here, to be sent.
         is_local: bool,
-        /// The old name stays, too, until what lands there replaces it, so that programs find something under it at any moment. Only of a
-        /// conflict name.
+        /// The old name stays, too, until what lands there replaces it, so that programs find
+        /// something under it at any moment. Only of a conflict name.
         leaves_old: bool,
     },
     /// A name goes. A directory is empty.
@@ -350,8 +375,8 @@ pub enum Outcome {
         /// The node, by its identity from now on.
         node: FileId,
     },
-    /// Others removed this name, and it stays, as something unsent depends on it: the name is to be sent, and the node, which may have a new identity; of a
-    /// directory, too, all that is in it.
+    /// Others removed this name, and it stays, as something unsent depends on it: the name is to be
+    /// sent, and the node, which may have a new identity; of a directory, too, all that is in it.
     Stays {
         /// The name.
         place: Place<FileId>,
@@ -433,7 +458,8 @@ pub fn plan(
     order::order(merged)
 }
 
-/// Whether attributes are the same, as far as they are no matter of the content or of how owners are called.
+/// Whether attributes are the same, as far as they are no matter of the content or of how owners
+/// are called.
 pub(crate) fn are_same_attributes(one: &Attributes, other: &Attributes) -> bool {
     let key = |of: &Attributes| (of.mode, of.uid, of.gid, of.mtime_ns);
     key(one) == key(other) && one.xattrs == other.xattrs

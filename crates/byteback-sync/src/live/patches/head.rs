@@ -1,4 +1,5 @@
-//! The bytes of the head: docs/format-patches.md. Everything in it is taken for hostile: what is not whole is nothing.
+//! The bytes of the head: docs/format-patches.md. Everything in it is taken for hostile: what is
+//! not whole is nothing.
 
 use super::{PATCHES_MAX, SECTOR_LEN};
 
@@ -34,7 +35,8 @@ pub struct PatchInfo {
     pub(super) sums_to: u64,
     /// CRC-32C of the checksums.
     pub(super) sums_crc: u32,
-    /// CRC-32C of the sector in which the file is to end, before it is cut off there; 0 if it is not.
+    /// CRC-32C of the sector in which the file is to end, before it is cut off there; 0 if it is
+    /// not.
     pub(super) uncut_crc: u32,
     /// The same of what it holds if it is only cut off.
     pub(super) cut_crc: u32,
@@ -45,8 +47,8 @@ impl PatchInfo {
         self.new_len_bytes > self.base_len_bytes
     }
 
-    /// Whether an interrupted application can have left the file with this length, or before or after it: a file grows piece by piece and is cut off at
-    /// once.
+    /// Whether an interrupted application can have left the file with this length, or before or
+    /// after it: a file grows piece by piece and is cut off at once.
     pub(super) fn can_have_len(&self, len_bytes: u64) -> bool {
         match self.is_growing() {
             true => (self.base_len_bytes..=self.new_len_bytes).contains(&len_bytes),

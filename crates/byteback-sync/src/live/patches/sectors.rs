@@ -1,7 +1,8 @@
 //! What the sectors that a delta changes hold before and after it.
 //!
-//! A sector is numbered by its offset over [`SECTOR_LEN`]; beyond the end of the file it counts as zeros. A sector that stays as it is has no record.
-//! Records are ascending: sector u64, CRC-32C before u32, CRC-32C after u32, all little-endian.
+//! A sector is numbered by its offset over [`SECTOR_LEN`]; beyond the end of the file it counts as
+//! zeros. A sector that stays as it is has no record. Records are ascending: sector u64, CRC-32C
+//! before u32, CRC-32C after u32, all little-endian.
 
 use std::io::{self, Read};
 

@@ -1,6 +1,8 @@
-//! Writes each sector once, however many pieces of a delta lie in it, so that a crash leaves it as it was or as it is to be.
+//! Writes each sector once, however many pieces of a delta lie in it, so that a crash leaves it as
+//! it was or as it is to be.
 //!
-//! Pieces come in ascending order. Those that share a sector become one write, with what lies between them as it is.
+//! Pieces come in ascending order. Those that share a sector become one write, with what lies
+//! between them as it is.
 
 use std::io;
 
@@ -42,7 +44,8 @@ impl<'a, T: Target + Base> WholeSectors<'a, T> {
         self.start.saturating_add(self.bytes.len() as u64)
     }
 
-    /// Makes what is written next at `offset` continue what is not written yet, or be the first of it.
+    /// Makes what is written next at `offset` continue what is not written yet, or be the first of
+    /// it.
     fn advance_to(&mut self, offset: u64) -> io::Result<()> {
         let end = self.end();
         let shares_sector =

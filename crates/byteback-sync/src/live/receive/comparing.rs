@@ -1,9 +1,11 @@
 //! Whether files here hold what the server has, without fetching it.
 //!
-//! Of many files the short ones are compared by digests, of which the server tells many at once: a request for each would take longer than all the rest. Long
-//! ones, and those of which the server tells no digest, are compared one by one ([`is_same_content`]). A file is read once, as it is at a cut.
+//! Of many files the short ones are compared by digests, of which the server tells many at once: a
+//! request for each would take longer than all the rest. Long ones, and those of which the server
+//! tells no digest, are compared one by one ([`is_same_content`]). A file is read once, as it is at
+//! a cut.
 //!
-//! What this does not do: decide which files are worth it; remember answers.
+//! Out of scope: decide which files are worth it; remember answers.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -19,7 +21,8 @@ use crate::monitor::{Event, Monitor, check_cancelled};
 use crate::same_content::{PieceSink, is_same_content};
 use crate::server_client::ServerClient;
 
-/// Files of which digests are asked for at once: enough that a request costs little, and few enough that all threads have some.
+/// Files of which digests are asked for at once: enough that a request costs little, and few enough
+/// that all threads have some.
 const FILES_AT_ONCE: RangeInclusive<usize> = 16..=250;
 
 /// The server works on one request while files are read for another.
@@ -88,7 +91,8 @@ impl Comparing<'_> {
         }
     }
 
-    /// A damaged file holds what nobody wrote, which is the same as nothing that anybody sent: it is kept beside what comes, and everything else goes on.
+    /// A damaged file holds what nobody wrote, which is the same as nothing that anybody sent: it
+    /// is kept beside what comes, and everything else goes on.
     fn unless_damaged(&self, node: NodeId, compared: Served<bool>) -> Result<bool> {
         match compared {
             Err(error) if error.kind == ErrorKind::Node && self.landing.damage_of(node)?.is_some() => Ok(false),

@@ -1,7 +1,9 @@
-//! Conflict copies that were made here and that nobody has decided about, durably (docs/format-identities.md).
+//! Conflict copies that were made here and that nobody has decided about, durably
+//! (docs/format-identities.md).
 //!
-//! A conflict is noted before its copy has its name, so none is forgotten by a crash; one whose copy was never made, was removed, or has another name by now
-//! counts as decided. What is noted is for people: a copy is an ordinary file, and is sent like one.
+//! A conflict is noted before its copy has its name, so none is forgotten by a crash; one whose
+//! copy was never made, was removed, or has another name by now counts as decided. What is noted is
+//! for people: a copy is an ordinary file, and is sent like one.
 
 use byteback_model::{ByteString, NodeId, Place};
 use std::io;

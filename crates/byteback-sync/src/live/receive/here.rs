@@ -1,15 +1,20 @@
-//! The tree here as the planner sees it: nodes by the identities that the server knows them by, and what of them is not sent.
+//! The tree here as the planner sees it: nodes by the identities that the server knows them by, and
+//! what of them is not sent.
 //!
-//! **What is not sent** is what the queue says. Where it has been folded to "everything since the log's mark" the log says what changed since then; among that is
-//! also what landed, and what was sent since. So what others changed, too, is compared with what it was at the server when it was like here: what is the same was not
-//! changed here. No restart and no late mark thus makes a conflict.
+//! **What is not sent** is what the queue says. Where it has been folded to "everything since the
+//! log's mark" the log says what changed since then; among that is also what landed, and what was
+//! sent since. So what others changed, too, is compared with what it was at the server when it was
+//! like here: what is the same was not changed here. No restart and no late mark thus makes a
+//! conflict.
 //!
-//! **What the server knows.** What others made has its identity in the map; of our own nodes all that neither waits nor is new since the mark was
-//! sent. Of the rest the server is asked.
+//! **What the server knows.** What others made has its identity in the map; of our own nodes all
+//! that neither waits nor is new since the mark was sent. Of the rest the server is asked.
 //!
-//! **What is ignored** is not told, neither nodes nor names, by the rules that this attempt began with; who is withheld and is not ignored any more is told as new.
+//! **What is ignored** is not told, neither nodes nor names, by the rules that this attempt began
+//! with; who is withheld and is not ignored any more is told as new.
 //!
-//! Answers hold for one attempt: what was compared is remembered as long as the nodes are watched, see the module above.
+//! Answers hold for one attempt: what was compared is remembered as long as the nodes are watched,
+//! see the module above.
 
 use byteback_model::{Attributes, ByteString, FileId, NodeId, NodeKind, Place, Seq};
 use std::cell::{Cell, OnceCell, RefCell};
@@ -68,7 +73,8 @@ pub(super) struct Memory {
     changed_there: RefCell<HashMap<FileId, bool>>,
     /// Paths of directories.
     paths: RefCell<HashMap<NodeId, Option<Vec<u8>>>>,
-    /// The moment at which contents are looked at: one for all, as making one costs with the size of the tree.
+    /// The moment at which contents are looked at: one for all, as making one costs with the size
+    /// of the tree.
     cut: Cell<Option<CutId>>,
     /// What the server or the way to it failed with: the planner is only told that something did.
     failure: RefCell<Option<SyncError>>,
@@ -182,7 +188,8 @@ impl Seen<'_> {
         Ok(is_ignored)
     }
 
-    /// Whether a node is withheld as it was ignored: until that is told otherwise it is, wherever it is by now.
+    /// Whether a node is withheld as it was ignored: until that is told otherwise it is, wherever
+    /// it is by now.
     fn is_kept_back(&self, node: NodeId) -> bool {
         self.identities.withheld(node) == Some(Withheld::Ignored)
     }
@@ -278,7 +285,8 @@ impl Seen<'_> {
         }
     }
 
-    /// Whether a file's content was changed here and is not sent, of a queue that knows only that everything since the mark is to be sent.
+    /// Whether a file's content was changed here and is not sent, of a queue that knows only that
+    /// everything since the mark is to be sent.
     fn is_content_unsent(&self, id: FileId, node: NodeId) -> Result<bool> {
         if self.log()?.node(node).is_none_or(|changed| !changed.is_content_changed) {
             return Ok(false);
@@ -286,7 +294,8 @@ impl Seen<'_> {
         match self.others.nodes.get(&id) {
             Some(change) if change.before.is_none() => Ok(!self.holds(node, id, self.others.head)?),
             Some(change) => Ok(!self.holds(node, id, change.since)?),
-            // Others removed it, or only its names changed: what landed since the mark is in the log, too.
+            // Others removed it, or only its names changed: what landed since the mark is in the
+            // log, too.
             None if self.cursor > 0 => Ok(!self.holds(node, id, self.cursor)?),
             None => Ok(true),
         }
@@ -324,7 +333,8 @@ impl Here for Seen<'_> {
         let root = self.root();
         let is_on_its_way = |place: &Place<FileId>| place.parent == root && is_name_on_its_way(place.name.as_bytes());
         if places.iter().any(is_on_its_way) && places.len() == 1 {
-            // Nobody but us has written to it. What nobody knows was made before a crash that came before its identity was durable.
+            // Nobody but us has written to it. What nobody knows was made before a crash that came
+            // before its identity was durable.
             return Ok(Some(HereNode {
                 is_in_use: self.is_in_use(node, &found.attributes)?,
                 attributes: found.attributes,

@@ -1,14 +1,18 @@
-//! Names of the server that this tree does not hold, durably (docs/format-identities.md): the file system refuses them, or does not tell them from others that
-//! are there.
+//! Names of the server that this tree does not hold, durably (docs/format-identities.md): the file
+//! system refuses them, or does not tell them from others that are there.
 //!
-//! They outlive the process, because nothing else tells them from names that a program removed here: [`Engine`](crate::live::engine::Engine) never
-//! sends that one of them is gone. One that *collides* is let in when what is in its way is gone, see [`Receive`](super::Receive).
+//! They outlive the process, because nothing else tells them from names that a program removed
+//! here: [`Engine`](crate::live::engine::Engine) never sends that one of them is gone. One that
+//! *collides* is let in when what is in its way is gone, see [`Receive`](super::Receive).
 //!
-//! The same of names that are ignored here; these are let in when no rule says so any more. What is here under such a name is another node, whatever it was before.
+//! The same of names that are ignored here; these are let in when no rule says so any more. What is
+//! here under such a name is another node, whatever it was before.
 //!
-//! What does not let itself be changed here ([`BlockedChange`]) is in the same file: nothing else says that what is here is not what the cursor says.
+//! What does not let itself be changed here ([`BlockedChange`]) is in the same file: nothing else
+//! says that what is here is not what the cursor says.
 //!
-//! The list is durable before the cursor moves over what it came from; until then the same is found out again.
+//! The list is durable before the cursor moves over what it came from; until then the same is found
+//! out again.
 
 use byteback_model::{ByteString, FileId, Place, Seq};
 use std::io;
@@ -53,7 +57,8 @@ pub struct LeftOut {
     pub name: ByteString,
     /// What it stands for there.
     pub node: FileId,
-    /// The file system has another name that it does not tell from this one: as soon as that is gone, this one can be.
+    /// The file system has another name that it does not tell from this one: as soon as that is
+    /// gone, this one can be.
     pub collides: bool,
     /// It is ignored here, or what has its name here is.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -89,7 +94,7 @@ pub enum BlockedChange {
         before: Option<FileId>,
         /// What it stands for there.
         after: Option<FileId>,
-        /// What the system said.
+        /// The system's error.
         why: String,
     },
     /// A content.
@@ -98,7 +103,7 @@ pub enum BlockedChange {
         node: FileId,
         /// It holds what it held at the server then.
         since: Seq,
-        /// What the system said.
+        /// The system's error.
         why: String,
     },
 }

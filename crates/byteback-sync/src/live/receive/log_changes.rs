@@ -1,5 +1,6 @@
-//! What the log knows to have changed since continuous sync's mark: asked when the queue has been folded to "everything since then", or when it is to be
-//! known whether the server has heard of a node.
+//! What the log knows to have changed since continuous sync's mark: asked when the queue has been
+//! folded to "everything since then", or when it is to be known whether the server has heard of a
+//! node.
 
 use byteback_model::{ByteString, NodeId, Place};
 use std::collections::{HashMap, HashSet};

@@ -1,11 +1,13 @@
 //! Does the steps of a plan in the tree.
 //!
-//! **Order of the durable steps.** What makes a new node is bound to its identity before anything but the node's own content follows; contents of new files are
-//! durable before these get their names, so that nobody finds a name with half a file after a crash. Contents of files that
-//! are here already go through [`Patches`]: aside, durable; into the files; durable; forgotten.
+//! **Order of the durable steps.** What makes a new node is bound to its identity before anything
+//! but the node's own content follows; contents of new files are durable before these get their
+//! names, so that nobody finds a name with half a file after a crash. Contents of files that are
+//! here already go through [`Patches`]: aside, durable; into the files; durable; forgotten.
 //!
-//! Each record of identities costs a sync, so many are made at once: identities that stand in a row, what was made, and what is gone. That a
-//! node is gone may be noted late, as after a crash nobody finds it.
+//! Each record of identities costs a sync, so many are made at once: identities that stand in a
+//! row, what was made, and what is gone. That a node is gone may be noted late, as after a crash
+//! nobody finds it.
 
 use byteback_model::{FileId, NodeId, Place};
 use std::collections::{BTreeSet, HashMap};
@@ -143,8 +145,9 @@ impl<'a, 'w> Walk<'a, 'w> {
         }
     }
 
-    /// The first file that a plan moves out of the way and that cannot be moved. It is found out before the plan begins: once it has another identity, which comes first,
-    /// it would stay under the server's name as a file that the server has never had.
+    /// The first file that a plan moves out of the way and that cannot be moved. It is found out
+    /// before the plan begins: once it has another identity, which comes first, it would stay under
+    /// the server's name as a file that the server has never had.
     pub(super) fn find_immovable(&self, plan: &Plan, blocked: &Blocked) -> Result<Option<(BlockedAt, ServiceError)>> {
         let mut was = HashMap::new();
         for step in &plan.steps {
@@ -247,14 +250,16 @@ impl<'a, 'w> Walk<'a, 'w> {
         }
         // A name that comes back must not be another node's by then.
         self.forget()?;
-        // A number that a crash takes back must not be bound: what was made would be here a second time, under a number that nobody knows.
+        // A number that a crash takes back must not be bound: what was made would be here a second
+        // time, under a number that nobody knows.
         let made: Vec<NodeId> = self.unbound.values().copied().collect();
         self.landing.keep_numbers(&made)?;
         let mut changes = Vec::new();
         for (file, node) in self.unbound.drain() {
             let holder = self.identities.node_of(file).filter(|holder| *holder != node);
             changes.extend(holder.map(IdentityChange::Forgotten));
-            // Whatever ends before all is done, it is known from here on that it came back, see `note_returned`.
+            // Whatever ends before all is done, it is known from here on that it came back, see
+            // `note_returned`.
             let seq = self.others.head;
             let origin = self.returned.contains(&file).then_some(Origin { file, seq });
             changes.push(IdentityChange::Bound { node, file, origin });
@@ -282,8 +287,8 @@ impl<'a, 'w> Walk<'a, 'w> {
         })
     }
 
-    /// Makes a step that is about these nodes and names. Where nothing of them waits, the queue is the better watch: it does not mind what
-    /// else happens in a directory.
+    /// Makes a step that is about these nodes and names. Where nothing of them waits, the queue is
+    /// the better watch: it does not mind what else happens in a directory.
     fn expecting<T>(
         &self,
         (nodes, loses): (&[NodeId], Option<NodeId>),
@@ -336,7 +341,8 @@ impl<'a, 'w> Walk<'a, 'w> {
                 let set = self.expecting((&[node], None), &[], |landing, expected| {
                     landing.set_attributes(node, attributes, expected)
                 });
-                // What is not possible here (an owner, without the right to give it) is left as it is.
+                // What is not possible here (an owner, without the right to give it) is left as it
+                // is.
                 done(set).map(|_missed| ())
             }
             Step::Link { id, place } => {
@@ -394,7 +400,8 @@ impl<'a, 'w> Walk<'a, 'w> {
         }
     }
 
-    /// Gives a node a name that the file system does not tell from the one that it has, by way of another one.
+    /// Gives a node a name that the file system does not tell from the one that it has, by way of
+    /// another one.
     fn respell(
         &self,
         id: FileId,
@@ -413,7 +420,8 @@ impl<'a, 'w> Walk<'a, 'w> {
         done(rename(old, &aside))?;
         let respelled = at_name(rename(&aside, new), to);
         if respelled.is_err() {
-            // Something else is in its way. Should this fail, too, it is found under its name on the way.
+            // Something else is in its way. Should this fail, too, it is found under its name on
+            // the way.
             done(rename(&aside, old))?;
         }
         respelled
@@ -628,7 +636,8 @@ fn unreadable(node: NodeId, error: &std::io::Error) -> ServiceError {
     ServiceError::new(ErrorKind::Node, format!("node {node} cannot be read: {error}"))
 }
 
-/// Applies once more what a crash interrupted. What somebody else changed meanwhile is left as it is: the plan makes a conflict of it.
+/// Applies once more what a crash interrupted. What somebody else changed meanwhile is left as it
+/// is: the plan makes a conflict of it.
 pub(super) fn mend(landing: &dyn LandingTree, committed: Committed, is_folded: bool) -> Result<()> {
     for patch in committed.patches() {
         let node = NodeId(patch.node);

@@ -36,7 +36,8 @@ fn what_is_done_reaches_the_whole_and_never_passes_it() {
         let foreseen: Vec<u64> = (0..random.below(20)).map(|_| random.below(1000)).collect();
         let (nodes, bytes) = (foreseen.len() as u64, foreseen.iter().sum());
         meter.foresee(nodes, Some(bytes));
-        // Some never come, others come that nobody foresaw, and of each less or more is read than was foreseen.
+        // Some never come, others come that nobody foresaw, and of each less or more is read than
+        // was foreseen.
         let came = random.below(25);
         for number in 0..came {
             meter.begin_node(foreseen.get(number as usize).copied().unwrap_or(random.below(1000)));

@@ -1,5 +1,5 @@
-//! Files that a program changes in one atomic operation are in conflict together (DeltaCFS section III-C), on real mounts: what others see under the true names is all of it
-//! or nothing.
+//! Files that a program changes in one atomic operation are in conflict together (DeltaCFS section
+//! III-C), on real mounts: what others see under the true names is all of it or nothing.
 
 use super::{Machine, assert_same, conflicts, rig, settle};
 use crate::tests::engine::assert_server_has;
@@ -11,7 +11,8 @@ fn open(machine: &Machine, name: &str) -> io::Result<File> {
     File::options().write(true).open(machine.path(name))
 }
 
-/// A database of two files, as sqlite has them, and a third one that is new: written while all of them are open.
+/// A database of two files, as sqlite has them, and a third one that is new: written while all of
+/// them are open.
 fn transact(machine: &Machine, who: &str) {
     let (data, log) = (open(machine, "base/db").unwrap(), open(machine, "base/db-wal").unwrap());
     log.write_all_at(who.as_bytes(), 100).unwrap();

@@ -1,4 +1,5 @@
-//! Changes of others that cannot be made here, and this machine's own changes to the same files meanwhile.
+//! Changes of others that cannot be made here, and this machine's own changes to the same files
+//! meanwhile.
 
 use super::super::engine::rig;
 use super::super::rig::Rig;
@@ -436,7 +437,8 @@ fn try_append(path: &Path, line: &str) -> bool {
     }
 }
 
-/// Lines are only ever appended and files renamed, so at the end each line is in a file or a conflict copy, on both sides.
+/// Lines are only ever appended and files renamed, so at the end each line is in a file or a
+/// conflict copy, on both sides.
 #[test]
 fn random_flags_and_lines_on_both_sides_lose_nothing() {
     let wanted = std::env::var("BYTEBACK_SEED").ok().map(|seed| seed.parse().unwrap());

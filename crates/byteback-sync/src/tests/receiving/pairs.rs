@@ -1,6 +1,8 @@
-//! Every pair of changes that two machines can make at once: one does this, the other one that, neither knowing of it; one after the other (as
-//! all pairs are there both ways round, that is both orders), and together. What does not depend on the order on one machine is merged, without any conflict; of everything else both machines make the
-//! same, and what a program wrote is still there, in a file or in a conflict copy.
+//! Every pair of changes that two machines can make at once: one does this, the other one that,
+//! neither knowing of it; one after the other (as all pairs are there both ways round, that is both
+//! orders), and together. What does not depend on the order on one machine is merged, without any
+//! conflict; of everything else both machines make the same, and what a program wrote is still
+//! there, in a file or in a conflict copy.
 
 use super::{Machine, assert_same, look, rig, settle};
 use crate::tests::engine::assert_server_has;

@@ -101,7 +101,8 @@ impl Content {
     }
 }
 
-/// Where `len` bytes from `offset` on lie: the page, the place in it, and the place among the bytes.
+/// Where `len` bytes from `offset` on lie: the page, the place in it, and the place among the
+/// bytes.
 fn by_page(offset: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>, Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

@@ -21,7 +21,8 @@ pub(crate) struct Node {
 pub(crate) struct Picture {
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     pub(crate) names: BTreeMap<(NodeId, Vec<u8>), NodeId>,
-    /// Short holes may have become zeros, as where checksums were told by whoever does not see them.
+    /// Short holes may have become zeros, as where checksums were told by whoever does not see
+    /// them.
     pub(crate) may_lose_holes: bool,
 }
 
@@ -54,7 +55,8 @@ impl Picture {
     }
 }
 
-/// Compares a directory with a picture: every name, kind, attribute, byte and hole, and which names are one file.
+/// Compares a directory with a picture: every name, kind, attribute, byte and hole, and which names
+/// are one file.
 pub(crate) fn assert_restored(picture: &Picture, dir: &Path) {
     let mut to_do = vec![(NodeId::ROOT, dir.to_path_buf())];
     let mut inodes: BTreeMap<NodeId, u64> = BTreeMap::new();

@@ -1,9 +1,11 @@
-//! What random lives have found, and what they meet too seldom: each as a life of its own, in which what fails does so at just that moment.
+//! What random lives have found, and what they meet too seldom: each as a life of its own, in which
+//! what fails does so at just that moment.
 
 use super::{Faults, Life, LifeOptions, SECOND_NS, SETTLED_WITHIN_NS, State};
 use std::path::Path;
 
-/// Each is lived with so many seeds: who waits how long before he sends, and which parts of what was not durable are lost, is different then.
+/// Each is lived with so many seeds: who waits how long before he sends, and which parts of what
+/// was not durable are lost, is different then.
 const SEEDS: std::ops::Range<u64> = 0..6;
 
 const BEGUN: (&str, &str) = ("begun", "so that there is a folder");
@@ -147,7 +149,8 @@ fn a_first_contact_that_failed_is_made_again() {
         life.put(0, BEGUN.0, BEGUN.1);
         life.begin(0);
         life.put(1, "own", "of the other");
-        // Each question takes its time: the network fails between the one by which it meets the server and the one that follows the cut.
+        // Each question takes its time: the network fails between the one by which it meets the
+        // server and the one that follows the cut.
         life.machines[1].network.set(Faults::default(), SECOND_NS);
         life.machines[1].begin_sync();
         life.until("it does not meet the server", |life| life.machines[1].is_connected());
@@ -177,7 +180,8 @@ fn what_was_on_its_way_when_the_power_went_is_nobodys_file() {
 
 const TOGETHER: [(&str, &str); 2] = [("d/data", "the data at first"), ("d/log", "the log at first")];
 
-/// Two machines that have a database of two files; the second one changes it in one operation, and makes a third file, and can send nothing of that.
+/// Two machines that have a database of two files; the second one changes it in one operation, and
+/// makes a third file, and can send nothing of that.
 fn database(seed: u64) -> Life {
     let mut life = Life::met(seed);
     for (name, content) in TOGETHER {
@@ -205,7 +209,8 @@ fn database(seed: u64) -> Life {
 }
 
 impl Life {
-    /// The first machine changes one file of the database, and the second one is in conflict with all of it.
+    /// The first machine changes one file of the database, and the second one is in conflict with
+    /// all of it.
     fn ends_with_copies(mut self, is_changed: bool, what: &str) {
         self.settle().unwrap_or_else(|wrong| panic!("{what}: {wrong}"));
         let state = self.machines[1].state();

@@ -1,7 +1,8 @@
 //! Power cuts, at any flush and at any call: what came back is a state that was promised.
 //!
-//! The tree after each step is kept. What is found after a crash must be the tree after one of the steps since everything was synced
-//! last, but for files that were synced by themselves after that step: these are as they were when they were synced, or as they were being synced.
+//! The tree after each step is kept. What is found after a crash must be the tree after one of the
+//! steps since everything was synced last, but for files that were synced by themselves after that
+//! step: these are as they were when they were synced, or as they were being synced.
 
 use super::model::{Model, Node, Step, differs};
 use super::*;
@@ -43,7 +44,8 @@ fn anything(random: &mut SplitMix64, model: &Model) -> Step {
     }
 }
 
-/// What a database does that makes its journal anew for each transaction, and syncs the directory for its name; beside it other names come and go.
+/// What a database does that makes its journal anew for each transaction, and syncs the directory
+/// for its name; beside it other names come and go.
 fn journals(random: &mut SplitMix64, model: &Model) -> Step {
     let root = &model.nodes[&1];
     let [Some(dir), Some(database)] = [&b"dir"[..], b"database"].map(|name| root.entries.get(name).copied()) else {
@@ -77,8 +79,8 @@ fn journals(random: &mut SplitMix64, model: &Model) -> Step {
     }
 }
 
-/// What a database does to one file: small changes here and there, each few of them synced. So many that deltas have to make room for each other, and for
-/// addresses.
+/// What a database does to one file: small changes here and there, each few of them synced. So many
+/// that deltas have to make room for each other, and for addresses.
 fn records(random: &mut SplitMix64, model: &Model) -> Step {
     let Some(file) = model.of(|node| node.mode >> 12 == 8).last().copied() else {
         return Step::Make(1, b"database".to_vec(), 0o100_644);
@@ -459,7 +461,8 @@ fn deltas_in_the_main_area_survive_a_power_cut() {
     }
 }
 
-/// A node that the checkpoint has changes and is synced, and then is given up, by an end before it, and that is synced: the second one was not found again.
+/// A node that the checkpoint has changes and is synced, and then is given up, by an end before it,
+/// and that is synced: the second one was not found again.
 #[test]
 fn what_is_cut_off_after_it_was_synced_stays_so() {
     // In a direct node; below an indirect one that stays; and below one that goes.
@@ -495,7 +498,8 @@ fn what_is_cut_off_after_it_was_synced_stays_so() {
     }
 }
 
-/// So many syncs that segments of the log of nodes hold nothing any more that counts, but lead to what does. The power goes again while that is recovered.
+/// So many syncs that segments of the log of nodes hold nothing any more that counts, but lead to
+/// what does. The power goes again while that is recovered.
 #[test]
 fn syncs_are_found_again_however_often_recovery_is_interrupted() {
     for seed in seeds(4) {
@@ -538,7 +542,8 @@ fn syncs_are_found_again_however_often_recovery_is_interrupted() {
     }
 }
 
-/// A file is taken away from the list of those with deltas in the main area, and its neighbours are synced: after the crash it is there again, and they tell it.
+/// A file is taken away from the list of those with deltas in the main area, and its neighbours are
+/// synced: after the crash it is there again, and they tell it.
 #[test]
 fn neighbours_of_a_removed_file_know_it_after_a_power_cut() {
     for removed in 0..3 {

@@ -1,4 +1,5 @@
-//! Blocks that rot, or cannot be read any more, while the volume is used: they cost what was in them, whatever is done with it, and nothing else.
+//! Blocks that rot, or cannot be read any more, while the volume is used: they cost what was in
+//! them, whatever is done with it, and nothing else.
 
 use super::model::Content;
 use super::*;
@@ -215,7 +216,8 @@ fn upper_node(state: &mut State, ino: u32, page: u64) -> Result<Address> {
     Ok(state.table.get(&state.media, node)?.address)
 }
 
-/// What leads to a page that waits is lost: the page is, too, who syncs it is told, once, and all else goes on.
+/// What leads to a page that waits is lost: the page is, too, who syncs it is told, once, and all
+/// else goes on.
 #[test]
 fn what_cannot_be_written_back_is_told_and_costs_its_pages() {
     const FAR: u64 = 20_000_000;
@@ -254,7 +256,8 @@ fn what_cannot_be_written_back_is_told_and_costs_its_pages() {
     }
 }
 
-/// Deltas that wait to be packed are written as pages if they are few: also then what leads to them may be lost.
+/// Deltas that wait to be packed are written as pages if they are few: also then what leads to them
+/// may be lost.
 #[test]
 fn a_delta_that_waits_and_whose_page_cannot_be_written_is_told() {
     let device = made(BLOCKS, 1);
@@ -309,7 +312,8 @@ fn a_page_that_cannot_be_read_is_healed_by_who_writes_all_of_it() {
     }
 }
 
-/// A block of the node table is lost: its files are, and there are new ones all the same, which do not take their numbers.
+/// A block of the node table is lost: its files are, and there are new ones all the same, which do
+/// not take their numbers.
 #[test]
 fn files_are_made_though_a_block_of_the_node_table_is_lost() {
     let device = made(8_000, 1);
@@ -391,7 +395,8 @@ fn files_are_made_though_a_block_of_the_node_table_is_lost() {
     assert!(new.iter().all(|ino| volume.attributes(*ino).is_ok()));
 }
 
-/// What lies outside of the main area is lost: who only reads has all files, or a few of them less, also those that were synced last.
+/// What lies outside of the main area is lost: who only reads has all files, or a few of them less,
+/// also those that were synced last.
 #[test]
 fn who_only_reads_needs_no_segment_table() {
     for is_closed in [true, false] {
@@ -432,7 +437,8 @@ fn who_only_reads_needs_no_segment_table() {
     }
 }
 
-/// A file was made and synced, then the power was cut, and its directory rots: it is found again without a name, and nothing that others synced is given up for it.
+/// A file was made and synced, then the power was cut, and its directory rots: it is found again
+/// without a name, and nothing that others synced is given up for it.
 #[test]
 fn a_synced_file_whose_directory_is_lost_is_found_by_a_repair() {
     let device = made(BLOCKS, 1);
@@ -471,7 +477,8 @@ fn a_synced_file_whose_directory_is_lost_is_found_by_a_repair() {
     assert_eq!(volume.attributes(nameless).unwrap().links, 1);
 }
 
-/// Whether a sync was done before the power was cut cannot be seen, as the device does not give a block back: nobody goes on from before it, but who only reads has what there is.
+/// Whether a sync was done before the power was cut cannot be seen, as the device does not give a
+/// block back: nobody goes on from before it, but who only reads has what there is.
 #[test]
 fn what_may_have_been_synced_is_not_given_up_in_silence() {
     let device = made(BLOCKS, 1);

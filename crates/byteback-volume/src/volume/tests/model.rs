@@ -190,7 +190,8 @@ impl Step {
         }
     }
 
-    /// What databases do to a few files: small changes here and there. Some of them synced, cut off, lengthened, taken away and made again.
+    /// What databases do to a few files: small changes here and there. Some of them synced, cut
+    /// off, lengthened, taken away and made again.
     pub(super) fn record(random: &mut SplitMix64, model: &Model) -> Self {
         let name = format!("records {}", random.below(20) / 9).into_bytes();
         let root = &model.nodes[&1];

@@ -31,7 +31,8 @@ impl BlockDevice for Kept {
     }
 }
 
-/// A volume of which nearly every segment has one page that is in use and nothing else: so many are free, and cleaning is needed for more. The pages are those of the file `scattered`.
+/// A volume of which nearly every segment has one page that is in use and nothing else: so many are
+/// free, and cleaning is needed for more. The pages are those of the file `scattered`.
 fn scattered(blocks: u64, free_segments: u32, options: &OpenOptions) -> (SimBlockDevice, Volume, u32) {
     let device = SimBlockDevice::new(blocks);
     let kept = Arc::new(Kept(device.clone())) as Arc<dyn BlockDevice>;
@@ -70,7 +71,8 @@ fn has_scattered(volume: &Volume, ino: u32) {
     }
 }
 
-/// The nodes of a range are more than there are free segments for: they are written on the way, and room is made for them.
+/// The nodes of a range are more than there are free segments for: they are written on the way, and
+/// room is made for them.
 #[test]
 fn room_for_a_range_is_set_aside_though_its_nodes_are_more_than_is_free() {
     let (device, volume, ino) = scattered(7_600_000, 10, &options_in(DeltaMode::Off));
@@ -90,7 +92,8 @@ fn room_for_a_range_is_set_aside_though_its_nodes_are_more_than_is_free() {
     assert_sound(&device, "closed");
 }
 
-/// A page that is written over changes the node that has its address, too; so does one of which the delta waits to be packed and finds no room.
+/// A page that is written over changes the node that has its address, too; so does one of which the
+/// delta waits to be packed and finds no room.
 #[test]
 fn pages_here_and_there_are_written_though_each_changes_a_node() {
     const PAGES: u64 = 12_000;
@@ -211,7 +214,8 @@ fn what_is_available_can_be_allocated() {
     }
 }
 
-/// Segments of which the summaries rotted cannot be cleaned: what there is no room for then is refused, and the volume goes on.
+/// Segments of which the summaries rotted cannot be cleaned: what there is no room for then is
+/// refused, and the volume goes on.
 #[test]
 fn a_volume_that_cannot_be_cleaned_is_full_and_goes_on() {
     for seed in seeds(4) {
@@ -262,7 +266,8 @@ fn a_volume_that_cannot_be_cleaned_is_full_and_goes_on() {
     }
 }
 
-/// Fills a volume, so that something is in use in the segment of each log: entries, and nodes that lead to nodes; and writes some of the file `file`, of which this is the content, over.
+/// Fills a volume, so that something is in use in the segment of each log: entries, and nodes that
+/// lead to nodes; and writes some of the file `file`, of which this is the content, over.
 fn fill(volume: &Volume, round: u64, content: &mut Vec<u8>, random: &mut SplitMix64) -> u32 {
     let found = |name: &[u8]| {
         volume
@@ -302,7 +307,8 @@ fn fill(volume: &Volume, round: u64, content: &mut Vec<u8>, random: &mut SplitMi
     ino
 }
 
-/// Each log begins a segment when a volume is opened after a crash: on one that is full there are fewer.
+/// Each log begins a segment when a volume is opened after a crash: on one that is full there are
+/// fewer.
 #[test]
 fn a_full_volume_is_opened_again_after_a_power_cut() {
     for seed in seeds(6) {

@@ -1,4 +1,5 @@
-//! Many entries, long files: that they work, and on demand what they take (`cargo test -p byteback-volume --lib scale -- --ignored --nocapture`).
+//! Many entries, long files: that they work, and on demand what they take (`cargo test -p
+//! byteback-volume --lib scale -- --ignored --nocapture`).
 
 use super::*;
 use crate::nodes::CLEAN_NODES_MAX;
@@ -84,7 +85,8 @@ fn a_directory_of_a_million_entries_works() {
 fn a_gibibyte_is_written_and_read() {
     const LEN: u64 = 1 << 30;
     const STEP: usize = 1 << 20;
-    // In memory, so that what is measured is what the volume does, and not the disk of this machine.
+    // In memory, so that what is measured is what the volume does, and not the disk of this
+    // machine.
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let rate = |what: &str, began: Instant| {
         println!("{what}: {:.0} MB/s", LEN as f64 / 1e6 / began.elapsed().as_secs_f64());

@@ -1,11 +1,13 @@
-//! The range map that `borg create --map` of Borg 2 reads: `START LENGTH data|zero|same`, without a gap, over the whole file.
+//! The range map that `borg create --map` of Borg 2 reads: `START LENGTH data|zero|same`, without a
+//! gap, over the whole file.
 //!
-//! *same*: as in the archive that was made at the mark; *zero*: a hole; *data*: to be read. Borg trusts the map and refuses one that
-//! does not have the file's length.
+//! *same*: as in the archive that was made at the mark; *zero*: a hole; *data*: to be read. Borg
+//! trusts the map and refuses one that does not have the file's length.
 //!
-//! The order makes it right for a file that is being written to: first the length and the holes are looked at, then the changes are
-//! listed. What is written in between is listed as changed, so it is not called *same*; what is written into a hole after it was
-//! seen is listed again next time, as the consumer began before.
+//! The order makes it right for a file that is being written to: first the length and the holes are
+//! looked at, then the changes are listed. What is written in between is listed as changed, so it
+//! is not called *same*; what is written into a hole after it was seen is listed again next time,
+//! as the consumer began before.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};

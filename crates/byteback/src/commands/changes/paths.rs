@@ -1,7 +1,7 @@
 //! Lists of names, one each line or ended by a zero byte, relative to the folder.
 //!
-//! Each begins with `./`: no name can then be taken for an option (`-`), a comment (`#`, `;`) or a pattern's sign (`!`) by the program that
-//! reads the list.
+//! Each begins with `./`: no name can then be taken for an option (`-`), a comment (`#`, `;`) or a
+//! pattern's sign (`!`) by the program that reads the list.
 
 use std::io::{self, BufWriter, Write};
 

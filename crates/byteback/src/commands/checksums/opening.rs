@@ -38,7 +38,8 @@ const PREFIXES: [&str; 8] = [
     "recipe:",
 ];
 
-/// Opens what `what` names and hands its source to `then`. `store` is where chunks of casync are, if it is not beside the index, or those of MooseFS.
+/// Opens what `what` names and hands its source to `then`. `store` is where chunks of casync are,
+/// if it is not beside the index, or those of MooseFS.
 pub(super) fn with_source(
     what: &OsStr,
     store: &[PathBuf],
@@ -133,7 +134,8 @@ fn here<S>(
     }
 }
 
-/// Opens a file to ask about it. Nothing but a regular one is opened: a pipe would wait for somebody who writes, and some devices do something when they are opened.
+/// Opens a file to ask about it. Nothing but a regular one is opened: a pipe would wait for
+/// somebody who writes, and some devices do something when they are opened.
 pub(super) fn open(path: &Path) -> Result<File> {
     let cannot = |error| CommandError::file("read", path, &error);
     let kind = std::fs::metadata(path).map_err(cannot)?.file_type();

@@ -1,7 +1,10 @@
-//! `byteback restore --at` of what the server has: a file or a directory as it was at a moment, without any snapshot of it.
+//! `byteback restore --at` of what the server has: a file or a directory as it was at a moment,
+//! without any snapshot of it.
 //!
-//! The server keeps every state that it ever had, so what continuous sync replaced or removed can be had again. What the mount keeps by itself (`past`) comes first, as it is
-//! nearer and knows more moments. It is written in its place through the mount, if there is one, so that sync takes it as any other change.
+//! The server keeps every state that it ever had, so what continuous sync replaced or removed can
+//! be had again. What the mount keeps by itself (`past`) comes first, as it is nearer and knows
+//! more moments. It is written in its place through the mount, if there is one, so that sync takes
+//! it as any other change.
 
 use std::ffi::OsStr;
 use std::fs;

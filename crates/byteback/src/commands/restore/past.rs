@@ -1,7 +1,8 @@
 //! `byteback restore --at`: a file as it was some time ago, from what the mount has kept.
 //!
-//! It is written beside its target first and put into its place when it is whole, by a rename through the mount: so that the restored file
-//! is there as a whole or not at all, and what it replaces can itself be brought back. Always through the mount, whatever path was named: what is
+//! It is written beside its target first and put into its place when it is whole, by a rename
+//! through the mount: so that the restored file is there as a whole or not at all, and what it
+//! replaces can itself be brought back. Always through the mount, whatever path was named: what is
 //! written past it is not seen, so no backup would have it.
 
 use std::ffi::OsStr;
@@ -86,8 +87,9 @@ pub(super) fn run(arguments: &RestoreArguments, at: &str, settings: &Settings) -
     report(arguments, at_ns, &past, target, settings).map(|()| None)
 }
 
-/// A path by which a change is seen. Whoever stood in the folder before it was mounted would pass the mount by with a path from there, and so
-/// does everybody with one of the folder's own place, if it is mounted elsewhere.
+/// A path by which a change is seen. Whoever stood in the folder before it was mounted would pass
+/// the mount by with a path from there, and so does everybody with one of the folder's own place,
+/// if it is mounted elsewhere.
 pub(super) fn through_the_mount(target: &Path, status: &TreeStatus) -> Result<PathBuf> {
     let parent = match target.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -175,7 +177,8 @@ impl Spool {
                 }
                 // Without the ACL the group would get what is the mask there.
                 self.take_xattrs_of(target)?;
-                // Who wrote the old content is not known: it does not get the rights that the new one was given.
+                // Who wrote the old content is not known: it does not get the rights that the new
+                // one was given.
                 replaced.permissions().mode() & 0o1777
             }
             Ok(_) => {
@@ -192,8 +195,8 @@ impl Spool {
         Ok(())
     }
 
-    /// What others may do with a file that was removed, once it has its owner again. It may have been nobody else's to read where that is not
-    /// known, or the owner cannot be had.
+    /// What others may do with a file that was removed, once it has its owner again. It may have
+    /// been nobody else's to read where that is not known, or the owner cannot be had.
     fn mode_as_removed(&self, past: &PastFile) -> io::Result<u32> {
         let Some((mode, uid, gid)) = past.rights else {
             return Ok(0o600);
@@ -214,8 +217,9 @@ impl Spool {
         Ok(mode & 0o1777)
     }
 
-    /// Gives it the ACL and the user's attributes of what it replaces, and takes away an ACL that came from the directory. What the system
-    /// keeps under `security.` says something about the content that is replaced.
+    /// Gives it the ACL and the user's attributes of what it replaces, and takes away an ACL that
+    /// came from the directory. What the system keeps under `security.` says something about the
+    /// content that is replaced.
     fn take_xattrs_of(&self, target: &Path) -> io::Result<()> {
         let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
             return Ok(());

@@ -1,8 +1,9 @@
 //! Where unit files are, and how they are written, enabled and taken away.
 //!
-//! A unit is enabled by a link to its file in the `.wants` directory of a target, which is what `systemctl enable` makes. Order of the
-//! installation: file, link; of the removal: link, file, and then the directories that the installation made, if nothing else came to be in
-//! them. A crash in between leaves what the same command, run again, completes.
+//! A unit is enabled by a link to its file in the `.wants` directory of a target, which is what
+//! `systemctl enable` makes. Order of the installation: file, link; of the removal: link, file, and
+//! then the directories that the installation made, if nothing else came to be in them. A crash in
+//! between leaves what the same command, run again, completes.
 
 use std::fs;
 use std::io::{self, Write};
@@ -157,7 +158,8 @@ impl Places {
         write(&path, &text).map_err(|error| CommandError::file("write the unit", &path, &error))
     }
 
-    /// The directory in which everything of ours lies: the root of the system, or what the user's configuration is in.
+    /// The directory in which everything of ours lies: the root of the system, or what the user's
+    /// configuration is in.
     fn top(&self) -> &Path {
         self.dir.ancestors().nth(3).unwrap_or(Path::new("/"))
     }

@@ -24,8 +24,8 @@ fn values() -> BTreeMap<&'static str, Vec<&'static str>> {
     ])
 }
 
-/// Flags that name places are resolved by themselves; limits are remembered with the folder; two are answers for once, and refused; the
-/// rest says how this very process runs.
+/// Flags that name places are resolved by themselves; limits are remembered with the folder; two
+/// are answers for once, and refused; the rest says how this very process runs.
 const NOT_PASSED_ON: [&str; 8] = [
     "at",
     "volume",

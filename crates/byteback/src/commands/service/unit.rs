@@ -1,8 +1,9 @@
 //! The text of a unit file, and the names that systemd wants.
 //!
-//! A word of a command line, a path and an assignment are quoted by the rules of `systemd.syntax(7)` and `systemd.service(5)`: percent signs are
-//! specifiers, dollar signs name variables in command lines, and whatever is not plain is written inside double quotes, byte by byte if need be.
-//! Names follow `systemd-escape --path`.
+//! A word of a command line, a path and an assignment are quoted by the rules of
+//! `systemd.syntax(7)` and `systemd.service(5)`: percent signs are specifiers, dollar signs name
+//! variables in command lines, and whatever is not plain is written inside double quotes, byte by
+//! byte if need be. Names follow `systemd-escape --path`.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
@@ -37,7 +38,8 @@ impl Kind {
         }
     }
 
-    /// The unit of this kind for a folder, or for the data of a server. `None`: the name would be too long.
+    /// The unit of this kind for a folder, or for the data of a server. `None`: the name would be
+    /// too long.
     pub(super) fn unit_name(self, path: &Path) -> Option<String> {
         let name = format!("byteback-{}-{}.service", self.verb(), escape_path(path));
         (name.len() <= NAME_BYTES_MAX).then_some(name)
@@ -94,7 +96,8 @@ impl Unit<'_> {
         }
         // Wrong usage, no such folder, no token: these do not mend themselves.
         text.push_str("\nRestart=on-failure\nRestartSec=5\nRestartPreventExitStatus=2 10 12\n");
-        // A large folder is compared with its record first. At the end, programs may still have files open.
+        // A large folder is compared with its record first. At the end, programs may still have
+        // files open.
         text.push_str("TimeoutStartSec=infinity\nTimeoutStopSec=120\n");
         if self.kind == Kind::Serve && !self.is_of_user {
             text.push_str(

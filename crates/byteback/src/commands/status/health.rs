@@ -1,7 +1,9 @@
-//! Whether a folder needs somebody, and whether everything is where it is to be: what `status` ends with, and what `--check` tells.
+//! Whether a folder needs somebody, and whether everything is where it is to be: what `status` ends
+//! with, and what `--check` tells.
 //!
-//! *Attention*: it does not get better by itself. *Behind*: something is still on its way, or the server is away. Both are for scripts; a
-//! folder that is only behind is no failure of `status` itself.
+//! *Attention*: it does not get better by itself. *Behind*: something is still on its way, or the
+//! server is away. Both are for scripts; a folder that is only behind is no failure of `status`
+//! itself.
 
 use byteback_control::{ConsumerStatus, SIGN_OF_LIFE_S, SYNC_CONSUMER, SyncStatus, TreeStatus};
 use byteback_daemon::StateFolder;
@@ -100,8 +102,9 @@ pub(super) fn left_sync(status: &TreeStatus) -> Option<&ConsumerStatus> {
     consumers.find(|consumer| consumer.name == SYNC_CONSUMER && consumer.dropped.is_none())
 }
 
-/// Whether sync is to keep a folder safe, and does not run. A backup that was made after the last mount in sync had ended says that backups do it
-/// now; one from before, as beside a daemon that was killed later, does not.
+/// Whether sync is to keep a folder safe, and does not run. A backup that was made after the last
+/// mount in sync had ended says that backups do it now; one from before, as beside a daemon that
+/// was killed later, does not.
 pub(super) fn is_left_behind(known: &Known, status: &TreeStatus) -> bool {
     let Some(sync) = left_sync(status).filter(|_| status.sync.is_none()) else {
         return false;

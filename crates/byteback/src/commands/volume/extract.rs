@@ -1,11 +1,14 @@
-//! `byteback volume extract`: copies what can be read of a volume into a directory, without mounting it, and without writing to it.
+//! `byteback volume extract`: copies what can be read of a volume into a directory, without
+//! mounting it, and without writing to it.
 //!
-//! For a card that dies: also where nobody may write to the volume any more, as its tables are damaged, and where a repair would write to what should be left alone. Nothing is made up: parts
+//! For a card that dies: also where nobody may write to the volume any more, as its tables are
+//! damaged, and where a repair would write to what should be left alone. Nothing is made up: parts
 //! that cannot be read become holes and are told, what has no inode any more is told by its name.
 //!
-//! Order: contents, names, and last, from below, the attributes of directories, as each name that comes into one changes its times.
+//! Order: contents, names, and last, from below, the attributes of directories, as each name that
+//! comes into one changes its times.
 //!
-//! What this does not do: finding files that no name leads to (`volume check --repair` does).
+//! Out of scope: finding files that no name leads to (`volume check --repair` does).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -311,7 +314,8 @@ impl Extraction<'_> {
         match self.volume.read(ino, range.start, wanted) {
             Ok(count) => {
                 let found = wanted.get(..count).unwrap_or_default();
-                // Of a file with a long hole, of which is not known where it ends, no zeros are written.
+                // Of a file with a long hole, of which is not known where it ends, no zeros are
+                // written.
                 if found.iter().any(|byte| *byte != 0) {
                     file.write_all_at(found, range.start)?;
                 }

@@ -1,6 +1,7 @@
-//! Rules come into force, and what the server has is compared with what is here: as the parent says, and in the order that it says.
+//! Rules come into force, and what the server has is compared with what is here: as the parent
+//! says, and in the order that it says.
 //!
-//! What this does not do: look at what is withheld here, which is the parent's.
+//! Out of scope: look at what is withheld here, which is the parent's.
 
 use byteback_model::{ByteString, FileId, NodeId, NodeKind, Place, Seq};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -29,7 +30,8 @@ struct Compared {
 pub(super) type Listed = HashMap<NodeId, BTreeMap<ByteString, (FileId, bool)>>;
 
 impl Engine {
-    /// Lets the rules come into force that the files of a cut said, now that all that the cut told is at the server.
+    /// Lets the rules come into force that the files of a cut said, now that all that the cut told
+    /// is at the server.
     pub(in crate::live::engine) fn turn(&mut self, cut: CutId) -> Result<(), SyncError> {
         let Some(coming) = self.ignoring.coming.take() else {
             return Ok(());
@@ -139,7 +141,8 @@ impl Engine {
         })
     }
 
-    /// What was left out, and is not ignored where its directory is by now, is to be let in; unless the server does not have it any more.
+    /// What was left out, and is not ignored where its directory is by now, is to be let in; unless
+    /// the server does not have it any more.
     pub(super) fn let_in_what_moved(&mut self, cut: CutId) -> Result<(), SyncError> {
         let mut over: BTreeMap<NodeId, BTreeSet<ByteString>> = BTreeMap::new();
         for left_out in self
@@ -214,7 +217,8 @@ impl Engine {
         Ok(listed)
     }
 
-    /// What the server has in a directory, and whether that are directories; nothing if it does not have it.
+    /// What the server has in a directory, and whether that are directories; nothing if it does not
+    /// have it.
     fn listed_there(&self, directory: FileId, head: Seq) -> Result<BTreeMap<ByteString, (FileId, bool)>, SyncError> {
         if head == 0 {
             return Ok(BTreeMap::new());

@@ -1,4 +1,5 @@
-//! What a walk of the tree at a cut finds: what its files say about what is ignored, and what is hidden by that. It changes nothing and asks nobody else.
+//! What a walk of the tree at a cut finds: what its files say about what is ignored, and what is
+//! hidden by that. It changes nothing and asks nobody else.
 
 use byteback_model::{ByteString, NameChange, NodeId, NodeKind, Place};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -74,7 +75,8 @@ struct Reading<'t> {
 }
 
 impl Reading<'_> {
-    /// The beginning of a file. `None`: it is gone, or longer than `len_max_bytes` and to be read whole.
+    /// The beginning of a file. `None`: it is gone, or longer than `len_max_bytes` and to be read
+    /// whole.
     fn read(&mut self, node: NodeId, len_max_bytes: u64, is_whole: bool) -> Result<Option<Vec<u8>>> {
         let cut = match self.cut {
             Some(cut) => cut,
@@ -114,7 +116,8 @@ impl Reading<'_> {
 }
 
 impl Said {
-    /// Reads what the files of a tree say. What they hold is as of now, not of a cut: what changes meanwhile is heard of with the next group.
+    /// Reads what the files of a tree say. What they hold is as of now, not of a cut: what changes
+    /// meanwhile is heard of with the next group.
     pub(super) fn by(page: Page<'_>, tree: &dyn TreeService) -> Result<Self> {
         let mut reading = Reading { tree, cut: None };
         let read = Self::walk(page, &mut reading);

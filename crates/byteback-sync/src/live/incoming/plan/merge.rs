@@ -1,8 +1,11 @@
-//! Which name is to stand for what: what others changed, laid over what is here, and what becomes of what has no name then.
+//! Which name is to stand for what: what others changed, laid over what is here, and what becomes
+//! of what has no name then.
 //!
-//! It goes round until nothing new is found: a node that comes back needs its names, these need their directories, and directories must not end
-//! up inside themselves. What was found about the server's names (`names`) and identities (`View`) is kept from round to round, all else made
-//! anew. Each round adds at least one name of the server to `names`, of which there are finitely many.
+//! It goes round until nothing new is found: a node that comes back needs its names, these need
+//! their directories, and directories must not end up inside themselves. What was found about the
+//! server's names (`names`) and identities (`View`) is kept from round to round, all else made
+//! anew. Each round adds at least one name of the server to `names`, of which there are finitely
+//! many.
 
 mod adopt;
 mod blocked;
@@ -358,7 +361,8 @@ impl<'a, 'g> Merge<'a, 'g> {
         Ok(())
     }
 
-    /// Files that others changed keep the names that they have there, if they would be gone here otherwise.
+    /// Files that others changed keep the names that they have there, if they would be gone here
+    /// otherwise.
     fn come_back(&mut self) -> Result<()> {
         let mut going: Vec<FileId> = self.gone.iter().copied().collect();
         going.sort_unstable();
@@ -394,7 +398,8 @@ impl<'a, 'g> Merge<'a, 'g> {
         becomes
     }
 
-    /// Nodes that come from where this tree did not hold them: directories with all that is in them. One that is on its way is not whole yet.
+    /// Nodes that come from where this tree did not hold them: directories with all that is in
+    /// them. One that is on its way is not whole yet.
     fn arrivals(&mut self) -> Result<()> {
         let mut to_do: Vec<FileId> = Vec::new();
         for (place, change) in &self.others.names {
@@ -612,8 +617,8 @@ impl<'a, 'g> Merge<'a, 'g> {
         Ok(())
     }
 
-    /// What is moved loses its old names: a directory all, a file those under which it is on its way, and, if it was moved here, too, the one that it
-    /// got by that.
+    /// What is moved loses its old names: a directory all, a file those under which it is on its
+    /// way, and, if it was moved here, too, the one that it got by that.
     fn one_name_each(&mut self) -> Result<()> {
         let mut wanted: BTreeMap<FileId, Vec<Place<FileId>>> = BTreeMap::new();
         for (place, id) in &self.want {
@@ -681,7 +686,8 @@ impl<'a, 'g> Merge<'a, 'g> {
         Ok(())
     }
 
-    /// Takes moves of directories back that were made here, if these would be inside themselves otherwise.
+    /// Takes moves of directories back that were made here, if these would be inside themselves
+    /// otherwise.
     fn nothing_inside_itself(&mut self) -> Result<()> {
         let wanted: HashMap<FileId, Place<FileId>> = self
             .want

@@ -1,4 +1,5 @@
-//! Names that a plan makes up: those of conflicts, which people read, and those of nodes on their way, which programs should hardly ever see.
+//! Names that a plan makes up: those of conflicts, which people read, and those of nodes on their
+//! way, which programs should hardly ever see.
 
 use byteback_model::{FileId, Place};
 use std::fmt::Write as _;
@@ -11,7 +12,8 @@ const EXTENSION_LEN_MAX: usize = 16;
 
 const HOST_LEN_MAX: usize = 64;
 
-/// Of a new file whose content may not be whole, or a new directory in which something may be missing.
+/// Of a new file whose content may not be whole, or a new directory in which something may be
+/// missing.
 const NEW: &str = ".byteback-landing-new-";
 
 /// Of what was here before.
@@ -25,7 +27,8 @@ const HIDDEN: &[u8] = b".byteback";
 pub struct ConflictLabel(String);
 
 impl ConflictLabel {
-    /// From a host, at a time in seconds since the Unix epoch, on clocks that are so many seconds before UTC.
+    /// From a host, at a time in seconds since the Unix epoch, on clocks that are so many seconds
+    /// before UTC.
     #[must_use]
     pub fn new(host: &str, time_s: i64, east_of_utc_s: i64) -> Self {
         let local_s = time_s.saturating_add(east_of_utc_s);
@@ -56,7 +59,8 @@ impl ConflictLabel {
     }
 }
 
-/// Year, month and day of a day counted from 1970-01-01 (proleptic Gregorian; after Howard Hinnant's `civil_from_days`).
+/// Year, month and day of a day counted from 1970-01-01 (proleptic Gregorian; after Howard
+/// Hinnant's `civil_from_days`).
 fn civil_date(days: i64) -> (i64, i64, i64) {
     let shifted = days.saturating_add(719_468);
     let era = shifted.div_euclid(146_097);
@@ -88,7 +92,8 @@ fn cut(name: &[u8], len_max: usize) -> &[u8] {
     name.get(..len).unwrap_or_default()
 }
 
-/// A name before and from its extension on: the last one, with `.tar` before it. What begins with its only dot has none.
+/// A name before and from its extension on: the last one, with `.tar` before it. What begins with
+/// its only dot has none.
 fn split_extension(name: &[u8]) -> (&[u8], &[u8]) {
     let none = (name, &[][..]);
     let Some(dot) = name.iter().rposition(|byte| *byte == b'.') else {

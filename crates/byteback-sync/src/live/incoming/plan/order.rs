@@ -152,7 +152,8 @@ impl Order<'_> {
         place.parent == self.view.root() && is_name_on_its_way(place.name.as_bytes())
     }
 
-    /// New files, and directories that come with what is in them: they are whole before they have their name. So is what replaces something.
+    /// New files, and directories that come with what is in them: they are whole before they have
+    /// their name. So is what replaces something.
     fn make_on_the_way(&mut self, whole: &HashSet<FileId>) -> Result<()> {
         let mut chosen = Vec::new();
         for (place, id) in &self.want {
@@ -326,7 +327,8 @@ impl Order<'_> {
         Ok(true)
     }
 
-    /// The name that a node gives up for a new one, the last one only for the last: what is on its way is not whole until then.
+    /// The name that a node gives up for a new one, the last one only for the last: what is on its
+    /// way is not whole until then.
     fn source(&mut self, id: FileId, gives_way: bool) -> Result<Option<Place<FileId>>> {
         if self.waiting.get(&id).is_some_and(|names| *names > 1) {
             return Ok(None);

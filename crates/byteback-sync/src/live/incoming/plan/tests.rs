@@ -1,5 +1,6 @@
-//! The planner against a model: a tree at the server and one here, changed at random on both sides, and every step done by something that refuses what
-//! no file system would do. What must hold is said in `check`.
+//! The planner against a model: a tree at the server and one here, changed at random on both sides,
+//! and every step done by something that refuses what no file system would do. What must hold is
+//! said in `check`.
 
 mod conflict_names;
 mod model;
@@ -294,7 +295,8 @@ impl Run {
 type Places<'a> = Vec<&'a Place<FileId>>;
 
 impl Run {
-    /// In each directory, all files of an operation that were changed here have the names that they had here, or all have others, by a conflict.
+    /// In each directory, all files of an operation that were changed here have the names that they
+    /// had here, or all have others, by a conflict.
     fn check_together(&self) {
         for set in &self.here.sets {
             let mut parents: BTreeMap<FileId, (Places<'_>, Places<'_>)> = BTreeMap::new();

@@ -1,4 +1,5 @@
-//! Nodes that were made here and there become one, if they are the same: directories always are, files if they hold the same.
+//! Nodes that were made here and there become one, if they are the same: directories always are,
+//! files if they hold the same.
 
 use byteback_model::{FileId, NodeKind, Place};
 use std::collections::HashSet;
@@ -9,7 +10,8 @@ use super::Merge;
 type Result<T> = std::result::Result<T, PlanError>;
 
 impl Merge<'_, '_> {
-    /// Nodes that were made here and there become one, if they are the same: directories always are.
+    /// Nodes that were made here and there become one, if they are the same: directories always
+    /// are.
     pub(super) fn adopt(&mut self) -> Result<()> {
         let mut names: Vec<(Place<FileId>, FileId)> = Vec::new();
         for (place, change) in &self.names {
@@ -65,7 +67,8 @@ impl Merge<'_, '_> {
         }
     }
 
-    /// Lets the files be compared of which it is to be known whether they are the same, as many at once are cheaper than one after the other.
+    /// Lets the files be compared of which it is to be known whether they are the same, as many at
+    /// once are cheaper than one after the other.
     fn compare_ahead(&mut self, names: &[(Place<FileId>, FileId)]) -> Result<()> {
         let mut pairs = Vec::new();
         for (place, there) in names {

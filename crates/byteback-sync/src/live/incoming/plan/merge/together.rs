@@ -1,10 +1,15 @@
-//! Files that were changed here in one atomic operation share its outcome (DeltaCFS section III-C): where one of them gets a conflict name because somebody else was first, so do the others that
-//! lie in the same directory. What others see under the true names is all of the operation or nothing of it: a database never stands beside a log of another one.
+//! Files that were changed here in one atomic operation share its outcome (DeltaCFS section III-C):
+//! where one of them gets a conflict name because somebody else was first, so do the others that
+//! lie in the same directory. What others see under the true names is all of the operation or
+//! nothing of it: a database never stands beside a log of another one.
 //!
-//! A round of the merge finds out who is in conflict; those that belong to them are *parted* in the next: each gets an identity of its own, as a file that others changed, too, does, and the server's
-//! version comes to the names that it has there. One that is new here, was moved here, or was removed by others only loses its names. What others have exactly like that stays.
+//! A round of the merge finds out who is in conflict; those that belong to them are *parted* in the
+//! next: each gets an identity of its own, as a file that others changed, too, does, and the
+//! server's version comes to the names that it has there. One that is new here, was moved here, or
+//! was removed by others only loses its names. What others have exactly like that stays.
 //!
-//! **Made again** after an interruption, the plan has to come to the same. Who was parted already is known by what it was ([`Member::was`]), and by having its conflict name
+//! **Made again** after an interruption, the plan has to come to the same. Who was parted already
+//! is known by what it was ([`Member::was`]), and by having its conflict name
 //! ([`Member::is_copy`]): both are durable before anything shows.
 
 use byteback_model::{FileId, NodeKind, Place};
@@ -16,7 +21,8 @@ use super::Merge;
 type Result<T> = std::result::Result<T, PlanError>;
 
 impl Merge<'_, '_> {
-    /// Gives identities of their own to those who share a conflict, and lets the server's names come.
+    /// Gives identities of their own to those who share a conflict, and lets the server's names
+    /// come.
     pub(super) fn part(&mut self) -> Result<()> {
         for member in self.members() {
             let id = self.view.outer(member.id);
@@ -28,7 +34,8 @@ impl Merge<'_, '_> {
                 continue;
             };
             let Some(told) = self.told(there, false) else { continue };
-            // Others may have removed it. What was moved here is where nothing of theirs is, unless they moved it as well.
+            // Others may have removed it. What was moved here is where nothing of theirs is, unless
+            // they moved it as well.
             let has_its_name = node.places.iter().any(|place| told.places.contains(place));
             if told.places.is_empty() || !(has_its_name || self.placed.contains_key(&there)) {
                 continue;
@@ -41,7 +48,8 @@ impl Merge<'_, '_> {
                 let change = self.others.nodes.get(&id).filter(|change| change.before.is_some());
                 let since = match change {
                     Some(change) if !self.given.landed.contains(&id) => change.since,
-                    // Nobody changed it, or it holds what they wrote and what was written here since.
+                    // Nobody changed it, or it holds what they wrote and what was written here
+                    // since.
                     _ => self.others.head,
                 };
                 self.renounce(id, since);
@@ -70,7 +78,8 @@ impl Merge<'_, '_> {
 
     /// Finds who shares the conflicts of this round. If that is news, another round follows.
     pub(super) fn share(&mut self) -> Result<()> {
-        // Where who is in conflict; directories by the identities that they have before all else is done.
+        // Where who is in conflict; directories by the identities that they have before all else is
+        // done.
         let mut contested: HashSet<(FileId, FileId)> = HashSet::new();
         for outcome in &self.outcomes {
             if let Outcome::Conflict { place, node, .. } = outcome
@@ -122,7 +131,8 @@ impl Merge<'_, '_> {
         Ok(())
     }
 
-    /// Whether a node is a file with a content that was written here and that the server does not have.
+    /// Whether a node is a file with a content that was written here and that the server does not
+    /// have.
     fn is_changed_here(&self, id: FileId, node: &HereNode) -> bool {
         node.attributes.kind == NodeKind::File && node.is_unsent && !self.same.contains(&id)
     }

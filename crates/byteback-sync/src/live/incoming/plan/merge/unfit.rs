@@ -1,4 +1,5 @@
-//! Names of the server that this tree does not hold: those that it cannot, that the file system refuses, and those that are ignored here.
+//! Names of the server that this tree does not hold: those that it cannot, that the file system
+//! refuses, and those that are ignored here.
 
 use byteback_model::{FileId, NodeKind, Place};
 use std::collections::HashSet;
@@ -78,7 +79,8 @@ impl Merge<'_, '_> {
         }))
     }
 
-    /// The names that lead from the root to a directory, as they will be; `None` if that is not known.
+    /// The names that lead from the root to a directory, as they will be; `None` if that is not
+    /// known.
     fn path_of(&mut self, directory: FileId) -> Result<Option<Vec<Vec<u8>>>> {
         let (mut names, mut walked) = (Vec::new(), HashSet::new());
         let mut current = directory;

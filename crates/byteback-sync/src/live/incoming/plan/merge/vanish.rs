@@ -1,4 +1,5 @@
-//! What becomes of nodes here that have no name any more: what is only here is kept, and so are the directories that hold it; all else goes.
+//! What becomes of nodes here that have no name any more: what is only here is kept, and so are the
+//! directories that hold it; all else goes.
 
 use byteback_model::{ByteString, FileId, NodeKind, Place};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -25,7 +26,8 @@ struct Losses {
     decided: HashSet<FileId>,
     /// Directories that go, outer ones before inner ones.
     directories: Vec<FileId>,
-    /// What is kept, whatever it holds; with the name to which it was moved here, and which something else gets, if that is why.
+    /// What is kept, whatever it holds; with the name to which it was moved here, and which
+    /// something else gets, if that is why.
     kept: Vec<(FileId, Option<Place<FileId>>)>,
     /// Directories in which something is kept.
     kept_in: HashSet<FileId>,
@@ -100,7 +102,8 @@ impl<'a> Merge<'a, '_> {
         Ok(losses.withheld_in.contains(&directory) || self.view.holds_hidden(directory)?)
     }
 
-    /// Keeps a directory for what is ignored in it where it is, and tells nobody; if something else gets its name it is kept as what is changed here.
+    /// Keeps a directory for what is ignored in it where it is, and tells nobody; if something else
+    /// gets its name it is kept as what is changed here.
     fn withhold(&mut self, id: FileId, losses: &mut Losses) -> Result<()> {
         let places = losses.lost.get(&id).into_iter().flatten();
         let mut free = places.filter(|place| self.want.get(place).is_some_and(Option::is_none));
@@ -154,7 +157,8 @@ impl<'a> Merge<'a, '_> {
         is_in_use || (node.is_unsent && !self.same.contains(&id))
     }
 
-    /// Whether a node has to be kept for itself: it holds what the server does not have, or was moved here to where others put something else.
+    /// Whether a node has to be kept for itself: it holds what the server does not have, or was
+    /// moved here to where others put something else.
     fn why_only_here(&mut self, id: FileId, node: &HereNode, losses: &Losses) -> Result<Option<Option<Place<FileId>>>> {
         let is_directory = is_directory(&node.attributes);
         if self.is_unsent(id, node) && !(is_directory && (node.is_known || self.view.is_withheld(id))) {
@@ -169,8 +173,8 @@ impl<'a> Merge<'a, '_> {
         Ok(None)
     }
 
-    /// Directories that have no name there any more, and have one here: they are made anew there, with the directories in them, which may hold there
-    /// what nobody sees.
+    /// Directories that have no name there any more, and have one here: they are made anew there,
+    /// with the directories in them, which may hold there what nobody sees.
     fn gone_there(&mut self) -> Result<()> {
         let mut done: HashSet<FileId> = HashSet::new();
         let anew: HashSet<FileId> = self.made_anew.iter().map(|(id, _)| *id).collect();
@@ -211,7 +215,8 @@ impl<'a> Merge<'a, '_> {
         Ok(())
     }
 
-    /// Keeps a node where it is, if that name is free and it was not moved to another one, or else under a conflict name.
+    /// Keeps a node where it is, if that name is free and it was not moved to another one, or else
+    /// under a conflict name.
     fn keep(
         &mut self,
         id: FileId,
@@ -271,7 +276,8 @@ impl<'a> Merge<'a, '_> {
         Ok(())
     }
 
-    /// Directories that are made anew at the server get their identities when all else is done: from then on all that is in them is to be sent.
+    /// Directories that are made anew at the server get their identities when all else is done:
+    /// from then on all that is in them is to be sent.
     fn last_identities(&mut self) -> Vec<Step> {
         let made_anew: HashMap<FileId, FileId> = self.made_anew.iter().copied().collect();
         for outcome in &mut self.outcomes {

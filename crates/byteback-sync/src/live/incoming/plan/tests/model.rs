@@ -189,7 +189,8 @@ impl Tree {
         Some(())
     }
 
-    /// Does something, if it can be done. A server may leave what is in a directory that is removed there.
+    /// Does something, if it can be done. A server may leave what is in a directory that is removed
+    /// there.
     pub(super) fn apply(&mut self, op: &Op, next: &mut u128, leaves_inside: bool) -> Touched {
         let mut touched = Touched::default();
         let done = self.try_apply(op, next, leaves_inside, &mut touched);
