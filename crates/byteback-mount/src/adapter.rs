@@ -1,8 +1,7 @@
 //! The only module that sees the FUSE library: it translates requests and replies, and decides
 //! nothing.
 //!
-//! What the library cannot do is listed in `docs/semantics.md`. Two of its habits are corrected
-//! here:
+//! `docs/semantics.md` lists the library's limits. Two of its habits are corrected here:
 //! - Times before 1970 with a fraction arrive mirrored (see `values`).
 //! - `ENOSYS` from the backing file system would make the kernel never ask again; it becomes
 //!   `EOPNOTSUPP`.
@@ -93,8 +92,8 @@ fn caller(req: &Request) -> Caller {
     }
 }
 
-/// Whether a read or a write goes through the kernel's page cache. Only direct ones name who makes
-/// them.
+/// Whether a read or a write goes through the kernel's page cache. Only direct ones name their lock
+/// owner.
 fn is_through_page_cache(lock_owner: Option<LockOwner>) -> bool {
     lock_owner.is_none()
 }

@@ -1,13 +1,13 @@
 //! The tracked directory as its own file system has it, whatever is mounted over parts of it.
 //!
 //! A disk that was mounted over a directory of the tree before the tree is mounted itself hides
-//! what the log knows there. Programs are to see the disk. The log and whoever reads the tree by
-//! it, and changes of others that are made here, are about the folder's own files. So they reach
-//! the tree through a mount that has no place and nothing mounted on it (`open_tree(2)`). That
-//! needs the right to mount, and Linux 5.12; without it what is hidden stays hidden, and
-//! [`hidden_in`] names it.
+//! what the log knows there. Programs are to see the disk. The log, readers that follow it, and
+//! remote changes that are made here are about the folder's own files. So they reach the tree
+//! through a mount that has no place and nothing mounted on it (`open_tree(2)`). That needs the
+//! right to mount, and Linux 5.12; without it hidden files stay hidden, and [`hidden_in`] names the
+//! mounts.
 //!
-//! Mount points keep their protection: the kernel refuses to rename or remove what is one in its
+//! Mount points keep their protection: the kernel refuses to rename or remove a mount point of its
 //! own mount namespace, through whichever mount it is reached.
 //!
 //! **Not for every tree.** Network file systems mount parts of themselves when these are reached,
@@ -53,7 +53,7 @@ pub struct Root {
 /// Opens `directory`, which is absolute and without symlinks, as the module says.
 ///
 /// # Errors
-/// What the system says of the directory.
+/// The system's error for the directory.
 pub fn open_root(directory: &Path) -> io::Result<Root> {
     let place = open_in_place(directory)?;
     Ok(match bare(&place, directory) {

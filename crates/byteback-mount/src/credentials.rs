@@ -23,7 +23,7 @@ use std::io;
 use rustix::fs::Mode;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
-/// Who asked, as the kernel says.
+/// The caller of a request, as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// The file system user id.

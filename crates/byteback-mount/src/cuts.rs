@@ -1,16 +1,16 @@
 //! Named cuts: moments of the whole tree that stay open under a name and are read like a directory.
 //!
-//! A named cut is what a backup makes, held for longer and for everybody: the names come from the
-//! log's snapshot ([`Cut`]), the content and the attributes from a [`Picture`] that goes on to need
-//! everything. Making one ends the log's epoch and costs microseconds; programs go on writing, and
-//! what they overwrite or remove is kept as far as the cut still needs it.
+//! A named cut is the cut that a backup makes, held for longer and for everybody: the names come
+//! from the log's snapshot ([`Cut`]), the content and the attributes from a [`Picture`] that goes
+//! on to need everything. Making one ends the log's epoch and costs microseconds; programs go on
+//! writing, and the state that they overwrite or remove is kept as far as the cut still needs it.
 //!
 //! Words: an *open* cut has a name; one that was *ended* has none any more, and lives only as long
 //! as files of it are open.
 //!
-//! Limits: [`CUTS_MAX`] cuts at a time. What they keep goes to an unnamed file in the state folder;
+//! Limits: [`CUTS_MAX`] cuts at a time. Kept bytes go to an unnamed file in the state folder;
 //! before that leaves less than [`RESERVE_BYTES`] free there, the cut is *lost*: its readers get
-//! `EIO`, the log of the daemon says why, no writer is held up. Cuts end with the mount.
+//! `EIO`, the daemon's log says why, and no writer is held up. Cuts end with the mount.
 //!
 //! [`Cuts::open`] waits for what the kernel still holds to be written, by requests that our own
 //! threads answer: it must not be called from a thread that serves requests.
@@ -36,11 +36,11 @@ use crate::stores::{FlushError, Stores};
 /// Cuts at a time, those included that were ended and are still being read.
 pub const CUTS_MAX: usize = 32;
 
-/// So much stays free on the file system of the state folder.
+/// Bytes that stay free on the file system of the state folder.
 pub const RESERVE_BYTES: u64 = 256 << 20;
 
-/// One mount can open so many cuts in its life: the count is part of the inode numbers that
-/// programs see.
+/// Cuts that one mount can open in its life: the count is part of the inode numbers that programs
+/// see.
 pub(crate) const SERIAL_MAX: u64 = (1 << 20) - 1;
 
 /// Longest name, in bytes.
@@ -79,7 +79,7 @@ impl fmt::Debug for Report {
     }
 }
 
-/// What cuts are made of.
+/// The parts that cuts are made from.
 #[derive(Clone)]
 pub struct CutSetup {
     /// The tree and its log.
@@ -109,13 +109,13 @@ pub enum CutError {
     /// The limit is reached.
     #[error("{CUTS_MAX} cuts are open or still being read; end some with `byteback cut rm NAME`")]
     TooMany,
-    /// One mount cannot open more.
+    /// The mount has used up its serial numbers for cuts.
     #[error("this mount has opened too many cuts; mount the folder anew")]
     Exhausted,
     /// The mount is ending.
     #[error("the folder is being unmounted")]
     Ended,
-    /// What the kernel holds could not be written.
+    /// The kernel could not write back the data that it holds.
     #[error(transparent)]
     Flush(#[from] FlushError),
     /// The log could not cut.
@@ -212,8 +212,8 @@ impl Drop for FrozenTree {
 }
 
 impl FrozenTree {
-    /// Cuts the tree now. What the kernel held was flushed before. It is lost before what it keeps
-    /// leaves less than `reserve_bytes` free.
+    /// Cuts the tree now; the caller has flushed the kernel's data before. The cut is lost before
+    /// its kept bytes leave less than `reserve_bytes` free.
     pub(crate) fn make(setup: &CutSetup, name: OsString, serial: u64, reserve_bytes: u64) -> Result<Self, LogError> {
         let picture = Picture::leaving_free(&setup.keep_in, reserve_bytes);
         let pictures = &setup.pictures;
@@ -249,7 +249,8 @@ impl FrozenTree {
         self.serial
     }
 
-    /// What a program sees of an error, and what the daemon's log is told of it.
+    /// The error that a program sees for `error`; a lost cut is also reported in the daemon's log,
+    /// once.
     pub(crate) fn failed(&self, error: &PictureError) -> io::Error {
         match error {
             PictureError::Lost(why) => {
@@ -378,7 +379,8 @@ impl Cuts {
         &self.setup
     }
 
-    /// Opens a cut of the tree as it is now. What returned to a program before this call is in it.
+    /// Opens a cut of the tree as it is now. It contains every change whose call returned before
+    /// this one.
     ///
     /// # Errors
     /// See [`CutError`]; nothing is open then.
@@ -437,7 +439,7 @@ impl Cuts {
         }
     }
 
-    /// Waits until what the kernel holds is written.
+    /// Waits until the kernel has written back the data that it holds.
     pub(crate) fn flush(&self) -> Result<(), FlushError> {
         self.stores.flush().map(drop)
     }
@@ -463,12 +465,12 @@ impl Cuts {
                 None => return Err(CutError::Missing(name.to_owned())),
             }
         };
-        // What it kept is freed here, or with its last reader: not under the lock.
+        // The kept bytes are freed here, or with the last reader: not under the lock.
         drop(tree);
         Ok(())
     }
 
-    /// The names and the changes of an open cut, for whoever lists what changed up to it.
+    /// The names and the changes of an open cut, for callers that list the changes up to it.
     ///
     /// # Errors
     /// [`CutError::Missing`].
@@ -520,8 +522,7 @@ impl Cuts {
         trees.len()
     }
 
-    /// Whether the mount is still in its place, whoever may have taken it away; if not, the cuts
-    /// are lost.
+    /// Whether the mount is still in its place; if not, the cuts are lost.
     ///
     /// # Errors
     /// If the system cannot tell.

@@ -1,18 +1,18 @@
-//! One file, frozen for whoever has it open, with what changed in it: the far side of
+//! One file, frozen for a program that has it open, with the changes in it: the far side of
 //! `byteback-ioctl`.
 //!
 //! A *context* is a cut of which only one file is needed. It belongs to the open file (the handle)
-//! through which it was made: nobody else can use it, and it ends with it, however its program
-//! ends. It also appears as `.byteback/delta/NUMBER`, readable by the user who made it.
+//! through which it was made: no other handle can use it, and it ends with the handle, however its
+//! program ends. It also appears as `.byteback/delta/NUMBER`, readable by the user who made it.
 //!
-//! **Who may.** Whoever has the file open for reading: nothing is told that could not be read.
-//! Consumers are named per user (`file:UID:NAME` in the log), so that nobody moves the mark of
-//! another's program. Bounded are the contexts of a handle, a user and the mount, and the consumers
-//! of a user.
+//! **Permission.** A program that has the file open for reading may ask: it learns nothing that it
+//! could not read. Consumers are named per user (`file:UID:NAME` in the log), so that no program
+//! moves the mark of another user's program. The contexts of a handle, a user and the mount are
+//! limited, and so are the consumers of a user.
 //!
-//! **Guests** are users other than root and whoever mounted: what is kept for them lies on a disk
-//! that is not theirs. Together they leave some contexts to the others, and a file that a guest
-//! froze is lost before a quarter of that disk is all that is free.
+//! **Guests** are users other than root and the user who mounted: their kept bytes lie on a disk
+//! that is not theirs. Guests together leave some contexts to the others, and a file that a guest
+//! froze is lost before its kept bytes leave less than a quarter of that disk free.
 //!
 //! [`Deltas::open`] waits for what the kernel still holds, and [`Deltas::close`] for the log's
 //! disk: neither may be called from a thread that serves requests.
@@ -48,7 +48,7 @@ const OF_A_GUEST_MAX: usize = 24;
 const IN_ALL_MAX: usize = 128;
 /// Contexts that guests do not get.
 const NOT_FOR_GUESTS: usize = 32;
-/// This share of the disk with the state folder stays free of what is kept for guests.
+/// Bytes kept for guests leave one part in this many of the state folder's disk free.
 const GUEST_FREE_SHARE: u64 = 4;
 /// Consumers of one user.
 const CONSUMERS_MAX: usize = 64;
@@ -82,7 +82,7 @@ pub(crate) struct Deltas {
     live: Arc<Tree>,
     contexts: Mutex<HashMap<u64, Arc<Context>>>,
     next: AtomicU64,
-    /// Whoever mounted.
+    /// The user who mounted.
     owner_uid: u32,
 }
 
@@ -125,7 +125,7 @@ impl Deltas {
         uid != 0 && uid != self.owner_uid
     }
 
-    /// What a file that `uid` froze must leave free.
+    /// The bytes that a file frozen by `uid` must leave free.
     fn reserve_bytes(&self, uid: u32) -> io::Result<u64> {
         if !self.is_guest(uid) {
             return Ok(RESERVE_BYTES);
@@ -251,7 +251,7 @@ impl Deltas {
             ranges,
         };
         let mut contexts = self.contexts.lock();
-        // A program that was killed while it waited has closed the file already, and nobody would
+        // A program that was killed while it waited has closed the file already, and nothing would
         // end this context.
         let is_open = self
             .live
@@ -350,7 +350,7 @@ impl Deltas {
                 .say(&format!("the mark of {consumer} could not be moved: {error}"));
             errno(libc::EIO)
         };
-        // What was read after the picture was lost, or after its protection, may be of any time.
+        // Bytes that were read after the picture, or its protection, was lost may be of any time.
         self.cuts.check_attached()?;
         if let Some(why) = context.tree.picture.lost() {
             return Err(failed(&why));
@@ -383,7 +383,7 @@ impl Deltas {
             }
             stays
         });
-        // What they kept is freed without the lock.
+        // The kept bytes are freed without the lock.
         drop(ended);
     }
 }

@@ -2,8 +2,8 @@
 //! it must be known when each call is made.
 //!
 //! Each call is what the kernel would ask for when a program made it, and passes the same tree and
-//! the same gate. What the kernel does beside that is not here: it remembers nothing, holds nothing
-//! back, checks no permissions and does not serialise calls, so that one is made at a time.
+//! the same gate. The rest of the kernel's part is missing: nothing is cached or held back, no
+//! permissions are checked and calls are not serialised, so that one is made at a time.
 
 use std::ffi::OsStr;
 use std::io;

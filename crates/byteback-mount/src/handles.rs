@@ -10,7 +10,7 @@
 //! - `O_APPEND` stays where nothing else is allowed: in a file with the append-only flag (`chattr
 //!   +a`). Such a descriptor writes at the end wherever it is told to write, see
 //!   [`crate::tree::Tree::write`].
-//! - `O_NONBLOCK` is added, so that a FIFO that somebody put in the place of a file below us cannot
+//! - `O_NONBLOCK` is added, so that a FIFO that was put in the place of a file below us cannot
 //!   block a thread.
 //!
 //! An unlinked file that is still open has no name left; it is served through any of its handles.
@@ -246,7 +246,7 @@ impl HandleTable {
         open.any(|file| is_meant(file))
     }
 
-    /// One open file of each node that some program can write.
+    /// An open file of each node that some program can write.
     pub(crate) fn open_for_writing(&self) -> Vec<Arc<OpenFile>> {
         let slots = self.read();
         slots

@@ -1,5 +1,5 @@
-//! The folder `.byteback` in the root of a mount: no listing shows it, but whoever knows its name
-//! can enter it.
+//! The folder `.byteback` in the root of a mount: no listing shows it, but programs that know its
+//! name can enter it.
 //!
 //! | path | what |
 //! |---|---|
@@ -12,11 +12,11 @@
 //! shadowed while the tree is mounted; cuts and backups see it.
 //!
 //! **Node numbers** are computed, not remembered: two bits say that a node is hidden (see
-//! [`crate::inodes`]), the rest which. In a cut it is made of the cut's serial number and the log's
-//! node number. So it is the same each time it is asked for, hard links share it, and no two cuts,
-//! nor a cut and the live tree, ever have the same: nothing that a kernel remembers of one is taken
-//! for another, and a program that compares device and inode never takes an old file for the one
-//! that lives now.
+//! [`crate::inodes`]), the rest identify it. In a cut the rest is made of the cut's serial number
+//! and the log's node number. So a node has the same number each time, hard links share it, and no
+//! two cuts, nor a cut and the live tree, ever have the same: no kernel cache entry of one is taken
+//! for another, and a program that compares device and inode never takes an old file for the live
+//! one.
 //!
 //! This module knows no FUSE. All methods may be called from any number of threads that serve
 //! requests.
@@ -49,11 +49,11 @@ const ON_THEIR_WAY: [&[u8]; 2] = [b".byteback-landing-new-", b".byteback-landing
 /// Hexadecimal digits at the end of such a name.
 const ON_THEIR_WAY_DIGITS: usize = 32;
 
-/// Of a node's number, so many bits are the log's.
+/// Low bits of a node's number that hold the log's node number.
 const LOGGED_BITS: u32 = 40;
 const LOGGED_MAX: u64 = (1 << LOGGED_BITS) - 1;
 
-/// What kind of hidden node, in the two bits above the others.
+/// Position of the two bits that hold the kind of a hidden node, above the others.
 const KIND_SHIFT: u32 = 60;
 const KIND_FIXED: u64 = 0;
 const KIND_FROZEN: u64 = 1;
@@ -72,16 +72,16 @@ pub(crate) enum HiddenNode {
     Delta(u64),
     /// A node of a cut.
     Frozen {
-        /// Which cut.
+        /// The serial number of the cut.
         serial: u64,
-        /// Which node.
+        /// The node's number in the log.
         node: NodeId,
     },
 }
 
 impl HiddenNode {
-    /// Which hidden node `node` is; `None` for a node of the live tree, `Some(None)` for a number
-    /// that was never given.
+    /// The hidden node that `node` stands for; `None` for a node of the live tree, `Some(None)` for
+    /// a number that was never given.
     pub(crate) fn of(node: InodeNumber) -> Option<Option<Self>> {
         let number = node.hidden_number()?;
         let rest = number & ((1 << KIND_SHIFT) - 1);
@@ -118,16 +118,16 @@ impl HiddenNode {
     }
 }
 
-/// For how long the kernel may remember.
+/// How long the kernel may remember an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lasting {
-    /// It never changes.
+    /// For ever: the answer never changes.
     Always,
-    /// It may be different the next time.
+    /// Not at all: the next answer may differ.
     No,
 }
 
-/// What a name stands for.
+/// The hidden node that a name stands for.
 #[derive(Clone, Debug)]
 pub(crate) struct HiddenFound {
     pub(crate) node: InodeNumber,
@@ -238,7 +238,7 @@ impl Hidden {
         self.deltas.numbered(number).ok_or_else(|| errno(libc::ESTALE))
     }
 
-    /// A frozen file is its opener's, whoever owns the file.
+    /// A frozen file belongs to the user who opened it, whatever the file's owner.
     fn delta(&self, number: u64, context: &Context) -> io::Result<HiddenFound> {
         let stat = self.attributes(&context.tree, context.node)?.stat;
         Ok(HiddenFound {
@@ -269,7 +269,7 @@ impl Hidden {
 
     fn attributes(&self, tree: &FrozenTree, node: NodeId) -> io::Result<Arc<NodeAttributes>> {
         let read = tree.attributes(node)?;
-        // After the reading. What was remembered before is right, but nobody needs it any more.
+        // Checked after the read. Attributes remembered earlier are right, but no longer needed.
         self.cuts.check_attached()?;
         Ok(read)
     }
@@ -297,7 +297,7 @@ impl Hidden {
         self.fixed(HiddenNode::Top)
     }
 
-    /// What `name` in `parent` is. Both answers come with how long they hold.
+    /// Looks up `name` in `parent`. Both answers come with how long they hold.
     pub(crate) fn lookup(&self, parent: InodeNumber, name: &OsStr) -> io::Result<Result<HiddenFound, Lasting>> {
         match Self::node(parent)? {
             HiddenNode::Top if name == CUT_NAME => self.fixed(HiddenNode::Cuts).map(Ok),
@@ -334,7 +334,7 @@ impl Hidden {
         })
     }
 
-    /// What stands for the root of a cut that is lost: something that can be named and removed.
+    /// The stand-in for the root of a lost cut: something that can be named and removed.
     fn lost_root(&self, node: InodeNumber) -> io::Result<HiddenFound> {
         Ok(HiddenFound {
             node,
@@ -351,8 +351,8 @@ impl Hidden {
         }
     }
 
-    /// What a frozen node's stat does not tell; `None` for our own directories, which have nothing
-    /// more.
+    /// The attributes of a frozen node beyond its stat; `None` for our own directories, which have
+    /// no more.
     fn more(&self, node: InodeNumber) -> io::Result<Option<Arc<NodeAttributes>>> {
         match Self::node(node)? {
             HiddenNode::Frozen { serial, node } => self.attributes(&*self.tree(serial)?, node).map(Some),
@@ -429,7 +429,8 @@ impl Hidden {
         for (name, child) in tree.entries(directory)?.iter().skip(skip) {
             position += 1;
             let Some(kind) = tree.kind(*child)? else { continue };
-            // One that cannot be read is listed all the same; whoever asks for it is told.
+            // An unreadable child is listed all the same; a program that asks for it gets the
+            // error.
             let found = self.frozen(&tree, *child).ok();
             let serial = tree.serial();
             let entry = HiddenEntry {

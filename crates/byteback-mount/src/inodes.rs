@@ -1,5 +1,5 @@
-//! Which node id stands for which inode of the backing directory, and by which names it can be
-//! reached.
+//! The table of nodes: which node id stands for which inode of the backing directory, and by which
+//! names it can be reached.
 //!
 //! The kernel speaks of nodes: 64-bit numbers that we choose. The number of a node is the inode
 //! number of the backing file, so that programs see the same `st_ino` with and without the mount.
@@ -8,14 +8,14 @@
 //! that it is the same each time it is asked for.
 //!
 //! No descriptor is kept per node: a tree of a million files must not cost a million descriptors.
-//! What is kept are *links*, pairs of (parent node, name), most recent last; [`crate::tree`] walks
+//! The table keeps *links*, pairs of (parent node, name), most recent last; [`crate::tree`] walks
 //! them with `openat`.
 //!
 //! Invariants:
 //! - An entry lives while the kernel holds lookups on it, or while the link of another entry names
 //!   it as parent.
 //! - One live inode has one live node: two nodes for one inode would be two page caches.
-//! - A link is a hint, not a promise: whoever opens it compares the identity of what was opened.
+//! - A link is a hint, not a promise: after opening one, compare the identity of the opened inode.
 //! - `generation` differs between two inodes that had the same number one after the other, also
 //!   where the file system keeps no birth time, as long as the first one's end or the second one's
 //!   birth passed through the mount. Birth times alone do not tell them apart: clocks tick every
@@ -72,7 +72,7 @@ impl InodeNumber {
         Self(SYNTHETIC_BIT | HIDDEN_BIT | (number & HIDDEN_NUMBER_MAX))
     }
 
-    /// Which hidden node this is, if it is one.
+    /// The number of the hidden node, if this is one.
     pub(crate) const fn hidden_number(self) -> Option<u64> {
         if self.0 >= SYNTHETIC_BIT | HIDDEN_BIT {
             Some(self.0 & HIDDEN_NUMBER_MAX)
@@ -95,7 +95,7 @@ pub(crate) struct Link {
     pub(crate) name: OsString,
 }
 
-/// What the table knows about a live node.
+/// The table's knowledge of a live node.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
     pub(crate) identity: Identity,
@@ -104,21 +104,21 @@ pub(crate) struct Known {
     pub(crate) links: Vec<Link>,
 }
 
-/// What the kernel is told about a node that it looked up.
+/// The reply to the kernel about a node that it looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interned {
     pub(crate) node: InodeNumber,
     pub(crate) generation: u64,
 }
 
-/// Who bore a number at a moment; the number may have gone to another inode since.
+/// The bearer of a number at a moment; the number may have gone to another inode since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bearer {
     pub(crate) node: InodeNumber,
     generation: Option<u64>,
 }
 
-/// How many inodes had been created through the mount at a moment, see [`InodeTable::intern_seen`].
+/// The number of inodes created through the mount up to a moment, see [`InodeTable::intern_seen`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Births(u64);
 
@@ -205,8 +205,8 @@ impl InodeTable {
         self.look_up(node, parent, name, kind)
     }
 
-    /// As [`Self::intern`], of an inode that was just created: whoever bore its number before is no
-    /// more, even if that is not known here yet.
+    /// As [`Self::intern`], of an inode that was just created: the previous bearer of its number is
+    /// no more, even if that is not known here yet.
     pub(crate) fn intern_new(
         &mut self,
         parent: InodeNumber,
@@ -305,7 +305,7 @@ impl InodeTable {
         self.entries.get(&node).is_some_and(|entry| entry.has_pages)
     }
 
-    /// Who bears the number `node` now.
+    /// The present bearer of the number `node`.
     pub(crate) fn bearer(&self, node: InodeNumber) -> Bearer {
         Bearer {
             node,
@@ -313,7 +313,7 @@ impl InodeTable {
         }
     }
 
-    /// What is known about a live node.
+    /// The identity, kind and links of a live node.
     pub(crate) fn known(&self, node: InodeNumber) -> Option<Known> {
         self.entries.get(&node).map(|entry| Known {
             identity: entry.identity,

@@ -1,15 +1,13 @@
-//! Sums of what programs wrote, kept by the gate, and what is found with them (DeltaCFS, section
-//! III-E).
-//!
+//! Sums of the blocks that programs wrote, kept by the gate, and the faults found with them
+//! (DeltaCFS, section III-E).
 //! [`byteback_checksums::written`] keeps the sums and compares; here it meets the log, which knows
-//! whether something changed a file without passing the gate. A block that does not agree with its
-//! sum raises an alarm only if the log can explain the file's times: otherwise somebody wrote it
-//! past the mount, and that is no fault of a disk. Bytes that the kernel has in memory are read
-//! from there, so a fault below them is found when they are read from the disk again, or by the
-//! scrub.
+//! whether something changed a file without passing the gate. A block that does not match its sum
+//! raises an alarm only if the log can explain the file's times: otherwise a program wrote it past
+//! the mount, and that is no fault of a disk. Bytes that the kernel has in memory are read from
+//! there, so a fault below them is found when they are read from the disk again, or by the scrub.
 //!
-//! Out of scope: decide what becomes of a file with a fault. Whoever reads gets the fault
-//! beside the bytes, and a fault is noted until its blocks are written anew.
+//! Out of scope: deciding what becomes of a damaged file. A reader gets the fault beside the bytes,
+//! and a fault stays noted until its blocks are written anew.
 
 mod heal;
 
@@ -26,13 +24,13 @@ use byteback_host::tree::{Identity, Inode};
 use byteback_model::NodeId;
 use byteback_oplog::{Fence, Log};
 
-/// So often it is asked whether a change that is under way explains a file's times.
+/// How many times the log is asked whether a change that is under way explains a file's times.
 const ATTEMPTS: u32 = 8;
 
 /// Content is compared in pieces of this length.
 const PIECE_LEN_BYTES: u64 = 1 << 20;
 
-/// Bytes of a file are not what was written.
+/// Bytes of a file that differ from the written ones.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{} of it changed although nobody wrote them{}; they are not sent. 'byteback repair' gets a good version, or keeps it as it is",
@@ -42,12 +40,12 @@ const PIECE_LEN_BYTES: u64 = 1 << 20;
 pub struct Fault {
     /// The bytes, in whole blocks.
     pub ranges: Vec<ByteRange>,
-    /// What happened.
+    /// The kind of fault.
     pub reason: Reason,
 }
 
 impl Fault {
-    /// What is told of blocks that do not agree with their sums.
+    /// The fault of blocks that do not match their sums.
     #[must_use]
     pub fn of(mismatch: &Mismatch) -> Self {
         Self {
@@ -57,14 +55,14 @@ impl Fault {
     }
 }
 
-/// What it means that blocks do not agree with their sums.
+/// The verdict on blocks that do not match their sums.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Judgement {
-    /// They changed although nobody wrote them. It is noted.
+    /// The blocks changed although nothing wrote them. The fault is noted.
     Fault(Fault),
-    /// Somebody wrote them without passing the gate: they are what they are.
+    /// A program wrote the blocks without passing the gate: their content is valid.
     WrittenElsewhere,
-    /// They were written anew since they were read: what was read is nothing that counts, and is to
+    /// The blocks were written anew since they were read: the bytes read do not count, and have to
     /// be read again.
     Overtaken,
 }
@@ -82,8 +80,8 @@ pub struct Integrity {
     log: Arc<Log>,
     clock: Arc<dyn Clock>,
     verify_reads: bool,
-    /// Files that were open for change when the last process, or the machine, ended without saying
-    /// so, and that nobody has looked at since.
+    /// Files that were open for change when the last process, or the machine, ended uncleanly, and
+    /// that have not been looked at since.
     unchecked: Mutex<BTreeSet<NodeId>>,
 }
 
@@ -178,15 +176,15 @@ impl Integrity {
         })
     }
 
-    /// What is wrong with a file.
+    /// The fault noted for a file, if any.
     #[must_use]
     pub fn fault_of(&self, node: NodeId) -> Option<Flagged> {
         self.sums.flagged_of(node.0)
     }
 
-    /// What a damaged block of a file was when somebody wrote it, as far as `good` tells: what it
-    /// holds, or that with some of what lies there now. Only what has the sum of what was written
-    /// is answered. Called with nobody changing the file.
+    /// The content of a damaged block as it was written, as far as `good` tells: `good` itself, or
+    /// `good` with some of the bytes that lie there now. Only a combination that has the recorded
+    /// sum is returned. The caller makes sure that nothing changes the file meanwhile.
     ///
     /// # Errors
     /// The system's error.
@@ -229,8 +227,8 @@ impl Integrity {
         self.sums.look(node.0, || Ok(stamp));
     }
 
-    /// Reads whole blocks as [`WrittenSums::read`] does. What is read beside a fault is what the
-    /// disk says.
+    /// Reads whole blocks as [`WrittenSums::read`] does. With a fault, the bytes are those on the
+    /// disk.
     ///
     /// # Errors
     /// The system's error.
@@ -267,8 +265,8 @@ impl Integrity {
                 return Judgement::Overtaken;
             };
             if self.log.explains(node, &Fence::of(&stat)).unwrap_or(false) {
-                // Who cannot read it once more knows nothing of it: that is told by whoever reads
-                // it.
+                // If the blocks cannot be read once more, nothing is known of them: their reader
+                // reports that error.
                 let noted = self.sums.flag(node.0, backing, mismatch, self.clock.now_ns());
                 return match noted.unwrap_or(None) {
                     Some(noted) => Judgement::Fault(Fault::of(&noted)),
@@ -309,8 +307,8 @@ impl Integrity {
         Err(overtaken())
     }
 
-    /// Reads exactly `range` of a file, and compares the blocks that it has a part in. What does
-    /// not agree is to be judged.
+    /// Reads exactly `range` of a file, and compares the blocks that overlap it. A mismatch is left
+    /// for the caller to judge.
     ///
     /// # Errors
     /// The system's error; `UnexpectedEof` if the file ends before.
@@ -339,7 +337,7 @@ impl Integrity {
     /// to change. May be called from within the change.
     ///
     /// # Errors
-    /// A [`Fault`], or what the system answered.
+    /// A [`Fault`], or the system's error.
     pub fn check_before_change(&self, node: NodeId, fd: &Inode, range: ByteRange) -> io::Result<()> {
         let mut buffer = Vec::new();
         for data in fd.data_ranges(range.start(), range.end()) {

@@ -1,8 +1,8 @@
-//! What the kernel may keep of a tree, and for how long.
+//! The kernel's caching of a tree: which data it may keep, and for how long.
 //!
-//! In mode `exact` it keeps what was read and passes each write on; in mode `fast` it collects
-//! writes as well. Where the directory can be changed at its own place, beside the mount, nothing
-//! is kept for long.
+//! In mode `exact` the kernel keeps data that it read and passes each write on; in mode `fast` it
+//! collects writes as well. Where the directory can be changed at its own place, beside the mount,
+//! nothing is kept for long.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub enum CacheMode {
     Fast,
 }
 
-/// What the kernel may remember.
+/// The data that the kernel may remember.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CachePolicy {
     /// For how long names, also missing ones, and attributes stay true without asking.

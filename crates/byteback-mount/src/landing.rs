@@ -1,29 +1,29 @@
-//! What others changed is made in a mounted tree, while programs use it: the entrance beside the
-//! file system protocol.
+//! Remote changes are made in a mounted tree, while programs use it: the entrance beside the file
+//! system protocol.
 //!
 //! Nodes are those of the log. Each step passes the same tree and the same gate as a program's
-//! ([`crate::tracked::landing`]), then the kernel is told what it must not believe any more: names,
-//! attributes, pages. That waits for whoever uses them, who may in turn wait for this process: so
-//! it is done when no lock is held any more, and **nothing here may be called from a thread that
-//! serves requests, or with a lock held** that such a one may want.
+//! ([`crate::tracked::landing`]), then the kernel invalidates what has become stale: names,
+//! attributes, pages. That waits for the programs that use them, which may in turn wait for this
+//! process: so it is done when no lock is held any more, and **nothing here may be called from a
+//! thread that serves requests, or while holding a lock** that such a thread may want.
 //!
-//! **What the kernel holds of a directory.** A name that is dropped is waited for by who lists or
-//! looks up in its directory, so that what they were told before is known to the kernel by then and
-//! dropped, too. The pages of a listing are dropped after that.
+//! **Directory contents in the kernel.** Dropping a name waits for the lookups and listings in its
+//! directory, so that their answers have reached the kernel by then and are dropped, too. The pages
+//! of a listing are dropped after that.
 //!
-//! **What the kernel has asked for and does not hold yet.** The answer to a look at a name of a
-//! node, that was right when it was given, may be on its way to the kernel when that is told to
-//! forget the node, which it does not know then; the answer would be believed for a day afterwards.
-//! So before a node is forgotten, who looks up or lists in the directories of its names is waited
-//! for. Of a node that it knows the kernel does not take such a late answer.
+//! **Replies in flight.** A lookup reply that was right when it was given may still be on its way
+//! when the kernel is told to forget a node, which it does not know then; it would believe that
+//! stale reply for a day. So before a node is forgotten, we wait for the lookups and listings in
+//! the directories of its names. For a node that it knows the kernel does not accept such a late
+//! reply.
 //!
-//! **What is mounted in the tree** by somebody is unmounted by the kernel when it is told to forget
+//! **Mounts in the tree.** The kernel unmounts a file system in the tree when it is told to forget
 //! a name above it. So no such name is taken away (`mounted_within`).
 //!
-//! **What the kernel holds of a file.** Pages that were read before are dropped after the bytes
-//! below them changed. A page that a program stored to through a mapping is handed on then, and may
-//! hold bytes of before: who decides what of it counts is told by
-//! [`crate::tracked::observer::Observer::merge_page`].
+//! **File contents in the kernel.** Pages that were read before are dropped after the bytes below
+//! them changed. A page that a program stored to through a mapping is written back then, and may
+//! hold old bytes: [`crate::tracked::observer::Observer::merge_page`] says how it is decided which
+//! of them count.
 
 use std::ffi::OsStr;
 use std::io;
@@ -51,14 +51,14 @@ use crate::tree::landing::{NameAt, Stale};
 /// Why something did not land.
 #[derive(Debug, thiserror::Error)]
 pub enum LandingError {
-    /// It is not as it was expected; nothing was done.
+    /// The target is not as it was expected; nothing was done.
     #[error("overtaken: {0}")]
     Overtaken(String),
     /// The file system takes the name for another one that is there, as it does not tell cases or
     /// spellings apart; nothing was done.
     #[error("the file system does not tell this name from another one that is there")]
     Collides,
-    /// It failed.
+    /// A system call failed.
     #[error("{0}")]
     Failed(#[from] io::Error),
 }
@@ -69,7 +69,7 @@ impl From<TrackedError> for LandingError {
             TrackedError::Overtaken(why) => Self::Overtaken(why),
             TrackedError::Log(error) => Self::Failed(io::Error::other(error)),
             error @ TrackedError::Backing { .. } => {
-                // With its number, for who wants to know what kind of failure it is.
+                // With its number, for readers that want to know what kind of failure it is.
                 let number = error.errno();
                 Self::Failed(io::Error::new(io::Error::from_raw_os_error(number).kind(), error))
             }
@@ -185,8 +185,8 @@ impl Landing {
         self.tree.is_taken_otherwise(&at)
     }
 
-    /// Makes the kernel forget. Whatever it says, it was told: that it knows none of it, or that
-    /// the mount is gone.
+    /// Makes the kernel forget. Errors are ignored: the kernel knows none of it, or the mount is
+    /// gone.
     fn forget(&self, stale: &[Stale]) {
         let mut directories = Vec::new();
         for stale in stale {
@@ -209,13 +209,13 @@ impl Landing {
         }
     }
 
-    /// Waits for those who were told something of a node that is not true any more, until the
-    /// kernel knows of it and can be made to forget it.
+    /// Waits for replies about a node that are not true any more, until the kernel knows of the
+    /// node and can be made to forget it.
     fn wait_for_lookups(&self, node: NodeId) {
         if !self.stores.has_kernel() {
             return;
         }
-        // Nobody comes to know of a node but by a name in a directory that is known.
+        // A node becomes known only by a name in a directory that is known.
         for (parent, _) in self.live.log().places_of(node).unwrap_or_default() {
             if let Ok(Some((_, stat))) = self.live.find(parent) {
                 self.stores.wait_for_lookups(self.tree.number_of(&stat));
@@ -223,8 +223,8 @@ impl Landing {
         }
     }
 
-    /// What programs stored through mappings of a file, and what waits in the kernel otherwise,
-    /// passes the gate before this returns.
+    /// Passes through the gate the data that programs stored through mappings of a file, and all
+    /// else that waits in the kernel for it, before this returns.
     ///
     /// # Errors
     /// If the kernel could not write back everything.
@@ -336,8 +336,8 @@ impl Landing {
         Ok(())
     }
 
-    /// Whether a name can be taken from a node at all, as far as that can be told without trying:
-    /// whoever changes other things first, and could not take that back, asks here.
+    /// Whether a name can be taken from a node at all, as far as that can be told without trying.
+    /// For callers that change other things first and could not take that back.
     ///
     /// # Errors
     /// [`LandingError::Failed`] says why it cannot: the file or its directory is immutable or
@@ -351,7 +351,7 @@ impl Landing {
         }
         if let Some(descriptor) = directory.descriptor() {
             let asked = Access::WRITE_OK | Access::EXEC_OK;
-            // Whatever else it says, trying will tell.
+            // On any other answer, trying will tell.
             let answer = accessat(descriptor, c"", asked, AtFlags::EACCESS | AtFlags::EMPTY_PATH);
             if let Err(errno @ (Errno::ACCESS | Errno::PERM | Errno::ROFS)) = answer {
                 return Err(io::Error::from(errno).into());
@@ -360,7 +360,8 @@ impl Landing {
         Ok(())
     }
 
-    /// Moves a name to a free one, as a program would: who is told of what programs do is told.
+    /// Moves a name to a free one, as a program would: the observer is told, as of a program's
+    /// change.
     /// With `leaves_old` the node gets the new name beside the old one, if it can have two.
     ///
     /// # Errors
@@ -411,7 +412,7 @@ impl Landing {
     /// system has no finer times.
     ///
     /// # Errors
-    /// [`LandingError::Overtaken`] if it has no name any more; what the system answered.
+    /// [`LandingError::Overtaken`] if it has no name any more; the system's error.
     pub fn advance_time(&self, node: NodeId, from_ns: i128) -> Result<(), LandingError> {
         for step_ns in [1, 100, 1_000, 1_000_000, 1_000_000_000, 2_000_000_000] {
             let (fd, stat) = self.find(node)?;
@@ -428,7 +429,7 @@ impl Landing {
     /// Opens a file to land in it.
     ///
     /// # Errors
-    /// [`LandingError::Overtaken`] if it has no name any more; what the system answered.
+    /// [`LandingError::Overtaken`] if it has no name any more; the system's error.
     pub fn open(&self, node: NodeId) -> Result<LandingFile, LandingError> {
         let (fd, stat) = self.find(node)?;
         if stat.kind != NodeKind::File {
@@ -453,7 +454,7 @@ impl Landing {
     /// Changes the content of a file. [`Landing::forget_content`] follows in any case.
     ///
     /// # Errors
-    /// [`LandingError::Overtaken`] if `landing` decides so; what the system answered.
+    /// [`LandingError::Overtaken`] if `landing` decides so; the system's error.
     pub fn content(
         &self,
         file: &LandingFile,
@@ -464,8 +465,8 @@ impl Landing {
         Ok(done?)
     }
 
-    /// Lets what lies in the blocks of a range of a file count as if a program had just written it:
-    /// the log is told, and who is told of what programs do.
+    /// Lets the bytes in the blocks of a range of a file count as if a program had just written
+    /// them: the log and the observer are told.
     ///
     /// # Errors
     /// The system's error.
@@ -476,15 +477,15 @@ impl Landing {
         Ok(done?)
     }
 
-    /// Makes the kernel forget what it read of a range of a file, or of all of it.
+    /// Makes the kernel drop its pages of a range of a file, or of all of it.
     /// [`Landing::tell_len`] follows where the length changed.
     pub fn forget_content(&self, file: &LandingFile, range: Option<ByteRange>) {
         self.wait_for_lookups(file.logged);
         self.stores.forget_pages(file.number, range);
     }
 
-    /// Makes the kernel learn the length of a file: who has it mapped reaches what was gained, and
-    /// nobody is shown anything behind what was lost.
+    /// Makes the kernel learn the length of a file: a program that has it mapped reaches the bytes
+    /// gained, and sees nothing behind the new end.
     pub fn tell_len(&self, file: &LandingFile) {
         self.stores.look_at(file.number);
     }

@@ -7,7 +7,7 @@
 //! | `adapter`, `kernel_cache` | the FUSE library | what an answer means |
 //! | `tree` | POSIX: names, attributes, data, listings | FUSE |
 //! | `hidden`, [`cuts`] | the folder `.byteback`: moments of the tree that are read like directories | FUSE |
-//! | `deltas` | one file frozen for whoever has it open, with what changed in it | FUSE |
+//! | `deltas` | one file frozen for a program that has it open, with the changes in it | FUSE |
 //! | `inodes`, `handles`, `credentials` | which node is which inode; what is open; on whose behalf | each other's |
 //! | [`landing`] | what others changed, made here while programs use the tree | where it comes from |
 //! | [`tracked`] | that something is about to change, and performs it | who asked |
@@ -17,8 +17,7 @@
 //! | [`session`] | mounting, unmounting, what happens when we die | requests |
 //! | `direct` | programs of this process, without a kernel: for simulations | FUSE |
 //!
-//! What the mount promises to programs, with the test of each promise, stands in
-//! `docs/semantics.md`.
+//! `docs/semantics.md` lists what the mount promises to programs, with the test of each promise.
 
 mod adapter;
 pub mod beneath;

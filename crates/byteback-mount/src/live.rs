@@ -1,9 +1,9 @@
 //! The tree as it is now, seen from the log's side: from a node of the log to the file on the disk.
 //!
-//! The mount goes from names to nodes; whoever reads a picture, settles a checkpoint or scans goes
-//! the other way. The log knows the names that lead to a node; each step is opened below the last,
-//! and what is found must be the inode that the record names. A rename that comes between is met by
-//! asking again.
+//! The mount goes from names to nodes; reading a picture, settling a checkpoint and scanning go the
+//! other way. The log knows the names that lead to a node; each step is opened below the last, and
+//! the inode found must be the one that the record names. A concurrent rename is met by asking
+//! again.
 //!
 //! Out of scope: nodes without a name (an open picture keeps descriptors of those that it
 //! still needs).
@@ -33,8 +33,7 @@ const DEPTH_MAX: usize = 1 << 20;
 /// `OVERLAYFS_SUPER_MAGIC`.
 pub(crate) const OVERLAYFS_TYPE: i64 = 0x794c_7630;
 
-/// With so many files to make durable, syncing their file system as a whole is cheaper than each by
-/// itself.
+/// Number of files from which syncing their file system as a whole is cheaper than syncing each.
 const SYNC_ALL_FROM_FILES: usize = 64;
 
 /// A tracked directory and its log.
@@ -116,7 +115,7 @@ impl LiveTree {
         }))
     }
 
-    /// What lies where the log says that `node` is.
+    /// The inode at the place where the log says that `node` is.
     fn follow(&self, node: NodeId) -> io::Result<Option<(Inode, Stat)>> {
         let place_of = |node| Ok(self.log.places_of(node)?.into_iter().next());
         let way = self.directories.way_to(node, place_of, DEPTH_MAX);

@@ -9,7 +9,7 @@ use crate::session::mounting::{SOURCE_PREFIX, TYPE};
 
 const TABLE: &str = "/proc/self/mountinfo";
 
-/// A mount of anybody.
+/// A mount of the table, ours or foreign.
 struct Entry {
     id: u64,
     parent: u64,
@@ -36,7 +36,7 @@ impl Entry {
 pub struct TableEntry {
     /// Where it is.
     pub point: PathBuf,
-    /// Which directory it shows.
+    /// The directory that it shows.
     pub directory: PathBuf,
 }
 

@@ -1,12 +1,11 @@
-//! What is mounted within a tree: other file systems that somebody put over a directory or a file
-//! of it.
+//! Mounts within a tree: other file systems mounted over a directory or a file of it.
 //!
-//! The kernel unmounts, without a word, whatever is mounted below a name that it is told to forget.
-//! So who takes a name away from inside asks here first. The table of mounts is read once and again
-//! whenever the kernel says that it changed, so that asking costs one system call.
+//! When the kernel is told to forget a name, it silently unmounts everything mounted below that
+//! name. So code that takes a name away from inside asks here first. The table of mounts is read
+//! once and again whenever the kernel says that it changed, so that asking costs one system call.
 //!
-//! Only mounts of the namespace that this process is in are known. Between the answer and what
-//! follows somebody may mount once more; that cannot be excluded from here.
+//! Only mounts of the namespace that this process is in are known. Another mount may appear between
+//! the answer and the step that follows; that cannot be excluded from here.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -75,8 +74,8 @@ impl MountedWithin {
         }
     }
 
-    /// What is mounted at the path of these names in the tree, or below it. Nothing if the table
-    /// cannot be read.
+    /// The first mount found at the path of these names in the tree, or below it. `None` if the
+    /// table cannot be read.
     pub(crate) fn find(&self, names: &[OsString], name: &OsStr) -> Option<PathBuf> {
         if self.places.is_empty() {
             return None;

@@ -13,13 +13,13 @@
 //! **Scope.** A new picture needs everything, because the cut must not wait for the list of
 //! changes. Once that is known, [`Picture::restrict`] drops the rest, and from then on changes of
 //! other nodes cost one look into a table. Of very many nodes only the numbers are noted
-//! ([`Picture::restrict_to`]): they are needed whole, and cost memory only while somebody reads or
-//! changes them.
+//! ([`Picture::restrict_to`]): they are needed whole, and cost memory only while they are read or
+//! changed.
 //!
 //! A picture never blocks or fails a change. If the old state of a node cannot be read (no
-//! permission, a bad sector), that node has *failed*: its reader is told, the others go on. If it
-//! cannot be kept (no space), the picture is *lost*: what it kept is freed at once, nothing more is
-//! saved, and whoever reads it is told to begin anew.
+//! permission, a bad sector), that node has *failed*: its reader gets an error, the others go on.
+//! If it cannot be kept (no space), the picture is *lost*: its kept bytes are freed at once,
+//! nothing more is saved, and its reader has to begin anew.
 //!
 //! Kept bytes go to an unnamed file, so they vanish with the process.
 
@@ -45,8 +45,8 @@ pub use frozen::FrozenFile;
 use keep::{Kept, KeptBytes, NotSaved};
 use piece::{PieceRead, next_piece};
 
-/// Of files of which at most so much is still needed, that is copied when a name goes; of others
-/// the descriptor is kept, which costs no copy but one of a limited number of descriptors.
+/// A file that loses its name is copied if at most this much of it is still needed; otherwise its
+/// descriptor is kept, which costs no copy but one of a limited number of descriptors.
 const COPY_ON_UNLINK_BYTES: u64 = 64 << 10;
 
 /// Descriptors of removed files per picture; each open file of the mount takes one, too.
@@ -65,7 +65,7 @@ const PIECE_BYTES: usize = 1 << 20;
 /// Everything about a node but its content.
 #[derive(Clone, Debug)]
 pub struct NodeAttributes {
-    /// What a stat told.
+    /// The result of a stat.
     pub stat: Stat,
     /// Where a symlink points.
     pub target: Option<OsString>,
@@ -106,7 +106,7 @@ impl NodeAttributes {
 /// Why a picture cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum PictureError {
-    /// One node cannot be read; the others can.
+    /// A single node cannot be read; the others can.
     #[error("{source}")]
     Node {
         /// The system's error.
@@ -136,7 +136,7 @@ pub struct Pictures {
     /// Files that lost their names while pictures hold descriptors of them: the log does not know
     /// them any more, but programs may go on writing them.
     removed: Mutex<HashMap<Identity, NodeId>>,
-    /// What content is compared with, if sums of it are kept.
+    /// The sums that content is compared with, if any are kept.
     integrity: OnceLock<Arc<Integrity>>,
 }
 
@@ -212,8 +212,8 @@ impl Pictures {
                 Ok(()) => {}
                 Err(NotSaved::Node(error)) => state.fail(&error),
                 Err(NotSaved::Kept(error)) => {
-                    // While the node is locked: what is in `kept` may be no copy, and the next who
-                    // locks it must be told.
+                    // While the node is locked: the bytes in `kept` may be no copy, and the next
+                    // thread that locks it must find the picture lost.
                     picture.mark_lost(&error);
                     drop(state);
                     picture.lose(&error);
@@ -223,7 +223,7 @@ impl Pictures {
     }
 }
 
-/// One picture. Dropping it frees what was kept.
+/// A picture of the tree. Dropping it frees the kept bytes.
 #[derive(Debug)]
 pub struct Picture {
     nodes: Mutex<Scope>,
@@ -266,13 +266,13 @@ const ALL: ByteRange = match ByteRange::new(0, u64::MAX) {
     None => unreachable!(),
 };
 
-/// What a picture's reader will want of a node's content.
+/// The part of a node's content that a picture's reader will want.
 #[derive(Clone, Debug, Default)]
 pub enum Needed {
     /// All of it.
     #[default]
     All,
-    /// These ranges; none for a node of which only the attributes matter.
+    /// Only these ranges; none for a node of which only the attributes matter.
     Ranges(ExtentSet),
 }
 
@@ -322,7 +322,7 @@ impl NodeState {
         }
     }
 
-    /// What of `range` is needed, not yet read, and not kept.
+    /// The part of `range` that is needed, not yet read, and not kept.
     fn missing(&self, range: ByteRange) -> ExtentSet {
         let mut missing = ExtentSet::new();
         match &self.needed {
@@ -561,7 +561,7 @@ impl Picture {
     }
 
     /// Reads `ranges` of `node` as of the cut, clipped to its size then, and hands them to `sink`
-    /// in order. What was read is not needed any more.
+    /// in order. Bytes that were read are not needed any more.
     ///
     /// # Errors
     /// [`PictureError::Node`] if this file cannot be read; [`PictureError::Lost`];
@@ -580,7 +580,7 @@ impl Picture {
         let mut state = visit.state.lock();
         let size = size_of(&state, &source)?;
         if ByteRange::new(0, size).is_none_or(|all| state.done.covers(all)) {
-            // What lies beyond its end is no part of the picture.
+            // Bytes beyond the end are no part of the picture.
             state.done.insert(ALL);
         }
         Ok(())

@@ -6,17 +6,17 @@
 //!
 //! **Beginning.** A dead leftover of an earlier daemon is removed; the backing directory is opened;
 //! the [`watcher`] process is forked; the kernel mounts; the caller looks at the tree once more,
-//! while whoever comes by its path waits; the threads start; one request through the mount proves
-//! that it lives.
+//! while programs that come by its path wait; the threads start; one request through the mount
+//! proves that it lives.
 //!
-//! **End.** The session ends when the kernel lets go of the mount: by [`Mount::unmount`], by
-//! somebody's `umount` or `fusermount3 -u`, or because we are killed. In each case the descriptor
-//! of `/dev/fuse` is closed or answers `ENODEV`, the threads return, and [`Mount::wait`] with them.
+//! **End.** The session ends when the kernel lets go of the mount: by [`Mount::unmount`], by a
+//! foreign `umount` or `fusermount3 -u`, or because we are killed. In each case the descriptor of
+//! `/dev/fuse` is closed or answers `ENODEV`, the threads return, and [`Mount::wait`] with them.
 //! Copies of the mount in other mount namespaces, bind mounts and open files keep the session alive
 //! after the mount is gone from its place; [`holders`] finds them. If we are killed the connection
 //! is aborted by the kernel and the watcher removes the dead mount, so that the plain directory is
 //! visible again. A thread that had just been given a request when the kernel let go (the release
-//! of the last file, say) hears `ECONNABORTED` instead, which is the same end.
+//! of the last file, say) gets `ECONNABORTED` instead, which is the same end.
 //!
 //! Out of scope: signals (the binary turns them into [`Mount::unmount`]), reading the
 //! environment.
@@ -65,7 +65,7 @@ const THREAD_COUNT: usize = 4;
 /// else holds the file system.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What to mount and how.
+/// Directory, place and mode of a mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
     /// The backing directory.
@@ -113,12 +113,12 @@ pub enum MountError {
     /// The directory cannot be used.
     #[error("cannot use the directory {path}: {source}")]
     Directory {
-        /// Which.
+        /// The directory.
         path: PathBuf,
         /// The system's answer.
         source: io::Error,
     },
-    /// It is already mounted by Byteback.
+    /// The directory is already mounted by Byteback.
     #[error("{path} is already mounted by Byteback; unmount it first with `byteback umount {path}`")]
     AlreadyMounted {
         /// Where.
@@ -135,7 +135,7 @@ pub enum MountError {
     Refused {
         /// Where.
         path: PathBuf,
-        /// What it said.
+        /// The message of the kernel or the helper.
         reason: String,
     },
     /// The protocol could not be started, or the threads could not.
@@ -143,10 +143,10 @@ pub enum MountError {
     Session {
         /// Where.
         path: PathBuf,
-        /// What happened.
+        /// The system's error.
         source: io::Error,
     },
-    /// Somebody uses the mount.
+    /// The mount is in use.
     #[error("{path} is in use; close what is open in it (`fuser -m {path}` lists it), or unmount lazily")]
     Busy {
         /// Where.
@@ -163,7 +163,7 @@ pub enum MountError {
     NotUnmounted {
         /// Where.
         path: PathBuf,
-        /// What the kernel or the helper said.
+        /// The message of the kernel or the helper.
         reason: String,
     },
 }
@@ -353,7 +353,7 @@ impl Mount {
         Ok(mount)
     }
 
-    /// One request through the mount must show the backing directory.
+    /// Proves by a request through the mount that it shows the backing directory.
     fn prove_alive(&self) -> io::Result<()> {
         let root = self.mounted.open_root()?;
         let (seen, expected) = (host::stat_fd(&root)?, self.tree.root_stat());
@@ -400,8 +400,8 @@ impl Mount {
         result.is_some()
     }
 
-    /// What keeps the session alive after the mount has lost its place: mounts and programs, as far
-    /// as this user sees them. Nothing while the mount is where it was made, and after the end.
+    /// Mounts and programs that keep the session alive after the mount has lost its place, as far
+    /// as this user sees them. Empty while the mount is where it was made, and after the end.
     #[must_use]
     pub fn holders(&self) -> Vec<Holder> {
         if self.has_ended() || self.is_attached() {
@@ -416,9 +416,9 @@ impl Mount {
         self.end.result.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Whether whoever comes by the path still meets the mount. After a lazy unmount that is no
-    /// longer so while what was open before goes on to be served: then changes pass the mount by.
-    /// If yes, it was so at some moment of this call; if the system cannot tell, no.
+    /// Whether a program that comes by the path still meets the mount. After a lazy unmount that is
+    /// no longer so while open files go on to be served: then changes pass the mount by. If yes, it
+    /// was so at some moment of this call; if the system cannot tell, no.
     #[must_use]
     pub fn is_attached(&self) -> bool {
         !self.has_ended() && self.place.is_attached().unwrap_or(false)
@@ -429,7 +429,7 @@ impl Mount {
     #[must_use]
     pub fn programs_below(&self) -> Vec<ProgramBelow> {
         if !self.tree.is_of_system() {
-            // Nobody gets into it but through the mount.
+            // The only way into it is through the mount.
             return Vec::new();
         }
         below::programs_below(&self.mounted.point, self.tree.root_stat().dev)
@@ -456,7 +456,7 @@ impl Mount {
                 }
                 Ok(())
             }
-            // Somebody else was faster.
+            // Another process was faster.
             Err(_) if self.has_ended() => Ok(()),
             Err(NotUnmounted::Busy) => Err(MountError::Busy { path }),
             Err(NotUnmounted::Covered) => Err(MountError::Covered { path }),

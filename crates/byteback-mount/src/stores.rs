@@ -1,17 +1,17 @@
-//! What programs stored into shared mappings, and in mode `fast` everything written, is in the
-//! kernel's pages first and passes the gate later. Before a cut it has to be asked for.
+//! Flushing the kernel's pages before a cut. Data that programs stored into shared mappings, and in
+//! mode `fast` all written data, is in those pages first and passes the gate later.
 //!
 //! How: each node that some program can write is opened *through the mount* and synced there. For
 //! the kernel this is an `fsync` like any other: it writes back the node's dirty pages and waits
 //! for the answers of all of them, on old kernels as on new ones (`sync_file_range` does not wait
 //! where FUSE copies pages before writing them back). Its last step, the `FSYNC` request, comes to
-//! us on a handle that we know to be our own, and is answered without forcing the disk. It is done
-//! by a thread of its own, see [`flusher`].
+//! us on a handle that we know to be our own, and is answered without forcing the disk. A thread of
+//! its own does it, see [`flusher`].
 //!
-//! Nodes are reached by name, one component at a time, never through a symlink, and what was opened
-//! must be the node that was meant. Where that fails (no permission, renamed just now), the kernel
-//! is told to drop the node's pages instead, upon which it writes the dirty ones back first. A file
-//! without a name is no part of any picture, but is asked for all the same, in this second way.
+//! Nodes are reached by name, one component at a time, never through a symlink, and the opened node
+//! must be the one that was meant. Where that fails (no permission, renamed just now), the kernel
+//! is asked to drop the node's pages instead, upon which it writes the dirty ones back first. A
+//! file without a name is no part of any picture, but is flushed all the same, in this second way.
 
 mod flusher;
 pub(crate) mod holes;
@@ -35,7 +35,7 @@ pub(crate) use late::LateAnswers;
 /// A name that no file has; if one had it, the kernel would only ask for it once more.
 const NO_NAME: &str = "\u{7f}byteback";
 
-/// What a flush did.
+/// The result of a flush.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flushed {
     /// Nodes synced through the mount.
@@ -48,11 +48,11 @@ pub struct Flushed {
 #[derive(Debug, thiserror::Error)]
 #[error("the kernel could not write back everything of {} open files, first {first}: {source}", nodes.len())]
 pub struct FlushError {
-    /// The nodes concerned: whoever cuts now must treat their contents as unknown.
+    /// The nodes concerned: a cut must treat their contents as unknown.
     pub nodes: Vec<InodeNumber>,
     /// The first of them, for people: its path or its number.
     pub first: String,
-    /// What the kernel said about it.
+    /// The kernel's error for the first node.
     pub source: io::Error,
 }
 
@@ -78,7 +78,7 @@ impl Drop for OwnOpens<'_> {
     }
 }
 
-/// What it takes to flush.
+/// The tree to flush, and the means to do so.
 #[derive(Debug)]
 pub(crate) struct Stores {
     tree: Arc<Tree>,
@@ -89,7 +89,7 @@ pub(crate) struct Stores {
 #[derive(Debug)]
 struct Kernel {
     notifier: Notifier,
-    /// One flush at a time: a second one would only do the same again.
+    /// Locked for a whole flush: a second one at the same time would only do the same again.
     flusher: Mutex<Flusher>,
 }
 
@@ -114,7 +114,7 @@ impl Stores {
             return Ok(Flushed::default());
         };
         let flusher = kernel.flusher.lock().unwrap_or_else(PoisonError::into_inner);
-        // Numbers and names, no open files: the flusher must not be the one who closes them.
+        // Numbers and names, no open files: their last close must not happen in the flusher.
         let open = self.tree.handles.open_for_writing();
         let nodes = open.iter().map(|file| file.node()).collect();
         drop(open);
@@ -131,21 +131,21 @@ impl Stores {
         flush_stores(&self.tree, &flusher, &kernel.notifier, vec![node])
     }
 
-    /// Makes the kernel forget what a name stands for, after it has waited for those who use the
-    /// directory. If it does not know it, or is gone, there is nothing to forget.
+    /// Makes the kernel forget the node of a name, after it has waited for the calls that use the
+    /// directory. If it does not know the name, or is gone, there is nothing to forget.
     pub(crate) fn forget_name(&self, parent: InodeNumber, name: &OsStr) {
         if let Some(kernel) = &self.kernel {
             let _ = kernel.notifier.inval_entry(INodeNo(parent.get()), name);
         }
     }
 
-    /// Waits for those who look a name up in a directory or list it, until what they were told is
-    /// known to the kernel: it takes the lock of the directory for that.
+    /// Waits for the lookups and listings in a directory, until their answers are known to the
+    /// kernel: it takes the lock of the directory for that.
     pub(crate) fn wait_for_lookups(&self, directory: InodeNumber) {
         self.forget_name(directory, OsStr::new(NO_NAME));
     }
 
-    /// Whether there is anybody who could know something.
+    /// Whether there is a kernel that could have cached something.
     pub(crate) fn has_kernel(&self) -> bool {
         self.kernel.is_some()
     }

@@ -1,10 +1,9 @@
 //! The gate: each modification of the tree passes here, one method per kind, and nowhere else.
 //!
-//! What stands before the gate (the file system protocol) does not know what happens to a change;
-//! what stands behind it (the backing directory) does not know who asked. A method is given
-//! everything that a log needs to know about its change: the node, the inode it changes, the range,
-//! and for changes of names the directory, the name, what was there before, and how many names that
-//! had.
+//! The layer before the gate (the file system protocol) does not know what happens to a change; the
+//! layer behind it (the backing directory) does not know who asked. A method is given everything
+//! that a log needs to know about its change: the node, the inode it changes, the range, and for
+//! changes of names the directory, the name, what was there before, and how many names that had.
 //!
 //! Order within a method, and why:
 //!
@@ -18,7 +17,7 @@
 //! An [`observer`] hears of content before step 2, and of every other change after step 3.
 //!
 //! Bytes that a write leaves between the old end of a file and its own offset are zeros and not
-//! logged: whoever reads the log takes what lies beyond the old end and in no range as zeros.
+//! logged: a reader of the log takes bytes beyond the old end and in no range as zeros.
 
 mod account;
 mod kept;
@@ -62,12 +61,12 @@ pub enum TrackedError {
     /// The backing directory refused it.
     #[error("the backing directory could not {operation}: {source}")]
     Backing {
-        /// What was attempted, as an infinitive.
+        /// The attempted operation, as an infinitive.
         operation: &'static str,
         /// The system's answer.
         source: io::Error,
     },
-    /// It was to land from elsewhere, and something was in the way: it was not performed.
+    /// The change was to land from elsewhere, and something was in the way: it was not performed.
     #[error("overtaken: {0}")]
     Overtaken(String),
 }
@@ -97,9 +96,9 @@ pub type TrackedResult<T> = Result<T, TrackedError>;
 pub struct Object {
     /// Its number while the mount lasts.
     pub node: InodeNumber,
-    /// Which inode it is, beyond the mount.
+    /// The inode's identity beyond the mount.
     pub identity: Identity,
-    /// What kind of file it is.
+    /// The kind of file.
     pub kind: NodeKind,
 }
 
@@ -110,20 +109,20 @@ pub struct Place<'a> {
     pub parent: InodeNumber,
     /// The directory, as an `O_PATH` descriptor.
     pub dir: &'a Inode,
-    /// Which inode the directory is, beyond the mount.
+    /// The directory's identity beyond the mount.
     pub identity: Identity,
     /// The name.
     pub name: &'a OsStr,
 }
 
-/// What loses a name.
+/// The inode that loses a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Victim {
     /// The inode.
     pub object: Object,
     /// How many names it has before.
     pub nlink: u64,
-    /// What it looks like before.
+    /// The inode's state before.
     pub fence: Fence,
 }
 
@@ -156,7 +155,7 @@ pub struct Written {
     pub len_bytes: usize,
 }
 
-/// What becomes of an inode's attributes; `None` keeps one.
+/// New values of an inode's attributes; `None` keeps one.
 #[derive(Clone, Debug, Default)]
 pub struct NewAttributes {
     /// The permission bits.
@@ -200,7 +199,7 @@ impl Tracked {
         }
     }
 
-    /// What keeps account of the changes, if anything does.
+    /// The account of the changes, if one is kept.
     #[must_use]
     pub fn account(&self) -> Option<&Account> {
         self.account.as_ref()
@@ -232,7 +231,7 @@ impl Tracked {
             }
             return Ok(Change::default());
         };
-        // Whatever becomes of it, any of these bytes may be new, or at least the times.
+        // However it ends, any of these bytes may be new, or at least the times.
         let is_news = !operation.is_logged();
         let (watched, ranges) = match account.observer.as_deref() {
             None => (None, ranges_of(Look::trimmed_if(is_news))?),
@@ -359,7 +358,7 @@ impl Tracked {
         )?;
         if let Some(stores) = stores {
             let hull = stores.iter().copied().reduce(ByteRange::hull);
-            // What lies between the stores is what is there.
+            // Bytes between the stores stay as they are.
             let what = hull.map_or(
                 written::Change::Written { offset, data: &[] },
                 written::Change::Overwritten,
@@ -383,7 +382,7 @@ impl Tracked {
     /// # Errors
     /// The error of the backing file.
     pub fn truncate(&self, object: Object, fd: &Inode, len_bytes: u64) -> TrackedResult<()> {
-        // What is cut off, or what is gained: zeros are content, too.
+        // The part that is cut off or gained: zeros are content, too.
         let ranges_of = |_: Look<'_>| {
             let size = fd.stat().map_err(backing("truncate"))?.size;
             Ok(ByteRange::new(size.min(len_bytes), size.max(len_bytes)).into())
@@ -490,7 +489,7 @@ impl Tracked {
         change.perform(to, what, copy, |_| true)
     }
 
-    /// What compares what a program reads of a file, if that is wanted.
+    /// The sums that a program's reads of a file are compared with, if reads are verified.
     pub(crate) fn verifying(&self, identity: &Identity) -> Option<(&Integrity, NodeId)> {
         let account = self.account.as_ref()?;
         let integrity = account
@@ -546,7 +545,7 @@ impl Tracked {
     /// Creates a regular file that must not exist and opens it with `flags`.
     ///
     /// # Errors
-    /// `EEXIST`, or what the backing directory answered.
+    /// `EEXIST`, or the error of the backing directory.
     pub fn create(&self, place: Place<'_>, mode: u32, flags: OFlags, creator: Creator) -> TrackedResult<(Inode, Stat)> {
         let create = || {
             let fd = place.dir.create_at(place.name, flags, mode, creator)?;
@@ -678,7 +677,7 @@ impl Tracked {
     }
 }
 
-/// One of the names of a node, from the root.
+/// A path of the node from the root, by one of its names.
 fn path_of(log: &Log, node: NodeId) -> Option<Vec<OsString>> {
     let mut names = Vec::new();
     let mut at = node;
@@ -724,9 +723,9 @@ fn write_all(file: &OpenFile, offset: u64, data: &[u8]) -> TrackedResult<usize> 
 /// How closely it is worth looking at which bytes change.
 #[derive(Clone, Copy)]
 enum Look<'a> {
-    /// All that may change count.
+    /// All bytes that may change count.
     Whole,
-    /// Those count that differ.
+    /// Only bytes that differ count.
     Trimmed,
     /// Something lands in this file: of pages only what a program has stored counts, of what
     /// programs write all.
@@ -763,14 +762,14 @@ fn write_stores(file: &OpenFile, offset: u64, page: &[u8], stores: &[ByteRange])
     Ok(())
 }
 
-/// What is known of a change of content before it has begun.
+/// The known facts of a change of content before it has begun.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
     /// The bytes that are about to change at most.
     range: Option<ByteRange>,
     /// The file's length afterwards, where it is set.
     len_after_bytes: Option<u64>,
-    /// They are to be behind the end.
+    /// Whether the bytes are to be appended.
     appends: bool,
 }
 
@@ -789,7 +788,7 @@ impl Extent {
     }
 }
 
-/// What the log compares a clean file with.
+/// The state that the log compares a clean file with.
 fn looks_like(fd: &Inode) -> Option<Fence> {
     fd.stat().ok().map(|stat| Fence::of(&stat))
 }

@@ -7,9 +7,9 @@
 //!
 //! **Reaching a node.** An open file is reached through its handle, a directory through a cached
 //! `O_PATH` descriptor, anything else by its name in its directory. On the way each step is
-//! compared with the identity that the table remembers; if another inode bears the name now
-//! (somebody changed the tree below us), the answer is `ESTALE`, upon which the kernel looks the
-//! path up afresh.
+//! compared with the identity that the table remembers; if another inode bears the name now (the
+//! tree was changed below us), the answer is `ESTALE`, upon which the kernel looks the path up
+//! afresh.
 //!
 //! **Locks**, in this order: `renames` (shared while a name is in use, exclusive while one moves,
 //! so that nobody sees a file between its two names), then one of the small locks inside, never
@@ -63,16 +63,16 @@ pub(crate) struct Tree {
     /// Whether new files need the caller's ids, and set-id bits are ours to take away: the daemon
     /// is root, or the tree a library's.
     switch_user: bool,
-    /// What has lost its last name while the kernel still refers to it, other than regular files: a
-    /// FIFO that is open, a directory that somebody works in. Held by `O_PATH` descriptors, because
-    /// no handle of ours holds it.
+    /// Nodes, other than regular files, that have lost their last name while the kernel still
+    /// refers to them: a FIFO that is open, a directory that a program works in. Held by `O_PATH`
+    /// descriptors, because no handle of ours holds them.
     orphans: Mutex<HashMap<InodeNumber, Arc<HeldInode>>>,
     /// The threads of ours that open files through the mount just now, see [`OpenFile::own`].
     own_threads: Mutex<Vec<u32>>,
     /// Held while something is appended to an append-only file.
     appending: Mutex<()>,
-    /// Makes whoever remembers the attributes of a node forget them: they have changed without
-    /// being asked to. Must not wait.
+    /// Makes the caches of a node's attributes forget them: they have changed without a request to
+    /// do so. Must not wait.
     forget_attributes: OnceLock<ForgetAttributes>,
 }
 
@@ -84,7 +84,7 @@ impl fmt::Debug for ForgetAttributes {
     }
 }
 
-/// What the kernel is told about a name that it asked for.
+/// The reply to the kernel about a name that it asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     pub(crate) interned: Interned,
@@ -122,7 +122,7 @@ impl Tree {
     /// The tree below the directory `root`, an `O_PATH` descriptor.
     pub(crate) fn new(root: Inode, tracked: Arc<Tracked>) -> io::Result<Self> {
         let root_stat = root.stat()?;
-        // Of a library's files nobody else takes set-id bits away.
+        // Only we take set-id bits away from a library's files.
         let switch_user = rustix::process::geteuid().is_root() || !root.is_of_system();
         Ok(Self {
             root: Arc::new(HeldInode {
@@ -144,7 +144,8 @@ impl Tree {
         })
     }
 
-    /// Says who remembers attributes. Before that, and in a tree without a kernel, nobody does.
+    /// Sets the callback that forgets cached attributes. Before, and without a kernel, none are
+    /// cached.
     pub(crate) fn tell_of_changed_attributes(&self, forget: impl Fn(InodeNumber) + Send + Sync + 'static) {
         let _ = self.forget_attributes.set(ForgetAttributes(Box::new(forget)));
     }
@@ -307,13 +308,13 @@ impl Tree {
         Err(stale())
     }
 
-    /// What the gate is told about a live node.
+    /// The gate's description of a live node.
     fn object(&self, node: InodeNumber) -> io::Result<Object> {
         let (identity, kind) = self.inodes().identity(node).ok_or_else(stale)?;
         Ok(Object { node, identity, kind })
     }
 
-    /// What the gate is told about an inode that was just looked at, live or not.
+    /// The gate's description of an inode that was just looked at, live or not.
     fn object_of(&self, stat: &Stat) -> Object {
         Object {
             node: self.inodes().node_of(stat.dev, stat.ino),
@@ -322,7 +323,7 @@ impl Tree {
         }
     }
 
-    /// What `name` in the directory `parent` is.
+    /// Looks up `name` in the directory `parent`.
     fn look_at(&self, dir: &Inode, parent: InodeNumber, name: &OsStr) -> io::Result<Found> {
         loop {
             let births = self.inodes().births();

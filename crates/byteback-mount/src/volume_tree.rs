@@ -2,16 +2,17 @@
 //! and its gate stand on the one as on the other.
 //!
 //! A volume that is mounted has three directories in its root: [`FILES`] is the root of the tree,
-//! [`STATE`] holds what the daemon must not lose (the log's database with what belongs to it), and
+//! [`STATE`] holds the daemon's durable state (the log's database and its companions), and
 //! [`LAYERS`] the layers of the log (`layers`). No name of the tree leads there, and image and log
 //! move together.
 //!
-//! What programs did not make durable themselves is made durable now and then ([`SYNC_EVERY`]), as
-//! the kernel does with its own file systems, and a few segments are freed each time.
+//! Writes that programs did not make durable themselves are made durable now and then
+//! ([`SYNC_EVERY`]), as the kernel does with its own file systems, and a few segments are freed
+//! each time.
 //!
-//! Invariant: one inode of the tree is held once by each [`Inode`] of it, so that what has lost its
-//! last name is there as long as somebody has it open. A volume that was not closed is recovered
-//! when it is opened again.
+//! Invariant: one inode of the tree is held once by each [`Inode`] of it, so that an inode without
+//! a name stays as long as any program has it open. A volume that was not closed is recovered when
+//! it is opened again.
 //!
 //! Out of scope: permissions (the kernel checks them), times of reading (nobody gets any),
 //! POSIX ACLs.
@@ -40,10 +41,10 @@ use self::layers::LayerInodes;
 /// The root of the tree, in the root of the volume.
 pub const FILES: &str = "files";
 
-/// What the daemon keeps, in the root of the volume.
+/// The daemon's state, in the root of the volume.
 pub const STATE: &str = "state";
 
-/// So often everything is made durable that programs wrote.
+/// Time between two syncs of everything that programs wrote.
 const SYNC_EVERY: Duration = Duration::from_secs(30);
 
 /// Segments that are freed in a row, before programs that write are let in for a while.
@@ -55,30 +56,30 @@ pub enum VolumeTreeError {
     /// The file or device cannot be had.
     #[error("cannot open the volume {path}: {source}")]
     Device {
-        /// Which.
+        /// The path of the volume.
         path: PathBuf,
         /// The system's error, or who has it.
         source: io::Error,
     },
-    /// What is on it cannot be used.
+    /// The content of the file or device cannot be used.
     #[error("cannot use the volume {path}: {source}")]
     Volume {
-        /// Which.
+        /// The path of the volume.
         path: PathBuf,
-        /// What is wrong.
+        /// The volume's error.
         source: VolumeError,
     },
     /// The thread that keeps it in order could not be started, or the root could not be read.
     #[error("cannot use the volume {path}: {source}")]
     System {
-        /// Which.
+        /// The path of the volume.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
     },
 }
 
-/// What all inodes of a volume share.
+/// The part that all inodes of a volume share.
 struct Shared {
     volume: Volume,
     clock: Arc<dyn Clock>,
@@ -116,8 +117,8 @@ impl VolumeWatch {
 }
 
 impl VolumeTree {
-    /// Opens the volume on a file or device; nobody else may have it. What was synced before a
-    /// crash is recovered.
+    /// Opens the volume on a file or device; no other process may have it open. State that was
+    /// synced before a crash is recovered.
     ///
     /// # Errors
     /// [`VolumeTreeError`].
@@ -197,24 +198,25 @@ impl VolumeTree {
         VolumeInode::hold(&self.shared, self.files)
     }
 
-    /// Where the daemon keeps what it must not lose.
+    /// The directory of the daemon's durable state.
     #[must_use]
     pub fn state(&self) -> Arc<dyn DurableDir> {
         let label = format!("{}:{STATE}", self.path.display());
         Arc::new(TreeDir::new(VolumeInode::hold(&self.shared, self.state), label))
     }
 
-    /// What keeps the layers of the log beside the files. There is one log at a time.
+    /// The keeper of the log's layers beside the files. There is one log at a time.
     #[must_use]
     pub fn layers(&self) -> Arc<dyn LayerKeeper> {
         Arc::new(LayerInodes::new(&self.shared, self.layers))
     }
 
-    /// Makes everything durable, and closes the volume clean. Whoever still has something of it
-    /// open can read, and change nothing more.
+    /// Makes everything durable, and closes the volume clean. Inodes that are still open can then
+    /// be read, but not changed.
     ///
     /// # Errors
-    /// What could not be written: the volume is then recovered when it is opened the next time.
+    /// The error of the write that failed: the volume is then recovered when it is opened the next
+    /// time.
     pub fn close(mut self) -> Result<(), VolumeTreeError> {
         self.end_housekeeping();
         self.is_closed = true;
@@ -236,8 +238,8 @@ impl Drop for VolumeTree {
     fn drop(&mut self) {
         self.end_housekeeping();
         if !self.is_closed {
-            // Somebody gave up on it, as when it cannot be mounted: what was written is kept as far
-            // as it can be.
+            // The tree was given up, as when it cannot be mounted: written data is kept as far as
+            // possible.
             let _ = self.shared.volume.finish();
         }
     }
@@ -268,7 +270,7 @@ fn directory(volume: &Volume, name: &str, own: Option<(u32, u32, u32)>) -> byteb
 fn keep_house(shared: &Weak<Shared>, stopped: &mpsc::Receiver<()>) {
     while stopped.recv_timeout(SYNC_EVERY) == Err(RecvTimeoutError::Timeout) {
         let Some(shared) = shared.upgrade() else { return };
-        // Who cannot write is told by the next one that wants to.
+        // A failure to write is reported to the next caller that writes.
         let _ = shared.volume.sync();
         for _ in 0..TIDY_STEPS {
             if !matches!(shared.volume.tidy(), Ok(true)) {

@@ -1,12 +1,12 @@
-//! What a cut reports, read from the cut's own snapshot a page at a time.
+//! The changes that a cut reports, read from the cut's own snapshot a page at a time.
 //!
-//! Memory follows the page, however many nodes there are. A [`ChangesCursor`] names what was told
-//! last, so that a page costs what is in it and not what came before it; the snapshot stands still,
-//! so that the pages of one list fit together whatever happens meanwhile.
+//! Memory follows the page, not the number of nodes. A [`ChangesCursor`] names the last item that
+//! was reported, so a page costs what it contains and not what came before it. The snapshot never
+//! changes, so the pages of one list fit together whatever happens meanwhile.
 //!
-//! **Order.** Nodes by number, then names by directory and bytes: each once. The layers of several
-//! epochs lie in the database epoch by epoch; they are read side by side and merged as they come,
-//! eldest first for one node.
+//! **Order.** Nodes by number, then names by directory and bytes, each once. The database stores
+//! layers epoch by epoch; the epochs are read side by side and merged on the fly, oldest first for
+//! each node.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -32,74 +32,74 @@ use byteback_model::{NodeId, NodeKind};
 /// How much of a node's content may have changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Nothing; only its attributes may have.
+    /// Nothing; at most the attributes changed.
     Unchanged,
-    /// These ranges. They may lie beyond the file's end.
+    /// Byte ranges, which may extend beyond the file's end.
     Ranges(ExtentSet),
-    /// All of it.
+    /// The whole content.
     Whole(WholeReason),
 }
 
-/// What happened to one node since a mark.
+/// The changes of one node since a mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeChange {
-    /// The node. It still exists at the cut.
+    /// The node, which exists at the cut.
     pub node: NodeId,
-    /// What it is.
+    /// The node's kind.
     pub kind: NodeKind,
-    /// Its content; always [`Content::Unchanged`] for whatever is not a file.
+    /// Changes of the content; always [`Content::Unchanged`] unless the node is a file.
     pub content: Content,
-    /// The consumer has never seen this node.
+    /// True if the consumer has never seen this node.
     pub is_new: bool,
 }
 
-/// What happened to one name since a mark.
+/// The change of one name since a mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameChange {
     /// The directory.
     pub parent: NodeId,
     /// The name in it.
     pub name: OsString,
-    /// What it stands for at the cut; `None`: nothing.
+    /// The node that has the name at the cut; `None` if there is none.
     pub child: Option<NodeId>,
 }
 
-/// What happened up to a cut, since a mark or ever. Holds the cut, hence a snapshot of the
-/// database: drop it when done.
+/// All changes up to a cut, since a mark or from the beginning. Holds the cut, hence a snapshot of
+/// the database: drop it when done.
 #[derive(Clone)]
 pub struct ChangeList {
     cut: Cut,
     extent: Extent,
 }
 
-/// Which changes are in a list.
+/// The changes that are in a list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Extent {
-    /// All that there is, each file whole for this reason.
+    /// Everything that exists, each file whole for this reason.
     Everything(WholeReason),
-    /// Those of the epochs from `from` on; new are nodes born at or after `since`.
+    /// Changes of the epochs from `from` on; nodes born at or after `since` are new.
     Since { from: Epoch, since: Epoch },
 }
 
-/// What of a list was told last. The default one is the beginning.
+/// The last item that was reported from a list. The default is the beginning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangesCursor {
-    /// The last node.
+    /// The last node reported.
     pub node: Option<NodeId>,
-    /// The last name with its directory; then all nodes were told.
+    /// The last name reported, with its directory; if present, all nodes were reported.
     pub name: Option<(NodeId, OsString)>,
 }
 
-/// How much a page holds at most.
+/// The maximum size of a page.
 #[derive(Clone, Copy, Debug)]
 pub struct PageLimits {
     /// Nodes and names together.
     pub items: NonZeroUsize,
-    /// Ranges; those of its last file may exceed it.
+    /// Ranges; those of the page's last file may exceed the limit.
     pub ranges: NonZeroUsize,
 }
 
-/// A page of changes: no name comes before the last node.
+/// A page of changes: no name precedes the last node.
 #[derive(Clone, Debug, Default)]
 pub struct ChangesPage {
     /// Nodes whose attributes or content may have changed, in order of their numbers.
@@ -107,18 +107,18 @@ pub struct ChangesPage {
     /// Names that were added, removed, or stand for another node, in order of their directories'
     /// numbers and their bytes.
     pub names: Vec<NameChange>,
-    /// Where the next page begins; it may turn out to be empty. `None`: this is the last.
+    /// The start of the next page, which may turn out to be empty. `None`: this is the last page.
     pub next: Option<ChangesCursor>,
 }
 
-/// How much is in a list.
+/// The size of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChangesTotals {
     /// Nodes.
     pub nodes: u64,
     /// Names.
     pub names: u64,
-    /// Bytes of the ranges of files that are not told whole.
+    /// Bytes of the ranges of files that are not reported whole.
     pub content_bytes: u64,
 }
 
@@ -132,7 +132,7 @@ impl ChangesTotals {
 }
 
 impl ChangesPage {
-    /// How much is in it.
+    /// The totals of this page.
     #[must_use]
     pub fn totals(&self) -> ChangesTotals {
         let mut totals = ChangesTotals::default();
@@ -147,14 +147,14 @@ impl ChangeList {
         Self { cut, extent }
     }
 
-    /// The mark is unknown: this is all that there is now, and what is not in it may have been
-    /// removed.
+    /// Whether the mark is unknown: the list then holds everything that exists now, and nodes
+    /// missing from it may have been removed.
     #[must_use]
     pub fn is_everything(&self) -> bool {
         matches!(self.extent, Extent::Everything(_))
     }
 
-    /// How much is in it. Reads all of it, and keeps nothing.
+    /// The totals of the list. Reads all of it and keeps nothing.
     ///
     /// # Errors
     /// If the database cannot be read or is damaged.
@@ -162,7 +162,7 @@ impl ChangeList {
         self.cut.damage.watch(self.count())
     }
 
-    /// What comes behind `after`; at least one item, unless it is the last page.
+    /// The page that follows `after`; has at least one item unless it is the last page.
     ///
     /// # Errors
     /// If the database cannot be read or is damaged.
@@ -237,7 +237,7 @@ impl ChangeList {
             epochs.partition_point(|epoch| *epoch < from.0)..epochs.partition_point(|epoch| *epoch < self.cut.end.0);
         let mut lists = Vec::new();
         for epoch in epochs.get(range).unwrap_or_default() {
-            // Up to the greatest number that there can be, which no node has.
+            // Up to the greatest possible number, which no node has.
             let layers = table.range((*epoch, first)..(*epoch, u64::MAX))?;
             lists.push(layers.map(|entry| {
                 let (place, layer) = entry?;
@@ -248,7 +248,7 @@ impl ChangeList {
         }
         let mut merged = Merged::new(lists)?;
         while let Some((node, layer)) = merged.next_sum(|sum: &mut Layer, younger| sum.lay(&younger))? {
-            // Gone meanwhile: its name says so.
+            // The node is gone meanwhile; the change of its name reports that.
             let Some(record) = self.cut.visible_record(node)? else {
                 continue;
             };
@@ -327,11 +327,11 @@ fn place_of((parent, name): (u64, &[u8])) -> Place {
     (NodeId(parent), OsString::from_vec(name.to_vec()))
 }
 
-/// Lists in ascending order of their keys, read as one.
+/// Lists in ascending order of their keys, merged into one.
 struct Merged<I, K, V> {
     lists: Vec<I>,
-    /// The next of each list, with the list's number: the eldest list first where keys are the
-    /// same.
+    /// The next entry of each list, with the list's number: for equal keys the oldest list comes
+    /// first.
     heads: BinaryHeap<Reverse<Head<K, V>>>,
 }
 
@@ -362,7 +362,7 @@ impl<K: Ord, V> PartialEq for Head<K, V> {
 impl<K: Ord, V> Eq for Head<K, V> {}
 
 impl<I: Iterator<Item = Result<(K, V)>>, K: Ord, V> Merged<I, K, V> {
-    /// `lists`: the eldest first.
+    /// `lists`: oldest first.
     fn new(mut lists: Vec<I>) -> Result<Self> {
         let mut heads = BinaryHeap::with_capacity(lists.len());
         for (list, items) in lists.iter_mut().enumerate() {
@@ -373,7 +373,7 @@ impl<I: Iterator<Item = Result<(K, V)>>, K: Ord, V> Merged<I, K, V> {
         Ok(Self { lists, heads })
     }
 
-    /// The next key, with what all lists have under it, added up from the eldest on.
+    /// The next key, with the sum of its values in all lists, added from the oldest on.
     fn next_sum(&mut self, add: impl Fn(&mut V, V)) -> Result<Option<(K, V)>> {
         let Some((key, mut sum)) = self.pop()? else {
             return Ok(None);
@@ -403,7 +403,7 @@ impl<I: Iterator<Item = Result<(K, V)>>, K: Ord, V> Merged<I, K, V> {
     }
 }
 
-/// What the sum of the layers since `since` says of a node.
+/// The change of a node according to `layer`, the sum of its layers since `since`.
 pub(crate) fn node_change(node: NodeId, record: &NodeRecord, layer: Layer, since: Epoch) -> NodeChange {
     let is_new = record.born >= since;
     let whole = if is_new {
@@ -419,7 +419,7 @@ pub(crate) fn node_change(node: NodeId, record: &NodeRecord, layer: Layer, since
     }
 }
 
-/// Nothing but files has content.
+/// Only files have content.
 pub(crate) fn content_of(record: &NodeRecord, whole: Option<WholeReason>, ranges: ExtentSet) -> Content {
     match whole {
         _ if record.kind != NodeKind::File => Content::Unchanged,

@@ -2,25 +2,26 @@
 //!
 //! Order of a checkpoint, and what a crash leaves after each step:
 //!
-//! 1. Take the pending log away and pick the quiet nodes. *Crash: all in memory is lost; intents
-//!    and missing fences say which files to take as changed, the walk finds the names.*
+//! 1. Take the pending log away and pick the quiet nodes. *Crash: everything in memory is lost;
+//!    intents and missing fences say which files to take as changed, and the walk finds the names.*
 //! 2. Let the settler make their content durable and stat them. *Same.*
-//! 3. Wait for the operations under way. What was touched since step 1 stays open: its stat may
-//!    already show a change that is only logged in memory. *Same.*
+//! 3. Wait for the operations under way. A node touched since step 1 stays open: its stat may
+//!    already show a change that is logged only in memory. *Same.*
 //! 4. Write the intents that stay open as the next generation. *Same: both generations count.*
 //! 5. Commit layers, names, fences and the generation together. *After it: the quiet nodes are
-//!    clean.* A change between steps 3 and 5 is younger than the stat, so the fence does not hold
-//!    for it; if it is a write, it has an intent.
+//!    clean.* A change between steps 3 and 5 is newer than the stat, so the fence does not match
+//!    it; if it is a write, it has an intent.
 //!
-//! **Changes that pass the gate by**, through a descriptor that is older than the mount or another
-//! way to the directory: a clean node shows them at the next start, by its fence. A node that is
-//! open shows them in step 3: its change time is younger than what the log did to it can explain.
-//! It is reported whole then and stays open until its change time is explained. What comes to an
-//! open node from behind and is followed by an operation through the gate stays unseen; what came
-//! to a clean file is found when the gate opens it ([`crate::Operation::compare`]).
+//! **Changes that bypass the gate**, through a descriptor that is older than the mount or another
+//! path to the directory: a clean node shows them at the next start, by its fence. An open node
+//! shows them in step 3: its change time is newer than the log can explain. It is then reported
+//! whole and stays open until its change time is explained. A change that bypasses the gate on an
+//! open node and is followed by an operation through the gate stays unseen; one on a clean file is
+//! found when the gate opens it ([`crate::Operation::compare`]).
 //!
-//! If it fails, everything goes back into memory, and the quiet nodes are open again, but need new
-//! intents: whether the transaction arrived is unknown, and with it whether their old ones count.
+//! If the commit fails, everything goes back into memory. The quiet nodes are open again but need
+//! new intents: it is unknown whether the transaction arrived, and so whether their old intents
+//! count.
 
 use std::sync::Arc;
 
@@ -36,34 +37,34 @@ use byteback_model::{NodeId, NodeKind};
 
 /// Makes content durable, on behalf of the log.
 pub trait Settler {
-    /// For each node: makes the content that it has now durable, then answers the fence, taken by a
-    /// stat *after* that. `None` where the node cannot be found or synced, or was changed so
-    /// recently that its times prove nothing ([`Fence::proves_at`]): it stays open.
+    /// For each node: makes its present content durable, then returns the fence, taken by a stat
+    /// *after* that. `None` if the node cannot be found or synced, or changed so recently that its
+    /// times prove nothing ([`Fence::proves_at`]): the node then stays open.
     fn settle(&self, nodes: &[NodeId]) -> Vec<Option<Fence>>;
 }
 
 /// Two changes of a file within this time may leave it with the same times: kernels stamp with the
-/// tick of their clock, 10 ms at worst. A fence whose change time is younger than that at the
+/// tick of their clock, 10 ms at worst. A fence whose change time is more recent than that at the
 /// moment of its stat would not notice a later change (some file systems keep coarser times still:
 /// [`Fence::proves_at`] knows).
 pub const TIME_TICK_NS: i64 = 20_000_000;
 
-/// Nodes that are closed in one go: what is needed to do so is bounded, and cuts come in between.
+/// The most nodes closed at once: this bounds the memory needed, and lets cuts come in between.
 const CLOSE_AT_ONCE: usize = 1 << 14;
 
-/// Which nodes a checkpoint closes.
+/// The nodes that a checkpoint closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
-    /// Those that have not been changed for so long.
+    /// The nodes that have been quiet for a given time.
     QuietFor {
         /// Nanoseconds of the monotonic clock.
         ns: u64,
     },
-    /// All: at the end of tracking.
+    /// All nodes, at the end of tracking.
     All,
 }
 
-/// What a checkpoint did.
+/// The outcome of a checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckpointReport {
     /// Nodes that are clean now.
@@ -73,8 +74,8 @@ pub struct CheckpointReport {
 }
 
 impl Log {
-    /// Writes what is in memory to the database and closes nodes. Writers wait only while the
-    /// pending log is taken away.
+    /// Writes the pending log to the database and closes nodes. Writers wait only while the pending
+    /// log is taken away.
     ///
     /// # Errors
     /// A disk that cannot be written. Nothing is lost then; the next checkpoint tries again.
@@ -96,7 +97,7 @@ impl Log {
         quiet.sort_unstable();
         let mut report = CheckpointReport::default();
         let mut portions = quiet.chunks(CLOSE_AT_ONCE);
-        // At least once, for what is in memory.
+        // At least once, to write the pending log.
         let mut portion = portions.next().unwrap_or_default();
         loop {
             let step = self.checkpoint_and_close(settler, portion, &is_quiet)?;
@@ -129,7 +130,7 @@ impl Log {
                 }
             }
             state.closing = quiet.iter().map(|(node, open)| (*node, open.explained_ns)).collect();
-            // After first contact with a large tree every file was open, and the map was a hundred
+            // At first contact with a large tree every file was open, and the map took a hundred
             // bytes for each.
             if state.open.len() < state.open.capacity() / 4 {
                 let room = state.open.len() * 2;
@@ -160,7 +161,7 @@ impl Log {
                 if state.open.contains_key(node) {
                     *fence = None;
                 } else if state.pending_record(*node) == Some(None) {
-                    // What it was when it was looked at, some change explains that went with it.
+                    // A change that was logged with it explains the state that the stat saw.
                     *fence = None;
                 } else if let Some(unexplained) = fence.filter(|fence| fence.ctime_ns > open.explained_ns) {
                     open.explained_ns = unexplained.ctime_ns;
@@ -169,7 +170,7 @@ impl Log {
                 }
             }
             for node in &passed_by {
-                // Of a directory only the attributes are told by this; its names wait for the next
+                // For a directory this reports only the attributes; its names wait for the next
                 // start.
                 state.current.mark_whole(*node, WholeReason::Untracked);
                 state.epoch_used = true;
@@ -194,7 +195,7 @@ impl Log {
                 let unsettled = self.still_existing_files(&fences);
                 let mut state = self.state.lock();
                 for (node, open) in quiet.iter().filter(|(node, _)| unsettled.contains(node)) {
-                    // The database now says that it has no fence; a younger entry knows more.
+                    // The database now has no fence for it; a newer entry knows more.
                     let open = OpenNode {
                         intent: Intent::NotNeeded,
                         changed_at_ns: now_ns,
@@ -217,10 +218,10 @@ impl Log {
         }
     }
 
-    /// Declares nodes clean whose content the caller has read between two stats that agree, and has
-    /// made durable after the first of them (`syncfs` for a whole folder): the way of a folder that
-    /// is not mounted. `None` leaves a node open, as does a change that was logged since the last
-    /// cut or checkpoint.
+    /// Declares nodes clean whose content the caller has read between two matching stats and has
+    /// made durable after the first of them (`syncfs` for a whole folder): for a folder that is not
+    /// mounted. `None` leaves a node open, as does a change that was logged since the last cut or
+    /// checkpoint.
     ///
     /// # Errors
     /// A disk that cannot be written.
@@ -246,14 +247,14 @@ impl Log {
         committed
     }
 
-    /// Makes durable which files these nodes are, so that they keep their numbers whatever ends
-    /// next. Whoever tells somebody else of a node by its number does this before: a new file whose
-    /// number was only in memory gets another one after a crash, and is then somebody else to
-    /// whoever was told. Costs nothing where it is durable already.
+    /// Makes durable which files these nodes are, so that they keep their numbers after any crash.
+    /// A caller that passes a node number to another party does this first: a new file whose number
+    /// was only in memory gets another one after a crash, and would be a different file to that
+    /// party. Costs nothing if the numbers are durable already.
     ///
-    /// Where layers are kept beside the files, everything is made durable, numbers or not: what a
-    /// crash takes back there is as if it had not been, and nothing reports it to whoever was told
-    /// without a cut.
+    /// Where layers are kept beside the files, everything is made durable, not only numbers: a
+    /// crash there takes changes back as if they had never happened, and no report of that reaches
+    /// a party that learned of them without a cut.
     ///
     /// # Errors
     /// A disk that cannot be written. Nothing is lost then.
@@ -261,7 +262,7 @@ impl Log {
         let _one = self.checkpointing.lock();
         for node in nodes {
             let is_in_memory = self.state.lock().pending_record(*node).is_some();
-            // Nobody knows it: the operation that makes it is under way, and is waited for.
+            // Not known anywhere: the operation that creates it is still under way, so wait for it.
             if is_in_memory || self.record(*node)?.is_none() {
                 return self.flush();
             }
@@ -269,14 +270,13 @@ impl Log {
         self.kept.as_ref().map_or(Ok(()), |kept| kept.sync())
     }
 
-    /// Writes what is in memory to the database, and nothing else. The caller holds
-    /// `checkpointing`.
+    /// Writes the pending log to the database, and nothing else. The caller holds `checkpointing`.
     pub(crate) fn flush(&self) -> Result<()> {
         let pending = self.take_pending();
         self.commit_pending(pending, |_| Ok(()))
     }
 
-    /// Takes the pending log away while no operation is under way; it is then flushing.
+    /// Takes the pending log away while no operation is under way; it then counts as flushing.
     pub(crate) fn take_pending(&self) -> Arc<Pending> {
         let _no_operation = self.gate.write();
         self.state.lock().take_pending()
@@ -301,7 +301,7 @@ impl Log {
             database::set_number(txn, meta::EPOCH, epoch)?;
             database::set_number(txn, meta::LAST_NODE, last_node)?;
             also(txn)?;
-            // The files first: see the module on layers that are kept beside them.
+            // The files first: see [`crate::keeper`] on order.
             self.kept.as_ref().map_or(Ok(()), |kept| kept.sync())
         });
         let committed = self.damage.watch(committed);
@@ -317,7 +317,7 @@ impl Log {
         committed
     }
 
-    /// Removes layers that were given up. What cannot be removed now is tried again by the next
+    /// Removes layers that were given up. Those that cannot be removed now are left to the next
     /// start. The caller holds `checkpointing`.
     pub(crate) fn sweep_kept(&self) {
         if let Some(kept) = &self.kept {
@@ -325,7 +325,7 @@ impl Log {
         }
     }
 
-    /// Puts a pending log that could not be committed, or of which that is unknown, under what came
+    /// Puts a pending log whose commit failed, or may have failed, back beneath the changes logged
     /// meanwhile.
     pub(crate) fn take_back(&self, pending: Arc<Pending>) {
         let mut state = self.state.lock();
@@ -339,8 +339,8 @@ impl Log {
         state.epoch_used = true;
     }
 
-    /// Puts nodes back that could not be closed. Their next write takes an intent: if the
-    /// transaction arrived after all, they have a fence, and their old intents do not count.
+    /// Reopens nodes that could not be closed. Their next write takes an intent: if the transaction
+    /// arrived after all, they have a fence, and their old intents do not count.
     fn reopen(&self, closed: &[(NodeId, OpenNode)]) {
         let mut state = self.state.lock();
         for (node, open) in closed {
@@ -356,20 +356,21 @@ impl Log {
             .iter()
             .filter(|(_, fence)| fence.is_none())
             .map(|(node, _)| *node);
-        // Where the database cannot be read: a node that is not known as open takes an intent, at
-        // worst one too many.
+        // If the database cannot be read: a node that is not known as open takes an intent, at
+        // worst an unnecessary one.
         let is_file = |node: &NodeId| matches!(self.record(*node), Ok(Some(record)) if record.kind == NodeKind::File);
         unsettled.filter(is_file).collect()
     }
 }
 
 impl State {
-    /// Nothing yet, of the current epoch.
+    /// An empty pending log of the current epoch.
     fn fresh_pending(&self) -> Pending {
         Pending::new(self.epoch, self.current.bounds)
     }
 
-    /// Takes the pending log away; it is then flushing. The caller holds the gate exclusively.
+    /// Takes the pending log away; it then counts as flushing. The caller holds the gate
+    /// exclusively.
     pub(crate) fn take_pending(&mut self) -> Arc<Pending> {
         let fresh = self.fresh_pending();
         let pending = Arc::new(std::mem::replace(&mut self.current, fresh));

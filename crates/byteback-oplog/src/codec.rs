@@ -1,14 +1,13 @@
-//! Little-endian base-128 integers and length-prefixed bytes: the alphabet of the persisted
+//! Little-endian base-128 integers and length-prefixed bytes: the building blocks of the persisted
 //! records.
 //!
-//! Reading never trusts a length: it is checked against what is left before anything is allocated,
-//! and whatever does not fit is [`Malformed`].
+//! Reading never trusts a length: it is checked against the bytes left before anything is
+//! allocated, and anything that does not fit is [`Malformed`].
 //!
 //! Records are *sealed*: they end in a CRC-32C. redb compares the checksums of its pages only after
-//! an unclean stop, and a layer with one flipped bit would be a change that is missed without a
-//! word.
+//! an unclean stop, and a layer with one flipped bit would be a change that is missed silently.
 
-/// The bytes end too early or say something impossible.
+/// The bytes end too early or are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
@@ -21,8 +20,8 @@ pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push((value & 0x7f) as u8);
 }
 
-/// Appends `value` as a varint whose first byte gives its lowest bit to `flag`, hence has six bits
-/// of the value.
+/// Appends `value` as a varint whose first byte gives its lowest bit to `flag`, leaving six bits
+/// for the value.
 pub(crate) fn put_flagged(out: &mut Vec<u8>, flag: bool, value: u64) {
     let rest = value >> 6;
     let more = if rest == 0 { 0 } else { 0x80 };
@@ -50,7 +49,7 @@ pub(crate) fn seal(mut record: Vec<u8>) -> Vec<u8> {
     record
 }
 
-/// Reads what the `put_*` functions wrote.
+/// A reader of the output of the `put_*` functions.
 pub(crate) struct Reader<'a> {
     left: &'a [u8],
 }
@@ -60,7 +59,7 @@ impl<'a> Reader<'a> {
         Self { left: bytes }
     }
 
-    /// A reader of a record that [`seal`] ended.
+    /// A reader of a record that was closed by [`seal`].
     pub(crate) fn sealed(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (record, check) = bytes.split_last_chunk::<4>().ok_or(Malformed)?;
         if crc32c::crc32c(record) != u32::from_le_bytes(*check) {
@@ -116,7 +115,7 @@ impl<'a> Reader<'a> {
         self.left.is_empty()
     }
 
-    /// Says that nothing may be left.
+    /// Fails if any bytes are left.
     pub(crate) fn end(&self) -> Result<(), Malformed> {
         if self.left.is_empty() { Ok(()) } else { Err(Malformed) }
     }

@@ -1,22 +1,22 @@
-//! Dropping and merging the layers that nobody needs apart, in the background (SolFS Fig. 8).
+//! Dropping and merging the layers that no consumer needs apart, in the background (SolFS Fig. 8).
 //!
-//! *Borders* of a node are the marks and pending cuts of all consumers, the cuts that are held, the
-//! current epoch, and the marks of this one file. Between two neighbouring borders nobody ever asks
-//! for a part, so a node's layers of that stretch become one, in its eldest epoch; what is elder
-//! than the eldest border goes. Without any border nothing is kept. This is the paper's `ver_link`
-//! with the counting left out: a layer is needed apart exactly if its epoch is a border.
+//! The *borders* of a node are the marks and pending cuts of all consumers, the cuts that are held,
+//! the current epoch, and the marks of this one file. No query ever starts between two neighbouring
+//! borders, so a node's layers of that stretch become one, in its oldest epoch; layers older than
+//! the oldest border go. Without any border nothing is kept. This is the paper's `ver_link` without
+//! the counting: a layer is needed apart exactly if its epoch is a border.
 //!
 //! **Correct at any time.** An answer since a border is the sum of all layers from there on, and
 //! merging moves a layer down to the next border, never across one. So it does not matter whether,
-//! when or how far this ran; and borders come into being only at the epoch that is current then,
-//! which no layer was ever merged across. A cut reads its own snapshot and is not disturbed.
+//! when or how far compaction ran. New borders appear only at the then current epoch, which no
+//! layer was ever merged across. A cut reads its own snapshot and is not disturbed.
 //!
-//! **Bounded.** One call looks at so many layers, in one transaction of its own (a crash leaves it
-//! done or not begun), and remembers in memory where it stopped. While it runs, checkpoints and
-//! cuts wait: a few thousand layers, some milliseconds.
+//! **Bounded.** One call looks at a limited number of layers, in one transaction of its own (a
+//! crash leaves it done or not begun), and remembers in memory where it stopped. While it runs,
+//! checkpoints and cuts wait: a few thousand layers take some milliseconds.
 //!
-//! Layers of a younger epoch are laid over those of an elder one in the order of epochs, since of
-//! two names the younger counts.
+//! Layers of a newer epoch are laid over those of an older one in the order of epochs, since of two
+//! names the newer counts.
 
 use crate::database::{FILE_MARKS, LAYERS, Layers, MARKS, NAME_LAYERS, Snapshot, epochs_with_layers};
 use crate::error::Result;
@@ -25,18 +25,18 @@ use crate::ids::Epoch;
 use crate::log::Log;
 use byteback_model::NodeId;
 
-/// What one step of [`Log::compact`] did.
+/// The outcome of one step of [`Log::compact`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Compaction {
-    /// Layers of files and of names that were merged into an elder one.
+    /// Layers of files and of names that were merged into an older one.
     pub merged: u64,
-    /// Layers that nobody needs any more.
+    /// Layers that are not needed any more.
     pub dropped: u64,
-    /// There is no more to do until a mark moves or a cut ends.
+    /// True if there is no more to do until a mark moves or a cut ends.
     pub is_done: bool,
 }
 
-/// Where the last step stopped; only valid as long as the borders are what they were.
+/// Where the last step stopped; valid only while the borders stay the same.
 #[derive(Debug, Default)]
 pub(crate) struct CompactionState {
     borders: Vec<Epoch>,
@@ -55,7 +55,7 @@ enum Position {
     Done,
 }
 
-/// One layer and where it belongs; `None`: nowhere.
+/// A layer and the epoch it moves to; `None` drops it.
 struct FileMove {
     epoch: u64,
     node: NodeId,
@@ -78,9 +78,9 @@ struct Plan {
 }
 
 impl Log {
-    /// Merges and drops layers that nobody needs apart, looking at no more than about `budget` of
-    /// them. Repeat until [`Compaction::is_done`]; at any pace: what is reported does not depend on
-    /// it.
+    /// Merges and drops layers that no consumer needs apart, looking at about `budget` of them at
+    /// most. Repeat until [`Compaction::is_done`], at any pace: it does not affect what is
+    /// reported.
     ///
     /// # Errors
     /// A disk that cannot be read or written, or a damaged log. Nothing is lost then.
@@ -140,7 +140,7 @@ impl Log {
                     }
                     names.remove((moved.epoch, moved.parent, moved.name.as_slice()))?;
                 }
-                // What moved is durable where it is now before it is given up where it was.
+                // Moved layers are durable in their new place before their old place is given up.
                 self.kept.as_ref().map_or(Ok(()), |kept| kept.sync())
             })?;
             self.sweep_kept();
@@ -149,7 +149,7 @@ impl Log {
         Ok(report)
     }
 
-    /// Merges and drops all layers that nobody needs apart.
+    /// Merges and drops all layers that no consumer needs apart.
     ///
     /// # Errors
     /// As [`Log::compact`].
@@ -159,10 +159,10 @@ impl Log {
     }
 }
 
-/// Layers in one step where nobody says otherwise.
+/// Layers that one step of [`Log::compact_all`] looks at.
 const COMPACT_STEP: usize = 4096;
 
-/// The youngest border up to `epoch`; the borders ascend.
+/// The newest border up to `epoch`; `borders` ascend.
 fn border_up_to(borders: &[Epoch], epoch: u64) -> Option<Epoch> {
     let above = borders.partition_point(|border| border.0 <= epoch);
     above.checked_sub(1).and_then(|index| borders.get(index)).copied()
@@ -194,7 +194,7 @@ fn plan(snapshot: &Snapshot, state: &CompactionState, budget: usize) -> Result<P
     Ok(plan)
 }
 
-/// Returns whether all were looked at; if not, says where to go on.
+/// Returns whether all were looked at; if not, sets where to continue.
 fn plan_files(
     snapshot: &Snapshot,
     borders: &[Epoch],
@@ -212,7 +212,7 @@ fn plan_files(
         }
         let border = border_up_to(borders, epoch);
         if border == Some(Epoch(epoch)) {
-            // Everybody's border: nothing of it moves.
+            // A border for every node: nothing in this epoch moves.
             continue;
         }
         let first = if epoch == from.0 { from.1 } else { 0 };
@@ -243,8 +243,7 @@ fn plan_names(
     let names = snapshot.transaction().open_table(NAME_LAYERS)?;
     let current = borders.last().map_or(0, |border| border.0);
     let mut from = (from.0, from.1, from.2);
-    // From one epoch to the next by searches: what lies in a border's epoch stays and is not looked
-    // at.
+    // Seek from one epoch to the next: names in a border's epoch stay and are not looked at.
     while let Some(entry) = names.range((from.0, from.1, from.2.as_slice())..)?.next() {
         let epoch = entry?.0.value().0;
         if epoch >= current {

@@ -1,14 +1,13 @@
 //! Moving marks, and giving consumers up.
 //!
-//! Moving a mark is one small row, whatever there is behind it: what nobody needs any more goes in
-//! the background ([`Log::compact`]).
+//! Moving a mark changes one small row, whatever lies behind it: layers that are not needed any
+//! more go in the background ([`Log::compact`]).
 //!
-//! A consumer is given up by order ([`Log::drop_consumer`]) or because nobody heard of it for
-//! longer than the policy says ([`Log::expire_consumers`]). The ledger says so in the same
-//! transaction, and a tombstone stays: if it returns it gets everything, and is told why. Of so
-//! many that there would be no room for a new one, the eldest tombstones go. Its silence is
-//! measured by the wall clock: one that jumps ahead by months makes backups read everything once,
-//! no more.
+//! A consumer is given up by order ([`Log::drop_consumer`]) or because it was silent for longer
+//! than the policy allows ([`Log::expire_consumers`]). The ledger records it in the same
+//! transaction, and a tombstone stays: a consumer that returns gets everything, with the reason. If
+//! tombstones leave no room for a new consumer, the oldest go. Silence is measured by the wall
+//! clock: a clock that jumps ahead by months makes backups read everything once, no more.
 
 use std::time::Duration;
 
@@ -28,7 +27,7 @@ use byteback_model::NodeId;
 pub(crate) struct Room(Vec<String>);
 
 impl Room {
-    /// Takes it, in the transaction that adds the consumer.
+    /// Removes them, in the transaction that adds the consumer.
     pub(crate) fn take(&self, txn: &WriteTransaction) -> Result<()> {
         let mut table = txn.open_table(MARKS)?;
         for tombstone in &self.0 {
@@ -39,8 +38,8 @@ impl Room {
 }
 
 impl Log {
-    /// Room for `consumer` among `limit` others, if it is not known. Whoever adds one holds
-    /// `checkpointing` from here on to the end of its transaction.
+    /// Room for `consumer` among `limit` others, if it is not known. A caller that adds one holds
+    /// `checkpointing` from here to the end of its transaction.
     ///
     /// # Errors
     /// [`LogError::TooManyConsumers`], [`LogError::ConsumerName`]; if the database cannot be read.
@@ -65,7 +64,7 @@ impl Log {
             return Err(LogError::TooManyConsumers { limit });
         }
         tombstones.sort_unstable();
-        // As many as are too many, and one.
+        // One more than the excess over the limit.
         tombstones.truncate(usize::try_from(count - limit).map_or(usize::MAX, |many| many.saturating_add(1)));
         Ok(Room(tombstones.into_iter().map(|(_, name)| name).collect()))
     }
@@ -89,7 +88,7 @@ impl Log {
         Ok(consumers)
     }
 
-    /// What is known of one consumer; nothing of one that never was here.
+    /// The state of one consumer; the default for one that was never here.
     ///
     /// # Errors
     /// If the database cannot be read or is damaged.
@@ -117,13 +116,13 @@ impl Log {
         })
     }
 
-    /// The pending cut of `consumer` is saved: it becomes the mark, and `note` the memory of it.
-    /// Where `cut` is said and another cut of the same consumer is pending by now, the mark stays:
-    /// it must not move over what nobody saved.
+    /// The pending cut of `consumer` is saved: it becomes the mark, and `note` is stored with it.
+    /// If `cut` is given and another cut of the same consumer is pending by now, the mark stays: it
+    /// must not move past unsaved changes.
     ///
     /// # Errors
     /// A disk that cannot be written: the mark then stays, and the next backup covers the same
-    /// again.
+    /// changes again.
     pub fn advance(&self, consumer: &str, cut: Option<Epoch>, note: &[u8]) -> Result<()> {
         let saved_at_ns = self.clock.now_ns();
         self.change_consumer(consumer, |state| {
@@ -136,7 +135,7 @@ impl Log {
         })
     }
 
-    /// Nodes that a consumer could not save are reported again, whole and with their names. Called
+    /// Reports nodes again that a consumer could not save, whole and with their names. Call this
     /// before the mark moves over the cut that should have saved them.
     ///
     /// # Errors
@@ -155,8 +154,8 @@ impl Log {
         self.flush()
     }
 
-    /// The pending cut of `consumer` will not be saved: its mark stays where it is. Where `cut` is
-    /// said, another cut of the same consumer stays pending.
+    /// Gives up the pending cut of `consumer`: its mark stays where it is. If `cut` is given,
+    /// another cut of the same consumer stays pending.
     ///
     /// # Errors
     /// A disk that cannot be written.
@@ -166,7 +165,8 @@ impl Log {
         })
     }
 
-    /// What `consumer` has saved is worth nothing any more: its next backup covers everything.
+    /// Discards the mark of `consumer`: its backups are worthless now, and the next one covers
+    /// everything.
     ///
     /// # Errors
     /// A disk that cannot be written.
@@ -174,7 +174,7 @@ impl Log {
         self.change_consumer(consumer, |state| state.mark = None)
     }
 
-    /// The coverage ledger, eldest entry first.
+    /// The coverage ledger, oldest entry first.
     ///
     /// # Errors
     /// If the database cannot be read or is damaged.
@@ -187,9 +187,9 @@ impl Log {
             .collect()
     }
 
-    /// Gives `name` up: what it has not saved is kept for it no longer. If it returns it gets
-    /// everything. A second time also forgets that it ever was here. Returns whether there was
-    /// anything to give up.
+    /// Gives `name` up: changes that it has not saved are not kept for it any longer, and if it
+    /// returns it gets everything. A second call also removes the tombstone. Returns whether there
+    /// was anything to give up.
     ///
     /// # Errors
     /// A disk that cannot be written.
@@ -197,7 +197,7 @@ impl Log {
         self.drop_if(name, DropReason::Ordered, |_| true)
     }
 
-    /// Drops the consumers that nobody heard of for `older_than`, and returns their names.
+    /// Drops the consumers that have been silent for `older_than`, and returns their names.
     ///
     /// # Errors
     /// A disk that cannot be written.
@@ -210,7 +210,7 @@ impl Log {
         let mut expired = Vec::new();
         for (name, state) in self.consumers()? {
             if state.heard_at_ns == 0 {
-                // From a log that did not note it: its silence begins now.
+                // From a log that did not record it: the silence begins now.
                 self.change_consumer(&name, |_| {})?;
             } else if is_silent(&state) && self.drop_if(&name, DropReason::Expired, is_silent)? {
                 expired.push(name);
@@ -220,7 +220,7 @@ impl Log {
     }
 
     /// When a consumer in this state expires by the policy of this log, nanoseconds since 1970;
-    /// `None` as long as nobody need be warned.
+    /// `None` while no warning is due.
     #[must_use]
     pub fn expires_at_ns(&self, state: &ConsumerState) -> Option<i64> {
         let ns = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
@@ -230,7 +230,7 @@ impl Log {
         is_warned.then(|| state.heard_at_ns.saturating_add(ns(self.options.expiry.drop_after)))
     }
 
-    /// Why a consumer in this state that has no mark is told everything.
+    /// Why a consumer in this state that has no mark gets everything.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -286,7 +286,7 @@ impl Log {
         Ok(is_done)
     }
 
-    /// Changes what is known of a consumer; of one that is not known there is nothing to change.
+    /// Changes the state of a consumer; does nothing if it is not known.
     fn change_consumer(&self, consumer: &str, change: impl FnOnce(&mut ConsumerState)) -> Result<()> {
         let _one = self.checkpointing.lock();
         let heard_at_ns = self.clock.now_ns();
@@ -302,7 +302,7 @@ impl Log {
     }
 }
 
-/// Whether `pending` is the cut that ended at `cut`, or any will do.
+/// Whether `pending` is the cut that ended at `cut`; `None` matches any.
 fn is_of(pending: &PendingCut, cut: Option<Epoch>) -> bool {
     cut.is_none_or(|cut| cut == pending.epoch)
 }

@@ -1,9 +1,9 @@
 //! Cuts: one moment of the whole tree, and what changed up to it.
 //!
 //! [`Log::cut`] ends the epoch while no operation is under way; everything logged before belongs to
-//! the picture, everything after does not. The names as they are in that moment come for free: they
-//! are what the database holds after the cut was committed, and a snapshot of it stays as it is.
-//! What changed is read from the same snapshot: see `changes.rs`.
+//! the picture, everything after does not. The names of that moment come for free: they are what
+//! the database holds after the cut was committed, and a snapshot of it never changes. The changes
+//! are read from the same snapshot: see `changes.rs`.
 //!
 //! The epoch ends only if something was logged in it (SolFS section 3.2.2: no version is added when
 //! nothing was written).
@@ -30,7 +30,7 @@ use crate::record::NodeRecord;
 use byteback_model::{NodeId, NodeKind};
 
 /// The names and changes of one tree at one moment. Holds a snapshot of the database: drop it when
-/// done. After an I/O error of the log's disk it answers with errors; a new cut is needed then.
+/// done. After an I/O error of the log's disk every call fails; a new cut is needed then.
 #[derive(Clone)]
 pub struct Cut {
     pub(crate) snapshot: Snapshot,
@@ -42,21 +42,21 @@ pub struct Cut {
     /// Keeps the border of a cut that no consumer owns.
     _hold: Option<Arc<Hold>>,
     pub(crate) damage: Arc<DamageWatch>,
-    /// Where layers are that the database does not have.
+    /// The keeper of layers that are not in the database.
     pub(crate) kept: Option<KeptReader>,
-    /// The epochs that have layers, once somebody asked.
+    /// The epochs that have layers, filled at the first request.
     epochs: Arc<OnceLock<Vec<u64>>>,
 }
 
 impl Log {
     /// Ends the epoch and returns the moment between it and the next, held for `consumer` until it
-    /// calls [`Log::advance`] or [`Log::abandon`]; an elder pending cut of the same consumer is
-    /// given up. `at_the_cut` runs in that moment, while no operation is under way: it must not
-    /// wait for anything, nor call the log.
+    /// calls [`Log::advance`] or [`Log::abandon`]; an older pending cut of the same consumer is
+    /// given up. `at_the_cut` runs in that moment, while no operation is under way: it must neither
+    /// wait for anything nor call the log.
     ///
     /// # Errors
-    /// A disk that cannot be written. Nothing is lost then, and `at_the_cut` may have run.
-    /// [`crate::LogError::TooManyConsumers`]; then it has not.
+    /// A disk that cannot be written: nothing is lost then, but `at_the_cut` may have run.
+    /// [`crate::LogError::TooManyConsumers`]: `at_the_cut` has not run.
     pub fn cut(&self, consumer: &str, at_the_cut: impl FnOnce()) -> Result<Cut> {
         let heard_at_ns = self.clock.now_ns();
         let one = self.checkpointing.lock();
@@ -70,9 +70,9 @@ impl Log {
         })
     }
 
-    /// Ends the epoch as [`Log::cut`] does, for nobody in particular: what is needed to ask about
-    /// changes since this moment is held as long as the cut or a clone of it lives, and no longer
-    /// than this process. Several may be open at once.
+    /// Ends the epoch as [`Log::cut`] does, but for no consumer: the layers needed to ask for
+    /// changes since this moment are held as long as the cut or a clone of it lives, and no longer
+    /// than this process. Several such cuts may be open at once.
     ///
     /// # Errors
     /// As [`Log::cut`].
@@ -110,10 +110,10 @@ impl Log {
         })
     }
 
-    /// The tree as it is now, without ending the epoch or holding anything for anybody.
+    /// The tree as it is now, without ending the epoch or holding anything.
     ///
     /// # Errors
-    /// A disk that cannot be written: what is in memory is written to the database first.
+    /// A disk that cannot be written: the pending log is written to the database first.
     pub fn look(&self) -> Result<Cut> {
         // Held until the snapshot is taken, so that no cut comes between it and the epoch.
         let _one = self.checkpointing.lock();
@@ -134,18 +134,18 @@ impl Log {
 
 impl Cut {
     /// The first epoch after the cut: the mark of a consumer that has saved it. After
-    /// [`Log::look`], which ends no epoch, the current one: whoever takes it as a mark is told of
-    /// this epoch's changes once more.
+    /// [`Log::look`], which ends no epoch, the current one: a consumer that takes it as its mark
+    /// gets this epoch's changes once more.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.mark
     }
 
-    /// What changed from `since` up to the cut; everything if `since` is `None` or an epoch that is
+    /// The changes from `since` up to the cut; everything if `since` is `None` or an epoch that is
     /// not in the past of this log. Exact for the marks of consumers, for held cuts and for this
-    /// cut's own epoch; since layers that no mark separates are merged or gone, any other epoch is
-    /// answered as of the next elder border, or with everything if there is none. Marks of files do
-    /// not count here: see [`Cut::change_of`].
+    /// cut's own epoch. Any other epoch is answered as of the next older border, since layers that
+    /// no mark separates are merged or gone; without such a border the answer is everything. Marks
+    /// of files do not count here: see [`Cut::change_of`].
     ///
     /// # Errors
     /// If the database cannot be read or is damaged.
@@ -158,16 +158,16 @@ impl Cut {
         Ok(ChangeList::new(self.clone(), extent))
     }
 
-    /// All that there is at the cut, each file whole for `reason`.
+    /// Everything that exists at the cut, each file whole for `reason`.
     #[must_use]
     pub fn everything(&self, reason: WholeReason) -> ChangeList {
         ChangeList::new(self.clone(), Extent::Everything(reason))
     }
 
-    /// What changed of one node from `since` up to the cut; `None` if it does not exist then. As
-    /// [`Cut::changes`] says of it, and exact also for the marks of this file. All of its content
-    /// if `since` is `None`, was never an epoch of this log, or is elder than everything that is
-    /// kept ([`WholeReason::NoMark`]).
+    /// The changes of one node from `since` up to the cut; `None` if it does not exist then. As
+    /// exact as [`Cut::changes`], and exact for the marks of this file too. The whole content if
+    /// `since` is `None`, was never an epoch of this log, or is older than everything that is kept
+    /// ([`WholeReason::NoMark`]).
     ///
     /// # Errors
     /// If the database cannot be read or is damaged.
@@ -209,14 +209,14 @@ impl Cut {
         self.kept.as_ref().map(KeptReader::kept)
     }
 
-    /// The youngest border up to `since`, for all nodes or for one; with `since` itself. `None`:
+    /// The newest border up to `since`, for all nodes or for one, together with `since`. `None`:
     /// nothing is known of that time.
     fn border_up_to(&self, since: Option<Epoch>, node: Option<NodeId>) -> Result<Option<(Epoch, Epoch)>> {
         let Some(since) = since.filter(|since| *since <= self.end) else {
             return Ok(None);
         };
         if since >= self.mark {
-            // The current epoch was never merged with an elder one.
+            // The current epoch was never merged with an older one.
             return Ok(Some((self.mark, since)));
         }
         let txn = self.snapshot.transaction();
@@ -267,7 +267,7 @@ impl Cut {
         self.snapshot.entries(directory)
     }
 
-    /// What `name` in `directory` stands for at the cut.
+    /// The node named `name` in `directory` at the cut.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -275,7 +275,7 @@ impl Cut {
         self.snapshot.child(directory, name)
     }
 
-    /// What `node` is; `None` if it does not exist at the cut.
+    /// The kind of `node`; `None` if it does not exist at the cut.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -299,8 +299,8 @@ impl Cut {
         self.snapshot.number(meta::LAST_NODE).map(NodeId)
     }
 
-    /// The regular files with a name at the cut from this number on, ascending, at most `count` of
-    /// them. Numbers have gaps, and large ones.
+    /// The regular files with a name at the cut from the number `first` on, ascending, at most
+    /// `count` of them. The numbers have gaps, some of them large.
     ///
     /// # Errors
     /// If the database cannot be read.

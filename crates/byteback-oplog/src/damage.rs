@@ -1,26 +1,25 @@
-//! A log that does not add up is set aside, and a new one begins: never is a folder out of reach
-//! because of its log, and never is a change missed because of what a damaged log says.
+//! A damaged log is set aside, and a new one begins: a folder is never out of reach because of its
+//! log, and a change is never missed because of what a damaged log says.
 //!
 //! **Found at a start.** Every page of the database is compared with its checksum when it is
-//! opened, and every record when it is read. If anything does not agree, or `log.redb` is gone
-//! while something of the log is still there, then:
+//! opened, and every record when it is read. If anything does not match, or `log.redb` is gone
+//! while another part of the log is still there, then:
 //!
 //! 1. the marker `log.damaged` is written, with the reason, and synced. *A crash after it: the next
-//!    start finds it and goes on here.*
-//! 2. `log.redb` becomes `log.redb.damaged`, for whoever wants to look into it; an elder one of
-//!    that name goes.
+//!    start finds it and continues here.*
+//! 2. `log.redb` becomes `log.redb.damaged`, for later inspection; an older file of that name goes.
 //! 3. A new database is made, whose ledger begins with the loss; the marker goes just before it
 //!    gets its name. *A crash in between: `log.redb` is missing while `log.redb.damaged` is there,
 //!    which is a loss as well.*
 //!
-//! The old intents mean nothing to the new log: it knows no node yet. All marks are lost, so that
-//! everybody is told everything, with [`WholeReason::LogLost`]; epochs begin beyond all that the
-//! old log can have used (see [`crate::log`]).
+//! The old intents mean nothing to the new log: it knows no node yet. All marks are lost, so every
+//! consumer gets everything, with [`WholeReason::LogLost`]. Epochs begin beyond all that the old
+//! log can have used (see [`crate::log`]).
 //!
-//! **Found while running.** What came of the damage is an error, and the marker is written, so that
-//! the next start begins anew even if by then all seems well. A write whose file cannot be found in
-//! the log is refused, what is in memory stays there, and backups fail with a message that says to
-//! mount the folder again.
+//! **Found while running.** The operation that met the damage fails, and the marker is written, so
+//! that the next start begins anew even if all seems well by then. A write to a file that cannot be
+//! found in the log is refused, the pending log stays in memory, and backups fail with a message
+//! that says to mount the folder again.
 //!
 //! Not damage: a log of another version, which is refused and left alone; a disk that cannot be
 //! read or written.
@@ -37,14 +36,14 @@ use crate::layer::WholeReason;
 
 const MARKER_NAME: &str = "log.damaged";
 pub(crate) const SET_ASIDE_NAME: &str = "log.redb.damaged";
-/// More of a reason is not kept.
+/// The longest reason that is kept; longer ones are cut off.
 const REASON_BYTES_MAX: usize = 1024;
 
 /// The loss of a log, on its way into the ledger of the next.
 #[derive(Clone, Debug)]
 pub(crate) struct Loss {
     pub(crate) reason: String,
-    /// Name of the file in which the old one is kept; empty if there is none.
+    /// The name of the file that holds the old log; empty if there is none.
     pub(crate) set_aside: String,
 }
 
@@ -63,7 +62,7 @@ impl DamageWatch {
         })
     }
 
-    /// Notes it if `result` tells of a damage.
+    /// Records the damage if `result` reports one.
     pub(crate) fn watch<T>(&self, result: Result<T>) -> Result<T> {
         result.inspect_err(|error| {
             if !error.is_damage() {
@@ -71,7 +70,7 @@ impl DamageWatch {
             }
             let reason = reason_of(error);
             if self.reason.set(reason.clone()).is_ok() {
-                // If it cannot be written, the next start still compares every page and record
+                // If it cannot be written, the next start still checks every page and record
                 // itself.
                 let _ = mark(self.dir.as_ref(), &reason);
             }
@@ -110,7 +109,7 @@ fn mark(dir: &dyn DurableDir, reason: &str) -> Result<()> {
     dir.sync().map_err(&failed)
 }
 
-/// Whether the log that was here is lost. If so, what is left of it has been set aside.
+/// The loss of the log that was here, if it is lost. The rest of it has then been set aside.
 pub(crate) fn take_loss(dir: &dyn DurableDir, intents_name: &str) -> Result<Option<Loss>> {
     let names = dir.list().map_err(failed(database::FILE_NAME))?;
     let has = |name: &str| names.iter().any(|other| other == name);
@@ -149,7 +148,7 @@ fn read_marker(dir: &dyn DurableDir) -> Result<String> {
     })
 }
 
-/// Takes the marker away, for the new database that is about to get its name. Durable with that.
+/// Removes the marker, for the new database that is about to get its name. Durable with that name.
 pub(crate) fn unmark(dir: &dyn DurableDir) -> Result<()> {
     let failed = failed(MARKER_NAME);
     if dir.list().map_err(&failed)?.iter().any(|name| name == MARKER_NAME) {

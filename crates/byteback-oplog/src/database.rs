@@ -1,10 +1,10 @@
 //! The durable state of the log: records, names, layers, marks and the coverage ledger, in one redb
 //! database.
 //!
-//! redb (a copy-on-write B-tree) gives transactions that are all there or not at all after a crash,
-//! and snapshots that stay as they are while later transactions commit; it does all its I/O through
-//! [`Backend`], hence through `byteback-host`, so that the simulated disk can crash it at every
-//! sync. What the tables mean is ours:
+//! redb (a copy-on-write B-tree) gives transactions that are atomic across a crash, and snapshots
+//! that never change while later transactions commit; it does all its I/O through [`Backend`],
+//! hence through `byteback-host`, so that the simulated disk can crash it at every sync. The
+//! meaning of the tables is ours:
 //!
 //! | table | key | value |
 //! |---|---|---|
@@ -19,18 +19,18 @@
 //! | `file_marks` | node, consumer | [`crate::marks::FileMark`] |
 //! | `ledger` | number | [`crate::ledger::LedgerEntry`] |
 //!
-//! Invariants: `names` and `places` say the same; a layer or name layer of an epoch that every mark
-//! has saved is gone; a key of `keys` is that of its node; **a record has a fence only while
-//! nothing was logged about its node since**, so that a change which a power loss takes back after
-//! it was backed up is noticed as well. Nodes without a place (the rest of hard links that lead out
-//! of the tree) are kept, but never reported, until a scan buries them.
+//! Invariants: `names` and `places` agree; a layer or name layer of an epoch that every mark has
+//! saved is gone; a key of `keys` is that of its node; **a record has a fence only while nothing
+//! was logged about its node since**, so that a change which a power loss takes back after it was
+//! backed up is noticed as well. Nodes without a place (the rest of hard links that lead out of the
+//! tree) are kept, but never reported, until a scan buries them.
 //!
-//! **Birth.** A new database is made in full under another name and then renamed: whatever has the
-//! name is complete.
+//! **Birth.** A new database is made in full under another name and then renamed: a file with the
+//! final name is complete.
 //!
-//! **I/O errors.** redb refuses everything after one; the next call opens the file anew. Whether
-//! the transaction that failed is in it is then unknown, so whoever repeats one must bear both.
-//! Snapshots from before end with an error.
+//! **I/O errors.** redb refuses everything after one; the next call reopens the file. Whether the
+//! failed transaction is in it is then unknown, so a caller that repeats one must cope with both.
+//! Older snapshots fail from then on.
 
 mod backend;
 mod layers;
@@ -56,12 +56,12 @@ use byteback_model::NodeId;
 
 pub(crate) const FILE_NAME: &str = "log.redb";
 const UNBORN_FILE_NAME: &str = "log.redb.new";
-/// Format 1 knew neither marks of files nor the number of unknown layers; it is taken over as it is
+/// Format 1 had neither marks of files nor the number of unknown layers; it is converted when
 /// opened.
 const FORMAT: u64 = 2;
 const FORMAT_WITHOUT_FILE_MARKS: u64 = 1;
-/// As format 2, with layers that are kept elsewhere ([`crate::keeper`]); only of a log that has
-/// somebody who keeps them, and without intents.
+/// Format 2 plus layers that are kept elsewhere ([`crate::keeper`]), and without intents; only for
+/// a log that has a keeper.
 pub(crate) const FORMAT_KEPT_BESIDE: u64 = 3;
 /// Bytes of pages kept in memory: enough for the upper levels of a tree of some million files.
 pub(crate) const CACHE_BYTES: usize = 16 << 20;
@@ -82,19 +82,19 @@ pub(crate) mod meta {
     pub(crate) const FORMAT: &str = "format";
     pub(crate) const TREE: &str = "tree";
     pub(crate) const EPOCH: &str = "epoch";
-    /// The youngest node number ever given away.
+    /// The newest node number ever given away.
     pub(crate) const LAST_NODE: &str = "last_node";
     pub(crate) const GENERATION: &str = "intent_generation";
     /// 1 from the start of tracking to its clean end.
     pub(crate) const TRACKING: &str = "tracking";
-    /// Layers that report a whole file because nobody saw what changed; for people, nothing depends
-    /// on it.
+    /// Layers that report a whole file because its changes were not seen; shown to people only,
+    /// nothing depends on it.
     pub(crate) const UNKNOWN_LAYERS: &str = "unknown_layers";
-    /// Only there, as 1, in a log that began because the one before was lost.
+    /// Present, as 1, only in a log that replaced a lost one.
     pub(crate) const FOLLOWS_A_LOSS: &str = "follows_a_loss";
 }
 
-/// The database, reopened by itself after an I/O error made redb refuse to go on.
+/// The database, reopened automatically after an I/O error made redb refuse to go on.
 #[derive(Debug)]
 pub(crate) struct Database {
     dir: Arc<dyn DurableDir>,
@@ -102,10 +102,10 @@ pub(crate) struct Database {
     unconfirmed: Unconfirmed,
 }
 
-/// What a new database is told about itself.
+/// The initial values of a new database.
 pub(crate) struct Birth {
     pub(crate) tree: u64,
-    /// The log that was here before.
+    /// The loss of the previous log, if there was one.
     pub(crate) loss: Option<LedgerEntry>,
 }
 
@@ -154,7 +154,7 @@ impl Database {
         }
     }
 
-    /// The length of the file.
+    /// The length of the file, in bytes.
     pub(crate) fn len_bytes(&self) -> Result<u64> {
         let failed = |source| LogError::File {
             file: FILE_NAME,
@@ -176,7 +176,7 @@ impl Database {
             .or_else(|error| if is_io(&error) { self.with(begin) } else { Err(error) })
     }
 
-    /// One transaction, durable on return.
+    /// Runs `body` in one transaction, durable on return.
     pub(crate) fn write<T>(&self, body: impl FnOnce(&WriteTransaction) -> Result<T>) -> Result<T> {
         self.with(|database| {
             let txn = database.begin_write()?;
@@ -268,9 +268,9 @@ fn open_redb(dir: &dyn DurableDir, name: &str, mode: OpenMode, unconfirmed: &Unc
     let backend = Backend::open(file, Arc::clone(unconfirmed)).map_err(failed)?;
     let mut builder = redb::Builder::new();
     builder.set_cache_size(CACHE_BYTES);
-    // Without this only what an unclean stop left is checked: a flipped bit elsewhere would be
-    // trusted (the records are sealed, but not their keys), or make redb panic. It reads the whole
-    // file, which is less work than the stat of every node that follows.
+    // Without this, redb checks only what an unclean stop left: a flipped bit elsewhere would be
+    // trusted (the records are sealed, but not their keys), or make redb panic. The check reads the
+    // whole file, which is less work than the stat of every node that follows.
     builder.set_check_integrity_on_open(true);
     Ok(builder.create_with_backend(backend)?)
 }
@@ -359,7 +359,7 @@ impl Snapshot {
         })
     }
 
-    /// The same from the node `first` on, until `act` has enough.
+    /// As [`Snapshot::for_each_node`] from the node `first` on, until `act` breaks.
     pub(crate) fn for_each_node_from(
         &self,
         first: u64,
@@ -405,9 +405,9 @@ pub(crate) fn set_number(txn: &WriteTransaction, name: &str, value: u64) -> Resu
     Ok(())
 }
 
-/// Writes what is pending. Layers are merged with what the same epoch already has (SolFS section
-/// 3.2.1, persistence). May be repeated, also with more laid over it: the result is the same as if
-/// it had been done once.
+/// Writes the pending log. Layers are merged with those of the same epoch (SolFS section 3.2.1,
+/// persistence). May be repeated, even with more laid over it: the result is the same as of one
+/// run.
 pub(crate) fn apply(txn: &WriteTransaction, pending: &Pending, kept: Option<&Kept>) -> Result<()> {
     apply_nodes(txn, pending, kept)?;
     apply_names(txn, pending)
@@ -429,8 +429,7 @@ fn apply_nodes(txn: &WriteTransaction, pending: &Pending, kept: Option<&Kept>) -
                 let Some(before) = before else { continue };
                 nodes.remove(node.0)?;
                 drop_key(&mut keys, &before, *node)?;
-                // Nobody will ever be told what happened to it: a mark that stands still must not
-                // keep that.
+                // Its changes will never be reported: a mark that does not move must not keep them.
                 let epochs = match &epochs {
                     Some(epochs) => epochs,
                     None => epochs.insert(layers.epochs(0)?),
@@ -454,7 +453,7 @@ fn apply_nodes(txn: &WriteTransaction, pending: &Pending, kept: Option<&Kept>) -
                         nodes.insert(node.0, record.encode().as_slice())?;
                     }
                     (None, Some(_)) => {}
-                    // Gone since: a change that was logged late has nobody to tell.
+                    // The node is gone since: a change that was logged late has no reader.
                     (None, None) => continue,
                 }
                 match layers.get(pending.epoch.0, *node)? {
@@ -506,7 +505,7 @@ fn apply_names(txn: &WriteTransaction, pending: &Pending) -> Result<()> {
     Ok(())
 }
 
-/// What a row of `layers` says; `None`: the layer is kept elsewhere.
+/// The layer of a row of `layers`; `None` if it is kept elsewhere.
 pub(crate) fn decode_row(bytes: &[u8]) -> Result<Option<crate::layer::Layer>> {
     match crate::layer::Layer::is_elsewhere(bytes) {
         true => Ok(None),

@@ -1,4 +1,4 @@
-//! What can go wrong with a log, and what to do next.
+//! The errors of a log, and what to do next.
 
 use std::io;
 
@@ -7,8 +7,8 @@ use thiserror::Error;
 /// The longest name of a consumer.
 pub const CONSUMER_BYTES_MAX: usize = 1024;
 
-/// An error of the operation log. The tracked files are never harmed by one: at worst, the next
-/// backup reads more.
+/// An error of the operation log. It never harms the tracked files: at worst, the next backup reads
+/// more.
 #[derive(Debug, Error)]
 pub enum LogError {
     /// A file of the log could not be read, written or synced.
@@ -22,7 +22,7 @@ pub enum LogError {
     /// The database of the log failed.
     #[error("the log's database: {0}; free space or repair the state folder's disk, then try again")]
     Database(#[source] Box<redb::Error>),
-    /// The database of the log does not add up.
+    /// The database of the log is inconsistent.
     #[error(
         "the log's database is damaged ({0}); mount the folder again to begin a new log (the next backup reads everything)"
     )]
@@ -32,7 +32,7 @@ pub enum LogError {
         "the log's {what} is damaged; mount the folder again to begin a new log (the next backup reads everything)"
     )]
     Damaged {
-        /// Which record.
+        /// The kind of record.
         what: &'static str,
     },
     /// The log was written by a version of Byteback that this one does not know.
@@ -51,8 +51,8 @@ pub enum LogError {
         /// The system's error.
         source: io::Error,
     },
-    /// A mark was to be set at a moment that is held no longer: changes from before and after it
-    /// may be one already.
+    /// A mark was to be set at a moment that is not held any longer: changes before and after it
+    /// may already be merged.
     #[error(
         "nothing holds epoch {epoch} any more; ask for the changes anew, and set the mark while that answer is still open"
     )]
@@ -60,19 +60,19 @@ pub enum LogError {
         /// The epoch.
         epoch: crate::ids::Epoch,
     },
-    /// One more consumer than the log takes.
+    /// The log has as many consumers as it accepts.
     #[error(
         "{limit} programs have marks in this folder's log already; give one up with `byteback consumers drop NAME` (`byteback consumers` \
          lists them), or raise `consumers` in the section [log] of the configuration and mount the folder again"
     )]
     TooManyConsumers {
-        /// How many there may be.
+        /// The limit.
         limit: u64,
     },
-    /// A name that no consumer can have.
+    /// A name that no consumer can have: empty or too long.
     #[error("the name of a consumer has 1 to {CONSUMER_BYTES_MAX} bytes, this one has {len_bytes}; choose another")]
     ConsumerName {
-        /// Its length.
+        /// The name's length.
         len_bytes: usize,
     },
     /// An earlier failure left the log unable to promise coverage.
@@ -96,7 +96,7 @@ impl LogError {
 }
 
 impl LogError {
-    /// Whether the log does not add up; `false`: it could not be reached, or is of another version.
+    /// Whether the log is damaged; `false`: it could not be reached, or has another version.
     pub(crate) fn is_damage(&self) -> bool {
         matches!(self, Self::Corrupted(_) | Self::Damaged { .. })
     }
@@ -104,15 +104,15 @@ impl LogError {
     fn from_redb(error: redb::Error) -> Self {
         match error {
             redb::Error::Corrupted(what) => Self::Corrupted(what),
-            // What redb says of a file that is not one of its own (any more), and what a file says
-            // that ends too early.
+            // redb's errors for a file that is not one of its own (any more), and the error of a
+            // file that ends too early.
             redb::Error::Io(source)
                 if matches!(source.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
             {
                 Self::Corrupted(source.to_string())
             }
-            // A log without one of its tables, or with one of another kind: it was made with all of
-            // them.
+            // A log that lacks one of its tables, or has one of another kind: all were made at
+            // birth.
             error @ (redb::Error::TableDoesNotExist(_)
             | redb::Error::TableTypeMismatch { .. }
             | redb::Error::TableIsMultimap(_)

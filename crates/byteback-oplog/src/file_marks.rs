@@ -4,9 +4,9 @@
 //! A mark of a file is a border for the layers of that file and of no other, so that a thousand
 //! programs that each save their own files at their own times do not keep the whole tree's layers
 //! apart. It can only be set at an epoch that is a border already (a held cut, a mark) or at the
-//! current one: at any other, layers of both its sides may have been merged.
+//! current one: at any other, layers before and after it may have been merged.
 //!
-//! What holds: a file mark's node has a record, and its consumer a row in `marks` that counts it.
+//! Invariant: a file mark's node has a record, and its consumer a row in `marks` that counts it.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use crate::marks::{ConsumerState, FileMark};
 use byteback_model::NodeId;
 
 impl Log {
-    /// `consumer` has saved `node` as it was when epoch `mark` began: a later
+    /// Records that `consumer` has saved `node` as it was when epoch `mark` began: a later
     /// [`crate::Cut::change_of`] since then is exact, until the node is gone or the consumer is
     /// dropped. `mark` is the [`crate::Cut::epoch`] of a cut that is still held.
     ///
@@ -36,7 +36,7 @@ impl Log {
         let held = self.held.epochs();
         let now_ns = self.clock.now_ns();
         let mut exists = false;
-        // A node that is only in memory yet gets its record first.
+        // A node that is only in memory so far gets its record first.
         let pending = self.take_pending();
         self.commit_pending(pending, |txn| {
             let is_held = mark == current || held.contains(&mark) || is_border(txn, node, mark)?;
@@ -78,7 +78,7 @@ impl Log {
     }
 }
 
-/// Changes what is known of a consumer. A new one needs room, see [`Log::make_room`].
+/// Changes the state of a consumer. A new one needs room, see [`Log::make_room`].
 pub(crate) fn change_state(
     txn: &WriteTransaction,
     consumer: &str,
@@ -95,7 +95,7 @@ pub(crate) fn change_state(
     Ok(())
 }
 
-/// The marks that anybody has of `node`, in no order.
+/// The marks that any consumer has of `node`, in no order.
 pub(crate) fn marks_of(
     table: &impl ReadableTable<(u64, &'static str), &'static [u8]>,
     node: NodeId,
@@ -121,7 +121,7 @@ fn is_border(txn: &WriteTransaction, node: NodeId, epoch: Epoch) -> Result<bool>
         || marks_of(&txn.open_table(FILE_MARKS)?, node)?.contains(&epoch))
 }
 
-/// Takes away the marks of nodes that are gone.
+/// Removes the marks of nodes that are gone.
 pub(crate) fn forget_nodes(txn: &WriteTransaction, gone: &[NodeId]) -> Result<()> {
     let mut lost: BTreeMap<String, u64> = BTreeMap::new();
     {
@@ -144,7 +144,7 @@ pub(crate) fn forget_nodes(txn: &WriteTransaction, gone: &[NodeId]) -> Result<()
     Ok(())
 }
 
-/// Takes away all marks of files that `consumer` has.
+/// Removes all marks of files that `consumer` has.
 pub(crate) fn forget_consumer(txn: &WriteTransaction, consumer: &str) -> Result<()> {
     txn.open_table(FILE_MARKS)?.retain(|(_, other), _| other != consumer)?;
     Ok(())

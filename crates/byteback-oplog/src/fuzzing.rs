@@ -1,8 +1,8 @@
-//! What the fuzz targets call (`fuzz/`): the readers of durable records, which are private.
-//! Compiled for tests, which call them with the seeds, and with the feature `fuzzing`.
+//! Entry points of the fuzz targets (`fuzz/`) to the private readers of durable records. Compiled
+//! for tests, which call them with the seeds, and with the feature `fuzzing`.
 //!
-//! Each takes any bytes. It asserts that what was read is written as the same record again, and
-//! panics if it is not.
+//! Each takes any bytes, and panics unless a record that was read is written as the same record
+//! again.
 
 use byteback_extents::ExtentSet;
 use byteback_host::durable::{DurableDir, OpenMode};
@@ -17,13 +17,13 @@ use crate::marks::{ConsumerState, DropReason, Dropped, FileMark, PendingCut};
 use crate::mlog;
 use crate::record::NodeRecord;
 
-/// Any record of the database: the first byte says which, the others are the record without its
-/// checksum, which is made.
+/// Any record of the database: the first byte selects the kind, the others are the record without
+/// its checksum, which is added.
 pub fn record(data: &[u8]) {
     let Some((which, bytes)) = data.split_first() else {
         return;
     };
-    // As it is, too: mostly refused for its checksum.
+    // Also without an added checksum: mostly refused for that.
     for bytes in [seal(bytes.to_vec()), bytes.to_vec()] {
         match which % 6 {
             0 => same(&bytes, |bytes| Layer::decode(bytes).ok(), Layer::encode),
@@ -45,7 +45,7 @@ pub fn record(data: &[u8]) {
     }
 }
 
-/// What is read once is the same after writing and reading it.
+/// Asserts that a value that was read is the same after writing and reading it.
 fn same<T>(bytes: &[u8], decode: impl Fn(&[u8]) -> Option<T>, encode: impl Fn(&T) -> Vec<u8>) {
     let Some(value) = decode(bytes) else { return };
     let written = encode(&value);
@@ -127,8 +127,8 @@ pub fn record_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// The file of write intents, found by a start. Bytes at the beginning say how long its halves are
-/// and which generation counts.
+/// The file of write intents, as a start finds it. The first bytes give the length of its halves
+/// and the generation that counts.
 pub fn intents(data: &[u8]) {
     let Some((&[sectors, generation], content)) = data.split_first_chunk() else {
         return;
@@ -147,8 +147,8 @@ pub fn intents(data: &[u8]) {
         open.nodes.len() as u64 <= 2 * half_sectors * 16,
         "more intents than there is room for"
     );
-    // What was none of ours is made anew, and the loss is told; so it is to whoever starts right
-    // after that.
+    // A file that is not ours is made anew, and the loss is reported; a second start right after
+    // that must report it too.
     let again = IntentFile::open(&disk, generation, half_sectors).map(|(_, again)| (again.nodes, again.every_node));
     assert_eq!(
         again.ok(),
@@ -157,7 +157,7 @@ pub fn intents(data: &[u8]) {
     );
 }
 
-/// Files of intents: one that was just made, with an intent, with a torn one.
+/// Files of intents: a new one, one with an intent, one with a torn intent.
 #[must_use]
 pub fn intents_seeds() -> Vec<Vec<u8>> {
     let disk = SimDisk::new(1);

@@ -1,8 +1,8 @@
-//! Borders that only memory knows: cuts that somebody reads without being a consumer.
+//! Borders that exist only in memory: cuts that are read without a consumer.
 //!
 //! A named cut, an export, a `delta_open`: each needs the layers up to its moment kept apart from
 //! those after it, for as long as it is open and not longer. A process that dies takes its held
-//! borders with it, and with them whoever could have asked.
+//! borders with it, and with them every reader that could have asked.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use crate::ids::Epoch;
 
-/// The epochs that are held, with the number of those who hold each.
+/// The held epochs, with the number of holds of each.
 #[derive(Debug, Default)]
 pub(crate) struct HeldBorders(Mutex<BTreeMap<Epoch, usize>>);
 

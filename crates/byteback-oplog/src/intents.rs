@@ -1,9 +1,9 @@
-//! The write intents: which clean nodes may be written from now on, made durable before the first
-//! byte is.
+//! The write intents: the clean nodes that may be written from now on, made durable before
+//! the first byte is.
 //!
-//! Every node that the record calls clean gets an intent before its first write; whoever starts
-//! after an unclean stop reads the intents back and takes exactly these nodes as open. It is what
-//! makes losing power cheap: without it, any file might be new while its times and size are old
+//! Every node that the record calls clean gets an intent before its first write; a start after an
+//! unclean stop reads the intents back and takes exactly these nodes as open. This is what makes
+//! power loss cheap: without intents, any file might be new while its times and size are old
 //! (measured on ext4, XFS and F2FS).
 //!
 //! **File.** A head sector (magic, version, sectors per half), then two halves. An intent is 32
@@ -12,27 +12,26 @@
 //! sector that was synced is never written again in its generation.
 //!
 //! **Generations.** Intents of generation g live in half g mod 2. The database says which
-//! generation counts from; records of that one *and of younger ones* are alive. Closing nodes is
+//! generation counts from; records of that one *and of newer ones* are alive. Nodes are closed by
 //! [`IntentFile::rotate`]: the intents that stay open are written as generation g + 1 into the
 //! other half, then the caller commits g + 1 to the database together with the fences of the closed
-//! nodes. A crash before the commit leaves both halves alive, after it only the younger. While that
+//! nodes. A crash before the commit leaves both halves alive, after it only the newer. While that
 //! commit is outstanding there must not be another rotation: it would overwrite a half that counts.
 //!
 //! **Group commit.** Threads that arrive during a sync share the next one.
 //!
 //! **Failure.** After a failed sync nothing is known about the sectors of that group, so nothing is
-//! ever added to that half again: whoever comes next is sent to rotate, which writes everything
-//! that is open into the other half from its start. Until a rotation succeeds the generation stays
-//! what it is, its earlier groups stay durable, and every write that wants an intent fails. A
-//! sector that a failed sync wrote all the same only names a node too many.
+//! ever added to that half again: the next caller is told to rotate, which writes everything that
+//! is open into the other half from its start. Until a rotation succeeds the generation stays the
+//! same, its earlier groups stay durable, and every write that needs an intent fails. A sector that
+//! reached the disk despite a failed sync only names a node too many.
 //!
 //! **Loss.** Intents are accepted only by a file that was durable in full before. If the database
-//! has seen a generation and the file is missing, short or headless, somebody took it away: any
-//! node may have been open. So it may where a record is neither zeros nor whole: no crash leaves
-//! one (sectors are written wholly or not at all), hence something rotted.
+//! has seen a generation and the file is missing, short or headless, it was taken away, and any
+//! node may have been open. The same holds where a record is neither zeros nor whole: no crash
+//! leaves one (sectors are written wholly or not at all), so it has rotted.
 //!
-//! Out of scope: ranges (an intent opens a whole node), and deciding when a node may be
-//! closed.
+//! Out of scope: ranges (an intent opens a whole node), and deciding when a node may be closed.
 
 use std::collections::HashSet;
 use std::io;
@@ -54,14 +53,14 @@ const VERSION: u32 = 1;
 /// 2,048 groups, or 32,768 nodes in full groups, between two rotations: 1 MiB a half.
 pub(crate) const HALF_SECTORS: u64 = 2048;
 
-/// Stands for every node, where there are more open ones than a half can hold.
+/// Stands for every node, if more are open than a half can hold.
 const EVERY_NODE: NodeId = NodeId(u64::MAX);
 
 /// The intents found when the file was opened.
 #[derive(Debug, Default)]
 pub(crate) struct OpenIntents {
     pub(crate) nodes: HashSet<NodeId>,
-    /// There were too many to name, or the file was lost: any node may have been open.
+    /// There were too many to name, or the file was lost or damaged: any node may have been open.
     pub(crate) every_node: bool,
 }
 
@@ -93,19 +92,19 @@ struct Group {
     must_rotate: bool,
 }
 
-/// What became of the wish for an intent.
+/// The outcome of a request for an intent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Appended {
     /// Durable, and alive as long as this generation is.
     Durable(Generation),
-    /// The half of this generation is full, or failed: rotate, then ask again.
+    /// The half of this generation is full, or failed: rotate, then request again.
     Full(Generation),
 }
 
 impl IntentFile {
     /// Opens the file, creating it if missing, and returns the intents of generation `counted_from`
-    /// and younger. New intents go to a generation that is younger than all of them; the caller
-    /// rotates first. `half_sectors`: [`HALF_SECTORS`], or less in tests.
+    /// and newer. New intents go to a generation newer than all of them; the caller rotates first.
+    /// `half_sectors`: [`HALF_SECTORS`], or less in tests.
     pub(crate) fn open(
         dir: &dyn DurableDir,
         counted_from: Generation,
@@ -145,14 +144,14 @@ impl IntentFile {
             file.set_len(0).map_err(failed)?;
             file.allocate(SECTOR_BYTES as u64 + halves_bytes).map_err(failed)?;
             if found.every_node {
-                // Until the caller has committed a younger generation, whoever starts after a crash
-                // must find this out too.
+                // Until the caller has committed a newer generation, a start after a crash must
+                // find this out too.
                 let sector = 1 + (counted_from.0 % 2) * half_sectors;
                 file.write_all_at(sector * SECTOR_BYTES as u64, &encode(EVERY_NODE, counted_from))
                     .map_err(failed)?;
             }
             file.sync_data().map_err(failed)?;
-            // The head comes last: whoever finds it finds the whole file.
+            // The head comes last: a file with a head is complete.
             file.write_all_at(0, &encode_head(half_sectors)).map_err(failed)?;
             file.sync_data().map_err(failed)?;
             dir.sync().map_err(failed)?;
@@ -201,8 +200,8 @@ impl IntentFile {
             }
             let sectors = sectors_for(group.waiting.len());
             if group.must_rotate || group.sectors_used + sectors > self.half_sectors {
-                // Nobody of this group is durable; each of the others finds itself unserved and
-                // asks in its turn.
+                // No intent of this group is durable; each of the other threads finds itself
+                // unserved and retries in its turn.
                 group.waiting.retain(|(other, _)| *other != ticket);
                 self.group_done.notify_all();
                 return Ok(Appended::Full(*generation));
@@ -220,7 +219,8 @@ impl IntentFile {
             match outcome {
                 Ok(()) => group.durable_tickets = up_to,
                 Err(source) => {
-                    // The others of the group ask for a rotation; this one tells its caller why.
+                    // The other threads of the group request a rotation; this one reports the
+                    // cause.
                     group.must_rotate = true;
                     return Err(LogError::File {
                         file: FILE_NAME,
@@ -232,8 +232,8 @@ impl IntentFile {
     }
 
     /// Begins the next generation with the intents that stay open, and returns it. They are durable
-    /// on return. `still_open` is asked while no intent can be added. If it fails, the generation
-    /// stays what it was, and its intents still count; but no intent can be added before a rotation
+    /// on return. `still_open` is called while no intent can be added. On failure the generation
+    /// stays the same, and its intents still count; but no intent can be added before a rotation
     /// succeeds.
     ///
     /// The caller commits the returned generation to the database before it rotates again.
@@ -277,7 +277,7 @@ fn sectors_for(intents: usize) -> u64 {
     (intents * INTENT_BYTES).div_ceil(SECTOR_BYTES) as u64
 }
 
-/// Whether the file is there in full.
+/// Whether the file is complete.
 fn is_complete(file: &dyn DurableFile, halves_bytes: u64, half_sectors: u64) -> Result<bool> {
     let failed = |source| LogError::File {
         file: FILE_NAME,
@@ -289,8 +289,8 @@ fn is_complete(file: &dyn DurableFile, halves_bytes: u64, half_sectors: u64) -> 
     let mut head = [0; SECTOR_BYTES];
     file.read_exact_at(0, &mut head).map_err(failed)?;
     let version = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
-    // Whatever a later version is like, its head begins like this; what does not agree with its
-    // checksum is of no version.
+    // Every later version begins its head like this too; a head that does not match its checksum
+    // has no version.
     let is_sealed = head[20..24] == crc32c::crc32c(&head[..20]).to_le_bytes();
     if &head[..8] == HEAD_MAGIC && is_sealed && version != VERSION {
         return Err(LogError::Version {

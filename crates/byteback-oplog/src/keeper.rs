@@ -1,24 +1,24 @@
-//! Layers that lie beside the files themselves: in a volume of ours, as versioned inodes (SolFS
-//! sections 3.2.2 and 4.2).
+//! Layers that are stored beside the files themselves: in a volume of ours, as versioned inodes
+//! (SolFS sections 3.2.2 and 4.2).
 //!
 //! A log keeps the layers of files in its database, or has a [`LayerKeeper`] do it. The database
 //! then says of a layer that it is *elsewhere*; all else (records, names, marks, layers without
-//! ranges) stays in the database. So who reads changes, cuts and merges sees no difference.
+//! ranges) stays in the database. So the readers of changes, cuts and merges see no difference.
 //!
-//! **What the keeper promises** takes the place of the intents. Whenever anything that was done to
-//! a file becomes durable, the keeper first asks [`WaitingLayers`] what is logged of it and not in
-//! the database yet, and makes that durable with it, or before it. After a crash a file and its
-//! layers are of the same moment, and [`LayerKeeper::found`] says so of each file; of a file that
-//! does not look as its layers say, nothing is claimed.
+//! **The keeper's promise** takes the place of the intents. Before any change to a file becomes
+//! durable, the keeper asks [`WaitingLayers`] for the layers of that file that are logged but not
+//! in the database yet, and makes them durable with it, or before it. After a crash a file and its
+//! layers are of the same moment, and [`LayerKeeper::found`] says so of each file; it claims
+//! nothing of a file that does not look as its layers say.
 //!
 //! **Order.** (1) Layers are put, (2) [`LayerKeeper::sync`] makes them and all files durable, (3)
 //! the database commits. So the database is never ahead of the files, a layer that it says is
-//! elsewhere is there, and what a consumer has seen at a cut is not taken back by a crash. A layer
-//! that is there and that the database does not know was put by what did not commit: the next start
-//! takes it over, and reports at most too much.
+//! elsewhere is there, and a crash never takes back what a consumer has seen at a cut. A layer that
+//! is there but unknown to the database was put by a transaction that did not commit: the next
+//! start takes it over, and reports at most too much.
 //!
-//! **Removed last.** A layer that the database has given up goes when nobody reads a cut any more:
-//! its snapshot may still say that it is elsewhere.
+//! **Removed last.** A layer that the database has given up is removed when no reader of a cut is
+//! left: a reader's snapshot may still say that it is elsewhere.
 
 use std::fmt;
 use std::io;
@@ -35,31 +35,30 @@ use crate::log::State;
 use crate::record::Fence;
 use byteback_model::NodeId;
 
-/// A layer in the form in which it is kept.
+/// A layer in its stored form.
 #[derive(Clone, Debug)]
 pub struct KeptLayer {
-    /// All that it says, sealed.
+    /// The whole encoded layer, sealed.
     pub bytes: Vec<u8>,
-    /// In what its ranges are counted (the paper's granularity, in `ino_flag`).
+    /// The unit of its ranges (the paper's granularity, in `ino_flag`).
     pub unit: Unit,
-    /// How many marks and pending cuts begin with it (the paper's `ver_link`); `None` if that is
-    /// not known here.
+    /// How many marks and pending cuts begin with it (the paper's `ver_link`); `None` if unknown
+    /// here.
     pub links: Option<u32>,
 }
 
-/// What a keeper found when it was asked first.
+/// A layer that a keeper found when the log was opened.
 #[derive(Clone, Copy, Debug)]
 pub struct FoundLayer {
     /// The node.
     pub node: NodeId,
     /// The epoch.
     pub epoch: Epoch,
-    /// What the file looks like now, if that is as the layer says: then all that was done to it is
-    /// logged.
+    /// The file's present state, if it matches the layer: then all changes to it are logged.
     pub explained: Option<Fence>,
 }
 
-/// What is logged of a file and not in the database yet.
+/// The changes of a file that are logged but not in the database yet.
 #[derive(Clone, Debug)]
 pub struct WaitingLayer {
     /// The node.
@@ -73,13 +72,13 @@ pub struct WaitingLayer {
 }
 
 impl WaitingLayer {
-    /// Whether it only says that something changed, and nothing of the content.
+    /// Whether it says only that something changed, and nothing of the content.
     #[must_use]
     pub fn is_of_attributes(&self) -> bool {
         self.layer.ranges.is_empty() && self.layer.whole.is_none()
     }
 
-    /// This laid over what is kept of the same epoch already.
+    /// This layer laid over the kept one of the same epoch.
     #[must_use]
     pub fn over(&self, kept: Option<&[u8]>) -> KeptLayer {
         let mut sum = kept.map_or_else(Layer::default, layer_of);
@@ -93,7 +92,7 @@ impl WaitingLayer {
     }
 }
 
-/// What was kept; all of the file, if that is damaged.
+/// The kept layer; the whole file, if it is damaged.
 fn layer_of(bytes: &[u8]) -> Layer {
     Layer::decode(bytes).unwrap_or_else(|_| lost())
 }
@@ -104,28 +103,28 @@ fn lost() -> Layer {
     layer
 }
 
-/// Tells what waits to be kept. May be asked at any time, also from within a change of a file: it
-/// waits for no disk and no other change.
+/// Reports the layers that wait to be kept. May be called at any time, also from within a change of
+/// a file: it waits for no disk and no other change.
 pub trait WaitingLayers: Send + Sync {
-    /// Of all files, the eldest epoch first.
+    /// The layers of all files, oldest epoch first.
     fn all(&self) -> Vec<WaitingLayer>;
 
-    /// Of the file with this inode.
+    /// The layers of the file with this inode.
     fn of(&self, inode: u64) -> Vec<WaitingLayer>;
 
-    /// Of how many files there is something of the content.
+    /// The number of files with a change of content.
     fn count(&self) -> usize;
 }
 
-/// See the module.
+/// Storage of layers beside the files; see the module.
 pub trait LayerKeeper: Send + Sync + fmt::Debug {
-    /// What is there of the log `tree`; what is of another log is removed.
+    /// The layers of the log `tree`; those of any other log are removed.
     ///
     /// # Errors
     /// The error of the keeper's disk.
     fn found(&self, tree: TreeId) -> io::Result<Vec<FoundLayer>>;
 
-    /// From now on `waiting` is asked before anything becomes durable.
+    /// Sets the source to ask before anything becomes durable, from now on.
     fn begin(&self, waiting: Arc<dyn WaitingLayers>);
 
     /// A layer; `None` if it is not there.
@@ -134,13 +133,13 @@ pub trait LayerKeeper: Send + Sync + fmt::Debug {
     /// The error of the keeper's disk.
     fn get(&self, node: NodeId, epoch: Epoch) -> io::Result<Option<Vec<u8>>>;
 
-    /// Puts a layer in the place of what is there of this node and epoch.
+    /// Stores a layer, replacing any other of this node and epoch.
     ///
     /// # Errors
     /// The error of the keeper's disk; no room.
     fn put(&self, node: NodeId, epoch: Epoch, layer: &KeptLayer) -> io::Result<()>;
 
-    /// Takes a layer away, if it is there.
+    /// Removes a layer, if it is there.
     ///
     /// # Errors
     /// The error of the keeper's disk.
@@ -157,13 +156,13 @@ pub trait LayerKeeper: Send + Sync + fmt::Debug {
 #[derive(Debug)]
 pub(crate) struct Kept {
     keeper: Arc<dyn LayerKeeper>,
-    /// What the database has given up, or was about to.
+    /// Layers that the database has given up, or was about to.
     doomed: Mutex<Vec<(NodeId, Epoch)>>,
-    /// Everybody who reads a snapshot has a clone.
+    /// Cloned for every reader of a snapshot.
     readers: Arc<()>,
 }
 
-/// Somebody who may read what the database has given up since.
+/// A reader of a snapshot, which may need layers that the database has given up since.
 #[derive(Clone, Debug)]
 pub(crate) struct KeptReader {
     kept: Arc<Kept>,
@@ -197,7 +196,7 @@ impl Kept {
         }
     }
 
-    /// A layer that the database says is here.
+    /// A layer that the database says is here; the whole file, if it is missing or damaged.
     pub(crate) fn layer(&self, node: NodeId, epoch: Epoch) -> Result<Layer> {
         let bytes = self.keeper.get(node, epoch).map_err(failed)?;
         Ok(bytes.map_or_else(lost, |bytes| layer_of(&bytes)))
@@ -220,8 +219,8 @@ impl Kept {
         self.doomed.lock().push((node, epoch));
     }
 
-    /// Removes what the database has given up, unless somebody reads. The caller keeps others from
-    /// making cuts.
+    /// Removes the layers that the database has given up, unless there are readers. The caller
+    /// prevents new cuts.
     pub(crate) fn sweep(&self, database: &database::Database) -> Result<()> {
         if self.doomed.lock().is_empty() || Arc::strong_count(&self.readers) > 1 {
             return Ok(());
@@ -230,7 +229,7 @@ impl Kept {
         let snapshot = database.snapshot()?;
         let table = snapshot.transaction().open_table(LAYERS)?;
         for (node, epoch) in doomed {
-            // What was given up by a transaction that failed is still there.
+            // A layer given up by a transaction that failed is still in use.
             let is_used = table.get((epoch.0, node.0))?;
             if !is_used.is_some_and(|row| Layer::is_elsewhere(row.value())) {
                 self.keeper.remove(node, epoch).map_err(failed)?;
@@ -239,13 +238,13 @@ impl Kept {
         Ok(())
     }
 
-    /// What is there when a log begins.
+    /// The layers that exist when a log is opened.
     pub(crate) fn found(&self, tree: TreeId) -> Result<Vec<FoundLayer>> {
         self.keeper.found(tree).map_err(failed)
     }
 
-    /// Lets the database know of all that is here. `interrupted_ns`: it may say of files that they
-    /// are not clean that are; it is now so many nanoseconds since 1970.
+    /// Adds all layers found here to the database. `interrupted_ns`: set after an unclean stop,
+    /// when clean files may lack a fence; the present time, nanoseconds since 1970.
     pub(crate) fn take_over(
         &self,
         txn: &WriteTransaction,
@@ -266,7 +265,7 @@ impl Kept {
                     .get(key)?
                     .map(|row| database::decode_row(row.value()))
                     .transpose()?;
-                // One that says "whole" says more.
+                // A layer that says "whole" says more.
                 let is_news = match row {
                     Some(Some(layer)) => layer.whole.is_none(),
                     Some(None) => false,
@@ -275,7 +274,7 @@ impl Kept {
                 if is_news {
                     layers.insert(key, Layer::elsewhere().as_slice())?;
                 }
-                // The youngest layer comes last, and speaks for the file.
+                // The newest layer comes last, and decides for the file.
                 let explained = layer.explained.zip(interrupted_ns);
                 if let Some((fence, _)) = explained.filter(|(fence, now_ns)| fence.proves_at(*now_ns)) {
                     fences.push((layer.node, Some(fence)));
@@ -302,7 +301,7 @@ pub(crate) fn layer_of_row(kept: Option<&Kept>, node: NodeId, epoch: Epoch, row:
     }
 }
 
-/// The last epoch that the database knows, or a layer.
+/// The newest epoch that the database or a layer knows.
 pub(crate) fn last_epoch(known: Epoch, found: &[FoundLayer]) -> Epoch {
     found.iter().map(|layer| layer.epoch).fold(known, Epoch::max)
 }
@@ -312,7 +311,7 @@ struct WaitingOf(Arc<Mutex<State>>);
 impl WaitingLayers for WaitingOf {
     fn all(&self) -> Vec<WaitingLayer> {
         let state = self.0.lock();
-        // `layers` begins with the youngest.
+        // `layers` begins with the newest.
         let mut waiting: Vec<WaitingLayer> = Vec::new();
         for pending in state.layers() {
             waiting.extend(pending.inodes().filter_map(|inode| waiting_of(pending, inode)));

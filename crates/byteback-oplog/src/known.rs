@@ -1,17 +1,16 @@
-//! Which node an inode is, for those that were asked for lately: each change begins with this
-//! question, and the database takes most of a microsecond to answer it.
+//! A cache of the nodes of recently used inodes: each change begins with this lookup, which takes
+//! most of a microsecond in the database.
 //!
-//! Invariant: what is known here is what the pending log and the database answer. Hence a key is
-//! forgotten when it is given to another node, a node when its last name goes, and an answer of the
-//! database is only taken if nothing moved into the database since it was asked
-//! ([`crate::log::State::learn`]).
+//! Invariant: the cache agrees with the pending log and the database. Hence a key is forgotten when
+//! it is given to another node, a node when its last name goes, and an answer of the database is
+//! taken only if nothing moved into the database since it was asked ([`crate::log::State::learn`]).
 
 use foldhash::HashMap;
 
 use crate::record::DiskKey;
 use byteback_model::NodeId;
 
-/// About 100 KiB. Programs that change more files than this at a time wait for them anyway.
+/// About 100 KiB. Programs that change more files than this at a time wait for the files anyway.
 const KNOWN_MAX: usize = 1024;
 
 /// See the module.
@@ -28,7 +27,7 @@ impl KnownNodes {
 
     pub(crate) fn learn(&mut self, key: DiskKey, node: NodeId) {
         if self.by_key.len() >= KNOWN_MAX {
-            // No order of use is kept: those in use are known again after one question each.
+            // No order of use is kept: entries in use return after one lookup each.
             self.clear();
         }
         self.forget(node);

@@ -1,9 +1,9 @@
-//! What happened to one node within one epoch: the persisted form of the mlog tree (SolFS section
+//! The changes of one node within one epoch: the persisted form of the mlog tree (SolFS section
 //! 3.2.1).
 //!
 //! A [`Layer`] holds the byte ranges that were touched, or says that the whole content must be
 //! taken as changed and why. A layer without ranges still says something: attributes changed.
-//! Laying a younger layer over an elder one is the union; it is how epochs that no mark separates
+//! Laying a newer layer over an older one is the union; this is how epochs that no mark separates
 //! become one (SolFS Fig. 8) and how `changes(since)` adds up.
 //!
 //! *Unit*: a layer whose ranges became too many may have been turned into pages (the paper's
@@ -12,10 +12,10 @@
 //!
 //! Form (version 2): version byte; reason byte (0: ranges count), with its highest bit set where
 //! the unit is pages; then, if there are ranges, the binary logarithm of the largest power of two
-//! that divides all their bounds, and for each range the gap since the last one's end together with
-//! one bit that says whether the length is the last one's again, and if not its length, all in
-//! units of that power; sealed. See [`crate::mlog`] for what that saves. Version 1, which had a
-//! count and bytes, is still read.
+//! that divides all their bounds, and for each range the gap since the previous end, with one bit
+//! that says whether the previous length repeats, followed by the length if not, all in units of
+//! that power; sealed. See [`crate::mlog`] for the savings. Version 1, which had a count and bytes,
+//! is still read.
 
 use std::num::NonZeroU64;
 
@@ -26,29 +26,29 @@ use crate::codec::{Malformed, Reader, put_flagged, put_varint, seal};
 
 const VERSION: u8 = 2;
 const VERSION_1: u8 = 1;
-/// Of a row that only says that the layer is kept elsewhere ([`crate::keeper`]); it goes on as a
-/// layer of no ranges does.
+/// The version of a row that only says that the layer is kept elsewhere ([`crate::keeper`]); its
+/// rest is that of a layer without ranges.
 const ELSEWHERE: u8 = 3;
 /// In the reason byte: the unit is pages.
 const PAGES: u8 = 0x80;
-/// The unit of pages, whatever the machine's are.
+/// Bytes in a page as a unit, independent of the machine's page size.
 pub(crate) const PAGE_BYTES: NonZeroU64 = NonZeroU64::new(4096).unwrap();
 
-/// In what the ranges of a layer are counted.
+/// The unit of a layer's ranges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unit {
     /// Bytes.
     #[default]
     Byte,
-    /// Pages of 4 KiB: what is added is aligned outwards.
+    /// Pages of 4 KiB: ranges that are added are aligned outwards.
     Page,
 }
 
-/// In which units ranges are kept (SolFS section 3.2.1, dynamic granularity alignment).
+/// The units in which ranges are kept (SolFS section 3.2.1, dynamic granularity alignment).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Granularity {
     /// Bytes. Past [`crate::LogOptions::extents_per_file_max`] the closest ranges of a file are
-    /// joined first, so that the fewest bytes are reported that were not written.
+    /// joined first, so that the fewest unwritten bytes are reported.
     #[default]
     Byte,
     /// Pages of 4 KiB: every range is aligned outwards. Past the limit as [`Granularity::Byte`].
@@ -58,7 +58,7 @@ pub enum Granularity {
     Adaptive,
 }
 
-/// How far the ranges of a file may grow.
+/// The limits of a file's ranges.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) extents_max: usize,
@@ -77,16 +77,16 @@ pub enum WholeReason {
     Untracked,
     /// The daemon or the machine stopped while the file was open for change.
     Interrupted,
-    /// A consumer could not save it last time.
+    /// A consumer could not save the file last time.
     Unsaved,
-    /// The consumer was dropped, by order or because nobody heard of it for too long.
+    /// The consumer was dropped, by order or because it was silent for too long.
     Dropped,
     /// The log was damaged or taken away, and a new one began.
     LogLost,
 }
 
 impl WholeReason {
-    /// The number that stands for it in files; it never changes.
+    /// The number that stands for the reason in files; it never changes.
     #[must_use]
     pub fn code(self) -> u8 {
         match self {
@@ -122,14 +122,14 @@ pub struct Layer {
     /// Byte ranges that may differ from what they were when the epoch began. Meaningless beside
     /// `whole`.
     pub ranges: ExtentSet,
-    /// Everything may differ, for this reason.
+    /// Why everything may differ, if so.
     pub whole: Option<WholeReason>,
-    /// In what ranges that are added from now on are counted.
+    /// The unit of ranges that are added from now on.
     pub unit: Unit,
 }
 
 impl Layer {
-    /// Adds what `younger` says on top of this layer.
+    /// Adds the changes of `younger` on top of this layer.
     pub fn lay(&mut self, younger: &Self) {
         self.whole = self.whole.or(younger.whole);
         self.unit = self.unit.max(younger.unit);
@@ -155,11 +155,11 @@ impl Layer {
         self.keep_within(bounds);
     }
 
-    /// Brings the number of ranges below the bound, by as few bytes more as the granularity allows.
+    /// Brings the number of ranges within the bound, adding as few bytes as the granularity allows.
     ///
     /// Past the bound the closest neighbours are joined until a sixteenth is free again: joining
-    /// costs a look at all ranges, which is spread over the ranges that come until the next time.
-    /// What it costs in precision: as if the bound were that much lower.
+    /// looks at all ranges, and that cost is spread over the ranges that come until the next time.
+    /// The loss of precision is that of a bound that much lower.
     pub(crate) fn keep_within(&mut self, bounds: Bounds) {
         if self.ranges.len() <= bounds.extents_max {
             return;
@@ -173,12 +173,12 @@ impl Layer {
         }
     }
 
-    /// Whether the whole content is reported because nobody saw what changed.
+    /// Whether the whole content is reported because its changes were not seen.
     pub(crate) fn is_unknown(&self) -> bool {
         self.whole.is_some_and(|reason| reason != WholeReason::Created)
     }
 
-    /// The same of an encoded layer, without a look at anything else.
+    /// As [`Layer::is_unknown`] for an encoded layer, looking only at its reason byte.
     pub(crate) fn says_unknown(bytes: &[u8]) -> bool {
         bytes
             .get(1)
@@ -192,12 +192,12 @@ impl Layer {
         self.ranges = ExtentSet::new();
     }
 
-    /// The row of a layer that is kept elsewhere.
+    /// The row that stands for a layer kept elsewhere.
     pub(crate) fn elsewhere() -> Vec<u8> {
         seal(vec![ELSEWHERE, 0])
     }
 
-    /// Whether a row is of a layer that is kept elsewhere.
+    /// Whether a row stands for a layer kept elsewhere.
     pub(crate) fn is_elsewhere(row: &[u8]) -> bool {
         row == Self::elsewhere()
     }

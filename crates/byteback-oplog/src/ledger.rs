@@ -7,9 +7,9 @@ use crate::codec::{Malformed, Reader, put_bytes, put_signed, put_varint, seal};
 use crate::error::{LogError, Result};
 use crate::marks::DropReason;
 
-/// Of the first five events: two numbers.
+/// Version of the first five events: two numbers.
 const VERSION_1: u8 = 1;
-/// Of the later ones: a number and bytes.
+/// Version of the later events: two strings.
 const VERSION_2: u8 = 2;
 
 /// Something that began or broke coverage.
@@ -25,7 +25,7 @@ pub enum LedgerEvent {
     /// The daemon or the machine stopped while tracking: files that were open for change are
     /// reported whole.
     Interrupted {
-        /// How many files that were.
+        /// The number of those files.
         open_files: u64,
     },
     /// The tree differed from the record: changes were made that never passed the gate.
@@ -37,27 +37,28 @@ pub enum LedgerEvent {
     },
     /// A consumer was dropped: what it had not saved is kept for it no longer.
     ConsumerDropped {
-        /// Its name.
+        /// The consumer's name.
         consumer: String,
-        /// Why.
+        /// Why it was dropped.
         reason: DropReason,
     },
-    /// The log before this one was damaged or taken away: nothing that it knew is known, and this
-    /// one began anew.
+    /// The previous log was damaged or taken away: all its knowledge is lost, and this log began
+    /// anew.
     LogLost {
-        /// What was wrong with it.
+        /// The damage that was found.
         reason: String,
-        /// Where it was set aside, in the state folder; empty if there was nothing left.
+        /// The name of the file that holds the old log, in the state folder; empty if nothing was
+        /// left.
         set_aside: String,
     },
 }
 
-/// One line of the ledger.
+/// An entry of the ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerEntry {
-    /// When it was noticed, nanoseconds since 1970.
+    /// When the event was noticed, nanoseconds since 1970.
     pub at_ns: i64,
-    /// What it was.
+    /// The event.
     #[serde(flatten)]
     pub event: LedgerEvent,
 }

@@ -1,12 +1,12 @@
-//! The operation log: which bytes, names and attributes of a tracked tree changed since whom saw it
-//! last.
+//! The operation log: which bytes, names and attributes of a tracked tree changed since a given
+//! consumer last saw it.
 //!
 //! This is SolFS (USENIX ATC'25) for any file system: per-file logs of (offset, length), merged as
 //! they come (section 3.2.1), kept in layers that backups separate (section 3.2.2), asked by any
 //! number of backup programs (section 3.3). Beyond the paper, all files share one counter, so that
-//! a backup is one moment of the whole tree; names are logged too, so that nobody walks the tree;
-//! identity follows the inode, so that a rename costs nothing; and a crash costs only files that
-//! were open.
+//! a backup is one moment of the whole tree; names are logged too, so that no backup has to walk
+//! the tree; identity follows the inode, so that a rename costs nothing; and a crash costs only
+//! files that were open.
 //!
 //! | to learn | read |
 //! |---|---|
@@ -20,8 +20,8 @@
 //! | what becomes of a damaged log | `damage.rs` |
 //! | what happens at a start | [`Log::scan`] |
 //!
-//! It knows no FUSE and no server. Trackers feed it, whatever they are: a mount, later a
-//! kernel-side one.
+//! Out of scope: FUSE and servers. A tracker feeds the log: today a mount, later perhaps one in the
+//! kernel.
 
 mod changes;
 mod checkpoint;

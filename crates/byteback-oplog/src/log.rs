@@ -16,16 +16,16 @@
 //! a node that is new, or was found without a fence) the lack of a fence does. [`Log::checkpoint`]
 //! closes nodes that have been quiet: the settler makes their content durable, then the fence is
 //! committed, in the same transaction with the generation that drops their intents. A write that
-//! comes meanwhile takes a new intent, of the younger generation.
+//! comes meanwhile takes a new intent, of the newer generation.
 //!
-//! What makes intents droppable: a generation is only ever committed together with everything that
+//! Why intents can be dropped: a generation is only ever committed together with everything that
 //! was logged before it began. Each byte that was written is then either in a layer of the
 //! database, or its node is named by an intent that still counts, or its node has no fence.
 //!
 //! **Epochs.** Nothing of an epoch, no layer and no mark, is in the database before the epoch
 //! itself is, and each start begins a new one: none is ever used twice. That holds too when the
-//! log's files are put back from an elder copy, or made anew: the first epoch of a start is made of
-//! the time, and is beyond all that a log can have used by then (one a millisecond).
+//! log's files are restored from an older copy, or made anew: the first epoch of a start is derived
+//! from the time, and is beyond all that a log can have used by then (one a millisecond).
 //!
 //! **Serialised by the caller.** Changes of the names of one node, as the kernel does for every
 //! file system: `link`, `unlink` and `rename` of the same node are logged in the order in which
@@ -35,9 +35,9 @@
 //! `gate`, `state`. `state` is never held during I/O.
 //!
 //! The tables of `state` are looked into several times for each write, so they are hashed by
-//! foldhash, seeded anew for each table. Nobody outside chooses the numbers of our nodes; inode
-//! numbers and birth times come from the file system, and whoever could bend them still does not
-//! know the seed, nor sees how long a look takes.
+//! foldhash, seeded anew for each table. The numbers of our nodes are not chosen from outside;
+//! inode numbers and birth times come from the file system, and an attacker who could bend them
+//! neither knows the seed nor sees how long a lookup takes.
 
 mod open;
 
@@ -89,19 +89,19 @@ pub struct Log {
     on_untracked: RwLock<Vec<OnUntracked>>,
 }
 
-/// Who is told of a file that changed without passing the gate.
+/// A callback for a file that changed without passing the gate.
 type OnUntracked = Box<dyn Fn(NodeId) + Send + Sync>;
 
-/// How many nodes a log knows.
+/// The number of nodes that a log knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
-    /// In the database; a new one gets there with the next checkpoint.
+    /// Nodes in the database; a new one gets there with the next checkpoint.
     pub nodes: u64,
-    /// Not clean.
+    /// Nodes that are not clean.
     pub open_nodes: u64,
 }
 
-/// What only one checkpoint or cut at a time may touch.
+/// State that only one checkpoint or cut at a time may touch.
 #[derive(Debug)]
 pub(crate) struct Checkpointing {
     /// The generation that the database counts from.
@@ -116,19 +116,19 @@ pub(crate) struct State {
     pub(crate) epoch: Epoch,
     /// Something was logged in this epoch, be it already in the database.
     pub(crate) epoch_used: bool,
-    /// The youngest number that was given away.
+    /// The newest number that was given away.
     pub(crate) last_node: NodeId,
     pub(crate) current: Pending,
     pub(crate) flushing: Option<Arc<Pending>>,
     /// How often something moved from memory into the database.
     pub(crate) flushes: u64,
     pub(crate) open: HashMap<NodeId, OpenNode>,
-    /// Nodes that a checkpoint is closing: not open any more, and without a fence as long as that
-    /// is not committed. What explains them.
+    /// Nodes that a checkpoint is closing, each with the newest change time that the log can
+    /// explain: no longer open, and without a fence until that is committed.
     pub(crate) closing: HashMap<NodeId, i64>,
     known: KnownNodes,
     pub(crate) generation: Generation,
-    /// Somebody wants to know which inodes the nodes are that change.
+    /// Whether the inodes of changed nodes are noted, for the keeper of layers beside files.
     pub(crate) notes_inodes: bool,
 }
 
@@ -136,18 +136,18 @@ pub(crate) struct State {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenNode {
     pub(crate) intent: Intent,
-    /// 0 where nobody said it.
+    /// 0 if unknown.
     pub(crate) inode: u64,
     pub(crate) born: Epoch,
     /// When it was last changed, on the monotonic clock, to the tick.
     pub(crate) changed_at_ns: u64,
-    /// The youngest change time (on the wall clock) that the log can explain: the end of the last
-    /// operation on it, or what a scan saw. If it turns out to be younger, somebody changed the
-    /// node without passing the gate.
+    /// The newest change time (on the wall clock) that the log can explain: the end of the last
+    /// operation on the node, or what a scan saw. If the node's change time is newer, the node was
+    /// changed without passing the gate.
     pub(crate) explained_ns: i64,
 }
 
-/// What a crash would find about an open node.
+/// The durable trace of an open node that a crash would leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Intent {
     /// Nothing of its own: all that was written to it is in memory or in the database, and the next
@@ -169,20 +169,20 @@ impl State {
         self.open.contains_key(&node) || self.layers().any(|pending| pending.nodes.contains_key(&node))
     }
 
-    /// What memory knows of a node: its record, or that it is gone; `None`: ask the database.
+    /// The record of a node according to memory, or that it is gone; `None`: ask the database.
     pub(crate) fn pending_record(&self, node: NodeId) -> Option<Option<NodeRecord>> {
         self.layers()
             .find_map(|pending| pending.record(node))
             .map(|record| record.copied())
     }
 
-    /// What memory knows of a key, in the same way.
+    /// The node of a key according to memory, in the same way.
     pub(crate) fn pending_node_of(&self, key: DiskKey) -> Option<Option<NodeId>> {
         let node = self.layers().find_map(|pending| pending.keys.get(&key).copied())?;
         Some(node.filter(|node| self.pending_record(*node) != Some(None)))
     }
 
-    /// What memory knows of a key, be it from having asked the database.
+    /// As [`State::pending_node_of`], but also from answers of the database that were cached.
     fn known_node_of(&self, key: DiskKey) -> Option<Option<NodeId>> {
         self.pending_node_of(key).or_else(|| self.known.node_of(key).map(Some))
     }
@@ -215,7 +215,7 @@ impl OpenNode {
     /// just made.
     fn make_writable(&mut self, current: Generation, durable: Option<Generation>, changed_at_ns: u64) -> bool {
         if self.intent == Intent::Attributes {
-            // An intent of an elder generation may have been dropped by a rotation that did not
+            // An intent of an older generation may have been dropped by a rotation that did not
             // know of this write.
             let Some(generation) = durable.filter(|durable| *durable == current) else {
                 return false;
@@ -407,7 +407,7 @@ impl Log {
         // Read without `state`. That the node is open cannot change meanwhile but by another write
         // of its own.
         let Some(record) = self.record(node)? else {
-            // A node without any name is nobody's business any more: it is written, not logged.
+            // A node without any name is of no interest any more: it is written, not logged.
             return Ok(Some(gate));
         };
         let mut state = self.state.lock();
@@ -442,8 +442,8 @@ impl Log {
             return Ok(());
         }
         let mut state = self.state.lock();
-        // Whoever touched it meanwhile has compared it before, and what was seen may be that
-        // change.
+        // A thread that touched the node meanwhile has compared it before, and may have caused the
+        // change seen here.
         if !state.is_touched(node) {
             state.current.mark_whole(node, WholeReason::Untracked);
             state.epoch_used = true;
@@ -460,7 +460,7 @@ impl Log {
         if self.intents.as_ref().is_none_or(|intents| intents.current() != full) {
             return Ok(());
         }
-        // What was logged goes first: see the module on what makes intents droppable.
+        // The pending log goes first: see the module on why intents can be dropped.
         let pending = self.take_pending();
         let generation = match self.rotate(&checkpointing) {
             Ok(generation) => generation,
@@ -564,8 +564,8 @@ impl Log {
             let state = self.state.lock();
             if state.flushes != flushes {
                 // A checkpoint moved the news that a node is gone, or another one is there, from
-                // memory into a database younger than the one that was read: nobody would know of
-                // it.
+                // memory into a database newer than the one that was read: it would go
+                // unnoticed.
                 continue;
             }
             if let Some(node) = state.pending_node_of(key) {
@@ -590,7 +590,7 @@ impl Log {
                 .watch(snapshot.and_then(|snapshot| snapshot.nodes_of_inode(inode)))?;
             let state = self.state.lock();
             if state.flushes != flushes {
-                // A checkpoint moved some from memory into a database younger than the one that was
+                // A checkpoint moved some from memory into a database newer than the one that was
                 // read.
                 continue;
             }
@@ -628,7 +628,7 @@ impl Log {
             let durable = self.database.snapshot()?.places_of(node)?;
             let mut state = self.state.lock();
             if state.flushes != flushes {
-                // A checkpoint moved names from memory into a database younger than the one that
+                // A checkpoint moved names from memory into a database newer than the one that
                 // was read.
                 continue;
             }
@@ -653,7 +653,7 @@ impl Log {
         locate(node, |node| self.places_of(node))
     }
 
-    /// What `name` in `parent` stands for now.
+    /// The node that has the name `name` in `parent` now.
     ///
     /// # Errors
     /// If the database cannot be read.

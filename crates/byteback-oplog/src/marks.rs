@@ -1,5 +1,5 @@
-//! Who has saved what: named consumers and their marks (SolFS section 3.2.2, backup-driven
-//! versioning).
+//! The marks of named consumers: how far each has saved the tree (SolFS section 3.2.2,
+//! backup-driven versioning).
 //!
 //! A *mark* is the first epoch that a consumer has not saved: `changes(since mark)` is what it
 //! needs next. A cut that is being saved is *pending*: it holds the layers like a mark, and becomes
@@ -26,7 +26,7 @@ const FILE_MARK_VERSION: u8 = 1;
 /// A cut whose backup was not acknowledged yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PendingCut {
-    /// What becomes the mark when the backup is acknowledged.
+    /// The epoch that becomes the mark when the backup is acknowledged.
     pub epoch: Epoch,
     /// The consumer's number for the batch that carries this backup; 0 before it has one.
     pub batch: u64,
@@ -36,13 +36,13 @@ pub struct PendingCut {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DropReason {
-    /// Somebody said so.
+    /// A user gave the order.
     Ordered,
-    /// Nobody had heard of it for too long.
+    /// The consumer was silent for too long.
     Expired,
 }
 
-/// That and when a consumer was dropped.
+/// The time and reason of a consumer's drop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Dropped {
     /// When, nanoseconds since 1970.
@@ -51,7 +51,7 @@ pub struct Dropped {
     pub reason: DropReason,
 }
 
-/// What is known of one consumer.
+/// The state of one consumer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConsumerState {
     /// The first epoch that it has not saved; `None` before its first backup.
@@ -67,7 +67,7 @@ pub struct ConsumerState {
     pub heard_at_ns: i64,
     /// How many files it has marks of.
     pub file_marks: u64,
-    /// It was dropped, and has not saved anything since.
+    /// Set if the consumer was dropped and has not saved anything since.
     pub dropped: Option<Dropped>,
 }
 

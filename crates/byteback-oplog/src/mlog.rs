@@ -6,8 +6,8 @@
 //! Not set: a *normal* mlog, whose length the word is, and whose offset is the next word. Offsets
 //! and lengths count bytes, or pages of 4 KiB where the tree was made coarser.
 //!
-//! What this cannot say is an error: offsets from 2^32 on, lengths from 2^31 on. In units of pages
-//! it reaches 16 TiB.
+//! Offsets from 2^32 on and lengths from 2^31 on have no form and are an error. In units of pages
+//! the form reaches 16 TiB.
 //!
 //! Nothing of ours is kept in this form. [`density`] says what both cost for the same ranges;
 //! docs/format-oplog.md has a table of it.
@@ -103,8 +103,8 @@ pub fn decode(bytes: &[u8], unit: Unit) -> Result<ExtentSet, MlogError> {
     }
 }
 
-/// What the ranges of one file cost in both forms, in bytes, without what frames them (in the paper
-/// an inode of its own, here a version, a reason and a checksum, 6 bytes).
+/// The cost of the ranges of one file in both forms, in bytes, without the framing (in the paper an
+/// inode of its own, here a version, a reason and a checksum, 6 bytes).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Density {
     /// The number of ranges.
@@ -115,7 +115,7 @@ pub struct Density {
     pub layer_bytes: u64,
 }
 
-/// What `ranges` cost in both forms.
+/// The cost of `ranges` in both forms.
 #[must_use]
 pub fn density(ranges: &ExtentSet) -> Density {
     let mut layer = Vec::new();

@@ -28,10 +28,10 @@ pub struct Operation<'a> {
     _gate: RwLockReadGuard<'a, ()>,
 }
 
-/// What became of the node whose name was taken away.
+/// The state of a node after one of its names was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remains {
-    /// It has other names.
+    /// The node has other names.
     Linked,
     /// This was its last name.
     Gone,
@@ -185,8 +185,8 @@ struct Moment {
 }
 
 impl Log {
-    /// Whether what was logged explains what the file `node` looks like: nobody is known to have
-    /// changed it without passing the gate. False also while a change is under way.
+    /// Whether the log explains the state `seen` of the file `node`: no change of it is known to
+    /// have bypassed the gate. False also while a change is under way.
     ///
     /// # Errors
     /// If the record cannot be read.
@@ -247,7 +247,7 @@ impl State {
         self.current.has_written(node, range)
     }
 
-    /// Which inode an open node is, if somebody wants to know and it is known.
+    /// The inode of an open node, if inodes are noted and it is known.
     pub(crate) fn inode_of(&self, node: NodeId) -> Option<u64> {
         let open = self.open.get(&node).filter(|_| self.notes_inodes)?;
         Some(open.inode).filter(|inode| *inode != 0)

@@ -1,17 +1,17 @@
-//! What may be chosen about a log when it is opened. None of it is kept in the log: the next start
-//! may choose otherwise.
+//! The options with which a log is opened. None of them is stored in the log: the next start may
+//! choose others.
 
 use std::time::Duration;
 
 use crate::intents::HALF_SECTORS;
 use crate::layer::{Bounds, Granularity};
 
-/// When a consumer that nobody hears of any more is given up.
+/// When a silent consumer is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpiryPolicy {
-    /// From so long a silence on its state says when it will be dropped.
+    /// Silence after which its state says when it will be dropped.
     pub warn_after: Duration,
-    /// After so long a silence it is dropped by [`crate::Log::expire_consumers`].
+    /// Silence after which [`crate::Log::expire_consumers`] drops it.
     pub drop_after: Duration,
 }
 
@@ -32,16 +32,16 @@ pub struct LogOptions {
     /// The most extents of one file, in memory as well as in one layer of the database; the paper's
     /// 5,000 by default.
     pub extents_per_file_max: u32,
-    /// In which units.
+    /// The units in which ranges are kept.
     pub granularity: Granularity,
-    /// What becomes of consumers that are silent.
+    /// The policy for silent consumers.
     pub expiry: ExpiryPolicy,
     /// The most consumers: each keeps layers apart. One more is refused, except that half of this
     /// is only for those that have a mark of the whole tree: programs that save file by file, each
     /// user's, leave room for backups. Those that are known may go on even if there are more.
     pub consumers_max: u32,
-    /// After so many entries a scan writes what it found to the database, so that memory does not
-    /// grow with the tree; few in tests.
+    /// The number of entries after which a scan writes its findings to the database, so that memory
+    /// does not grow with the tree; small in tests.
     pub(crate) scan_portion_entries: u64,
     /// Sectors in a half of the intents' file; small in tests.
     pub(crate) intent_half_sectors: u64,

@@ -1,4 +1,4 @@
-//! What happened since the last checkpoint, in memory: a small log that is laid over the database.
+//! The changes since the last checkpoint, in memory: a small log that is laid over the database.
 //!
 //! All of it belongs to one epoch. The gate adds to the *current* one; a checkpoint takes it away
 //! whole and writes it to the database, and until that is durable it is still asked, as the
@@ -21,10 +21,10 @@ use byteback_model::NodeId;
 /// A directory entry's place.
 pub(crate) type Place = (NodeId, OsString);
 
-/// What became of one node.
+/// The change of one node.
 #[derive(Clone, Debug)]
 pub(crate) enum PendingNode {
-    /// It exists and was changed.
+    /// The node exists and was changed.
     Changed {
         /// Its record, where that is new.
         record: Option<NodeRecord>,
@@ -39,7 +39,7 @@ pub(crate) struct Pending {
     pub(crate) epoch: Epoch,
     pub(crate) bounds: Bounds,
     pub(crate) nodes: HashMap<NodeId, PendingNode>,
-    /// What each changed name stands for now.
+    /// The present node of each changed name.
     pub(crate) names: BTreeMap<Place, Option<NodeId>>,
     /// The other way round, for names that were added.
     places: HashMap<NodeId, BTreeSet<Place>>,
@@ -190,10 +190,10 @@ impl Pending {
         self.places.get(&node).into_iter().flatten()
     }
 
-    /// Lays `younger` over this: what a checkpoint does when it failed and both have to wait for
-    /// the next. Both are of the same epoch, or this one's epoch is over, and then everything
-    /// counts to the younger one: a change reported for a later epoch than its own is reported to
-    /// more marks, never to fewer.
+    /// Lays `younger` over this, after a checkpoint failed and both have to wait for the next. Both
+    /// are of the same epoch, or this one's epoch is over, and then everything counts to the newer
+    /// one: a change reported for a later epoch than its own is reported to more marks, never to
+    /// fewer.
     pub(crate) fn lay(&mut self, younger: Self) {
         self.epoch = younger.epoch;
         for (node, change) in younger.nodes {

@@ -1,8 +1,8 @@
 //! How much of the record is still in the tree, found out before a scan notes anything.
 //!
-//! A scan takes what is missing as removed. If most of a tree is missing, the tree is more likely
-//! the wrong one (a disk that is not mounted, a folder that was put back) than one that somebody
-//! emptied, so whoever would act on removals asks here first. Nothing is written.
+//! A scan takes missing nodes as removed. If most of a tree is missing, it is more likely the wrong
+//! tree (a disk that is not mounted, a folder that was put back) than one that a user emptied, so a
+//! caller that would act on removals asks here first. Nothing is written.
 //!
 //! 1. *Sample*: up to [`SAMPLED_MAX`] nodes, spread evenly over the numbers that were given, are
 //!    looked for by their recorded paths. In nearly all cases most of them are there, and the
@@ -12,8 +12,8 @@
 //!    much as a scan.
 //!
 //! A node counts as there if its name is there, whatever the name stands for now, or if its inode
-//! is anywhere in the tree. What cannot be looked at, or is hidden below another file system,
-//! counts as there: nothing is known of it.
+//! is anywhere in the tree. A node that cannot be looked at, or is hidden below another file
+//! system, counts as there: nothing is known of it.
 //!
 //! Memory: the identities of the missing nodes.
 
@@ -37,9 +37,9 @@ const SAMPLED_MAX: u64 = 512;
 /// Files, links and special files of a record, and how many of them are gone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Presence {
-    /// Those in the record.
+    /// Nodes in the record, without directories.
     pub known: u64,
-    /// Those of them that are not in the tree any more.
+    /// Recorded nodes that are not in the tree any more.
     pub gone: u64,
 }
 
@@ -52,7 +52,7 @@ impl Presence {
 }
 
 impl Log {
-    /// What is gone of the record, if that is more than `percent` of it; `None` if it is not.
+    /// The missing part of the record, if it is more than `percent` of it; else `None`.
     ///
     /// # Errors
     /// If the root or the log cannot be read.
@@ -105,7 +105,7 @@ impl Log {
         let mut left = HashSet::new();
         let mut levels = vec![(Vec::new(), NodeId::ROOT)];
         while let Some((path, node)) = levels.pop() {
-            // What cannot be read is as good as there.
+            // A directory that cannot be read counts as present.
             let Ok(entries) = open(view, &path).and_then(|dir| view.entries(&dir)) else {
                 continue;
             };
@@ -153,7 +153,7 @@ fn kind_of(snapshot: &Snapshot, node: NodeId) -> Result<Option<NodeKind>> {
     Ok(snapshot.record(node)?.map(|record| record.kind))
 }
 
-/// Takes in who a node is, which is not there, or all that is recorded below it.
+/// Adds the key of a node that is missing, or those of all nodes recorded below it.
 fn take(snapshot: &Snapshot, node: NodeId, left: &mut HashSet<DiskKey>) -> Result<()> {
     let mut nodes = vec![node];
     while let Some(node) = nodes.pop() {

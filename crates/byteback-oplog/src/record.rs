@@ -61,8 +61,8 @@ impl Fence {
     }
 }
 
-/// Who a node is on the disk, in a form that survives a reboot: device numbers are drawn anew at
-/// each boot, so the device that holds the root counts as 0.
+/// The identity of a node on the disk, in a form that survives a reboot: device numbers are drawn
+/// anew at each boot, so the device that holds the root counts as 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DiskKey {
     pub(crate) device: u64,
@@ -87,12 +87,13 @@ impl DiskKey {
     }
 }
 
-/// What is kept of a node.
+/// The stored record of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeRecord {
     pub(crate) kind: NodeKind,
     pub(crate) key: DiskKey,
-    /// The epoch in which it came into being: whoever's mark is not younger has never seen it.
+    /// The epoch in which the node came into being: a consumer whose mark is not newer has never
+    /// seen it.
     pub(crate) born: Epoch,
     pub(crate) fence: Option<Fence>,
 }

@@ -2,21 +2,22 @@
 //! find what happened since: a node that the last time left open, and that has not changed since,
 //! is not reported again.
 //!
-//! After a clean stop it finds what was changed while nobody looked; after an unclean one also the
-//! names that were not yet in the database; on first contact it finds everything. A folder that is
-//! not mounted is backed up by this alone. The cost is one stat per node; contents are never read.
+//! After a clean stop it finds the changes made while the tree was not tracked; after an unclean
+//! one also the names that were not yet in the database; on first contact it finds everything. A
+//! folder that is not mounted is backed up by this alone. The cost is one stat per node; contents
+//! are never read.
 //!
 //! A file is taken as unchanged only if its fence holds in every field; see [`crate::record`].
-//! Nodes are recognised by identity, so a renamed file or directory stays what it was. Directories
-//! that cannot be read keep what the record says and are reported. What lies on another device than
-//! the root is not part of the tree.
+//! Nodes are recognised by identity, so a renamed file or directory keeps its number. Directories
+//! that cannot be read keep their recorded entries and are reported. Files on another device than
+//! the root are not part of the tree.
 //!
-//! What is new in a large tree is made durable all at once, early in the scan, so that files found
-//! afterwards are clean from the beginning: a million files that stay open until a checkpoint has
-//! synced and looked at each again take 100 bytes each.
+//! The new files of a large tree are made durable all at once, early in the scan, so that files
+//! found afterwards are clean from the beginning: a million files that stay open until a checkpoint
+//! has synced and looked at each again take 100 bytes each.
 //!
-//! In the end whatever no name leads to is buried, with all below it. A node whose last name is in
-//! a directory that cannot be read is not among them.
+//! In the end every node that no name leads to is buried, with all below it. A node whose last name
+//! is in a directory that cannot be read is not among them.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -71,7 +72,7 @@ pub trait TreeView {
     /// The system's error.
     fn entries(&self, dir: &Self::Dir) -> io::Result<Vec<(OsString, Stat)>>;
 
-    /// What has the name `name` in `dir`; `None` if nothing has.
+    /// The stat of the entry `name` in `dir`; `None` if there is none.
     ///
     /// # Errors
     /// The system's error.
@@ -83,7 +84,7 @@ pub trait TreeView {
     }
 }
 
-/// What a scan found.
+/// The findings of a scan.
 #[derive(Debug, Default)]
 pub struct ScanReport {
     /// Nodes seen.
@@ -261,7 +262,7 @@ impl<V: TreeView> Scan<'_, V> {
         let mut subdirectories = Vec::new();
         for (name, stat) in entries {
             if stat.dev != self.device {
-                // What is recorded under this name lies hidden below what is mounted there now.
+                // The recorded entry lies hidden below the present mount.
                 recorded.remove(&name);
                 continue;
             }

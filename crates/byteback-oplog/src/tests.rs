@@ -1,5 +1,5 @@
-//! The durable forms, byte by byte, as docs/format-oplog.md describes them. Whoever has to change a
-//! line here changes what elder logs say: that needs a new version, and a reader of the old one.
+//! The durable forms, byte by byte, as docs/format-oplog.md describes them. Changing a line here
+//! changes the meaning of older logs: that needs a new version, and a reader of the old one.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a log costs: for `status`, hence quick with a million nodes. Nothing here reads layers or
+//! The cost of a log, for `status`, hence quick with a million nodes. Nothing here reads layers or
 //! records.
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::log::Log;
 use crate::pending::PendingNode;
 
-/// What a log costs, and what it does not know.
+/// The cost of a log, and the gaps in its knowledge.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Length of the database's file.
@@ -23,8 +23,8 @@ pub struct Usage {
     pub extent_bytes: u64,
     /// The most memory that the database's pages take.
     pub cache_bytes_max: u64,
-    /// Files that are reported whole because nobody saw what changed in them (not: because they are
-    /// new). A file may count once for each mark since which that is so.
+    /// Files that are reported whole because their changes were not seen (not because they are
+    /// new). A file may count once for each mark that this applies to.
     pub unknown_files: u64,
     /// Why the log is known to be damaged; the next start begins a new one, and until then backups
     /// may fail.
@@ -33,7 +33,7 @@ pub struct Usage {
 }
 
 impl Log {
-    /// What the log costs now.
+    /// The present cost of the log.
     ///
     /// # Errors
     /// If its files cannot be looked at.

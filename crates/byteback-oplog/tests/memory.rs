@@ -73,8 +73,8 @@ fn peaks(files: u64) -> [usize; 2] {
     let since = cut.changes(Some(first.epoch())).unwrap();
     assert!(!since.is_everything());
     let of = |list: &ChangeList, expected: ChangesTotals| {
-        // What the database keeps in memory of its pages is bounded by itself: it has what it wants
-        // before it is measured.
+        // The database bounds the memory of its pages itself: the reading fills it before the
+        // measurement.
         read_all(list);
         peak_of(|| {
             assert_eq!(list.totals().unwrap(), expected);

@@ -7,19 +7,19 @@ use thiserror::Error;
 /// Why nothing is known before a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NotKept {
-    /// It is longer ago than the window.
+    /// The moment lies before the window.
     TooOld,
-    /// It was given up for younger bytes: the budget was used up.
+    /// The old bytes were given up for newer ones: the budget was used up.
     OverBudget,
-    /// So much was changed at once that it was not copied.
+    /// Too much was changed at once for a copy.
     TooLarge,
     /// The file lived for less than a quantum.
     ShortLived,
     /// The old bytes could not be read.
     Unreadable,
-    /// They could not be written down: the disk with the state folder is full or fails.
+    /// The old bytes could not be written: the disk with the state folder is full or fails.
     NotWritten,
-    /// The file or the name may have changed while nobody looked: the folder was not mounted, or
+    /// The file or the name may have changed while not watched: the folder was not mounted, or
     /// the daemon or the machine stopped before the change was certain.
     Gap,
     /// The records were damaged or incomplete and had to be dropped.
@@ -91,7 +91,7 @@ pub enum UndoError {
     /// The journal or the file cannot be read.
     #[error("cannot {operation}: {source}")]
     Io {
-        /// What was attempted.
+        /// The operation that failed.
         operation: &'static str,
         /// The system's error.
         source: io::Error,

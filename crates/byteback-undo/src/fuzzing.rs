@@ -1,5 +1,5 @@
-//! What the fuzz targets call (`fuzz/`): the readers of the journal, which are private. Compiled
-//! for tests, which call them with the seeds, and with the feature `fuzzing`.
+//! Entry points of the fuzz targets (`fuzz/`) to the private readers of the journal. Compiled for
+//! tests, which call them with the seeds, and with the feature `fuzzing`.
 
 use std::sync::Arc;
 
@@ -77,7 +77,7 @@ fn seal(bytes: &mut [u8]) {
     }
 }
 
-/// What a head says is written as the same head.
+/// Asserts that a head that was read is written as the same head.
 fn same(framed: &Framed) {
     let data = vec![0; usize::try_from(framed.data_len).unwrap_or_default()];
     let again = decode(&framed.record.encode(framed.time_ns, &data));

@@ -2,14 +2,14 @@
 //!
 //! A segment is named `undo-NUMBER`, the number in 16 hexadecimal digits, begins with a header of
 //! 64 bytes and is never written to again once the next has begun; it is synced before that. Each
-//! start begins a new one. The eldest are removed as a whole.
+//! start begins a new one. The oldest are removed as a whole.
 //!
-//! **Replay.** An unreadable place at the end of the youngest segment is what a stop in the middle
-//! of a write leaves. Anywhere else it is damage: then that segment and all elder ones are removed,
-//! since a record too few would bring back wrong bytes. So is a gap in the numbers.
+//! **Replay.** An unreadable place at the end of the newest segment is the trace of a stop in the
+//! middle of a write. Anywhere else it is damage: then that segment and all older ones are removed,
+//! since a missing record would bring back wrong bytes. A gap in the numbers is damage too.
 //!
-//! **What counts against the budget** is the length of each record, and at least
-//! [`CHARGED_BYTES_MIN`]: memory for the index is bounded by that, too.
+//! **The budget** is charged the length of each record, and at least [`CHARGED_BYTES_MIN`]: this
+//! bounds the memory of the index, too.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,9 +21,9 @@ use crate::record::{self, Framed, HEADER_LEN_BYTES, Record};
 
 const PREFIX: &str = "undo-";
 const MAGIC: &[u8; 8] = b"BBUNDO\0\x01";
-/// What a record costs at least.
+/// The minimum charge of a record.
 const CHARGED_BYTES_MIN: u64 = 512;
-/// A segment is at most this share of the budget: so much is given up at once.
+/// The number of segments in the budget: a segment, at most this share of it, is given up at once.
 const SEGMENTS_PER_BUDGET: u64 = 16;
 const SEGMENT_LEN_BYTES_MIN: u64 = 256 << 10;
 const SEGMENT_LEN_BYTES_MAX: u64 = 64 << 20;
@@ -55,13 +55,13 @@ pub(crate) struct Placed {
     pub(crate) at: u64,
 }
 
-/// What a replay found.
+/// The result of a replay.
 #[derive(Debug, Default)]
 pub(crate) struct Replayed {
     pub(crate) records: Records,
-    /// The youngest segment ends in something unreadable.
+    /// The newest segment ends in something unreadable.
     pub(crate) is_torn: bool,
-    /// Elder records were removed as damaged.
+    /// Older records were removed as damaged.
     pub(crate) is_damaged: bool,
 }
 
@@ -142,18 +142,18 @@ impl Journal {
     fn give_up(&mut self, replayed: &mut Replayed) {
         replayed.is_damaged = true;
         replayed.records.clear();
-        // What cannot be removed now stays unused: the records are forgotten, and the next start
-        // finds it damaged again.
+        // Segments that cannot be removed now stay unused: the records are forgotten, and the next
+        // start finds the damage again.
         let _ = self.drop_all();
     }
 
-    /// The number of the eldest segment; the next one's if there is none.
+    /// The number of the oldest segment; the next one's if there is none.
     pub(crate) fn first(&self) -> u64 {
         self.segments.keys().next().copied().unwrap_or(self.next)
     }
 
-    /// Appends a record. The places of what was appended before stay as they are; old segments may
-    /// have been dropped for room: then the time of the youngest record in them is answered too.
+    /// Appends a record. The places of earlier records stay the same. Old segments may have been
+    /// dropped for room: then the time of the newest record in them is returned too.
     pub(crate) fn append(&mut self, time_ns: i64, record: &Record, data: &[u8]) -> io::Result<(Placed, Option<i64>)> {
         let bytes = record.encode(time_ns, data);
         let charge = (bytes.len() as u64).max(CHARGED_BYTES_MIN);
@@ -210,9 +210,9 @@ impl Journal {
         let file = self.dir.open(&name_of(number), OpenMode::CreateNew)?;
         self.next += 1;
         let header = segment_header(number);
-        // Before anybody can append to it: records without a header before them would be taken for
-        // nothing at the next start. If this fails, the number stays unused, and the gap tells the
-        // next start not to believe what is elder.
+        // Before anything can be appended: records without a header before them would be ignored by
+        // the next start. If this fails, the number stays unused, and the gap makes the next start
+        // distrust everything older.
         let begun = file.write_all_at(0, &header).and_then(|()| file.sync_data());
         if let Err(error) = begun {
             let _ = self.dir.remove(&name_of(number));
@@ -240,7 +240,7 @@ impl Journal {
         }
     }
 
-    /// Removes the eldest segment but the youngest. Answers the time of its youngest record.
+    /// Removes the oldest segment unless it is the only one. Returns the time of its newest record.
     fn drop_eldest(&mut self) -> io::Result<Option<i64>> {
         if self.segments.len() < 2 {
             return Ok(None);
@@ -256,8 +256,8 @@ impl Journal {
         Ok(Some(segment.last_ns))
     }
 
-    /// Removes segments of which everything is older than `before_ns`. Answers the time of the
-    /// youngest record in them.
+    /// Removes segments that are older than `before_ns` as a whole. Returns the time of the newest
+    /// record in them.
     pub(crate) fn drop_older(&mut self, before_ns: i64) -> io::Result<Option<i64>> {
         let mut dropped = None;
         while self.segments.len() > 1

@@ -1,4 +1,4 @@
-//! What is known of the names: for each place in the tree, what it stood for before each change.
+//! The history of the names: for each place in the tree, the node it stood for before each change.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -12,13 +12,13 @@ use crate::error::NotKept;
 pub enum NameHow {
     /// A new file, directory or link.
     Created,
-    /// It was removed.
+    /// The name was removed.
     Removed,
-    /// It was moved away, to another name.
+    /// The node was moved away, to another name.
     MovedAway,
-    /// Something was moved here from another name, onto nothing or in the place of what was here.
+    /// A node was moved here from another name, onto nothing or in place of the node that was here.
     MovedHere,
-    /// It was exchanged with another.
+    /// The name was exchanged with another.
     Exchanged,
 }
 
@@ -46,11 +46,11 @@ impl NameHow {
 pub struct NameEvent {
     /// When, in nanoseconds since 1970.
     pub at_ns: i64,
-    /// What happened.
+    /// The kind of change.
     pub how: NameHow,
-    /// What the name stood for before; `None`: nothing.
+    /// The node that had the name before; `None` if there was none.
     pub before: Option<NodeId>,
-    /// What it stands for since.
+    /// The node that has had the name since; `None` if there is none.
     pub after: Option<NodeId>,
 }
 
@@ -90,7 +90,7 @@ impl NameHistory {
         self.names.get(&(parent, name.to_owned()))?.barrier
     }
 
-    /// Drops what happened up to `horizon_ns`: nobody can ask for it any more.
+    /// Drops the changes up to `horizon_ns`, which cannot be asked for any more.
     pub(crate) fn drop_up_to(&mut self, horizon_ns: i64) {
         self.names.retain(|_, one| {
             one.events.retain(|event| event.at_ns > horizon_ns);

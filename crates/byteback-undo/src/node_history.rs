@@ -1,4 +1,4 @@
-//! What is known of one file: its moments, eldest first, and its barrier.
+//! The history of one file: its moments, oldest first, and its barrier.
 
 use std::collections::VecDeque;
 
@@ -66,7 +66,7 @@ pub(crate) struct Kept {
     pub(crate) how: ContentHow,
     /// Of a removal: the file's rights.
     pub(crate) rights: Option<Rights>,
-    /// The eldest segment with a record of it.
+    /// The oldest segment with a record of it.
     pub(crate) segment: u64,
     pub(crate) old: ExtentMap<Old>,
     /// No more changes join it.
@@ -79,13 +79,13 @@ pub struct Moment {
     /// When the changes began, in nanoseconds since 1970: asking for this time brings back what was
     /// before them.
     pub at_ns: i64,
-    /// How long the file was before.
+    /// The file's length before the moment.
     pub size_before_bytes: u64,
-    /// What the first of the changes was.
+    /// The kind of the first change.
     pub how: ContentHow,
-    /// How many bytes of the old content were kept, because they were overwritten or cut off.
+    /// Bytes of the old content that were kept because they were overwritten or cut off.
     pub kept_bytes: u64,
-    /// In how many ranges.
+    /// Number of ranges of those bytes.
     pub kept_ranges: u64,
     /// Why it cannot be brought back, if so.
     pub not_kept: Option<NotKept>,
@@ -113,7 +113,7 @@ impl NodeHistory {
 
     pub(crate) fn begin(&mut self, times: (i64, i64), size: u64, how: ContentHow, segment: u64) {
         let (start_ns, end_ns) = times;
-        // What belongs to the last one was before this.
+        // Changes that belong to the previous moment came before this.
         self.close_at(start_ns);
         self.moments.push_back(Kept {
             number: self.next_number,
@@ -171,7 +171,7 @@ impl NodeHistory {
     /// Nothing is known any more of what was before.
     pub(crate) fn forget(&mut self, now_ns: i64, why: NotKept) {
         self.moments.clear();
-        // Whoever reads as of before a moment that was to come must notice.
+        // A reader as of before a moment that was to come must notice.
         self.next_number += 1;
         self.raise_barrier(now_ns, why);
     }
@@ -200,7 +200,7 @@ impl NodeHistory {
         }
     }
 
-    /// The number of the eldest moment of which something is not older than `at_ns`.
+    /// The number of the oldest moment of which something is not older than `at_ns`.
     pub(crate) fn border(&self, at_ns: i64) -> u64 {
         let younger = |moment: &&Kept| moment.end_ns > at_ns;
         self.moments
@@ -218,7 +218,7 @@ impl NodeHistory {
         let mut laid: ExtentMap<Old> = ExtentMap::new();
         let mut open = ExtentSet::new();
         open.insert(range);
-        // The eldest that holds a byte says what it was.
+        // The oldest moment that holds a byte has its old value.
         for moment in self.from(number) {
             if open.is_empty() {
                 break;

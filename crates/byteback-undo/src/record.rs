@@ -8,7 +8,7 @@
 pub(crate) const HEADER_LEN_BYTES: usize = 64;
 /// The first byte after the checksum of every record.
 const MARKER: u8 = 0xB7;
-/// No name and no piece of data is longer; whoever says so is damaged.
+/// No name and no piece of data is longer; a record that claims more is damaged.
 const TAIL_LEN_BYTES_MAX: u32 = 4096;
 /// Old bytes are kept in pieces of at most this length.
 pub(crate) const DATA_LEN_BYTES_MAX: u64 = 1 << 20;
@@ -41,7 +41,7 @@ pub struct Rights {
     pub gid: u32,
 }
 
-/// What a record says, with the numbers of the header.
+/// The content of a record, with the numbers of the header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Record {
     /// A moment of `node` begins: it was `size` long. Changes join it for `quantum_ns`.

@@ -43,7 +43,7 @@ const QUANTUM_NS_MAX: i64 = 10_000_000_000;
 /// quantum may be.
 const SET_BACK_NS: i64 = QUANTUM_NS_MAX;
 
-/// What is kept.
+/// The limits of what is kept.
 #[derive(Clone, Copy, Debug)]
 pub struct UndoOptions {
     /// For how long, in nanoseconds.
@@ -71,11 +71,11 @@ impl UndoOptions {
 
 /// A change of content that is about to happen.
 pub struct BeforeChange<'a> {
-    /// Which bytes are about to change. What lies beyond the end is ignored.
+    /// The bytes that are about to change; any beyond the end are ignored.
     pub ranges: &'a [ByteRange],
-    /// What is done to them.
+    /// The kind of change.
     pub how: ContentHow,
-    /// How long the file is before.
+    /// The file's length before the change.
     pub size_bytes: u64,
     /// Fills the front of a buffer with the bytes at an offset; answers how many, 0 at the end.
     pub read: &'a mut dyn FnMut(u64, &mut [u8]) -> io::Result<usize>,
@@ -110,8 +110,8 @@ impl std::fmt::Debug for Undo {
 }
 
 impl Undo {
-    /// Makes all that was kept durable. To be called before each checkpoint of the log. What cannot
-    /// be made durable is given up.
+    /// Makes all kept bytes durable. Call this before each checkpoint of the log. If that fails,
+    /// they are given up.
     pub fn sync(&self) {
         let synced = self.journal.lock().sync();
         if synced.is_err() {
@@ -155,12 +155,12 @@ impl Undo {
         self.names.lock().drop_up_to(horizon_ns);
     }
 
-    /// Takes a node of which nothing is known out of the map. It is looked at here, while nobody
-    /// can get it from the map: what was seen before may have been added to since, by somebody who
-    /// has let go of it again.
+    /// Removes a node without any history from the map. The history is looked at here, while no
+    /// thread can get it from the map: after an earlier look another thread may have added to it
+    /// and released it.
     fn forget_if_empty(&self, node: NodeId, history: &Arc<Mutex<NodeHistory>>) {
         let mut nodes = self.nodes.lock();
-        // Whoever holds it besides the map and the caller is about to add to it.
+        // Any holder besides the map and the caller is about to add to it.
         if nodes.get(&node).is_some_and(|other| Arc::ptr_eq(other, history))
             && Arc::strong_count(history) <= 2
             && history.lock().is_empty()
@@ -175,7 +175,7 @@ impl Undo {
         self.journal.lock().charged_bytes()
     }
 
-    /// What is kept, as asked for.
+    /// The limits that were asked for.
     #[must_use]
     pub fn options(&self) -> UndoOptions {
         self.options
@@ -209,7 +209,7 @@ impl Undo {
         self.lose(node, &mut shared.lock(), now_ns, NotKept::Unreadable);
     }
 
-    /// Content of `node` was changed while nobody looked: what it was before is not known.
+    /// Content of `node` was changed while not watched: the old content is not known.
     pub fn changed_unseen(&self, node: NodeId) {
         self.watch_clock();
         let shared = self.history_of(node);
@@ -218,8 +218,8 @@ impl Undo {
         self.lose(node, &mut history, now_ns, NotKept::Gap);
     }
 
-    /// Whether it is worth the while to open a file that is about to be removed: false for one that
-    /// has just come into being, of which it is only noted that it was not kept.
+    /// Whether a file that is about to be removed is worth opening: false for one that has just
+    /// been created, which is only noted as not kept.
     #[must_use]
     pub fn wants_removed(&self, node: NodeId) -> bool {
         self.watch_clock();
@@ -343,9 +343,9 @@ impl Undo {
     /// Looks whether the clock was set back, and if so gives everything up. Called without any
     /// lock, before the time is used.
     ///
-    /// Whoever took a time just before that either holds the lock of a history, and is waited for,
-    /// or has his record in the journal alone: a start that finds it there finds the clock set
-    /// back, too. Readers who are under way are told, for the numbers of moments go on.
+    /// A thread that took a time just before that either holds the lock of a history, and is waited
+    /// for, or has its record in the journal alone: a start that finds it there finds the clock set
+    /// back, too. Readers under way notice, because the numbers of moments go on.
     fn watch_clock(&self) {
         let is_set_back = || self.clock.now_ns() < self.last_ns.load(Ordering::Relaxed).saturating_sub(SET_BACK_NS);
         if !is_set_back() {
@@ -366,7 +366,7 @@ impl Undo {
         self.names.lock().clear();
         // As in `give_up`.
         let _ = self.journal.lock().drop_all();
-        // What came meanwhile may be forgotten as well.
+        // Records added meanwhile may be forgotten as well.
         let at_ns = self.now_ns().saturating_add(QUANTUM_NS_MAX);
         *self.horizon.lock() = Horizon { at_ns, why };
     }
@@ -413,8 +413,8 @@ impl Undo {
             return Err(NotKept::Damaged);
         };
         let mut missing = ExtentSet::new();
-        // What was beyond the end at the moment is not part of it; what is beyond the end now was
-        // cut off since, and kept then.
+        // Bytes that were beyond the end at the moment are not part of it; bytes that are beyond
+        // the end now were cut off since, and kept then.
         for range in change
             .ranges
             .iter()

@@ -1,29 +1,29 @@
-//! Which pages that are overwritten are compared with what they were, to be kept as deltas.
+//! Decides which overwritten pages are compared with their previous content, to be kept as deltas.
 //!
-//! To compare a page takes longer than to write it to memory, more so if what it was must be read
-//! first. That is lost where nothing comes of it: of a file that is written anew from its beginning
-//! to its end, or one whose pages are compressed or encrypted. So where several pages of a file in
-//! a row were compared in vain, the next ones of the same call are not, longer each time, until one
-//! is kept. The first page of each call is always compared: a call that writes much tells little
-//! about the next one, and one that writes one page costs little. Only counts of pages decide that:
-//! the same calls give the same answers.
+//! Comparing a page takes longer than writing it to memory, more so if the previous content must be
+//! read first. The time is wasted where no delta results: in a file that is rewritten from
+//! beginning to end, or one whose pages are compressed or encrypted. So after several pages of a
+//! file in a row were compared in vain, the next ones of the same call are skipped, longer each
+//! time, until one is kept. The first page of each call is always compared: a call that writes much
+//! says little about the next one, and one that writes a single page costs little. Only counts of
+//! pages decide: the same calls give the same answers.
 //!
-//! Out of scope: looking at pages, see `deltas` and `byteback_delta`.
+//! Out of scope: comparing pages, see `deltas` and `byteback_delta`.
 
 use std::collections::BTreeMap;
 
 use crate::format::Nid;
 
-/// So many pages in a row are compared in vain before any is left alone.
+/// Pages compared in vain in a row before any are skipped.
 const MISSES_MIN: u32 = 16;
 
-/// So many are left alone at most before one is compared again.
+/// Most pages skipped before one is compared again.
 const SKIPPED_MAX: u32 = 64;
 
-/// Files that are remembered at most.
+/// Most files remembered.
 const FILES_MAX: usize = 4096;
 
-/// What became of the last pages of a file.
+/// Recent failed comparisons of a file's pages.
 #[derive(Clone, Copy, Debug, Default)]
 struct Misses {
     in_a_row: u32,
@@ -37,14 +37,14 @@ pub(crate) struct Attempts {
 }
 
 impl Attempts {
-    /// A file is written to by another call.
+    /// Another call begins to write to the file.
     pub(crate) fn begin(&mut self, ino: Nid) {
         if let Some(misses) = self.of.get_mut(&ino) {
             misses.to_skip = 0;
         }
     }
 
-    /// Whether the next page of a file that is overwritten is to be compared.
+    /// Whether the next overwritten page of a file is to be compared.
     pub(crate) fn is_worth_one(&mut self, ino: Nid) -> bool {
         match self.of.get_mut(&ino) {
             Some(misses) if misses.to_skip > 0 => {
@@ -55,20 +55,20 @@ impl Attempts {
         }
     }
 
-    /// Whether the last page of a file that was compared was so in vain.
+    /// Whether the last comparison of a page of the file was in vain.
     pub(crate) fn is_in_doubt(&self, ino: Nid) -> bool {
         self.of.contains_key(&ino)
     }
 
-    /// It was compared, and kept as a delta.
+    /// A page of the file was compared, and kept as a delta.
     pub(crate) fn hit(&mut self, ino: Nid) {
         self.of.remove(&ino);
     }
 
-    /// It was compared in vain.
+    /// A page of the file was compared in vain.
     pub(crate) fn missed(&mut self, ino: Nid) {
         if self.of.len() >= FILES_MAX && !self.of.contains_key(&ino) {
-            // They are compared in vain a few times more.
+            // The only cost: their pages are compared in vain a few times more.
             self.of.clear();
         }
         let misses = self.of.entry(ino).or_default();
@@ -81,7 +81,7 @@ impl Attempts {
         };
     }
 
-    /// A file is gone: its number will be another one's.
+    /// Forgets a removed file: its number will be reused.
     pub(crate) fn forget(&mut self, ino: Nid) {
         self.of.remove(&ino);
     }

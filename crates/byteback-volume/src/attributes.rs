@@ -1,55 +1,55 @@
-//! What a file is, whose, and since when.
+//! Attributes of files: type, owner, permissions, times.
 
 use crate::error::{Result, VolumeError};
 use crate::format::{Inode, Nid, Time};
 use crate::state::State;
 
-/// The bits of a mode that say what a file is.
+/// The bits of a mode that hold the file type.
 pub(crate) const TYPE: u32 = 0o170_000;
-/// Of a regular file.
+/// File type of a regular file.
 pub(crate) const REGULAR: u32 = 0o100_000;
-/// Of a directory.
+/// File type of a directory.
 pub(crate) const DIRECTORY: u32 = 0o040_000;
-/// Of a symlink.
+/// File type of a symlink.
 pub(crate) const SYMLINK: u32 = 0o120_000;
 
-/// What `stat` tells.
+/// Attributes of a file, as `stat` reports them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// Its number.
+    /// Inode number.
     pub ino: u32,
     /// Type and permissions, as in `st_mode`.
     pub mode: u32,
-    /// Names; of a directory, 2 and one for each directory in it.
+    /// Number of names; of a directory, 2 and one for each subdirectory.
     pub links: u32,
     /// The owner.
     pub uid: u32,
     /// The group.
     pub gid: u32,
-    /// Of a device, which one.
+    /// Device number of a device file.
     pub device: u32,
     /// The length, in bytes.
     pub len_bytes: u64,
-    /// What it takes on the volume, in blocks of 4 KiB.
+    /// Room on the volume, in blocks of 4 KiB.
     pub blocks: u64,
-    /// Last read.
+    /// Last access.
     pub accessed: Time,
-    /// Content last changed.
+    /// Last change of the content.
     pub modified: Time,
-    /// Anything last changed.
+    /// Last change of content or attributes.
     pub changed: Time,
-    /// Made.
+    /// Creation time.
     pub born: Time,
-    /// Tells files apart that had the same number one after the other.
+    /// Tells apart the files that had the same number one after the other.
     pub generation: u32,
-    /// As `chattr` sets them.
+    /// Flags as `chattr` sets them.
     pub flags: u32,
 }
 
-/// What is to be changed of them; what is `None` stays.
+/// Attributes to change; those that are `None` stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttributes {
-    /// Permissions; what the file is stays.
+    /// Permissions; the file type stays.
     pub mode: Option<u32>,
     /// The owner.
     pub uid: Option<u32>,
@@ -57,11 +57,11 @@ pub struct SetAttributes {
     pub gid: Option<u32>,
     /// The length, in bytes.
     pub len_bytes: Option<u64>,
-    /// Last read.
+    /// Last access.
     pub accessed: Option<Time>,
-    /// Content last changed.
+    /// Last change of the content.
     pub modified: Option<Time>,
-    /// As `chattr` sets them.
+    /// Flags as `chattr` sets them.
     pub flags: Option<u32>,
 }
 
@@ -85,7 +85,7 @@ impl Attributes {
         }
     }
 
-    /// What it is, as a directory's entry says it.
+    /// File type in the form of directory entries.
     pub(crate) fn kind(mode: u32) -> u8 {
         u8::try_from((mode & TYPE) >> 12).unwrap_or(0)
     }

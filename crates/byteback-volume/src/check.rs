@@ -1,9 +1,9 @@
-//! An independent look at a volume: whether all that its last checkpoint says fits together.
+//! Independent check of a volume: whether everything in its last checkpoint fits together.
 //!
-//! It knows the format ([`crate::format`] and `docs/volume-format.md`) and nothing of how this
-//! program writes it: whatever the rest of the crate does wrong, this should see. It changes
+//! The check knows the format ([`crate::format`] and `docs/volume-format.md`) and nothing of how
+//! this program writes it, so it should see whatever the rest of the crate does wrong. It changes
 //! nothing, and it looks at the last checkpoint as it is, without what was synced after it: that is
-//! for who opens the volume.
+//! recovered when the volume is opened.
 //!
 //! | room | what it is for |
 //! |---|---|
@@ -36,13 +36,13 @@ pub(crate) use files::{Files, Known};
 pub(crate) use image::Image;
 pub(crate) use names::{Names, WrongEntry};
 
-/// Problems that are described; there may be many more, which are counted.
+/// Most problems described; further ones are only counted.
 const PROBLEMS_MAX: usize = 10_000;
 
-/// Problems that are kept for a repair.
+/// Most problems kept for a repair.
 const TROUBLES_MAX: usize = 1_000_000;
 
-/// How thorough to be.
+/// Thoroughness of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckOptions {
     /// Whether the contents of files are read, and compared with their checksums. Everything else
@@ -56,16 +56,16 @@ impl Default for CheckOptions {
     }
 }
 
-/// What a check found.
+/// Result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What is wrong, the first ones.
+    /// The first problems found, up to a limit.
     pub problems: Vec<Problem>,
-    /// How much is wrong.
+    /// Number of all problems.
     pub problem_count: u64,
-    /// The volume was closed in good order. If not, it is recovered when it is opened.
+    /// Whether the volume was closed cleanly. If not, it is recovered when it is opened.
     pub is_closed: bool,
-    /// Files of any sort, directories included.
+    /// Files of any type, directories included.
     pub files: u64,
     /// Directories among them.
     pub directories: u64,
@@ -73,17 +73,17 @@ pub struct Report {
     pub used_blocks: u64,
     /// Pages of contents and directories among these.
     pub pages: u64,
-    /// Pages that are kept as deltas.
+    /// Pages kept as deltas.
     pub deltas: u64,
-    /// Of these, in the main area.
+    /// Deltas among these that are in the main area.
     pub main_deltas: u64,
-    /// Blocks that these are in.
+    /// Blocks that hold deltas of the main area.
     pub compact_pages: u64,
     /// Pages that are compressed, several in one block.
     pub compressed_pages: u64,
-    /// What the volume is called.
+    /// The volume's label.
     pub label: Vec<u8>,
-    /// Its length, in blocks of 4 KiB.
+    /// Length of the volume, in blocks of 4 KiB.
     pub len_blocks: u64,
 }
 
@@ -95,7 +95,7 @@ impl Report {
     }
 }
 
-/// What is wrong, as it is found.
+/// Problems, collected as they are found.
 #[derive(Debug, Default)]
 pub(crate) struct Problems {
     found: Vec<Trouble>,
@@ -111,7 +111,7 @@ impl Problems {
     }
 }
 
-/// All that was learned, for who wants to repair it.
+/// Everything learned by a check, for a repair.
 pub(crate) struct Findings<'a> {
     pub(crate) image: Image<'a>,
     pub(crate) files: Files,
@@ -120,16 +120,16 @@ pub(crate) struct Findings<'a> {
     pub(crate) report: Report,
 }
 
-/// Looks at the volume on a device.
+/// Checks the volume on a device.
 ///
 /// # Errors
-/// There is no volume, one of a later version, or one that is cut off, or neither of its
-/// checkpoints is whole.
+/// There is no volume, it has a later version, it is cut off, or neither of its checkpoints is
+/// whole.
 pub fn check(device: &dyn BlockDevice, options: CheckOptions) -> Result<Report> {
     Ok(find(device, options)?.report)
 }
 
-/// As [`check`], with all that was learned.
+/// As [`check`], with everything that was learned.
 pub(crate) fn find(device: &dyn BlockDevice, options: CheckOptions) -> Result<Findings<'_>> {
     let mut problems = Problems::default();
     let mut image = Image::read(device, &mut problems)?;
@@ -165,7 +165,7 @@ pub(crate) fn find(device: &dyn BlockDevice, options: CheckOptions) -> Result<Fi
     })
 }
 
-/// One bit for each of many things.
+/// A set of small numbers, one bit each.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Bits(Vec<u64>);
 
@@ -174,7 +174,7 @@ impl Bits {
         Self(vec![0; usize::try_from(count.div_ceil(64)).unwrap_or(0)])
     }
 
-    /// Sets a bit; answers whether it was set.
+    /// Sets a bit; returns whether it was set before.
     fn set(&mut self, at: u32) -> bool {
         let Some(word) = self.0.get_mut((at / 64) as usize) else {
             return false;
@@ -191,7 +191,7 @@ impl Bits {
     }
 }
 
-/// Numbers with how often each was met.
+/// Numbers, each with how often it was met.
 type Counted = BTreeMap<Nid, u32>;
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 //! **Order.** (1) Pages, then deltas in the main area, then nodes, to the logs; summaries of
 //! segments that were filled. (2) The tables: few changes go to the journal of the pack, many to
 //! the other copies of the tables' blocks. (3) The pack without its footer, to the place of the
-//! elder one. (4) A flush. (5) The footer, and a flush: now it counts. (6) What nothing refers to
-//! any more may be written again, and is discarded.
+//! older one. (4) A flush. (5) The footer, and a flush: now it counts. (6) Blocks that nothing
+//! refers to any more may be reused, and are discarded.
 //!
-//! A crash before (5) is done leaves the checkpoint before, all of which is untouched: nothing that
-//! it refers to was written over. What fails in between leaves memory and device apart, so nothing
-//! more is written then.
+//! A crash before (5) is done leaves the previous checkpoint, all of which is untouched: nothing
+//! that it refers to was overwritten. A failure in between leaves memory and device in
+//! disagreement, so nothing more is written then.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub(crate) const ORPHANS_MAX: usize = ORPHANS_PER_BLOCK * ORPHAN_BLOCKS as usize
 #[derive(Debug)]
 pub(crate) struct Pack {
     pub(crate) header: PackHeader,
-    /// Which of the two places it is in.
+    /// Its place: 0 or 1.
     pub(crate) number: u32,
     pub(crate) bits: Vec<bool>,
     pub(crate) journal: Journal,
@@ -42,12 +42,12 @@ impl Pack {
         media.areas.packs_first + number * media.areas.pack_blocks
     }
 
-    /// The last checkpoint. One that was complete and is damaged is noticed by its footer: who went
-    /// on from the one before it would lose what was done since, without a word. Whoever only looks
-    /// may.
+    /// The last checkpoint. A checkpoint that was complete and is damaged is noticed by its footer:
+    /// a writer that went on from the one before it would silently lose everything done since. A
+    /// reader may use the one before.
     ///
     /// # Errors
-    /// [`VolumeError::Damaged`] if there is none, or, to who `writes`, if it is damaged.
+    /// [`VolumeError::Damaged`] if there is none, or with `writes` if the newest one is damaged.
     pub(crate) fn read_last(media: &Media, writes: bool) -> Result<Self> {
         let both = [Self::read(media, 0), Self::read(media, 1)];
         let mut damaged = None;
@@ -132,7 +132,7 @@ impl Pack {
     }
 }
 
-/// Where a copy of a block of the segment table is.
+/// Address of a copy of a block of the segment table.
 pub(crate) fn segment_table_address(media: &Media, block: u32, is_second: bool) -> Address {
     let areas = &media.areas;
     let copy = if is_second { areas.segment_table_blocks } else { 0 };
@@ -140,7 +140,7 @@ pub(crate) fn segment_table_address(media: &Media, block: u32, is_second: bool) 
 }
 
 impl State {
-    /// See the module. `is_clean`: nothing follows.
+    /// Writes a checkpoint, see the module. `is_clean`: nothing follows.
     pub(crate) fn checkpoint(&mut self, is_clean: bool) -> Result<()> {
         self.check_writable()?;
         self.complete_all();
@@ -148,7 +148,7 @@ impl State {
         self.stop_after(written)
     }
 
-    /// Whether a checkpoint now would say what the last one says.
+    /// Whether a checkpoint now would equal the last one.
     pub(crate) fn is_as_the_checkpoint_says(&self) -> bool {
         let is_unwritten = self.pages.dirty_count() > 0
             || !self.nodes.dirty().is_empty()
@@ -163,8 +163,8 @@ impl State {
         while let Some(nid) = self.nodes.dirty().first().copied() {
             self.write_node(nid, None)?;
         }
-        // Also if nothing was written, as after a crash of which only synced files were found
-        // again.
+        // Also if nothing was written, as after a crash from which only synced files were
+        // recovered.
         self.write_filled()?;
         let journal = self.write_tables()?;
         self.segments.restart_empty_logs();
@@ -176,7 +176,7 @@ impl State {
         Ok(())
     }
 
-    /// Writes the tables, or answers what is to be in the journal instead.
+    /// Writes the tables, or returns the changes for the journal instead.
     fn write_tables(&mut self) -> Result<Journal> {
         let segment_blocks = self.media.areas.segment_blocks;
         let segments = self.segments.dirty().map(|(number, entry)| (number, entry.clone()));
@@ -288,8 +288,7 @@ impl State {
         Ok(())
     }
 
-    /// Says of freed segments that nobody needs them. What cannot be discarded only keeps its
-    /// bytes.
+    /// Discards freed segments. A failure is harmless: the bytes merely stay.
     fn discard(&self, segments: &[u32]) {
         let mut rest = segments;
         while let Some((first, _)) = rest.split_first() {

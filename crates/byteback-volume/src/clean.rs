@@ -1,14 +1,13 @@
-//! Cleaning: blocks that are still in use are moved out of a segment, so that it is free with the
-//! next checkpoint.
+//! Cleaning: blocks still in use are moved out of a segment, so that it is free with the next
+//! checkpoint.
 //!
-//! In need, the segment with the fewest of them is taken; in idle time, the one that promises most
-//! for its cost, as it has been left alone for long (cost-benefit, as in the first log-structured
-//! file systems). Whatever is moved wears the device, so in idle time nothing is done while there
-//! is room to write to: only where most of what is not in use lies scattered over segments that are
-//! ([`FREE_PERCENT_MIN`]), and only with segments from which something is to be gained. Pages are
-//! moved as they are, with their checksums, also if these do not fit any more; nodes are only
-//! marked as changed, as the next checkpoint writes them, and so are indexes of deltas and compact
-//! pages.
+//! When room is short, the segment with the fewest such blocks is taken; in idle time, the one with
+//! the best ratio of benefit to cost, as it was not modified for long (cost-benefit, as in the
+//! first log-structured file systems). Moving wears the device, so in idle time nothing is done
+//! while there is room to write to: only when most of the unused room is scattered over segments in
+//! use ([`FREE_PERCENT_MIN`]), and only with segments from which enough is to be gained. Pages are
+//! moved as they are, with their checksums, even if these no longer match; nodes are only marked as
+//! changed, as the next checkpoint writes them, and so are delta indexes and compact pages.
 
 use crate::attributes::{DIRECTORY, TYPE};
 use crate::error::Result;
@@ -18,15 +17,14 @@ use crate::segments::LogKind;
 use crate::state::State;
 use crate::statistics::Written;
 
-/// In idle time free segments are made until they have so much of all that is not in use, as F2FS
-/// does it.
+/// In idle time segments are freed until they hold this share of all unused blocks, as in F2FS.
 const FREE_PERCENT_MIN: u64 = 40;
 
-/// In idle time no segment is cleaned of which more than this is in use: soon some of it may not
-/// be, for nothing.
+/// In idle time no segment with a larger share in use is cleaned: some of its blocks may soon
+/// become free at no cost.
 const USED_PERCENT_MAX: u64 = 75;
 
-/// How a segment is chosen.
+/// How to choose a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
     /// The fewest blocks to move.
@@ -36,7 +34,7 @@ pub(crate) enum Choice {
 }
 
 impl State {
-    /// Cleans one segment; false if there is none of which that would bring anything.
+    /// Cleans one segment; false if no segment is worth it.
     pub(crate) fn clean_some(&mut self) -> Result<bool> {
         match self.choose(Choice::InNeed) {
             Some(segment) => self.clean(segment).map(|()| true),
@@ -44,7 +42,7 @@ impl State {
         }
     }
 
-    /// What idle time is good for; see [`crate::Volume::tidy`].
+    /// Work for idle time; see [`crate::Volume::tidy`].
     pub(crate) fn tidy(&mut self) -> Result<bool> {
         if self.restore_some()? {
             return Ok(true);
@@ -58,7 +56,7 @@ impl State {
         }
     }
 
-    /// The segment that is to be cleaned.
+    /// Chooses the segment to clean.
     pub(crate) fn choose(&self, how: Choice) -> Option<u32> {
         let segment_blocks = self.media.areas.segment_blocks;
         let now_s = self.now_s();
@@ -70,7 +68,7 @@ impl State {
             Choice::InIdleTime => {
                 let useful = useful
                     .filter(|(_, _, valid)| u64::from(*valid) * 100 <= u64::from(segment_blocks) * USED_PERCENT_MAX);
-                // age * (1 - u) / (1 + u), of which u is the part in use.
+                // age * (1 - u) / (1 + u), where u is the share in use.
                 let worth = |modified_s: u64, valid: u32| {
                     let age = u128::from(now_s.saturating_sub(modified_s)) + 1;
                     age * u128::from(segment_blocks - valid) * 1024 / u128::from(segment_blocks + valid)
@@ -81,20 +79,20 @@ impl State {
         }
     }
 
-    /// Whether most of what is not in use lies in segments that are. Those that are free with the
-    /// next checkpoint count as free.
+    /// Whether most unused blocks lie in segments in use. Segments that the next checkpoint frees
+    /// count as free.
     fn is_scattered(&self) -> bool {
         let free = u64::from(self.segments.free_segments()) + u64::from(self.segments.freed_by_checkpoint());
         free * u64::from(self.media.areas.segment_blocks) * 100 < self.segments.unused_blocks() * FREE_PERCENT_MIN
     }
 
-    /// Moves what is in use out of a segment.
+    /// Moves the blocks in use out of a segment.
     pub(crate) fn clean(&mut self, segment: u32) -> Result<()> {
         let summaries = match self.segments.summaries_of(segment) {
             Some(summaries) => Ok(summaries),
             None => self.media.read_summaries(segment),
         };
-        // What cannot be read stays where it is.
+        // Blocks of a segment without readable summaries stay where they are.
         let Ok(summaries) = summaries else {
             self.uncleanable.insert(segment);
             return Ok(());
@@ -114,7 +112,7 @@ impl State {
         self.write_filled()
     }
 
-    /// Moves a block that is in use; false if it cannot be.
+    /// Moves a block in use; false if it cannot be moved.
     fn move_block(&mut self, address: Address, summary: &Summary) -> Result<bool> {
         let entry = self.table.get(&self.media, summary.nid)?;
         if entry.version != summary.version || summary.nid == Nid::NONE {

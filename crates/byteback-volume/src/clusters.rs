@@ -1,16 +1,16 @@
 //! Clusters: pages of a file that are written at the same time go compressed into one block, as
-//! many of them as have room, where a volume was made so (DeltaFS: what has no base is
-//! "orthogonal", it may be compressed conventionally). It spares writes, not room: each page keeps
-//! the room that it would need by itself, so that writing over it never finds the volume full.
+//! many as have room, on a volume that was created for it (DeltaFS: pages without a base are
+//! "orthogonal", they may be compressed conventionally). This saves writes, not room: each page
+//! keeps the room that it would need by itself, so that overwriting it never finds the volume full.
 //!
-//! **One block.** A cluster is one block, and its pages' slots lead to it as to a page. So one page
-//! in it is written over, becomes a hole, is moved or gets a delta like any other page; the others
-//! stay. The block belongs to the file as long as a slot leads to it: the cluster says which could,
-//! and they are asked. Nothing is counted that could be wrong. No node or table is written that is
-//! not for plain pages, so that a cluster, of two pages at least, is always fewer blocks.
+//! **One block.** A cluster is one block, and its pages' slots lead to it as to a page. So one of
+//! its pages is overwritten, becomes a hole, is moved or gets a delta like any other page; the
+//! others stay. The block belongs to the file as long as a slot leads to it: the cluster lists the
+//! candidates, and their slots are looked up. There is no count that could be wrong. No node or
+//! table is written beyond those for plain pages, so a cluster, of two pages at least, always takes
+//! fewer blocks.
 //!
-//! **What tells a cluster from a page** is the block's summary; after a crash, when nobody has
-//! written that, its seal.
+//! **The mark of a cluster** is the block's summary; after a crash that lost the summary, its seal.
 //!
 //! Out of scope: pages of directories; giving room back.
 
@@ -28,21 +28,21 @@ use crate::state::State;
 use crate::statistics::Written;
 use byteback_host::block::BLOCK_LEN_BYTES;
 
-/// What clusters say, of so many of them at most.
+/// Most clusters whose page lists are kept in memory.
 const KNOWN_MAX: usize = 4096;
 
-/// So often in a row no two pages have room in a block before some are not tried.
+/// Failures in a row to fit two pages into a block before some pages are skipped.
 const MISSES_MIN: u32 = 8;
 
-/// So many pages are not tried at most.
+/// Most pages skipped.
 const SKIPPED_MAX: u32 = 32;
 
-/// So many nodes of a file's addresses are looked at for one block: those of 4 GiB.
+/// Most nodes of a file's addresses searched for one block: those of 4 GiB.
 const LOOKED_AT_NODES_MAX: u32 = 1024;
 
 const WHAT: &str = "compressed pages";
 
-/// Of clusters, which pages they say, as far as it was needed.
+/// Page lists of clusters, read as needed.
 #[derive(Debug, Default)]
 pub(crate) struct Clusters {
     known: BTreeMap<Address, Arc<[u32]>>,
@@ -58,18 +58,18 @@ impl Clusters {
         pages
     }
 
-    /// What was a cluster is none any more.
+    /// Forgets a block that is no cluster any more.
     pub(crate) fn forget(&mut self, address: Address) {
         self.known.remove(&address);
     }
 }
 
-/// What is written as one block.
+/// Content of one block to write.
 #[derive(Debug)]
 pub(crate) enum Unit {
     /// A page as it is.
     Page(u64),
-    /// Several, compressed.
+    /// Several pages, compressed.
     Cluster(Vec<u64>, Box<Block>),
 }
 
@@ -83,7 +83,7 @@ impl Unit {
     }
 }
 
-/// How many pages of a run had room in a block, and how often no two had.
+/// How many pages of a run fit into a block, and how often not even two did.
 #[derive(Debug)]
 struct Attempts {
     likely: usize,
@@ -102,8 +102,8 @@ impl Attempts {
 }
 
 impl State {
-    /// How these pages of a file, which are in memory and ascending, are written: in the order of
-    /// their first pages.
+    /// Divides these pages of a file, which are in memory and ascending, into blocks to write, in
+    /// the order of their first pages.
     pub(crate) fn units_of(&self, ino: Nid, pages: &[u64]) -> Vec<Unit> {
         let mut units = Vec::with_capacity(pages.len());
         let mut rest = pages;
@@ -135,10 +135,10 @@ impl State {
         units
     }
 
-    /// As many of the first of these pages as have room in a block, if that are two at least: how
-    /// many, and the block.
+    /// Compresses as many of the first of these pages as fit into a block, if these are at least
+    /// two: their number, and the block.
     fn first_cluster(&self, ino: Nid, pages: &[u64], attempts: &mut Attempts) -> Option<(usize, Box<Block>)> {
-        // Of many pages no more are looked at than the last ones make likely.
+        // Of many pages, no more are tried than the last ones make likely.
         let most = match pages.len() <= CLUSTER_PAGES_MAX {
             true => pages.len(),
             false => CLUSTER_PAGES_MAX.min(attempts.likely + 2),
@@ -189,9 +189,8 @@ impl State {
         }
     }
 
-    /// Writes these pages of a file, as many in a cluster as it has room for if the file's are
-    /// compressed. `writes_index` and the answer: whether the index of its deltas is to be written,
-    /// too.
+    /// Writes these pages of a file, as many to a cluster as fit if the file is compressed.
+    /// `writes_index` and the result: whether the index of its deltas is to be written, too.
     pub(crate) fn write_units(
         &mut self,
         ino: Nid,
@@ -275,7 +274,7 @@ impl State {
         self.delta_counts.compressed_pages += pages.len() as u64;
     }
 
-    /// What a summary says of a block.
+    /// The summary for a cluster's block.
     pub(crate) fn cluster_summary(&mut self, ino: Nid, block: &Block) -> Result<Summary> {
         Ok(Summary {
             nid: ino,
@@ -285,7 +284,7 @@ impl State {
         })
     }
 
-    /// Which pages a block says that could lead to it; `None` if it is no cluster.
+    /// Pages listed in a block, any of which may lead to it; `None` if it is no cluster.
     fn pages_of_cluster(&mut self, ino: Nid, address: Address) -> Result<Option<Arc<[u32]>>> {
         if let Some(known) = self.clusters.known.get(&address) {
             return Ok(Some(Arc::clone(known)));
@@ -293,7 +292,7 @@ impl State {
         match self.summary_at(address) {
             Ok(summary) if summary.slot != CLUSTER_SLOT => return Ok(None),
             Ok(_) => {}
-            // Nobody knows, but a page is hardly sealed as one.
+            // The kind is unknown, but a page is hardly ever sealed as a cluster.
             Err(_) => {}
         }
         let block = self.media.read_sealed(address, Kind::Cluster)?;
@@ -302,12 +301,12 @@ impl State {
         Ok(Some(self.clusters.keep(address, &cluster.pages)))
     }
 
-    /// Whether another page of the file leads to the block of this one. Where neither the summary
-    /// nor the block says so, as both rotted, all of the file's addresses are looked at.
+    /// Whether another page of the file leads to the block of this one. If both the summary and the
+    /// block are damaged, all of the file's addresses are searched.
     fn is_shared(&mut self, ino: Nid, page: u64, address: Address) -> bool {
         match self.pages_of_cluster(ino, address) {
             Ok(None) => false,
-            // Mostly they leave in ascending order.
+            // Pages mostly leave in ascending order.
             Ok(Some(pages)) => pages
                 .iter()
                 .rev()
@@ -317,9 +316,9 @@ impl State {
         }
     }
 
-    /// Whether the address of any other page of a file is this one; also if not all can be looked
-    /// at, or they are very many: a block that is nobody's is found by a repair, one that is given
-    /// up too early is lost.
+    /// Whether any other page of a file has this address; also true if not all can be searched, or
+    /// if they are too many: a block without an owner is found by a repair, but one released too
+    /// early is lost.
     fn leads_from_elsewhere(&mut self, ino: Nid, page: u64, address: Address) -> bool {
         let mut left = LOOKED_AT_NODES_MAX;
         let mut at = 0;
@@ -337,8 +336,8 @@ impl State {
         false
     }
 
-    /// A page of a file is not where it was any more, or will not be at once; its block is given up
-    /// if no other page leads there.
+    /// A page of a file is no longer at its old address, or will not be shortly; its block is
+    /// released if no other page leads there.
     pub(crate) fn page_left(&mut self, ino: Nid, page: u64, old: Address) {
         if old.is_block() && self.is_compressed && self.is_shared(ino, page, old) {
             return;
@@ -346,25 +345,25 @@ impl State {
         self.page_gone(ino, old);
     }
 
-    /// Gives up a block that pages left, if none leads to it any more.
+    /// Releases a block that pages left, if none leads to it any more.
     pub(crate) fn release_unless_shared(&mut self, ino: Nid, address: Address) {
         // No page has this number.
         self.page_left(ino, u64::MAX, address);
     }
 
-    /// Whether a block that no summary tells of is a cluster of a file.
+    /// Whether a block without a summary is a cluster of a file.
     pub(crate) fn is_sealed_cluster(&self, ino: Nid, address: Address, block: &Block) -> bool {
         self.is_compressed
             && self.media.id.is_sealed(block, Kind::Cluster, address)
             && Cluster::read(block).is_some_and(|cluster| cluster.ino == ino)
     }
 
-    /// Whether a block that the last checkpoint knows is a cluster.
+    /// Whether a block of the last checkpoint is a cluster.
     pub(crate) fn is_cluster(&mut self, ino: Nid, address: Address) -> bool {
         self.is_compressed && !matches!(self.pages_of_cluster(ino, address), Ok(None))
     }
 
-    /// A page out of a cluster. The others are kept in memory, too, as it costs nothing more.
+    /// Reads a page from a cluster. The others are kept in memory, too, at no further cost.
     pub(crate) fn read_from_cluster(&mut self, ino: Nid, page: u64, address: Address) -> Result<Box<Block>> {
         let damaged = || VolumeError::Damaged { address, what: WHAT };
         let block = self.media.read_sealed(address, Kind::Cluster)?;
@@ -395,7 +394,7 @@ impl State {
         Ok(wanted)
     }
 
-    /// Writes a cluster to another place, as its segment is cleaned; false if that cannot be.
+    /// Moves a cluster to another place, as its segment is cleaned; false if that is impossible.
     pub(crate) fn move_cluster(&mut self, address: Address, summary: &Summary) -> Result<bool> {
         let ino = summary.nid;
         let Ok(Some(pages)) = self.pages_of_cluster(ino, address) else {
@@ -415,7 +414,7 @@ impl State {
         let Ok(mut block) = self.media.read_sealed(address, Kind::Cluster) else {
             return Ok(false);
         };
-        // What is damaged in another way than that its seal is broken stays so.
+        // A block that is damaged beyond a broken seal stays so.
         if slots.is_empty() || cluster_checksum(&block) != summary.checksum {
             return Ok(false);
         }

@@ -1,4 +1,4 @@
-//! An empty volume.
+//! Creation of an empty volume.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,23 +19,23 @@ use crate::state::{Counts, State};
 use crate::statistics::Written;
 use crate::volume::OpenOptions;
 
-/// How a volume is to be made.
+/// Options for a new volume.
 #[derive(Clone)]
 pub struct CreateOptions {
-    /// Tells it from all others: to be drawn at random.
+    /// Identity of the volume, drawn at random.
     pub id: VolumeId,
-    /// By which names of directories are hashed: to be drawn at random.
+    /// Seed for the hashes of names in directories, drawn at random.
     pub hash_seed: u64,
-    /// What people call it: up to 64 bytes.
+    /// Label: up to 64 bytes.
     pub label: Vec<u8>,
     /// The owner of the root directory.
     pub uid: u32,
-    /// Its group.
+    /// Group of the root directory.
     pub gid: u32,
-    /// Whether pages of files are compressed where that spares writes, as long as the volume lives.
-    /// Programs of before this was there cannot open it.
+    /// Whether pages of files are compressed where that saves writes, for the lifetime of the
+    /// volume. Versions of this program without compression cannot open it.
     pub is_compressed: bool,
-    /// What tells the time.
+    /// Source of the time.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -49,7 +49,7 @@ impl std::fmt::Debug for CreateOptions {
 }
 
 impl CreateOptions {
-    /// The usual ones, of a volume of root's.
+    /// Default options, for a volume owned by root.
     #[must_use]
     pub fn new(id: VolumeId, hash_seed: u64) -> Self {
         Self {
@@ -64,12 +64,12 @@ impl CreateOptions {
     }
 }
 
-/// Makes an empty volume on a device, whatever was there.
+/// Creates an empty volume on a device, whatever was there.
 ///
 /// The superblock comes last: before it is written, there is no volume.
 ///
 /// # Errors
-/// [`crate::VolumeError::TooSmall`], [`crate::VolumeError::TooLarge`], or what the device answered.
+/// [`crate::VolumeError::TooSmall`], [`crate::VolumeError::TooLarge`], or an error of the device.
 pub fn create(device: &Arc<dyn BlockDevice>, options: &CreateOptions) -> Result<()> {
     let areas = divide(device.len_blocks())?;
     let media = Media {
@@ -84,7 +84,7 @@ pub fn create(device: &Arc<dyn BlockDevice>, options: &CreateOptions) -> Result<
         media.write(end, &nothing[..], Written::Tables)?;
     }
     media.device.flush()?;
-    // What an elder volume left: its blocks are not sealed for this one, and need not be erased.
+    // Blocks of a previous volume are not sealed for this one, so they need not be erased.
     media.device.discard(0, u64::from(areas.len_blocks))?;
     for block in 0..areas.node_table_blocks {
         let mut empty = zeros();
@@ -151,7 +151,7 @@ pub fn create(device: &Arc<dyn BlockDevice>, options: &CreateOptions) -> Result<
     let ino = state.new_file(Some((Nid::ROOT, b"/")), &root)?;
     debug_assert_eq!(ino, Nid::ROOT, "the first number is the root's");
     state.checkpoint(true)?;
-    // Both places: an elder checkpoint of this volume is none.
+    // Both places: no older checkpoint may remain.
     state.checkpoint(true)?;
     let features = match options.is_compressed {
         true => FEATURE_COMPRESSION,

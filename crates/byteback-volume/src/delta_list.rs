@@ -1,17 +1,17 @@
-//! The list of files with deltas in the main area, and what is restored of them in idle time
-//! (`BGRes`, DeltaFS section 4.2.1).
+//! The list of files with deltas in the main area, and restoring their pages in idle time (`BGRes`,
+//! DeltaFS section 4.2.1).
 //!
-//! Each inode in the list tells the next one and the one before; the checkpoint tells the first.
-//! The list is the checkpoint's: files come into it and leave it when one is written, so a file
-//! that is synced in between tells its neighbours as they were, and that is what counts after a
-//! crash. Only who is taken away leaves at once.
+//! Each inode in the list names the next one and the previous one; the checkpoint names the first.
+//! The list is that of the checkpoint: files enter and leave it when one is written, so a file that
+//! is synced in between names its neighbours of the last checkpoint, and those count after a crash.
+//! Only a removed file leaves at once.
 //!
 //! **Restoring.** Pages whose deltas are in the main area are marked as changed, and written as
-//! pages with the next checkpoint: all of a file that is read much by now, else those whose compact
-//! page has fewer than five deltas left that count, and those in the index if there are fewer than
-//! five in all and the file is not written much any more.
+//! pages with the next checkpoint: all of a file that is now read much; else those whose compact
+//! page has fewer than five valid deltas left, and those in the index if they are fewer than five
+//! in all and the file is no longer written much.
 //!
-//! Out of scope: saying when it is idle.
+//! Out of scope: detecting idle time.
 
 use std::collections::BTreeSet;
 
@@ -19,15 +19,15 @@ use crate::error::Result;
 use crate::format::{Address, Nid};
 use crate::state::State;
 
-/// So many pages are restored at once.
+/// Pages restored at once.
 const RESTORED_AT_ONCE_PAGES: usize = 64;
 
 impl State {
-    /// Before a checkpoint: lets files into the list that have deltas in the main area, and those
-    /// out that have none any more.
+    /// Before a checkpoint: adds files to the list that have deltas in the main area, and removes
+    /// those that have none any more.
     pub(crate) fn link_delta_files(&mut self) -> Result<()> {
         for ino in std::mem::take(&mut self.main.to_link) {
-            // It may be gone.
+            // The file may be gone.
             let Ok(inode) = self.inode(ino) else { continue };
             match (inode.delta_meta() != Address::NONE, inode.flags().has_main_deltas) {
                 (true, false) => self.link_delta_file(ino)?,
@@ -42,7 +42,7 @@ impl State {
     pub(crate) fn link_delta_file(&mut self, ino: Nid) -> Result<()> {
         let next = self.delta_list;
         self.set_delta_links(ino, true, Nid::NONE, next)?;
-        // One that cannot be read stays as it is: a check finds it.
+        // An inode that cannot be read stays as it is: a check finds it.
         if self.inode(next).is_ok() {
             self.change_inode(next, |inode| inode.set_delta_previous(ino))?;
         }
@@ -66,7 +66,7 @@ impl State {
         self.set_delta_links(ino, false, Nid::NONE, Nid::NONE)
     }
 
-    /// What an inode says of the list.
+    /// Sets the list fields of an inode.
     pub(crate) fn set_delta_links(&mut self, ino: Nid, is_in_list: bool, previous: Nid, next: Nid) -> Result<()> {
         self.change_inode(ino, |inode| {
             let mut flags = inode.flags();
@@ -77,7 +77,7 @@ impl State {
         })
     }
 
-    /// Makes the list anew of these files, as far as they can be read.
+    /// Rebuilds the list from these files, as far as they can be read.
     pub(crate) fn make_delta_list(&mut self, files: &[Nid]) -> Result<()> {
         self.delta_list = Nid::NONE;
         for ino in files {
@@ -95,7 +95,7 @@ impl State {
         let mut files = Vec::new();
         let mut seen = BTreeSet::new();
         let mut at = self.delta_list;
-        // In a circle, if the volume is damaged.
+        // The list may be a cycle if the volume is damaged.
         while at != Nid::NONE && seen.insert(at) {
             let Ok(inode) = self.inode(at) else { break };
             files.push(at);
@@ -104,8 +104,8 @@ impl State {
         files
     }
 
-    /// How many deltas in the main area count, of the files in the list, and in how many compact
-    /// pages.
+    /// Number of valid deltas in the main area of the files in the list, and of the compact pages
+    /// that hold them.
     pub(crate) fn count_main_deltas(&mut self) -> (u64, u64) {
         let (mut deltas, mut compact_pages) = (0, 0);
         for ino in self.delta_files() {
@@ -119,21 +119,21 @@ impl State {
         (deltas as u64, compact_pages as u64)
     }
 
-    /// In idle time: restores some pages of one file that is not to have deltas in the main area
-    /// any more. False if there is none.
+    /// In idle time: restores some pages of one file that should not have deltas in the main area
+    /// any more. False if there is no such file.
     pub(crate) fn restore_some(&mut self) -> Result<bool> {
         for ino in self.delta_files() {
             let (heat, packed_min) = (self.hotness.heat(ino), self.packed_min);
             let inode = self.inode(ino)?;
-            // What is damaged stays.
+            // Files with a damaged index stay as they are.
             let Ok(Some(file)) = self.main_file(ino) else { continue };
             let is_to_restore = |count: usize| heat.is_read_hot || count < packed_min;
             let living = file.living(&inode);
-            // It is given up with the next index.
+            // Such a compact page is given up with the next index.
             let has_new_waste = !file.is_changed() && living.values().any(Vec::is_empty);
             let mut pages = file.living_own(&inode);
             let all = pages.len() + living.values().map(Vec::len).sum::<usize>();
-            // They cost no block more than the index, as long as there are more to come.
+            // These cost no block beyond the index, as long as more are to come.
             if !heat.is_read_hot && (all >= packed_min || heat.is_write_hot) {
                 pages.clear();
             }
@@ -145,7 +145,7 @@ impl State {
                 if restored == RESTORED_AT_ONCE_PAGES {
                     break;
                 }
-                // What is damaged stays.
+                // Damaged pages stay as they are.
                 if !is_over && matches!(self.page(ino, page), Ok(Some(_))) {
                     self.pages.mark_dirty((ino, page));
                     self.change_slots_of(ino, page, page + 1)?;

@@ -1,18 +1,18 @@
-//! Deltas in the inode (DCI, DeltaFS section 4.1): a page that is overwritten, and is not much
-//! other than it was, is not written. What changed of it is kept beside the addresses of its file,
-//! in the inode, which changes anyway; the page on the device, its *base*, stays.
+//! Deltas in the inode (DCI, DeltaFS section 4.1): an overwritten page that differs little from its
+//! previous content is not written. Its change is kept beside the addresses of its file, in the
+//! inode, which changes anyway; the page on the device, its *base*, stays.
 //!
-//! **Invariants.** A page with a delta has a base on the device, and the base is what its address
-//! says. In memory is the page as it is now, unchanged as far as writing goes: who drops it can
-//! make it again. Where a page gets another address, its delta goes in the same change of the
-//! inode. So base and delta belong together in every inode that ever reaches the device, and after
-//! a crash either the elder delta counts or the newer one.
+//! **Invariants.** A page with a delta has a base on the device, and its address leads to the base.
+//! Memory holds the page as it is now, unchanged as far as writing goes: once dropped, it can be
+//! made again. Where a page gets another address, its delta goes in the same change of the inode.
+//! So base and delta belong together in every inode that ever reaches the device, and after a crash
+//! either the older delta counts or the newer one.
 //!
 //! **No room.** In a large file addresses leave the inode for a node of their own (`map`). If that
-//! is not enough, the elder half of the deltas is packed together, where the file may have some in
-//! the main area; else one delta makes room for another one only if what that spares is worth more
-//! than writing its page (formulas 1 and 2), by costs that are measured while the volume is used.
-//! In a short file addresses that are needed push deltas out.
+//! is not enough, the older half of the deltas is packed together, where the file may have some in
+//! the main area; else one delta makes room for another one only if that saves more than writing
+//! its page costs (formulas 1 and 2), by costs that are measured while the volume is used. In a
+//! short file addresses that are needed push deltas out.
 //!
 //! Out of scope: pages of directories; deltas in the main area, see `main_deltas`.
 
@@ -27,31 +27,31 @@ use crate::format::{
 };
 use crate::state::State;
 
-/// What things cost here, in nanoseconds where it is a time: means of which the past fades (DeltaFS
+/// Costs on this device, times in nanoseconds: means in which old measurements fade (DeltaFS
 /// formulas 1 and 2).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Costs {
     /// alpha: a delta with its head, in bytes.
     delta_len_bytes: f64,
-    /// beta: to keep a page's change as a delta.
+    /// beta: keeping a page's change as a delta.
     keep_ns: f64,
-    /// gamma: to write a page.
+    /// gamma: writing a page.
     write_ns: f64,
-    /// epsilon: to make a page of its base and delta.
+    /// epsilon: making a page from its base and delta.
     restore_ns: f64,
-    /// HR: how often a base is in memory.
+    /// HR: share of bases found in memory.
     hit_rate: f64,
-    /// lambda: to find it there.
+    /// lambda: finding a base there.
     hit_ns: f64,
-    /// delta: to read it.
+    /// delta: reading a base.
     miss_ns: f64,
 }
 
-/// So much of a mean is the last measurement's.
+/// Weight of the last measurement in a mean.
 const FADING: f64 = 1.0 / 32.0;
 
 impl Default for Costs {
-    /// Before anything was measured: what a small flash card takes, so that pages are spared.
+    /// Before any measurement: the costs of a small flash card, so that pages are spared.
     fn default() -> Self {
         Self {
             delta_len_bytes: 72.0,
@@ -88,7 +88,7 @@ impl Costs {
         fade(if is_hit { &mut self.hit_ns } else { &mut self.miss_ns }, ns as f64);
     }
 
-    /// Whether it pays to write the page of a delta in order to spare so many bytes.
+    /// Whether writing the page of a delta pays off, to save `spared_bytes` in the inode.
     fn is_worth(&self, spared_bytes: usize) -> bool {
         let benefit = spared_bytes as f64 / self.delta_len_bytes.max(1.0) * (self.write_ns - self.keep_ns);
         let overhead =
@@ -97,18 +97,17 @@ impl Costs {
     }
 }
 
-/// Where a page that is overwritten is kept as a delta, if that will do. Deltas that are there are
-/// read in any case.
+/// Where an overwritten page may be kept as a delta. Existing deltas are read in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeltaMode {
-    /// Nowhere: it is written.
+    /// Nowhere: the page is written.
     Off,
     /// In the inode of its file (DCI, DeltaFS section 4.1).
     Inode,
-    /// In the main area, together with others of its file, if that is written much and read little
-    /// (DCM, section 4.2).
+    /// In the main area, together with others of its file, if the file is written much and read
+    /// little (DCM, section 4.2).
     Main,
-    /// In the inode, and in the main area what has no room there.
+    /// In the inode, and in the main area where the inode has no room.
     #[default]
     Both,
 }
@@ -122,7 +121,7 @@ impl DeltaMode {
         matches!(self, Self::Main | Self::Both)
     }
 
-    /// What of it a volume of this version of the format can hold.
+    /// The part of this mode that a volume of this format version supports.
     pub(crate) fn on_version(self, version: u32) -> Self {
         match self {
             _ if version >= VERSION_OF_MAIN_DELTAS => self,
@@ -133,67 +132,65 @@ impl DeltaMode {
     }
 }
 
-/// What was done with deltas since the volume was opened.
+/// Statistics of deltas since the volume was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeltaCounts {
-    /// Overwritten pages that were on the device as they were before: that could have been kept as
-    /// deltas.
+    /// Overwritten pages whose previous content was on the device: candidates for deltas.
     pub overwritten: u64,
-    /// Of these, compared with what they were: others not, as several of their file had been in
-    /// vain.
+    /// Candidates that were compared; the rest were skipped, after several failures of their file.
     pub compared: u64,
-    /// Of these, kept as deltas, in the inode or to be packed.
+    /// Compared pages kept as deltas, in the inode or to be packed.
     pub kept: u64,
-    /// Of these, in the inode: the others are to be packed, and were `packed` or not.
+    /// Kept deltas put into the inode: the others wait to be packed, and became `packed` or not.
     pub kept_in_inode: u64,
-    /// Files of which the addresses left the inode, for deltas to have the room.
+    /// Files whose addresses left the inode to make room for deltas.
     pub moved_slots: u64,
-    /// Deltas that had to make room in the inode, of which the pages were written.
+    /// Deltas that had to make room in the inode, and whose pages were written.
     pub pushed_out: u64,
     /// Deltas that had to make room in the inode, and are to be packed.
     pub moved_to_main: u64,
-    /// Time that both took, in nanoseconds, without that of writing the pages later (DeltaFS figure
-    /// 14).
+    /// Time that both took, in nanoseconds, without writing the pages later (DeltaFS figure 14).
     pub making_room_ns: u64,
-    /// The longest of it, in nanoseconds.
+    /// The longest single time of these, in nanoseconds.
     pub making_room_longest_ns: u64,
-    /// Deltas that were written to compact pages.
+    /// Deltas written to compact pages.
     pub packed: u64,
-    /// Leaves of indexes that were written.
+    /// Leaves of indexes written.
     pub index_leaves: u64,
-    /// Deltas that were to be packed and of which the pages were written, as that was less.
+    /// Deltas to be packed whose pages were written instead, as that was less.
     pub unpacked: u64,
-    /// Deltas in the main area of which the pages were written in idle time (`BGRes`).
+    /// Deltas in the main area whose pages were written in idle time (`BGRes`).
     pub restored: u64,
-    /// Pages that were read and made of their base and a delta in the inode.
+    /// Pages read and made from their base and a delta in the inode.
     pub read_with_inode: u64,
-    /// Of their base and a delta in the main area, or one that waits to be packed.
+    /// Pages read and made from their base and a delta in the main area, or one waiting to be
+    /// packed.
     pub read_with_main: u64,
-    /// Pages that were written compressed, several in one block.
+    /// Pages written compressed, several in one block.
     pub compressed_pages: u64,
-    /// These blocks.
+    /// Blocks that hold the compressed pages.
     pub clusters: u64,
-    /// Pages that were put into inodes, compressed.
+    /// Pages put into inodes, compressed.
     pub pages_in_inodes: u64,
-    /// Pages of which was looked what they were, to be compared.
+    /// Pages whose previous content was looked up for a comparison.
     pub looked_for: u64,
-    /// Of these, in memory: the others were read (`HR` of DeltaFS formula 2).
+    /// Lookups found in memory: the others were read (`HR` of DeltaFS formula 2).
     pub found_in_memory: u64,
-    /// Deltas that lie in inodes now, less those that did when the volume was opened.
+    /// Deltas in inodes now, less those when the volume was opened.
     pub more_in_inodes: i64,
 }
 
-/// How a change of a page was kept.
+/// Outcome of keeping a page's change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
     /// As a delta: the page need not be written.
     AsDelta,
-    /// Not at all.
+    /// Not kept.
     Not,
 }
 
 impl State {
-    /// Lays a page's delta over its base, if it has one.
+    /// Applies a page's delta to its base, if it has one.
     pub(crate) fn restore(&mut self, ino: Nid, page: u64, block: &mut Block) -> Result<()> {
         let began_ns = self.clock.monotonic_ns();
         let Some(delta) = self.delta_of(ino, page)? else {
@@ -210,15 +207,15 @@ impl State {
         Ok(())
     }
 
-    /// Whether the next page of a file that is overwritten is to be compared with what it was, see
+    /// Whether the next overwritten page of a file is to be compared with its previous content, see
     /// `attempts`.
     pub(crate) fn is_to_be_compared(&mut self, ino: Nid) -> bool {
         self.delta_counts.overwritten += 1;
         self.attempts.is_worth_one(ino)
     }
 
-    /// A page as it is, which is about to be compared with what it becomes; `wanted` pages from it
-    /// on will be asked for next.
+    /// A page before it is overwritten, for the comparison; `wanted` pages from it on will be asked
+    /// for next.
     pub(crate) fn page_before(&mut self, ino: Nid, page: u64, wanted: u64) -> Result<Option<&Block>> {
         let began_ns = self.clock.monotonic_ns();
         let is_hit = self.pages.get((ino, page)).is_some();
@@ -233,8 +230,8 @@ impl State {
         Ok(self.pages.get((ino, page)))
     }
 
-    /// Keeps what a page, which is in memory and not to be written yet, becomes as a delta, if that
-    /// will do; then that is what is in memory.
+    /// Keeps the new content of a page, which is in memory and not waiting to be written, as a
+    /// delta, if that is possible; the new content is in memory then.
     pub(crate) fn keep_as_delta(&mut self, ino: Nid, page: u64, new: &Block) -> Result<Kept> {
         let Ok(number) = u32::try_from(page) else {
             return Ok(Kept::Not);
@@ -246,13 +243,13 @@ impl State {
         let Some(before) = self.page(ino, page)? else {
             return Ok(Kept::Not);
         };
-        // With its delta once more it is its base.
+        // Applying its delta once more gives its base.
         let mut base = Box::new(*before);
         self.delta_counts.compared += 1;
         match self.delta_of(ino, page) {
             Ok(Some(delta)) if apply_page_delta(&mut base[..], &delta).is_err() => return Ok(Kept::Not),
             Ok(_) => {}
-            // It is in memory, and can be written.
+            // The page is in memory, and can be written.
             Err(error) if error.is_loss() => return Ok(Kept::Not),
             Err(error) => return Err(error),
         }
@@ -297,7 +294,7 @@ impl State {
         Ok(Kept::AsDelta)
     }
 
-    /// Keeps the delta of a page in the inode; false if there is no room, and none is made.
+    /// Keeps the delta of a page in the inode; false if there is no room, and none can be made.
     fn keep_in_inode(&mut self, ino: Nid, page: u64, delta: &[u8]) -> Result<bool> {
         let (Ok(number), true) = (u16::try_from(page), delta.len() <= DELTA_LEN_BYTES_MAX) else {
             return Ok(false);
@@ -333,9 +330,10 @@ impl State {
         Ok(true)
     }
 
-    /// Lets the elder half of an inode's deltas wait to be packed, so that those that come have
-    /// room: then the inode gathers what is packed together, and a sync of few small changes is the
-    /// inode alone. False if the file has nothing in the main area, or too few deltas to be packed.
+    /// Moves the older half of an inode's deltas to those waiting to be packed, so that new ones
+    /// have room: the inode then collects what is packed together, and a sync of few small changes
+    /// writes the inode alone. False if the file has nothing in the main area, or too few deltas to
+    /// be packed.
     fn spill(&mut self, ino: Nid, except: u16) -> Result<bool> {
         if !self.main_takes(ino, 0) {
             return Ok(false);
@@ -365,8 +363,8 @@ impl State {
         Ok(true)
     }
 
-    /// As [`State::push_out`], for who has a choice: false if the page cannot be read, and its
-    /// delta stays. A page that rots must not make others unwritable.
+    /// As [`State::push_out`], for a caller with an alternative: false if the page cannot be read,
+    /// and its delta stays. One damaged page must not make others unwritable.
     pub(crate) fn try_push_out(&mut self, ino: Nid, page: u16) -> Result<bool> {
         match self.push_out(ino, page) {
             Ok(()) => Ok(true),
@@ -375,8 +373,8 @@ impl State {
         }
     }
 
-    /// The delta that is to make room for one of so many bytes: the longest, if that is worth it
-    /// and enough.
+    /// The delta to replace with one of `len_bytes`: the longest, if that pays off and makes enough
+    /// room.
     fn replaced_by(&self, inode: &Inode, len_bytes: usize) -> Option<u16> {
         let (page, longest) = inode.deltas_of().max_by_key(|(_, delta)| delta.len())?;
         let spared = longest.len().checked_sub(len_bytes)?;
@@ -384,7 +382,7 @@ impl State {
         (is_enough && self.costs.is_worth(spared)).then_some(page)
     }
 
-    /// Takes a delta out of an inode: it is to be packed with others, or its page is to be written.
+    /// Takes a delta out of an inode: it is packed with others, or its page is written.
     fn push_out(&mut self, ino: Nid, page: u16) -> Result<()> {
         let key = (ino, u64::from(page));
         let Some(delta) = self.inode(ino)?.delta_of(key.1).map(<[u8]>::to_vec) else {
@@ -397,7 +395,7 @@ impl State {
         }
         if delta.is_empty() || self.is_waiting(ino, key.1) || self.pages.is_dirty(key) {
             self.change_inode(ino, remove)?;
-            // A mark, or one that is over: what the index has does not count in any case.
+            // A mark, or a delta that is over: the index's delta does not count in any case.
             self.end_place(ino, key.1, false)?;
             return Ok(());
         }
@@ -418,9 +416,9 @@ impl State {
         Ok(())
     }
 
-    /// Makes room for the address of a page in an inode: deltas that lie there are pushed out. One
-    /// of which the page cannot be read stays; all addresses leave the inode then, or others make
-    /// the room: a page that rots must not make others unwritable.
+    /// Makes room for the address of a page in an inode: deltas that lie there are pushed out. A
+    /// delta whose page cannot be read stays; then all addresses leave the inode, or other deltas
+    /// make the room: one damaged page must not make others unwritable.
     pub(crate) fn make_room_for_slot(&mut self, ino: Nid, slot: u32) -> Result<()> {
         let end = (usize::try_from(slot).unwrap_or(usize::MAX))
             .saturating_add(1)
@@ -433,7 +431,7 @@ impl State {
             if end <= start || inode.moved_slots().is_some() {
                 return Ok(());
             }
-            // The last one that came lies next to the addresses.
+            // The newest delta lies next to the addresses.
             let mut pages = inode.deltas_of().map(|(page, _)| page);
             let Some(page) = pages.find(|page| !rotten.contains(page)) else {
                 return why;

@@ -1,14 +1,14 @@
-//! Entries of a directory: found, added, taken away, listed.
+//! Entries of a directory: found, added, removed, listed.
 //!
-//! While they fit, they lie in the inode. Then they move to pages: *levels*, of which each has
-//! twice the *buckets* of the one before, and a bucket two pages (four from the sixteenth level
-//! on), as in F2FS. A name belongs to one bucket of each level, by its hash, and is in one of them;
-//! a new one goes to the first level that has room, and a level is added when none has. So a search
-//! looks at two pages of each level, of which a directory with a million entries has about a dozen.
+//! While they fit, they lie in the inode. Then they move to pages: *levels*, each with twice the
+//! *buckets* of the previous one, and two pages to a bucket (four from the sixteenth level on), as
+//! in F2FS. A name belongs to one bucket of each level, by its hash, and is in one of them; a new
+//! name goes to the first level that has room, and a level is added when none has. So a search
+//! reads two pages of each level, and a directory with a million entries has about a dozen levels.
 //!
 //! A place in a listing is page and slot: an entry keeps it until it is removed. Only when entries
-//! move out of the inode they change places; who lists then may see an entry twice, and misses
-//! none, as places in pages are greater.
+//! move out of the inode do they change places; a listing under way may then return an entry twice,
+//! but misses none, as places in pages are greater.
 
 use crate::error::{Result, VolumeError};
 use crate::file::PAGE;
@@ -20,23 +20,23 @@ const INLINE: Slots = Slots(INLINE_DENTRIES);
 /// Longest name, in bytes.
 pub(crate) const NAME_LEN_BYTES_MAX: usize = 255;
 
-/// From this level on, buckets have more pages, and no level has more buckets than this one's.
+/// From this level on, buckets have more pages, and the number of buckets does not grow further.
 const WIDE_LEVEL: u32 = 16;
 
-/// Levels that a directory has at most.
+/// Most levels in a directory.
 const LEVELS_MAX: u8 = 48;
 
-/// Places in a listing: the first ones are slots of the inode, then come pages.
+/// Places of a page in a listing: the first ones are slots of the inode, then come pages.
 const SLOTS_PER_PAGE: u64 = 256;
 
-/// An entry as it is listed.
+/// An entry of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// Where the listing goes on behind it.
+    /// The place at which the listing goes on behind it.
     pub next: u64,
     /// Its file.
     pub ino: u32,
-    /// What that is: the bits of `st_mode` that say so, moved down by 12.
+    /// File type: the type bits of `st_mode`, shifted down by 12.
     pub kind: u8,
     /// Its name.
     pub name: Vec<u8>,
@@ -47,7 +47,7 @@ pub struct Listed {
 pub(crate) struct Found {
     pub(crate) ino: Nid,
     pub(crate) kind: u8,
-    /// `None`: in the inode.
+    /// The page; `None` if the entry is in the inode.
     page: Option<u64>,
     slot: usize,
 }
@@ -60,14 +60,14 @@ fn bucket_pages(level: u32) -> u64 {
     if level < WIDE_LEVEL { 2 } else { 4 }
 }
 
-/// The pages in which a name with this hash may be, of a level.
+/// The pages of a level in which a name with this hash may be.
 fn bucket(level: u32, hash: u32) -> std::ops::Range<u64> {
     let before: u64 = (0..level).map(|level| buckets(level) * bucket_pages(level)).sum();
     let first = before + u64::from(hash) % buckets(level) * bucket_pages(level);
     first..first + bucket_pages(level)
 }
 
-/// How many pages levels have together.
+/// Number of pages of all levels together.
 fn pages_of_levels(levels: u8) -> u64 {
     bucket(u32::from(levels), 0).start
 }
@@ -83,7 +83,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
 impl State {
     fn hash(&self, name: &[u8]) -> u32 {
         let hash = xxhash_rust::xxh3::xxh3_64_with_seed(name, self.hash_seed);
-        // The lower half: it says nothing to drop the other one.
+        // The lower half; dropping the upper one loses nothing.
         u32::try_from(hash & u64::from(u32::MAX)).unwrap_or(0)
     }
 
@@ -112,9 +112,9 @@ impl State {
         Ok(None)
     }
 
-    /// Adds an entry of a name that is not there.
+    /// Adds an entry with a name that does not exist yet.
     pub(crate) fn add_entry(&mut self, dir: Nid, name: &[u8], ino: Nid, kind: u8) -> Result<()> {
-        // Also if there is no room for it: then it is looked at in vain.
+        // Also if there is no room for it: then the name is looked up in vain.
         self.since.names.added(dir, name);
         let hash = self.hash(name);
         let entry = Dentry { hash, ino, kind, name };
@@ -160,7 +160,8 @@ impl State {
     /// Moves the entries of a directory out of its inode.
     fn move_entries_out(&mut self, dir: Nid) -> Result<()> {
         let inode = self.inode(dir)?;
-        // Their pages, with what may come on the way there: without them all stays as it was.
+        // Room for their pages and any nodes on the way there: without it everything stays as it
+        // was.
         let entries: Vec<_> = INLINE.area(inode.inline()).entries().map(|(_, entry)| entry).collect();
         self.take_room(4)?;
         self.give_room(4);
@@ -177,7 +178,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes an entry away.
+    /// Removes an entry.
     pub(crate) fn remove_entry(&mut self, dir: Nid, name: &[u8], found: Found) -> Result<()> {
         self.since.names.removed(dir, name);
         match found.page {
@@ -187,7 +188,7 @@ impl State {
         self.touch(dir)
     }
 
-    /// Makes an entry stand for another file: names move.
+    /// Makes an entry stand for another file, when names move.
     pub(crate) fn replace_entry(&mut self, dir: Nid, found: Found, ino: Nid, kind: u8) -> Result<()> {
         match found.page {
             None => self.change_inode(dir, |inode| INLINE.replace(inode.inline_mut(), found.slot, ino, kind))?,
@@ -204,8 +205,8 @@ impl State {
         })
     }
 
-    /// Entries of a directory from a place on, at most `count` of them; the first place is 0.
-    /// Without `.` and `..`.
+    /// Entries of a directory from a place on, at most `count`, without `.` and `..`; the first
+    /// place is 0.
     pub(crate) fn list(&mut self, dir: Nid, from: u64, count: usize) -> Result<Vec<Listed>> {
         let inode = self.inode(dir)?;
         let listed = |page: u64, (slot, entry): (usize, Dentry<'_>)| Listed {
@@ -236,7 +237,8 @@ impl State {
                 break;
             }
             if let Some(block) = self.page(dir, page - 1)? {
-                // From the first one on: a place may be in the middle of a name that came later.
+                // From the first entry on: a place may be in the middle of a name that was added
+                // later.
                 let entries = DirectoryBlock::area(block).entries();
                 let entries = entries.filter(|(at, _)| *at >= slot);
                 all.extend(entries.map(|entry| listed(page, entry)).take(count - all.len()));

@@ -1,30 +1,30 @@
-//! What can go wrong, and what to do then.
+//! Errors of a volume, and the remedy for each.
 
 use std::io;
 
 use crate::format::{Address, Nid};
 
-/// What a volume answers.
+/// Result of a call to a volume.
 pub type Result<T, E = VolumeError> = std::result::Result<T, E>;
 
-/// See each case. [`VolumeError::errno`] is what a program is told.
+/// Errors of a volume, see each case. [`VolumeError::errno`] is the number returned to programs.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
     /// The device failed.
     #[error("the device failed: {0}")]
     Device(#[from] io::Error),
-    /// There is something else on the device, or nothing.
+    /// The device holds something else, or nothing.
     #[error("this is no Byteback volume; 'byteback volume create' makes one, and erases what is there")]
     NotAVolume,
-    /// It was made by a later version.
+    /// The volume was created by a later version.
     #[error("the volume has format version {found}, this program knows versions up to {known}: update it")]
     NewerVersion {
-        /// Its version.
+        /// The volume's version.
         found: u32,
-        /// The last one that is known.
+        /// The last version that this program knows.
         known: u32,
     },
-    /// It uses something that this version does not know.
+    /// The volume uses a feature that this version does not know.
     #[error("the volume uses features that this program does not know ({0:#x}): update it")]
     UnknownFeatures(u64),
     /// The device is smaller than the volume.
@@ -32,12 +32,12 @@ pub enum VolumeError {
         "the volume has {volume_blocks} blocks of 4 KiB, the device {device_blocks}: part of it is missing; copy the whole of it again"
     )]
     CutOff {
-        /// Its length.
+        /// The length of the volume.
         volume_blocks: u64,
-        /// What is there.
+        /// The length of the device.
         device_blocks: u64,
     },
-    /// It would be too small to be of use.
+    /// The volume would be too small to be of use.
     #[error("a volume has at least {min_bytes} bytes, this device {device_bytes}")]
     TooSmall {
         /// The least length.
@@ -45,7 +45,7 @@ pub enum VolumeError {
         /// The length of the device.
         device_bytes: u64,
     },
-    /// It would be too large for its addresses.
+    /// The volume would be too large for its addresses.
     #[error("a volume has at most {max_bytes} bytes, this device {device_bytes}; create it with a smaller size")]
     TooLarge {
         /// The greatest length.
@@ -56,74 +56,73 @@ pub enum VolumeError {
     /// A block does not hold what was written there.
     #[error("block {address} ({what}) is damaged; 'byteback volume check' says what is lost")]
     Damaged {
-        /// Where.
+        /// The block's address.
         address: Address,
-        /// What should be there.
+        /// The expected content.
         what: &'static str,
     },
-    /// The device does not give a block back.
+    /// The device cannot read a block.
     #[error("block {address} cannot be read ({source}); 'byteback volume check' says what is lost")]
     Unreadable {
-        /// Which.
+        /// The block's address.
         address: Address,
         /// The error of the device.
         source: io::Error,
     },
-    /// A node that something refers to is not there.
+    /// A node that something refers to is missing.
     #[error("node {nid} ({what}) is missing; 'byteback volume check' says what is lost")]
     Missing {
         /// The node.
         nid: Nid,
-        /// What should be there.
+        /// The expected content.
         what: &'static str,
     },
-    /// There is no room.
+    /// The volume is full.
     #[error("the volume is full; remove something first")]
     Full,
-    /// There is no such file.
+    /// The file does not exist.
     #[error("there is no such file or directory")]
     NotFound,
-    /// The name is taken.
+    /// The name exists already.
     #[error("the name exists already")]
     Exists,
-    /// A directory was needed.
+    /// The operation needs a directory.
     #[error("it is no directory")]
     NotADirectory,
-    /// Something else than a directory was needed.
+    /// The operation needs something other than a directory.
     #[error("it is a directory")]
     IsADirectory,
     /// The directory has entries.
     #[error("the directory is not empty")]
     NotEmpty,
-    /// A name is longer than 255 bytes, empty, or holds a slash or a zero.
+    /// A name is longer than 255 bytes, empty, or contains a slash or a zero.
     #[error("a name has 1 to 255 bytes, no '/' and no zero")]
     BadName,
-    /// What was asked for makes no sense here.
+    /// The request makes no sense here.
     #[error("{0}")]
     Invalid(&'static str),
-    /// More than a file may hold.
+    /// The file would become longer than a file may be.
     #[error("a file of this volume has at most {0} bytes")]
     FileTooLarge(u64),
-    /// One more name than a file may have.
+    /// The file has as many names as a file may have.
     #[error("a file has at most {0} names")]
     TooManyLinks(u32),
-    /// There is no such attribute.
+    /// The attribute does not exist.
     #[error("there is no such extended attribute")]
     NoAttribute,
-    /// Extended attributes of a file that take more room than there is for them.
+    /// The extended attributes of the file would take more room than there is for them.
     #[error("the extended attributes of a file take at most {0} bytes")]
     AttributesTooLarge(usize),
-    /// An error before this one made it impossible to go on writing.
+    /// An earlier error made further writing impossible.
     #[error("the volume was made read-only after a failure: {0}; unmount it, and run 'byteback volume check'")]
     Stopped(String),
-    /// It was opened for reading.
+    /// The volume was opened for reading only.
     #[error("the volume was opened for reading only")]
     ReadOnly,
 }
 
 impl VolumeError {
-    /// Whether something of the volume is lost, and nothing else is wrong: what else it holds can
-    /// be used.
+    /// Whether a part of the volume is lost, and nothing else is wrong: the rest can be used.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         matches!(
@@ -132,7 +131,7 @@ impl VolumeError {
         )
     }
 
-    /// The system's number for it.
+    /// The system's number for the error.
     #[must_use]
     pub fn errno(&self) -> i32 {
         use rustix::io::Errno;

@@ -1,8 +1,8 @@
-//! Contents of files: reading, writing, cutting off, setting aside, and holes.
+//! Contents of files: reading, writing, truncating, reserving room, and holes.
 //!
 //! A content of at most [`INLINE_LEN_BYTES`] lies in the inode. A page that is written for the
-//! first time has its room set aside at once, so that there is none too little when it goes to the
-//! device; until then its slot says [`Address::RESERVED`].
+//! first time has its room reserved at once, so that there is enough when it goes to the device;
+//! until then its slot says [`Address::RESERVED`].
 
 use std::collections::BTreeSet;
 
@@ -20,11 +20,10 @@ use crate::segments::LogKind;
 use crate::state::State;
 use crate::statistics::Written;
 
-/// So many pages are read from the device at once, if they lie beside each other: no more than are
-/// kept in memory in any case.
+/// Adjacent pages read from the device at once: no more than are kept in memory in any case.
 pub(crate) const READ_AT_ONCE_PAGES: u64 = 32;
 
-/// Room is set aside for so many pages at once: some 65 nodes have their addresses.
+/// Pages for which room is reserved at once: some 65 nodes hold their addresses.
 const ALLOCATED_AT_ONCE_PAGES: u64 = 1 << 16;
 
 /// The length of a page, in bytes.
@@ -33,22 +32,22 @@ pub(crate) const PAGE: u64 = BLOCK_LEN_BYTES as u64;
 /// The longest file, in bytes.
 pub(crate) const LEN_BYTES_MAX: u64 = MAX_FILE_BLOCKS * PAGE;
 
-/// What `fallocate` is to do with a range.
+/// Operations of `fallocate` on a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocate {
-    /// Set room aside; the file becomes as long as that.
+    /// Reserve room; the file becomes as long as the end of the range.
     Room,
-    /// Set room aside, also behind the end; the length stays.
+    /// Reserve room, also behind the end; the length stays.
     RoomKeepingLength,
-    /// Make a hole.
+    /// Punch a hole.
     Punch,
-    /// Make it read as zeros, with room; the file becomes as long as that.
+    /// Make the range read as zeros, with room; the file becomes as long as the end of the range.
     Zero,
     /// The same; the length stays.
     ZeroKeepingLength,
 }
 
-/// Pages of a file whose blocks lie beside each other, to be written.
+/// Pages of a file in adjacent blocks, to be written.
 #[derive(Debug)]
 struct PendingRun {
     first: Address,
@@ -65,26 +64,26 @@ impl Default for PendingRun {
 }
 
 impl PendingRun {
-    /// Where the next one would be.
+    /// The address behind the last page.
     fn end(&self) -> Option<Address> {
         let count = u32::try_from(self.pages.len()).ok().filter(|count| *count > 0)?;
         self.first.0.checked_add(count).map(Address)
     }
 }
 
-/// A piece of a page: the page, where in it, and how long.
+/// A piece of a page: the page, the offset in it, and the length.
 struct Piece {
     page: u64,
     at: usize,
     len: usize,
 }
 
-/// The page of a byte, and where in it that is.
+/// The page of a byte, and the byte's offset in it.
 fn page_at(offset: u64) -> (u64, usize) {
     (offset / PAGE, usize::try_from(offset % PAGE).unwrap_or(0))
 }
 
-/// Where the pages of a file go, and as what they count.
+/// The log of a file's pages, and the kind under which they are counted.
 pub(crate) fn log_of(is_directory: bool) -> (LogKind, Written) {
     match is_directory {
         true => (LogKind::HotData, Written::Directory),
@@ -109,7 +108,7 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = Piece> {
 }
 
 impl State {
-    /// A page in memory, read if it must be; `None` for a hole.
+    /// A page in memory, read if needed; `None` for a hole.
     pub(crate) fn page(&mut self, ino: Nid, page: u64) -> Result<Option<&Block>> {
         if self.pages.get((ino, page)).is_none() {
             let address = self.address_of(ino, page)?;
@@ -121,8 +120,8 @@ impl State {
         Ok(self.pages.get((ino, page)))
     }
 
-    /// Reads pages that are wanted and not in memory, those that lie beside each other at once.
-    /// What is damaged is left for who wants it.
+    /// Reads those of these pages that are not in memory, adjacent ones at once. Damaged pages are
+    /// left to the read that needs them.
     pub(crate) fn read_ahead(&mut self, ino: Nid, first: u64, end: u64) -> Result<()> {
         let mut run: (u64, Address, u32) = (first, Address::NONE, 0);
         let are_kept = self.pages.are_kept(ino, first, end);
@@ -144,7 +143,7 @@ impl State {
     }
 
     fn read_run(&mut self, ino: Nid, (first, address, count): (u64, Address, u32)) -> Result<()> {
-        // One page is read by who wants it.
+        // A single page is read when it is needed.
         if count < 2 {
             return Ok(());
         }
@@ -167,7 +166,7 @@ impl State {
         Ok(())
     }
 
-    /// A page as it was written last, without its delta.
+    /// A page as it was last written, without its delta.
     pub(crate) fn read_page(&mut self, ino: Nid, page: u64, address: Address) -> Result<Box<Block>> {
         let Summary { checksum, slot, .. } = self.summary_at(address)?;
         if slot == CLUSTER_SLOT && self.is_compressed {
@@ -180,13 +179,13 @@ impl State {
         }
     }
 
-    /// A page, to be changed: it has a slot and room, and counts as changed.
+    /// A page to be changed: it has a slot and room, and counts as changed.
     pub(crate) fn page_mut(&mut self, ino: Nid, page: u64, is_overwritten: bool) -> Result<&mut Block> {
         let key = (ino, page);
         let slot = self.make_slot(ino, page)?;
         let address = self.address_in(slot)?;
         if address == Address::NONE {
-            // First: without room it is as if nobody had asked, also in memory.
+            // First: without room nothing changes, in memory either.
             self.take_room(1)?;
             self.set_address(slot, Address::RESERVED)?;
             self.change_inode(ino, |inode| inode.set_blocks(inode.blocks() + 1))?;
@@ -195,7 +194,7 @@ impl State {
         if self.pages.get(key).is_none() {
             let stored = match is_overwritten {
                 true => {
-                    // First: zeros that nobody writes over are not the page.
+                    // First: zeros that are not overwritten are not the page.
                     self.end_unknown_place(ino, page)?;
                     None
                 }
@@ -204,7 +203,7 @@ impl State {
             self.pages.keep(key, stored.unwrap_or_else(zeros));
         }
         self.end_unknown_place(ino, page)?;
-        // What is in memory is written.
+        // The page is written from memory, so no delta of it needs to be packed.
         self.forget_waiting(ino, page, page + 1);
         self.pages.mark_dirty(key);
         let lost = || VolumeError::Stopped("a page was lost in memory".to_owned());
@@ -219,7 +218,7 @@ impl State {
         Ok(len)
     }
 
-    /// Begins to read: answers how many bytes that are, and which of them are still to be read, see
+    /// Begins a read: returns its length in bytes, and the part that is still to be read, see
     /// `reading`.
     pub(crate) fn begin_read(&mut self, ino: Nid, offset: u64, buffer: &mut [u8]) -> Result<(usize, DirectRead)> {
         let inode = self.inode(ino)?;
@@ -251,8 +250,8 @@ impl State {
         Ok((len, direct))
     }
 
-    /// Reads what lies before the end of a file whose content does not lie in its inode, by pages
-    /// that are kept in memory.
+    /// Reads by pages kept in memory. The range ends before the end of the file, and the content
+    /// does not lie in the inode.
     pub(crate) fn read_by_pages(&mut self, ino: Nid, offset: u64, wanted: &mut [u8]) -> Result<()> {
         let len = wanted.len();
         let mut rest = wanted;
@@ -271,8 +270,8 @@ impl State {
         Ok(())
     }
 
-    /// Writes; fewer bytes than asked only if there is no more room. `is_first`: it is not the same
-    /// call of a program that goes on.
+    /// Writes; fewer bytes than asked only if room runs out. `is_first`: this does not continue the
+    /// same call of a program.
     pub(crate) fn write(&mut self, ino: Nid, offset: u64, data: &[u8], is_first: bool) -> Result<usize> {
         if data.is_empty() {
             return Ok(0);
@@ -315,8 +314,8 @@ impl State {
         }
     }
 
-    /// Writes by pages, those that are whole at once if they are many and none is compressed.
-    /// Answers how many bytes were written, and why not more.
+    /// Writes by pages; whole pages at once if they are many and none is compressed. Returns the
+    /// number of bytes written, and the error that prevented more.
     fn write_pieces(&mut self, ino: Nid, offset: u64, data: &[u8]) -> (usize, Option<VolumeError>) {
         let is_long = data.len() as u64 >= DIRECT_PAGES_MIN * PAGE && !self.is_compressed;
         let mut written = 0;
@@ -342,7 +341,7 @@ impl State {
         (written, None)
     }
 
-    /// Writes to a part of a page: what changes of it may be kept as a delta.
+    /// Writes to a part of a page: the change may be kept as a delta.
     fn write_to_page(&mut self, ino: Nid, page: u64, at: usize, bytes: &[u8]) -> Result<()> {
         let is_overwritten = bytes.len() == BLOCK_LEN_BYTES;
         let put = |block: &mut Block| {
@@ -357,7 +356,7 @@ impl State {
         {
             let before = match self.page_before(ino, page, 1) {
                 Ok(before) => Some(before.map_or_else(zeros, |block| Box::new(*block))),
-                // Who writes all of a page that is damaged heals it.
+                // Overwriting all of a damaged page heals it.
                 Err(error) if is_overwritten && error.is_loss() => None,
                 Err(error) => return Err(error),
             };
@@ -380,7 +379,7 @@ impl State {
             .unwrap_or(usize::MAX)
             .min(content.len());
         if len > 0 {
-            // Before the slots are slots: if there is no room, all is as it was.
+            // Before the slots become slots: without room everything stays as it was.
             self.take_room(1)?;
         }
         self.change_inode(ino, |inode| {
@@ -399,7 +398,7 @@ impl State {
         Ok(())
     }
 
-    /// Writes zeros to a part of a page, if it is no hole.
+    /// Writes zeros to a part of a page, unless it is a hole.
     fn clear_part(&mut self, ino: Nid, page: u64, part: std::ops::Range<usize>) -> Result<()> {
         if part.is_empty() || self.page(ino, page)?.is_none() {
             return Ok(());
@@ -409,7 +408,7 @@ impl State {
         Ok(())
     }
 
-    /// Cuts a file off, or lengthens it with a hole.
+    /// Truncates a file, or lengthens it with a hole.
     pub(crate) fn set_len(&mut self, ino: Nid, len_bytes: u64) -> Result<()> {
         if len_bytes > LEN_BYTES_MAX {
             return Err(VolumeError::FileTooLarge(LEN_BYTES_MAX));
@@ -442,9 +441,9 @@ impl State {
         })
     }
 
-    /// Sets room aside, or gives it up, as `how` says, for `len` bytes from `offset` on; of room no
-    /// more than some at once, as each of its nodes waits to be written. Answers the page before
-    /// which that is done, with which the next call goes on, or `None` if all of it is.
+    /// Reserves room, or gives it up, as `how` says, for `len` bytes from `offset` on; a limited
+    /// amount of room per call, as each node changed waits to be written. Returns the page before
+    /// which the work is done and from which the next call goes on, or `None` if all of it is done.
     pub(crate) fn allocate(
         &mut self,
         ino: Nid,
@@ -476,8 +475,8 @@ impl State {
         Ok(None)
     }
 
-    /// What comes before room is set aside: what there is no room for is refused, and what is to be
-    /// holes or zeros becomes holes.
+    /// The part before room is reserved: refuses what there is no room for, and makes holes of
+    /// ranges that are to become holes or zeros.
     fn begin_to_allocate(&mut self, ino: Nid, how: Allocate, offset: u64, end: u64) -> Result<()> {
         let len = end - offset;
         if len == 0 {
@@ -515,7 +514,7 @@ impl State {
     }
 
     /// The first byte at or after `offset` that is data or, if not `is_data`, in a hole; `None` if
-    /// there is none before the end. The end is a hole.
+    /// there is none before the end. The end counts as a hole.
     pub(crate) fn seek(&mut self, ino: Nid, offset: u64, is_data: bool) -> Result<Option<u64>> {
         let inode = self.inode(ino)?;
         let len_bytes = inode.len_bytes();
@@ -529,7 +528,7 @@ impl State {
         let mut found = page;
         while found < end {
             found = self.next_page(ino, found, end, |address| (address != Address::NONE) == is_data)?;
-            // What has room but was never written reads as zeros.
+            // A page that has room but was never written reads as zeros.
             let is_reserved = found < end
                 && is_data
                 && self.pages.get((ino, found)).is_none()
@@ -547,7 +546,7 @@ impl State {
         }
     }
 
-    /// Writes the pages of a file that changed, as far as what leads to them is not lost.
+    /// Writes the changed pages of a file, as far as the nodes that lead to them are not lost.
     pub(crate) fn write_pages(&mut self, ino: Nid) -> Result<()> {
         let is_directory = match self.inode(ino) {
             Ok(inode) => inode.mode() & TYPE == DIRECTORY,
@@ -576,17 +575,17 @@ impl State {
         self.write_filled()
     }
 
-    /// Writes these pages of a file where none is compressed. `writes_index` and the answer:
+    /// Writes these pages of a file where none is compressed. `writes_index` and the result:
     /// whether the index of its deltas is to be written, too.
     fn write_runs(&mut self, ino: Nid, dirty: &[u64], is_directory: bool, writes_index: bool) -> Result<bool> {
         let (log, what) = log_of(is_directory);
         let mut writes_index = writes_index;
-        // What lies beside each other is written at once.
+        // Adjacent pages are written at once.
         let mut pending = PendingRun::default();
         let mut rest = dirty;
         while let Some(first) = rest.first().copied() {
             let slot = self.make_slot(ino, first)?;
-            // No checksum is made twice.
+            // No checksum is computed twice.
             let held = u64::from(self.slots_beside(slot)?.min(self.segments.left_in_segment(log)));
             let beside = (first..first + held).zip(rest);
             let beside = beside.take_while(|(expected, page)| expected == *page).count();
@@ -620,8 +619,8 @@ impl State {
         Ok(writes_index)
     }
 
-    /// What summaries tell of pages that are in memory, whose slots follow each other: of the first
-    /// ones, as many as are there; `None` if not even one is.
+    /// Summaries of pages whose slots follow each other: of the first ones, as many as are in
+    /// memory; `None` if the first is not.
     fn summaries_of_pages(
         &mut self,
         ino: Nid,
@@ -642,7 +641,7 @@ impl State {
         Ok(Some(summaries).filter(|summaries| !summaries.is_empty()))
     }
 
-    /// Seals pages of a directory where they will be.
+    /// Seals pages of a directory for their future addresses.
     fn seal_pages(&mut self, ino: Nid, first: u64, address: Address, checksums: &mut [u32]) {
         for ((page, at), checksum) in (first..).zip(address.0..).zip(checksums.iter_mut()) {
             if let Some(block) = self.pages.get_mut((ino, page)) {
@@ -653,7 +652,7 @@ impl State {
         self.segments.correct_checksums(address, checksums);
     }
 
-    /// Writes pages of a file whose blocks lie beside each other; then they are as on the device.
+    /// Writes pages of a file in adjacent blocks; then memory and device agree.
     fn write_pending(&mut self, ino: Nid, pending: &mut PendingRun, what: Written) -> Result<()> {
         let pages = std::mem::take(&mut pending.pages);
         if pages.is_empty() {
@@ -676,7 +675,7 @@ impl State {
         Ok(())
     }
 
-    /// Pages of a file are at other places: from `first` on, beside each other.
+    /// Records new addresses of pages of a file: from `first` on, adjacent.
     fn pages_moved(&mut self, ino: Nid, old: &[Address], first: Address, checksums: &[u32]) {
         let written = self.since.pages.entry(ino).or_default();
         let mut rest = old;
@@ -698,13 +697,13 @@ impl State {
         }
     }
 
-    /// A page of a file is at another place.
+    /// Records the new address of a page of a file.
     pub(crate) fn page_moved(&mut self, ino: Nid, old: Address, new: Address, checksum: u32) {
         self.page_gone(ino, old);
         self.since.pages.entry(ino).or_default().add(new, checksum);
     }
 
-    /// A page of a file is nowhere any more.
+    /// Records that a page of a file has no address any more.
     pub(crate) fn page_gone(&mut self, ino: Nid, old: Address) {
         if old.is_block() {
             self.segments.release(old);
@@ -715,7 +714,7 @@ impl State {
         }
     }
 
-    /// Writes the pages of all files that changed.
+    /// Writes the changed pages of all files.
     pub(crate) fn write_back(&mut self) -> Result<()> {
         let mut files: BTreeSet<Nid> = self.pages.dirty_files().into_iter().collect();
         files.extend(self.main.unwritten_files());

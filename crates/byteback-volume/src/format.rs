@@ -1,13 +1,13 @@
-//! What lies on the device; `docs/volume-format.md` describes it for who writes another reader.
+//! The format on the device; `docs/volume-format.md` describes it for authors of other readers.
 //!
-//! All numbers are little-endian. A block that is no file's content is *sealed*: its last four
+//! All numbers are little-endian. A block other than a file's content is *sealed*: its last four
 //! bytes are a CRC-32C of the volume's id, the block's address, its kind, and the bytes before. So
-//! a block of another volume, one that was written to a wrong place, or one that was meant as
-//! something else is told from a good one like one of which a bit has changed.
+//! a block of another volume, one written to a wrong place, or one of another kind is told from a
+//! good one just like one with a flipped bit.
 //!
-//! Here are offsets, sizes and limits, and types that read and write them. A type that is a view of
-//! a block ([`Inode`], for one) trusts nothing in it: whatever the bytes are, it answers something,
-//! and never panics. Out of scope: any I/O; deciding what to write.
+//! This module holds offsets, sizes and limits, and types that read and write them. A type that is
+//! a view of a block ([`Inode`], for one) trusts nothing in it: whatever the bytes are, it returns
+//! something, and never panics. Out of scope: any I/O; deciding what to write.
 
 mod cluster;
 mod delta_places;
@@ -48,17 +48,17 @@ pub use tables::{NODES_PER_BLOCK, NodeEntry, SegmentEntry};
 /// A block.
 pub type Block = [u8; BLOCK_LEN_BYTES];
 
-/// Where a block is, counted in blocks from the beginning of the device.
+/// The address of a block, counted in blocks from the beginning of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address(pub u32);
 
 impl Address {
-    /// There is no block: a hole, or a node that does not exist.
+    /// No block: a hole, or a node that does not exist.
     pub const NONE: Self = Self(0);
-    /// A page that has room set aside and reads as zeros.
+    /// A page that has room reserved and reads as zeros.
     pub const RESERVED: Self = Self(u32::MAX);
 
-    /// Whether a block is there.
+    /// Whether the address is that of a block.
     #[must_use]
     pub fn is_block(self) -> bool {
         self != Self::NONE && self != Self::RESERVED
@@ -80,7 +80,7 @@ impl Nid {
     pub const NONE: Self = Self(0);
     /// The root directory.
     pub const ROOT: Self = Self(1);
-    /// The first one that is given to a file.
+    /// The first number that is given to a file.
     pub const FIRST: Self = Self(2);
 }
 
@@ -90,20 +90,20 @@ impl fmt::Display for Nid {
     }
 }
 
-/// Tells a volume from all others.
+/// Identity of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct VolumeId(pub [u8; 16]);
 
-/// What a sealed block is.
+/// Kind of a sealed block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The superblock.
     Superblock = 1,
     /// The first block of a checkpoint pack.
     PackHeader = 2,
-    /// Its last one.
+    /// The last block of a checkpoint pack.
     PackFooter = 3,
-    /// Which copies of the tables' blocks are valid.
+    /// Bits that select the valid copies of the tables' blocks.
     PackBitmaps = 4,
     /// Changes of the tables that are not in their blocks yet.
     PackJournal = 5,
@@ -111,28 +111,28 @@ pub enum Kind {
     PackOrphans = 6,
     /// Summaries of the segments that logs have open.
     PackSummaries = 14,
-    /// To whom blocks of a segment belong.
+    /// The owners of a segment's blocks.
     Summary = 7,
-    /// Of the node address table.
+    /// A block of the node address table.
     NodeTable = 8,
-    /// Of the segment table.
+    /// A block of the segment table.
     SegmentTable = 9,
     /// An inode, a direct or indirect node, or one of extended attributes.
     Node = 10,
     /// Entries of a directory.
     Directory = 11,
-    /// Where the deltas of a file in the main area are (DeltaFS section 5).
+    /// The index of a file's deltas in the main area (DeltaFS section 5).
     DeltaMeta = 12,
     /// Deltas of a file in the main area.
     DeltaCompact = 13,
-    /// An elder part of such an index.
+    /// An older part of such an index.
     DeltaLeaf = 15,
     /// Several pages of a file, compressed.
     Cluster = 16,
 }
 
 impl Kind {
-    /// What it is called in messages.
+    /// The name in messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -156,16 +156,16 @@ impl Kind {
     }
 }
 
-/// What a page that was written to `address` with this checksum adds to [`Inode::pages_sum`]. Pages
-/// and nodes of a file that is synced become durable together, in any order: by the sum it is seen
-/// after a crash whether all pages are there that the nodes speak of.
+/// Contribution of a page, written to `address` with this checksum, to [`Inode::pages_sum`]. Pages
+/// and nodes of a synced file become durable together, in any order: after a crash the sum shows
+/// whether all pages exist that the nodes name.
 #[must_use]
 pub fn page_sum(address: Address, checksum: u32) -> u64 {
     xxhash_rust::xxh3::xxh3_64_with_seed(&checksum.to_le_bytes(), u64::from(address.0))
 }
 
-/// The checksum of a page of a file: CRC-32C, as that of everything else. By the code that is
-/// fastest for a page, but for fuzzing, where another one is put into the place of `crc32c`.
+/// The checksum of a page of a file: CRC-32C, as everywhere. It uses the code that is fastest for a
+/// page, except for fuzzing, which replaces `crc32c`.
 #[must_use]
 pub fn page_checksum(page: &[u8]) -> u32 {
     match cfg!(feature = "fuzzing") {
@@ -174,7 +174,7 @@ pub fn page_checksum(page: &[u8]) -> u32 {
     }
 }
 
-/// What a sealed block has room for.
+/// Room in a sealed block, in bytes.
 pub const SEALED_LEN_BYTES: usize = BLOCK_LEN_BYTES - 4;
 
 /// A block of zeros.
@@ -194,20 +194,20 @@ impl VolumeId {
         crc32c::crc32c_append(crc32c::crc32c(&head), body.map_or(&[], |body| &body[..]))
     }
 
-    /// Completes a block that is to be written at `address`.
+    /// Seals a block that is to be written at `address`.
     pub fn seal(self, block: &mut Block, kind: Kind, address: Address) {
         let sum = self.checksum(block, kind, address);
         put_u32(block, SEALED_LEN_BYTES, sum);
     }
 
-    /// Whether a block that was read from `address` is one that was written there as this kind.
+    /// Whether a block read from `address` was written there as this kind.
     #[must_use]
     pub fn is_sealed(self, block: &Block, kind: Kind, address: Address) -> bool {
         u32_at(block, SEALED_LEN_BYTES) == self.checksum(block, kind, address)
     }
 }
 
-/// The bytes at an offset; zeros beyond the end, which no offset of this module is.
+/// The bytes at an offset; zeros beyond the end, which no offset of this module reaches.
 fn chunk_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes
         .get(at..)

@@ -1,9 +1,9 @@
-//! What the fuzz target calls (`fuzz/`): a volume of which some blocks say something else, sealed
-//! anew, so that what lies behind the checksums is reached. Compiled for tests, which call it with
+//! Entry point of the fuzz target (`fuzz/`): a volume in which some blocks are edited and sealed
+//! again, so that the code behind the checksums is reached. Compiled for tests, which call it with
 //! noise, and with the feature `fuzzing`.
 //!
 //! Input: `kind of image, edits (mod 64), (block u16, offset u16, how u8, value u8)*, (operation,
-//! which, offset, length)*`, bytes and little-endian numbers; what is missing is zero.
+//! which, offset, length)*`, bytes and little-endian numbers; missing input is zero.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
@@ -20,13 +20,13 @@ use crate::{
 
 const ID: VolumeId = VolumeId([7; 16]);
 
-/// So many blocks: little more than the least that a volume needs.
+/// Blocks of an image: little more than the least that a volume needs.
 const BLOCKS: u64 = 2_600;
 
-/// Entries that are looked at in all.
+/// Most directory entries looked at in all.
 const ENTRIES_MAX: usize = 600;
 
-/// Of each file.
+/// Bytes read of each file.
 const READ_LEN_BYTES: usize = 16 << 10;
 
 struct Input<'a>(&'a [u8]);
@@ -62,7 +62,7 @@ fn file(mode: u32) -> NewFile {
     }
 }
 
-/// What an image is like.
+/// Kind of an image.
 #[derive(Clone, Copy)]
 struct Sort {
     /// Closed, or as a crash leaves it.
@@ -141,7 +141,7 @@ fn fill(device: &Arc<dyn BlockDevice>, sort: Sort) -> Result<(), VolumeError> {
     Ok(())
 }
 
-/// An image, and the blocks of it that are sealed or hold something, with what they are.
+/// An image, and its blocks that are sealed or hold content, each with its kind.
 struct Image {
     device: SimBlockDevice,
     blocks: Vec<(u64, Option<Kind>)>,
@@ -188,7 +188,7 @@ fn image(sort: Sort) -> Image {
     Image { device, blocks }
 }
 
-/// Made when they are asked for first: their memory counts as that input's.
+/// Images are made on first use: their memory counts as that input's.
 fn image_of(number: u8) -> &'static Image {
     static IMAGES: [OnceLock<Image>; 4] = [const { OnceLock::new() }; 4];
     let sort = Sort {
@@ -205,7 +205,7 @@ fn image_of(number: u8) -> &'static Image {
     place.get_or_init(|| image(sort))
 }
 
-/// A damaged image is opened, walked through, written to, checked and repaired.
+/// Opens a damaged image, walks through it, writes to it, checks it and repairs it.
 pub fn volume(data: &[u8]) {
     let mut input = Input(data);
     let image = image_of(input.byte());
@@ -272,7 +272,7 @@ fn edit(device: &SimBlockDevice, image: &Image, input: &mut Input<'_>) {
     assert!(written.is_ok(), "the simulated device failed");
 }
 
-/// Looks at whatever names lead to; answers the numbers that were met.
+/// Visits everything that names lead to; returns the numbers met.
 fn walk(volume: &Volume) -> Vec<u32> {
     let mut inos = vec![1];
     let mut visited = BTreeSet::from([1]);
@@ -373,7 +373,7 @@ fn operate(volume: &Volume, inos: &[u32], input: &mut Input<'_>) {
     };
 }
 
-/// No edits and some operations; edits of each sort.
+/// Seeds with no edits and some operations, and with edits of each kind.
 #[must_use]
 pub fn volume_seeds() -> Vec<Vec<u8>> {
     let mut random = SplitMix64::new(1);

@@ -1,17 +1,17 @@
-//! How a device is divided.
+//! Division of a device into areas.
 
 use crate::error::{Result, VolumeError};
 use crate::format::{Areas, NODES_PER_BLOCK, OPEN_SUMMARY_BLOCKS_MAX, SEALED_LEN_BYTES, SegmentEntry};
 use byteback_host::block::BLOCK_LEN_BYTES;
 
-/// Segments of the main area, at least: six that are written, and room to clean.
+/// Least segments of the main area: six that are written, and room to clean.
 const SEGMENTS_MIN: u32 = 32;
 
-/// From this length on, 128 MiB, segments have 2 MiB; below, they are shorter, so that there are
-/// enough of them.
+/// From this length on, 128 MiB, segments have 2 MiB; on smaller volumes they are shorter, so that
+/// there are enough of them.
 const LONG_SEGMENTS_FROM_BLOCKS: u64 = 64 << 9;
 
-/// Addresses end here: the last one means something else.
+/// End of the addresses: the last one means something else.
 const BLOCKS_MAX: u64 = u32::MAX as u64 - 1;
 
 /// Blocks of the journal in a checkpoint pack.
@@ -20,7 +20,7 @@ pub(crate) const JOURNAL_BLOCKS: u32 = 2;
 /// Blocks of orphans.
 pub(crate) const ORPHAN_BLOCKS: u32 = 16;
 
-/// One segment of so many is kept free for cleaning, beside a fixed number.
+/// Share of segments kept free for cleaning, as a divisor; a fixed number is the minimum.
 const RESERVED_OF: u32 = 25;
 const RESERVED_MIN: u32 = 10;
 
@@ -29,7 +29,7 @@ fn bitmap_blocks(bits: u32) -> u32 {
     bits.div_ceil(bits_per_block)
 }
 
-/// Divides a device of so many blocks.
+/// Divides a device of this length.
 ///
 /// # Errors
 /// [`VolumeError::TooSmall`], [`VolumeError::TooLarge`].
@@ -49,7 +49,8 @@ pub(crate) fn divide(device_blocks: u64) -> Result<Areas> {
     } else {
         512
     };
-    // Each segment takes some of the other areas, whose lengths are rounded up: so from above.
+    // Each segment takes some of the other areas, whose lengths are rounded up: so search from
+    // above.
     let most = len_blocks / segment_blocks;
     let fits = |segments: u32| {
         let areas = areas_of(len_blocks, segment_blocks, segments);
@@ -72,7 +73,7 @@ pub(crate) fn divide(device_blocks: u64) -> Result<Areas> {
     }
 }
 
-/// The length of the smallest volume.
+/// The length of the smallest volume, in bytes.
 fn min_bytes() -> u64 {
     let areas = areas_of(u32::MAX - 1, 64, SEGMENTS_MIN);
     let main_end = areas.map_or(0, |areas| areas.main_first + SEGMENTS_MIN * 64);
@@ -82,7 +83,7 @@ fn min_bytes() -> u64 {
 fn areas_of(len_blocks: u32, segment_blocks: u32, main_segments: u32) -> Option<Areas> {
     let main_blocks = main_segments.checked_mul(segment_blocks)?;
     let segment_table_blocks = main_segments.div_ceil(SegmentEntry::per_block(segment_blocks));
-    // As many numbers as there could be nodes, if all blocks were some. Number 0 is none.
+    // One number for every possible node, if all blocks were nodes. Number 0 is none.
     let node_table_blocks = main_blocks.checked_add(1)?.div_ceil(NODES_PER_BLOCK);
     let bitmaps = bitmap_blocks(segment_table_blocks.checked_add(node_table_blocks)?);
     let pack_blocks = 2 + bitmaps + JOURNAL_BLOCKS + ORPHAN_BLOCKS + OPEN_SUMMARY_BLOCKS_MAX;
@@ -108,7 +109,7 @@ fn areas_of(len_blocks: u32, segment_blocks: u32, main_segments: u32) -> Option<
     let summaries_end = areas
         .summaries_first
         .checked_add(areas.summary_blocks().checked_mul(main_segments)?)?;
-    // Segments begin at multiples of their length, as flash cards like it.
+    // Segments begin at multiples of their length, which suits flash cards.
     areas.main_first = summaries_end.checked_next_multiple_of(segment_blocks)?;
     Some(areas)
 }

@@ -1,18 +1,18 @@
-//! How hot files are (`HCluster`, DeltaFS section 4.2.1): which are written much and which are read
-//! much, compared with each other.
+//! Hotness of files (`HCluster`, DeltaFS section 4.2.1): which files are written much and which are
+//! read much, compared with each other.
 //!
-//! Pages that are read and written are counted for each file in a *window* of so many operations:
-//! half of the window that is filled now, and the half before. Files are points of two coordinates,
-//! the logarithms of both counts. They fall into at most four clusters by k-means, of which the
-//! first centroids are drawn far from each other (k-means++). The next time the centroids are where
-//! they were, and move to where files are now; one that no file is near to any more is drawn anew,
-//! and all are if that turns out better.
+//! Pages read and written are counted for each file in a *window* of a fixed number of operations:
+//! the half of the window that is being filled, and the previous half. Files are points with two
+//! coordinates, the logarithms of both counts. They fall into at most four clusters by k-means,
+//! whose first centroids are drawn far from each other (k-means++). The next time the centroids
+//! start where they were, and move to where files are now; one that is near to no file any more is
+//! drawn anew, and all are if that turns out better.
 //!
-//! A cluster is *write-hot* if its centroid is in the upper half of what there is of writes, and
-//! *read-hot* if it is in the upper half of what there is of reads or writes; who is read more than
-//! written is read-hot in any case. So a file that is alone has an answer, too.
+//! A cluster is *write-hot* if its centroid is in the upper half of the range of writes, and
+//! *read-hot* if it is in the upper half of the range of reads or writes; a file that is read more
+//! than written is read-hot in any case. So even a single file has an answer.
 //!
-//! **Invariants.** The same calls give the same answers: no clock, and random numbers of a seed.
+//! **Invariants.** The same calls give the same answers: no clock, and random numbers from a seed.
 //! Memory has a limit.
 //!
 //! Out of scope: deciding what follows from it.
@@ -26,39 +26,38 @@ use crate::format::Nid;
 /// Clusters: read much or little, written much or little.
 const CLUSTERS: usize = 4;
 
-/// Files that are counted at most; others are not before the window has moved on.
+/// Most files counted; further ones are not until the window has moved on.
 const FILES_MAX: usize = 1 << 16;
 
-/// Files that centroids are moved by at most: every so many of them.
+/// Most files that move the centroids: a regular sample of all.
 const POINTS_MAX: usize = 512;
 
-/// Steps of k-means at most: from centroids that were right a moment ago it takes few.
+/// Most steps of k-means: from centroids that were right a moment ago it takes few.
 const ROUNDS_MAX: usize = 12;
 
-/// Clusters are looked for anew after so many operations.
+/// Operations after which clusters are computed again.
 const STALE_OPERATIONS: u64 = 256;
 
-/// So often centroids are drawn anew beside those that there were: k-means may have settled where
-/// it is not best.
+/// Trials with newly drawn centroids beside the existing ones: k-means may have settled in a local
+/// optimum.
 const TRIALS: usize = 3;
 
-/// A file that is written less than so many pages in a window is not written much, whatever others
-/// are.
+/// A file with fewer pages written in a window is not write-hot, whatever others are.
 const WRITTEN_PAGES_MIN: u64 = 8;
 
-/// Pages of a file that were read and written.
+/// Counts of pages of a file that were read and written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Uses {
     pub(crate) read_pages: u64,
     pub(crate) written_pages: u64,
 }
 
-/// What a file is, compared with others (DeltaFS section 4.2.1).
+/// Hotness of a file, compared with others (DeltaFS section 4.2.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Heat {
-    /// It is read much.
+    /// The file is read much.
     pub is_read_hot: bool,
-    /// It is written much.
+    /// The file is written much.
     pub is_write_hot: bool,
 }
 
@@ -92,13 +91,13 @@ pub(crate) struct Hotness {
     now: BTreeMap<Nid, Uses>,
     before: BTreeMap<Nid, Uses>,
     centroids: Vec<Point>,
-    /// When they were moved last.
+    /// The operation at which they were last moved.
     clustered_at: Option<u64>,
     random: SplitMix64,
 }
 
 impl Hotness {
-    /// Nothing was counted; a window has so many operations, and random numbers are of this seed.
+    /// An empty state, with a window of `window_operations` and random numbers from `seed`.
     pub(crate) fn new(window_operations: u64, seed: u64) -> Self {
         Self {
             half_operations: (window_operations / 2).max(1),
@@ -123,7 +122,7 @@ impl Hotness {
         }
     }
 
-    /// Pages of a file were read, in one operation.
+    /// Counts pages of a file as read, in one operation.
     pub(crate) fn read(&mut self, ino: Nid, pages: u64) {
         let read_pages = pages;
         self.count(
@@ -135,7 +134,7 @@ impl Hotness {
         );
     }
 
-    /// Pages of a file were written, in one operation.
+    /// Counts pages of a file as written, in one operation.
     pub(crate) fn wrote(&mut self, ino: Nid, pages: u64) {
         let written_pages = pages;
         self.count(
@@ -147,13 +146,13 @@ impl Hotness {
         );
     }
 
-    /// A file is gone: its number will be another one's.
+    /// Forgets a removed file: its number will be reused.
     pub(crate) fn forget(&mut self, ino: Nid) {
         self.now.remove(&ino);
         self.before.remove(&ino);
     }
 
-    /// What was counted of a file in the window.
+    /// Counts of a file in the window.
     fn uses(&self, ino: Nid) -> Uses {
         let of = |half: &BTreeMap<Nid, Uses>| half.get(&ino).copied().unwrap_or_default();
         let (now, before) = (of(&self.now), of(&self.before));
@@ -163,7 +162,7 @@ impl Hotness {
         }
     }
 
-    /// What a file is now.
+    /// Current hotness of a file.
     pub(crate) fn heat(&mut self, ino: Nid) -> Heat {
         let is_stale = self
             .clustered_at
@@ -174,7 +173,7 @@ impl Hotness {
         self.heat_of(self.uses(ino))
     }
 
-    /// How many files there are that are written much and read little.
+    /// Number of files that are written much and read little.
     pub(crate) fn write_hot_files(&mut self) -> u64 {
         self.cluster();
         let is_it = |uses: &Uses| {
@@ -238,8 +237,8 @@ impl Hotness {
         }
     }
 
-    /// Draws centroids that are missing: each file the more likely, the farther it is from those
-    /// that there are (k-means++).
+    /// Draws missing centroids: a file is the more likely, the farther it is from the existing ones
+    /// (k-means++).
     fn draw_missing(&mut self, points: &[Point]) {
         while self.centroids.len() < CLUSTERS {
             let far = |point: &Point| nearest(&self.centroids, *point).map_or(1.0, |(_, distance)| distance);
@@ -264,19 +263,19 @@ impl Hotness {
     }
 }
 
-/// The nearest of the centroids, the first of those that are equally near, and how far it is.
+/// The nearest of the centroids, the first of those that are equally near, and its distance.
 fn nearest(centroids: &[Point], point: Point) -> Option<(usize, f64)> {
     let distances = centroids.iter().map(|centroid| centroid.distance(point)).enumerate();
     distances.min_by(|(_, one), (_, other)| one.total_cmp(other))
 }
 
-/// How far points are from their centroids.
+/// Sum of the distances of points from their centroids.
 fn far_in_all(centroids: &[Point], points: &[Point]) -> f64 {
     let distance = |point: &Point| nearest(centroids, *point).map_or(0.0, |(_, distance)| distance);
     points.iter().map(distance).sum()
 }
 
-/// The middle of what is nearest to each centroid; those that nothing is nearest to are left out.
+/// The mean of the points nearest to each centroid; centroids without points are left out.
 fn means(centroids: &[Point], points: &[Point]) -> Vec<Point> {
     let mut sums = vec![(Point::default(), 0u32); centroids.len()];
     for point in points {

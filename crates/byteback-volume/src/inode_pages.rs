@@ -8,10 +8,11 @@
 //! kilobytes that it takes compressed, in place of one for each page. So a page is written as a
 //! block once, later, or never if it is over by then.
 //!
-//! **Invariants.** The slot of such a page says that room is set aside, and reads as zeros but for
-//! the delta; in other inodes no page without a block has one. What leaves the inode is in memory
-//! as changed in the same call, so that it is written before the inode is. Never are more blocks
-//! written than pages changed.
+//! **Invariants.** The slot of such a page is
+//! [`Address::RESERVED`](crate::format::Address::RESERVED), and the page reads as zeros but for the
+//! delta; in other inodes no page without a block has one. A page that leaves the inode is marked
+//! as changed in memory in the same call, so that it is written before the inode is. Never are more
+//! blocks written than pages changed.
 //!
 //! Out of scope: pages of directories; choosing between a delta of what was there and
 //! this: that is done when the page is written to, see `deltas`.
@@ -28,7 +29,7 @@ use crate::state::State;
 /// If more pages than that are written, few in the inode are not worth looking for.
 const TRIED_MAX: usize = 64;
 
-/// What is to be done with pages of a file that are written.
+/// How to write changed pages of a file.
 #[derive(Debug, Default)]
 struct Plan {
     units: Vec<Unit>,
@@ -120,7 +121,7 @@ impl State {
         let head_len_bytes = inode.delta_head_len_bytes();
         let room_behind_slots = INLINE_LEN_BYTES.saturating_sub(4 * usize::try_from(inode.used_slots()).unwrap_or(0));
         let short = self.short_pages(ino, dirty, room_behind_slots);
-        // What the inode has of the others stays.
+        // The inode's content of other pages stays.
         let is_dirty = |page: u16| dirty.binary_search(&u64::from(page)).is_ok();
         let others = inode.deltas_of().filter(|(page, _)| !is_dirty(*page));
         let others: BTreeMap<u64, usize> = others
@@ -165,7 +166,7 @@ impl State {
         Ok(plan.units)
     }
 
-    /// What these pages, which are in memory, are compressed: those that have room in an inode.
+    /// Compressed forms of these pages, which are in memory: of those that fit into an inode.
     fn short_pages(&self, ino: Nid, pages: &[u64], room_bytes: usize) -> BTreeMap<u64, Vec<u8>> {
         let mut short = BTreeMap::new();
         let nothing = zeros();
@@ -174,7 +175,7 @@ impl State {
                 continue;
             };
             let mut delta = Vec::new();
-            // What is all zeros has no delta, and is written as it is.
+            // A page of zeros has no delta, and is written as it is.
             if put_packed_page_delta(&nothing[..], &block[..], room_bytes, &mut delta) && !delta.is_empty() {
                 short.insert(*page, delta);
             }

@@ -1,14 +1,14 @@
-//! Files beside those of programs, which somebody keeps in step with them: he is asked before
+//! Internal files that a companion keeps in step with those of programs: it is called before
 //! anything becomes durable, and adds what belongs to it.
 //!
-//! The operation log lies in a volume in this way (SolFS, section 4.2): what is logged of a file is
-//! in the checkpoint that holds its data, or in none. Of a file that is synced by itself, what the
-//! companion names goes first, to the same log of nodes: whoever finds the file's nodes after a
-//! crash has found those before.
+//! The operation log lies in a volume in this way (SolFS, section 4.2): the log's records of a file
+//! are in the checkpoint that holds its data, or in none. When a file is synced by itself, the
+//! files that the companion names go first, to the same log of nodes: a recovery that finds the
+//! file's nodes after a crash has found those before.
 //!
 //! The companion is called with the volume's lock held, and changes files through [`Inside`] only.
-//! What it adds is not counted by who wrote last, so it says beforehand how much it may be
-//! ([`Companion::waiting_blocks`]): room in the logs is kept for that.
+//! Its writes are not accounted to the last call, so it reports beforehand how many blocks they may
+//! take ([`Companion::waiting_blocks`]): room in the logs is kept for them.
 
 use std::sync::Arc;
 
@@ -21,13 +21,13 @@ use crate::xattr::SetAttribute;
 
 /// See the module.
 pub trait Companion: Send + Sync {
-    /// Everything becomes durable. What cannot be added is the companion's to bear.
+    /// Called before a checkpoint. The companion must cope with failures to add its data.
     fn before_checkpoint(&self, inside: &mut Inside<'_>);
 
-    /// This file becomes durable by itself. Answers which files go with it.
+    /// Called before this file is synced by itself. Returns the files to sync with it.
     fn before_sync(&self, inside: &mut Inside<'_>, ino: u32) -> Vec<u32>;
 
-    /// So many blocks may be written by it with the next checkpoint.
+    /// Most blocks that the companion may write with the next checkpoint.
     fn waiting_blocks(&self) -> u32;
 }
 
@@ -55,7 +55,7 @@ impl<'a> Inside<'a> {
         self.state.attributes(Nid(ino))
     }
 
-    /// As [`crate::Volume::make`]; answers the number.
+    /// As [`crate::Volume::make`]; returns the number.
     ///
     /// # Errors
     /// As there.
@@ -71,10 +71,10 @@ impl<'a> Inside<'a> {
         self.state.unlink(Nid(dir), name)
     }
 
-    /// All of a file.
+    /// The whole content of a file.
     ///
     /// # Errors
-    /// It is damaged, or longer than `len_bytes_max`.
+    /// The file is damaged, or longer than `len_bytes_max`.
     pub fn content(&mut self, ino: u32, len_bytes_max: u64) -> Result<Vec<u8>> {
         let len_bytes = self.state.attributes(Nid(ino))?.len_bytes;
         if len_bytes > len_bytes_max {
@@ -85,7 +85,7 @@ impl<'a> Inside<'a> {
         Ok(bytes)
     }
 
-    /// Gives a file another content. If there is too little room, a part of it may be there.
+    /// Replaces the content of a file. If there is too little room, only a part may be written.
     ///
     /// # Errors
     /// No room.
@@ -108,7 +108,7 @@ impl<'a> Inside<'a> {
         }
     }
 
-    /// Sets an extended attribute, if it is another one.
+    /// Sets an extended attribute, if its value differs.
     ///
     /// # Errors
     /// No room.
@@ -135,7 +135,7 @@ impl State {
         beside.unwrap_or_default().into_iter().map(Nid).collect()
     }
 
-    /// What the companion may have to write.
+    /// Most blocks that the companion may have to write.
     pub(crate) fn companion_blocks(&self) -> u32 {
         self.companion
             .as_ref()

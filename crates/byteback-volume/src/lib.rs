@@ -3,34 +3,34 @@
 //!
 //! | room | what it is for |
 //! |---|---|
-//! | [`format`] | what lies on the device, byte by byte: sealed blocks and what is in them; nothing else knows an offset |
-//! | `geometry`, `create` | how a device is divided; an empty volume |
-//! | `volume` | a volume that is open: the one entrance, and the lock |
-//! | `state` | what is known of it; all rooms below are parts of that |
+//! | [`format`] | the format on the device, byte by byte: sealed blocks and their contents; nothing else knows an offset |
+//! | `geometry`, `create` | division of a device; creation of an empty volume |
+//! | `volume` | an open volume: the one entrance, and the lock |
+//! | `state` | the state of an open volume; all modules below are parts of it |
 //! | `media` | the device, by sealed blocks |
-//! | `segments`, `node_table` | what is in use, the six logs, where nodes are |
-//! | `nodes`, `pages` | what is in memory of both |
+//! | `segments`, `node_table` | blocks in use, the six logs, addresses of nodes |
+//! | `nodes`, `pages` | nodes and pages in memory |
 //! | `place`, `map` | from a page of a file to its block |
-//! | `file`, `directory`, `names`, `attributes`, `xattr` | what programs do |
+//! | `file`, `directory`, `names`, `attributes`, `xattr` | operations of programs |
 //! | `reading`, `writing` | reading and writing much at once |
 //! | `deltas` | overwritten pages that are not written (DeltaFS section 4.1) |
 //! | `clusters` | several pages in one block, compressed |
 //! | `inode_pages` | pages that lie in the inode, compressed |
-//! | `attempts` | for which of them that is tried |
-//! | `main_deltas` | several of them in one block (section 4.2) |
-//! | `delta_list` | files that have such, and what is restored in idle time |
+//! | `attempts` | which overwritten pages are compared, to be kept as deltas |
+//! | `main_deltas` | several deltas in one block (section 4.2) |
+//! | `delta_list` | files with such deltas, and restoring their pages in idle time |
 //! | `hotness` | which files are written and read much (section 4.2.1) |
-//! | `lost_writes` | pages that changed and cannot be written, as what leads to them is lost |
+//! | `lost_writes` | changed pages that cannot be written, as nodes that lead to them are lost |
 //! | `written_pages` | pages that a sync without a checkpoint vouches for |
-//! | `checkpoint`, `sync`, `name_changes`, `recovery` | what survives a crash, and how it is found again |
+//! | `checkpoint`, `sync`, `name_changes`, `recovery` | what survives a crash, and how it is recovered |
 //! | `inside` | files that are kept in step with those of programs |
 //! | `clean` | making room |
-//! | `statistics` | what was done, as numbers |
-//! | `check` | an independent look at all of it |
-//! | `repair` | putting right what can be |
+//! | `statistics` | statistics, as numbers |
+//! | `check` | an independent check of all of it |
+//! | `repair` | repair of what can be repaired |
 //!
-//! Out of scope: FUSE, permissions, anything of networks. It asks nobody but its device
-//! and its clock.
+//! Out of scope: FUSE, permissions, anything of networks. The crate depends on its device and its
+//! clock alone.
 
 #![forbid(unsafe_code)]
 

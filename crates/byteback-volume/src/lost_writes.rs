@@ -1,9 +1,9 @@
-//! Pages that programs wrote and that cannot be written to the device: what leads to them rots
-//! while they are in memory, or cannot be read any more.
+//! Pages that programs wrote and that cannot be written to the device: the nodes that lead to them
+//! were damaged or became unreadable while the pages were in memory.
 //!
 //! They are given up, one by one, and all else goes on: a volume that refused to write because of
-//! them would lose what is written to other files, too. Nobody reads something else in their place,
-//! as whoever reads them needs what is lost. The next one who syncs the file is told, once.
+//! them would lose what is written to other files, too. Reads never return something else in their
+//! place, as they need the lost nodes, too. The next sync of the file reports the error, once.
 //!
 //! Out of scope: devices that refuse a write. Then it is not known what they have, and
 //! nothing more is written ([`State::stop_after`]).
@@ -38,8 +38,8 @@ impl State {
         Ok(writable)
     }
 
-    /// The node with a page's slot is to be written, so that it stays in memory. Answers for how
-    /// many pages from this one on that is so.
+    /// Marks the node with a page's slot as changed, so that it stays in memory. Returns for how
+    /// many pages from this one on that holds.
     fn hold_slot(&mut self, ino: Nid, page: u64) -> Result<u64> {
         let slot = self.make_slot(ino, page)?;
         self.table.get(&self.media, slot.told)?;
@@ -63,7 +63,7 @@ impl State {
         self.lost_writes.entry(ino).or_insert(why);
     }
 
-    /// What was lost of a file since this was asked last.
+    /// Reports the pages of a file that were lost since the last call.
     pub(crate) fn take_lost_writes(&mut self, ino: Nid) -> Result<()> {
         self.lost_writes.remove(&ino).map_or(Ok(()), Err)
     }

@@ -4,18 +4,18 @@
 //! an index is divided into blocks is in `file`, what is packed together in `packing`.
 //!
 //! **Waiting.** A delta that is to go there waits in memory with its page, which is not given up
-//! meanwhile. When the file's pages are written, it is seen whether packing brings anything: a
-//! compact page gets five deltas at least, and with the index, which is written anew, less is
-//! written than the pages would be. As long as they have room there, deltas lie in the index
-//! itself, whose block is written in any case: then two changed pages are one block. What is not
-//! packed is written as pages. So a volume with deltas never writes more for a change than one
-//! without. (The paper packs at once, and writes index and compact page with each change: a sync of
-//! each change would cost three blocks in place of two.)
+//! meanwhile. When the file's pages are written, packing is chosen if it pays: a compact page gets
+//! five deltas at least, and with the index, which is written anew, less is written than the pages
+//! would be. As long as they have room there, deltas lie in the index itself, whose block is
+//! written in any case: then two changed pages are one block. Deltas that are not packed are
+//! written as pages. So a volume with deltas never writes more for a change than one without. (The
+//! paper packs at once, and writes index and compact page with each change: a sync of each change
+//! would cost three blocks in place of two.)
 //!
-//! **What counts.** Of a page, the delta that waits; else the inode's, also an empty one; else the
-//! one that the index tells of. So a page gets another delta or is written anew without a new
-//! index: an empty delta in the inode, a *mark*, says that what the index has of the page is over.
-//! With the next index marks go. If there is no room for one, the index is written.
+//! **Precedence.** For a page, the waiting delta counts; else the inode's, also an empty one; else
+//! the one in the index. So a page gets another delta or is written anew without a new index: an
+//! empty delta in the inode, a *mark*, says that the index's delta of the page is over. Marks go
+//! with the next index. If there is no room for one, the index is written.
 //!
 //! **Invariants.** Index and compact pages are never written over, and the inode leads to both:
 //! base and delta belong together in every inode that ever reaches the device, as with deltas in
@@ -44,10 +44,10 @@ use file::{Compact, Form, Layout, MainFile};
 pub(crate) use packing::PACKED_MIN;
 use packing::Packing;
 
-/// Indexes of so many files are kept in memory, beside those that changed.
+/// Most unchanged indexes kept in memory.
 const FILES_MAX: usize = 256;
 
-/// So many compact pages are.
+/// Most compact pages kept in memory.
 const COMPACT_PAGES_MAX: usize = 1024;
 
 /// See the module.
@@ -61,7 +61,7 @@ pub(crate) struct MainDeltas {
     waiting_nodes: BTreeMap<(Nid, u64), u32>,
     /// Compact pages in memory, or more.
     kept_pages: usize,
-    /// Files of which it is to be seen with the next checkpoint whether they belong into the list.
+    /// Files to add to the list or remove from it, as needed, with the next checkpoint.
     pub(crate) to_link: BTreeSet<Nid>,
 }
 
@@ -106,19 +106,19 @@ impl MainDeltas {
         gone.into_iter().map(u64::from).collect()
     }
 
-    /// Files of which something is to be written.
+    /// Files with something to write.
     pub(crate) fn unwritten_files(&self) -> impl Iterator<Item = Nid> {
         let changed = self.files.iter().filter(|(_, file)| file.is_changed);
         self.waiting.keys().copied().chain(changed.map(|(ino, _)| *ino))
     }
 
-    /// How many blocks that takes at most.
+    /// Most blocks that writing them takes.
     pub(crate) fn unwritten_blocks(&self) -> u32 {
         let of = |(ino, file): (&Nid, &MainFile)| {
             if !file.is_changed && !self.waiting.contains_key(ino) {
                 return 0;
             }
-            // Who is to be moved has changed its file.
+            // A file with a block to move is marked as changed.
             let compacts = file.compacts.values().filter(|_| file.is_changed);
             let to_move = compacts.filter(|compact| compact.is_to_move).count();
             // All of its leaves, if they are written anew.
@@ -132,7 +132,7 @@ impl MainDeltas {
             .saturating_add(u32::try_from(others).unwrap_or(u32::MAX))
     }
 
-    /// What is known of a file's index is not so any more.
+    /// Forgets the index of a file in memory.
     pub(crate) fn forget_file(&mut self, ino: Nid) {
         self.files.remove(&ino);
     }
@@ -239,8 +239,8 @@ impl State {
         Ok(inode.deltas() > 0 || inode.delta_meta() != Address::NONE || self.main.waiting.contains_key(&ino))
     }
 
-    /// Whether a page has one that counts, an empty one too; also if nobody can know, as the index
-    /// is damaged.
+    /// Whether a page has a delta that counts, even an empty one; also true if that cannot be
+    /// known, as the index is damaged.
     pub(crate) fn has_delta(&mut self, ino: Nid, page: u64) -> bool {
         if self.is_waiting(ino, page) {
             return true;
@@ -260,7 +260,7 @@ impl State {
         COMPACT_LEN_BYTES / self.packed_min.max(1)
     }
 
-    /// Whether deltas of so many bytes of a file go into the main area.
+    /// Whether deltas of a file of this length go into the main area.
     pub(crate) fn main_takes(&mut self, ino: Nid, len_bytes: usize) -> bool {
         if !self.delta_mode.uses_main() || len_bytes > self.main_delta_len_bytes_max() {
             return false;
@@ -286,8 +286,8 @@ impl State {
         self.main.waiting_of(ino, page).is_some()
     }
 
-    /// What the index says of a page is over, and the inode has nothing of it: a mark, if
-    /// `may_mark` and there is room, or the index changes. True in the second case.
+    /// Ends the index's delta of a page of which the inode has none: by a mark, if `may_mark` and
+    /// there is room, else by changing the index. True in the second case.
     pub(crate) fn end_place(&mut self, ino: Nid, page: u64, may_mark: bool) -> Result<bool> {
         if self.inode(ino)?.delta_meta() == Address::NONE {
             return Ok(false);
@@ -309,8 +309,8 @@ impl State {
         Ok(true)
     }
 
-    /// A page is about to be written over whose delta nobody knows, as the index is damaged: from
-    /// now on it has none.
+    /// A page is about to be overwritten whose delta is unknown, as the index is damaged: from now
+    /// on it has none.
     pub(crate) fn end_unknown_place(&mut self, ino: Nid, page: u64) -> Result<()> {
         let inode = self.inode(ino)?;
         if inode.delta_meta() == Address::NONE || inode.delta_of(page).is_some() || self.main_file(ino).is_ok() {
@@ -425,23 +425,23 @@ impl State {
         Ok(())
     }
 
-    /// Of blocks that were set aside, those that were not needed are given back. An index that is
-    /// written only because deltas are over may need a leaf more than it had (so many pages are
-    /// ended), which nobody set aside: that is one block for a thousand deltas, and what is kept
-    /// free for cleaning has it.
+    /// Gives back reserved blocks that were not needed. An index that is written only because
+    /// deltas are over may need one leaf more than it had, as many pages are ended, and no block is
+    /// reserved for that: it is one block for a thousand deltas, and comes from the room kept free
+    /// for cleaning.
     fn settle_room(&mut self, taken_blocks: u32, needed_blocks: u32) {
         self.counts.used_blocks = self.counts.used_blocks.saturating_add(needed_blocks);
         self.give_room(taken_blocks);
     }
 
-    /// Gives up compact pages of which nothing counts; answers how many.
+    /// Gives up compact pages in which nothing counts; returns their number.
     fn give_up_unused(&mut self, ino: Nid, file: &mut MainFile) -> u32 {
         let unused = file.take_unused();
         unused.iter().for_each(|address| self.page_gone(ino, *address));
         u32::try_from(unused.len()).unwrap_or(u32::MAX)
     }
 
-    /// Writes new leaves, and gives up others; answers how many of the latter.
+    /// Writes new leaves, and gives up others; returns the number of the latter.
     fn write_leaves(&mut self, ino: Nid, file: &mut MainFile, layout: Layout, new_blocks: &mut u32) -> Result<u32> {
         let mut gone = 0;
         for address in layout.dissolved {
@@ -459,8 +459,8 @@ impl State {
         Ok(gone)
     }
 
-    /// Writes deltas that lie in the index itself to compact pages, however few they are; answers
-    /// to how many.
+    /// Writes deltas that lie in the index itself to compact pages, however few they are; returns
+    /// the number of these pages.
     fn empty_index(&mut self, form: Form, file: &mut MainFile) -> Result<u32> {
         let mut count = 0;
         let mut group: Vec<(u32, Vec<u8>)> = Vec::new();
@@ -493,7 +493,7 @@ impl State {
         Ok(())
     }
 
-    /// Writes those anew that lie in segments that are cleaned; what cannot be read stays.
+    /// Moves compact pages out of segments that are cleaned; unreadable ones stay.
     fn move_compact_pages(&mut self, ino: Nid, file: &mut MainFile) -> Result<()> {
         let to_move = file.compacts.iter().filter(|(_, compact)| compact.is_to_move);
         let to_move: Vec<(Address, Option<Arc<Block>>)> = to_move
@@ -535,7 +535,8 @@ impl State {
         Ok(address)
     }
 
-    /// Pages from `first` to before `end` become holes: their deltas in the main area are over.
+    /// Ends the deltas in the main area of the pages from `first` to before `end`, which become
+    /// holes.
     pub(crate) fn free_main_deltas(&mut self, ino: Nid, first: u64, end: u64) -> Result<()> {
         self.forget_waiting(ino, first, end);
         let inode = self.inode(ino)?;
@@ -550,7 +551,7 @@ impl State {
                 file.retain(|page| !(first..end).contains(&u64::from(page)));
                 return Ok(());
             }
-            // What a damaged index led to is found by a repair.
+            // Blocks of a damaged index are found by a repair.
             Ok(None) if is_all => Vec::new(),
             Err(error) if is_all && error.is_loss() => Vec::new(),
             Ok(None) => return Ok(()),
@@ -609,7 +610,7 @@ fn fill(block: &mut Block, bytes: &[u8]) {
     block.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
 }
 
-/// What is to be written of a file's deltas in the main area.
+/// Parts of a file's deltas in the main area to write.
 #[derive(Debug, Default)]
 pub(crate) struct MainWrite {
     packing: Option<Packing>,

@@ -7,7 +7,7 @@ use crate::format::{
 use crate::place::{Way, first_page_of, levels_below, pages_of, place_of, way};
 use crate::state::State;
 
-/// Where a page has its address.
+/// The place of a page's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
     pub(crate) node: Nid,
@@ -20,7 +20,7 @@ pub(crate) struct Slot {
 
 const WHAT: &str = "node of a file's addresses";
 
-/// Room for so many addresses is reserved before they are found.
+/// Most addresses for which room is reserved up front.
 const ADDRESSES_AT_ONCE: usize = 4096;
 
 impl Slot {
@@ -106,7 +106,7 @@ impl State {
         })
     }
 
-    /// One of an inode's slots, wherever it is.
+    /// A slot of an inode, wherever it is.
     pub(crate) fn slot_in_inode(&mut self, ino: Nid, slot: u32) -> Result<Slot> {
         let moved = self.inode(ino)?.moved_slots();
         if let Some(node) = moved {
@@ -210,7 +210,7 @@ impl State {
             .collect())
     }
 
-    /// Sets room aside for those pages from `first` to before `end` that have none.
+    /// Reserves room for those pages from `first` to before `end` that have none.
     ///
     /// # Errors
     /// [`VolumeError::Full`]: those before one that there is no room for have some then.
@@ -261,8 +261,8 @@ impl State {
         Ok(())
     }
 
-    /// So many blocks at least are missing before all pages from `first` to before `end` have room,
-    /// nodes for their addresses among them. No more are counted than `most`, and one.
+    /// Lower bound of the blocks missing before all pages from `first` to before `end` have room,
+    /// nodes for their addresses among them. Counting stops once it exceeds `most`.
     pub(crate) fn missing_blocks(&mut self, ino: Nid, first: u64, end: u64, most: u64) -> Result<u64> {
         let (mut page, mut missing) = (first, 0u64);
         while page < end && missing <= most {
@@ -283,7 +283,7 @@ impl State {
         Ok(missing)
     }
 
-    /// Where a page of a file is.
+    /// Address of a page of a file.
     pub(crate) fn address_of(&mut self, ino: Nid, page: u64) -> Result<Address> {
         match self.find_slot(ino, page)? {
             Some(slot) => self.address_in(slot),
@@ -291,7 +291,7 @@ impl State {
         }
     }
 
-    /// Where the pages of a file from `first` to before `end` are, in order.
+    /// Addresses of the pages of a file from `first` to before `end`, in order.
     pub(crate) fn addresses_of(&mut self, ino: Nid, first: u64, end: u64) -> Result<Vec<Address>> {
         let count = usize::try_from(end.saturating_sub(first)).unwrap_or(usize::MAX);
         let mut addresses = Vec::with_capacity(count.min(ADDRESSES_AT_ONCE));
@@ -341,8 +341,8 @@ impl State {
         Ok(behind)
     }
 
-    /// Makes holes of the pages from `first` to before `end`. Nodes that only lead to holes are
-    /// taken away. Answers how many blocks the file has less.
+    /// Makes holes of the pages from `first` to before `end`. Nodes that lead only to holes are
+    /// removed.
     pub(crate) fn free_pages(&mut self, ino: Nid, first: u64, end: u64) -> Result<()> {
         self.pages.forget(ino, first, end);
         self.free_main_deltas(ino, first, end)?;
@@ -393,7 +393,8 @@ impl State {
         1
     }
 
-    /// Whether the node is gone, and how many blocks are.
+    /// Frees the pages in the range below a node. Returns whether the node is gone, and how many
+    /// blocks are.
     fn free_below(
         &mut self,
         ino: Nid,
@@ -443,7 +444,7 @@ impl State {
         Ok((is_empty, freed))
     }
 
-    /// Takes a node away that is a file's own; answers how many blocks that are.
+    /// Removes a node that is a file's own; returns the number of blocks freed.
     pub(crate) fn free_node_of(&mut self, ino: Nid, nid: Nid) -> Result<u64> {
         let entry = self.table.get(&self.media, nid)?;
         if entry.ino != ino || entry.address == Address::NONE {

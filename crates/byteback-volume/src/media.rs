@@ -14,7 +14,7 @@ pub(crate) struct Media {
     pub(crate) device: Arc<dyn BlockDevice>,
     pub(crate) id: VolumeId,
     pub(crate) areas: Areas,
-    /// What was written.
+    /// Counters of written blocks.
     pub(crate) written: Arc<WrittenCounters>,
 }
 
@@ -40,13 +40,13 @@ impl Media {
         }
     }
 
-    /// Writes blocks that lie beside each other.
+    /// Writes adjacent blocks.
     pub(crate) fn write(&self, first: Address, blocks: &[u8], what: Written) -> Result<()> {
         self.written.add(what, (blocks.len() / BLOCK_LEN_BYTES) as u64);
         Ok(self.device.write_blocks(u64::from(first.0), blocks)?)
     }
 
-    /// Writes what lies in several places to blocks beside each other.
+    /// Writes buffers from several places to adjacent blocks.
     pub(crate) fn write_vectored(&self, first: Address, blocks: &[&[u8]], what: Written) -> Result<()> {
         let len_bytes: usize = blocks.iter().map(|blocks| blocks.len()).sum();
         self.written.add(what, (len_bytes / BLOCK_LEN_BYTES) as u64);

@@ -20,7 +20,7 @@ use crate::error::Result;
 use crate::format::Nid;
 use crate::state::State;
 
-/// So many names are remembered; beyond that nothing is known of any.
+/// Most names remembered; beyond that, none are known.
 const NAMES_MAX: usize = 4096;
 
 /// The names of a directory that changed, and of each whether a crash may bring it back though

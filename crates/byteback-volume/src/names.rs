@@ -1,7 +1,7 @@
-//! Files get names, other names, and lose them.
+//! Changes of names: files are created, linked, renamed and unlinked.
 //!
-//! Every change is made in memory, whole, and counts with the next checkpoint, whole. What could be
-//! too much for the volume is done first, so that what there is no room for changes nothing.
+//! Every change is made in memory, whole, and counts with the next checkpoint, whole. Steps that
+//! may find the volume full come first, so that a refused change leaves everything as it was.
 
 use crate::attributes::{Attributes, DIRECTORY, REGULAR, SYMLINK, TYPE};
 use crate::checkpoint::ORPHANS_MAX;
@@ -16,7 +16,7 @@ pub(crate) const LINKS_MAX: u32 = 65_000;
 /// Longest target of a symlink, in bytes.
 const TARGET_LEN_BYTES_MAX: usize = 4095;
 
-/// What a new file is to be.
+/// Attributes of a new file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NewFile {
     /// Type and permissions, as in `st_mode`.
@@ -25,14 +25,14 @@ pub struct NewFile {
     pub uid: u32,
     /// The group.
     pub gid: u32,
-    /// Of a device, which one.
+    /// Device number of a device file.
     pub device: u32,
 }
 
-/// What a rename does to a name that is taken.
+/// Effect of a rename on a name that is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rename {
-    /// It stands for the renamed file then.
+    /// The name then stands for the renamed file.
     Replace,
     /// The rename is refused.
     NoReplace,
@@ -62,7 +62,7 @@ impl State {
         self.find_entry(dir, name)?.ok_or(VolumeError::NotFound)
     }
 
-    /// Makes a file and its name.
+    /// Creates a file with a name.
     pub(crate) fn make(&mut self, dir: Nid, name: &[u8], new: &NewFile) -> Result<Nid> {
         check_name(name)?;
         let parent = self.directory(dir)?;
@@ -177,7 +177,7 @@ impl State {
         self.change_links(ino, 1)
     }
 
-    /// Takes the name of something that is no directory away.
+    /// Removes a name of a file that is no directory.
     pub(crate) fn unlink(&mut self, dir: Nid, name: &[u8]) -> Result<()> {
         self.check_orphans()?;
         let found = self.found(dir, name)?;
@@ -188,7 +188,7 @@ impl State {
         self.lose_name(found.ino)
     }
 
-    /// Takes an empty directory away.
+    /// Removes an empty directory.
     pub(crate) fn remove_directory(&mut self, dir: Nid, name: &[u8]) -> Result<()> {
         self.check_orphans()?;
         let found = self.found(dir, name)?;
@@ -204,7 +204,7 @@ impl State {
         self.lose_directory(found.ino)
     }
 
-    /// Renames. What is replaced must be of the same sort, and empty if it is a directory.
+    /// Renames. A file that is replaced must have the same type, and be empty if it is a directory.
     pub(crate) fn rename(
         &mut self,
         (dir, name): (Nid, &[u8]),
@@ -340,7 +340,7 @@ impl State {
         self.forget_if_unused(ino)
     }
 
-    /// A file without a name is kept as long as somebody has it open.
+    /// A file without a name is kept as long as it is open.
     fn forget_if_unused(&mut self, ino: Nid) -> Result<()> {
         if self.inode(ino)?.links() > 0 {
             return Ok(());
@@ -352,7 +352,7 @@ impl State {
         self.free_file(ino)
     }
 
-    /// Refuses what could leave one more file without a name than there is room to remember.
+    /// Refuses a change that could leave more files without a name than can be recorded.
     fn check_orphans(&self) -> Result<()> {
         match self.orphans.len() < ORPHANS_MAX {
             true => Ok(()),
@@ -360,12 +360,12 @@ impl State {
         }
     }
 
-    /// Somebody has a file open.
+    /// Holds an open file.
     pub(crate) fn hold(&mut self, ino: Nid) {
         *self.held.entry(ino).or_default() += 1;
     }
 
-    /// Not any more.
+    /// Ends `times` holds of a file.
     pub(crate) fn let_go(&mut self, ino: Nid, times: u64) -> Result<()> {
         let left = match self.held.get_mut(&ino) {
             Some(count) => {
@@ -384,8 +384,8 @@ impl State {
         Ok(())
     }
 
-    /// Takes files without a name away that nobody has open. One of which the inode is lost stays
-    /// for a repair.
+    /// Removes files without a name that are not open. A file whose inode is lost stays for a
+    /// repair.
     pub(crate) fn free_orphans(&mut self) -> Result<()> {
         for ino in self.orphans.clone() {
             if self.held.contains_key(&ino) {
@@ -399,7 +399,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes a file away, with all that it has.
+    /// Removes a file, with everything that it has.
     pub(crate) fn free_file(&mut self, ino: Nid) -> Result<()> {
         let inode = self.inode(ino)?;
         let flags = inode.flags();

@@ -1,5 +1,4 @@
-//! The node address table in memory: what its blocks say, and over that what changed since they
-//! were written.
+//! The node address table in memory: its blocks, and over them the changes since they were written.
 //!
 //! A number that was given back is not given away again before the next checkpoint: until then a
 //! node of the same number that was synced could be found after a crash.
@@ -10,13 +9,13 @@ use crate::error::{Result, VolumeError};
 use crate::format::{Address, Block, Kind, NODES_PER_BLOCK, Nid, NodeEntry};
 use crate::media::Media;
 
-/// So many blocks of the table are kept in memory.
+/// Most blocks of the table kept in memory.
 const BLOCKS_MAX: usize = 4096;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct NodeTable {
-    /// Which of the two copies of each block is valid.
+    /// Whether the second of the two copies of each block is valid.
     second: Vec<bool>,
     blocks: BTreeMap<u32, Box<Block>>,
     changed: BTreeMap<Nid, NodeEntry>,
@@ -124,13 +123,13 @@ impl NodeTable {
         self.changed.insert(nid, free);
     }
 
-    /// What the blocks do not say.
+    /// Entries that differ from the blocks.
     pub(crate) fn changed(&self) -> &BTreeMap<Nid, NodeEntry> {
         &self.changed
     }
 
-    /// Writes what changed to the other copies of the blocks. What is in a block that cannot be
-    /// read any more stays among what changed, as the rest of that block must not be made up.
+    /// Writes the changes to the other copies of the blocks. Changes of a block that cannot be read
+    /// any more stay in memory, as the rest of that block must not be made up.
     pub(crate) fn write(&mut self, media: &Media) -> Result<()> {
         let changed = std::mem::take(&mut self.changed);
         let written = self.write_blocks(media, &changed);
@@ -174,7 +173,7 @@ impl NodeTable {
         Ok(lost)
     }
 
-    /// Which copies are valid.
+    /// Valid copies of the blocks: true for the second.
     pub(crate) fn copies(&self) -> &[bool] {
         &self.second
     }

@@ -9,7 +9,7 @@ use crate::format::{Address, Block, Footer, Inode, Kind, Nid, NodeEntry, NodeFla
 use crate::segments::LogKind;
 use crate::state::State;
 
-/// So many unchanged nodes are kept in memory.
+/// Most unchanged nodes kept in memory.
 pub(crate) const CLEAN_NODES_MAX: usize = 8192;
 
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Nodes {
     }
 }
 
-/// Which log a node belongs to.
+/// The log of a node.
 fn log_of(block: &Block, is_directory: bool) -> LogKind {
     let place = Footer::read(block).place;
     match (crate::place::is_indirect(place), is_directory) {
@@ -151,8 +151,8 @@ impl State {
         };
         footer.write(&mut block);
         self.counts.nodes += 1;
-        // Who makes many files reads no other node, so that nothing else would forget those that
-        // were written.
+        // Creating many files reads no other node, so nothing else would forget those that were
+        // written.
         self.nodes.forget_clean();
         self.nodes.dirty.insert(nid);
         let block = block.into();

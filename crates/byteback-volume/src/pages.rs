@@ -21,7 +21,7 @@ const GROUP_PAGES: u64 = 32;
 #[derive(Debug)]
 struct Page {
     block: Box<Block>,
-    /// That of the block, if it is known.
+    /// Checksum of the block, if known.
     checksum: Option<u32>,
 }
 
@@ -29,11 +29,11 @@ struct Page {
 #[derive(Debug, Default)]
 struct Group {
     pages: [Option<Page>; GROUP_PAGES as usize],
-    /// They changed.
+    /// Bits of changed pages.
     dirty: u32,
-    /// They did not change for who writes them, and are not given up all the same.
+    /// Bits of pages that must stay in memory although they need not be written.
     pinned: u32,
-    /// They are given up once they were written.
+    /// Bits of pages that are given up once they are written.
     passing: u32,
 }
 
@@ -56,10 +56,10 @@ pub(crate) struct Pages {
     dirty: BTreeMap<PageKey, u32>,
     dirty_count: u32,
     pinned_count: usize,
-    /// Pages that are kept at most, beside those that changed.
+    /// Most pages kept, beside those that changed.
     clean_max: usize,
     dirty_max: u32,
-    /// The group of which pages are given up next.
+    /// The group whose pages are given up next.
     hand: PageKey,
     /// Memory of pages that were given up.
     spare: Vec<Box<Block>>,
@@ -114,7 +114,7 @@ impl Pages {
         Some(page.checksum.unwrap_or_else(|| page_checksum(&page.block[..])))
     }
 
-    /// Which of the pages from `first` to before `end` are in memory, in order.
+    /// Whether each of the pages from `first` to before `end` is in memory, in order.
     pub(crate) fn are_kept(&self, nid: Nid, first: u64, end: u64) -> Vec<bool> {
         let mut kept = Vec::with_capacity(usize::try_from(end.saturating_sub(first)).unwrap_or(0));
         let mut page = first;
@@ -180,7 +180,7 @@ impl Pages {
         }
     }
 
-    /// Before so many more are kept.
+    /// Makes room for `count` more pages.
     fn make_room(&mut self, count: usize) {
         let kept_max = self.clean_max + usize::try_from(self.dirty_count).unwrap_or(0) + self.pinned_count;
         if self.count + count > kept_max {
@@ -252,7 +252,7 @@ impl Pages {
         }
     }
 
-    /// It was written.
+    /// Marks a page as written.
     pub(crate) fn mark_clean(&mut self, key: PageKey) {
         let (key, index, bit) = place_of(key);
         let Some(group) = self.groups.get_mut(&key) else { return };
@@ -317,7 +317,7 @@ impl Pages {
         self.spare.extend(blocks.into_iter().take(room));
     }
 
-    /// So many pages of a group have not changed any more.
+    /// Counts `cleaned` pages of a group as unchanged.
     fn count_clean(&mut self, key: PageKey, cleaned: u32) {
         self.dirty_count -= cleaned;
         if let Some(count) = self.dirty.get_mut(&key) {
@@ -355,7 +355,7 @@ impl Pages {
         self.dirty_max
     }
 
-    /// Files of which pages changed.
+    /// Files with changed pages.
     pub(crate) fn dirty_files(&self) -> Vec<Nid> {
         let mut files: Vec<Nid> = self.dirty.keys().map(|(nid, _)| *nid).collect();
         files.dedup();
@@ -367,7 +367,7 @@ impl Pages {
         self.dirty.range((nid, 0)..=(nid, u64::MAX)).next().is_some()
     }
 
-    /// The pages of a file that changed, in order.
+    /// The changed pages of a file, in order.
     pub(crate) fn dirty_of(&self, nid: Nid) -> Vec<u64> {
         let mut pages = Vec::new();
         for (key, _) in self.dirty.range((nid, 0)..=(nid, u64::MAX)) {

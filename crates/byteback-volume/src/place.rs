@@ -14,7 +14,7 @@ const DOUBLE_INDIRECT: u32 = SECOND_INDIRECT + 1 + SLOTS;
 /// The way to a page's slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Way {
-    /// Which of the inode's node numbers; `None`: the slot is the inode's own.
+    /// Index among the inode's node numbers; `None`: the slot is the inode's own.
     pub(crate) node: Option<usize>,
     /// From that node on: the slots of indirect nodes, each with the place of the node that it
     /// leads to.
@@ -78,7 +78,7 @@ pub(crate) fn way(index: u64) -> Option<Way> {
     })
 }
 
-/// The place of the node with so many levels below it that covers the page `first`.
+/// The place of the node with `levels` levels below it that covers the page `first`.
 pub(crate) fn place_of(first: u64, levels: u32) -> u32 {
     let Some(way) = way(first) else { return Footer::XATTRS };
     let steps = way.steps.len();
@@ -125,7 +125,7 @@ pub(crate) fn levels_below(index: usize) -> u32 {
     }
 }
 
-/// How many pages a node of so many levels covers.
+/// Number of pages covered by a node with `levels` levels below it.
 pub(crate) fn pages_of(levels: u32) -> u64 {
     u64::from(SLOTS).saturating_pow(levels + 1)
 }

@@ -1,21 +1,20 @@
 //! Reading much at once, past the pages in memory.
 //!
-//! A call that reads [`DIRECT_PAGES_MIN`] pages or more goes through a file from its beginning to
-//! its end, most likely, and whoever made it keeps what was read: the kernel does, above a mount.
-//! So what is not in memory comes from the device straight into the caller's buffer, what lies
-//! beside each other at once, and is checked there. Pages of which something is in memory, those
-//! with deltas, those that lie compressed in a cluster or in the inode and those of which only a
+//! A call that reads [`DIRECT_PAGES_MIN`] pages or more most likely goes through a file from
+//! beginning to end, and its caller keeps what was read: the kernel does, above a mount. So pages
+//! that are not in memory come from the device straight into the caller's buffer, adjacent ones at
+//! once, and are checked there. Pages in memory, those with deltas, those compressed in a cluster
+//! or in the inode, and those wanted only in part are read as always.
 //! part is wanted are read as always.
+//! **Without the lock.** The blocks of such a read are found with the volume's lock held, and read
+//! from the device without it, so that other calls need not wait. In between the file may change,
+//! but its old blocks stay: a block that was in use is reused only after a later checkpoint
+//! ([`crate::segments`]). So if no checkpoint came before the read ended, it returns what the file
+//! held when the call began. If one did, the read is repeated, with the lock.
 //!
-//! **Without the lock.** What is read like that is found with the volume's lock held, and read from
-//! the device without it, so that others are not kept waiting. In between the file may change, and
-//! what is found then is as it was: a block that something referred to is written again only after
-//! a checkpoint that came later ([`crate::segments`]). So if there was none until all was read,
-//! what was read is what the file held when the call began. If there was one, it is read again,
-//! with the lock.
-//!
-//! **Damage.** Each page is compared with its checksum, on every read. What does not fit, or cannot
-//! be read, is read again page by page, with the lock, which tells what is wrong with which.
+//! **Damage.** Each page is compared with its checksum, on every read. If a page does not match, or
+//! cannot be read, the read is repeated page by page, with the lock, which reports the damaged
+//! page.
 
 use byteback_host::block::BLOCK_LEN_BYTES;
 
@@ -25,8 +24,8 @@ use crate::format::{Address, CLUSTER_SLOT, Nid, page_checksum};
 use crate::media::Media;
 use crate::state::State;
 
-/// A call for so many pages or more is read past the memory: less than that the kernel asks for
-/// where it does not see that a file is read in order.
+/// Least pages of a call that bypasses the memory: the kernel asks for fewer where it does not see
+/// that a file is read in order.
 pub(crate) const DIRECT_PAGES_MIN: u64 = 16;
 
 /// Blocks that lie beside each other, and where in the caller's buffer they belong.
@@ -38,7 +37,7 @@ struct Run {
     checksums: Vec<u32>,
 }
 
-/// What is still to be read of a call.
+/// The part of a call that is still to be read.
 #[derive(Debug, Default)]
 pub(crate) struct DirectRead {
     runs: Vec<Run>,
@@ -47,7 +46,7 @@ pub(crate) struct DirectRead {
 }
 
 impl DirectRead {
-    /// Whether nothing is.
+    /// Whether nothing is left to read.
     pub(crate) fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }

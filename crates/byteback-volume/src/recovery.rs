@@ -1,22 +1,22 @@
 //! After a crash: the last checkpoint, and what was synced since.
 //!
-//! Whoever syncs a file writes its nodes that changed to the log of warm nodes, the inode last,
-//! marked. The log is a chain: each node says where the next one will be, and after which
-//! checkpoint it was written. So the chain is followed from where the checkpoint left the log. Of
-//! each file that has a marked inode in it, the nodes up to the last of these are *adopted*: they
-//! count instead of those of the checkpoint. What they refer to and the elder ones did not is in
-//! use now, and the other way round.
+//! A sync of a file writes its changed nodes to the log of warm nodes, the inode last, marked. The
+//! log is a chain: each node says where the next one will be, and after which checkpoint it was
+//! written. Recovery follows the chain from where the checkpoint left the log. Of each file that
+//! has a marked inode in it, the nodes up to the last of these are *adopted*: they count instead of
+//! those of the checkpoint. Blocks that only the new nodes refer to are in use now, and those that
+//! only the old ones did are released.
 //!
 //! Pages and nodes that are synced become durable in any order. A node that did not ends the chain;
-//! of the pages the inode says what they add up to, and if that is not what is there, the sync was
-//! not done: the one before it counts.
+//! for the pages, the inode states their sum, and if that differs from what is there, the sync was
+//! not complete: the one before it counts.
 //!
 //! All that a file's nodes can refer to anew was written after the checkpoint, and nodes are
-//! written by a sync or with a checkpoint only: so a new node is in the chain. What contradicts
-//! that is no volume of ours: such a file stays as the checkpoint has it.
+//! written only by a sync or with a checkpoint: so a new node is in the chain. A file that
+//! contradicts this was not written by us, and stays as the checkpoint has it.
 //!
-//! A file that was made since gets its name again. It is synced by a checkpoint instead if that
-//! could be wrong: if names changed otherwise, or its directory is new, too.
+//! A file created since gets its name again. It is synced by a checkpoint instead if that could be
+//! wrong: if names changed otherwise, or its directory is new, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,7 +40,7 @@ struct Link {
     footer: Footer,
 }
 
-/// What a node refers to.
+/// Pages and nodes that a node refers to.
 #[derive(Debug, Default)]
 struct Referred {
     /// Pages, by slot.
@@ -87,7 +87,7 @@ fn referred(block: &Block) -> Referred {
     referred
 }
 
-/// What changes when a file's nodes are adopted.
+/// Changes due to the adoption of a file's nodes.
 #[derive(Debug, Default)]
 struct Adoption {
     nodes: Vec<(Link, NodeEntry)>,
@@ -96,25 +96,24 @@ struct Adoption {
     more: u32,
     fewer: u32,
     released: Vec<Address>,
-    /// Those of the former that are clusters: several pages lead to one.
+    /// Clusters among `acquired`: several pages lead to one.
     new_clusters: BTreeSet<Address>,
     /// Clusters that pages left: whether others lead there still is seen when the new nodes count.
     left_clusters: BTreeSet<Address>,
     /// File and node.
     freed: Vec<(Nid, Nid)>,
-    /// What the checkpoint says of the list of files with deltas in the main area: whether the file
-    /// is in it, the one before, and the next one.
+    /// The file's fields of the list of files with deltas in the main area, in the checkpoint:
+    /// whether it is in the list, the previous file, and the next one.
     delta_links: (bool, Nid, Nid),
 }
 
 impl State {
-    /// Adopts what was synced since the checkpoint that was read. Answers how many files there
-    /// were. Who only reads, and not `writes`, has it again another time: what the device does not
-    /// give back is left out for him.
+    /// Adopts what was synced since the checkpoint that was read. Returns the number of files
+    /// adopted. A reader, without `writes`, leaves out unreadable blocks: it can recover them
+    /// another time.
     ///
-    /// # Errors
-    /// To who writes: the device does not say what is in a block. Whether something was synced is
-    /// not known then, so it must not be given up without a word.
+    /// # Errors With `writes`: the device cannot read a block. It is then unknown whether something
+    /// was synced, so it must not be given up silently.
     pub(crate) fn roll_forward(&mut self, heads: &[LogHead; LOGS], writes: bool) -> Result<u32> {
         let is_passed_over =
             |error: &VolumeError| error.is_loss() && !(writes && matches!(error, VolumeError::Unreadable { .. }));
@@ -137,7 +136,7 @@ impl State {
                 let of_file = of_file.filter(|link| link.footer.ino == ino);
                 let nodes: BTreeMap<Nid, Link> = of_file.map(|link| (link.footer.nid, *link)).collect();
                 let adoption = match self.compare(ino, &nodes, heads) {
-                    // What the checkpoint has of the file rots: nobody knows what changed.
+                    // The file's nodes of the checkpoint are damaged, so the changes are unknown.
                     Err(error) if is_passed_over(&error) => None,
                     compared => compared?,
                 };
@@ -237,7 +236,7 @@ impl State {
         }
     }
 
-    /// What adopting these nodes of a file changes; `None` if they cannot be.
+    /// Changes due to adopting these nodes of a file; `None` if they cannot be adopted.
     fn compare(&mut self, ino: Nid, nodes: &BTreeMap<Nid, Link>, heads: &[LogHead; LOGS]) -> Result<Option<Adoption>> {
         let mut adoption = Adoption::default();
         let Some(inode_link) = nodes.get(&ino) else {
@@ -320,8 +319,8 @@ impl State {
         Ok(is_whole.then_some(adoption))
     }
 
-    /// What of a file's deltas in the main area is other than it was; false if that cannot be, or
-    /// was not written.
+    /// Compares a file's deltas in the main area with the previous ones; false if the new ones are
+    /// impossible, or were not written.
     ///
     /// # Errors
     /// The device does not say what was written.
@@ -341,7 +340,7 @@ impl State {
         if before == now {
             return Ok(true);
         }
-        // What an index that is lost led to is found by a repair.
+        // Blocks of an index that is lost are found by a repair.
         let old_blocks = match before {
             Address::NONE => BTreeMap::new(),
             _ => self
@@ -408,7 +407,7 @@ impl State {
         Ok(Some(blocks))
     }
 
-    /// What of a node's pages is other than it was; false if that cannot be.
+    /// Compares a node's pages with the previous ones; false if the new ones are impossible.
     fn compare_pages(
         &mut self,
         (ino, ino_version): (Nid, u8),

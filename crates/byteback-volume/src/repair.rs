@@ -1,8 +1,8 @@
-//! Putting right what a check found.
+//! Repair of the problems found by a check.
 //!
-//! **Rules.** No content is made up: a page or node that is damaged stays an error until somebody
-//! removes or overwrites its file. What no name leads to gets one, in `lost+found`. What is only
-//! counted, marked or noted is made anew from what was found.
+//! **Rules.** No content is made up: a damaged page or node stays an error until its file is
+//! removed or overwritten. A file that no name leads to gets one, in `lost+found`. Counters,
+//! bitmaps and references are rebuilt from what was found.
 //!
 //! **Order.** (1) A damaged copy of the superblock is written from the other one. (2) A volume that
 //! was not closed is recovered as usual, unless that could write over something: if blocks in use
@@ -36,8 +36,8 @@ use crate::volume::{OpenOptions, Volume};
 /// Directories in which what had no name is found.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 
-/// So often tables are written anew at most: what is cut off in one round may leave something
-/// behind for the next.
+/// Most rounds of writing the tables: cutting something off in one round may leave work for the
+/// next.
 const ROUNDS_MAX: usize = 4;
 
 /// How to repair.
@@ -49,15 +49,15 @@ pub struct RepairOptions {
     pub open: OpenOptions,
 }
 
-/// What a repair found and left.
+/// Result of a repair.
 #[derive(Clone, Debug)]
 pub struct Repaired {
-    /// What was wrong.
+    /// Problems before the repair.
     pub before: Report,
-    /// What is wrong still.
+    /// Problems that remain.
     pub after: Report,
-    /// What was synced after the last checkpoint was given up, as the volume was not whole enough
-    /// to recover it.
+    /// Whether changes synced after the last checkpoint were given up, as the volume was too
+    /// damaged to recover them.
     pub gave_up_synced: bool,
     /// Files that got a name in `lost+found`.
     pub named: u64,
@@ -66,10 +66,10 @@ pub struct Repaired {
     pub unproven_pages: u64,
 }
 
-/// Puts right what can be; see the module.
+/// Repairs a volume as far as possible; see the module.
 ///
 /// # Errors
-/// As [`check`]; what the device answered; [`VolumeError::Full`] if there is no room to write.
+/// As [`check`]; an error of the device; [`VolumeError::Full`] if there is no room to write.
 pub fn repair(device: &Arc<dyn BlockDevice>, options: &RepairOptions) -> Result<Repaired> {
     let before = check(&**device, options.check)?;
     let mut repaired = Repaired {
@@ -536,7 +536,7 @@ impl State {
             return Ok(());
         };
         for slot in 0..DIRECT_SLOTS {
-            // What is damaged stays as it is.
+            // Damaged nodes stay as they are.
             let Ok(block) = self.node(node, "node of a file that is repaired") else {
                 return Ok(());
             };

@@ -15,12 +15,12 @@ use std::sync::Arc;
 use crate::error::{Result, VolumeError};
 use crate::format::{Address, Areas, LOGS, LogHead, SegmentEntry, Summary};
 
-/// One of the six logs: what is likely to change at the same time lies together.
+/// The six logs: blocks that are likely to change at the same time lie together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LogKind {
     /// Inodes and direct nodes of directories.
     HotNode = 0,
-    /// Those of files, and whatever is written when a file is synced.
+    /// Inodes and direct nodes of files, and all nodes of a file's sync.
     WarmNode = 1,
     /// Indirect nodes.
     ColdNode = 2,
@@ -28,7 +28,7 @@ pub(crate) enum LogKind {
     HotData = 3,
     /// Contents of files.
     WarmData = 4,
-    /// What was moved by cleaning, and what is not expected to change.
+    /// Blocks moved by cleaning, and others that are not expected to change.
     ColdData = 5,
 }
 
@@ -43,7 +43,7 @@ impl LogKind {
     ];
 }
 
-/// If so many segments are free after a crash, each log begins one at once: as many stay free.
+/// Free segments from which each log begins one at once after a crash: as many stay free.
 const FREE_TO_BEGIN_ALL: usize = 2 * LOGS;
 
 /// A segment.
@@ -79,7 +79,7 @@ impl Log {
         self.head.segment == segment || self.upcoming() == Some(segment)
     }
 
-    /// It writes nothing more to its segment, and has no other one yet.
+    /// Whether the log can write nothing more to its segment, and has no other one yet.
     fn waits(&self) -> bool {
         usize::try_from(self.head.next).is_ok_and(|next| next >= self.summaries.len()) && self.upcoming().is_none()
     }
@@ -97,7 +97,7 @@ pub(crate) struct Segments {
     areas: Areas,
     segments: Vec<Segment>,
     free: BTreeSet<u32>,
-    /// Where the next free one is looked for: all of the device is used in turn.
+    /// Where the search for the next free segment begins: all of the device is used in turn.
     turn: u32,
     logs: Vec<Log>,
     /// Changed since the tables were written.
@@ -320,7 +320,7 @@ impl Segments {
         Ok((address, after))
     }
 
-    /// So many blocks can be had beside each other next.
+    /// Number of adjacent blocks that can be taken next.
     pub(crate) fn left_in_segment(&self, kind: LogKind) -> u32 {
         let segment_blocks = self.areas.segment_blocks;
         let next = self.logs.get(kind as usize).map_or(0, |log| log.head.next);
@@ -517,15 +517,15 @@ impl Segments {
         }
     }
 
-    /// How many segments are free.
+    /// Number of free segments.
     pub(crate) fn free_segments(&self) -> u32 {
         u32::try_from(self.free.len()).unwrap_or(u32::MAX)
     }
 
-    /// How many the logs take at most to write so many blocks, whichever they are.
+    /// Most segments that the logs take to write this number of blocks, whichever logs write them.
     pub(crate) fn segments_needed(&self, blocks: u32) -> u32 {
         let segment_blocks = self.areas.segment_blocks;
-        // What a log writes until it takes one: who fills a segment chooses the next.
+        // Blocks that a log writes before it takes a segment: filling a segment chooses the next.
         let mut until: Vec<u32> = self
             .logs
             .iter()
@@ -547,14 +547,14 @@ impl Segments {
         taken + rest / segment_blocks
     }
 
-    /// How many will be with the next checkpoint, beside these.
+    /// Number of further segments that the next checkpoint frees.
     pub(crate) fn freed_by_checkpoint(&self) -> u32 {
         let freed = self.segments.iter().filter(|segment| segment.valid_blocks == 0);
         let freed = freed.count() - self.free.len();
         u32::try_from(freed.saturating_sub(LOGS)).unwrap_or(0)
     }
 
-    /// How many blocks nothing refers to, wherever they are.
+    /// Number of blocks that nothing refers to, wherever they are.
     pub(crate) fn unused_blocks(&self) -> u64 {
         let unused = |segment: &Segment| u64::from(self.areas.segment_blocks.saturating_sub(segment.valid_blocks));
         self.segments.iter().map(unused).sum()
@@ -580,9 +580,9 @@ impl Segments {
         self.dirty.clear();
     }
 
-    /// Before a checkpoint says where logs go on: those that wait for a segment and have one that
-    /// nothing refers to any more begin it anew. What the checkpoint before knows of it is not
-    /// written over before this one counts, as nothing is written in between.
+    /// Before a checkpoint records the heads of the logs: a log that waits for a segment, and whose
+    /// own has no references any more, begins that one anew. Blocks of the previous checkpoint in
+    /// it are not overwritten before this one counts, as nothing is written in between.
     pub(crate) fn restart_empty_logs(&mut self) {
         for kind in LogKind::ALL {
             let Some(log) = self.logs.get(kind as usize) else {
@@ -600,8 +600,8 @@ impl Segments {
         }
     }
 
-    /// A checkpoint is durable: what nothing refers to is free now. Answers which segments became
-    /// so.
+    /// Records that a checkpoint is durable: segments that nothing refers to are free now. Returns
+    /// those that became free.
     pub(crate) fn checkpointed(&mut self) -> Vec<u32> {
         let is_open = |logs: &[Log], number: u32| logs.iter().any(|log| log.has(number));
         for (number, segment) in (0..).zip(&mut self.segments) {

@@ -1,5 +1,4 @@
-//! All that is known of a volume that is open. The rooms beside this one are what it does: each is
-//! a part of `impl State`.
+//! State of an open volume. The other modules are its operations: each has a part of `impl State`.
 //!
 //! There is one lock for all of it, which [`crate::Volume`] holds around each call.
 
@@ -24,7 +23,7 @@ use crate::pages::Pages;
 use crate::segments::{LogKind, Segments};
 use crate::written_pages::WrittenPages;
 
-/// What is in use.
+/// Counts of blocks and nodes in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     /// Blocks, with those that are set aside.
@@ -35,13 +34,13 @@ pub(crate) struct Counts {
     pub(crate) inodes: u32,
 }
 
-/// What happened to names since the last checkpoint. A file can be found again without one only if
-/// nothing happened but that it was made.
+/// Changes of names since the last checkpoint. A file can be recovered without a new checkpoint
+/// only if nothing happened to it but its creation.
 #[derive(Debug, Default)]
 pub(crate) struct SinceCheckpoint {
     /// Files that were made.
     pub(crate) made: BTreeSet<Nid>,
-    /// Those of them that were synced: a crash leaves them with their names.
+    /// Created files that were synced: a crash leaves them with their names.
     pub(crate) synced: BTreeSet<Nid>,
     /// Names that changed by that.
     pub(crate) names: NameChanges,
@@ -53,25 +52,25 @@ pub(crate) struct SinceCheckpoint {
     pub(crate) pages: BTreeMap<Nid, WrittenPages>,
     /// A name that stood for one file may stand for another, and the first one have another name.
     pub(crate) names_moved: bool,
-    /// Somebody may have changed something.
+    /// Whether anything may have changed.
     pub(crate) is_changed: bool,
 }
 
-/// What is about to be done.
+/// Extent of a change that is about to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// As much as a call does at once.
     Any,
-    /// What only changes a few nodes, or makes room: to remove something, or to make it durable.
+    /// A change of a few nodes, or one that makes room: to remove something, or to make it durable.
     Little,
 }
 
 impl Change {
-    /// So many blocks a call changes at most, beside pages that it writes.
+    /// Most blocks that a call changes, beside pages that it writes.
     const BLOCKS: u32 = 16;
 }
 
-/// Such a part of a segment is written before it is looked again whether it can be.
+/// Fraction of a segment, as a divisor, that is written before the room is checked again.
 const WRITE_STEPS_OF_SEGMENT: u32 = 4;
 
 /// See the module.
@@ -86,16 +85,16 @@ pub(crate) struct State {
     pub(crate) counts: Counts,
     /// The version of the last checkpoint.
     pub(crate) version: u64,
-    /// Which copies of the blocks of the segment table are valid.
+    /// Valid copies of the blocks of the segment table: true for the second.
     pub(crate) second_segments: Vec<bool>,
-    /// Which of the two packs holds the last checkpoint.
+    /// Number of the pack with the last checkpoint: 0 or 1.
     pub(crate) pack: u32,
     /// Segments of which something cannot be moved.
     pub(crate) uncleanable: BTreeSet<u32>,
     pub(crate) since: SinceCheckpoint,
     /// Files without a name.
     pub(crate) orphans: BTreeSet<Nid>,
-    /// Files that somebody has open, and how often.
+    /// Open files, with how often each is held.
     pub(crate) held: BTreeMap<Nid, u64>,
     /// The head of the list of files with deltas in the main area.
     pub(crate) delta_list: Nid,
@@ -108,31 +107,31 @@ pub(crate) struct State {
     /// Where pages that are overwritten are kept as deltas.
     pub(crate) delta_mode: DeltaMode,
     pub(crate) moved_slots_min: u32,
-    /// A compact page has so many deltas at least.
+    /// Fewest deltas in a compact page.
     pub(crate) packed_min: usize,
-    /// So much of a block of an index is used.
+    /// Bytes used of a block of an index.
     pub(crate) delta_index_len_bytes_max: usize,
     pub(crate) main: MainDeltas,
     pub(crate) hotness: Hotness,
     pub(crate) attempts: Attempts,
     pub(crate) costs: Costs,
     pub(crate) delta_counts: DeltaCounts,
-    /// Who keeps files in step with those of programs.
+    /// Keeps internal files in step with those of programs.
     pub(crate) companion: Option<Arc<dyn Companion>>,
-    /// Files of which pages that changed could not be written, and why, until somebody is told.
+    /// Files with changed pages that could not be written, and why, until the error is reported.
     pub(crate) lost_writes: BTreeMap<Nid, VolumeError>,
     /// Why nothing is written any more.
     pub(crate) stopped: Option<String>,
 }
 
 impl State {
-    /// How many blocks files may use.
+    /// Number of blocks that files may use.
     pub(crate) fn capacity_blocks(&self) -> u32 {
         let areas = &self.media.areas;
         (areas.main_segments - areas.reserved_segments).saturating_mul(areas.segment_blocks)
     }
 
-    /// Sets blocks aside.
+    /// Reserves blocks.
     ///
     /// # Errors
     /// [`VolumeError::Full`].
@@ -145,7 +144,7 @@ impl State {
         Ok(())
     }
 
-    /// They are not needed any more.
+    /// Gives back reserved blocks.
     pub(crate) fn give_room(&mut self, blocks: u32) {
         self.counts.used_blocks = self.counts.used_blocks.saturating_sub(blocks);
     }
@@ -186,7 +185,7 @@ impl State {
         Ok(summary)
     }
 
-    /// Refuses to change anything, if that is so.
+    /// Refuses any change if the volume is stopped or read-only.
     pub(crate) fn check_writable(&self) -> Result<()> {
         match &self.stopped {
             Some(reason) => Err(VolumeError::Stopped(reason.clone())),
@@ -195,8 +194,8 @@ impl State {
         }
     }
 
-    /// What could not be written leaves memory and device apart: nothing more is written. What
-    /// there is no room for is no such failure.
+    /// A failed write leaves memory and device in disagreement: nothing more is written. A lack of
+    /// room is no such failure.
     pub(crate) fn stop_after<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(error) = &result
             && self.stopped.is_none()
@@ -206,7 +205,7 @@ impl State {
         result
     }
 
-    /// How much would have to be written with a checkpoint, in blocks.
+    /// Number of blocks that a checkpoint would have to write.
     fn unwritten_blocks(&self) -> u32 {
         let nodes = u32::try_from(self.nodes.dirty().len()).unwrap_or(u32::MAX);
         nodes
@@ -215,7 +214,7 @@ impl State {
             .saturating_add(self.companion_blocks())
     }
 
-    /// So much may wait to be written.
+    /// Most blocks that may wait to be written.
     fn unwritten_blocks_max(&self) -> u32 {
         let areas = &self.media.areas;
         let of_reserve = (areas.reserved_segments.saturating_sub(8)).max(1) * areas.segment_blocks;
@@ -231,7 +230,7 @@ impl State {
         self.balance_for(Change::Any)
     }
 
-    /// The same, for who says what comes.
+    /// The same, for a caller that knows the extent of its change.
     pub(crate) fn balance_for(&mut self, change: Change) -> Result<()> {
         self.check_writable()?;
         let segment_blocks = self.media.areas.segment_blocks;
@@ -274,7 +273,7 @@ impl State {
         }
     }
 
-    /// So many pages are written before it is looked again whether they can be.
+    /// Pages to write before the room is checked again.
     pub(crate) fn write_step_pages(&self) -> u32 {
         (self.media.areas.segment_blocks / WRITE_STEPS_OF_SEGMENT).max(1)
     }

@@ -1,10 +1,10 @@
-//! What was done since a volume was opened, as plain numbers: for measurements.
+//! Statistics since a volume was opened, as plain numbers, for measurements.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::deltas::DeltaCounts;
 
-/// What a block is that is written.
+/// Kind of a written block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
     /// Content of a file.
@@ -19,7 +19,7 @@ pub(crate) enum Written {
     Tables = 4,
     /// Deltas in the main area.
     Compact = 5,
-    /// Where these are.
+    /// Indexes of these deltas.
     Index = 6,
 }
 
@@ -42,7 +42,7 @@ impl WrittenCounters {
             .map_or(0, |counter| counter.load(Ordering::Relaxed))
     }
 
-    /// What was counted.
+    /// The counts so far.
     pub(crate) fn blocks(&self) -> WrittenBlocks {
         WrittenBlocks {
             data: self.get(Written::Data),
@@ -86,9 +86,9 @@ impl WrittenBlocks {
 /// See the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VolumeStats {
-    /// What was done with deltas.
+    /// Counts of deltas.
     pub deltas: DeltaCounts,
-    /// What was written.
+    /// Counts of written blocks.
     pub written: WrittenBlocks,
     /// Deltas that lie in the main area and count.
     pub deltas_in_main: u64,

@@ -1,10 +1,10 @@
-//! A volume that is open.
+//! An open volume.
 //!
-//! Each call takes the one lock, and before it changes anything makes sure that what it leaves to
-//! be written can be. What is said to have happened is in memory, and durable after
-//! [`Volume::sync`], or [`Volume::sync_file`] of the file; what was not synced is after a crash
-//! whole or absent, in the order of checkpoints: a file that was synced, and only that, may be
-//! newer than the rest.
+//! Each call takes the one lock, and before it changes anything makes sure that there is room to
+//! write its changes later. A completed call has changed memory; its changes are durable after
+//! [`Volume::sync`], or [`Volume::sync_file`] of the file. After a crash, changes that were not
+//! synced are whole or absent, in the order of checkpoints: only a file that was synced by itself
+//! may be newer than the rest.
 //!
 //! Files are named by their number; [`Volume::hold`] keeps one that loses its last name.
 
@@ -41,37 +41,37 @@ use crate::state::{Change, Counts, SinceCheckpoint, State};
 use crate::statistics::VolumeStats;
 use crate::xattr::SetAttribute;
 
-/// So many deltas may be asked for in each compact page.
+/// Allowed values of [`OpenOptions::packed_min`].
 const PACKED_MIN_RANGE: RangeInclusive<usize> = 2..=64;
 
-/// Less of a block of an index is never used, in bytes: what it tells of a compact page has room.
+/// Fewest bytes used of a block of an index: enough for its entry of a compact page.
 const DELTA_INDEX_LEN_BYTES_MIN: usize = 192;
 
-/// How a volume is to be opened.
+/// Options for opening a volume.
 #[derive(Clone)]
 pub struct OpenOptions {
-    /// Whether it may be changed. If not, nothing is written at all.
+    /// Whether the volume may be changed. If not, nothing is written at all.
     pub is_writable: bool,
-    /// Where pages that are overwritten are kept as deltas.
+    /// Where overwritten pages are kept as deltas.
     pub delta_mode: DeltaMode,
-    /// So many deltas go into one page of the main area at least, and none into it of which no so
-    /// many fit (DeltaFS sections 4.2.1 and 6.3); 2 to 64. With fewer more is kept as deltas, and
-    /// each page that is read costs more reads of the device (figure 13).
+    /// Fewest deltas in one page of the main area; a delta that is too long to share a page with as
+    /// many is not put there (DeltaFS sections 4.2.1 and 6.3); 2 to 64. With a lower number more is
+    /// kept as deltas, and each page that is read costs more reads of the device (figure 13).
     pub packed_min: usize,
-    /// So much of a block of an index of deltas in the main area is used, in bytes: with less,
-    /// files of few deltas have leaves, too.
+    /// Bytes used of a block of an index of deltas in the main area: with fewer, files with few
+    /// deltas have leaves, too.
     pub delta_index_len_bytes_max: usize,
-    /// From so many addresses in the inode on they are moved to a node of their own, if deltas need
+    /// Least number of addresses in the inode that are moved to a node of their own if deltas need
     /// the room: the inode of a shorter file has some.
     pub moved_slots_min: u32,
-    /// How far back it is looked how much files are read and written, in operations (`T`, DeltaFS
-    /// section 4.2.1).
+    /// Window in which reads and writes of files are counted, in operations (`T`, DeltaFS section
+    /// 4.2.1).
     pub hotness_window_operations: u64,
-    /// Memory for pages that are as on the device, in bytes.
+    /// Memory for pages that equal those on the device, in bytes.
     pub cache_len_bytes: usize,
-    /// Memory for pages that changed, in bytes; the volume may allow less.
+    /// Memory for changed pages, in bytes; the volume may allow less.
     pub unwritten_len_bytes: usize,
-    /// What tells the time.
+    /// Source of the time.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -108,19 +108,19 @@ impl OpenOptions {
     }
 }
 
-/// What is in use.
+/// Room in use and left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// Blocks of 4 KiB that files may use.
     pub blocks: u64,
-    /// Those of them that nobody uses.
+    /// Blocks among these that are not in use.
     pub free_blocks: u64,
-    /// Those of them that one more file can have as content: without what its inode, its name and
-    /// its nodes take.
+    /// Blocks among these that one more file can have as content: without those for its inode, its
+    /// name and its nodes.
     pub available_blocks: u64,
-    /// Files that there can be.
+    /// Most files.
     pub files: u64,
-    /// How many more can be made.
+    /// Files that can still be created.
     pub free_files: u64,
 }
 
@@ -193,8 +193,8 @@ impl Volume {
     /// Opens a volume, and recovers what was synced before a crash.
     ///
     /// # Errors
-    /// What is on the device is no volume, one of a later version, cut off or damaged; what the
-    /// device answered.
+    /// The device holds no volume, one of a later version, or one that is cut off or damaged; an
+    /// error of the device.
     pub fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Self> {
         let superblock = find_superblock(&*device)?;
         let media = Media {
@@ -285,9 +285,8 @@ impl Volume {
         self.finish()
     }
 
-    /// The same where somebody may still have something of it open: nothing is changed any more
-    /// from then on, and what has lost its last name and is held is taken away when the volume is
-    /// opened again.
+    /// As [`Volume::close`], where files may still be open: from then on nothing is changed any
+    /// more, and a held file without a name is removed when the volume is opened again.
     ///
     /// # Errors
     /// As [`Volume::close`].
@@ -310,12 +309,12 @@ impl Volume {
         self.look().stopped.clone()
     }
 
-    /// From now on somebody keeps files in step with those of programs; see [`Companion`].
+    /// Sets the companion, which keeps files in step with those of programs; see [`Companion`].
     pub fn set_companion(&self, companion: Arc<dyn Companion>) {
         self.look().companion = Some(companion);
     }
 
-    /// Changes several things at once, as nobody else can come between. `act` is called with the
+    /// Changes several things as one, with no other call in between. `act` is called with the
     /// volume's lock held.
     ///
     /// # Errors
@@ -335,7 +334,7 @@ impl Volume {
         act(&mut Inside::new(&mut state))
     }
 
-    /// All of it, for who repairs it.
+    /// The whole state, for a repair.
     pub(crate) fn with_state<T>(&self, change: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
         change(&mut *self.change()?)
     }
@@ -356,7 +355,7 @@ impl Volume {
         Ok(state)
     }
 
-    /// What tells this volume from all others.
+    /// Identity of this volume.
     #[must_use]
     pub fn id(&self) -> VolumeId {
         self.look().media.id
@@ -368,7 +367,7 @@ impl Volume {
         Nid::ROOT.0
     }
 
-    /// What is in use.
+    /// Room and files in use and left.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let state = self.look();
@@ -383,14 +382,14 @@ impl Volume {
         }
     }
 
-    /// What was done with deltas since the volume was opened.
+    /// Statistics of deltas since the volume was opened.
     #[must_use]
     pub fn delta_counts(&self) -> DeltaCounts {
         self.look().delta_counts
     }
 
-    /// What was done since the volume was opened. Of files that came to have deltas in the main
-    /// area since the last checkpoint, these are not counted yet.
+    /// Statistics since the volume was opened. Files that got their first deltas in the main area
+    /// after the last checkpoint are not counted yet.
     #[must_use]
     pub fn stats(&self) -> VolumeStats {
         let mut state = self.look();
@@ -410,7 +409,7 @@ impl Volume {
         self.look().hotness.heat(Nid(ino))
     }
 
-    /// What is known of a file.
+    /// Attributes of a file.
     ///
     /// # Errors
     /// There is none, or it is damaged.
@@ -418,7 +417,7 @@ impl Volume {
         self.look().attributes(Nid(ino))
     }
 
-    /// Changes what is known of a file, also its length.
+    /// Changes attributes of a file, also its length.
     ///
     /// # Errors
     /// As [`Volume::attributes`]; no room.
@@ -426,7 +425,7 @@ impl Volume {
         self.change_by(Change::Little)?.set_attributes(Nid(ino), set)
     }
 
-    /// The file of a name.
+    /// Looks up a name in a directory.
     ///
     /// # Errors
     /// There is none.
@@ -434,7 +433,7 @@ impl Volume {
         self.look().look_up(Nid(dir), name)
     }
 
-    /// Makes a file of any sort but a symlink.
+    /// Creates a file of any type but a symlink.
     ///
     /// # Errors
     /// The name is taken, or none; no room.
@@ -444,7 +443,7 @@ impl Volume {
         state.attributes(ino)
     }
 
-    /// Makes a file without a name, which is held once.
+    /// Creates a file without a name, held once.
     ///
     /// # Errors
     /// No room.
@@ -455,7 +454,7 @@ impl Volume {
         state.attributes(ino)
     }
 
-    /// Makes a symlink.
+    /// Creates a symlink.
     ///
     /// # Errors
     /// As [`Volume::make`]; a target of no bytes or too many.
@@ -468,7 +467,7 @@ impl Volume {
     /// The target of a symlink.
     ///
     /// # Errors
-    /// It is none, or damaged.
+    /// The file is no symlink, or damaged.
     pub fn read_symlink(&self, ino: u32) -> Result<Vec<u8>> {
         self.look().read_symlink(Nid(ino))
     }
@@ -483,7 +482,7 @@ impl Volume {
         state.attributes(Nid(ino))
     }
 
-    /// Takes the name of something that is no directory away.
+    /// Removes a name of a file that is no directory.
     ///
     /// # Errors
     /// There is none, or it is a directory.
@@ -491,10 +490,10 @@ impl Volume {
         self.change_by(Change::Little)?.unlink(Nid(dir), name)
     }
 
-    /// Takes an empty directory away.
+    /// Removes an empty directory.
     ///
     /// # Errors
-    /// There is none, it is none, or not empty.
+    /// The name does not exist, or is not that of an empty directory.
     pub fn remove_directory(&self, dir: u32, name: &[u8]) -> Result<()> {
         self.change_by(Change::Little)?.remove_directory(Nid(dir), name)
     }
@@ -516,7 +515,7 @@ impl Volume {
         self.look().list(Nid(dir), from, count)
     }
 
-    /// The directory of a directory.
+    /// The parent of a directory.
     ///
     /// # Errors
     /// There is none.
@@ -524,15 +523,15 @@ impl Volume {
         Ok(self.look().inode(Nid(dir))?.parent().0)
     }
 
-    /// Keeps a file also without a name, until [`Volume::let_go`].
+    /// Keeps a file even without a name, until [`Volume::let_go`].
     pub fn hold(&self, ino: u32) {
         self.look().hold(Nid(ino));
     }
 
-    /// Ends that, so many times.
+    /// Ends `times` holds of [`Volume::hold`].
     ///
     /// # Errors
-    /// The file has no name, and cannot be taken away.
+    /// The file has no name, and cannot be removed.
     pub fn let_go(&self, ino: u32, times: u64) -> Result<()> {
         let mut state = self.look();
         state.since.is_changed = true;
@@ -564,7 +563,7 @@ impl Volume {
     /// Writes at `offset`; fewer bytes than asked only if there is no more room.
     ///
     /// # Errors
-    /// What there was to say if not one byte was written.
+    /// The reason if not a single byte was written.
     pub fn write(&self, ino: u32, offset: u64, data: &[u8]) -> Result<usize> {
         let mut written = 0;
         while written < data.len() {
@@ -590,7 +589,7 @@ impl Volume {
         Ok(written)
     }
 
-    /// Sets room aside, or gives it up, as `how` says. Of a range that is large others may come
+    /// Reserves room, or gives it up, as `how` says. For a large range other calls may come
     /// between; the length is set at the end.
     ///
     /// # Errors
@@ -647,7 +646,7 @@ impl Volume {
         self.change()?.set_xattr(Nid(ino), name, value, how)
     }
 
-    /// Takes an extended attribute away.
+    /// Removes an extended attribute.
     ///
     /// # Errors
     /// There is none.
@@ -655,7 +654,7 @@ impl Volume {
         self.change_by(Change::Little)?.remove_xattr(Nid(ino), name)
     }
 
-    /// Makes a file durable, with its name; of a directory, all.
+    /// Makes a file durable, with its name; for a directory, everything.
     ///
     /// # Errors
     /// The error of the device.
@@ -676,9 +675,9 @@ impl Volume {
         }
     }
 
-    /// In idle time: writes pages whose deltas in the main area are not worth it any more
-    /// (`BGRes`), and makes room where that is scattered. False if there is nothing to do; who does
-    /// nothing but syncing and this comes to that.
+    /// Work for idle time: writes pages whose deltas in the main area are not worth it any more
+    /// (`BGRes`), and makes room where it is scattered. False if there is nothing to do; repeated
+    /// calls with only syncs in between reach that.
     ///
     /// # Errors
     /// The error of the device.
@@ -691,8 +690,7 @@ impl Volume {
     }
 }
 
-/// Who writes must know all of it. Who only reads needs none of it, so that what of it is lost does
-/// not matter.
+/// A writer needs all of the table. A reader needs none of it, so losses do not matter to it.
 fn read_segment_table(media: &Media, second: &[bool], pack: &Pack, writes: bool) -> Result<Vec<SegmentEntry>> {
     let segment_blocks = media.areas.segment_blocks;
     let per_block = SegmentEntry::per_block(segment_blocks);

@@ -1,9 +1,9 @@
 //! Writing whole pages, many with one call.
 //!
-//! What such a call writes is put into memory by runs: their addresses are found by one walk of the
-//! map, room is set aside for all of them at once, and nothing is looked up page by page but those
-//! that are compared with what they were (`attempts`). Nothing of what they were is read, but for
-//! these.
+//! The pages of such a call are put into memory by runs: their addresses are found by one walk of
+//! the map, room is reserved for all of them at once, and nothing is looked up page by page but for
+//! the pages that are compared with their previous content (`attempts`). Only of these is the
+//! previous content read.
 //!
 //! Out of scope: calls that write less, parts of pages, and writing to the device, see
 //! `file`.
@@ -26,7 +26,7 @@ struct Whole<'a> {
 }
 
 impl Whole<'_> {
-    /// Those of them that are in this range of their places.
+    /// The pages in this range of positions.
     fn part(self, places: Range<usize>) -> Self {
         Self {
             first: self.first + places.start as u64,
@@ -97,7 +97,7 @@ impl State {
             }
             Ok(Some(_)) => self.keep_as_delta(ino, page, new),
             Ok(None) => Ok(Kept::Not),
-            // Who writes all of a page that is damaged heals it.
+            // Overwriting all of a damaged page heals it.
             Err(error) if error.is_loss() => Ok(Kept::Not),
             Err(error) => Err(error),
         }
@@ -140,7 +140,7 @@ impl State {
                     break;
                 }
             }
-            // What is in memory is written.
+            // The pages are written from memory, so no delta of them needs to be packed.
             self.forget_waiting(ino, whole.first, whole.first + count as u64);
         }
         Ok((count, done))

@@ -16,14 +16,14 @@ const _: () = assert!(INDIRECT_NODES == 5);
 
 const WHAT: &str = "extended attributes";
 
-/// What `setxattr` is to do with an attribute that is there, or is not.
+/// Condition of `setxattr` on the existence of the attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetAttribute {
-    /// Either.
+    /// No condition.
     Any,
-    /// It must not be there.
+    /// The attribute must not exist.
     Create,
-    /// It must be there.
+    /// The attribute must exist.
     Replace,
 }
 

@@ -25,7 +25,7 @@ fn decoded<T: Layout>(bytes: &[u8]) -> io::Result<T> {
     T::decode(bytes).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// One of these calls on an open file of the tree.
+/// Answers a `byteback-ioctl` call on an open file of the tree.
 pub(super) fn ioctl(hidden: &Arc<Hidden>, handle: u64, uid: u32, number: u32, bytes: &[u8], reply: ReplyIoctl) {
     let deltas = hidden.deltas();
     match number {

@@ -141,7 +141,7 @@ pub(super) fn readdirplus(hidden: &Arc<Hidden>, node: InodeNumber, offset: u64, 
     }
 }
 
-/// Which names and nodes are none of the tree's.
+/// Recognises names and nodes that are not part of the tree.
 impl Adapter {
     /// The hidden folder, if `ino` is in it.
     pub(super) fn hidden_of(&self, ino: INodeNo) -> Option<&Arc<Hidden>> {

@@ -99,7 +99,7 @@ fn a_disk_that_comes_later_hides_nothing() {
     assert_eq!(names_in(&root.inode, "later"), Vec::<String>::new());
 }
 
-/// Who pulls a disk out asks the system first, which must not say yes too soon.
+/// Before a disk is pulled out, the system is asked, which must not say yes too soon.
 #[test]
 fn the_disk_of_a_tree_cannot_be_unmounted_while_that_is_open() {
     let mut disks = Disks::new();

@@ -1,14 +1,14 @@
-//! What a damaged block was, from a good version that need not be the newest. Pure.
+//! Reconstructs a damaged block from a good version that need not be the newest. Pure.
 //!
-//! The sum of what was written is known. A server has the block as it was sent last; programs may
+//! The sum of the written block is known. A server has the block as it was sent last; programs may
 //! have changed bytes of it since, which are nowhere but in the damaged block itself. So where the
-//! two differ, each stretch is either damage or a change: the combination that has the sum is what
-//! was written. With so few stretches as are tried, that something else has the sum by chance is
-//! less likely than 1 in 16 million for each block.
+//! two differ, each stretch is either damage or a change: the combination that has the sum is the
+//! block as written. As few stretches are tried, the chance that a wrong combination has the sum is
+//! below 1 in 16 million for each block.
 
 use byteback_checksums::written::block_sum;
 
-/// Stretches that are told apart at most: each doubles what is tried.
+/// Stretches that are told apart at most: each doubles the number of combinations.
 const STRETCHES_MAX: usize = 8;
 
 /// Stretches that are nearer to each other, in bytes, are one.
@@ -23,7 +23,7 @@ pub(super) fn healed(sum: u32, now: &[u8], good: &[u8]) -> Option<Vec<u8>> {
     if stretches.len() > STRETCHES_MAX {
         return (block_sum(&old) == sum).then_some(old);
     }
-    // What the server has first; then with more and more of what is here.
+    // The server's block first; then with more and more of the bytes that are here.
     for kept in 0..1u32 << stretches.len() {
         let mut block = old.clone();
         for (number, (from, to)) in stretches.iter().enumerate() {

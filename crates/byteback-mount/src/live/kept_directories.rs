@@ -1,12 +1,12 @@
 //! Directories on the way to nodes, kept open for the next that is asked for.
 //!
-//! Who asks for one node mostly asks for its neighbours next, and a chain of directories would
-//! otherwise be walked from the root for each of its links: a user who makes one of 70,000 must not
-//! keep the daemon busy for hours.
+//! A caller that asks for one node mostly asks for its neighbours next, and a chain of directories
+//! would otherwise be walked from the root for each of its links: a user who makes one of 70,000
+//! must not keep the daemon busy for hours.
 //!
-//! Invariant: what is kept for a node is a descriptor of the inode that the log's record of it
-//! names. A descriptor goes on naming that inode whatever is renamed, and a node never becomes
-//! another inode, so that nothing has to be forgotten.
+//! Invariant: the descriptor kept for a node is of the inode that the log's record of it names. A
+//! descriptor goes on naming that inode through every rename, and a node never becomes another
+//! inode, so nothing has to be forgotten.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 /// Each costs a descriptor, and keeps a removed directory on the disk until others take its place.
 const KEPT_MAX: usize = 64;
 
-/// See the module. Youngest last.
+/// See the module. Newest last.
 #[derive(Debug, Default)]
 pub(super) struct KeptDirectories {
     kept: Mutex<Vec<(NodeId, Arc<Inode>)>>,

@@ -1,14 +1,14 @@
 //! Files of a picture that are read like any other file: any part, any number of times, by anybody.
 //!
-//! What a backup reads once is not needed any more; what is read here stays needed for as long as
-//! the picture is open. So that a walk over a million files leaves nothing behind in memory, a node
-//! that was only looked at is forgotten at once: a [`Visit`] lasts as long as one look, and what
-//! the picture then holds of the node is nothing, or what a change left there. Of a file that a
-//! backup has read only its number is kept.
+//! A backup reads each byte once and does not need it afterwards; bytes that are read here stay
+//! needed for as long as the picture is open. So that a walk over a million files leaves nothing
+//! behind in memory, a node that was only looked at is forgotten at once: a [`Visit`] lasts as long
+//! as one look, and afterwards the picture holds nothing of the node, or what a change left there.
+//! Of a file that a backup has read only its number is kept.
 //!
 //! **Invariant.** A node that is needed and has no entry in the picture is unchanged since the cut.
-//! Whoever reads it holds its entry, locked, and whoever changes it takes the same entry first; it
-//! is removed only when nobody else has it.
+//! A reader holds the node's entry, locked, and a writer takes the same entry first; it is removed
+//! only when no other thread has it.
 
 use std::io;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use super::keep::KeptBytes;
 use super::{Content, NodeState, Picture, PictureError, Source, not_in_picture, size_of, source};
 use crate::live::LiveTree;
 
-/// The entry of a node while somebody looks at it.
+/// The entry of a node during a visit.
 pub(super) struct Visit<'a> {
     picture: &'a Picture,
     node: NodeId,
@@ -99,7 +99,7 @@ impl Picture {
         })
     }
 
-    /// As [`Picture::read`], but what was read is needed further on.
+    /// As [`Picture::read`], but bytes that were read stay needed.
     ///
     /// # Errors
     /// As [`Picture::read`].
@@ -117,9 +117,8 @@ impl Picture {
     }
 
     /// Whether the backing file holds what `node` held at the cut, because nothing of it has
-    /// changed since. What somebody else than this picture finds out about the backing file is true
-    /// of the cut if this is true *afterwards*: a change is told to the picture before it reaches
-    /// the file.
+    /// changed since. A fact found out about the backing file elsewhere is true of the cut if this
+    /// is true *afterwards*: the picture hears of a change before it reaches the file.
     ///
     /// # Errors
     /// [`PictureError::Node`] if the node is not needed, or its state at the cut is not known any

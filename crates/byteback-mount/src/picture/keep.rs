@@ -14,10 +14,10 @@ use super::read_exact_at;
 
 const COPY_BYTES: u64 = 1 << 20;
 
-/// The free space is looked at each time so much was kept.
+/// Bytes to keep between two checks of the free space.
 const CHECK_EVERY_BYTES: u64 = 1 << 20;
 
-/// What was at a range at the cut.
+/// The content of a range at the cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeptBytes {
     /// A hole.
@@ -53,16 +53,16 @@ enum KeptFile {
 /// Why the old state of a node could not be saved.
 #[derive(Debug)]
 pub(super) enum NotSaved {
-    /// It could not be read.
+    /// The old state could not be read.
     Node(io::Error),
-    /// There was no room for it.
+    /// There was no room to keep it.
     Kept(io::Error),
 }
 
 #[derive(Debug)]
 pub(super) struct Kept {
     dir: PathBuf,
-    /// What must stay free on the file system of `dir`.
+    /// Bytes that must stay free on the file system of `dir`.
     reserve_bytes: u64,
     file: Mutex<KeptFile>,
 }
@@ -83,7 +83,7 @@ impl Kept {
         }
     }
 
-    /// Whether there is a file for what is kept.
+    /// Whether there is a file of kept bytes.
     #[cfg(test)]
     pub(super) fn was_begun(&self) -> bool {
         !matches!(*self.file.lock(), KeptFile::None)
@@ -163,8 +163,9 @@ fn create_unnamed(dir: &Path) -> io::Result<File> {
     }
 }
 
-/// A file that loses its name at once. Whoever finds one there follows a crash: the folder has one
-/// owner, and that one makes them one at a time, so that two pictures never share a file.
+/// A file that loses its name at once. A file found under that name is left from a crash: the
+/// folder has one owner, which makes such files one at a time, so that two pictures never share a
+/// file.
 fn create_and_unname(dir: &Path) -> io::Result<File> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _one = ONE_AT_A_TIME.lock();

@@ -1,4 +1,4 @@
-//! One piece of content on its way from where it lies to who reads it.
+//! One piece of content on its way from where it lies to its reader.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use byteback_extents::ByteRange;
 
 use super::{Content, NodeState, PIECE_BYTES, PictureError, Source};
 
-/// What of `rest` is read next: some bytes, or all of a hole in which nothing was kept, however
+/// The part of `rest` to read next: some bytes, or all of a hole in which nothing was kept, however
 /// long.
 pub(super) fn next_piece(
     state: &NodeState,
@@ -34,7 +34,7 @@ pub(super) fn next_piece(
     ByteRange::new(rest.start(), hole_end).map_or(usual, |hole| hole.hull(usual))
 }
 
-/// One piece of content, read and not yet handed on.
+/// A piece of content, read and not yet handed on.
 #[derive(Debug, Default)]
 pub(super) struct PieceRead {
     pub(super) bytes: Vec<u8>,
@@ -43,7 +43,7 @@ pub(super) struct PieceRead {
     /// Where the backing file was found to have data, beyond this piece as well. Still read rightly
     /// if that is a hole by now.
     pub(super) known_data: Option<ByteRange>,
-    /// What of it is not what was written, unless something else explains that.
+    /// The blocks that do not match their sums, unless something else explains that.
     pub(super) mismatch: Option<Mismatch>,
 }
 

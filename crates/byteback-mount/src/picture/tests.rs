@@ -1,5 +1,5 @@
-//! What only an ordinary user's daemon meets, and what a picture holds; the rest is tested on real
-//! mounts.
+//! Cases that only an ordinary user's daemon meets, and the state that a picture holds; the rest is
+//! tested on real mounts.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -29,7 +29,7 @@ fn a_node_of_which_a_copy_failed_is_not_let_go_before_its_picture_is_lost() {
     let node = NodeId(7);
     let state = picture.state_of(node).unwrap();
 
-    // Whoever wants to say that it is lost has to wait.
+    // A thread that marks the picture as lost has to wait.
     let not_yet = picture.lost.lock();
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| pictures.before_content(node, &file, ByteRange::new(0, 3).unwrap()));

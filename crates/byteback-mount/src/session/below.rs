@@ -1,12 +1,12 @@
 //! Programs that were in the directory before it was mounted over.
 //!
 //! A working directory, a descriptor and a mapping stay what they are when something is mounted
-//! above them: what such a program changes passes the mount by for as long as it lives. Nobody can
-//! be moved over, but people can be told who it is.
+//! above them: changes made through them pass the mount by for as long as the program lives. No
+//! program can be moved over, but the user can be told which ones they are.
 //!
-//! Found by `/proc`: links that lead below the mount point, but to the backing file system. What
-//! belongs to other users is seen by root only. A program that holds nothing but a directory's
-//! descriptor is not counted.
+//! Found by `/proc`: links that lead below the mount point, but to the backing file system. Only
+//! root sees other users' programs. A program that holds nothing but a directory's descriptor is
+//! not counted.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 pub struct ProgramBelow {
     /// Its process.
     pub pid: u32,
-    /// What it is called.
+    /// The name of the process.
     pub name: String,
     /// Its working directory lies there.
     pub works_there: bool,

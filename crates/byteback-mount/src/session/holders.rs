@@ -24,17 +24,17 @@ use crate::mount_table::unescape;
 pub struct Holder {
     /// The process; `None` for a further mount in our own namespace.
     pub pid: Option<u32>,
-    /// What that process is called.
+    /// The name of that process.
     pub name: String,
     /// Where the mount namespace of that process, or ours, shows the file system.
     pub point: Option<PathBuf>,
-    /// It works in the tree, or has its root directory there.
+    /// Whether the process works in the tree, or has its root directory there.
     pub works_there: bool,
     /// How many descriptors of the tree it has.
     pub open_files: usize,
 }
 
-/// What refers to the file system on `device`, written `MAJOR:MINOR`. Of each foreign mount
+/// The holders of the file system on `device`, written `MAJOR:MINOR`. Of each foreign mount
 /// namespace one process is named.
 pub(super) fn holders(device: &str) -> Vec<Holder> {
     let ours = fs::read_link("/proc/self/ns/mnt").ok();

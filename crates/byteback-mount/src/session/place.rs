@@ -1,8 +1,8 @@
 //! Whether a mount is still in its place, whoever may have taken it away.
 //!
-//! After a lazy unmount (`umount -l`) and after `mount --move`, what is open goes on to be served,
-//! while whoever comes by the path writes into the plain directory, past the gate: no picture holds
-//! anything still any more.
+//! After a lazy unmount (`umount -l`) and after `mount --move`, open files go on to be served,
+//! while programs that come by the path write into the plain directory, past the gate: no picture
+//! holds anything still any more.
 //!
 //! **Invariant.** If [`Place::is_attached`] says yes, the mount was in its place at some moment of
 //! that call; so what was read before it was protected. A reader asks *after* it has read, and then
@@ -17,7 +17,7 @@
 //! Asking is for readers; [`Watch`] sleeps until the table changes, so that what pictures hold is
 //! also given up when nobody reads.
 //!
-//! What this does not see: another mount namespace in which the same directory is plain.
+//! Not seen: another mount namespace in which the same directory is plain.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -37,10 +37,10 @@ use crate::mount_table::unescape;
 
 const TABLE: &str = "/proc/self/mountinfo";
 
-/// A table that changes all the time is looked at so often by [`Watch`].
+/// Time between two looks of [`Watch`] at a table that changes all the time.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A table that changes while it is read is read again, so many times.
+/// Reads at most, in one question, of a table that keeps changing while it is read.
 const READS_MAX: usize = 32;
 
 /// See the module.
@@ -98,8 +98,8 @@ impl State {
     }
 }
 
-/// Waits until `table` changed since it was last asked, or somebody closes the other end of `quit`;
-/// `false`: not the first.
+/// Waits until `table` changed since it was last asked, or the other end of `quit` is closed.
+/// Returns whether the table changed and `quit` is still open.
 fn has_changed(table: &File, timeout: Option<&Timespec>, quit: Option<&io::PipeReader>) -> io::Result<bool> {
     let asked = PollFlags::PRI | PollFlags::ERR;
     loop {
@@ -150,7 +150,7 @@ impl Place {
     /// # Errors
     /// If the system cannot tell: then nothing is known, and the next may ask again.
     pub(crate) fn is_attached(&self) -> io::Result<bool> {
-        // One at a time: who asks takes the kernel's answer away from the others.
+        // One at a time: a caller takes the kernel's answer away from the others.
         let state = &mut *self.state.lock();
         if state.is_gone {
             return Ok(false);

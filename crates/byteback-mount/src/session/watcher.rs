@@ -1,25 +1,26 @@
 //! A small process that removes the mount when the daemon dies without doing so.
 //!
-//! When the daemon dies, however, the kernel closes its connection and the mount answers everything
-//! with "Transport endpoint is not connected", hiding the plain directory below it. Somebody who is
+//! When the daemon dies, the kernel closes its connection and the mount answers everything with
+//! "Transport endpoint is not connected", hiding the plain directory below it. A process that is
 //! still alive has to unmount it. FUSE's own answer (`auto_unmount`) needs `allow_other`, which
 //! ordinary users normally may not use.
 //!
 //! The watcher is a forked copy of the daemon that does nothing but wait and read a pipe. The
 //! daemon holds the other end: first it writes the mount's id, at an orderly end one byte more. If
-//! the pipe ends without that byte, the daemon is dead: the watcher unmounts lazily what has the id
-//! it was told *and* no daemon any more; nothing else.
+//! the pipe ends without that byte, the daemon is dead: the watcher lazily unmounts the mount with
+//! that id if it has no daemon any more, and nothing else.
 //!
 //! *A daemon that cannot die.* One of its threads may wait for its own mount when it is killed (for
-//! the kernel to write pages back, say). Then nobody answers it any more, and it keeps the
-//! connection and the pipe open, so that all who use the mount hang, too. The watcher learns by the
-//! [`lifeline`] that the daemon is dying. If the pipe has not ended [`DYING_MS`] later, it aborts
-//! the connection of the mount with the id it was told. Whoever waits gets an error then, the
-//! daemon dies, the pipe ends, and all goes on as above; so the plain directory never shows while a
-//! thread of the daemon could still write to it. Root aborts by `umount2(MNT_FORCE)`, an ordinary
-//! user through the file system fusectl, whose file for a connection belongs to whoever mounted.
-//! Where that is not mounted (systemd mounts it), or where the mount cannot be reached by its path
-//! any more (unmounted lazily, or covered by another), root has to help (`umount -f`, fusectl).
+//! the kernel to write pages back, say). Then nothing answers it any more, and it keeps the
+//! connection and the pipe open, so that all programs that use the mount hang, too. The watcher
+//! learns by the [`lifeline`] that the daemon is dying. If the pipe has not ended [`DYING_MS`]
+//! later, it aborts the connection of the mount with the id that it received. All waiting calls
+//! fail then, the daemon dies, the pipe ends, and all goes on as above; so the plain directory
+//! never shows while a thread of the daemon could still write to it. Root aborts by
+//! `umount2(MNT_FORCE)`, an ordinary user through the file system fusectl, whose file for a
+//! connection belongs to the user who mounted. Where that is not mounted (systemd mounts it), or
+//! where the mount cannot be reached by its path any more (unmounted lazily, or covered by
+//! another), root has to help (`umount -f`, fusectl).
 //!
 //! Between `fork` and `_exit` only calls that are safe after a fork in a process with threads: no
 //! allocation, no locks; all strings were made before. The copy closes every descriptor but the
@@ -63,15 +64,15 @@ pub(super) struct Watcher {
     ends: Mutex<Option<Ends>>,
 }
 
-/// What the daemon holds. The order to end comes before the lifeline's end, or the watcher would
-/// take that for a death.
+/// The daemon's ends. The order to end comes before the lifeline's end, or the watcher would take
+/// that for a death.
 #[derive(Debug)]
 struct Ends {
     pipe: OwnedFd,
     _lifeline: Option<Lifeline>,
 }
 
-/// What the copy needs, made before the fork.
+/// The copy's instructions, made before the fork.
 struct Orders {
     point: CString,
     is_root: bool,

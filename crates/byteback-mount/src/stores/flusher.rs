@@ -1,11 +1,11 @@
 //! The thread that syncs files through our own mount.
 //!
-//! It waits for requests that our other threads answer, and the kernel lets nobody wake it up
+//! It waits for requests that our other threads answer, and the kernel lets nothing wake it up
 //! meanwhile. If the daemon is killed then, the others end, and with them, normally, our descriptor
 //! of `/dev/fuse`: the kernel aborts the connection and every request with it. But threads share
 //! one table of descriptors, which goes with the last of them. A thread that waits for an answer
-//! would thus keep open what has to be closed for it to get one, and the mount, whoever uses it,
-//! the dying daemon and the watcher, which waits for the end of a pipe, would hang for ever.
+//! would thus keep open the very descriptor that has to be closed for it to get one. The mount, its
+//! users, the dying daemon and the watcher, which waits for the end of a pipe, would hang for ever.
 //!
 //! Therefore this thread has a table of its own. It is empty but for the standard streams: no
 //! descriptor of the rest of the process may be used here, or be dropped here.
@@ -23,7 +23,7 @@ pub(super) type ToSync = (InodeNumber, Vec<std::ffi::OsString>);
 
 struct Order {
     files: Vec<ToSync>,
-    /// They are only looked at.
+    /// Whether the files are only looked at.
     is_look: bool,
     done: Sender<Vec<io::Result<()>>>,
 }
@@ -104,9 +104,9 @@ fn serve(mounted: &Mounted, orders: &Receiver<Order>) {
             Err(_) => Err(super::stale()),
         };
         let answers = files.iter().map(sync).collect();
-        // It keeps the mount busy, and whoever hears the answer may unmount.
+        // It keeps the mount busy, and the receiver of the answer may unmount.
         drop::<io::Result<OwnedFd>>(root);
-        // Whoever asked is gone: so is the mount.
+        // If the receiver is gone, so is the mount.
         let _ = done.send(answers);
     }
 }
@@ -115,8 +115,8 @@ fn serve(mounted: &Mounted, orders: &Receiver<Order>) {
 /// streams.
 fn forget_descriptors() -> io::Result<()> {
     const FIRST: libc::c_uint = 3;
-    // SAFETY: a system call without pointers. What it closes stays open in the table of the other
-    // threads, and this thread has received no descriptor from them.
+    // SAFETY: a system call without pointers. The descriptors that it closes stay open in the table
+    // of the other threads, and this thread has received no descriptor from them.
     let closed = unsafe {
         libc::syscall(
             libc::SYS_close_range,

@@ -1,9 +1,9 @@
 //! Answers that wait until the kernel has let go of some pages.
 //!
-//! Before the kernel drops a page it waits for whoever is reading it or writing it back, and they
-//! wait for one of our serving threads. A serving thread that asked for pages to be dropped could
-//! therefore wait for itself. Requests that need it are answered here, by threads that serve
-//! nothing.
+//! Before the kernel drops a page it waits for the programs that are reading it or writing it back,
+//! and these wait for one of our serving threads. A serving thread that asked for pages to be
+//! dropped could therefore wait for itself. Requests that need it are answered here, by threads
+//! that serve nothing.
 //!
 //! **Direct writes.** With `FUSE_ASYNC_DIO` several direct writes are under way at once, and the
 //! kernel drops the pages of their ranges when they are submitted, not when they are finished. A

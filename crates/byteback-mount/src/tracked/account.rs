@@ -1,5 +1,5 @@
-//! The gate's account of a change: the log that is told, and the pictures that save the old state
-//! first.
+//! The gate's account of a change: the log that records it, and the pictures that save the old
+//! state first.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use crate::integrity::Integrity;
 use crate::picture::Pictures;
 use crate::tracked::kept;
 
-/// What keeps account of the changes.
+/// The recipients of each change.
 #[derive(Clone)]
 pub struct Account {
     /// The log of the tree.
     pub log: Arc<Log>,
     /// The pictures that are being read.
     pub pictures: Arc<Pictures>,
-    /// What keeps old bytes for a while, if somebody wants that.
+    /// The store of overwritten bytes, if old bytes are kept for a while.
     pub undo: Option<Arc<Undo>>,
-    /// Who is told of each change in order, if somebody wants that.
+    /// The observer of each change in order, if there is one.
     pub observer: Option<Arc<dyn Observer>>,
-    /// What keeps sums of what is written, if somebody wants that.
+    /// The sums of written blocks, if they are kept.
     pub integrity: Option<Arc<Integrity>>,
 }
 
@@ -221,7 +221,7 @@ impl<'a> NameChange<'a> {
     pub(super) fn appeared(&self, parent: Option<NodeId>, name: &OsStr, object: Object, fd: &Inode, stat: &Stat) {
         let all = ByteRange::new(0, stat.size).filter(|_| stat.kind == NodeKind::File);
         if let (Some(observer), Some(all)) = (self.observer(), all) {
-            // What was known of it under another number does not change with it.
+            // Knowledge of the inode under another number does not change with it.
             observer.before_content_of_unknown(&object.identity, fd, &[all]);
         }
         let Some(parent) = parent else { return };
@@ -265,7 +265,7 @@ impl<'a> NameChange<'a> {
         }
     }
 
-    /// What is left of a node once `gone` is no name of it any more: names outside the tree do not
+    /// Whether a node remains once `gone` is no name of it any more: names outside the tree do not
     /// count.
     pub(super) fn remains(&self, victim: Victim, node: NodeId, gone: (NodeId, &OsStr)) -> Remains {
         if victim.is_last_link() {

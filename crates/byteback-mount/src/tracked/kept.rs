@@ -1,7 +1,7 @@
-//! What the gate tells the undo: old bytes before they change, and names as they change.
+//! The gate's reports to the undo: old bytes before they change, and names as they change.
 //!
-//! Nothing here can fail a program's call: what cannot be read is told as such, and is then said to
-//! be not kept.
+//! Nothing here can fail a program's call: old bytes that cannot be read are reported as such, and
+//! then count as not kept.
 
 use std::io;
 

@@ -1,9 +1,8 @@
-//! The gate as what others changed passes it: the same steps in the same order as for a program,
-//! only that the observer is not told, because nothing happened here, but asked first.
+//! The gate for remote changes: the same steps in the same order as for a program, except that the
+//! observer is not told, because nothing happened here, but asked first.
 //!
-//! Names that land leave the time of their directory as it was: those who changed them say what it
-//! is to be, and what a program of this machine did to it must not be lost below the moment of
-//! landing.
+//! Names that land leave the time of their directory as it was: the sender of the change says what
+//! it is to be, and a local program's change of it must not be lost below the moment of landing.
 //!
 //! [`Order`] is held exclusively from the question to the end of the change, so that both are one:
 //! no program changes anything in between. As everywhere, the log's operation has begun before.
@@ -24,8 +23,8 @@ use super::account::{Account, NameChange};
 use super::observer::Observer;
 use super::{Object, Place, Tracked, TrackedError, TrackedResult, Victim, backing, kept, looks_like, perform};
 
-/// Who is asked whether something may land. Called with `Order` held exclusively, within an
-/// operation of the log.
+/// Decides whether something may land. Called with `Order` held exclusively, within an operation of
+/// the log.
 pub trait Arbiter {
     /// Whether it may, or why not: then nothing is done.
     ///
@@ -33,7 +32,7 @@ pub trait Arbiter {
     /// Why not.
     fn ask(&self) -> Result<(), String>;
 
-    /// It has. Nothing has happened since.
+    /// Called when the change has landed. Nothing has happened since.
     fn has_landed(&self);
 }
 
@@ -45,16 +44,16 @@ pub trait LandingContent {
     /// Why not; an error of the file.
     fn decide(&mut self) -> io::Result<Result<Vec<ByteRange>, String>>;
 
-    /// What is done to them, one after the other. The sums follow each.
+    /// The changes to be made to these bytes, one after the other. The sums follow each.
     fn parts(&self) -> Vec<Change<'_>>;
 
-    /// Does one of these. What is left undone after an error was announced nevertheless.
+    /// Performs one of these changes. The rest of a failed change was announced nevertheless.
     ///
     /// # Errors
-    /// What the file answered.
+    /// The error of the file.
     fn perform(&self, part: &Change<'_>) -> io::Result<()>;
 
-    /// It was performed, or failed on the way. Nothing has happened since.
+    /// Called when the change was performed, or failed on the way. Nothing has happened since.
     fn has_landed(&mut self);
 }
 
@@ -156,7 +155,7 @@ impl Tracked {
     /// As [`Tracked::link`].
     ///
     /// # Errors
-    /// [`TrackedError::Overtaken`]; what the backing directory answered.
+    /// [`TrackedError::Overtaken`]; the error of the backing directory.
     pub fn land_link(
         &self,
         object: Object,
@@ -170,7 +169,7 @@ impl Tracked {
     /// As [`Tracked::unlink`], or [`Tracked::rmdir`] of a directory.
     ///
     /// # Errors
-    /// [`TrackedError::Overtaken`]; what the backing directory answered.
+    /// [`TrackedError::Overtaken`]; the error of the backing directory.
     pub fn land_removal(&self, place: Place<'_>, victim: Victim, arbiter: &dyn Arbiter) -> TrackedResult<()> {
         let (flags, what) = match victim.object.kind {
             NodeKind::Directory => (AtFlags::REMOVEDIR, "remove a directory"),
@@ -184,7 +183,7 @@ impl Tracked {
     /// As [`Tracked::rename`].
     ///
     /// # Errors
-    /// [`TrackedError::Overtaken`]; what the backing directory answered.
+    /// [`TrackedError::Overtaken`]; the error of the backing directory.
     pub fn land_rename(
         &self,
         from: Place<'_>,
@@ -235,7 +234,7 @@ impl Tracked {
     /// Changes the content of the file that `fd` can read and write.
     ///
     /// # Errors
-    /// [`TrackedError::Overtaken`]; what the backing file answered, an error of the log.
+    /// [`TrackedError::Overtaken`]; an error of the backing file or of the log.
     pub fn land_content(
         &self,
         identity: &Identity,

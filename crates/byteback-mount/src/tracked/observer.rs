@@ -1,27 +1,28 @@
-//! Whoever is told of every change in order, while it happens: continuous sync.
+//! The observer of every change in order, while it happens: continuous sync.
 //!
 //! The log notes *that* something changed; an observer hears of each change by itself, early enough
 //! to put old bytes aside, and in an order that any program would agree with.
 //!
-//! **Order.** Each tree has one [`Order`] lock. A change of content takes it shared and tells
-//! *before* it is performed: whatever a program does because it saw the new bytes is told later.
-//! Changes of names and attributes, and the last close of a writer, take it exclusively from before
-//! to after the change, and tell when they succeeded. So whoever holds it exclusively sees a moment
-//! at which each change that was told has been performed, and each that was performed has been
-//! told.
+//! **Order.** Each tree has one [`Order`] lock. A change of content takes it shared and is reported
+//! *before* it is performed: whatever a program does because it saw the new bytes is reported
+//! later. Changes of names and attributes, and the last close of a writer, take it exclusively from
+//! before to after the change, and are reported when they succeeded. So a thread that holds it
+//! exclusively sees a moment at which each reported change has been performed, and each performed
+//! change has been reported.
 //!
-//! **Locks**, in this order: the log's operation, then `Order`, then what the observer has of its
-//! own. An intent is made durable before `Order` is taken, so that nobody waits for a disk there.
-//! Whoever holds `Order` must not begin an operation of the log, nor wait for one. A cut of the log
-//! needs no `Order`: it waits for the operations, and all that an operation tells is told while it
+//! **Locks**, in this order: the log's operation, then `Order`, then the observer's own. An intent
+//! is made durable before `Order` is taken, so that no thread waits for a disk there. A thread that
+//! holds `Order` must not begin an operation of the log, nor wait for one. A cut of the log needs
+//! no `Order`: it waits for the operations, and all reports of an operation are made while it
 //! lasts.
 //!
 //! **Failures.** Nothing that an observer does fails a program's call. A change of content that
-//! failed, or was done in part, was told nevertheless: [`Observer::after_content`] follows in any
-//! case, and what was told may have changed. Names are told if they changed.
+//! failed, or was done in part, was reported nevertheless: [`Observer::after_content`] follows in
+//! any case, and the reported bytes may have changed. Names are reported if they changed.
 //!
-//! Not told: what lands from elsewhere (see [`super::landing`]); changes of inodes that the log
-//! does not know, but for [`Observer::before_content_of_unknown`]; what passes the gate by.
+//! Not reported: changes that land from elsewhere (see [`super::landing`]); changes of inodes that
+//! the log does not know, but for [`Observer::before_content_of_unknown`]; changes that bypass the
+//! gate.
 
 use std::ffi::OsStr;
 use std::io;
@@ -55,12 +56,12 @@ pub struct NamedAt<'a> {
     pub name: &'a OsStr,
 }
 
-/// A node with what it is.
+/// A node with its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownNode {
     /// The node.
     pub node: NodeId,
-    /// What it is.
+    /// The kind of node.
     pub kind: NodeKind,
 }
 
@@ -69,7 +70,7 @@ pub struct KnownNode {
 pub struct LostName {
     /// The node.
     pub node: KnownNode,
-    /// It has no name in the tree afterwards.
+    /// Whether the node has no name in the tree afterwards.
     pub is_last: bool,
     /// Its length in bytes before.
     pub len_bytes: u64,
@@ -78,11 +79,11 @@ pub struct LostName {
 /// A node that is about to lose a name.
 #[derive(Clone, Copy, Debug)]
 pub struct Removal<'a> {
-    /// What loses it.
+    /// The node that loses it.
     pub lost: LostName,
-    /// Which inode that is.
+    /// The identity of the node's inode.
     pub identity: Identity,
-    /// It has names outside the tree, by which its content may change without passing the gate.
+    /// Whether the node has names outside the tree, by which its content may change past the gate.
     pub has_other_names: bool,
     /// The directory of the name, as an `O_PATH` descriptor.
     pub dir: &'a Inode,
@@ -100,7 +101,7 @@ pub enum NamesChanged<'a> {
         /// The new node.
         node: KnownNode,
     },
-    /// One more name, which stood for nothing.
+    /// A further name of a node was made, where there was none.
     Linked {
         /// The name.
         at: NamedAt<'a>,
@@ -111,7 +112,7 @@ pub enum NamesChanged<'a> {
     Unlinked {
         /// The name.
         at: NamedAt<'a>,
-        /// What it stood for.
+        /// The node that it stood for.
         lost: LostName,
     },
     /// A node's name was changed.
@@ -122,18 +123,18 @@ pub enum NamesChanged<'a> {
         to: NamedAt<'a>,
         /// The node.
         node: KnownNode,
-        /// What `to` stood for before.
+        /// The node that `to` stood for before.
         replaced: Option<LostName>,
     },
     /// Two names were exchanged.
     Exchanged {
-        /// One name.
+        /// The first name.
         one: NamedAt<'a>,
-        /// What it stood for before.
+        /// The node that it stood for before.
         one_node: KnownNode,
         /// The other name.
         other: NamedAt<'a>,
-        /// What that stood for before.
+        /// The node that the other name stood for before.
         other_node: KnownNode,
     },
 }
@@ -207,7 +208,7 @@ pub trait Observer: Send + Sync {
     /// lock is held shared until after [`Observer::after_content`].
     fn before_content(&self, node: NodeId, fd: &Inode, ranges: &[ByteRange], len_after_bytes: Option<u64>);
 
-    /// What was announced was done, as a whole, in part or not at all.
+    /// An announced change of content was done, as a whole, in part or not at all.
     fn after_content(&self, node: NodeId, fd: &Inode);
 
     /// As [`Observer::before_content`], of an inode that the log does not know: mostly one without
@@ -229,7 +230,7 @@ pub trait Observer: Send + Sync {
     /// same thread.
     fn before_removal(&self, removal: &Removal<'_>);
 
-    /// What was announced was not performed.
+    /// The announced removal was not performed.
     fn removal_failed(&self);
 
     /// Names changed. The lock is held exclusively.
@@ -243,7 +244,7 @@ pub trait Observer: Send + Sync {
     fn lost_track(&self);
 }
 
-/// A change of which an observer was told, until it is over.
+/// A change that was reported to an observer, until it is over.
 pub(super) struct Watched<'a> {
     observer: &'a dyn Observer,
     node: NodeId,

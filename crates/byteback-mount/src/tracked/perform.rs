@@ -1,5 +1,5 @@
-//! Changes of names, from what the gate notes before to what it logs after, whoever makes them: a
-//! program, or what lands from elsewhere. Without `names` nobody keeps account.
+//! Changes of names, from what the gate notes before to what it logs after, for programs and for
+//! changes that land from elsewhere. Without `names` no account is kept.
 
 use byteback_host::tree::{Inode, Stat};
 use byteback_model::{NodeId, NodeKind};

@@ -7,7 +7,7 @@ use byteback_extents::ByteRange;
 /// Ascending, none within another.
 #[derive(Debug)]
 pub(super) enum Ranges {
-    /// One or none.
+    /// At most one range.
     Single(Option<ByteRange>),
     Several(Vec<ByteRange>),
 }

@@ -2,13 +2,13 @@
 //!
 //! A program that rewrites a whole file with mostly the same bytes, a page of a shared mapping of
 //! which one byte was stored to, whatever mode `fast` hands on: in all of them most bytes that
-//! reach the gate are there already. They are compared with the old ones, and what is equal is
+//! reach the gate are there already. They are compared with the old ones, and equal bytes are
 //! neither logged nor saved for a picture. A write that changes nothing leaves changed attributes
 //! only.
 //!
 //! **It never costs a disk read.** The kernel is asked first whether it holds the old bytes in
-//! memory (see [`cached`]); what it does not hold counts as changed. Beyond the end there are no
-//! old bytes.
+//! memory (see [`cached`]); bytes that it does not hold count as changed. Beyond the end there are
+//! no old bytes.
 //!
 //! **Why taking a byte as unchanged is safe.** Between an operation's begin and its end there is no
 //! cut, so operations that overlap in time belong to one epoch. Say a byte differs at the end of an
@@ -18,20 +18,19 @@
 //! untrimmed. If it was a write, then this write looked at the byte after the epoch began and
 //! before it wrote, thus while the byte still had the value of the beginning, saw the difference,
 //! and logged it. The other writes may have seen anything. Bytes that a gap behind the old end
-//! gained are zeros, logged by nobody, and known as such to whoever reads the log. What is changed
-//! below the mount is seen by nobody, trimmed or not. A crash does not come into it: what the old
-//! bytes were on the *disk* does not matter, because a file that is open for change is taken as
-//! changed then.
+//! gained are zeros, never logged, and known as such to readers of the log. Changes made below the
+//! mount are not seen, trimmed or not. A crash does not come into it: the old bytes on the *disk*
+//! do not matter, because a file that is open for change is taken as changed then.
 //!
-//! **What it costs.** Two system calls and a comparison, about 1.5 us for 4 KiB. Not paid for files
-//! that are new in this epoch, nor for bytes that were logged since the last checkpoint
+//! **Cost.** Two system calls and a comparison, about 1.5 us for 4 KiB. Not paid for files that are
+//! new in this epoch, nor for bytes that were logged since the last checkpoint
 //! ([`byteback_oplog::Operation::is_logged`]). An open file of which the last [`FRUITLESS_MAX`]
 //! writes were new throughout is only looked at again at every [`SKIPPED_MAX`]th; not so for single
-//! pages of the kernel's, of which nobody knows how much is new. Long writes, and those of which
-//! the first [`EDGE_LEN_BYTES`] are mostly new, are compared from both ends inwards until something
-//! differs in a piece; what lies between counts as changed.
+//! pages of the kernel's, whose share of new bytes is unknown. Long writes, and those of which the
+//! first [`EDGE_LEN_BYTES`] are mostly new, are compared from both ends inwards until something
+//! differs in a piece; the bytes between count as changed.
 //!
-//! Out of scope: look into copies between files, allocations and truncations.
+//! Out of scope: looking into copies between files, allocations and truncations.
 
 mod cached;
 
@@ -55,11 +54,11 @@ const PIECE_LEN_BYTES: usize = 64 << 10;
 /// Equal bytes between changed ones count as changed up to this many: naming the gap would cost
 /// more than they do.
 const GAP_LEN_BYTES_MAX: u64 = 16;
-/// So many writes in a row are compared in vain.
+/// Writes in a row that are compared in vain before some are skipped.
 const FRUITLESS_MAX: u32 = 16;
-/// Then so many are not compared at all.
+/// Writes that are then not compared at all.
 const SKIPPED_MAX: u32 = 64;
-/// A comparison was of use if it trimmed at least one byte of so many.
+/// A comparison was of use if it trimmed more than one byte in this many.
 const FRUIT_OF_BYTES: usize = 16;
 /// Shorter ones do not show that it pays: the header of a frame is much like the last one, whatever
 /// the frame holds.
@@ -101,8 +100,8 @@ impl Trimming {
     }
 }
 
-/// The bytes that change when `data` is written at `offset`, ascending. What is not known without a
-/// disk read counts as changed.
+/// The bytes that change when `data` is written at `offset`, ascending. Bytes that are not known
+/// without a disk read count as changed.
 pub(super) fn changed_ranges(file: &OpenFile, offset: u64, data: &[u8], origin: Origin) -> Ranges {
     let is_single_page = origin == Origin::PageCache && data.len() <= PAGE_LEN_BYTES;
     if !file.readable() || !(is_single_page || file.trimming().is_worth_a_look()) {

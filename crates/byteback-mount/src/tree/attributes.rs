@@ -1,6 +1,6 @@
-//! Attributes of a node: what stat tells, and what sets it; extended attributes, ACLs, inode flags.
+//! Attributes of a node: reading and setting them; extended attributes, ACLs, inode flags.
 //!
-//! **Set-id bits.** With `HANDLE_KILLPRIV_V2` clearing them is our duty when somebody without
+//! **Set-id bits.** With `HANDLE_KILLPRIV_V2` clearing them is our duty when a caller without
 //! `CAP_FSETID` writes, truncates, allocates or copies. A root daemon has that capability, so the
 //! backing file system would not do it for us. For writes the kernel says when; for the others it
 //! says so in a field that the FUSE library does not pass on, so there every caller but root
@@ -8,7 +8,7 @@
 //! does not ask again after a write, so it is told to forget them whenever bits are cleared: it
 //! would run the program with the owner's rights all the same.
 //!
-//! A POSIX ACL set by somebody outside the file's group clears set-group-id, which we do too, for
+//! A POSIX ACL set by a caller outside the file's group clears set-group-id, which we do too, for
 //! the same reason.
 
 use std::ffi::{OsStr, OsString};
@@ -25,7 +25,7 @@ use crate::handles::OpenFile;
 use crate::inodes::InodeNumber;
 use crate::tracked::{NewAttributes, Object};
 
-/// What one request may set at once.
+/// The attributes that one request may set at once.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SetAttributes {
     pub(crate) mode: Option<u32>,
@@ -35,7 +35,7 @@ pub(crate) struct SetAttributes {
     pub(crate) times: Option<Timestamps>,
 }
 
-/// The mode of `fd`, and which of its bits a change of its data by somebody else takes away.
+/// The mode of `fd`, and the bits of it that a change of its data without `CAP_FSETID` clears.
 pub(super) fn set_id_to_drop(fd: &Inode) -> io::Result<(u32, u32)> {
     let stat = fd.stat()?;
     let mut doomed = libc::S_ISUID;
@@ -203,7 +203,7 @@ impl Tree {
         fd.space()
     }
 
-    /// What the gate is told about an open file.
+    /// The gate's description of an open file.
     pub(super) fn object_of_file(file: &OpenFile) -> Object {
         Object {
             node: file.node(),

@@ -53,8 +53,8 @@ impl Tree {
     /// Opens the regular file `node` with the program's `flags`. If it is to be emptied, that is
     /// asked for separately.
     pub(crate) fn open(&self, node: InodeNumber, caller: Caller, flags: OFlags) -> io::Result<(u64, Arc<OpenFile>)> {
-        // Until the handle is known: whoever takes the last name away by landing asks whether
-        // somebody can write the file.
+        // Until the handle is known: a landing that takes the last name away asks whether any
+        // program can write the file.
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         let mut refused = None;
         for got in backing_flags(flags) {
@@ -103,7 +103,7 @@ impl Tree {
     }
 
     /// Whether the kernel may hold bytes of `node` that it read before this call, or is reading
-    /// some. Called after the bytes below were changed: who read them before that has called
+    /// some. Called after the bytes below were changed: every earlier reader has called
     /// [`Self::note_pages`] before.
     pub(crate) fn may_have_pages(&self, node: InodeNumber) -> bool {
         self.inodes().has_pages(node)
@@ -251,7 +251,7 @@ impl Tree {
         Ok(copied)
     }
 
-    /// What an open file looks like.
+    /// The stat of an open file.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn open_file_stat(&self, handle: u64) -> io::Result<byteback_host::tree::Stat> {
         self.open_file(handle)?.stat()

@@ -27,7 +27,7 @@ pub(crate) struct HeldInode {
 }
 
 impl HeldInode {
-    /// What the gate is told about `name` in this directory, which is the node `parent`.
+    /// The gate's description of `name` in this directory, which is the node `parent`.
     pub(crate) fn place<'a>(&'a self, parent: InodeNumber, name: &'a OsStr) -> Place<'a> {
         Place {
             parent,

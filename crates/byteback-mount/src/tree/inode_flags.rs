@@ -1,7 +1,7 @@
 //! Inode flags (`lsattr`, `chattr`) and project ids, passed through to the backing file.
 //!
-//! The kernel has checked that the caller may set them. What the backing file system does not know,
-//! it refuses.
+//! The kernel has checked that the caller may set them. The backing file system refuses flags that
+//! it does not know.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -18,7 +18,7 @@ use crate::tracked::Object;
 /// The layout of `struct fsxattr`.
 pub(crate) const FSX_LEN_BYTES: usize = 28;
 
-/// Which of the two forms of inode flags, with its value.
+/// The value of an inode's flags, in one of its two forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InodeFlags {
     /// The word of `FS_IOC_SETFLAGS`.
@@ -53,7 +53,7 @@ pub(crate) fn set_flags(fd: &Inode, flags: InodeFlags) -> io::Result<()> {
     }
 }
 
-/// What an ioctl is asked of; a library has none.
+/// The descriptor to make an ioctl on; a library's inode has none.
 fn descriptor(inode: &Inode) -> io::Result<BorrowedFd<'_>> {
     inode.descriptor().ok_or_else(|| Errno::NOTTY.into())
 }

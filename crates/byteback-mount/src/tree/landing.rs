@@ -1,10 +1,10 @@
-//! What others changed, as the tree's own operations: as a program's, but asked for by nodes of the
-//! log, and each with what it expects.
+//! Remote changes as the tree's own operations: like a program's, but addressed by nodes of the
+//! log, and each with the state that it expects.
 //!
 //! `renames` is held exclusively meanwhile: no name is in use, none is looked up, and none that a
-//! program changes is half way, so what a name stands for can be compared at leisure, and nobody
-//! sees what is new before it is finished. What the kernel remembers is wrong afterwards; [`Stale`]
-//! says what of it, for who holds no lock any more.
+//! program changes is half way, so the node of a name can be compared at leisure, and no unfinished
+//! change is visible. The kernel's caches are wrong afterwards; [`Stale`] tells the caller which
+//! parts to drop once it holds no lock any more.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -22,16 +22,16 @@ use crate::landing::LandingError;
 use crate::tracked::landing::Arbiter;
 use crate::tracked::{NewAttributes, Place, TrackedError, TrackedResult, Victim};
 
-/// What the kernel must not believe any more.
+/// A part of the kernel's cache that has become wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stale {
-    /// What a name stands for, and what is in its directory, which has this number in the log.
+    /// The node of a name, and the content of its directory, which has this number in the log.
     Name(InodeNumber, NodeId, OsString),
     /// The attributes of a node, with its number in the log.
     Attributes(InodeNumber, NodeId),
 }
 
-/// What is to be made.
+/// The kind of node to make.
 #[derive(Clone, Copy, Debug)]
 pub enum NewKind<'a> {
     /// A regular file, empty.
@@ -67,12 +67,12 @@ fn overtaken<T>(why: &str) -> Result<T, LandingError> {
     Err(LandingError::Overtaken(why.to_owned()))
 }
 
-/// What is not as it was found: changed beside the mount.
+/// The error for a node that is not as it was found: changed beside the mount.
 fn passed_by<T>() -> Result<T, LandingError> {
     overtaken("something was changed there without passing the mount")
 }
 
-/// What the backing directory refuses because something is not as it was found.
+/// Turns the backing directory's refusals of a node that is not as it was found into "overtaken".
 fn performed<T>(done: TrackedResult<T>) -> Result<T, LandingError> {
     done.map_err(|error| match error {
         TrackedError::Backing { ref source, .. } => match source.raw_os_error() {
@@ -142,7 +142,7 @@ impl Tree {
         self.inodes().node_of(stat.dev, stat.ino)
     }
 
-    /// What a name stands for, if it is what is expected. The caller holds `renames` exclusively.
+    /// The node of a name, if it is the expected one. The caller holds `renames` exclusively.
     fn expect(&self, at: &NameAt<'_>, expected: Option<NodeId>) -> Result<Option<Victim>, LandingError> {
         let log = self.log()?;
         let there = match at.dir.stat_at(at.name) {
@@ -348,7 +348,7 @@ impl Tree {
         Ok(vec![Stale::Attributes(self.number_of(&stat), node)])
     }
 
-    /// Sets a time as a program does: who observes is told.
+    /// Sets a time as a program does: the observer is told.
     pub(crate) fn set_modification_time(
         &self,
         node: NodeId,

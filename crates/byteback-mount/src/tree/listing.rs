@@ -25,7 +25,7 @@ use crate::inodes::InodeNumber;
 /// Listings that go on at the same time; more only cost reading anew.
 const STREAM_COUNT_MAX: usize = 32;
 
-/// A stream that nobody asked for until then was left behind. Names may have changed below us, of
+/// A stream that was not asked for until then was left behind. Names may have changed below us, of
 /// which we hear nothing.
 const STREAM_AGE_MAX: Duration = Duration::from_secs(1);
 
@@ -95,7 +95,7 @@ impl ListingPool {
     }
 }
 
-/// One listed name.
+/// An entry of a listing.
 #[derive(Debug)]
 pub(crate) struct Listed<'a> {
     pub(crate) name: &'a OsStr,
@@ -159,7 +159,7 @@ impl Tree {
             let entry = match stream.waiting.take().map(Ok).or_else(|| stream.rest.next()) {
                 None => return Ok(delivered_any.then_some(stream)),
                 Some(Ok(entry)) => entry,
-                // What was delivered stands; the error comes again with the next piece.
+                // Delivered entries stand; the error comes again with the next piece.
                 Some(Err(_)) if delivered_any => return Ok(None),
                 Some(Err(error)) => return Err(error),
             };

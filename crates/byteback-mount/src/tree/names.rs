@@ -25,10 +25,10 @@ use crate::tracked::{Object, Place, Victim};
 /// of them at once; beyond this many, asking about one more answers `ESTALE`.
 const ORPHAN_COUNT_MAX: usize = 512;
 
-/// One end of a rename: a directory, its number, and a name in it.
+/// An end of a rename: a directory, its number, and a name in it.
 type End<'a> = (&'a HeldInode, InodeNumber, &'a OsStr);
 
-/// What a creating request says about its caller.
+/// The caller's part of a creating request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Creation {
     pub(crate) caller: Caller,
@@ -37,7 +37,7 @@ pub(crate) struct Creation {
 }
 
 impl Tree {
-    /// What `name` in `parent` is; `None` if there is no such name.
+    /// Looks up `name` in `parent`; `None` if there is no such name.
     pub(crate) fn lookup(&self, parent: InodeNumber, name: &OsStr) -> io::Result<Option<Found>> {
         let _names = self.renames.read().unwrap_or_else(PoisonError::into_inner);
         let dir = self.directory(parent)?;
@@ -133,8 +133,8 @@ impl Tree {
         Ok(self.found_new(parent, name, stat))
     }
 
-    /// Who creates; for the system's file systems the thread is this one until the second of the
-    /// result is dropped.
+    /// The creator of a new node; for the system's file systems the thread acts as the caller until
+    /// the second part of the result is dropped.
     fn become_caller(&self, place: Place<'_>, how: Creation) -> io::Result<(Creator, Option<Assumed>)> {
         // Only a set-group-id bit that was asked for makes it matter who is in the directory's
         // group.
@@ -201,8 +201,8 @@ impl Tree {
         remove: impl FnOnce(Place<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let orphaned = self.keep_orphan(dir, name, victim);
-        // Once the last name is gone from the disk, somebody else may create an inode that is given
-        // the same number.
+        // Once the last name is gone from the disk, another program may create an inode that is
+        // given the same number.
         let bearer = self.inodes().bearer(victim.object.node);
         if let Err(error) = remove(dir.place(parent, name)) {
             if orphaned {

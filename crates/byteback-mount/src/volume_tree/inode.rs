@@ -42,7 +42,7 @@ pub(super) struct VolumeInode {
 
 impl Drop for VolumeInode {
     fn drop(&mut self) {
-        // What cannot be taken away now is taken away when the volume is opened the next time.
+        // An inode that cannot be removed now is removed when the volume is opened the next time.
         let _ = self.shared.volume.let_go(self.ino, 1);
     }
 }
@@ -144,7 +144,7 @@ impl VolumeInode {
         }
     }
 
-    /// What something new in this directory is: whose, and with which bits.
+    /// The owner, group and mode bits of a new inode in this directory.
     fn new_file(&self, type_bits: u32, mode: u32, device: u64, creator: Creator) -> io::Result<NewFile> {
         let dir = self.attributes()?;
         let gives_group = dir.mode & libc::S_ISGID != 0;
@@ -230,15 +230,15 @@ impl LibraryInode for VolumeInode {
             _ => volume.make(self.ino, bytes, &file),
         };
         let made = made.map_err(failed)?;
-        // Nobody takes its name away: whoever changes this directory waits for us.
+        // Its name cannot be taken away: other changes of this directory wait for us.
         Ok(Self::held(&self.shared, made.ino))
     }
 
     fn link(&self, name: &OsStr, inode: &dyn LibraryInode) -> io::Result<()> {
         let inode = self.ours(inode)?;
         let attributes = inode.attributes()?;
-        // What has lost its last name gets no other, and of a directory there is no second name,
-        // for nobody.
+        // An inode that has lost its last name gets no other, and a directory never has a second
+        // name, not even for root.
         let refused = match (attributes.mode & libc::S_IFMT, attributes.links) {
             (_, 0) => Errno::NOENT,
             (libc::S_IFDIR, _) => Errno::PERM,
@@ -247,7 +247,7 @@ impl LibraryInode for VolumeInode {
                 return linked.map(drop).map_err(failed);
             }
         };
-        // What is wrong with the name is said first.
+        // An error of the name comes first.
         Err(match self.stat_at(name) {
             Ok(_) => Errno::EXIST.into(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => refused.into(),

@@ -10,7 +10,7 @@
 //! | `ino_ver` | u64: the epoch that the layer begins with |
 //! | `ver_link` | u32: how many marks and pending cuts begin with it, as of when the database wrote it last |
 //! | `ino_flag` | u8: 1 where its ranges are counted in pages |
-//! | `next_ino` | u32: the inode of the node's next elder layer; 0 if there is none |
+//! | `next_ino` | u32: the inode of the node's next older layer; 0 if there is none |
 //! | `state` | what the file looked like when what was logged was added last, and what the time before: see below |
 //!
 //! Its name is `NODE.EPOCH`, both of 16 hexadecimal digits. The directory has the attribute `log`,
@@ -22,7 +22,7 @@
 //! of one moment. A file that is found after a crash with other times than its layer notes was not
 //! added to completely (the volume was full, or is damaged), and nothing is claimed of it: the
 //! paper's all-or-nothing, with the state of the file itself in place of its dirty flag. Of two
-//! states that are noted the elder one counts too: a file that was being synced when the power went
+//! states that are noted the older one counts too: a file that was being synced when the power went
 //! is as before, and its layer says more.
 //!
 //! Out of scope: deciding which layers there are (the log does), reading them.
@@ -58,8 +58,8 @@ const LAYER_LEN_BYTES_MAX: u64 = 16 << 20;
 /// A state of a file: inode, length, times, mode and owners.
 const STATE_LEN_BYTES: usize = 40;
 
-/// What may have to be written for one file: the inode of its layer, a page or two of a long one,
-/// and the directory.
+/// Blocks that may have to be written for one file: the inode of its layer, a page or two of a long
+/// one, and the directory.
 const BLOCKS_PER_FILE: u32 = 8;
 
 /// Names that are listed at once.
@@ -67,7 +67,7 @@ const LIST_COUNT: usize = 1024;
 
 type Result<T> = byteback_volume::Result<T>;
 
-/// Which inode each layer is.
+/// The inode of each layer.
 #[derive(Debug)]
 struct Index {
     dir: u32,
@@ -81,7 +81,7 @@ pub(super) struct LayerInodes {
     index: Arc<Index>,
 }
 
-/// What the volume calls: it must not have the volume itself.
+/// The volume's companion. It must not hold the volume itself.
 struct Step {
     index: Arc<Index>,
     waiting: Arc<dyn WaitingLayers>,
@@ -98,7 +98,7 @@ fn place_of(name: &[u8]) -> Option<(NodeId, Epoch)> {
     (name_of(place.0, place.1) == name).then_some(place)
 }
 
-/// What a file looks like, as it is noted.
+/// The state of a file, as it is noted.
 fn state_of(inside: &mut Inside<'_>, ino: u32) -> Result<([u8; STATE_LEN_BYTES], Fence)> {
     let attributes = inside.attributes(ino)?;
     let stat = stat_of(&attributes).map_err(|_| VolumeError::Invalid("a file of no known kind"))?;
@@ -124,7 +124,7 @@ impl Index {
         self.inodes.lock().get(&(node, epoch)).copied()
     }
 
-    /// The node's next elder layer, and its next younger one.
+    /// The node's next older layer, and its next newer one.
     fn neighbours(&self, node: NodeId, epoch: Epoch) -> (Option<u32>, Option<u32>) {
         let inodes = self.inodes.lock();
         let elder = inodes.range((node, Epoch(0))..(node, epoch)).next_back();
@@ -140,7 +140,7 @@ impl Index {
     fn put(&self, inside: &mut Inside<'_>, (node, epoch): (NodeId, Epoch), layer: &KeptLayer) -> Result<u32> {
         let ino = match self.inode(node, epoch) {
             Some(ino) => {
-                // What is damaged is written anew.
+                // Damaged content is written anew.
                 if inside.content(ino, LAYER_LEN_BYTES_MAX).ok().as_deref() != Some(&layer.bytes) {
                     inside.set_content(ino, &layer.bytes)?;
                 }
@@ -223,7 +223,7 @@ impl Index {
         Ok(Some(ino))
     }
 
-    /// What the file looks like of which this is a layer, if it is as noted.
+    /// The state of the file that this is a layer of, if it is as noted.
     fn explained(&self, inside: &mut Inside<'_>, ino: u32) -> Option<Fence> {
         let noted = inside.attribute(ino, STATE).ok()??;
         let states = noted.as_chunks::<STATE_LEN_BYTES>().0;

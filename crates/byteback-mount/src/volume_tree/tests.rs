@@ -49,7 +49,7 @@ struct Pair {
     kind: NodeKind,
 }
 
-/// What is compared of an answer: the answer, or the error number.
+/// The compared part of an answer: the answer, or the error number.
 type Answer = Result<String, Option<i32>>;
 
 fn answer<T: std::fmt::Debug>(done: io::Result<T>) -> Answer {
@@ -65,7 +65,7 @@ impl Pair {
     }
 }
 
-/// What must be alike of what `stat` tells.
+/// The part of a `stat` that must be alike.
 fn looks(inode: &Inode) -> io::Result<String> {
     let stat = inode.stat()?;
     let size = match stat.kind {
@@ -124,7 +124,7 @@ fn names(inode: &Inode) -> BTreeMap<OsString, Option<NodeKind>> {
     all
 }
 
-/// What is said to be a hole reads as zeros.
+/// Checks that holes read as zeros.
 fn check_holes(inode: &Inode) {
     let bytes = content(inode);
     let mut at = 0;

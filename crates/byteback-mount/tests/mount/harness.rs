@@ -106,8 +106,9 @@ impl Fixture {
         let started = Instant::now();
         let volume = loop {
             match VolumeTree::open(&image, Arc::new(RealClock)) {
-                // What another test forks has our lock, too, until it has closed what is not its
-                // own; and a thread that served the last mount may just be ending.
+                // A process forked by another test has our lock, too, until it has closed the
+                // inherited descriptors; and a thread that served the last mount may just be
+                // ending.
                 Err(VolumeTreeError::Device { source, .. })
                     if source.kind() == std::io::ErrorKind::ResourceBusy && started.elapsed() < PATIENCE =>
                 {

@@ -367,7 +367,7 @@ fn an_ordinary_users_daemon_that_is_killed_while_it_waits_for_its_own_mount_leav
     dies_while_it_waits_for_its_own_mount(NOBODY);
 }
 
-/// What tells of the daemon's death belongs to one mount, and is neither set off nor kept by
+/// The signal of the daemon's death belongs to one mount, and is neither set off nor kept by
 /// anything else that ends or lives.
 #[test]
 fn one_mount_of_a_process_ends_and_the_other_goes_on_until_the_process_dies() {

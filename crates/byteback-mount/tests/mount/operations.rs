@@ -17,7 +17,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 
-/// What a run draws from its seed.
+/// The random choices of a run, drawn from its seed.
 pub(crate) struct Random(SplitMix64);
 
 impl Random {
@@ -328,7 +328,7 @@ pub(crate) fn generate(random: &mut Random) -> Op {
     }
 }
 
-/// One side: a directory and what is open in it.
+/// A side of the comparison: a directory and what is open in it.
 pub(crate) struct Side {
     root: PathBuf,
     pub(crate) open: [Option<OwnedFd>; SLOTS],

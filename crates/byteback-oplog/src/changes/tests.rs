@@ -196,8 +196,7 @@ fn what_happens_between_two_pages_is_in_neither() {
     }
 }
 
-/// Whatever a stranger sends as a cursor is a place in the list, and most places are between two
-/// items.
+/// Any cursor from outside is a place in the list, and most places are between two items.
 #[test]
 fn a_cursor_need_not_name_what_there_is() {
     let mut rig = Rig::new(1);

@@ -1,4 +1,5 @@
-//! What is kept for whom: consumers of the tree and of files, held cuts, those who vanish.
+//! Which layers are kept for which border: consumers of the tree and of files, held cuts, consumers
+//! that vanish.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -381,7 +382,7 @@ fn layers_beside_the_files_go_when_they_are_given_up_and_nobody_reads_them() {
         rig.save("bob");
         assert_eq!(ranges(&cut, node, since), [(0, 10), (20, 30)]);
         rig.log().compact_all().unwrap();
-        // What was merged is told once, whoever asks.
+        // Merged layers are reported once, to every reader.
         assert_eq!(ranges(&cut, node, since), [(0, 10), (20, 30)]);
         assert_eq!(ranges(&cut, node, between), [(20, 30)]);
         let before = keeper().unwrap().count();

@@ -1,4 +1,4 @@
-//! What a start makes of a log that does not add up, and of what is left of one.
+//! Starts on a damaged log, or on the rest of one.
 
 use std::ffi::OsStr;
 
@@ -42,7 +42,7 @@ impl Rig {
     }
 }
 
-/// A file in the log, saved by somebody; returns the file and since when.
+/// A file in the log, saved by a consumer; returns the file and since when.
 fn live(log: &Log, inode: u64) -> (NodeId, crate::Epoch) {
     let identity = Identity {
         dev: 0,
@@ -129,7 +129,7 @@ fn a_record_that_does_not_add_up_is_remembered_until_the_next_start() {
     let rig = Rig::new();
     let log = rig.open().unwrap();
     let (_, since) = live(&log, 2);
-    // What no page checksum tells: a record that was written wrong.
+    // A record that was written wrong, which no page checksum reveals.
     log.database
         .write(|txn| {
             txn.open_table(database::NODES)?.insert(77, &b"nonsense"[..])?;

@@ -1,19 +1,18 @@
 //! redb's storage over a durable file.
 //!
-//! **Closed is closed.** After an I/O error the database is opened anew on the same file while
-//! snapshots of the old one still exist; the new one knows nothing of them and reuses their pages,
-//! so that they must not read the file any more: they get an error, never the pages of somebody
-//! else.
+//! **Closed is closed.** After an I/O error the database is reopened on the same file while
+//! snapshots of the old one still exist. The new one knows nothing of them and reuses their pages,
+//! so they must not read the file any more: they get an error, never reused pages.
 //!
-//! **A full disk.** Space is taken when the file grows, so that a disk without any fails this one
-//! call, and not a write in the middle of a transaction, or the repair after it: then not even
+//! **A full disk.** Space is taken when the file grows, so that a full disk fails this one call,
+//! and not a write in the middle of a transaction, or the repair after it. Otherwise not even
 //! reading would go on, and the gate would refuse the very `unlink` that makes room.
 //!
-//! **A failed sync.** What was written since the last good one may never reach the disk, although
-//! it can still be read, and the next sync will not say so. Hence the ranges that no sync has
-//! confirmed are remembered beyond the backend. They are written once more, as they read now, at
-//! once (so that a process that comes later does not trust what is only in memory) and, if that
-//! fails too, by whoever opens the file again. redb hears of the failure in any case.
+//! **A failed sync.** Writes since the last good sync may never reach the disk, although they can
+//! still be read, and the next sync will not report it. Hence the ranges that no sync has confirmed
+//! are remembered beyond the backend. They are written again, as they read now: at once (so that a
+//! later process does not trust what is only in memory) and, if that fails too, when the file is
+//! opened again. redb gets the error in any case.
 
 use std::io;
 use std::sync::Arc;
@@ -22,11 +21,11 @@ use byteback_extents::{ByteRange, ExtentSet};
 use byteback_host::durable::DurableFile;
 use parking_lot::{Mutex, RwLock};
 
-/// The ranges of one file that were written and not confirmed by a sync.
+/// The ranges of one file that were written but not confirmed by a sync.
 pub(crate) type Unconfirmed = Arc<Mutex<ExtentSet>>;
 
-/// A [`redb::StorageBackend`] on whatever `byteback-host` provides. The state folder is locked as a
-/// whole by its owner, so range locks are left to the default (unsupported).
+/// A [`redb::StorageBackend`] on a file of `byteback-host`. The state folder is locked as a whole
+/// by its owner, so range locks are left to the default (unsupported).
 #[derive(Debug)]
 pub(crate) struct Backend {
     /// `None` once closed. Held shared during an operation, so that closing waits for those under
@@ -36,7 +35,7 @@ pub(crate) struct Backend {
 }
 
 impl Backend {
-    /// A backend on `file`, in which `unconfirmed` is written once more.
+    /// A backend on `file`, in which the ranges `unconfirmed` are written again.
     pub(crate) fn open(file: Arc<dyn DurableFile>, unconfirmed: Unconfirmed) -> io::Result<Self> {
         write_again(file.as_ref(), &unconfirmed.lock())?;
         Ok(Self {
@@ -86,7 +85,7 @@ fn write_again(file: &dyn DurableFile, ranges: &ExtentSet) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes the space from `at` to `end`, which reads as zeros already.
+/// Allocates the space from `at` to `end`, which reads as zeros already.
 fn write_zeros(file: &dyn DurableFile, mut at: u64, end: u64) -> io::Result<()> {
     let zeros = [0; 16 << 10];
     while at < end {

@@ -1,7 +1,6 @@
-//! The layers of the database, and the number of those that say "whole" for a reason that nobody
-//! wanted to hear.
+//! The layers of the database, and a count of whole-file layers whose changes were not seen.
 //!
-//! The number is for `status`, which must not read a million layers: each change of a layer changes
+//! The count is for `status`, which must not read a million layers: each change of a layer updates
 //! it in the same transaction.
 
 use redb::{ReadableTable, Table, WriteTransaction};
@@ -18,9 +17,9 @@ use byteback_model::NodeId;
 pub(crate) struct Layers<'t> {
     table: Table<'t, (u64, u64), &'static [u8]>,
     unknown: i64,
-    /// Who keeps those with ranges, if the table does not.
+    /// The keeper of layers with ranges, if the table does not hold them.
     kept: Option<&'t Kept>,
-    /// The marks and pending cuts, if somebody wants to know how many begin with a layer.
+    /// The marks and pending cuts, if a keeper counts how many begin with a layer; else empty.
     borders: Vec<Epoch>,
 }
 
@@ -80,7 +79,7 @@ impl<'t> Layers<'t> {
         epochs_with_layers(&self.table, from)
     }
 
-    /// Notes the number. Must be called in the end.
+    /// Writes the count. Must be called at the end.
     pub(crate) fn close(self, txn: &WriteTransaction) -> Result<()> {
         if self.unknown == 0 {
             return Ok(());
@@ -107,7 +106,7 @@ pub(crate) fn epochs_with_layers(
     Ok(epochs)
 }
 
-/// The epochs from `from` up to but not including `end` in which names changed, in the same way.
+/// The epochs from `from` up to but not including `end` in which names changed, found likewise.
 pub(crate) fn epochs_with_name_layers(
     layers: &impl ReadableTable<(u64, u64, &'static [u8]), u64>,
     mut from: u64,

@@ -1,5 +1,5 @@
-//! The bytes of the intent file, and what is made of them when they are damaged. What a crash
-//! leaves is tested with the log as a whole.
+//! The bytes of the intent file, and how damaged ones are read. Crashes are tested with the log as
+//! a whole.
 
 use byteback_host::sim::SimDisk;
 

@@ -6,14 +6,15 @@ use std::sync::Weak;
 
 use super::*;
 
-/// What the volume promises, in memory: whatever is asked to be durable is, with all that waits.
+/// The volume's promise, in memory: a file that is made durable takes all its waiting layers with
+/// it.
 #[derive(Default)]
 pub(crate) struct MemoryKeeper {
     tree: Mutex<Option<TreeId>>,
     layers: Mutex<BTreeMap<(NodeId, Epoch), Vec<u8>>>,
-    /// What each file looked like when what waited of it was put last, by node.
+    /// The state of each file when its waiting layers were last put, by node.
     noted: Mutex<BTreeMap<NodeId, (u64, Fence)>>,
-    /// What files look like, by inode.
+    /// The present state of files, by inode.
     looks: Mutex<BTreeMap<u64, Fence>>,
     waiting: Mutex<Option<Arc<dyn WaitingLayers>>>,
 }
@@ -102,7 +103,7 @@ thread_local! {
     static KEEPER: RefCell<Option<Arc<MemoryKeeper>>> = const { RefCell::new(None) };
 }
 
-/// Who keeps layers of the logs that this thread opens, if anybody.
+/// The keeper of layers for the logs that this thread opens, if any.
 pub(crate) fn keeper() -> Option<Arc<MemoryKeeper>> {
     KEEPER.with_borrow(Clone::clone)
 }

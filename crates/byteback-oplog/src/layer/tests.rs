@@ -63,8 +63,8 @@ proptest! {
         prop_assert_eq!((listed(&back), back.unit, back.whole), (listed(&layer), layer.unit, None));
     }
 
-    /// What is reported covers every touched byte, within the bound, in every granularity; where
-    /// the bound was never passed it is exact.
+    /// The reported ranges cover every touched byte, within the bound, in every granularity; if the
+    /// bound was never passed they are exact.
     #[test]
     fn bounded_layers_cover_what_was_touched(
         writes in prop::collection::vec((0_u64..200_000, 1_u64..3000), 0..150),

@@ -24,10 +24,9 @@ use crate::options::LogOptions;
 use crate::pending::Pending;
 use byteback_model::{NodeId, NodeKind};
 
-/// After a stop that was not clean the numbers of nodes go on so far behind the last one that is
-/// known: what was numbered since the last checkpoint is not, and others may have heard of it
-/// (continuous sync sends what is not in a checkpoint yet). Between two checkpoints nobody makes so
-/// many.
+/// The gap in node numbers after an unclean stop, behind the last one that is known: numbers given
+/// since the last checkpoint are not known, and others may have heard of them (continuous sync
+/// sends changes that are not in a checkpoint yet). No two checkpoints are that many nodes apart.
 const NODES_SKIPPED: u64 = 1 << 32;
 
 impl Log {
@@ -174,7 +173,8 @@ impl Log {
                 kept.take_over(txn, &beside, was_tracking.then_some(at_ns))?;
                 database::set_number(txn, meta::FORMAT, database::FORMAT_KEPT_BESIDE)?;
             }
-            // After what is beside the files: who was interrupted by an elder log is not clean.
+            // After the layers beside the files: a node interrupted according to an older log is
+            // not clean.
             database::apply(txn, &pending, kept.as_deref())?;
             database::set_number(txn, meta::EPOCH, epoch.0)?;
             database::set_number(txn, meta::GENERATION, generation.0)?;
@@ -241,8 +241,8 @@ impl Log {
     }
 }
 
-/// The first epoch of a start, after the last one that the database knows of. Copies of a database
-/// may be elder than what programs were told, so that the next number is not enough.
+/// The first epoch of a start, after the last one that the database knows. A copy of a database may
+/// be older than what programs were told, so the next number is not enough.
 fn first_epoch(last: Epoch, now_ns: i64) -> Epoch {
     // In units of 1.05 ms: each cut waits for a disk, so that epochs come slower than that for as
     // long as a log runs.

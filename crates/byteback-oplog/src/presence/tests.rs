@@ -122,7 +122,7 @@ fn missing_files_are_counted_when_too_many_are_gone() {
         assert_eq!(gone(&third, 50), Some(files / 3 * 2));
         assert_eq!(gone(&known.without(|path| path.starts_with("d0")), 50), None);
         assert_eq!(gone(&known.without(|path| path.starts_with("d0")), 33), Some(files / 3));
-        // Who may lose everything never asks.
+        // A caller that may lose everything never asks.
         assert_eq!(gone(&Paper::default(), 100), None);
         // Nothing was noted: the record is what it was.
         assert_eq!(log.scan(&known, &mut |_| {}).unwrap().changed_names, 0);

@@ -1,4 +1,4 @@
-//! What a scan holds; what it finds is tested with the log (`log/tests`).
+//! The directories that a scan holds open; its findings are tested with the log (`log/tests`).
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -39,13 +39,14 @@ pub struct AsOf {
 }
 
 impl Undo {
-    /// What happened to a name, eldest first.
+    /// The changes of a name, oldest first.
     #[must_use]
     pub fn name_events(&self, parent: NodeId, name: &OsStr) -> Vec<NameEvent> {
         self.names.lock().events(parent, name).to_vec()
     }
 
-    /// What `name` in `parent` stood for just before `at_ns`; `now` answers what it stands for now.
+    /// The node that had the name `name` in `parent` just before `at_ns`; `now` returns the present
+    /// one.
     ///
     /// # Errors
     /// [`UndoError::NotKept`] if that is not known.
@@ -72,7 +73,7 @@ impl Undo {
         Ok(found.unwrap_or(present))
     }
 
-    /// The moments of a file, eldest first.
+    /// The moments of a file, oldest first.
     #[must_use]
     pub fn moments(&self, node: NodeId) -> Vec<Moment> {
         let Some(shared) = self.nodes.lock().get(&node).cloned() else {

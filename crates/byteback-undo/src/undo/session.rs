@@ -1,4 +1,4 @@
-//! Starts and stops: what of an elder journal still counts.
+//! Starts and stops: how much of an older journal still counts.
 //!
 //! **Order at a start.** [`Undo::open`] replays the journal and notes, durably, that a start is
 //! under way; then the log is opened and the tree compared with its record; [`Undo::ready`] is told
@@ -25,17 +25,17 @@ use crate::name_history::{NameEvent, NameHow};
 use crate::node_history::Old;
 use crate::record::{Framed, Record, Step};
 
-/// If more than so many files and names may have changed unwatched, all are taken to have.
+/// If more files and names than this may have changed unwatched, all are taken to have.
 const GAP_LEN_MAX: usize = 10_000;
 
-/// What may have changed while nobody watched.
+/// The changes that may have happened while the tree was not watched.
 #[derive(Clone, Debug, Default)]
 pub struct Gap {
-    /// Files whose content may have, or that were not known.
+    /// Files whose content may have changed, or that were not known.
     pub nodes: Vec<NodeId>,
     /// Names.
     pub names: Vec<(NodeId, OsString)>,
-    /// It is not known what: everything may have.
+    /// The changes are unknown: everything may have changed.
     pub everything: bool,
     /// The last stop was not in good order.
     pub was_interrupted: bool,
@@ -86,7 +86,7 @@ impl Undo {
         Ok(undo)
     }
 
-    /// Says of which log this is, and what may have changed while nobody watched. Only now may
+    /// Says of which log this is, and what may have changed while not watched. Only now may
     /// changes be told.
     ///
     /// # Errors
@@ -234,8 +234,8 @@ impl Undo {
             history.lock().close();
         }
         drop((nodes, names));
-        // Before the first record nothing is known. If elder segments were dropped, a moment may
-        // have begun in them and gone on in what is left, but not beyond a start.
+        // Before the first record nothing is known. If older segments were dropped, a moment may
+        // have begun in them and gone on in the rest, but not beyond a start.
         match first {
             Some((began_ns, false)) => self.raise_horizon(began_ns.saturating_add(QUANTUM_NS_MAX), NotKept::TooOld),
             first => self.raise_horizon(

@@ -94,7 +94,7 @@ struct Life {
     undo: Option<Undo>,
     options: UndoOptions,
     files: BTreeMap<u64, File>,
-    /// What the log would not be sure of after a crash.
+    /// Files that the log would not be sure of after a crash.
     unsure: BTreeSet<u64>,
     next: u64,
     exact: u64,
@@ -272,8 +272,8 @@ impl Life {
         self.disk = self.disk.crash(recover);
         self.undo = None;
         let unsure = std::mem::take(&mut self.unsure);
-        // What reached the disk of the files themselves is anybody's guess, too; the log says that
-        // it is not sure.
+        // The content of the files themselves that reached the disk is unknown, too; the log says
+        // that it is not sure.
         self.pass(3000);
         for node in &unsure {
             if self.random.coin() && self.files[node].now().is_some() {
@@ -372,7 +372,7 @@ fn a_full_disk_gives_up_and_never_answers_wrongly() {
     }
 }
 
-/// What a reader has begun to read stays as it was, while the file is written.
+/// A reader sees the file as it was when the read began, while the file is written.
 #[test]
 fn a_reader_sees_one_state_while_the_file_changes() {
     let mut life = Life::new(1, options(100_000, 64 << 20));
@@ -405,7 +405,7 @@ fn a_reader_sees_one_state_while_the_file_changes() {
                 assert_eq!(at, read.len() as u64);
                 read.extend_from_slice(bytes);
             }
-            // What is read and what is not yet, each time.
+            // Both a part that was read already and one that was not, each time.
             write(ByteRange::new(0, 50).unwrap());
             write(ByteRange::new(2_500_000, 2_600_000).unwrap());
             Ok(())

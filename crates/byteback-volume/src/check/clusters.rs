@@ -1,8 +1,8 @@
-//! Pages that are compressed: blocks that several pages of a file lead to.
+//! Compressed pages: blocks to which several pages of a file lead.
 //!
-//! A cluster is the file's that it names, if it is whole, else the one that its summary names. Each
-//! page that leads there must be one that it says, and each keeps the room of a block, in place of
-//! the block itself.
+//! A cluster belongs to the file that it names if it is whole, else to the one that its summary
+//! names. Each page that leads there must be listed in it, and each keeps the room of a block
+//! reserved, in place of the cluster's block itself.
 
 use std::rc::Rc;
 
@@ -12,11 +12,11 @@ use super::Trouble;
 use super::files::{File, Walk, is_zero_behind};
 use crate::format::{Address, CLUSTER_SLOT, Cluster, Kind, Summary, cluster_checksum};
 
-/// A cluster, and what is in it.
+/// A cluster and its content.
 pub(super) struct Opened {
     cluster: Cluster,
     checksum: u32,
-    /// Contents of all its pages; `None` if they were not asked for, or cannot be had.
+    /// Contents of all its pages; `None` if they were not asked for or cannot be read.
     contents: Option<Vec<u8>>,
 }
 
@@ -46,8 +46,8 @@ impl Walk<'_, '_> {
         opened
     }
 
-    /// Whether the block of a page, which is not proven to be that page alone, is a cluster of its
-    /// file.
+    /// Whether the block of a page, which is not proven to be that page alone, is a cluster of the
+    /// page's file.
     pub(super) fn is_cluster_of(&mut self, file: &File, address: Address, summary: Option<Summary>) -> bool {
         if !self.image.is_compressed() || file.is_directory {
             return false;
@@ -58,7 +58,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// A page that leads to a cluster of its file.
+    /// Checks a page that leads to a cluster of its file.
     pub(super) fn clustered_page(
         &mut self,
         file: &File,
@@ -119,7 +119,7 @@ impl Walk<'_, '_> {
     }
 }
 
-/// Whether a summary tells of a cluster of a file.
+/// Whether a summary names a cluster of the file.
 fn is_of(file: &File, summary: &Summary) -> bool {
     (summary.nid, summary.version, summary.slot) == (file.ino, file.version, CLUSTER_SLOT)
 }

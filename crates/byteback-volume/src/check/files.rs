@@ -1,4 +1,4 @@
-//! From each inode to its nodes and pages, and who owns which block.
+//! Walks from each inode to its nodes and pages, and records which file owns which block.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -18,14 +18,14 @@ const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 const SYMLINK: u32 = 0o120_000;
 
-/// Nodes below one of each level, itself included: a direct node, an indirect one, one that leads
-/// to indirect ones.
+/// Nodes of a subtree by level, its top included: a direct node, an indirect one, one that leads to
+/// indirect ones.
 const SIZES: [u32; 3] = [1, 1 + DIRECT_SLOTS, 1 + DIRECT_SLOTS * (1 + DIRECT_SLOTS)];
 
 /// The levels of an inode's nodes.
 const LEVELS: [usize; INDIRECT_NODES] = [0, 0, 1, 1, 2];
 
-/// What is known of a file.
+/// Properties of a file found by the check.
 #[derive(Clone, Debug)]
 pub(crate) struct Known {
     pub(crate) mode: u32,
@@ -33,14 +33,14 @@ pub(crate) struct Known {
     pub(crate) parent: Nid,
     pub(crate) flags: InodeFlags,
     pub(crate) levels: u8,
-    /// It has deltas in the main area, or had some that are lost.
+    /// Whether the file has deltas in the main area, or had some that are lost.
     pub(crate) has_delta_index: bool,
     pub(crate) delta_next: Nid,
     pub(crate) delta_previous: Nid,
 }
 
 impl Known {
-    /// What it is, as a directory's entry says it.
+    /// File type in the form of directory entries.
     pub(crate) fn sort(&self) -> u32 {
         (self.mode & TYPE) >> 12
     }
@@ -53,26 +53,26 @@ impl Known {
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
-    /// Files of which the inode is whole.
+    /// Files whose inode is whole.
     pub(crate) known: BTreeMap<Nid, Known>,
     /// The pages of directories.
     pub(crate) directory_pages: BTreeMap<Nid, Vec<(u64, Address)>>,
-    /// Blocks of the main area that somebody has.
+    /// Blocks of the main area that have an owner.
     pub(crate) owned: Bits,
-    /// Nodes that were met.
+    /// Nodes that were visited.
     reached: Bits,
-    /// Blocks of which the summaries are damaged or somebody else's, with what they should say;
-    /// without checksums of pages.
+    /// Blocks whose summaries are damaged or name another owner, with the right summary; without
+    /// checksums of pages.
     pub(crate) unproven: Vec<(Address, Summary)>,
-    /// Pages of which the address is impossible, or of a block that is somebody else's.
+    /// Pages whose address is impossible, or is a block of another owner.
     pub(crate) to_clear: Vec<(Nid, u64)>,
     /// Nodes that files refer to and that are not theirs: file and node.
     pub(crate) missing: Vec<(Nid, Nid)>,
-    /// Files whose index of deltas is damaged, impossible, or somebody else's.
+    /// Files whose delta index is damaged, impossible, or owned by another file.
     pub(crate) lost_indexes: BTreeSet<Nid>,
     owned_blocks: u32,
     pub(super) reserved_pages: u32,
-    /// Blocks that are clusters, each of the one file that it names.
+    /// Blocks that are clusters, each owned by the one file that it names.
     pub(super) clusters: Bits,
     /// Pages in clusters.
     pub(crate) compressed_pages: u64,
@@ -84,7 +84,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Blocks in use, with those that are set aside.
+    /// Blocks in use, reserved ones included.
     pub(crate) fn used_blocks(&self) -> u32 {
         self.owned_blocks.saturating_add(self.reserved_pages)
     }
@@ -110,7 +110,8 @@ impl Files {
         for (ino, entry) in entries.iter().filter(|(nid, entry)| *nid == entry.ino) {
             walk.file(*ino, *entry);
         }
-        // What is not proven to be a file's own is its own if nobody else has it.
+        // A block without proof of its owner goes to the file that refers to it, unless another
+        // owns it.
         for later in std::mem::take(&mut walk.later) {
             if walk.claim(later.ino, later.address) {
                 continue;
@@ -138,39 +139,39 @@ pub(super) struct Walk<'w, 'a> {
     pub(super) reads_contents: bool,
     pub(super) problems: &'w mut Problems,
     pub(super) files: Files,
-    /// What is claimed when all have claimed what is proven to be theirs.
+    /// Claims to decide when every file has claimed the blocks that are proven to be its own.
     later: Vec<Later>,
-    /// The cluster that was met last: several pages of a file lead there.
+    /// The last cluster visited: several pages of a file lead there.
     pub(super) last_cluster: Option<(Address, Option<Rc<Opened>>)>,
 }
 
-/// A block that a file says it has.
+/// A block that a file refers to.
 struct Later {
     ino: Nid,
     what: What,
     address: Address,
 }
 
-/// What a block is.
+/// Role of a block.
 #[derive(Clone, Copy, Debug)]
 enum What {
     Node,
     Page(u64),
-    /// An index of deltas, or a compact page.
+    /// A delta index or a compact page.
     Deltas,
 }
 
-/// What a file's walk is about.
+/// State of the walk through one file.
 pub(super) struct File {
     pub(super) ino: Nid,
     pub(super) version: u8,
     pub(super) is_directory: bool,
-    /// Behind it, its last page is zeros.
+    /// Length of the file; the rest of its last page is zeros.
     pub(super) len_bytes: u64,
-    /// Pages with deltas, and whether the block was met that the delta is of.
+    /// Pages with deltas, and whether the base block of the delta was met.
     deltas: BTreeMap<u64, bool>,
-    /// Pages of which the inode has what could be all of them, and whether nothing of that is
-    /// behind the end of the file.
+    /// Pages that may lie wholly in the inode, and whether they are zero behind the end of the
+    /// file.
     in_inode: BTreeMap<u64, bool>,
     /// More pages may have deltas, as the index is lost.
     pub(super) has_unknown_deltas: bool,
@@ -178,14 +179,14 @@ pub(super) struct File {
 }
 
 impl Walk<'_, '_> {
-    /// A block gets its owner; false if it has one already.
+    /// Gives a block its owner; false if it has one already.
     fn claim(&mut self, ino: Nid, address: Address) -> bool {
         let is_free = self.claim_uncounted(ino, address);
         self.files.owned_blocks += u32::from(is_free);
         is_free
     }
 
-    /// The same of a block whose pages are counted in its stead.
+    /// The same for a block whose pages are counted in its stead.
     pub(super) fn claim_uncounted(&mut self, ino: Nid, address: Address) -> bool {
         let areas = self.image.areas();
         let Some((segment, index)) = areas.segment_of(address) else {
@@ -199,7 +200,7 @@ impl Walk<'_, '_> {
         true
     }
 
-    /// A node of a file, if it is the right one.
+    /// Reads a node of a file, if it is the right one.
     fn node(&mut self, ino: Nid, nid: Nid, place: u32) -> Option<(NodeEntry, Box<Block>)> {
         let entry = self.image.nodes.get(&nid).copied().filter(|entry| entry.ino == ino);
         let Some(entry) = entry.filter(|_| !self.files.reached.is_set(nid.0)) else {
@@ -238,14 +239,14 @@ impl Walk<'_, '_> {
         Some((entry, block))
     }
 
-    /// The summary of a block is damaged, or there and another one's.
+    /// Records that the summary of a block is damaged, or is there and names another owner.
     pub(super) fn is_unproven(&mut self, address: Address, right: Summary, is_there: bool) {
         self.files.unproven.push((address, right));
         if is_there {
             self.problems.add(Trouble::Summary(address));
         } else if let Some((segment, _)) = self.image.areas().segment_of(address) {
             let trouble = Trouble::Summaries(segment);
-            // Once for a segment, as long as it is that much.
+            // Once for a whole segment of damaged summaries.
             if !self.problems.found.contains(&trouble) {
                 self.problems.add(trouble);
             }
@@ -361,7 +362,7 @@ impl Walk<'_, '_> {
         self.files.deltas += u64::from(count).saturating_sub(marks);
     }
 
-    /// The index of a file's deltas in the main area, and the compact pages.
+    /// Checks the index of a file's deltas in the main area, and the compact pages.
     fn main_deltas(&mut self, inode: &Inode, version: u8, file: &mut File) {
         let address = inode.delta_meta();
         if address == Address::NONE {
@@ -407,10 +408,10 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// A delta in the main area, if its block is whole.
+    /// Checks a delta in the main area, if its block is whole.
     fn main_delta(&mut self, inode: &Inode, file: &mut File, page: u32, delta: Option<&[u8]>) {
         let page = u64::from(page);
-        // What the inode has counts instead.
+        // A delta in the inode takes precedence.
         if inode.delta_of(page).is_some() {
             return;
         }
@@ -421,7 +422,7 @@ impl Walk<'_, '_> {
         file.deltas.insert(page, false);
     }
 
-    /// A block of a file's deltas in the main area, if it is whole and its own.
+    /// Reads a block of a file's deltas in the main area, if it is whole and the file's own.
     fn delta_block(&mut self, (ino, version): (Nid, u8), address: Address, kind: Kind) -> Option<Box<Block>> {
         let slot = match kind {
             Kind::DeltaCompact => COMPACT_SLOT,
@@ -453,8 +454,7 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// A node and what is below it. `first` is its first page.
-    /// The node that has an inode's slots: summaries tell of the inode.
+    /// Checks the node that holds an inode's slots: summaries name the inode.
     fn moved_slots(&mut self, file: &mut File, node: Nid, version: u8) {
         file.blocks += 1;
         let Some((_, block)) = self.node(file.ino, node, Footer::MOVED_SLOTS) else {
@@ -470,6 +470,7 @@ impl Walk<'_, '_> {
         }
     }
 
+    /// Checks a node and the nodes and pages below it. `first` is its first page.
     fn below(&mut self, file: &mut File, nid: Nid, place: u32, level: usize, first: u64) {
         file.blocks += 1;
         let Some((entry, block)) = self.node(file.ino, nid, place) else {
@@ -501,7 +502,7 @@ impl Walk<'_, '_> {
         file.blocks += 1;
         if address == Address::RESERVED {
             self.files.reserved_pages = self.files.reserved_pages.saturating_add(1);
-            // It may lie in the inode, as a delta of zeros.
+            // The page may lie in the inode, as a delta of zeros.
             if let Some(is_zero) = file.in_inode.get(&page) {
                 file.deltas.insert(page, true);
                 self.files.compressed_pages += 1;
@@ -558,8 +559,8 @@ impl Walk<'_, '_> {
     }
 }
 
-/// Whether nothing is in a page behind the end of its file, which would be seen if that became
-/// longer.
+/// Whether a page is zero behind the end of its file. Anything else would become visible if the
+/// file grew.
 pub(super) fn is_zero_behind(block: &[u8], page: u64, len_bytes: u64) -> bool {
     let start = page.saturating_mul(BLOCK_LEN_BYTES as u64);
     let kept = usize::try_from(len_bytes.saturating_sub(start)).unwrap_or(usize::MAX);
@@ -599,7 +600,7 @@ fn malformed(inode: &Inode, flags: InodeFlags) -> Option<&'static str> {
     (flags.has_inline_entries && has_nodes).then_some("it has its entries twice")
 }
 
-/// Whether bytes are `name_len u8, value_len u16, name, value` again and again, up to a zero or the
+/// Whether bytes are a sequence of `name_len u8, value_len u16, name, value`, up to a zero or the
 /// end.
 fn are_xattrs(bytes: &[u8]) -> bool {
     let mut rest = bytes;

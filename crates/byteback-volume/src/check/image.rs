@@ -1,4 +1,4 @@
-//! What is not in the main area: superblocks, checkpoint packs, tables, summaries.
+//! Everything outside the main area: superblocks, checkpoint packs, tables, summaries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use crate::format::{
     open_summaries_of, orphans_of, zeros,
 };
 
-/// So many segments' summaries are kept in memory.
+/// Most segments whose summaries are kept in memory.
 const SUMMARIES_KEPT: usize = 4096;
 
 /// See the module.
@@ -21,39 +21,39 @@ pub(crate) struct Image<'a> {
     pub(crate) device: &'a dyn BlockDevice,
     pub(crate) superblock: Superblock,
     pub(crate) pack: PackHeader,
-    /// Which of the two packs that is.
+    /// Number of the pack that was read: 0 or 1.
     pub(crate) pack_number: u32,
-    /// The version of the newest checkpoint that there was.
+    /// The version of the newest checkpoint that was ever complete.
     pub(crate) newest: u64,
-    /// Which copies of the tables' blocks are valid: of the segment table, then of the node table.
+    /// Valid copies of the tables' blocks: of the segment table, then of the node table.
     pub(crate) bits: Vec<bool>,
-    /// What the segment table says; `None` where it is damaged.
+    /// Entries of the segment table; `None` where it is damaged.
     pub(crate) segments: Vec<Option<SegmentEntry>>,
-    /// Nodes that there are.
+    /// Nodes that exist.
     pub(crate) nodes: BTreeMap<Nid, NodeEntry>,
     /// Blocks of the node table that are damaged.
     pub(crate) lost_node_blocks: BTreeSet<u32>,
-    /// Copies of the superblock that are to be written anew.
+    /// Copies of the superblock to be rewritten.
     pub(crate) lost_superblocks: Vec<Address>,
     pub(crate) orphans: BTreeSet<Nid>,
-    /// Summaries of the segments that were open, as the pack has them.
+    /// Summaries of the segments that were open, from the pack.
     pub(crate) open: BTreeMap<u32, Rc<[Summary]>>,
     kept: BTreeMap<u32, Option<Rc<[Summary]>>>,
 }
 
-/// A pack as it lies there.
+/// A pack in the state that was found.
 enum Pack {
     Whole(Box<WholePack>),
-    /// It was complete once, and is not any more: its version, and whether the volume was closed by
-    /// it.
+    /// A pack that was complete once and is damaged now: its version, and whether the volume was
+    /// closed by it.
     Rotten(u64, bool),
-    /// It was never complete, or is gone.
+    /// A pack that was never complete, or is gone.
     None,
 }
 
 struct WholePack {
     number: u32,
-    /// The version of the newest pack that there was.
+    /// The version of the newest pack that was ever complete.
     newest: u64,
     header: PackHeader,
     bits: Vec<bool>,
@@ -71,7 +71,7 @@ fn superblock(device: &dyn BlockDevice, address: Address) -> Found {
 }
 
 impl<'a> Image<'a> {
-    /// Reads what is not in the main area.
+    /// Reads everything outside the main area.
     ///
     /// # Errors
     /// See [`super::check`].
@@ -160,13 +160,13 @@ impl<'a> Image<'a> {
         &self.superblock.areas
     }
 
-    /// A block that is sealed as this kind.
+    /// Reads a block if it is sealed as this kind.
     pub(crate) fn sealed(&self, address: Address, kind: Kind) -> Option<Box<Block>> {
         let block = self.block(address)?;
         self.superblock.id.is_sealed(&block, kind, address).then_some(block)
     }
 
-    /// A block that can be read.
+    /// Reads a block; `None` if the device fails.
     pub(crate) fn block(&self, address: Address) -> Option<Box<Block>> {
         let mut block = zeros();
         self.device.read_blocks(u64::from(address.0), &mut block[..]).ok()?;
@@ -181,7 +181,7 @@ impl<'a> Image<'a> {
             .unwrap_or(false)
     }
 
-    /// Where the valid copy of a block of the segment table is.
+    /// Address of the valid copy of a block of the segment table.
     pub(crate) fn segment_table_block(&self, number: u32) -> Address {
         let areas = self.areas();
         let copy = if self.bit(number) {
@@ -192,7 +192,7 @@ impl<'a> Image<'a> {
         Address(areas.segment_table_first + copy + number)
     }
 
-    /// Where the valid copy of a block of the node table is.
+    /// Address of the valid copy of a block of the node table.
     pub(crate) fn node_table_block(&self, number: u32) -> Address {
         let areas = self.areas();
         let copy = match self.bit(areas.segment_table_blocks + number) {
@@ -258,8 +258,8 @@ impl<'a> Image<'a> {
         });
     }
 
-    /// What a damaged block of the node table said is found again: of each node, the one block that
-    /// is in use says whose it is.
+    /// Recovers the entries of damaged blocks of the node table: the one block of a node that is in
+    /// use names the node and its file.
     fn find_lost_nodes(&mut self) {
         if self.lost_node_blocks.is_empty() {
             return;
@@ -287,7 +287,7 @@ impl<'a> Image<'a> {
                         ino: footer.ino,
                         version: summary.version,
                     };
-                    // What the journal has is newer than the table.
+                    // The journal is newer than the table.
                     self.nodes.entry(footer.nid).or_insert(entry);
                 }
             }
@@ -400,7 +400,7 @@ impl Reader<'_> {
         match self.whole_pack(number) {
             Pack::Whole(pack) => Pack::Whole(pack),
             other => {
-                // The footer is written when all before it is durable.
+                // The footer is written when everything before it is durable.
                 let areas = &self.superblock.areas;
                 let first = areas.packs_first + number * areas.pack_blocks;
                 let footers = (first..first + areas.pack_blocks).filter_map(|at| self.sealed(at, Kind::PackFooter));

@@ -1,45 +1,45 @@
-//! The tree of directories: that each entry leads to a file, each file has its names, and nothing
-//! is without one.
+//! The tree of directories: each entry leads to a file, each file has as many names as it says, and
+//! nothing is without a name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Counted, Files, Image, Problems, Trouble};
 use crate::format::{Address, Dentry, DirectoryBlock, INLINE_DENTRIES, Inode, Kind, Nid, Slots};
 
-/// Levels of buckets that a directory has at most.
+/// Most levels of buckets in a directory.
 const LEVELS_MAX: u8 = 48;
 
-/// Directories above each other that are followed for a path.
+/// Most nested directories that are followed for a path.
 const DEPTH_MAX: usize = 4096;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    /// How many names each file has.
+    /// Number of names of each file.
     pub(crate) count: Counted,
-    /// Directories in each directory.
+    /// Number of subdirectories of each directory.
     pub(crate) subdirectories: Counted,
-    /// The first directory and name that were met of each file.
+    /// The first directory and name met for each file.
     pub(crate) first: BTreeMap<Nid, (Nid, Vec<u8>)>,
-    /// Files that no name leads to, and none of which is in another one: the topmost.
+    /// Files that no name leads to and that are not below another such file: the topmost.
     pub(crate) lost: Vec<Nid>,
-    /// Entries that lead to nothing or should not be, or that say another sort of file than theirs
-    /// is.
+    /// Entries that lead to nothing, that should not exist, or that state another file type than
+    /// the file's.
     pub(crate) wrong: Vec<WrongEntry>,
     /// Pages of directories that are damaged.
     pub(crate) lost_pages: Vec<(Nid, u64)>,
     reached: BTreeSet<Nid>,
 }
 
-/// An entry that is not as it should be, by its place.
+/// A wrong entry, by its place.
 #[derive(Debug)]
 pub(crate) struct WrongEntry {
     pub(crate) dir: Nid,
-    /// `None`: in the inode.
+    /// The page; `None` if the entry is in the inode.
     pub(crate) page: Option<u64>,
     pub(crate) slot: usize,
     pub(crate) name: Vec<u8>,
-    /// Its file, if it is to stay.
+    /// Its file, if the entry is to stay.
     pub(crate) stays: Option<Nid>,
 }
 
@@ -50,12 +50,12 @@ struct Entry {
     ino: Nid,
     kind: u8,
     name: Vec<u8>,
-    /// The page that it is in; `None`: in the inode.
+    /// The page; `None` if the entry is in the inode.
     page: Option<u64>,
 }
 
 impl Names {
-    /// Looks at all directories, from the root on and then at those that the root does not lead to.
+    /// Walks all directories, from the root on and then those that the root does not lead to.
     pub(crate) fn walk(image: &mut Image<'_>, files: &Files, problems: &mut Problems) -> Self {
         let mut names = Self::default();
         match files.known.get(&Nid::ROOT) {
@@ -70,7 +70,7 @@ impl Names {
         names
     }
 
-    /// A name of a file, from the root on.
+    /// A path of a file, from the root on.
     pub(crate) fn path(&self, ino: Nid) -> Option<Vec<u8>> {
         let mut parts: Vec<&[u8]> = Vec::new();
         let mut at = ino;
@@ -129,7 +129,7 @@ impl Names {
         }
     }
 
-    /// What is wrong with an entry, and whether it should not be there at all.
+    /// The fault of an entry, if it has one, and whether the entry should not exist at all.
     fn wrong_in(
         &self,
         entry: &Entry,
@@ -213,7 +213,7 @@ impl Names {
             .iter()
             .filter(|ino| files.known.get(*ino).is_some_and(super::Known::is_directory));
         let mut below = BTreeSet::new();
-        // What is damaged there is told when it is walked.
+        // Damage in a directory is reported when it is walked.
         for dir in directories.clone() {
             let entries = Self::default().entries(*dir, image, files, &mut Problems::default());
             below.extend(entries.into_iter().map(|entry| entry.ino).filter(|ino| ino != dir));
@@ -223,7 +223,7 @@ impl Names {
             self.lost.push(top);
             self.walk_from(top, image, files, problems);
         }
-        // Directories that lead to each other, and files.
+        // Directories in a cycle, and files.
         for ino in all {
             if self.reached.contains(&ino) {
                 continue;
@@ -241,7 +241,7 @@ impl Names {
         }
     }
 
-    /// How many names a file should say that it has, lost ones left as they are.
+    /// Number of names that a file should state, with lost ones left as they are.
     pub(crate) fn links(&self, ino: Nid, files: &Files) -> u32 {
         let names = self.count.get(&ino).copied().unwrap_or(0);
         match files.known.get(&ino).is_some_and(super::Known::is_directory) {

@@ -1,39 +1,39 @@
-//! What can be wrong with a volume.
+//! Kinds of problems of a volume.
 
 use std::fmt;
 
 use crate::format::{Address, Nid};
 
-/// Something that is wrong, and the file that it is about.
+/// A problem, and the path of the file concerned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// One of the file's names, from the root on and without a leading slash; `None` if it has
-    /// none, or if it is not about a file.
+    /// none, or if no file is concerned.
     pub path: Option<Vec<u8>>,
-    /// What.
+    /// The problem itself.
     pub trouble: Trouble,
 }
 
-/// Something that is wrong.
+/// A fault of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Trouble {
-    /// A copy of the superblock is damaged, or says something else than the other one.
+    /// A copy of the superblock is damaged, or differs from the other one.
     Superblock(Address),
-    /// A checkpoint that was complete is damaged: the one before it is what there is.
+    /// A checkpoint that was complete is damaged: only the one before it is left.
     Checkpoint {
         /// Its version.
         version: u64,
-        /// The one before it is of another state.
+        /// Whether the one before it is of another state.
         is_lost: bool,
     },
     /// A block of the segment table is damaged.
     SegmentTable(Address),
     /// A block of the node table is damaged.
     NodeTable(Address),
-    /// The node table says something impossible of a node.
+    /// The node table has an impossible entry of a node.
     NodeEntry(Nid),
-    /// A node cannot be read, or is another one.
+    /// A node cannot be read, or its block holds another one.
     Node {
         /// The node.
         nid: Nid,
@@ -42,7 +42,7 @@ pub enum Trouble {
         /// Where it should be.
         address: Address,
     },
-    /// A file refers to a node that is not there, is another file's, or belongs to another place.
+    /// A file refers to a node that is missing, another file's, or of another place.
     Reference {
         /// The file.
         ino: Nid,
@@ -53,14 +53,14 @@ pub enum Trouble {
     StrayNode {
         /// The node.
         nid: Nid,
-        /// The file that it says it is of.
+        /// The file that it names as its own.
         ino: Nid,
     },
-    /// An inode says something impossible.
+    /// An inode has an impossible field.
     Inode {
         /// The file.
         ino: Nid,
-        /// What.
+        /// Description of the fault.
         what: &'static str,
     },
     /// A page of a file is damaged.
@@ -72,13 +72,13 @@ pub enum Trouble {
         /// Where it is.
         address: Address,
     },
-    /// A page of a file is said to be where none can be.
+    /// A page of a file has an impossible address.
     PageAddress {
         /// The file.
         ino: Nid,
         /// The page.
         page: u64,
-        /// Where.
+        /// The address.
         address: Address,
     },
     /// The delta of a page is malformed.
@@ -88,8 +88,8 @@ pub enum Trouble {
         /// The page.
         page: u64,
     },
-    /// It is not known which pages of a file have deltas in the main area: none of its pages can be
-    /// read.
+    /// The index of a file's deltas in the main area is lost, so it is unknown which pages have
+    /// one: none of the file's pages can be read.
     DeltaIndex {
         /// The file.
         ino: Nid,
@@ -100,12 +100,12 @@ pub enum Trouble {
     DeltaPage {
         /// The file.
         ino: Nid,
-        /// The compact page that they are in.
+        /// The compact page that held them.
         address: Address,
     },
-    /// The list of files with deltas in the main area does not have these, and only these.
+    /// The list of files with deltas in the main area does not hold exactly these files.
     DeltaList,
-    /// What a file has is another file's, too, or its own twice.
+    /// A block belongs to two files, or to one file twice.
     Shared {
         /// The file that was met later.
         ino: Nid,
@@ -119,74 +119,74 @@ pub enum Trouble {
         /// The page.
         page: u64,
     },
-    /// An entry of a directory is not as it should be.
+    /// An entry of a directory is wrong.
     Entry {
         /// The directory.
         dir: Nid,
         /// The name.
         name: Vec<u8>,
-        /// What.
+        /// Description of the fault.
         what: &'static str,
     },
-    /// A file has no name, and is not known to have none.
+    /// A file has no name, and is not listed as an orphan.
     Lost(Nid),
-    /// What is listed as having no name has one, or is no file.
+    /// An entry of the list of orphans has a name, or is no file.
     Orphan(Nid),
-    /// A file has another number of names than it says.
+    /// A file has another number of names than its inode states.
     Links {
         /// The file.
         ino: Nid,
-        /// What there is.
+        /// Number of names found.
         found: u32,
-        /// What it says.
+        /// Number of names stated.
         said: u32,
     },
-    /// A directory says another one to be above it.
+    /// A directory states the wrong parent.
     Parent {
         /// The directory.
         dir: Nid,
-        /// What is above it.
+        /// The parent found.
         found: Nid,
-        /// What it says.
+        /// The parent stated.
         said: Nid,
     },
-    /// A file has another number of blocks than it says.
+    /// A file has another number of blocks than its inode states.
     Blocks {
         /// The file.
         ino: Nid,
-        /// What there is.
+        /// Number of blocks found.
         found: u64,
-        /// What it says.
+        /// Number of blocks stated.
         said: u64,
     },
     /// The summaries of a segment are damaged.
     Summaries(u32),
-    /// The summary of a block says that it is somebody else's.
+    /// The summary of a block names the wrong owner.
     Summary(Address),
-    /// A block is in use, and said to be free.
+    /// A block is in use, but marked free.
     Unmarked(Address),
-    /// Blocks of a segment are said to be in use, and nobody uses them.
+    /// Blocks of a segment are marked as in use, and nothing refers to them.
     Marked {
         /// The segment.
         segment: u32,
-        /// How many.
+        /// Number of these blocks.
         blocks: u32,
     },
-    /// A log goes on where it cannot.
+    /// A log has an impossible position to go on from.
     Log(usize),
-    /// The checkpoint counts something else than there is.
+    /// A counter of the checkpoint is wrong.
     Counter {
-        /// What.
+        /// Name of the counter.
         what: &'static str,
-        /// What there is.
+        /// The value found.
         found: u32,
-        /// What it says.
+        /// The value stated.
         said: u32,
     },
 }
 
 impl Trouble {
-    /// A short name that stays: for programs.
+    /// A short and stable name, for programs.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -222,7 +222,7 @@ impl Trouble {
         }
     }
 
-    /// The file that it is about.
+    /// The file concerned.
     #[must_use]
     pub fn nid(&self) -> Option<Nid> {
         match self {
@@ -245,7 +245,7 @@ impl Trouble {
         }
     }
 
-    /// Whether bytes of a file or a name are lost by it. What is not lost can be put right.
+    /// Whether bytes of a file or a name are lost by it. Any other problem can be repaired.
     #[must_use]
     pub fn is_loss(&self) -> bool {
         matches!(

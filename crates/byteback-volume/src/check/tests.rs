@@ -1,6 +1,6 @@
 //! The check, on volumes that are whole and on damaged ones.
 
-/// Whoever checks must not believe what the rest of the crate believes.
+/// The check must not share the assumptions of the rest of the crate.
 #[test]
 fn the_check_knows_the_format_and_nothing_of_the_rest() {
     let sources = [

@@ -1,4 +1,4 @@
-//! Bitmaps, counters and logs of the checkpoint, against what was found.
+//! Compares bitmaps, counters and logs of the checkpoint with what was found.
 
 use super::{Files, Image, Names, Problems, Trouble};
 use crate::format::{Address, LogHead, Nid};
@@ -26,7 +26,8 @@ pub(super) fn compare(image: &Image<'_>, files: &Files, _names: &Names, problems
     }
 }
 
-/// Whether the list has just the files with deltas in the main area, and each tells the one before.
+/// Whether the list holds exactly the files with deltas in the main area, each with its
+/// predecessor.
 fn is_delta_list_right(first: Nid, files: &Files) -> bool {
     let mut met = std::collections::BTreeSet::new();
     let (mut previous, mut at) = (Nid::NONE, first);
@@ -46,7 +47,7 @@ fn is_delta_list_right(first: Nid, files: &Files) -> bool {
 fn bitmaps(image: &Image<'_>, files: &Files, problems: &mut Problems) {
     let areas = image.areas();
     for (segment, entry) in (0..).zip(&image.segments) {
-        // That it is damaged was told.
+        // Its damage was reported.
         let Some(entry) = entry else { continue };
         let mut marked = 0;
         for index in 0..areas.segment_blocks {
@@ -64,7 +65,7 @@ fn bitmaps(image: &Image<'_>, files: &Files, problems: &mut Problems) {
     }
 }
 
-/// Logs are written each to a segment of its own, and nothing is in use where they go on.
+/// Checks that each log has a segment of its own, and that nothing is in use where it goes on.
 fn logs(image: &Image<'_>, problems: &mut Problems) {
     let areas = image.areas();
     let is_unused = |segment: u32, from: u32| {

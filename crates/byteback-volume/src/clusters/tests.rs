@@ -46,7 +46,7 @@ fn file(volume: &Volume, name: &[u8]) -> u32 {
     volume.make(1, name, &new).unwrap().ino
 }
 
-/// What becomes about a quarter.
+/// Bytes that compress to about a quarter.
 fn text(random: &mut SplitMix64, len: usize) -> Vec<u8> {
     let mut bytes = random.bytes(len);
     bytes.iter_mut().for_each(|byte| *byte &= 3);

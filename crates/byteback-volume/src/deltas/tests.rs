@@ -98,7 +98,7 @@ fn what_changes_little_is_not_written() {
         volume.close().unwrap();
         let report = crate::check::check(&*device, crate::check::CheckOptions::default()).unwrap();
         assert_eq!(i64::try_from(report.deltas).unwrap(), in_inodes);
-        // Whoever does not keep deltas reads those that are there.
+        // A volume opened without deltas reads those that exist.
         let again = open(device, DeltaMode::Off);
         assert!(read(&again, ino) == content);
         again.write(ino, 0, &[1; 4]).unwrap();
@@ -275,7 +275,7 @@ fn slots_that_moved_survive_a_power_cut_without_a_checkpoint() {
     }
 }
 
-/// What is in an inode beside what it should be: nothing of it is believed, and nothing panics.
+/// An inode with impossible deltas: none of them is believed, and nothing panics.
 #[test]
 fn damaged_deltas_are_errors() {
     let mut inode = Inode::default();
@@ -300,8 +300,8 @@ fn damaged_deltas_are_errors() {
     }
 }
 
-/// What the paper's formulas are fed with is what happens: whether what a page was had to be read,
-/// by a short call or a long one, and what it took.
+/// The paper's formulas use real measurements: whether the previous content of a page had to be
+/// read, by a short call or a long one, and the time it took.
 #[test]
 fn whether_what_a_page_was_is_in_memory_is_measured() {
     let (device, first) = volume(DeltaMode::Inode);

@@ -3,43 +3,42 @@
 //! ```text
 //! cluster = ino (4) count (2) length of the frame (2) page (4)* frame
 //! ```
-//! Pages are numbers of pages of the file, ascending. The frame is a zstd frame (RFC 8878) without
-//! its first four bytes, which are always the same, of all these pages one behind the other. It
-//! says neither how long they are, which is known, nor a checksum, as the block is sealed.
+//! Pages are numbers of pages of the file, ascending. The frame is a zstd frame (RFC 8878) of the
+//! contents of all these pages, concatenated, without its first four bytes, which are constant. It
+//! states neither their length, which is known, nor a checksum, as the block is sealed.
 //!
-//! The slot of each of these pages has the address of the cluster. What in a cluster no slot leads
-//! to any more does not count.
+//! The slot of each of these pages has the address of the cluster. Pages in a cluster to which no
+//! slot leads any more do not count.
 //!
-//! Out of scope: choosing pages; telling whether a block is a cluster, which its summary
-//! says.
+//! Out of scope: choosing pages; telling whether a block is a cluster, which its summary says.
 
 use std::cell::RefCell;
 
 use super::{Block, Nid, SEALED_LEN_BYTES, page_checksum, put, put_u16, put_u32, u16_at, u32_at, zeros};
 use byteback_host::block::BLOCK_LEN_BYTES;
 
-/// What summaries say in place of a slot of a cluster. They name the inode.
+/// Slot in summaries of clusters, which name the inode.
 pub const CLUSTER_SLOT: u16 = u16::MAX - 2;
 
-/// Pages in a cluster: as many as are decompressed to read one of them.
+/// Most pages in a cluster: all are decompressed to read one of them.
 pub const CLUSTER_PAGES_MAX: usize = 16;
 
 const HEAD_LEN_BYTES: usize = 8;
 
-/// What each zstd frame begins with.
+/// The magic number of zstd frames.
 const MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
 /// zstd's cheapest positive level.
 const LEVEL: i32 = 1;
 
-/// What summaries say as the checksum of a cluster: the inverse of the block's CRC-32C. Who takes a
-/// cluster for a page does not believe it.
+/// Checksum in summaries of clusters: the inverse of the block's CRC-32C. A reader that takes a
+/// cluster for a page thus rejects it.
 #[must_use]
 pub fn cluster_checksum(block: &Block) -> u32 {
     !page_checksum(&block[..])
 }
 
-/// What a cluster says.
+/// Head of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
     /// The file.
@@ -49,7 +48,7 @@ pub struct Cluster {
     frame: std::ops::Range<usize>,
 }
 
-/// A place for zstd to work in: to make one takes longer than a cluster does.
+/// A workspace for zstd: creating one takes longer than a cluster does.
 struct Codec {
     compressor: zstd::bulk::Compressor<'static>,
     decompressor: zstd::bulk::Decompressor<'static>,
@@ -73,7 +72,7 @@ impl Codec {
     }
 }
 
-/// `None` if there is no memory for a codec, or what `work` answers.
+/// `None` if there is no memory for a codec, or the result of `work`.
 fn with_codec<T>(work: impl FnOnce(&mut Codec) -> Option<T>) -> Option<T> {
     CODEC.with_borrow_mut(|codec| {
         if codec.is_none() {
@@ -84,8 +83,8 @@ fn with_codec<T>(work: impl FnOnce(&mut Codec) -> Option<T>) -> Option<T> {
 }
 
 impl Cluster {
-    /// A block with these pages, ascending, whose contents are `bytes`, one behind the other;
-    /// `None` if they have no room in one. It is not sealed.
+    /// A block with these pages, ascending, whose contents are `bytes`, concatenated; `None` if
+    /// they do not fit into one. It is not sealed.
     #[must_use]
     pub fn block(ino: Nid, pages: &[u32], bytes: &[u8]) -> Option<Box<Block>> {
         let is_possible = (1..=CLUSTER_PAGES_MAX).contains(&pages.len())
@@ -97,7 +96,7 @@ impl Cluster {
         let frame_at = HEAD_LEN_BYTES + 4 * pages.len();
         let mut block = zeros();
         with_codec(|codec| {
-            // So much and no more: zstd ends when it has no room.
+            // Exactly this room: zstd stops when it is used up.
             let room = SEALED_LEN_BYTES - frame_at + MAGIC.len();
             codec.frame.clear();
             codec.frame.resize(room, 0);
@@ -115,7 +114,7 @@ impl Cluster {
         Some(block)
     }
 
-    /// What a block says; `None` if it says what cannot be.
+    /// Reads the head from a block; `None` if it is impossible.
     #[must_use]
     pub fn read(block: &Block) -> Option<Self> {
         let count = usize::from(u16_at(block, 4));
@@ -135,8 +134,8 @@ impl Cluster {
         })
     }
 
-    /// The contents of all pages, one behind the other; `None` if the frame is damaged, or of
-    /// another length. `block` is the one that this was read from.
+    /// The contents of all pages, concatenated; `None` if the frame is damaged, or has another
+    /// length. `block` is the one that this was read from.
     #[must_use]
     pub fn contents(&self, block: &Block) -> Option<Vec<u8>> {
         let len_bytes = self.pages.len() * BLOCK_LEN_BYTES;
@@ -154,7 +153,7 @@ impl Cluster {
         })
     }
 
-    /// Which of its pages a page of the file is.
+    /// Position of a page of the file in the cluster.
     #[must_use]
     pub fn place_of(&self, page: u64) -> Option<usize> {
         let page = u32::try_from(page).ok()?;

@@ -1,11 +1,11 @@
-//! What an index of deltas in the main area and its leaves say together.
+//! Combined content of an index of deltas in the main area and its leaves.
 //!
-//! **What counts.** Of a page, what the index says; if it says nothing, and does not call the page
-//! ended, the youngest leaf that says something. A compact page is in use while a delta in it
-//! counts: a leaf is never written over, and names compact pages that are gone, or the places of
-//! others by now.
+//! **Precedence.** For a page, the index counts; if it has no entry, and does not call the page
+//! ended, the newest leaf that has one. A compact page is in use while a delta in it counts: a leaf
+//! is never overwritten, so it names compact pages that are gone, or places that have other
+//! contents by now.
 //!
-//! **Invariants.** No page is twice in a block, and of a compact page one block alone tells. Up to
+//! **Invariants.** No page is twice in a block, and one block alone names a compact page. Up to
 //! version 2 the index is one block.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,22 +15,22 @@ use super::{Address, Areas, Block, DeltaIndex, DeltaPlace, Kind, Nid};
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeltaPlaces {
-    /// Leaves, the eldest first, and the pages that each tells of, whether that counts or not.
+    /// Leaves, the oldest first, and the pages that each lists, whether they count or not.
     pub leaves: Vec<(Address, Vec<u32>)>,
-    /// Where deltas are, by page: the compact page, and where in it.
+    /// Places of deltas, by page: the compact page, and the place in it.
     pub places: BTreeMap<u32, (Address, DeltaPlace)>,
     /// Deltas in the index itself.
     pub own: BTreeMap<u32, Vec<u8>>,
-    /// Compact pages that are in use, with the leaf that tells of them, if it is not the index.
+    /// Compact pages in use, with the leaf that names them; `None` if the index does.
     pub compacts: BTreeMap<Address, Option<Address>>,
 }
 
 impl DeltaPlaces {
-    /// Reads the index of a file at an address, and its leaves, by `read`, which answers `None` for
+    /// Reads the index of a file at an address, and its leaves, by `read`, which returns `None` for
     /// a block that is not whole.
     ///
     /// # Errors
-    /// The first block that is not whole, or says what cannot be.
+    /// The first block that is not whole, or has an impossible content.
     pub fn read(
         (ino, address): (Nid, Address),
         version: u32,
@@ -68,7 +68,7 @@ impl DeltaPlaces {
             all.leaves.push((*leaf, pages.map(|place| place.page).collect()));
         }
         all.places.retain(|page, _| index.ended.binary_search(page).is_err());
-        // The leaf that tells of a compact page of which something counts.
+        // The leaf that names a compact page with deltas that count.
         let told: BTreeMap<u32, Option<Address>> = (all.leaves.iter())
             .flat_map(|(leaf, pages)| pages.iter().map(|page| (*page, Some(*leaf))))
             .collect();
@@ -102,7 +102,7 @@ impl DeltaPlaces {
         }
     }
 
-    /// The compact pages in use, with what in each counts.
+    /// The compact pages in use, with the deltas in each that count.
     #[must_use]
     pub fn by_compact_page(&self) -> BTreeMap<Address, Vec<DeltaPlace>> {
         let mut pages: BTreeMap<Address, Vec<DeltaPlace>> = BTreeMap::new();
@@ -113,7 +113,7 @@ impl DeltaPlaces {
     }
 }
 
-/// Whether no two deltas are in the same bytes.
+/// Whether no two deltas overlap.
 fn is_apart(mut places: Vec<DeltaPlace>) -> bool {
     places.sort_unstable_by_key(|place| place.at);
     places.windows(2).all(|two| match two {

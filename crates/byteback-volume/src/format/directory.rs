@@ -1,11 +1,12 @@
 //! Entries of a directory: in its inode while they are few, then in its pages.
 //!
 //! ```text
-//! area = one bit for each slot | slots (hash u32, ino u32, name_len u16, kind u8) | pieces of names (8 bytes for each slot)
+//! area = one bit for each slot | slots (hash u32, ino u32, name_len u16, kind u8)
+//!        | pieces of names (8 bytes for each slot)
 //! ```
 //! A name of more than eight bytes takes the pieces of the slots behind its own, too, whose bits
-//! are set. An entry stays in its slot until it is removed: so a place in a directory can be told
-//! to who reads on later.
+//! are set. An entry stays in its slot until it is removed, so its place can be handed to a reader
+//! as the position to go on from.
 //!
 //! The pages of a directory are levels of buckets, see `crate::directory`.
 
@@ -30,24 +31,24 @@ const _: () = assert!(area_len_bytes(BLOCK_DENTRIES) <= super::SEALED_LEN_BYTES)
 const _: () = assert!(area_len_bytes(INLINE_DENTRIES) <= super::INLINE_LEN_BYTES);
 const _: () = assert!(area_len_bytes(INLINE_DENTRIES + 1) > super::INLINE_LEN_BYTES);
 
-/// Slots, and how many.
+/// A number of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slots(pub usize);
 
 /// An entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dentry<'a> {
-    /// Of its name.
+    /// Hash of the name.
     pub hash: u32,
     /// The file.
     pub ino: Nid,
-    /// What it is: the bits of `st_mode` that say so, moved down by 12.
+    /// File type: the type bits of `st_mode`, shifted down by 12.
     pub kind: u8,
     /// Its name.
     pub name: &'a [u8],
 }
 
-/// Bytes in which entries are.
+/// Bytes that hold entries.
 #[derive(Clone, Copy, Debug)]
 pub struct DentryArea<'a> {
     bytes: &'a [u8],
@@ -59,24 +60,24 @@ pub struct DentryArea<'a> {
 pub struct DirectoryBlock;
 
 impl DirectoryBlock {
-    /// Its entries.
+    /// The page's entries.
     #[must_use]
     pub fn area(block: &Block) -> DentryArea<'_> {
         Self::SLOTS.area(block)
     }
 
-    /// How many slots it has.
+    /// Number of slots.
     pub const SLOTS: Slots = Slots(BLOCK_DENTRIES);
 }
 
 impl Slots {
-    /// How many of them a name takes.
+    /// Number of slots that a name takes.
     #[must_use]
     pub fn of_name(name: &[u8]) -> usize {
         name.len().div_ceil(DENTRY_NAME_LEN_BYTES).max(1)
     }
 
-    /// Entries that are in `bytes`.
+    /// Entries in `bytes`.
     #[must_use]
     pub fn area(self, bytes: &[u8]) -> DentryArea<'_> {
         DentryArea { bytes, slots: self.0 }
@@ -99,7 +100,7 @@ impl Slots {
         }
     }
 
-    /// Writes an entry to a slot with as many free ones behind it as it needs.
+    /// Writes an entry to a slot with enough free ones behind it.
     pub fn put(self, bytes: &mut [u8], slot: usize, entry: &Dentry<'_>) {
         let at = self.at(slot);
         put_u32(bytes, at, entry.hash);
@@ -117,7 +118,7 @@ impl Slots {
         put_u8(bytes, at + 10, kind);
     }
 
-    /// Takes the entry in a slot away, of which the name is so long.
+    /// Removes the entry in a slot, which has this name.
     pub fn remove(self, bytes: &mut [u8], slot: usize, name: &[u8]) {
         Self::mark(bytes, slot..slot + Self::of_name(name), false);
     }
@@ -128,7 +129,7 @@ impl<'a> DentryArea<'a> {
         u8_at(self.bytes, slot / 8) >> (slot % 8) & 1 == 1
     }
 
-    /// The entry that begins in a slot that is in use; `None` if what is there is no entry.
+    /// The entry that begins in a slot in use; `None` if the bytes there are no entry.
     fn entry(&self, slot: usize) -> Option<Dentry<'a>> {
         let slots = Slots(self.slots);
         let at = slots.at(slot);
@@ -144,7 +145,7 @@ impl<'a> DentryArea<'a> {
         })
     }
 
-    /// All entries, each with its slot. What is no entry is passed over.
+    /// All entries, each with its slot. Bytes that are no entry are skipped.
     pub fn entries(self) -> impl Iterator<Item = (usize, Dentry<'a>)> {
         let mut slot = 0;
         std::iter::from_fn(move || {
@@ -163,7 +164,7 @@ impl<'a> DentryArea<'a> {
         })
     }
 
-    /// The slot of a name.
+    /// The entry of a name, with its slot.
     #[must_use]
     pub fn find(self, hash: u32, name: &[u8]) -> Option<(usize, Dentry<'a>)> {
         let slots = Slots(self.slots);
@@ -173,7 +174,7 @@ impl<'a> DentryArea<'a> {
                 slot += 1;
                 continue;
             }
-            // Most entries are of another hash: of these only their length is looked at.
+            // Most entries have another hash: only the length of these is read.
             let at = slots.at(slot);
             if u32_at(self.bytes, at) == hash
                 && let Some(entry) = self.entry(slot)
@@ -189,7 +190,7 @@ impl<'a> DentryArea<'a> {
         None
     }
 
-    /// The first of so many free slots in a row.
+    /// The first of `count` free slots in a row.
     #[must_use]
     pub fn room(self, count: usize) -> Option<usize> {
         let mut free = 0;
@@ -202,7 +203,7 @@ impl<'a> DentryArea<'a> {
         None
     }
 
-    /// Whether nothing is in it.
+    /// Whether there are no entries.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.entries().next().is_none()

@@ -1,31 +1,31 @@
-//! Deltas in the main area: the index of a file, and the compact pages that it tells of (DeltaFS
+//! Deltas in the main area: the index of a file, and the compact pages that it names (DeltaFS
 //! section 5).
 //!
 //! ```text
-//! index   = ino (4) leaves (2) compact pages (2) own deltas (2) ended pages (2) leaf* ended* page* own*, and own deltas, one behind the other
-//! leaf    = address (4), the eldest first           ended = step
-//! page    = address (4) places (2) place*           place = step length, or 0 length: so many bytes of the compact page do not count
-//! own     = step length                             compact = ino (4) deltas, one behind the other
+//! index   = ino (4) leaves (2) compact pages (2) own deltas (2) ended pages (2)
+//!           leaf* ended* page* own*, and own deltas, concatenated
+//! leaf    = address (4), the oldest first           ended = step
+//! page    = address (4) places (2) place*
+//! place   = step length, or 0 length: that many bytes of the compact page do not count
+//! own     = step length                             compact = ino (4) deltas, concatenated
 //! ```
 //! Steps (from one page of the file to the next, the first one from -1) and lengths are LEB128
-//! numbers. A leaf is such a block, too, with compact pages only. Where a delta begins follows from
-//! the lengths of those before it. Up to version 2 there are no leaves, and numbers are of fixed
-//! length.
+//! numbers. A leaf is such a block, too, with compact pages only. The start of a delta follows from
+//! the lengths before it. Up to version 2 there are no leaves, and numbers are of fixed length.
 //!
 //! The paper keeps a delta's length beside the delta, and in the index the room that a compact page
-//! has left. Here all lengths are in the index: what room there is, is known without reading a
-//! compact page. Out of scope: telling which of several blocks counts, see
-//! [`super::DeltaPlaces`].
+//! has left. Here all lengths are in the index: the room is known without reading a compact page.
+//! Out of scope: telling which of several blocks counts, see [`super::DeltaPlaces`].
 
 use super::{Address, Block, Nid, SEALED_LEN_BYTES, VERSION_OF_INDEX_LEAVES, put, put_u32, u16_at, u32_at};
 
-/// What summaries say in place of a slot of the index of a file, and of its leaves.
+/// Slot in summaries of a file's index, and of its leaves.
 pub const INDEX_SLOT: u16 = u16::MAX;
 
-/// What summaries say in place of a slot of a compact page.
+/// Slot in summaries of compact pages.
 pub const COMPACT_SLOT: u16 = u16::MAX - 1;
 
-/// Where the first delta of a compact page begins.
+/// Offset of the first delta in a compact page.
 pub const COMPACT_HEAD_LEN_BYTES: usize = 4;
 
 /// Room for deltas in a compact page, in bytes.
@@ -34,32 +34,32 @@ pub const COMPACT_LEN_BYTES: usize = SEALED_LEN_BYTES - COMPACT_HEAD_LEN_BYTES;
 /// Room in an index or a leaf, in bytes.
 pub const INDEX_LEN_BYTES: usize = SEALED_LEN_BYTES;
 
-/// What precedes everything in an index, in bytes.
+/// Head of an index, in bytes.
 pub const INDEX_HEAD_LEN_BYTES: usize = 12;
 
-/// What a delta takes in an index at most, in bytes: its page and length, and a gap before it.
+/// Most bytes of a delta in an index: its page and length, and a gap before it.
 pub const PLACE_LEN_BYTES_MAX: usize = 10;
 
-/// What a compact page takes beside its places.
+/// Most bytes of a compact page in an index, beside its places.
 pub const PAGE_LEN_BYTES: usize = 6;
 
 /// Up to version 2.
 const ELDER_HEAD_LEN_BYTES: usize = 6;
 const ELDER_PLACE_LEN_BYTES: usize = 8;
 
-/// Where a delta is in its compact page.
+/// The place of a delta in its compact page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeltaPlace {
     /// The page of the file.
     pub page: u32,
-    /// Where it begins, in bytes from the beginning of the block.
+    /// Its start, in bytes from the beginning of the block.
     pub at: u16,
     /// Its length, in bytes.
     pub len: u16,
 }
 
 impl DeltaPlace {
-    /// Which bytes of its compact page it is.
+    /// The bytes of the delta in its compact page.
     #[must_use]
     pub fn range(&self) -> std::ops::Range<usize> {
         let at = usize::from(self.at);
@@ -67,7 +67,7 @@ impl DeltaPlace {
     }
 }
 
-/// A compact page, and what is in it.
+/// A compact page, and its deltas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CompactPage {
     /// Where it is.
@@ -81,9 +81,9 @@ pub struct CompactPage {
 pub struct DeltaIndex {
     /// The file.
     pub ino: Nid,
-    /// Elder parts of the index, the eldest first.
+    /// Older parts of the index, the oldest first.
     pub leaves: Vec<Address>,
-    /// Pages of which leaves have deltas that are over, ascending.
+    /// Pages whose deltas in leaves are over, ascending.
     pub ended: Vec<u32>,
     /// Its compact pages.
     pub pages: Vec<CompactPage>,
@@ -92,9 +92,8 @@ pub struct DeltaIndex {
 }
 
 impl DeltaIndex {
-    /// Its bytes, with deltas of its own behind it, in the order of their pages; `None` if what is
-    /// in order of the pages otherwise is not, or if there is no room for so much in a block. `own`
-    /// of the index is not looked at.
+    /// Its bytes, followed by deltas of its own, in the order of their pages; `None` if anything is
+    /// out of the order of pages, or if a block has too little room. The field `own` is not used.
     #[must_use]
     pub fn bytes<'d>(&self, version: u32, own: impl Iterator<Item = (u32, &'d [u8])>) -> Option<Vec<u8>> {
         let own: Vec<(u32, &[u8])> = own.collect();
@@ -175,8 +174,8 @@ impl DeltaIndex {
         Some(bytes)
     }
 
-    /// Reads it; `None` if it says something impossible: an end beyond the block's, a delta outside
-    /// of what a compact page has room for, pages that are not in their order.
+    /// Reads it; `None` if its content is impossible: an end beyond the block's, a delta outside
+    /// the room of a compact page, pages out of order.
     #[must_use]
     pub fn read(block: &Block, version: u32) -> Option<Self> {
         match version >= VERSION_OF_INDEX_LEAVES {
@@ -214,7 +213,7 @@ impl DeltaIndex {
         for _ in 0..count(8) {
             take_place(&mut rest, &mut steps, &mut len_bytes, &mut own)?;
         }
-        // What a length leads to is known only now.
+        // The start of the own deltas is known only now.
         let start = SEALED_LEN_BYTES.checked_sub(rest.len())?;
         for place in &mut own {
             place.at = place.at.checked_add(u16::try_from(start).ok()?)?;
@@ -273,15 +272,15 @@ impl DeltaIndex {
     }
 }
 
-/// From one page to the next.
+/// Converts between page numbers and steps.
 #[derive(Default)]
 struct Steps {
-    /// The page after the one before.
+    /// The page after the previous one.
     next: u32,
 }
 
 impl Steps {
-    /// How far it is to a page; `None` if it does not come later.
+    /// The step to a page; `None` if it does not come later.
     fn to(&mut self, page: u32) -> Option<u32> {
         let step = page.checked_sub(self.next)?.checked_add(1)?;
         self.next = page.checked_add(1)?;
@@ -344,8 +343,8 @@ fn take_number(rest: &mut &[u8]) -> Option<u32> {
     None
 }
 
-/// Puts the file's number and deltas, one behind the other, into an empty block; answers where each
-/// is.
+/// Writes the file's number and deltas, concatenated, into an empty block; returns the place of
+/// each.
 pub fn fill_compact_page<'d>(
     block: &mut Block,
     ino: Nid,
@@ -366,7 +365,7 @@ pub fn fill_compact_page<'d>(
     places
 }
 
-/// Whose a compact page is.
+/// The file that a compact page belongs to.
 #[must_use]
 pub fn compact_page_ino(block: &Block) -> Nid {
     Nid(u32_at(block, 0))

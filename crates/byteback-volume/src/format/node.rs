@@ -2,15 +2,16 @@
 //!
 //! ```text
 //! node   = body (4068 bytes) footer (24) seal (4)
-//! inode  = attributes (112) name (256) extra (12) slots (867 * 4) pages' sum (8) inline xattrs (192) node numbers (5 * 4)
+//! inode  = attributes (112) name (256) extra (12) slots (867 * 4) pages' sum (8)
+//!          inline xattrs (192) node numbers (5 * 4)
 //! direct = 1017 addresses            indirect = 1017 node numbers
 //! ```
-//! *Slots* of an inode are the addresses of its first pages; what they leave free at their end is
-//! where deltas go (DeltaFS section 4.1.2), from the end towards the beginning. A small file's
-//! content, or a small directory's entries, lie there instead of addresses.
+//! *Slots* of an inode are the addresses of its first pages; the free ones at their end give room
+//! for deltas (DeltaFS section 4.1.2), from the end towards the beginning. A small file's content,
+//! or a small directory's entries, lie there instead of addresses.
 //!
-//! The footer says whose node it is, at which checkpoint it was written, and where the next one of
-//! the same log will be: from there what was synced since a checkpoint is found again.
+//! The footer states the node's file, the checkpoint after which it was written, and where the next
+//! node of the same log will be: recovery follows these to what was synced since a checkpoint.
 
 use std::sync::Arc;
 
@@ -37,8 +38,8 @@ pub const INLINE_LEN_BYTES: usize = 4 * 867;
 /// Room for extended attributes in an inode, in bytes.
 pub const XATTR_INLINE_LEN_BYTES: usize = 192;
 
-/// What a delta takes beside itself: the page's number, and its length. One byte more in an inode
-/// of which pages may be compressed.
+/// Bytes of a delta beside itself: the page's number, and its length. One byte more in an inode
+/// whose pages may be compressed.
 pub const DELTA_HEAD_LEN_BYTES: usize = 3;
 
 /// Longest delta in an inode, of a page with a block.
@@ -61,30 +62,30 @@ const AT_NIDS: usize = AT_XATTRS + XATTR_INLINE_LEN_BYTES;
 const _: () = assert!(AT_NIDS + 4 * INDIRECT_NODES == BODY_LEN_BYTES);
 const _: () = assert!(BODY_LEN_BYTES + 24 == SEALED_LEN_BYTES && DIRECT_SLOTS as usize * 4 == BODY_LEN_BYTES);
 
-/// What a node's footer says beside its numbers.
+/// Flags in a node's footer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeFlags {
-    /// It is the last node of a file that was synced with it.
+    /// Whether this is the last node of a file's sync.
     pub is_synced: bool,
-    /// Its file has no entry in a directory of the checkpoint; the inode says where it belongs.
+    /// The file has no entry in a directory of the checkpoint; the inode states where it belongs.
     pub is_new_name: bool,
 }
 
 /// The end of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footer {
-    /// Its number.
+    /// The node's number.
     pub nid: Nid,
-    /// Its file's.
+    /// The number of its file.
     pub ino: Nid,
     /// Its place in the file: 0 is the inode, then come direct and indirect nodes in the order in
     /// which they are found; [`Footer::XATTRS`].
     pub place: u32,
-    /// See there.
+    /// Flags, see [`NodeFlags`].
     pub flags: NodeFlags,
-    /// The version of the checkpoint that it was written after.
+    /// The version of the checkpoint after which it was written.
     pub checkpoint: u64,
-    /// Where the next node of its log will be.
+    /// Address of the next node of its log.
     pub next: Address,
 }
 
@@ -139,13 +140,13 @@ impl NodeBlock {
         put_u32(block, Self::at(slot), value);
     }
 
-    /// What a node of extended attributes holds.
+    /// Content of a node of extended attributes.
     #[must_use]
     pub fn body(block: &Block) -> &[u8] {
         block.get(..BODY_LEN_BYTES).unwrap_or_default()
     }
 
-    /// The same, to be written.
+    /// The same, mutable.
     pub fn body_mut(block: &mut Block) -> &mut [u8] {
         block.get_mut(..BODY_LEN_BYTES).unwrap_or_default()
     }
@@ -155,17 +156,17 @@ impl NodeBlock {
     }
 }
 
-/// A moment, to the nanosecond.
+/// A point in time, to the nanosecond.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time {
     /// Seconds since 1970.
     pub seconds: i64,
-    /// And nanoseconds, below a thousand million.
+    /// Nanoseconds within the second.
     pub nanoseconds: u32,
 }
 
 impl Time {
-    /// So many nanoseconds after 1970 began.
+    /// The time `ns` nanoseconds after 1970 began.
     #[must_use]
     pub fn of_ns(ns: i64) -> Self {
         Self {
@@ -175,7 +176,7 @@ impl Time {
     }
 }
 
-/// What an inode's slots hold, and what else there is of it.
+/// Use of an inode's slots, and further properties of its file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InodeFlags {
     /// The slots hold the file's content.
@@ -184,15 +185,15 @@ pub struct InodeFlags {
     pub has_inline_entries: bool,
     /// Deltas of the file are in the main area.
     pub has_main_deltas: bool,
-    /// Pages that are appended are to be compressed.
+    /// Appended pages are to be compressed.
     pub is_compressed: bool,
-    /// The addresses of the first pages are in a node of their own: all of the slots but the first,
-    /// which holds its number, is room for deltas.
+    /// The addresses of the first pages are in a node of their own: the first slot holds its
+    /// number, and all others are room for deltas.
     pub has_moved_slots: bool,
 }
 
-/// An inode: a block that is read and written as one. A clone costs nothing; the bytes are copied
-/// when one of two is changed.
+/// An inode: a block that is read and written as a whole. A clone costs nothing; the bytes are
+/// copied when one of two is changed.
 #[derive(Clone, Debug)]
 pub struct Inode(pub Arc<Block>);
 
@@ -255,48 +256,48 @@ impl Inode {
         uid, set_uid: u32 = u32_at, put_u32 at 8;
         /// The group.
         gid, set_gid: u32 = u32_at, put_u32 at 12;
-        /// Names; of a directory, 2 and one for each directory in it.
+        /// Number of names; of a directory, 2 and one for each subdirectory.
         links, set_links: u32 = u32_at, put_u32 at 16;
-        /// Tells files apart that had the same number one after the other.
+        /// Tells apart the files that had the same number one after the other.
         generation, set_generation: u32 = u32_at, put_u32 at 20;
         /// The length, in bytes.
         len_bytes, set_len_bytes: u64 = u64_at, put_u64 at 24;
-        /// Blocks that are its own, itself included.
+        /// Blocks of its own, itself included.
         blocks, set_blocks: u64 = u64_at, put_u64 at 32;
-        /// Last read.
+        /// Last access.
         accessed, set_accessed: Time = time_at, put_time at 40;
-        /// Content last changed.
+        /// Last change of the content.
         modified, set_modified: Time = time_at, put_time at 52;
-        /// Anything last changed.
+        /// Last change of content or attributes.
         changed, set_changed: Time = time_at, put_time at 64;
-        /// Made.
+        /// Creation time.
         born, set_born: Time = time_at, put_time at 76;
-        /// Of a device, which one.
+        /// Device number of a device file.
         device, set_device: u32 = u32_at, put_u32 at 88;
-        /// As `chattr` sets them.
+        /// Flags as `chattr` sets them.
         attributes, set_attributes: u32 = u32_at, put_u32 at 92;
-        /// A node with extended attributes that have no room here.
+        /// The node with those extended attributes that do not fit here.
         xattr_node, set_xattr_node: Nid = nid_at, put_nid at 96;
-        /// The directory that it was made in, or moved to.
+        /// The directory in which it was created, or to which it was moved.
         parent, set_parent: Nid = nid_at, put_nid at 100;
-        /// Of a directory: how many levels of buckets it has.
+        /// Levels of buckets of a directory.
         levels, set_levels: u8 = u8_at, put_u8 at 104;
-        /// How many deltas lie behind the slots.
+        /// Number of deltas behind the slots.
         deltas, set_deltas: u16 = u16_at, put_u16 at 106;
-        /// How many bytes they take.
+        /// Bytes that they take.
         delta_bytes, set_delta_bytes: u16 = u16_at, put_u16 at 108;
-        /// What the file's pages add up to that were written after the checkpoint, see
-        /// [`super::page_sum`]. Only of an inode that was synced.
+        /// Sum over the file's pages written after the checkpoint, see [`super::page_sum`]. Only in
+        /// an inode that was synced.
         pages_sum, set_pages_sum: u64 = u64_at, put_u64 at AT_PAGES_SUM;
-        /// Where the index of its deltas in the main area is (`MID`, DeltaFS section 5).
+        /// Address of the index of its deltas in the main area (`MID`, DeltaFS section 5).
         delta_meta, set_delta_meta: Address = address_at, put_address at AT_EXTRA;
         /// The next file with deltas in the main area.
         delta_next, set_delta_next: Nid = nid_at, put_nid at AT_EXTRA + 4;
-        /// The one before.
+        /// The previous such file.
         delta_previous, set_delta_previous: Nid = nid_at, put_nid at AT_EXTRA + 8;
     }
 
-    /// What it holds.
+    /// Flags of the inode.
     #[must_use]
     pub fn flags(&self) -> InodeFlags {
         let bits = u32_at(&*self.0, 4);
@@ -322,15 +323,15 @@ impl Inode {
         put_u32(&mut *Arc::make_mut(&mut self.0), 4, bits);
     }
 
-    /// The name under which the directory `parent` has it, when it was made or moved; to be
-    /// recovered by.
+    /// The name in the directory `parent`, from when the file was created or moved; recovery uses
+    /// it.
     #[must_use]
     pub fn name(&self) -> &[u8] {
         let len = usize::from(u8_at(&*self.0, AT_NAME_LEN));
         self.0.get(AT_NAME..AT_NAME + len).unwrap_or_default()
     }
 
-    /// Sets it: at most 255 bytes.
+    /// Sets the name: at most 255 bytes.
     pub fn set_name(&mut self, name: &[u8]) {
         let block = Arc::make_mut(&mut self.0);
         put_u8(&mut *block, AT_NAME_LEN, u8::try_from(name.len()).unwrap_or(0));
@@ -352,8 +353,8 @@ impl Inode {
         AT_SLOTS + usize::try_from(slot.min(INODE_SLOTS - 1)).unwrap_or(0) * 4
     }
 
-    /// How many slots hold addresses: none if they hold content or entries, otherwise those that
-    /// deltas have left.
+    /// Number of slots that hold addresses: none if they hold content or entries, otherwise those
+    /// that deltas have left.
     #[must_use]
     pub fn address_slots(&self) -> u32 {
         let flags = self.flags();
@@ -364,13 +365,13 @@ impl Inode {
         u32::try_from(left / 4).unwrap_or(0)
     }
 
-    /// The node that has the addresses of the first pages, if the inode has not.
+    /// The node that has the addresses of the first pages, if the inode does not.
     #[must_use]
     pub fn moved_slots(&self) -> Option<Nid> {
         self.flags().has_moved_slots.then(|| Nid(Self::slot(&self.0, 0).0))
     }
 
-    /// Sets it. There are no addresses in the inode, then or before.
+    /// Sets that node. The inode holds no addresses, neither before nor after.
     pub fn set_moved_slots(&mut self, node: Option<Nid>) {
         let mut flags = self.flags();
         flags.has_moved_slots = node.is_some();
@@ -379,8 +380,8 @@ impl Inode {
         Self::set_slot(block, 0, Address(node.unwrap_or_default().0));
     }
 
-    /// How many slots are in use, from the first to the last one that has an address; one if they
-    /// were moved.
+    /// Number of slots in use, from the first to the last one that has an address; one if they were
+    /// moved.
     #[must_use]
     pub fn used_slots(&self) -> u32 {
         if self.flags().has_moved_slots {
@@ -391,8 +392,8 @@ impl Inode {
         last.map_or(0, |last| last + 1)
     }
 
-    /// The deltas behind the slots, the one that came last first: the page, and the delta (DeltaFS
-    /// section 4.1.2). Each takes two bytes for the page, one or two for its length, and itself.
+    /// The deltas behind the slots, the newest first: the page, and the delta (DeltaFS section
+    /// 4.1.2). Each takes two bytes for the page, one or two for its length, and itself.
     pub fn deltas_of(&self) -> impl Iterator<Item = (u16, &[u8])> {
         let start = INLINE_LEN_BYTES.saturating_sub(usize::from(self.delta_bytes()));
         let mut rest = self.inline().get(start..).unwrap_or_default();
@@ -417,7 +418,7 @@ impl Inode {
         self.deltas_of().find(|(of, _)| *of == page).map(|(_, delta)| delta)
     }
 
-    /// What a delta takes here beside itself, in bytes.
+    /// Bytes of a delta here beside itself.
     #[must_use]
     pub fn delta_head_len_bytes(&self) -> usize {
         DELTA_HEAD_LEN_BYTES + usize::from(self.flags().is_compressed)
@@ -445,7 +446,7 @@ impl Inode {
         let Some(len) = u16::try_from(delta.len()).ok().filter(|_| is_short) else {
             return false;
         };
-        // An empty one has a head, too.
+        // An empty delta has a head, too.
         if head_len_bytes + delta.len() > self.room_behind_slots() {
             return false;
         }
@@ -463,12 +464,12 @@ impl Inode {
         true
     }
 
-    /// Takes the deltas of these pages away; those that came after them move up.
+    /// Removes the deltas of these pages; the newer ones move up.
     pub fn remove_deltas(&mut self, is_of: impl Fn(u16) -> bool) {
         self.keep_deltas(|page, _| !is_of(page));
     }
 
-    /// Takes those away that are empty: marks of pages whose deltas in the main area are over.
+    /// Removes empty deltas: marks of pages whose deltas in the main area are over.
     pub fn remove_empty_deltas(&mut self) {
         self.keep_deltas(|_, delta| !delta.is_empty());
     }
@@ -486,7 +487,7 @@ impl Inode {
         self.inline_mut().get_mut(start..).unwrap_or_default().fill(0);
         self.set_delta_bytes(0);
         self.set_deltas(0);
-        // The eldest first, so that their order stays.
+        // The oldest first, so that their order stays.
         for (page, delta) in kept.into_iter().rev() {
             self.put_delta(page, &delta);
         }
@@ -498,7 +499,7 @@ impl Inode {
         self.0.get(AT_SLOTS..AT_PAGES_SUM).unwrap_or_default()
     }
 
-    /// The same, to be written.
+    /// The same, mutable.
     pub fn inline_mut(&mut self) -> &mut [u8] {
         Arc::make_mut(&mut self.0)
             .get_mut(AT_SLOTS..AT_PAGES_SUM)
@@ -511,14 +512,14 @@ impl Inode {
         self.0.get(AT_XATTRS..AT_NIDS).unwrap_or_default()
     }
 
-    /// The same, to be written.
+    /// The same, mutable.
     pub fn xattrs_mut(&mut self) -> &mut [u8] {
         Arc::make_mut(&mut self.0)
             .get_mut(AT_XATTRS..AT_NIDS)
             .unwrap_or_default()
     }
 
-    /// One of the nodes with further addresses: see [`INDIRECT_NODES`].
+    /// A node with further addresses: see [`INDIRECT_NODES`].
     #[must_use]
     pub fn node(&self, index: usize) -> Nid {
         nid_at(&*self.0, Self::at_node(index))

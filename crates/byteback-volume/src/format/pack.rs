@@ -3,10 +3,10 @@
 //! ```text
 //! header | bitmaps | journal | orphans | summaries of the open segments | footer
 //! ```
-//! The footer is the header once more. A pack counts if both are sealed and say the same version,
-//! and all between them is sealed; of two that count, the one with the greater version. It is
-//! written behind a flush and before another one, so that all that it speaks of is durable before
-//! it counts.
+//! The footer is the header once more. A pack counts if both are sealed and state the same version,
+//! and everything between them is sealed; of two that count, the one with the greater version. The
+//! footer is written after one flush and before another, so that everything that the pack names is
+//! durable before it counts.
 
 use super::{
     Block, Nid, NodeEntry, SEALED_LEN_BYTES, SegmentEntry, Summary, chunk_at, i64_at, put, put_i64, put_u16, put_u32,
@@ -16,8 +16,8 @@ use super::{
 /// Six logs: hot, warm and cold nodes; hot, warm and cold data.
 pub const LOGS: usize = 6;
 
-/// Summaries in a block of a pack, where they lie one behind the other: those of the first log's
-/// segment up to where it goes on, and so on.
+/// Summaries in a block of a pack, where they are concatenated: those of the first log's segment up
+/// to where it goes on, and so on.
 const SUMMARIES_PER_PACK_BLOCK: usize = SEALED_LEN_BYTES / Summary::LEN_BYTES;
 
 /// Most summary blocks of the open segments.
@@ -26,37 +26,37 @@ pub const OPEN_SUMMARY_BLOCKS_MAX: u32 = (LOGS * 512).div_ceil(SUMMARIES_PER_PAC
 /// Orphans in a block.
 pub const ORPHANS_PER_BLOCK: usize = SEALED_LEN_BYTES / 4 - 1;
 
-/// Where a log goes on.
+/// The position at which a log goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogHead {
     /// Its segment.
     pub segment: u32,
-    /// The next block in it; as many as a segment has: it is full.
+    /// The next block in it; equal to a segment's length when it is full.
     pub next: u32,
-    /// The segment that comes after it, once that is chosen, which it is when this one is full;
+    /// The segment that comes after it, chosen when this one is full; before that,
     /// [`LogHead::UNDECIDED`].
     pub upcoming: u32,
 }
 
 impl LogHead {
-    /// The segment after this one is not chosen.
+    /// The segment after this one is not chosen yet.
     pub const UNDECIDED: u32 = u32::MAX;
 }
 
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PackHeader {
-    /// One more with each checkpoint. Nodes that are written after it say it, too.
+    /// Increases by one with each checkpoint. Nodes written after it state it, too.
     pub version: u64,
     /// When it was written, in seconds since 1970.
     pub written_s: i64,
-    /// Blocks that are in use, with those that are set aside for pages without any.
+    /// Blocks in use, with those reserved for pages without any.
     pub used_blocks: u32,
     /// Nodes among them.
     pub nodes: u32,
     /// Inodes among these.
     pub inodes: u32,
-    /// The number that was given to a node last.
+    /// The number that was last given to a node.
     pub last_nid: Nid,
     /// The head of the list of files that have deltas in the main area (DeltaFS section 4.2).
     pub delta_list: Nid,
@@ -70,14 +70,14 @@ pub struct PackHeader {
     pub summary_blocks: u32,
     /// Nothing was written after it: there is nothing to recover.
     pub is_clean: bool,
-    /// Where each log goes on.
+    /// The position of each log.
     pub logs: [LogHead; LOGS],
 }
 
 const AT_LOGS: usize = 128;
 
 impl PackHeader {
-    /// How many blocks the pack has.
+    /// Length of the pack in blocks.
     #[must_use]
     pub fn len_blocks(&self) -> u32 {
         [
@@ -90,7 +90,7 @@ impl PackHeader {
         .fold(2, u32::saturating_add)
     }
 
-    /// Whether a pack can be like that: it fits its place, and each log has a segment of its own.
+    /// Whether such a pack can exist: it fits its place, and each log has a segment of its own.
     #[must_use]
     pub fn is_possible(&self, pack_blocks: u32) -> bool {
         let segments: std::collections::BTreeSet<u32> = self.logs.iter().map(|log| log.segment).collect();
@@ -147,7 +147,7 @@ impl PackHeader {
     }
 }
 
-/// Blocks of a pack that are bitmaps: one bit for each block of a table, set if the second copy is
+/// Blocks of bitmaps for a pack: one bit for each block of a table, set if the second copy is
 /// valid.
 #[must_use]
 pub fn bitmap_blocks(bits: &[bool]) -> Vec<Box<Block>> {
@@ -163,7 +163,7 @@ pub fn bitmap_blocks(bits: &[bool]) -> Vec<Box<Block>> {
     each.collect()
 }
 
-/// The bits of such blocks.
+/// The bits in such blocks.
 #[must_use]
 pub fn bits_of(blocks: &[Box<Block>]) -> Vec<bool> {
     let sealed = blocks
@@ -173,12 +173,12 @@ pub fn bits_of(blocks: &[Box<Block>]) -> Vec<bool> {
     sealed.flatten().flat_map(bits_of_byte).collect()
 }
 
-/// Changes of the tables that are in a pack.
+/// Changes of the tables in a pack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Journal {
-    /// Of the node table.
+    /// Changes of the node table.
     pub nodes: Vec<(Nid, NodeEntry)>,
-    /// Of the segment table.
+    /// Changes of the segment table.
     pub segments: Vec<(u32, SegmentEntry)>,
 }
 
@@ -218,7 +218,7 @@ impl Journal {
         blocks
     }
 
-    /// Adds what a block holds.
+    /// Adds the content of a block.
     pub fn read(&mut self, block: &Block, segment_blocks: u32) {
         let segment_len = 4 + SegmentEntry::len_bytes(segment_blocks);
         let mut rest = block.get(JOURNAL_HEAD_LEN_BYTES..SEALED_LEN_BYTES).unwrap_or_default();
@@ -275,7 +275,7 @@ pub fn open_summary_blocks(summaries: &[Summary]) -> Vec<Box<Block>> {
     each.collect()
 }
 
-/// The summaries in such a block, with those behind the last one.
+/// The summaries in such a block, including unused ones behind the last.
 #[must_use]
 pub fn open_summaries_of(block: &Block) -> Vec<Summary> {
     let at = |index: usize| Summary::of_bytes(&chunk_at(block, index * Summary::LEN_BYTES));

@@ -1,30 +1,29 @@
-//! Summaries: to whom each block of a segment belongs, and what its bytes add up to.
+//! Summaries: the owner of each block of a segment, and the checksum of its bytes.
 //!
-//! Whoever cleans a segment finds by them the node that refers to a block; whoever reads a file's
-//! block compares its checksum.
+//! The cleaner uses them to find the node that refers to a block; a reader of a file's block
+//! compares its checksum.
 
 use super::{Block, Nid, chunk_at, put, put_u8, put_u16, put_u32, u8_at, u16_at, u32_at};
 
 /// Summaries in a block.
 pub const SUMMARIES_PER_BLOCK: u32 = 256;
 
-/// Of one block.
+/// Summary of one block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Of a node: its own number. Of a file's block: the node that refers to it. 0: nothing was
+    /// For a node: its own number. For a file's block: the node that refers to it. 0: nothing was
     /// written there.
     pub nid: Nid,
-    /// That node's version, as the node table has it: a number that is given anew belongs to
-    /// something else.
+    /// Version of that node, as in the node table: a reused number belongs to something else.
     pub version: u8,
-    /// Of a file's block: the slot of the node that refers to it.
+    /// For a file's block: the slot of the node that refers to it.
     pub slot: u16,
-    /// Of a file's block: the CRC-32C of its bytes.
+    /// For a file's block: the CRC-32C of its bytes.
     pub checksum: u32,
 }
 
 impl Summary {
-    /// How long one is.
+    /// Length of a summary, in bytes.
     pub const LEN_BYTES: usize = 11;
 
     /// From its bytes.
@@ -53,7 +52,7 @@ impl Summary {
         usize::try_from(index % SUMMARIES_PER_BLOCK).unwrap_or(0) * Self::LEN_BYTES
     }
 
-    /// The summary of the segment's block `index`, of which `block` has it.
+    /// The summary of the segment's block `index`, which `block` contains.
     #[must_use]
     pub fn read(block: &Block, index: u32) -> Self {
         Self::of_bytes(&chunk_at(block, Self::at(index)))

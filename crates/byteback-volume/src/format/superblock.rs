@@ -1,9 +1,9 @@
-//! The superblock: how large the areas are, and whose they are. It is written once, to the first
-//! and to the last block.
+//! The superblock: the sizes of the areas, and the volume's identity. It is written once, to the
+//! first and to the last block.
 
 use super::{Address, Block, Kind, VolumeId, chunk_at, i64_at, put, put_i64, put_u32, put_u64, u32_at, u64_at, zeros};
 
-/// What every volume begins with.
+/// The magic number of a volume.
 const MAGIC: [u8; 8] = *b"BYBTKVOL";
 
 /// The version of the format that this program writes, and the last one that it reads.
@@ -35,10 +35,11 @@ pub const KNOWN_FEATURES: u64 = FEATURE_COMPRESSION;
 /// Blocks of a segment: a power of two.
 const SEGMENT_BLOCKS: std::ops::RangeInclusive<u32> = 64..=512;
 
-/// Where everything is, in blocks.
+/// Positions of the areas, in blocks.
 ///
 /// ```text
-/// superblock | checkpoint packs (2) | segment table (2) | node table (2) | summaries | main area | superblock
+/// superblock | checkpoint packs (2) | segment table (2) | node table (2) | summaries
+///     | main area | superblock
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Areas {
@@ -48,13 +49,13 @@ pub struct Areas {
     pub segment_blocks: u32,
     /// The first of the two checkpoint packs; the other one follows.
     pub packs_first: u32,
-    /// What each may take.
+    /// Most blocks of a pack.
     pub pack_blocks: u32,
     /// The first of the two copies of the segment table; the other one follows.
     pub segment_table_first: u32,
     /// The length of one of them.
     pub segment_table_blocks: u32,
-    /// As with the segment table.
+    /// The first of the two copies of the node table; the other one follows.
     pub node_table_first: u32,
     /// The length of one copy.
     pub node_table_blocks: u32,
@@ -62,42 +63,42 @@ pub struct Areas {
     pub summaries_first: u32,
     /// The segments.
     pub main_first: u32,
-    /// How many they are.
+    /// Segments in the main area.
     pub main_segments: u32,
-    /// So many of them are kept free for cleaning.
+    /// Segments reserved for the cleaner.
     pub reserved_segments: u32,
 }
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// The version that it was made as, and stays.
+    /// The format version with which the volume was created; it never changes.
     pub version: u32,
-    /// Whose blocks these are.
+    /// Identity of the volume.
     pub id: VolumeId,
-    /// Whoever does not know these must not open the volume.
+    /// Incompatible features: a program that does not know one of them must not open the volume.
     pub features: u64,
-    /// Where everything is.
+    /// Positions of the areas.
     pub areas: Areas,
-    /// When the volume was made, in seconds since 1970.
+    /// Creation time, in seconds since 1970.
     pub created_s: i64,
-    /// By which names of directories are hashed.
+    /// Seed for the hashes of names in directories.
     pub hash_seed: u64,
-    /// What people call it: up to 64 bytes.
+    /// Label: up to 64 bytes.
     pub label: Vec<u8>,
 }
 
 /// Longest label.
 const LABEL_LEN_MAX: usize = 64;
 
-/// What a block that should be a superblock is.
+/// Result of reading a block as a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// One.
+    /// A superblock.
     Superblock(Superblock),
-    /// One of a version that is not known.
+    /// A superblock of an unknown version.
     Newer(u32),
-    /// One that is damaged.
+    /// A damaged superblock.
     Damaged,
     /// Something else.
     Nothing,
@@ -136,7 +137,7 @@ impl Areas {
         )
     }
 
-    /// Whether all of it lies on the volume, in order, with room for what the other areas need.
+    /// Whether all areas lie on the volume, in order, and are large enough.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let end = |first: u32, count: u32, times: u32| first.checked_add(count.checked_mul(times)?);
@@ -243,7 +244,7 @@ impl Superblock {
         block
     }
 
-    /// What the block is that was read from `address`.
+    /// Reads a block from `address` as a superblock.
     #[must_use]
     pub fn find(block: &Block, address: Address) -> Found {
         if chunk_at(block, 0) != MAGIC {

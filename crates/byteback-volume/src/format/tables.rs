@@ -1,8 +1,8 @@
 //! The node address table and the segment table.
 //!
-//! Each has two copies of each block; a bit of the checkpoint pack says which of them is valid. A
-//! block that changes is written to the other place, and counts with the next checkpoint: so a
-//! table is always that of a checkpoint, whole.
+//! Each has two copies of each block; a bit of the checkpoint pack selects the valid one. A changed
+//! block is written to the other place, and counts with the next checkpoint: so a table is always
+//! that of a checkpoint, whole.
 
 use super::{Address, Block, Nid, SEALED_LEN_BYTES, put, put_u8, put_u32, put_u64, u8_at, u32_at, u64_at};
 
@@ -11,22 +11,22 @@ pub const NODES_PER_BLOCK: u32 = 454;
 
 const NODE_LEN_BYTES: usize = 9;
 
-/// Where a node is.
+/// The place of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeEntry {
     /// Its block; [`Address::NONE`] if the number is free.
     pub address: Address,
-    /// Of which file it is.
+    /// The node's file.
     pub ino: Nid,
     /// How often the number was given away, modulo 256.
     pub version: u8,
 }
 
 impl NodeEntry {
-    /// How long an entry is, where it stands alone.
+    /// Length of an entry outside of a table, in bytes.
     pub const LEN_BYTES: usize = NODE_LEN_BYTES;
 
-    /// From bytes that hold one.
+    /// Reads an entry from its bytes.
     #[must_use]
     pub fn of_bytes(bytes: &[u8]) -> Self {
         Self {
@@ -50,7 +50,7 @@ impl NodeEntry {
         usize::try_from(index % NODES_PER_BLOCK).unwrap_or(0) * NODE_LEN_BYTES
     }
 
-    /// The entry of the node `nid`, of which `block` has it.
+    /// The entry of the node `nid`, which `block` contains.
     #[must_use]
     pub fn read(block: &Block, nid: Nid) -> Self {
         Self::of_bytes(block.get(Self::at(nid.0)..).unwrap_or_default())
@@ -62,12 +62,12 @@ impl NodeEntry {
     }
 }
 
-/// What is known of a segment.
+/// State of a segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SegmentEntry {
-    /// Of which log it is or was, as its place in [`super::LOGS`].
+    /// The log that writes or wrote to it, as its place in [`super::LOGS`].
     pub log: u8,
-    /// When a block was written there last, in seconds since 1970.
+    /// Time of the last write to it, in seconds since 1970.
     pub modified_s: u64,
     /// One bit for each block: whether something refers to it. The lowest bit of the first byte is
     /// the first block.
@@ -77,7 +77,7 @@ pub struct SegmentEntry {
 impl SegmentEntry {
     const AT_VALID: usize = 9;
 
-    /// How long an entry is.
+    /// Length of an entry, in bytes.
     #[must_use]
     pub fn len_bytes(segment_blocks: u32) -> usize {
         Self::AT_VALID + usize::try_from(segment_blocks / 8).unwrap_or(0)
@@ -89,7 +89,7 @@ impl SegmentEntry {
         u32::try_from(SEALED_LEN_BYTES / Self::len_bytes(segment_blocks)).unwrap_or(1)
     }
 
-    /// From bytes that hold one.
+    /// Reads an entry from its bytes.
     #[must_use]
     pub fn of_bytes(bytes: &[u8], segment_blocks: u32) -> Self {
         let valid = bytes.get(Self::AT_VALID..Self::len_bytes(segment_blocks));
@@ -100,7 +100,7 @@ impl SegmentEntry {
         }
     }
 
-    /// Writes it to bytes that have room for it.
+    /// Writes it to bytes that are long enough.
     pub fn put(&self, bytes: &mut [u8]) {
         put_u8(bytes, 0, self.log);
         put_u64(bytes, 1, self.modified_s);
@@ -112,7 +112,7 @@ impl SegmentEntry {
         usize::try_from(index).unwrap_or(0) * Self::len_bytes(segment_blocks)
     }
 
-    /// The entry of a segment, of which `block` has it.
+    /// The entry of a segment, which `block` contains.
     #[must_use]
     pub fn read(block: &Block, segment: u32, segment_blocks: u32) -> Self {
         let bytes = block.get(Self::at(segment, segment_blocks)..).unwrap_or_default();
@@ -131,7 +131,7 @@ impl SegmentEntry {
         byte.is_some_and(|byte| byte >> (index % 8) & 1 == 1)
     }
 
-    /// Says whether something does; answers what was said before.
+    /// Sets whether something refers to a block; returns the previous value.
     pub fn set_valid(&mut self, index: u32, is_valid: bool) -> bool {
         let was = self.is_valid(index);
         if let Some(byte) = usize::try_from(index / 8)
@@ -144,7 +144,7 @@ impl SegmentEntry {
         was
     }
 
-    /// How many blocks something refers to.
+    /// Number of blocks that something refers to.
     #[must_use]
     pub fn valid_blocks(&self) -> u32 {
         self.valid.iter().map(|byte| byte.count_ones()).sum()

@@ -58,7 +58,7 @@ fn a_superblock_is_found_or_refused() {
         ..superblock()
     };
     assert_eq!(Superblock::find(&zeroth.block(Address(0)), Address(0)), Found::Damaged);
-    // Whatever is changed and sealed again: nothing of it is believed that cannot be.
+    // Fields are changed and sealed again: no impossible value is believed.
     let mut random = SplitMix64::new(1);
     let mut taken = 0;
     for _ in 0..20_000 {
@@ -162,7 +162,7 @@ fn an_index_of_deltas_is_read_as_it_was_written_and_nothing_impossible_is() {
     assert!(read_noise > 3_000 && too_long > 20, "{read_noise}, {too_long}");
 }
 
-/// What of all that is in leaves and in the index counts, against what was written last.
+/// The entries of leaves and index that count, against what was written last.
 #[test]
 fn what_was_written_last_counts_whatever_leaves_say() {
     let areas = Areas {
@@ -435,7 +435,7 @@ fn a_cluster_says_what_was_meant_or_nothing() {
         (Some(2), None, None)
     );
     assert_ne!(cluster_checksum(&block), crc32c::crc32c(&block[..]));
-    // What has no room, is in no order, or is of another length, is none.
+    // Pages that do not fit, are out of order, or have another length give no cluster.
     assert!(Cluster::block(Nid(7), &[1, 2], &random.bytes(2 * 4096)).is_none());
     assert!(Cluster::block(Nid(7), &[2, 2], &bytes[..2 * 4096]).is_none());
     assert!(Cluster::block(Nid(7), &[2, 3], &bytes).is_none());

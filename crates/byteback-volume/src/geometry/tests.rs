@@ -11,7 +11,7 @@ fn devices_of_all_sizes_are_divided_without_waste() {
                 assert!(areas.is_sound(), "{areas:?}");
                 let main_blocks = u64::from(areas.main_segments) * u64::from(areas.segment_blocks);
                 let rest = blocks - main_blocks;
-                // What is no file's: below 2 %, and a little for packs and what is rounded.
+                // Blocks outside the main area: below 2 %, and a little for packs and rounding.
                 assert!(rest <= blocks / 50 + 1_200, "{rest} of {blocks}: {areas:?}");
                 assert!(u64::from(areas.node_table_blocks) * u64::from(NODES_PER_BLOCK) > main_blocks);
             }

@@ -130,7 +130,7 @@ fn files_are_told_apart_and_centroids_follow_them() {
                     is_read_hot: matches!(kind(ino), 1 | 2),
                     is_write_hot: matches!(kind(ino), 0 | 2),
                 };
-                // Who is hardly used may be read a little more than written.
+                // A hardly used file may be read a little more than written.
                 let is_cold = kind(ino) == 3;
                 let is_right = if is_cold { !heat.is_write_hot } else { heat == expected };
                 assert!(

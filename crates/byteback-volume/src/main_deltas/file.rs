@@ -1,14 +1,14 @@
 //! The index of one file in memory, and how it is laid out into blocks.
 //!
-//! What is new goes to the *index*, which is written anew with each change. If it has no room, what
-//! it tells of compact pages goes to *leaves*, which are not written over: of a page, what is
-//! younger counts, and the index has a list of pages that are *ended*, of which no leaf counts.
-//! Leaves of which little counts any more are *dissolved*: what counts goes back to the index. So
-//! the index costs one block for each change, as if it had always room, and a leaf for each
+//! New entries go to the *index*, which is written anew with each change. If it has no room, its
+//! entries of compact pages go to *leaves*, which are not overwritten: for a page, the newer entry
+//! counts, and the index has a list of pages that are *ended*, of which no leaf counts. Leaves of
+//! which little counts any more are *dissolved*: the entries that count go back to the index. So
+//! the index costs one block for each change, as if it always had room, and a leaf for each
 //! thousand deltas or so.
 //!
-//! **Invariants.** What blocks say together ([`DeltaPlaces`]) is what is in memory whenever the
-//! index was written. One block tells of all that counts in a compact page.
+//! **Invariants.** The combined content of the blocks ([`DeltaPlaces`]) equals that of memory
+//! whenever the index was written. All that counts in a compact page is listed in a single block.
 //!
 //! Out of scope: any I/O; choosing what is packed together.
 
@@ -20,10 +20,10 @@ use crate::format::{
     PLACE_LEN_BYTES_MAX, VERSION_OF_INDEX_LEAVES,
 };
 
-/// What most deltas take in an index, in bytes.
+/// Bytes of most deltas in an index.
 const PLACE_LEN_BYTES: usize = 4;
 
-/// An index leads to so many leaves at most: some 130,000 deltas.
+/// Most leaves of an index: some 130,000 deltas.
 const LEAVES_MAX: usize = 100;
 
 /// A compact page of a file.
@@ -31,13 +31,13 @@ const LEAVES_MAX: usize = 100;
 pub(super) struct Compact {
     /// Its bytes, if they were needed.
     pub(super) block: Option<Arc<Block>>,
-    /// It lies in a segment that is cleaned.
+    /// Whether it lies in a segment that is cleaned.
     pub(super) is_to_move: bool,
     /// The leaf that tells of it, if it is not the index.
     pub(super) leaf: Option<Address>,
-    /// What in it counts.
+    /// Pages whose deltas in it count.
     pages: BTreeSet<u32>,
-    /// How much that is.
+    /// Bytes of these deltas.
     len_bytes: usize,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Leaf {
     pub(super) address: Address,
     /// Pages that it tells of, whether that counts or not.
     pages: Vec<u32>,
-    /// It lies in a segment that is cleaned.
+    /// Whether it lies in a segment that is cleaned.
     pub(super) is_to_move: bool,
 }
 
@@ -68,13 +68,13 @@ pub(crate) struct MainFile {
     places: BTreeMap<u32, (Address, DeltaPlace)>,
     /// Deltas that lie in the index itself.
     own: BTreeMap<u32, Vec<u8>>,
-    /// The eldest first.
+    /// Leaves, the oldest first.
     pub(super) leaves: Vec<Leaf>,
     /// How many leaves tell of a page, whether that counts or not.
     told: BTreeMap<u32, usize>,
     /// Pages that leaves tell of and that have no delta any more.
     ended: BTreeSet<u32>,
-    /// It is not what the device has.
+    /// Whether it differs from the device.
     pub(super) is_changed: bool,
 }
 
@@ -99,7 +99,7 @@ impl Form {
         self.room_bytes.saturating_sub(INDEX_HEAD_LEN_BYTES + PAGE_LEN_BYTES) / PLACE_LEN_BYTES_MAX
     }
 
-    /// An index leads to so many leaves at most; half of it, where little of a block is used.
+    /// Most leaves of an index: fewer where little of a block is used.
     pub(super) fn leaves_max(&self) -> usize {
         LEAVES_MAX.min(self.room_bytes / 8)
     }
@@ -124,7 +124,7 @@ impl Form {
     }
 }
 
-/// What is to be written of an index.
+/// Blocks of an index to write.
 #[derive(Debug, Default)]
 pub(super) struct Layout {
     /// New leaves: the bytes of each, and the pages that it tells of.
@@ -250,7 +250,7 @@ impl MainFile {
         }
     }
 
-    /// What the inode has a delta of, or a mark, is over.
+    /// Ends deltas of pages of which the inode has a delta or a mark.
     pub(super) fn end_those_of(&mut self, inode: &Inode) {
         for (page, _) in inode.deltas_of() {
             self.is_changed |= self.end(u32::from(page));
@@ -263,7 +263,7 @@ impl MainFile {
         unused.map(|(address, _)| address).collect()
     }
 
-    /// What counts in a compact page, in the order of the pages.
+    /// Deltas that count in a compact page, in the order of the pages.
     pub(super) fn places_in(&self, compact: Address) -> Vec<DeltaPlace> {
         let pages = self
             .compacts
@@ -330,8 +330,8 @@ impl MainFile {
         self.leaves.iter().map(|leaf| leaf.address)
     }
 
-    /// What the index would say, if deltas of its own were `own` alone, and of these pages no other
-    /// ones counted.
+    /// The index, if its own deltas were `own` alone, and no other deltas of the pages `over`
+    /// counted.
     pub(super) fn index(&self, ino: Nid, own: &BTreeMap<u32, Vec<u8>>, over: &BTreeSet<u32>) -> DeltaIndex {
         let in_index = self.compacts.iter().filter(|(_, compact)| compact.leaf.is_none());
         let page = |address: Address| {
@@ -358,7 +358,7 @@ impl MainFile {
         form.bytes(&self.index(form.ino, &self.own, &BTreeSet::new()), &self.own)
     }
 
-    /// What of each leaf counts, about in bytes.
+    /// Size of the entries that count in each leaf, about in bytes.
     fn living_of_leaves(&self) -> BTreeMap<Address, usize> {
         let mut living = BTreeMap::new();
         for compact in self.compacts.values().filter(|compact| !compact.pages.is_empty()) {
@@ -430,7 +430,7 @@ impl MainFile {
         bytes.map_or(usize::MAX, |bytes| bytes.len())
     }
 
-    /// What the index tells of compact pages, as leaves.
+    /// The index's entries of compact pages, as leaves.
     fn leaves_of_index(&self, form: Form) -> Vec<NewLeaf> {
         let mut leaves = Vec::new();
         let mut taken: Vec<CompactPage> = Vec::new();
@@ -441,7 +441,7 @@ impl MainFile {
                 pages: std::mem::take(pages),
                 ..DeltaIndex::default()
             };
-            // What cannot be, stays in the index.
+            // Entries that do not fit stay in the index.
             if let Some(bytes) = form.bytes(&index, &BTreeMap::new()).filter(|_| !index.pages.is_empty()) {
                 leaves.push(NewLeaf {
                     bytes,
@@ -475,7 +475,7 @@ impl MainFile {
         self.push_leaf(address, leaf.pages);
     }
 
-    /// One leaf less tells of a page.
+    /// Counts one leaf fewer that lists a page.
     fn untell(&mut self, page: u32) {
         let Some(count) = self.told.get_mut(&page) else { return };
         *count -= 1;

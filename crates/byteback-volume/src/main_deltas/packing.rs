@@ -17,11 +17,11 @@ use crate::format::{
 };
 use crate::state::State;
 
-/// A compact page has so many deltas at least, if nobody says otherwise (DeltaFS section 4.2.1).
+/// Default for the fewest deltas in a compact page (DeltaFS section 4.2.1).
 pub(crate) const PACKED_MIN: usize = 5;
 
-/// If the index has no room for deltas of its own, what it tells of compact pages goes to leaves
-/// from such a part of it on.
+/// When deltas go to compact pages, the index's entries of these go to leaves once they exceed this
+/// fraction, as a divisor, of the index's room.
 const TO_LEAVES_OF: usize = 4;
 
 /// Where deltas go.
@@ -29,9 +29,9 @@ const TO_LEAVES_OF: usize = 4;
 pub(super) struct Packing {
     /// Of each new compact page: pages with their deltas.
     pub(super) groups: Vec<Vec<(u32, Vec<u8>)>>,
-    /// What lies in the index itself then.
+    /// Deltas that will lie in the index itself.
     pub(super) own: BTreeMap<u32, Vec<u8>>,
-    /// What the index tells of compact pages goes to leaves.
+    /// Whether the index's entries of compact pages go to leaves.
     pub(super) to_leaves: bool,
     /// Blocks that were set aside.
     pub(super) room_blocks: u32,
@@ -86,7 +86,7 @@ fn fill_last(kept: usize, fresh: &[(u32, usize)], min: usize, groups: &mut [Vec<
     }
 }
 
-/// What an index will tell of a compact page that is not written yet.
+/// The future index entry of a compact page that is not written yet.
 fn places_of(group: &[(u32, Vec<u8>)]) -> CompactPage {
     let mut at = COMPACT_HEAD_LEN_BYTES;
     let mut places: Vec<DeltaPlace> = Vec::new();
@@ -147,7 +147,7 @@ impl State {
         let form = self.index_form(ino);
         let none = MainFile::default();
         let file = self.main.files.get(&ino).unwrap_or(&none);
-        // What counts, and will when all is written.
+        // Deltas that count, and still will when everything is written.
         let mut over: BTreeSet<u32> = inode.deltas_of().map(|(page, _)| u32::from(page)).collect();
         over.extend(waiting.keys());
         over.extend((self.pages.dirty_of(ino).into_iter()).filter_map(|page| u32::try_from(page).ok()));
@@ -215,7 +215,7 @@ impl State {
         let mut best = pack(&[], &fresh, self.packed_min..=max);
         if let Some((address, places)) = emptiest {
             let read = |place: DeltaPlace| Ok((place.page, self.delta_in(ino, address, place)?));
-            // What cannot be read stays where it is.
+            // Deltas that cannot be read stay where they are.
             let there: Result<BTreeMap<u32, Vec<u8>>> = places.into_iter().map(read).collect();
             let there = there.unwrap_or_default();
             let first: Vec<(u32, usize)> = there.iter().map(|(page, delta)| (*page, delta.len())).collect();

@@ -143,7 +143,7 @@ fn what_is_packed_is_few_blocks_and_is_read_in_any_mode() {
     );
 }
 
-/// Whatever is written and however often it is synced: with deltas less is written, and never more.
+/// Any writes, and any number of syncs: with deltas less is written, and never more.
 #[test]
 fn no_mode_writes_more_than_none() {
     for (seed, sync_each, len) in [
@@ -219,7 +219,7 @@ fn no_mode_writes_more_than_none_for_an_editor() {
                     }
                 }
                 volume.unlink(1, b"scratch").unwrap();
-                // The text is written anew, beside its elder one.
+                // The text is written anew, beside its old version.
                 let replace = crate::Rename::Replace;
                 volume.rename((1, b"text"), (1, b"text~"), replace).unwrap();
                 text.splice(100..100, random.bytes(50));
@@ -459,7 +459,7 @@ fn what_is_damaged_is_told_and_can_be_written_over() {
     }
 }
 
-/// As a program of an elder version would have made it.
+/// Makes the volume one that an older version of the program created.
 fn make_elder(device: &Device, version: u32) {
     for address in [Address(0), Address(19_999)] {
         let mut block = zeros();
@@ -474,8 +474,8 @@ fn make_elder(device: &Device, version: u32) {
     }
 }
 
-/// What is in a short inode has to leave it where the file grows. What cannot be restored stays
-/// there, and the file grows all the same.
+/// Deltas in a short inode have to leave it where the file grows. A delta that cannot be applied
+/// stays there, and the file grows all the same.
 #[test]
 fn a_base_that_rots_does_not_keep_its_file_from_growing() {
     for is_elder in [false, true] {
@@ -532,7 +532,7 @@ fn a_base_that_rots_does_not_keep_its_file_from_growing() {
     }
 }
 
-/// Programs of elder versions open such volumes again: they must find nothing that they do not
+/// Older versions of the program open such volumes again: they must find nothing that they do not
 /// know.
 #[test]
 fn volumes_of_elder_versions_stay_what_they_are() {
@@ -691,7 +691,7 @@ fn an_index_and_its_leaves_say_what_was_meant() {
         let mut file = MainFile::default();
         let mut blocks: BTreeMap<(Address, u8), Box<Block>> = BTreeMap::new();
         let (mut next, mut free) = (areas.main_first, Vec::new());
-        // What is free is used again: an elder leaf may still name it.
+        // Free blocks are reused: an older leaf may still name them.
         let block_of = |bytes: &[u8], kind: Kind, free: &mut Vec<Address>, next: &mut u32| {
             let mut block = zeros();
             fill(&mut block, bytes);
@@ -822,9 +822,8 @@ fn packing_leaves_out_what_is_too_few_and_nothing_else() {
     }
 }
 
-/// Behind page 65535 nothing can say in the inode that a delta which nobody knows is over: such a
-/// page cannot be written over. What is tried all the same must leave it, and those before it, as
-/// they were or as they were to be.
+/// Behind page 65535 the inode cannot mark an unknown delta as over: such a page cannot be
+/// overwritten. An attempt must leave it, and the pages before it, either unchanged or as written.
 #[test]
 fn what_cannot_be_written_over_is_not_read_as_something_else() {
     const FIRST: usize = 65_525;

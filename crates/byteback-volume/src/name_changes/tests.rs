@@ -35,7 +35,7 @@ fn volume() -> (SimBlockDevice, Arc<CountedDevice<SimBlockDevice>>, Volume, u32)
     (below, device, volume, dir)
 }
 
-/// What a database does with its journal: only what it writes is written.
+/// The way a database uses its journal: only its own writes are written.
 #[test]
 fn a_journal_that_is_made_anew_costs_no_checkpoint() {
     let (below, device, volume, dir) = volume();

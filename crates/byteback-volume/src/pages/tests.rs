@@ -5,7 +5,7 @@ use byteback_host::random::SplitMix64;
 
 use super::*;
 
-/// What a page must be.
+/// Expected state of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Expected {
     byte: u8,
@@ -14,8 +14,8 @@ struct Expected {
     is_passing: bool,
 }
 
-/// What changed and what is pinned is there, as it was left; of the rest whatever is there is
-/// right, and not more than there may be.
+/// Changed and pinned pages are kept, as they were left; any other page in memory is right, and
+/// there are no more than the limit.
 #[test]
 fn pages_are_kept_as_long_as_they_must_be() {
     let seed: u64 = std::env::var("BYTEBACK_SEED").map_or(1, |seed| seed.parse().unwrap());

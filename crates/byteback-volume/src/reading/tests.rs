@@ -95,7 +95,7 @@ fn whole(volume: &Volume, ino: u32, len: usize) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What becomes about a quarter.
+/// Bytes that compress to about a quarter.
 fn text(random: &mut SplitMix64, len: usize) -> Vec<u8> {
     let mut bytes = random.bytes(len);
     bytes.iter_mut().for_each(|byte| *byte &= 3);
@@ -226,8 +226,8 @@ fn a_long_read_reads_each_cluster_once() {
     assert_eq!(read, clusters + 128 - compressed - 1);
 }
 
-/// Whatever happens between the moment in which blocks are found and that in which they are read:
-/// the file is written anew, its blocks are freed and become another file's.
+/// Between finding blocks and reading them, the file is written anew, its blocks are freed and
+/// become another file's.
 #[test]
 fn what_is_freed_and_used_again_meanwhile_is_not_what_is_read() {
     let inner = SimBlockDevice::new(2_600);
@@ -273,7 +273,7 @@ fn what_is_freed_and_used_again_meanwhile_is_not_what_is_read() {
     assert!(whole(&volume, ino, old.len()).unwrap() == old);
     assert!(before_long_read.lock().is_none(), "nothing was read from the device");
     drop(volume);
-    // What is removed meanwhile is not found.
+    // A file removed meanwhile is not found.
     let volume = opened();
     let other = Arc::clone(&volume);
     *before_long_read.lock() = Some(Box::new(move || {

@@ -157,7 +157,7 @@ fn block_at(device: &SimBlockDevice, at: u64) -> Box<Block> {
     block
 }
 
-/// What a block is, if it is sealed.
+/// Kind of a block, if it is sealed.
 fn kind_of(block: &Block, at: u64) -> Option<Kind> {
     let kinds = [
         Kind::Superblock,
@@ -181,7 +181,7 @@ fn kind_of(block: &Block, at: u64) -> Option<Kind> {
     kinds.into_iter().find(|kind| ID.is_sealed(block, *kind, address))
 }
 
-/// What is left after a repair may be lost contents, and nothing else; and the volume can be used.
+/// Only lost contents may remain after a repair, and the volume can be used.
 fn assert_repaired(device: &SimBlockDevice, note: &str) -> Option<Repaired> {
     let shared: Arc<dyn BlockDevice> = Arc::new(device.clone());
     let repaired = match repair(&shared, &RepairOptions::default()) {
@@ -204,7 +204,7 @@ fn assert_repaired(device: &SimBlockDevice, note: &str) -> Option<Repaired> {
     Some(repaired)
 }
 
-/// Whatever is lost of it, a file can be removed; what its damaged nodes led to is found by one
+/// Any file can be removed, whatever is lost of it; blocks of its damaged nodes are found by one
 /// more repair.
 fn assert_all_can_go(device: &SimBlockDevice, note: &str) {
     let volume = open(device);
@@ -350,7 +350,8 @@ fn blocks_that_lie_are_found_out_and_put_right() {
     }
 }
 
-/// What was synced and not closed is recovered before anything is repaired.
+/// Changes that were synced, on a volume that was not closed, are recovered before anything is
+/// repaired.
 #[test]
 fn what_was_synced_is_kept_by_a_repair() {
     let device = made(5, true);

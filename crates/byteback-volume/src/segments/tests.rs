@@ -93,7 +93,7 @@ fn nothing_is_written_over_that_a_checkpoint_or_anybody_knows() {
     }
 }
 
-/// Whatever the logs have written, and whichever of them writes how much.
+/// For any state of the logs, and any division of the blocks among them.
 #[test]
 fn no_more_segments_are_taken_than_was_said() {
     let (mut exact, mut checked) = (0, 0);
@@ -204,7 +204,7 @@ fn logs_go_on_after_a_crash_where_nothing_is_in_use() {
                 continue;
             }
         }
-        // What logs that wait have can be cleaned.
+        // Segments of waiting logs can be cleaned.
         let candidates: BTreeSet<u32> = after.candidates().map(|(number, ..)| number).collect();
         let mut waiting = after.logs.iter().filter(|log| log.waits());
         assert!(waiting.all(|log| candidates.contains(&log.head.segment)), "seed {seed}");

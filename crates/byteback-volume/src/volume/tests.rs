@@ -50,7 +50,7 @@ fn options() -> OpenOptions {
 fn options_in(delta_mode: DeltaMode) -> OpenOptions {
     OpenOptions {
         delta_mode,
-        // Whoever compares all reads all.
+        // Comparing everything reads everything.
         hotness_window_operations: 40,
         // So little that few deltas are enough for leaves; each mode finds what the other one left.
         delta_index_len_bytes_max: if delta_mode == DeltaMode::Main { 256 } else { 700 },
@@ -72,7 +72,7 @@ fn open_in(device: &SimBlockDevice, mode: DeltaMode) -> Volume {
     Volume::open(Arc::new(device.clone()), &options_in(mode)).unwrap()
 }
 
-/// What lies on a device fits together.
+/// Asserts that a check of the device finds no problem.
 fn assert_sound(device: &SimBlockDevice, note: &str) {
     let report = crate::check::check(device, crate::check::CheckOptions::default()).unwrap();
     let problems: Vec<_> = report.problems.iter().take(20).map(ToString::to_string).collect();
@@ -119,7 +119,7 @@ fn random_operations_are_those_of_a_tree_in_memory() {
                     model.let_all_go(&volume).unwrap();
                     volume.close().unwrap();
                     assert_sound(&device, &format!("seed {seed}, step {number}: closed"));
-                    // What was kept in one mode is read and written over in any other.
+                    // Pages kept in one mode are read and overwritten in any other.
                     volume = open_in(&device, mode_of(random.below(4)));
                     model.compare(&volume, &format!("seed {seed}, step {number}: reopened"));
                 }
@@ -144,8 +144,8 @@ fn random_operations_are_those_of_a_tree_in_memory() {
     }
 }
 
-/// What databases do to their files, in each mode: little changes, many of them, so that deltas are
-/// packed, replaced, moved by cleaning and restored.
+/// The way databases use their files, in each mode: many small changes, so that deltas are packed,
+/// replaced, moved by cleaning and restored.
 #[test]
 fn records_are_those_of_a_tree_in_memory_in_each_mode() {
     for seed in seeds(4) {
@@ -233,7 +233,7 @@ fn a_full_volume_says_so_and_loses_nothing() {
         let mut random = SplitMix64::new(seed);
         let mut full = 0;
         for number in 0..20_000 {
-            // What is written over and removed takes longer to fill it with some seeds.
+            // With some seeds, overwriting and removing delays the moment when the volume is full.
             if number >= 2_500 && full > 20 {
                 break;
             }
@@ -308,8 +308,8 @@ fn file(volume: &Volume, name: &[u8]) -> u32 {
     volume.make(1, name, &new).unwrap().ino
 }
 
-/// Whatever is written wears the device: who leaves a volume alone writes nothing, however often it
-/// is synced and tidied.
+/// Any write wears the device: an unused volume writes nothing, however often it is synced and
+/// tidied.
 #[test]
 fn a_volume_that_nobody_uses_is_not_written_to() {
     let counted = Arc::new(CountedDevice::new(made(20_000, 1)));
@@ -337,7 +337,7 @@ fn a_volume_that_nobody_uses_is_not_written_to() {
         assert!(volume.attributes(1).is_ok() && !volume.list(1, 0, 100).unwrap().is_empty());
     }
     assert_eq!(written(), before);
-    // What changes is written, of course: a name, an attribute, the last close of a file without a
+    // Changes are written, of course: a name, an attribute, the last close of a file without a
     // name.
     let ino = file(&volume, b"one more");
     volume.sync().unwrap();

@@ -182,8 +182,8 @@ fn what_a_device_refuses_later_is_told_and_never_read_as_something_else() {
     assert!(whole(&volume, ino) == old);
 }
 
-/// What the summaries of a segment say is needed to compare with what was there, not to write it
-/// over.
+/// The summaries of a segment are needed to compare a page with its previous content, not to
+/// overwrite it.
 #[test]
 fn a_long_write_heals_pages_of_which_the_summaries_rotted() {
     let (counted, volume) = made(6_000);

@@ -1,4 +1,4 @@
-//! What is remembered of nodes that were only looked at; the rest is tested on real mounts
+//! The memory of nodes that were only looked at; the rest is tested on real mounts
 //! (`byteback-daemon`, `cuts`).
 
 use std::fs;
@@ -33,7 +33,7 @@ fn what_was_only_looked_at_is_forgotten_and_what_was_saved_is_not() {
     drop(picture.visit(NodeId(7)).unwrap());
     assert_eq!(listed(), 1);
 
-    // What came after the cut is nobody's business.
+    // Nodes that came after the cut are no part of it.
     picture.ends_with(NodeId(6));
     assert_eq!(listed(), 0);
     pictures.before_attributes(NodeId(7), &file);

@@ -6,7 +6,7 @@ use super::*;
 #[test]
 fn pictures_never_share_a_file() {
     let dir = tempfile::tempdir().unwrap();
-    // What a crash left.
+    // A leftover of a crash.
     std::fs::write(dir.path().join("picture"), b"old").unwrap();
     let files: Vec<File> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4)

@@ -133,7 +133,7 @@ fn the_watch_sleeps_notices_and_ends() {
     let most = 2 + began.elapsed().as_millis() / PAUSE.as_millis();
     let after = looks.load(Ordering::SeqCst);
     assert!(u128::from(after) <= most, "{after} looks, at most {most} were due");
-    // Whoever dropped it waited for its end: it holds nothing of its closure any more.
+    // Dropping the watch waited for its end: it holds nothing of its closure any more.
     assert_eq!(Arc::strong_count(&looks), 1);
 }
 

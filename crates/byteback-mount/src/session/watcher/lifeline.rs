@@ -1,17 +1,18 @@
-//! Telling another process that this one dies, even if it cannot.
+//! Lets another process see that this one is dying, even if it cannot finish.
 //!
 //! A process that is killed is gone when its last thread is, and only then are the descriptors
 //! closed that its threads share. A thread that waits for the kernel to write pages of our own
-//! mount back is not woken up by any signal, and those who would answer are gone: the process stays
-//! for ever, with the connection, as a zombie. The kernel does not tell that as it tells of an end:
-//! a descriptor of the process or of its first thread (`PIDFD_THREAD`) becomes readable when the
-//! last thread is gone, and a thread with a table of descriptors of its own closes that only after
-//! the memory of the process is given back, which may wait for the same pages if they are mapped.
+//! mount back is not woken up by any signal, and the threads that would answer are gone: the
+//! process stays for ever, with the connection, as a zombie. The kernel does not report that as it
+//! reports an end: a descriptor of the process or of its first thread (`PIDFD_THREAD`) becomes
+//! readable when the last thread is gone, and a thread with a table of descriptors of its own
+//! closes that only after the memory of the process is given back, which may wait for the same
+//! pages if they are mapped.
 //!
 //! The lifeline is a thread that waits for nothing but the order to end, hence dies at once when
 //! the process is killed. It owns a robust futex: the first thing that the kernel does for a thread
-//! that ends, before it gives back anything, is to mark those that it owns, and to wake up who
-//! waits for them (`set_robust_list(2)`). The futex lies in a page that is shared with the watcher.
+//! that ends, before it gives back anything, is to mark the futexes that it owns, and to wake up
+//! their waiters (`set_robust_list(2)`). The futex lies in a page that is shared with the watcher.
 //! So it is marked when, and only when, the process dies or gives the order: no other thread and no
 //! child can keep it, or mark it.
 //!
@@ -32,7 +33,7 @@ use rustix::mm::{MapFlags, ProtFlags, mlock, mmap_anonymous, munmap};
 /// The thread only waits.
 const STACK_BYTES: usize = 64 << 10;
 
-/// What the kernel walks when the thread ends: `struct robust_list`, a ring.
+/// A link of the ring that the kernel walks when the thread ends: `struct robust_list`.
 #[repr(C)]
 struct Entry {
     next: *const Entry,
@@ -84,8 +85,8 @@ impl Lifeline {
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: a new mapping, at a place of the kernel's choice.
         let page = unsafe { mmap_anonymous(std::ptr::null_mut(), size_of::<Page>(), access, flags) }?;
-        // What the kernel does for a dying process should not depend on reading a page back. If it
-        // is refused, it hardly ever does. SAFETY: the new mapping.
+        // The kernel's work for a dying process should not depend on reading a page back. If
+        // locking is refused, it hardly ever does. SAFETY: the new mapping.
         let _ = unsafe { mlock(page, size_of::<Page>()) };
         let page = NonNull::new(page.cast()).ok_or_else(|| io::Error::other("a page at address zero"))?;
         let (order_to_end, end) = mpsc::channel();
@@ -107,8 +108,8 @@ impl Lifeline {
         Ok(lifeline)
     }
 
-    /// What the other process needs. It has the page from when it is forked, even if the lifeline
-    /// is dropped here.
+    /// The other process's view of the lifeline. It has the page from when it is forked, even if
+    /// the lifeline is dropped here.
     pub(super) fn sight(&self) -> Sight {
         self.sight
     }

@@ -7,7 +7,7 @@ use super::{Map, Wanted, look};
 
 const BLOCK: u64 = 4096;
 
-/// Which blocks of a file are data below, and which the kernel holds besides.
+/// The blocks of a file that are data below, and those that the kernel holds besides.
 struct File {
     below: RefCell<Vec<bool>>,
     held: RefCell<Vec<bool>>,

@@ -1,4 +1,4 @@
-//! What is told of each operation, in which order, and under which lock.
+//! The reports of each operation, their order, and the lock held for each.
 
 use std::fs;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Reading what the page cache holds, and nothing else.
+//! Reads the bytes that the page cache holds, and nothing else.
 //!
 //! `RWF_NOWAIT` alone does not do: it does not wait for the disk, but where a page is missing it
 //! starts reading it (seen on ext4 with kernel 6.18). So `cachestat` is asked first, which only
@@ -59,10 +59,10 @@ pub(super) fn read(file: &Inode, offset: u64, buffer: &mut [u8], is_single_page:
 
 /// Whether every page of the range is in memory; true if that cannot be asked.
 ///
-/// If the kernel has to let somebody else run while it counts, and had begun in the middle of a
+/// If the kernel has to let another thread run while it counts, and had begun in the middle of a
 /// large folio, then it goes on too far behind it and counts too little (the walk's pause adds the
-/// folio's whole length; seen with kernel 6.18). So a count that is short, but not nothing, is not
-/// taken at its word at once.
+/// folio's whole length; seen with kernel 6.18). So a count that is short, but not zero, is not
+/// trusted at once.
 fn may_be_cached(file: BorrowedFd<'_>, offset: u64, len_bytes: usize) -> bool {
     let page = rustix::param::page_size() as u64;
     let end = offset.saturating_add(len_bytes as u64);
@@ -71,7 +71,7 @@ fn may_be_cached(file: BorrowedFd<'_>, offset: u64, len_bytes: usize) -> bool {
         let Some(cached) = cached_pages(file, offset, len_bytes as u64) else {
             return true;
         };
-        // What lies beyond the end has no pages.
+        // Beyond the end there are no pages.
         if cached >= pages(end) || cached > 0 && stat_fd(file).is_ok_and(|now| cached >= pages(end.min(now.size))) {
             return true;
         }

@@ -26,7 +26,7 @@ const BLOCKS: u64 = 6_000;
 
 const CONSUMERS: [&str; 2] = ["ann", "bob"];
 
-/// What a consumer saves of a node.
+/// A node as a consumer saves it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Node {
     kind: NodeKind,
@@ -42,16 +42,16 @@ struct Picture {
     names: BTreeMap<(NodeId, OsString), NodeId>,
 }
 
-/// What is known outside of the machine: it survives.
+/// Knowledge outside of the machine: it survives.
 #[derive(Clone, Debug, Default)]
 struct Known {
     pictures: BTreeMap<Epoch, Picture>,
-    /// What the mark of each consumer may be.
+    /// The possible marks of each consumer.
     marks: BTreeMap<&'static str, BTreeSet<Option<Epoch>>>,
     pending: BTreeMap<&'static str, Epoch>,
-    /// What was told beyond a mark, without a cut: what continuous sync sends.
+    /// The state reported beyond a mark, without a cut: continuous sync sends it.
     told: Option<(Epoch, Picture)>,
-    /// What was done last, for whoever has to find out why a check failed.
+    /// The last steps, for finding out why a check failed.
     done: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ struct Told {
     ranges: u64,
 }
 
-/// What went wrong; only if the power is cut is that all right.
+/// An error of a step; acceptable only if the power is cut.
 type Gone = Box<dyn std::error::Error>;
 
 impl Machine {
@@ -173,7 +173,7 @@ impl Machine {
         Ok(())
     }
 
-    /// One step. An error of a call that asks for what cannot be is none.
+    /// Runs one step. An error of a call that asks for the impossible is not a failure.
     fn step(&self, random: &mut SplitMix64, known: &mut Known) -> Result<(), Gone> {
         let step_ns = [1_000, 3_000_000, 40_000_000, 2_000_000_000][random.below(4) as usize];
         self.clock.advance(Duration::from_nanos(1 + random.below(step_ns)));
@@ -249,7 +249,7 @@ impl Machine {
         }
     }
 
-    /// Tells somebody what the tree is now.
+    /// Reports the present state of the tree beyond the mark of the first consumer.
     fn tell(&self, known: &mut Known) -> Result<(), Gone> {
         let picture = self.picture()?;
         self.log.keep_numbers(&[])?;
@@ -296,8 +296,8 @@ impl Machine {
         }
         let cut = self.log.cut_held(|| {})?;
         if let Some((mark, picture)) = &known.told {
-            // Who follows each change knows the names himself: one that came and went since is in
-            // no layer.
+            // A consumer that follows each change knows the names itself: a name that came and went
+            // since is in no layer.
             let mut picture = picture.clone();
             picture.names.clone_from(&now.names);
             picture.nodes.retain(|node, _| now.nodes.contains_key(node));
@@ -328,7 +328,7 @@ fn any_path(random: &mut SplitMix64) -> PathBuf {
     Path::new(dir).join(["a", "b", "c", "f", "g"][random.below(5) as usize])
 }
 
-/// What any file system may answer to these calls.
+/// Whether any file system may answer these calls so.
 fn is_refusal(error: &io::Error) -> bool {
     const REFUSALS: [i32; 7] = [
         libc::ENOENT,
@@ -342,7 +342,8 @@ fn is_refusal(error: &io::Error) -> bool {
     errno_of(error).is_some_and(|errno| REFUSALS.contains(&errno)) || error.kind() == io::ErrorKind::NotFound
 }
 
-/// What is reported since `since` leads from what was saved then to what is now.
+/// Checks that the changes reported since `since` lead from the state saved then to the present
+/// one.
 fn check_since(cut: &Cut, since: Epoch, saved: &Picture, now: &Picture, is_mark: bool) -> Result<Told, LogError> {
     let list = cut.changes(Some(since))?;
     assert!(
@@ -443,7 +444,7 @@ fn clock() -> Arc<SimClock> {
     Arc::new(SimClock::new(1_700_000_000_000_000_000))
 }
 
-/// Lives until so many steps are done, or the power is cut.
+/// Lives until this many steps are done, or the power is cut.
 fn live(device: &SimBlockDevice, clock: &Arc<SimClock>, seed: u64, steps: u64, known: &mut Known) {
     let mut random = SplitMix64::new(seed);
     let mut lived = || -> Result<(), Gone> {
@@ -466,7 +467,7 @@ fn live(device: &SimBlockDevice, clock: &Arc<SimClock>, seed: u64, steps: u64, k
     }
 }
 
-/// What came back, and what is reported.
+/// Checks the tree that came back, and the changes reported for it.
 fn check(device: &SimBlockDevice, clock: &Arc<SimClock>, seed: u64, known: &mut Known, told: &mut Told) {
     clock.advance(Duration::from_secs(1));
     let machine = Machine::start(device, clock, seed ^ 0xc0de).unwrap();

@@ -124,7 +124,7 @@ fn trees_are_removed_by_the_usual_tools() {
     assert!(!fixture.below("t").exists());
 }
 
-/// What `sync` writes before it gets its name.
+/// Names under which `sync` writes files before they get their own.
 #[test]
 fn names_on_their_way_are_in_no_listing() {
     let fixture = Fixture::new();

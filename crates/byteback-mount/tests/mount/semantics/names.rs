@@ -327,7 +327,7 @@ fn a_named_file_answers_while_it_is_renamed() {
 }
 
 /// A file that is removed leaves its inode number to the next one at once, while the removal is
-/// still being told: who got the number stays reachable, and reads nothing of the elder.
+/// still being reported: the new bearer stays reachable, and reads nothing of the old one.
 #[test]
 fn numbers_that_are_given_again_at_once_stay_apart() {
     const ROUNDS: u8 = 250;

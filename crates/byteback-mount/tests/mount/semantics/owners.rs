@@ -1,5 +1,5 @@
-//! Who owns what is created, who may do what, what becomes of set-id bits. The mount runs as root
-//! and serves others.
+//! Owners of new files, permissions, and the fate of set-id bits. The mount runs as root and serves
+//! others.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
@@ -54,7 +54,7 @@ fn set_group_id_directories_pass_on_their_group() {
     assert_eq!(mode_of(&fixture.below("shared/dir")) & 0o2000, 0o2000);
 }
 
-/// Whoever is not in the group may not create a program with that group's rights; who is, may.
+/// Only a member of the group may create a program with that group's rights.
 #[test]
 fn set_group_id_of_new_files_depends_on_membership() {
     let fixture = Fixture::new();

@@ -58,7 +58,7 @@ fn one_too_many_is_refused_and_those_that_are_known_go_on() {
     assert_refused(&log, "e", 4);
     save(&log, "a").unwrap();
 
-    // Who was dropped makes room, and is remembered as long as nobody needs it.
+    // A dropped consumer makes room, and is remembered until its place is needed.
     assert!(log.drop_consumer("b").unwrap());
     assert_eq!(names(&log), ["a", "b", "c", "d"]);
     save(&log, "e").unwrap();

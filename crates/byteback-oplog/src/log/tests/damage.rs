@@ -1,9 +1,8 @@
-//! Files of the log that were damaged while nobody used them: a byte flipped, a block lost, a file
-//! cut off, emptied, taken away or put back from an elder copy. Whatever is done to them: no panic,
-//! no start that is refused, and never a missed change; what is not known any more is reported
-//! whole.
+//! Files of the log that were damaged while not in use: a byte flipped, a block lost, a file cut
+//! off, emptied, taken away or put back from an older copy. In every case: no panic, no start that
+//! is refused, and never a missed change; anything that is not known any more is reported whole.
 //!
-//! What is damaged is drawn from a seed; `BYTEBACK_RUNS` asks for more draws.
+//! The damage is drawn from a seed; `BYTEBACK_RUNS` asks for more draws.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -97,7 +96,7 @@ fn start_after(end: End, what: &str, damage: impl FnOnce(&World, &[(String, Vec<
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let (mut world, elder) = live(end, told);
         damage(&world, &elder);
-        // What cannot be trusted is set aside, and a new log begins.
+        // A log that cannot be trusted is set aside, and a new log begins.
         world.start_once().unwrap();
         go_on(&mut world);
     }));
@@ -110,7 +109,7 @@ fn start_after(end: End, what: &str, damage: impl FnOnce(&World, &[(String, Vec<
     }
 }
 
-/// Whatever is left can be worked with.
+/// Asserts that the log can still be used, whatever is left of it.
 fn go_on(world: &mut World) {
     let log = world.log();
     let file = world.tree.child(ROOT, "a").unwrap();

@@ -178,7 +178,7 @@ fn changed_while_stopped(world: &mut World) -> Result<(), LogError> {
     save(world, "ann")
 }
 
-/// Whatever is left goes on to work as if nothing had been.
+/// The rest works on as if nothing had happened.
 fn afterlife(world: &mut World) -> Result<(), LogError> {
     let files: Vec<Uid> = world
         .tree

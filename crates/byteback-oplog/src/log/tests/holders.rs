@@ -14,9 +14,9 @@ const FILE_CONSUMERS: [&str; 2] = ["ann", "dot"];
 #[derive(Default)]
 pub(super) struct Holders {
     cuts: Vec<(Cut, Picture)>,
-    /// What the mark of a file may be: more than one after a failure whose outcome is unknown.
+    /// The possible marks of a file: more than one after a failure whose outcome is unknown.
     marks: BTreeMap<(&'static str, NodeId), BTreeSet<Option<Epoch>>>,
-    /// What somebody may have saved.
+    /// The states that a holder may have saved.
     pictures: BTreeMap<Epoch, Picture>,
 }
 
@@ -96,7 +96,7 @@ impl World {
         Ok(())
     }
 
-    /// What only lived in the process.
+    /// Drops the state that lived only in the process.
     pub(super) fn let_go(&mut self) {
         self.holders.cuts.clear();
     }
@@ -116,7 +116,7 @@ impl World {
         for (since, saved) in &self.holders.pictures {
             check_since(look, *since, saved, now)?;
         }
-        // Whoever is gone has no marks.
+        // A node that is gone has no marks.
         self.holders.marks.retain(|(_, node), _| now.nodes.contains_key(node));
         for ((consumer, node), may_be) in &mut self.holders.marks {
             let mark = log.file_mark(consumer, *node)?;
@@ -168,8 +168,8 @@ impl World {
     }
 }
 
-/// A cut reads a snapshot, which ends when an error of the disk made the log open its database
-/// anew. What it holds stays held.
+/// A cut reads a snapshot, which ends when a disk error made the log reopen its database. The hold
+/// itself remains.
 fn is_of_an_elder_database(error: &LogError) -> bool {
     matches!(error, LogError::Database(_))
 }

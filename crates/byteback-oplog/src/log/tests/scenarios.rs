@@ -24,7 +24,7 @@ fn save(world: &mut World) {
     world.advance("ann").unwrap();
 }
 
-/// What ann would be told of `node` now.
+/// The content change of `node` that would be reported to ann now.
 fn told(world: &World, node: NodeId) -> Result<Option<Content>, LogError> {
     let log = world.log();
     let mark = log.consumer("ann")?.mark;
@@ -42,8 +42,8 @@ fn checkpoint(world: &mut World) {
     world.checkpoint(Close::All, false).unwrap();
 }
 
-/// Whoever was told of a new file by its number finds it by that after a crash; of what nobody was
-/// told nothing is promised.
+/// A party that was told of a new file by its number finds it by that number after a crash; for a
+/// number that was not passed on nothing is promised.
 #[test]
 fn a_number_that_was_kept_is_the_files_after_a_crash() {
     for loses_power in [false, true] {
@@ -238,7 +238,7 @@ fn an_inode_is_known_as_long_as_it_has_a_name_and_then_as_who_it_is_next() {
             "from the database, then from memory"
         );
     }
-    // Whoever has it open goes on writing, as whoever it is then.
+    // A program that has it open goes on writing, under the node that the file is then.
     let bytes = ByteRange::new(0, 10);
     let look = || -> Option<Fence> { None };
     let written_as = |log: &Log| {
@@ -272,8 +272,8 @@ fn an_inode_is_known_as_long_as_it_has_a_name_and_then_as_who_it_is_next() {
     }
 }
 
-/// Removed without passing the gate, and its inode number given to a file that is created through
-/// it: as long as the elder one is remembered, what is written to the younger would be told of it.
+/// A file is removed without passing the gate, and its inode number given to a file created through
+/// it: as long as the older one is remembered, writes to the newer would be logged for it.
 #[test]
 fn an_inode_that_became_another_file_unseen_is_the_other_file() {
     let (mut world, file) = world_with_a_file();
@@ -390,8 +390,7 @@ fn files_that_are_clean_when_they_are_found_lose_nothing_with_the_power() {
             let file = world.create(None, dir, "file", false);
             world.write(None, file, 0, &[number; 60]).unwrap();
         }
-        // Long enough for the names, which are told by a walk; the content only waits for somebody
-        // who syncs it.
+        // Long enough for the names, which a walk reports; the content only waits for a sync.
         world.tree.sync_names();
         world.pass(Duration::from_millis(50));
         world.restart();

@@ -224,9 +224,9 @@ impl Settler for Asking<'_> {
     }
 }
 
-/// Who finds that a file is not what was written asks whether the log explains it, and takes what
-/// it does not explain for somebody's work past the mount. A checkpoint syncs the file while it
-/// closes it: that is long.
+/// A reader that finds a file different from what was written asks whether the log explains it, and
+/// takes an unexplained state for a change past the mount. A checkpoint syncs the file while it
+/// closes it, which takes long.
 #[test]
 fn a_file_that_is_being_closed_is_explained_as_before_and_after() {
     let clock = Arc::new(SimClock::new(START_NS));

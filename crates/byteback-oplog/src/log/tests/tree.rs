@@ -19,7 +19,7 @@ const KERNEL_TICK_NS: i64 = 4_000_000;
 const PIECE_BYTES: usize = 8;
 const DEVICE: u64 = 77;
 
-/// Who an inode is to the test; never used twice, unlike its number.
+/// The identity of an inode in the test; never used twice, unlike its number.
 pub(super) type Uid = u64;
 pub(super) const ROOT: Uid = 0;
 
@@ -40,7 +40,7 @@ type Names = BTreeMap<(Uid, String), Uid>;
 pub(super) struct FakeTree {
     pub(super) inodes: BTreeMap<Uid, Inode>,
     pub(super) names: Names,
-    /// What is on the disk of each inode, if anything.
+    /// The durable state of each inode, if any.
     durable: RefCell<HashMap<Uid, Inode>>,
     /// The names after each change since the last time that all of them were durable, oldest first.
     names_on_disk: Vec<Names>,
@@ -108,7 +108,7 @@ impl FakeTree {
         self.names_on_disk.push(self.names.clone());
     }
 
-    /// Drops inodes that nothing holds; `open` are held by somebody.
+    /// Drops inodes that nothing holds: neither a name nor `open`.
     pub(super) fn drop_unnamed(&mut self, open: &[Uid]) {
         let named: BTreeSet<Uid> = self
             .names
@@ -244,7 +244,7 @@ impl FakeTree {
             };
             inodes.insert(uid, survivor);
         }
-        // What an undone removal brings back may want a number that another has by now.
+        // An inode that an undone removal brings back may have a number that another has by now.
         let mut taken = BTreeSet::new();
         inodes.retain(|_, inode| taken.insert(inode.number));
         self.names

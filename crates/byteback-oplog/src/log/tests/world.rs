@@ -22,7 +22,7 @@ use crate::keeper::tests::{MemoryKeeper, as_keeper, keeper};
 use crate::{Close, Content, Cut, Epoch, Fence, Granularity, Log, LogError, LogOptions, Operation, Remains, Settler};
 use byteback_model::{NodeId, NodeKind};
 
-/// What a consumer has saved, or would save now.
+/// The state that a consumer has saved, or would save now.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Picture {
     pub(super) nodes: BTreeMap<NodeId, (bool, Vec<u8>, u32)>,
@@ -32,7 +32,7 @@ pub(super) struct Picture {
 #[derive(Debug, Default)]
 pub(super) struct Consumer {
     pictures: BTreeMap<Epoch, Picture>,
-    /// What its mark may be: more than one after an advance whose outcome is unknown.
+    /// The possible marks: more than one after an advance whose outcome is unknown.
     marks: BTreeSet<Option<Epoch>>,
     pending: Option<Epoch>,
 }
@@ -66,13 +66,13 @@ pub(super) struct World {
     pub(super) may_forget: bool,
     pub(super) holders: Holders,
     options: LogOptions,
-    /// Who keeps layers beside the files, if anybody; then nothing of the tree is lost with the
+    /// The keeper of layers beside the files, if any; then nothing of the tree is lost with the
     /// power.
     keeper: Option<Arc<MemoryKeeper>>,
     history: History,
 }
 
-/// What happened so far, for whoever has to find out why a check failed.
+/// The events so far, to find out why a check failed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History(Arc<Mutex<Vec<String>>>);
 
@@ -146,8 +146,8 @@ impl World {
             keeper: keeper(),
             history,
         };
-        // The folder is elder than the log; from here on the kernel stamps with the clock that
-        // everybody has.
+        // The folder is older than the log; from here on the kernel stamps files with the common
+        // clock.
         world.tree.now_ns = super::START_NS;
         world.disk.set_short_reads(false);
         if let Some((nth, phase)) = doom.first {
@@ -165,7 +165,7 @@ impl World {
         self.history.push(what);
     }
 
-    /// What to do about an error: bear it, or lose the power. Panics if nothing explains it.
+    /// Handles an error: bears it, or loses the power. Panics if nothing explains it.
     pub(super) fn bear(&mut self, error: &LogError) {
         self.note(format!("error: {error}"));
         if self.disk.is_cut() {
@@ -210,7 +210,7 @@ impl World {
         self.restart();
     }
 
-    /// What is left of tree and disk after the power was lost.
+    /// Brings tree and disk back as the loss of power left them.
     fn come_back(&mut self) {
         self.power_losses += 1;
         let mut random = SplitMix64::new(self.random.next_u64() ^ SplitMix64::new(self.survivor).next_u64());
@@ -245,8 +245,8 @@ impl World {
         }
     }
 
-    /// Everything reaches the disk. What others write while nobody tracks is beyond the log if its
-    /// times are lost.
+    /// Everything reaches the disk. Writes by others while the tree is not tracked are beyond the
+    /// log if their times are lost.
     pub(super) fn sync_tree(&mut self) {
         for uid in self.tree.inodes.keys().copied().collect::<Vec<_>>() {
             self.tree.settle(uid);
@@ -376,7 +376,7 @@ impl World {
         self.tree.names.keys().nth(index).cloned()
     }
 
-    /// One change of the tree; through the gate if `log` is given.
+    /// Makes one change of the tree, through the gate if `log` is given.
     pub(super) fn change(&mut self, log: Option<&Log>) -> Result<(), LogError> {
         match self.random.below(12) {
             0 | 1 => {
@@ -713,7 +713,7 @@ impl World {
         Ok(())
     }
 
-    /// What is left of a consumer that is dropped: before it is certain, and after.
+    /// The expected state of a dropped consumer: before the drop is certain, and after.
     pub(super) fn forget_consumer(&mut self, name: &str, is_certain: bool) {
         let Some(consumer) = self.consumers.get_mut(name) else {
             return;

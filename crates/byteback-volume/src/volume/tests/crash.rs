@@ -1,24 +1,25 @@
-//! Power cuts, at any flush and at any call: what came back is a state that was promised.
+//! Power cuts, at any flush and at any call: recovery gives a state that was promised.
 //!
-//! The tree after each step is kept. What is found after a crash must be the tree after one of the
-//! steps since everything was synced last, but for files that were synced by themselves after that
-//! step: these are as they were when they were synced, or as they were being synced.
+//! The tree after each step is kept. The tree after a crash must be the one after a step since
+//! everything was last synced, but for files that were synced by themselves after that step: these
+//! are as they were when they were synced, or as they were being synced.
 
 use super::model::{Model, Node, Step, differs};
 use super::*;
 use byteback_host::sim::CrashPhase;
 
-/// What was done before the power went.
+/// History of a volume before the power cut.
 struct Life {
     /// The tree before the first step, and after each one that was answered.
     trees: Vec<Model>,
     /// Files that were synced, by the tree that they are of.
     synced: Vec<(usize, u32)>,
-    /// Directories that were: after a crash their names are as they were then, or as they became.
+    /// Directories that were synced: after a crash their names are as they were then, or as they
+    /// became.
     synced_directories: Vec<(usize, u32)>,
     /// The last tree that was synced as a whole.
     whole: usize,
-    /// What the step in progress would have made.
+    /// The step in progress.
     last: Option<Step>,
     deltas: DeltaCounts,
 }
@@ -44,8 +45,8 @@ fn anything(random: &mut SplitMix64, model: &Model) -> Step {
     }
 }
 
-/// What a database does that makes its journal anew for each transaction, and syncs the directory
-/// for its name; beside it other names come and go.
+/// A database that makes its journal anew for each transaction, and syncs the directory for its
+/// name; beside it other names come and go.
 fn journals(random: &mut SplitMix64, model: &Model) -> Step {
     let root = &model.nodes[&1];
     let [Some(dir), Some(database)] = [&b"dir"[..], b"database"].map(|name| root.entries.get(name).copied()) else {
@@ -79,8 +80,8 @@ fn journals(random: &mut SplitMix64, model: &Model) -> Step {
     }
 }
 
-/// What a database does to one file: small changes here and there, each few of them synced. So many
-/// that deltas have to make room for each other, and for addresses.
+/// A database's changes of one file: small ones here and there, with a sync after every few. They
+/// are so numerous that deltas have to make room for each other, and for addresses.
 fn records(random: &mut SplitMix64, model: &Model) -> Step {
     let Some(file) = model.of(|node| node.mode >> 12 == 8).last().copied() else {
         return Step::Make(1, b"database".to_vec(), 0o100_644);
@@ -152,7 +153,7 @@ fn live(device: &SimBlockDevice, mode: DeltaMode, seed: u64, steps: u64, draw: D
     };
     for _ in 0..steps {
         let step = draw(&mut random, &model).compressible(is_compressed(seed));
-        // What is read before it is known whether the power is cut does not matter.
+        // The result of a read is ignored, as the power may be cut meanwhile.
         let answer = model.on_volume(&volume, &step, "before the crash");
         if let Step::Write(file, offset, bytes) = &step {
             // A long write is several ones, one after the other.
@@ -203,7 +204,7 @@ fn wrong(volume: &Volume, life: &Life, at: usize) -> Option<String> {
     if life.trees[life.trees.len() - 1].nodes[&ino].is_directory() {
         return Some(without);
     }
-    // What was being synced may be there.
+    // The change of the sync in progress may be there.
     synced.insert(ino, life.trees.len() - 1);
     let with = wrong_in(volume, life, at, &synced)?;
     Some(format!("{without}; or {with}"))
@@ -221,7 +222,7 @@ fn wrong_in(volume: &Volume, life: &Life, at: usize, synced: &BTreeMap<u32, usiz
         for (dir, there) in later.iter().filter(|_| is_new) {
             for (name, _) in there.entries.iter().filter(|(_, child)| *child == ino) {
                 let Some(dir) = expected.get_mut(dir) else { continue };
-                // What the name stood for had lost it.
+                // The file that the name stood for had lost it.
                 if let Some(before) = dir.entries.insert(name.clone(), *ino)
                     && let Some(before) = expected.get_mut(&before)
                 {
@@ -280,7 +281,7 @@ fn check(device: &SimBlockDevice, life: &Life, note: &str) {
     let open = || Volume::open(Arc::new(device.clone()), &options()).unwrap_or_else(|error| panic!("{note}: {error}"));
     let mut volume = open();
     if life.trees.len().is_multiple_of(2) {
-        // Recovered by somebody who only looked.
+        // Recovered by a program that changed nothing.
         volume.close().unwrap();
         assert_sound(device, &format!("{note}: recovered and closed"));
         volume = open();

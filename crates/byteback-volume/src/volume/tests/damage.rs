@@ -8,9 +8,9 @@ use crate::file::PAGE;
 /// Files of which some block is damaged.
 #[derive(Debug, Default)]
 struct Losses {
-    /// What can be read of them is right.
+    /// Files that return right bytes wherever they can be read.
     damaged: BTreeSet<u32>,
-    /// What they hold is not known, as something was done to them that failed.
+    /// Files with unknown content, after an operation on them failed.
     unknown: BTreeSet<u32>,
 }
 
@@ -21,7 +21,7 @@ impl Losses {
     }
 }
 
-/// What is in memory as it is on the device is forgotten, so that all that is asked for is read.
+/// Forgets everything in memory that equals the device, so that it is read again.
 fn forget_unchanged(volume: &Volume) {
     let forget = |state: &mut State| {
         state.nodes.forget_unchanged();
@@ -73,7 +73,7 @@ fn compare(volume: &Volume, model: &Model, losses: &Losses, note: &str) {
         if losses.unknown.contains(ino) {
             continue;
         }
-        // Who is looked up is looked at.
+        // A lookup of a child reads the child's attributes.
         let has_damaged = node.entries.values().any(|child| losses.damaged.contains(child));
         match losses.damaged.contains(ino) {
             _ if has_damaged => assert_eq!(model::differs_in_entries(volume, *ino, node), None, "{note}: {ino}"),
@@ -83,14 +83,14 @@ fn compare(volume: &Volume, model: &Model, losses: &Losses, note: &str) {
     }
 }
 
-/// A step here and there. What fails as something is lost concerns a file of which something is.
+/// Performs a step on both. A step that fails due to a loss concerns a file that lost something.
 fn perform(volume: &Volume, model: &mut Model, losses: &mut Losses, step: &Step, note: &str) {
     let files = model.files_of(step);
     if !losses.has(&files) {
         model.perform(volume, step, note);
         return;
     }
-    // What it is to read cannot be said beforehand.
+    // The result of a read is unknown beforehand.
     let done = match step {
         Step::Read(..) => return,
         _ => model.on_volume(volume, step, note),
@@ -216,8 +216,8 @@ fn upper_node(state: &mut State, ino: u32, page: u64) -> Result<Address> {
     Ok(state.table.get(&state.media, node)?.address)
 }
 
-/// What leads to a page that waits is lost: the page is, too, who syncs it is told, once, and all
-/// else goes on.
+/// The node that leads to a waiting page is lost: so is the page, the file's sync reports it, once,
+/// and all else goes on.
 #[test]
 fn what_cannot_be_written_back_is_told_and_costs_its_pages() {
     const FAR: u64 = 20_000_000;
@@ -285,7 +285,8 @@ fn a_delta_that_waits_and_whose_page_cannot_be_written_is_told() {
     assert!(content(&volume, whole, 0, 9_000).unwrap() == [3; 9_000]);
 }
 
-/// Who writes all of a page heals it, be it damaged or unreadable, with a short call or a long one.
+/// Overwriting all of a page heals it, be it damaged or unreadable, with a short call or a long
+/// one.
 #[test]
 fn a_page_that_cannot_be_read_is_healed_by_who_writes_all_of_it() {
     for (mode, pages) in [DeltaMode::Off, DeltaMode::Both]
@@ -395,8 +396,8 @@ fn files_are_made_though_a_block_of_the_node_table_is_lost() {
     assert!(new.iter().all(|ino| volume.attributes(*ino).is_ok()));
 }
 
-/// What lies outside of the main area is lost: who only reads has all files, or a few of them less,
-/// also those that were synced last.
+/// Everything outside the main area is lost: a reader has all files, or a few fewer, also those
+/// that were synced last.
 #[test]
 fn who_only_reads_needs_no_segment_table() {
     for is_closed in [true, false] {

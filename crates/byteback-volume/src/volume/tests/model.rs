@@ -146,7 +146,7 @@ impl Step {
                 let (from_name, to_name) = (a_name(random, dir), a_name(random, to));
                 Self::Rename((dir, from_name), (to, to_name), pick(random, &how).unwrap())
             }
-            // What programs that keep records do: a few bytes of what is there.
+            // A program that keeps records: it overwrites a few bytes.
             (18..=21, Some(file)) if model.nodes[&file].content.len > 0 => {
                 let offset = random.below(model.nodes[&file].content.len.min(60_000));
                 let longest = [8, 40, 300][random.below(3) as usize];
@@ -190,8 +190,8 @@ impl Step {
         }
     }
 
-    /// What databases do to a few files: small changes here and there. Some of them synced, cut
-    /// off, lengthened, taken away and made again.
+    /// A database's changes of a few files: small ones here and there. Some of the files are
+    /// synced, truncated, lengthened, removed and created again.
     pub(super) fn record(random: &mut SplitMix64, model: &Model) -> Self {
         let name = format!("records {}", random.below(20) / 9).into_bytes();
         let root = &model.nodes[&1];
@@ -245,7 +245,7 @@ impl Step {
         }
     }
 
-    /// What takes room.
+    /// A step that takes room.
     pub(super) fn fill(random: &mut SplitMix64, model: &Model) -> Self {
         let files = model.of(|node| node.mode >> 12 == 8);
         match pick(random, &files) {
@@ -305,7 +305,7 @@ impl Model {
         }
     }
 
-    /// What the volume should answer to a step that changes names, if it is not full.
+    /// Expected result of a step that changes names, if the volume is not full.
     fn expect(&self, step: &Step) -> Result<(), Errno> {
         match step {
             Step::Make(dir, name, _) | Step::Symlink(dir, name, _) => match self.entry(*dir, name) {
@@ -409,7 +409,8 @@ impl Model {
         false
     }
 
-    /// What was made, or how much was written.
+    /// Performs a step on the volume; returns the file that was created, or the number of bytes
+    /// written.
     pub(super) fn on_volume(&mut self, volume: &Volume, step: &Step, note: &str) -> Result<u64, VolumeError> {
         let new = |mode: u32| NewFile {
             mode,
@@ -632,7 +633,7 @@ impl Model {
     }
 }
 
-/// What a file of a volume has other than this node.
+/// Describes the first difference between a file of a volume and this node.
 pub(super) fn differs(volume: &Volume, ino: u32, node: &Node) -> Option<String> {
     let there = match volume.attributes(ino) {
         Ok(there) => there,
@@ -665,7 +666,7 @@ pub(super) fn differs(volume: &Volume, ino: u32, node: &Node) -> Option<String> 
     wrong.map(|(name, _)| format!("its attribute {}", String::from_utf8_lossy(name)))
 }
 
-/// What a directory lists other than it should.
+/// Describes the first difference between a directory's listing and this node.
 pub(super) fn differs_in_entries(volume: &Volume, ino: u32, node: &Node) -> Option<String> {
     let mut names = BTreeMap::new();
     let mut from = 0;
@@ -723,7 +724,7 @@ fn differs_in_content(volume: &Volume, ino: u32, node: &Node, len_bytes: u64) ->
             Err(error) => return Some(format!("page {page} cannot be read: {error}")),
         }
     }
-    // What is no hole here is none there.
+    // A range that is no hole in the model is none on the volume.
     let mut at = 0;
     let mut data = BTreeSet::new();
     while let Some(found) = volume.seek(ino, at, true).unwrap() {

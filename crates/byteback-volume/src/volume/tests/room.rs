@@ -1,11 +1,12 @@
-//! What is promised to be written has room in the logs, however the volume's room is scattered.
+//! Promised writes have room in the logs, however the volume's room is scattered.
 
 use super::*;
 use crate::segments::LogKind;
 
 const PAGE: usize = BLOCK_LEN_BYTES;
 
-/// What is discarded stays: the other one fills it with noise, which of a large device is much.
+/// A device that keeps discarded blocks: the plain one fills them with noise, which is slow on a
+/// large device.
 #[derive(Clone, Debug)]
 struct Kept(SimBlockDevice);
 
@@ -31,7 +32,7 @@ impl BlockDevice for Kept {
     }
 }
 
-/// A volume of which nearly every segment has one page that is in use and nothing else: so many are
+/// A volume on which nearly every segment has one page in use and nothing else: `free_segments` are
 /// free, and cleaning is needed for more. The pages are those of the file `scattered`.
 fn scattered(blocks: u64, free_segments: u32, options: &OpenOptions) -> (SimBlockDevice, Volume, u32) {
     let device = SimBlockDevice::new(blocks);
@@ -112,7 +113,7 @@ fn pages_here_and_there_are_written_though_each_changes_a_node() {
         if mode == DeltaMode::Main {
             let rest = file(&volume, b"rest");
             let free_blocks = volume.usage().free_blocks;
-            // What the scattered pages need stays.
+            // Room for the scattered pages stays free.
             let taken = free_blocks - free_blocks / 1_000 - 300;
             volume.allocate(rest, Allocate::Room, 0, taken * PAGE as u64).unwrap();
         }
@@ -153,7 +154,7 @@ fn pages_here_and_there_are_written_though_each_changes_a_node() {
     }
 }
 
-/// What there is no room for is refused before anything is done, and takes none.
+/// An operation without enough room is refused before anything is done, and takes none.
 #[test]
 fn a_range_without_room_is_refused_and_nothing_is_lost() {
     for seed in [1, 2] {
@@ -252,7 +253,7 @@ fn a_volume_that_cannot_be_cleaned_is_full_and_goes_on() {
                 0 => volume.sync().unwrap(),
                 1 => drop(volume.sync_file(ino)),
                 2 if full > 10 => {
-                    // What is not scattered is found in the summaries that are in memory.
+                    // Pages that are not scattered are found in the summaries in memory.
                     let (name, _) = inos.swap_remove(random.below(inos.len() as u64) as usize);
                     let _ = volume.unlink(1, &name);
                 }

@@ -17,7 +17,8 @@ fn name(number: u32) -> Vec<u8> {
     format!("entry number {number}").into_bytes()
 }
 
-/// Makes so many entries, finds and lists them all, removes every second one, and finds the others.
+/// Makes `entries` entries, finds and lists them all, removes every second one, and finds the
+/// others.
 fn a_directory_of(entries: u32, device: Arc<dyn BlockDevice>) {
     create(&device, &CreateOptions::new(VolumeId([3; 16]), 1)).unwrap();
     let volume = Volume::open(Arc::clone(&device), &OpenOptions::default()).unwrap();

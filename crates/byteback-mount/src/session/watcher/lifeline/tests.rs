@@ -1,4 +1,4 @@
-//! What can be seen of a lifeline without dying.
+//! The part of a lifeline that can be tested without dying.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ fn nothing_but_its_end_is_told() {
     drop(first.order_to_end.take());
     assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(()));
     thread.join().unwrap();
-    // Who comes later is told at once.
+    // A later waiter returns at once.
     let (thread, told) = waits(first.sight());
     assert_eq!(told.recv_timeout(Duration::from_secs(5)), Ok(()));
     thread.join().unwrap();
