@@ -4,11 +4,11 @@
 //! |---|---|
 //! | 0 hello | magic and version, [`HELLO`]; each side's first frame, and no other |
 //! | 1 message | JSON: a request, or the answer that ends the answering of one |
-//! | 2 data | an offset (u64) and the bytes there, or what is told of the leaves from there on |
+//! | 2 data | an offset (u64) and the bytes there, or the checksums of the leaves from there on |
 //! | 3 hole | start and end (u64) of bytes that read as zeros |
 //! | 4 stop | nothing: the client wants no more pieces of what it is being sent; ignored where nothing is being sent |
 //!
-//! What arrives is untrusted: a length beyond the reader's limit is refused before anything is
+//! Received bytes are untrusted: a length beyond the reader's limit is refused before anything is
 //! reserved, memory grows with the bytes that really came, and everything that does not fit is an
 //! error of kind [`ErrorKind::Protocol`]. A connection that ends or fails between or inside frames
 //! is [`ErrorKind::Gone`].
@@ -30,8 +30,8 @@ pub(crate) const DATA_LEN_MAX: usize = 1 << 20;
 
 const MAGIC: &[u8] = b"byteback-control";
 /// Version 2: requests and outcomes are tagged like answers; the stop frame. Version 3: names,
-/// entries, find, advance; consumers can be dropped, cuts can be for nobody; named cuts. Version 4:
-/// undo. Version 5: peek, checksums of leaves. Version 6: how fast continuous sync is to go is
+/// entries, find, advance; consumers can be dropped, cuts can be anonymous; named cuts. Version 4:
+/// undo. Version 5: peek, checksums of leaves. Version 6: a changed speed of continuous sync is
 /// heard at once. Version 7: repair.
 const VERSION: u8 = 7;
 
@@ -102,7 +102,7 @@ pub(crate) fn write_hello(out: &mut impl Write) -> Result<(), ServiceError> {
 }
 
 pub(crate) fn read_hello(input: &mut impl Read) -> Result<(), ServiceError> {
-    // Whoever speaks something else than this protocol is not waited for.
+    // A peer that speaks another protocol is not waited for.
     let len_max = 1 + 64;
     let mut buffer = Vec::new();
     match read_raw(input, &mut buffer, len_max)? {
@@ -205,7 +205,7 @@ pub(crate) fn read<'a>(
         KIND_JSON => Frame::Json(buffer),
         KIND_DATA => {
             let (offset, bytes) = split_number(buffer).ok_or_else(bad)?;
-            // Nobody has to think of a piece that ends beyond all offsets.
+            // Refused here, so that no caller must handle a piece that ends beyond all offsets.
             offset.checked_add(bytes.len() as u64).ok_or_else(bad)?;
             Frame::Data { offset, bytes }
         }

@@ -1,5 +1,5 @@
-//! What the fuzz targets call (`fuzz/`): the readers of both ends of the socket, which are private.
-//! Compiled for tests, which call them with the seeds, and with the feature `fuzzing`.
+//! Entry points of the fuzz targets (`fuzz/`): the readers of both ends of the socket, which are
+//! private. Compiled for tests, which call them with the seeds, and with the feature `fuzzing`.
 
 use byteback_model::{ByteString, NodeId};
 use serde::Serialize;
@@ -12,8 +12,8 @@ use crate::frame::{
 use crate::messages::{Answer, Request};
 use crate::service::CutId;
 
-/// What comes through the socket: hello and frames, read as either end does. What is understood is
-/// written as the same again.
+/// Reads the socket's bytes, hello and frames, as either end does. Messages that are understood are
+/// written back as the same.
 pub fn socket(data: &[u8]) {
     let mut input = data;
     if read_hello(&mut input).is_ok() {
@@ -54,7 +54,7 @@ fn message<T: DeserializeOwned + Serialize + PartialEq + std::fmt::Debug>(json: 
     assert_eq!(parse::<T>(&frame[5..]).ok(), Some(value), "another message comes back");
 }
 
-/// What both ends say.
+/// Everything that both ends send.
 #[must_use]
 pub fn socket_seeds() -> Vec<Vec<u8>> {
     let (mut client, mut server) = (Vec::new(), Vec::new());

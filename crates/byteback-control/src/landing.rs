@@ -1,35 +1,36 @@
-//! A mounted tree as who lands in it sees it: what others did is made here, step by step, while
-//! programs use the tree.
+//! The receiving side's view of a mounted tree: changes made elsewhere are applied here, step by
+//! step, while programs use the tree.
 //!
-//! A step goes through the tree's gate from inside, as a program's change does: the log knows of
-//! it, open cuts and undo keep what was before, and programs see it at once, also through what they
-//! have open or mapped. Only the sync queue is not told, as it is nothing that was done here.
+//! A step goes through the tree's gate from inside, as a program's change does: the log records it,
+//! open cuts and undo keep the old state, and programs see it at once, also through open files and
+//! mappings. Only the sync queue is left out, as the change was not made here.
 //!
-//! **Expectations.** Each step says what it stands on: which name stands for which node, or is
-//! free; that nothing of them is to be sent ([`Expected`]). That is compared and the step is made
-//! in one moment, in which no program changes anything. If it does not hold nothing is done, and
-//! the answer is [`Landed::Overtaken`]: a program came first, so whoever lands looks again and
-//! plans anew. What answers an error is not a matter of planning: a full disk, a log that cannot be
-//! written, a name that cannot be.
+//! **Expectations.** Each step names its preconditions ([`Expected`]): which name stands for which
+//! node, or is free, and that nothing of them waits to be sent. The check and the step are one
+//! moment, in which no program changes anything. If a precondition does not hold nothing is done,
+//! and the answer is [`Landed::Overtaken`]: a program came first, so the caller looks again and
+//! plans anew. Errors are not a matter of planning: a full disk, a log that cannot be written, an
+//! impossible name.
 //!
 //! **Contents.** A file is *watched* ([`LandingTree::watch_file`]) from before its content is read
 //! until it is as it is to be. The guard is the base that is read, and the target to which a delta
 //! is applied in place, in any number of pieces:
 //! - a change by a program before the first piece: each piece is refused ([`overtaken_in`]), and
 //!   nothing of the file was changed;
-//! - afterwards what programs do counts as done *after the whole* of what lands, though only a part
-//!   of it is there: their bytes stay, a length that they set stays, bytes between what they write
-//!   beyond the end and the landed end are zeros. So the file ends as if all pieces had landed
-//!   before the first of these changes; and what is sent of them later stands on what has landed.
+//! - later changes by programs count as done *after the whole* of the landed content, though only a
+//!   part of it is there: their bytes stay, a length that they set stays, bytes between their
+//!   writes beyond the end and the landed end are zeros. So the file ends as if all pieces had
+//!   landed before the first of these changes; and when they are sent later, they stand on the
+//!   landed content.
 //!
-//! What is stored through a shared mapping counts as done when the kernel hands it on, with all the
+//! A store through a shared mapping counts as done when the kernel writes it back, with all the
 //! bytes of its pages that differ then.
 //!
 //! **Durability.** Steps are durable after [`LandingTree::sync`], not before. After a crash any of
 //! those since then may be missing, in any order, and the log reports whatever differs.
 //!
 //! Calls wait for programs and the disk; none may come from a thread that serves the mount, or with
-//! a lock held that such a one may want. Who lands does so from one thread.
+//! a lock held that such a thread may want. All landing is done from one thread.
 
 use byteback_model::{Attributes, ByteString, NodeId, NodeKind, Place};
 use std::error::Error;
@@ -46,18 +47,18 @@ use crate::service::{DirEntry, ErrorKind, Result, ServiceError};
 #[error("overtaken: {0}")]
 pub struct Overtaken(pub String);
 
-/// What became of a step.
+/// The outcome of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "what was overtaken was not done"]
 pub enum Landed<T> {
-    /// It was made.
+    /// The step was made.
     Done(T),
-    /// What it expects does not hold. Nothing was done.
+    /// A precondition does not hold. Nothing was done.
     Overtaken(Overtaken),
 }
 
 impl<T> Landed<T> {
-    /// What was made, if it was.
+    /// The result of the step, if it was made.
     pub fn done(self) -> Option<T> {
         match self {
             Self::Done(done) => Some(done),
@@ -66,8 +67,8 @@ impl<T> Landed<T> {
     }
 }
 
-/// Why an error of a [`WatchedFile`] as [`Target`] was answered, whatever it was wrapped in since:
-/// if a program was faster.
+/// The reason for an error of a [`WatchedFile`] as [`Target`], however it was wrapped since, if a
+/// program was faster.
 #[must_use]
 pub fn overtaken_in<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Overtaken> {
     let mut next: Option<&'a (dyn Error + 'static)> = Some(error);
@@ -75,7 +76,8 @@ pub fn overtaken_in<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Overtake
         if let Some(overtaken) = error.downcast_ref::<Overtaken>() {
             return Some(overtaken);
         }
-        // The source of such an error is that of what it wraps, which is thus never told itself.
+        // The source of such an error is the source of the wrapped error, which is thus skipped
+        // itself.
         let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         next = match wrapped {
             Some(wrapped) => Some(wrapped),
@@ -85,18 +87,18 @@ pub fn overtaken_in<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Overtake
     None
 }
 
-/// What must hold of the sync queue, of each node and name that a step is about, for it to be made.
+/// The precondition on the sync queue, for each node and name that a step is about.
 #[derive(Clone, Copy)]
 pub enum Expected<'a> {
     /// Nothing of it waits or is in flight.
     Unqueued,
     /// Nothing of it is in flight, or waits in its order: what waits is folded, and will be sent as
-    /// it is then. In place of the queue, which does not tell any more what changed since whoever
-    /// lands has looked, these watches must not have noticed anything.
+    /// it is then. The queue no longer knows what changed since the caller looked; in its place,
+    /// these watches must not have noticed anything.
     Folded(&'a [&'a dyn WatchedNode]),
 }
 
-/// What of a node waits to be sent, or is on its way.
+/// The parts of a node that wait to be sent, or are on their way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnsentNode {
     /// A content.
@@ -106,14 +108,14 @@ pub struct UnsentNode {
     /// All that changed since the log's mark for continuous sync is to be sent: whether this node
     /// is part of it the log knows.
     pub is_everything: bool,
-    /// It was in a fold that left it out: the log goes on telling of it, but not whether it is new.
+    /// A fold left the node out: the log goes on reporting it, but not whether it is new.
     pub was_left_out: bool,
 }
 
 /// A node as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LandingNode {
-    /// What it is.
+    /// The kind of the node.
     pub kind: NodeKind,
     /// Its attributes; of a file, `size` is its length now.
     pub attributes: Attributes,
@@ -121,17 +123,16 @@ pub struct LandingNode {
     pub names: Vec<Place<NodeId>>,
 }
 
-/// What of a node's attributes is not as it was to be, because it is not possible here; everything
-/// else is.
+/// An attribute that could not be set because it is not possible here; all others are set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MissedAttribute {
-    /// Which.
+    /// The attribute.
     pub what: AttributeKind,
     /// The system's error.
     pub why: String,
 }
 
-/// One of a node's attributes.
+/// A kind of attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AttributeKind {
     /// Owner or group.
@@ -144,8 +145,8 @@ pub enum AttributeKind {
     ModificationTime,
 }
 
-/// A node of which it is noticed, from when it is watched until this is dropped, that a program
-/// changes its content, its attributes or one of its names; of a directory also an entry.
+/// A watch on a node: from its creation until it is dropped, it notices when a program changes the
+/// node's content, its attributes or one of its names; of a directory also an entry.
 pub trait WatchedNode: Send + Sync {
     /// The node.
     fn node(&self) -> NodeId;
@@ -155,15 +156,14 @@ pub trait WatchedNode: Send + Sync {
     fn overtaken(&self) -> Option<Overtaken>;
 }
 
-/// A watched file: what it holds, and where what is landed goes. See the module on what becomes of
-/// changes by programs. After an error the file holds a mixture, and the same pieces can be landed
-/// again through this.
+/// A watched file: the base of a delta, and its target. See the module on changes by programs.
+/// After an error the file holds a mixture, and the same pieces can be landed again through this.
 ///
 /// Programs see a file that grows as long as it was until this is dropped, unless one of them
 /// changes it meanwhile.
 ///
-/// Pieces need not be ordered. [`overtaken_in`] tells from an error of [`Target`] that it was the
-/// program that was faster.
+/// Pieces need not be ordered. [`overtaken_in`] recognises an error of [`Target`] that means that a
+/// program was faster.
 pub trait WatchedFile: WatchedNode + Base + Target {
     /// Ends the landing: all pieces are there. Says whether programs changed the file since the
     /// first.
@@ -204,15 +204,15 @@ impl Target for Box<dyn WatchedFile + '_> {
 
 /// See the module.
 pub trait LandingTree: Send + Sync {
-    /// What a name stands for now; `None`: nothing.
+    /// The node that a name stands for now; `None`: nothing.
     ///
     /// # Errors
     /// If the log cannot be read.
     fn child(&self, place: &Place<NodeId>) -> Result<Option<NodeId>>;
 
     /// Whether a name that stands for nothing here cannot be given: the file system has something
-    /// under another name that it does not tell from this one (it folds cases, or spellings of the
-    /// same letter), or will never have such a name.
+    /// under another name that it cannot distinguish from this one (it folds cases, or spellings of
+    /// the same letter), or will never have such a name.
     ///
     /// # Errors
     /// If that cannot be found out.
@@ -236,25 +236,25 @@ pub trait LandingTree: Send + Sync {
     fn is_node_queued(&self, node: NodeId) -> bool;
 
     /// Whether a program has a file open for writing. Its last name is neither removed nor replaced
-    /// then ([`Landed::Overtaken`]): what the program writes afterwards would be nowhere.
+    /// then ([`Landed::Overtaken`]): later writes of the program would be lost.
     ///
     /// # Errors
-    /// If that cannot be told.
+    /// If that cannot be determined.
     fn is_open_for_writing(&self, node: NodeId) -> Result<bool>;
 
-    /// What of a node waits to be sent or is in flight.
+    /// The parts of a node that wait to be sent or are in flight.
     fn unsent_of(&self, node: NodeId) -> UnsentNode;
 
     /// Whether anything of a name waits to be sent or is in flight.
     fn is_name_queued(&self, place: &Place<NodeId>) -> bool;
 
-    /// The files whose contents several of which were changed by programs in one atomic operation
-    /// (DeltaCFS section III-C), each such set of them, of what waits in a fold. One file may be in
-    /// several sets; what was sent since, or is gone, may still be in one.
+    /// Sets of files in a fold whose contents were changed together by programs in one atomic
+    /// operation (DeltaCFS section III-C), each of several files. One file may be in several sets;
+    /// files that were sent since, or are gone, may still be in one.
     fn together(&self) -> Vec<Vec<NodeId>>;
 
     /// Makes a node under a free name: an empty file, a directory, a symlink, a pipe, a socket or a
-    /// device, as `attributes` say. Nobody sees it with other attributes.
+    /// device, as `attributes` say. It is never visible with other attributes.
     ///
     /// # Errors
     /// If it cannot be made.
@@ -295,16 +295,16 @@ pub trait LandingTree: Send + Sync {
         expected: Expected<'_>,
     ) -> Result<Landed<()>>;
 
-    /// Whether a name can be taken from a node at all, as far as that can be told without trying.
+    /// Whether a name can be taken from a node at all, as far as that is known without trying.
     ///
     /// # Errors
     /// [`ErrorKind::Blocked`](crate::ErrorKind::Blocked) says why it cannot.
     fn check_removable(&self, node: NodeId, at: &Place<NodeId>) -> Result<Landed<()>>;
 
-    /// Moves what is in the way of something that lands to a free name, as a program of this
-    /// machine would: the queue is told, and what waits of the node and its names does not matter.
-    /// With `leaves_old` the old name stays until something replaces it, where the file system has
-    /// hard links: programs find something under it at any moment.
+    /// Moves a node that is in the way of something that lands to a free name, as a program of this
+    /// machine would: the queue gets the event, and waiting changes of the node and its names do
+    /// not matter. With `leaves_old` the old name stays until something replaces it, where the file
+    /// system has hard links: programs find something under it at any moment.
     ///
     /// # Errors
     /// If that cannot be.
@@ -322,7 +322,7 @@ pub trait LandingTree: Send + Sync {
     /// gives by itself (`security.`) are set, and never removed.
     ///
     /// # Errors
-    /// If it cannot be reached. What is not possible of it is told.
+    /// If the node cannot be reached. Attributes that are not possible here are returned.
     fn set_attributes(
         &self,
         node: NodeId,
@@ -330,7 +330,7 @@ pub trait LandingTree: Send + Sync {
         expected: Expected<'_>,
     ) -> Result<Landed<Vec<MissedAttribute>>>;
 
-    /// Watches a node. What programs stored in it through mappings until now has happened before.
+    /// Watches a node. Stores of programs through mappings until now count as earlier.
     ///
     /// # Errors
     /// If it cannot be reached.
@@ -342,18 +342,18 @@ pub trait LandingTree: Send + Sync {
     /// If it cannot be opened.
     fn watch_file(&self, node: NodeId, expected: Expected<'_>) -> Result<Landed<Box<dyn WatchedFile + '_>>>;
 
-    /// What is wrong with a file: bytes of it that nobody wrote.
+    /// The damage of a file: bytes in it that no program wrote.
     ///
     /// # Errors
-    /// If that cannot be told.
+    /// If that cannot be determined.
     fn damage_of(&self, _node: NodeId) -> Result<Option<Damage>> {
         Ok(None)
     }
 
-    /// Puts damaged blocks of a file right with what a server has from `offset`, a multiple of the
-    /// length of a block, on: those for which that proves what was written. What programs changed
-    /// in them since stays; of others nothing is done. It is no change of the file. Answers how
-    /// many bytes are right now.
+    /// Repairs damaged blocks of a file with the server's bytes from `offset` on, a multiple of the
+    /// block length: only those blocks for which the bytes are proven to be those that were
+    /// written. Later changes by programs in them stay; other blocks are left alone. A repair is no
+    /// change of the file. Returns how many bytes are right now.
     ///
     /// # Errors
     /// If the file cannot be read or written.

@@ -1,15 +1,14 @@
-//! Checksums of a file's leaves at a cut: those that exist already, and those of what had to be
-//! read because none did.
+//! Checksums of a file's leaves at a cut: existing ones where there are any, otherwise ones
+//! computed from the file.
 //!
-//! A *leaf* is [`LEAF_LEN_BYTES`] of a file, at a multiple of that; the last one of a file is as
-//! short as it is. The tree's process knows who keeps checksums of a file (its file system, or
-//! itself) and whether they are of what the file held at the cut. Whoever asks gets a checksum of
-//! each leaf, ascending, and never learns from whom but in the end, together with how much had to
-//! be read for it.
+//! A *leaf* is [`LEAF_LEN_BYTES`] of a file, at a multiple of that; the last leaf of a file may be
+//! shorter. The tree's process knows where checksums of a file are kept (in its file system, or by
+//! itself) and whether they are of the content at the cut. The caller gets a checksum of each leaf,
+//! ascending, and learns only at the end where they came from and how much had to be read for them.
 //!
-//! **What counts.** All that was told, and only when the call has returned without an error. If a
-//! file turns out to have changed while its checksums were fetched, the telling begins anew: a
-//! piece at offset 0 that is not the first makes void what came before it.
+//! **Validity.** Checksums count only once the call has returned without an error. If a file turns
+//! out to have changed while its checksums were fetched, the sequence begins anew: a piece at
+//! offset 0 that is not the first makes void all pieces before it.
 
 use byteback_extents::ByteRange;
 use serde::{Deserialize, Serialize};
@@ -23,7 +22,7 @@ pub const LEAF_SUM_LEN: usize = 32;
 /// Bytes of the CRC-32C of a leaf, little-endian.
 pub const LEAF_CRC_LEN: usize = 4;
 
-/// Which function the checksums of leaves are, without a key.
+/// The function of the leaves' checksums, without a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeafKind {
@@ -35,7 +34,7 @@ pub enum LeafKind {
     Blake3,
 }
 
-/// Who has checksums of a file.
+/// A source of checksums of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeafSource {
@@ -43,22 +42,23 @@ pub enum LeafSource {
     Btrfs,
     /// The tree's process summed the file before, and it has not changed since.
     Kept,
-    /// Nobody: the file is read.
+    /// No source has any: the file is read.
     Read,
 }
 
-/// What can be told of a file without much work; see [`crate::TreeService::leaf_offer`].
+/// The checksums that are available for a file without much work; see
+/// [`crate::TreeService::leaf_offer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeafOffer {
     /// The kind to ask for.
     pub kind: LeafKind,
-    /// Who will answer, if the file is left alone meanwhile.
+    /// The source that will answer, if the file is left alone meanwhile.
     pub source: LeafSource,
-    /// Whether the CRC-32C of each leaf can be told as well.
+    /// Whether the CRC-32C of each leaf is available as well.
     pub has_crcs: bool,
 }
 
-/// What is asked for of each leaf.
+/// The checksums requested of each leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeafRequest {
     /// Checksums of this kind.
@@ -68,7 +68,7 @@ pub struct LeafRequest {
 }
 
 impl LeafRequest {
-    /// Bytes of what is told of one leaf: its CRC if that was asked for, then its checksum.
+    /// Bytes of the answer for one leaf: its CRC if that was asked for, then its checksum.
     #[must_use]
     pub const fn entry_len(self) -> usize {
         match self.with_crcs {
@@ -78,25 +78,25 @@ impl LeafRequest {
     }
 }
 
-/// What is told of a stretch of a file that begins with a leaf.
+/// The answer for a stretch of a file that begins with a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeafPiece<'a> {
     /// Leaf after leaf, as [`LeafRequest::entry_len`] says.
     Sums {
         /// Where the first leaf begins.
         offset: u64,
-        /// What is told of them.
+        /// The checksums of these leaves.
         entries: &'a [u8],
     },
-    /// It reads as zeros: a hole, or space that nothing was written to. It ends with a leaf.
+    /// A range that reads as zeros: a hole, or space that was never written. It ends with a leaf.
     Zeros(ByteRange),
 }
 
 /// How the checksums of a file were come by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeavesTold {
-    /// Who had them.
+    /// The source of the checksums.
     pub source: LeafSource,
-    /// Bytes of the file that were read to tell them, also in vain.
+    /// Bytes of the file that were read to compute them, also in vain.
     pub read_bytes: u64,
 }

@@ -1,10 +1,10 @@
-//! What a tracked tree can be asked for, and how that crosses a Unix socket.
+//! The interface of a tracked tree, and its transport across a Unix socket.
 //!
 //! One process owns a tree: its log, and while it is mounted the gate and the pictures. Everything
 //! else (the backup, `changes`, `status`, later sync) sees the tree as a [`TreeService`]. The
 //! daemon implements it; a folder that is not mounted is served by the same implementation inside
-//! the command; and [`Client`] is the same trait at the other end of the socket, so that nobody has
-//! to know which of the three it talks to.
+//! the command; and [`Client`] is the same trait at the other end of the socket, so that callers
+//! need not know which of the three they talk to.
 //!
 //! | room | what is in it |
 //! |---|---|
@@ -16,7 +16,7 @@
 //! | `frame` | lengths and kinds on the wire: JSON for control, raw bytes for content |
 //! | `client`, `server` | the two ends |
 //!
-//! It does not know how trees are read, mounted or logged.
+//! Out of scope: how trees are read, mounted or logged.
 
 mod client;
 mod frame;

@@ -1,10 +1,10 @@
-//! A mounted tree as continuous sync sees it: what its programs do, in their order, as groups to be
-//! sent.
+//! A mounted tree as continuous sync sees it: the changes of its programs, in their order, as
+//! groups to be sent.
 //!
-//! Who sends does this, over and over, in one thread: [`poll`](LiveTree::poll), and what it
-//! answers:
+//! The sender loops in one thread: it calls [`poll`](LiveTree::poll) and does the work that this
+//! returns:
 //!
-//! | work | what is to be done |
+//! | work | the sender's task |
 //! |---|---|
 //! | [`Work::Idle`] | [`wait`](LiveTree::wait), at most as long as it says |
 //! | [`Work::Send`] | make one batch of the group, with [`read`](LiveTree::read) and [`read_delta`](LiveTree::read_delta), and send it |
@@ -13,22 +13,23 @@
 //! | [`Work::Decide`] | [`resolve`](LiveTree::resolve) a group that the server refused |
 //! | [`Work::Ended`] | stop: the mount is gone |
 //!
-//! What is to be taken from a cut though nothing of it changed here is asked for by
+//! Items that did not change here but are to be taken from a cut are requested by
 //! [`fold`](LiveTree::fold).
 //!
-//! What is read of a fold's cut is to be peeked at (`TreeService::peek`), as it may have to be sent
+//! The content of a fold's cut must be read with `TreeService::peek`, as it may have to be sent
 //! again.
 //!
 //! Several groups may be in flight. They are answered in their order, by
 //! [`applied`](LiveTree::applied), [`refused`](LiveTree::refused) or
 //! [`unanswered`](LiveTree::unanswered). When a group is applied the server has exactly the state
-//! that the tree had at [`LiveGroup::up_to`]; only the modification times may be younger, by as
-//! much as the next groups bring.
+//! that the tree had at [`LiveGroup::up_to`]; only the modification times may be newer, by as much
+//! as the next groups bring.
 //!
-//! A group's number is durable when it is handed out, and never stands for anything else; that it
-//! is lost is noticed by [`known_up_to`](LiveTree::known_up_to). What was handed out by an earlier
-//! process that ended without an answer is [`unanswered_before`](LiveTree::unanswered_before): it
-//! cannot be sent again, its changes are in what follows.
+//! A group's number is durable when it is handed out, and is never reused;
+//! [`known_up_to`](LiveTree::known_up_to) detects a lost one. Groups that an earlier process handed
+//! out and that were not answered before it ended are
+//! [`unanswered_before`](LiveTree::unanswered_before): they cannot be sent again, their changes are
+//! in later groups.
 //!
 //! Only within one process: nothing of this crosses the socket.
 
@@ -43,7 +44,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::service::{CutInfo, Piece, Result};
 
-/// What is to be done next.
+/// The next step of the sender.
 #[derive(Clone, Debug)]
 pub enum Work {
     /// Nothing, for so long at most; `None`: until something happens.
@@ -60,7 +61,7 @@ pub enum Work {
     Ended,
 }
 
-/// One transaction: all of it counts or nothing.
+/// A transaction, which counts as a whole or not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveGroup {
     /// Its number.
@@ -69,7 +70,7 @@ pub struct LiveGroup {
     pub up_to: Position,
     /// The server is to make conflict versions of it.
     pub is_conflict: bool,
-    /// What each name that changed stands for afterwards.
+    /// The node that each changed name stands for afterwards.
     pub names: Vec<NameChange<NodeId>>,
     /// Nodes that are new, or whose content or attributes change, if they have a name afterwards:
     /// as they are then.
@@ -77,10 +78,10 @@ pub struct LiveGroup {
     /// New contents, in the order in which they are to be applied. A file may have several, each on
     /// top of the one before.
     pub contents: Vec<LiveContent>,
-    /// Directories whose time was moved by names that came and went, told here or not, with that
-    /// time, ns since the Unix epoch. What is among the nodes is not here.
+    /// Directories whose time was moved by names that came and went, listed here or not, with that
+    /// time, ns since the Unix epoch. Directories among the nodes are not repeated here.
     pub directory_times: Vec<(NodeId, i128)>,
-    /// Instead of all that: what is to be taken from a cut.
+    /// Instead of all that: the state to be taken from a cut.
     pub fold: Option<LiveFold>,
 }
 
@@ -89,7 +90,7 @@ pub struct LiveGroup {
 pub struct LiveNode {
     /// The node.
     pub node: NodeId,
-    /// What it is.
+    /// The kind of the node.
     pub kind: NodeKind,
     /// The group brings it into being.
     pub is_new: bool,
@@ -129,7 +130,7 @@ pub enum LiveSource {
     Delta {
         /// The file.
         base: NodeId,
-        /// The version of what it holds; `None`: the one that the reader knows the server to have.
+        /// The version of that content; `None`: the one that the reader knows the server to have.
         base_version: Option<Version>,
         /// By what the delta is read.
         stamp: u64,
@@ -138,7 +139,7 @@ pub enum LiveSource {
     },
 }
 
-/// What is to be taken from a cut.
+/// The state to be taken from a cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveFold {
     /// The version that each of its contents makes.
@@ -146,36 +147,36 @@ pub struct LiveFold {
     /// The cut, open at the tree's service for the consumer [`SYNC_CONSUMER`]. It is finished
     /// there, before the group is said to be applied.
     pub cut: CutInfo,
-    /// What of it.
+    /// The part of the cut to be sent.
     pub scope: LiveScope,
 }
 
-/// What of a cut is to be sent.
+/// The part of a cut that is to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LiveScope {
     /// All that changed since the consumer's mark; where it has none, the whole tree, and nothing
     /// else is there.
     Everything {
-        /// What names stand for that groups changed since the mark: the log need not tell of those
-        /// that came and went again. Of some it tells, the same.
+        /// The nodes of the names that groups changed since the mark: the log need not report names
+        /// that came and went again. Some of these it reports, with the same node.
         names: Vec<NameChange<NodeId>>,
     },
-    /// What these stand for, hold and look like at the cut. What has no name then is not sent.
+    /// Names, contents and attributes as of the cut. Nodes without a name then are not sent.
     Items {
         /// Files with changed content, each with the version that it stands on (see
         /// [`LiveContent::base`]).
         contents: BTreeMap<NodeId, Option<Version>>,
         /// Nodes whose attributes may be news.
         attributes: BTreeSet<NodeId>,
-        /// Names, with what they stand for: the log need not tell of those that came and went since
-        /// the mark.
+        /// Names, with the nodes that they stand for: the log need not report those that came and
+        /// went since the mark.
         names: Vec<NameChange<NodeId>>,
         /// Directories whose time was moved by names that came and went, these or others.
         times: BTreeSet<NodeId>,
     },
 }
 
-/// How much waits, and what it takes here.
+/// The amount of waiting changes, and the space they take here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LiveStatus {
     /// Changes that wait.
@@ -214,29 +215,29 @@ pub struct SyncConflict {
     pub set: Option<u64>,
 }
 
-/// A name of the server that this file system does not hold, or a file that others changed and that
-/// does not let itself be changed here.
+/// A name of the server that this file system cannot hold, or a file that others changed and that
+/// cannot be changed here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyncLeftOut {
     /// The path that it would have.
     pub path: ByteString,
-    /// The file system does not tell it from another name that is there: it appears when that is
-    /// gone. Otherwise it cannot be here at all.
+    /// The file system cannot distinguish it from another name that is there: it appears when that
+    /// is gone. Otherwise it cannot be here at all.
     pub collides: bool,
-    /// What is there does not let itself be changed, for this reason: others changed it, and that
-    /// is tried again.
+    /// The reason why the object there cannot be changed: others changed it, and that is tried
+    /// again.
     #[serde(default)]
     pub blocked: Option<String>,
 }
 
-/// A line of a file with rules for what is ignored that says nothing.
+/// A line in a file of ignore rules that has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyncUnusableRule {
     /// The file.
     pub path: ByteString,
     /// The line, from 1 on.
     pub line: u64,
-    /// What is wrong with it.
+    /// The fault in it.
     pub why: String,
 }
 
@@ -251,11 +252,11 @@ pub struct SyncStatus {
     pub is_connected: bool,
     /// Since when that is so, nanoseconds since 1970.
     pub since_ns: i64,
-    /// What failed last, until it works again, or until something else is wrong.
+    /// The last failure, until it works again, or until something else is wrong.
     pub error: Option<String>,
-    /// It will not pass by itself.
+    /// The failure will not pass by itself.
     pub needs_attention: bool,
-    /// It has ended, though the mount may go on.
+    /// Sync has ended, though the mount may go on.
     pub has_ended: bool,
     /// Groups of changes that the server applied since the start.
     pub sent_groups: u64,
@@ -263,11 +264,11 @@ pub struct SyncStatus {
     pub sent_bytes: u64,
     /// When the server last applied one, nanoseconds since 1970.
     pub sent_at_ns: Option<i64>,
-    /// Up to this sequence number of the server's folder, what others did is here.
+    /// The sequence number of the server's folder up to which others' changes are here.
     pub cursor: u64,
-    /// When something that others did last came in, nanoseconds since 1970.
+    /// When the last change of others came in, nanoseconds since 1970.
     pub received_at_ns: Option<i64>,
-    /// Names of the server that this file system does not hold.
+    /// Names of the server that this file system cannot hold.
     pub left_out_names: u64,
     /// The first of them.
     #[serde(default)]
@@ -275,10 +276,10 @@ pub struct SyncStatus {
     /// Names of the server that are ignored here, each with all that is below it.
     #[serde(default)]
     pub ignored_names: u64,
-    /// Files, directories and the like here that are ignored, as of what was sent last.
+    /// Files, directories and the like here that are ignored, as of the last sent group.
     #[serde(default)]
     pub ignored_here: u64,
-    /// Files that say what is ignored: `.bytebackignore` and `CACHEDIR.TAG`.
+    /// Files with rules for what is ignored: `.bytebackignore` and `CACHEDIR.TAG`.
     #[serde(default)]
     pub ignore_files: u64,
     /// The first of them.
@@ -287,7 +288,7 @@ pub struct SyncStatus {
     /// The first lines of files with rules for that which say nothing.
     #[serde(default)]
     pub unusable_rules: Vec<SyncUnusableRule>,
-    /// Conflict copies that nobody has decided about, eldest first.
+    /// Conflict copies that are still undecided, oldest first.
     pub conflicts: Vec<SyncConflict>,
     /// Files that could not be read.
     pub unsaved_files: u64,
@@ -301,12 +302,12 @@ pub struct SyncStatus {
     pub waiting_bytes: u64,
     /// Groups that are on their way.
     pub groups_in_flight: u64,
-    /// What waits is so much, or so little is known of it, that it is taken from a moment of the
-    /// whole tree.
+    /// The waiting changes are so large, or so poorly known, that they are taken from a moment of
+    /// the whole tree.
     pub is_folded: bool,
-    /// Since when somebody wants that nothing is sent or received, nanoseconds since 1970.
+    /// Since when the user wants nothing sent or received, nanoseconds since 1970.
     pub paused_since_ns: Option<i64>,
-    /// The limits that somebody wants, one after the other as people write them.
+    /// The limits that the user wants, one after the other as people write them.
     pub limits: Vec<String>,
     /// Bytes per second that may move now; 0: none; `None`: as fast as it goes.
     pub bytes_per_second_max: Option<u64>,
@@ -314,7 +315,7 @@ pub struct SyncStatus {
     /// life that it sends to listeners every [`SIGN_OF_LIFE_S`] seconds.
     #[serde(default)]
     pub heard_at_ns: Option<i64>,
-    /// What others did is coming in. What is told here is not all of it: more may follow.
+    /// Changes of others are coming in. This is not all of them: more may follow.
     #[serde(default)]
     pub receiving: Option<SyncReceiving>,
 }
@@ -337,7 +338,7 @@ pub const SYNC_CONSUMER: &str = "sync";
 
 /// See the module.
 pub trait LiveTree: Send + Sync {
-    /// What is to be done next. What it answers counts as begun.
+    /// The next step. It counts as begun when it is returned.
     ///
     /// # Errors
     /// If a group's number cannot be made durable: nothing may be sent then, and nothing is lost.
@@ -346,19 +347,20 @@ pub trait LiveTree: Send + Sync {
     /// Waits until there may be something to be done, or the time is out.
     fn wait(&self, at_most: Duration);
 
-    /// Ends a [`wait`](LiveTree::wait), or the next one if nobody waits.
+    /// Ends a [`wait`](LiveTree::wait), or the next one if none is under way.
     fn wake(&self);
 
-    /// Cuts the log, and hands out what was folded up to the cut. `also` are told by the cut, as a
-    /// whole and with their names, and can be read as they were then, whether they changed or not.
+    /// Cuts the log, and hands out the fold up to the cut. The nodes of `also` are reported by the
+    /// cut, as a whole and with their names, and can be read as they were then, whether they
+    /// changed or not.
     ///
     /// # Errors
     /// If nothing is folded, or the tree cannot be cut.
     fn cut_fold(&self, also: &[NodeId]) -> Result<Arc<LiveGroup>>;
 
-    /// Folds what waits, if it is not folded: a cut comes then even if nothing waited. For who
-    /// lands what others did where something waits, and for who knows of something that has to be
-    /// sent and was not told here.
+    /// Folds the waiting changes, if they are not folded: a cut comes then even if nothing waited.
+    /// For a caller that lands others' changes where something waits, or that knows of something to
+    /// be sent which was not reported here.
     fn fold(&self);
 
     /// Reads the ranges of a content of a group that is in flight, ascending, as they were at its
@@ -366,7 +368,7 @@ pub trait LiveTree: Send + Sync {
     ///
     /// # Errors
     /// If they cannot be read any more: the order of changes is given up then, and
-    /// [`poll`](LiveTree::poll) tells what follows. An error of `sink` is handed back.
+    /// [`poll`](LiveTree::poll) returns the next step. An error of `sink` is handed back.
     fn read(&self, content: &LiveContent, sink: &mut dyn FnMut(Piece<'_>) -> Result<()>) -> Result<()>;
 
     /// Reads a delta of a group that is in flight, from its beginning to its end.
@@ -378,13 +380,13 @@ pub trait LiveTree: Send + Sync {
     /// The server applied a group, or made conflict versions of it.
     ///
     /// # Errors
-    /// If it is not the eldest in flight.
+    /// If it is not the oldest in flight.
     fn applied(&self, group: GroupId) -> Result<()>;
 
     /// The server refused a group, and did not look at those behind it.
     ///
     /// # Errors
-    /// If it is not the eldest in flight.
+    /// If it is not the oldest in flight.
     fn refused(&self, group: GroupId) -> Result<()>;
 
     /// Decides what becomes of a group that was refused.
@@ -393,7 +395,7 @@ pub trait LiveTree: Send + Sync {
     /// If it was not.
     fn resolve(&self, group: GroupId, resolution: &Resolution) -> Result<()>;
 
-    /// No answer came: what is in flight is sent again, exactly as it was, after this time.
+    /// No answer came: the groups in flight are sent again, exactly as they were, after this time.
     fn unanswered(&self, retry_after: Duration);
 
     /// The server does not know a group that was asked for.
@@ -402,29 +404,28 @@ pub trait LiveTree: Send + Sync {
     /// If it was not to be asked for.
     fn never_arrived(&self, group: GroupId) -> Result<()>;
 
-    /// Numbers of groups that earlier processes handed out and nobody answered, until
+    /// Numbers of groups that earlier processes handed out and that were never answered, until
     /// [`settled`](LiveTree::settled).
     fn unanswered_before(&self) -> Vec<GroupId>;
 
-    /// What became of one of these is known: it is not told at the next start.
+    /// The outcome of one of these is known: it is not listed at the next start.
     fn settled(&self, group: GroupId);
 
-    /// The server has a group of this number from here. If none with it was handed out here, what
-    /// is remembered here is older than what was sent, or was lost: then this number and those
-    /// behind it that may be on their way are not given again, and all that there is, is sent.
-    /// Answers whether that is so.
+    /// The server has a group of this number from here. If none with it was handed out here, the
+    /// state here is older than the sent groups, or was lost: then this number and later ones that
+    /// may be on their way are not given again, and everything is sent. Returns whether that is so.
     ///
     /// # Errors
     /// If it cannot be made durable that all is to be sent. Nothing may be sent before.
     fn known_up_to(&self, group: GroupId) -> Result<bool>;
 
-    /// Gives the order of changes up: all that waits is to be taken from a cut, and what is in
-    /// flight is asked for. For who notices that what was sent cannot be right.
+    /// Gives the order of changes up: all that waits is to be taken from a cut, and the server is
+    /// asked about the groups in flight. For a caller that finds that sent groups cannot be right.
     fn give_up(&self, why: &str);
 
-    /// What could not be read for a fold, which is about to be noted as sent: these, and only
-    /// these, are to be told as long as no other fold was sent. Until then no mark of the log
-    /// passes over them, also not one that another process makes.
+    /// Nodes that could not be read for a fold which is about to be noted as sent: these, and only
+    /// these, are to be reported as long as no other fold was sent. Until then no mark of the log
+    /// passes over them, not even one that another process makes.
     fn unsaved(&self, nodes: &[NodeId]);
 
     /// How much waits.

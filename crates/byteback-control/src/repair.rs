@@ -1,10 +1,10 @@
-//! Files with bytes that nobody wrote: what a server has of them, and what is to be kept (DeltaCFS,
-//! section III-E).
+//! Files with bytes that no program wrote: the server's version of them, and the choice of which to
+//! keep (DeltaCFS, section III-E).
 
 use byteback_model::NodeId;
 use serde::{Deserialize, Serialize};
 
-/// What is wrong with a file of a tree that is landed in.
+/// The damage of a file in a tree that receives changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// Offset and length in bytes, in whole blocks.
@@ -13,13 +13,13 @@ pub struct Damage {
     pub after_crash: bool,
 }
 
-/// What is to be kept of a damaged file.
+/// The version of a damaged file to be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RepairWish {
     /// Nothing is decided: it is only said what the server has.
     Look,
-    /// What lies here counts, and is sent.
+    /// The bytes here count, and are sent.
     KeepMine,
     /// The damaged blocks come from the server's version, where that proves what was written.
     KeepServer,
@@ -30,7 +30,7 @@ pub enum RepairWish {
 pub struct RepairRequest {
     /// The file.
     pub node: NodeId,
-    /// What is to be kept.
+    /// The version to be kept.
     pub wish: RepairWish,
 }
 
@@ -46,7 +46,7 @@ pub struct ServerVersion {
     pub mtime_ns: i128,
 }
 
-/// What became of a damaged file.
+/// The outcome for a damaged file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Repaired {
@@ -54,17 +54,17 @@ pub enum Repaired {
     Looked,
     /// Nothing is wrong with it any more.
     WasSound,
-    /// So many bytes count now as they are.
+    /// The number of bytes that count now as they are.
     Accepted(u64),
-    /// So many bytes are again what was written.
+    /// The number of bytes restored to those that were written.
     Healed(u64),
 }
 
 /// The answer to a [`RepairRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RepairReport {
-    /// What the server has of it, if it has anything and was asked.
+    /// The server's version of the file, if it has one and was asked.
     pub server: Option<ServerVersion>,
-    /// What was done.
+    /// The outcome.
     pub repaired: Repaired,
 }

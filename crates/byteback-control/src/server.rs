@@ -6,14 +6,14 @@
 //!
 //! - A connection that ends, however it ends, releases the cuts that were made over it, without
 //!   deciding what became of them.
-//! - What cannot be understood is answered with an error of kind [`ErrorKind::Protocol`]. A message
-//!   that is no request costs only that answer; after a frame that is none the connection ends, as
-//!   nobody knows where the next one begins. Others notice nothing.
+//! - A frame that cannot be understood is answered with an error of kind [`ErrorKind::Protocol`]. A
+//!   message that is not a request costs only that answer; after a malformed frame the connection
+//!   ends, as the start of the next one is unknown. Other connections notice nothing.
 //! - An answer that fits no frame becomes an error; it does not end the connection.
 //! - **The end.** Dropping a [`Server`] refuses new connections, lets each request that is under
 //!   way be answered (for some seconds: a peer that does not read its answer is cut off then), and
-//!   returns when no thread of it is left. What a service does by itself, waiting for its disk, is
-//!   waited for without limit: after the drop, nobody uses the service any more.
+//!   returns when no thread of it is left. Work of a service itself, waiting for its disk, is
+//!   waited for without limit: after the drop, the service is no longer used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -32,7 +32,7 @@ use crate::leaves::{LEAF_LEN_BYTES, LeafPiece, LeafRequest};
 use crate::messages::{Answer, Request};
 use crate::service::{CutId, ErrorKind, Outcome, Piece, Result, TreeService};
 
-/// Connections at a time. Those that come when so many are open are closed at once.
+/// Maximum number of open connections. Further ones are closed at once.
 const PEERS_MAX: usize = 64;
 /// How long a peer may take to say hello, before which it costs a thread and has shown nothing.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -53,7 +53,7 @@ pub struct Server {
     accepting: Option<JoinHandle<()>>,
 }
 
-/// What a test wants to be shorter.
+/// Limits that a test wants to be shorter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) peers_max: usize,
@@ -126,7 +126,7 @@ impl Peers {
     fn end(&self, timeout: Duration) {
         let mut state = self.state();
         for stream in state.streams.values() {
-            // Who waits for a request sees the end; who answers one can still do so.
+            // A thread that waits for a request sees the end; one that answers can still do so.
             let _ = stream.shutdown(Shutdown::Read);
         }
         let mut is_late = false;
@@ -165,7 +165,7 @@ struct OpenCuts<'a> {
 impl Drop for OpenCuts<'_> {
     fn drop(&mut self) {
         for cut in &self.cuts {
-            // Nobody is left to hear of an error; the pending cut tells the next backup.
+            // No client is left to hear of an error; the pending cut informs the next backup.
             let _ = self.service.finish(*cut, &Outcome::Unknown);
         }
     }
@@ -225,7 +225,7 @@ impl Server {
             _ => {}
         }
         let listener = Arc::new(UnixListener::bind(address.path())?);
-        // Until here the umask alone decided; whoever came in meanwhile is known by the
+        // Until here the umask alone decided; a client that connected meanwhile is known by its
         // credentials.
         fs::set_permissions(address.path(), fs::Permissions::from_mode(0o600))?;
         let identity = identity(address.path());
@@ -248,7 +248,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.peers.stop();
-        // Nobody may find the socket any more; whose it is not, stays.
+        // The socket must not be found any more; another server's socket stays.
         if let Ok(address) = socket_address(&self.path)
             && self.identity.is_some()
             && identity(address.path()) == self.identity
@@ -368,7 +368,7 @@ fn send(piece: Piece<'_>, output: &mut impl Write, asks_to_stop: &dyn Fn() -> bo
     }
 }
 
-/// As [`send`], for what is told of leaves: a frame ends with one.
+/// As [`send`], for checksums of leaves: a frame ends with a whole leaf.
 fn send_leaves(
     piece: LeafPiece<'_>,
     request: LeafRequest,

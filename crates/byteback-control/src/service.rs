@@ -31,20 +31,20 @@ pub struct CutRequest {
     /// Report everything, as if there were no mark.
     #[serde(default)]
     pub everything: bool,
-    /// Only look: what is reported is not held for anybody, and content cannot be read. The epoch
-    /// goes on.
+    /// Only look: reported changes are not held for any consumer, and content cannot be read. The
+    /// epoch goes on.
     #[serde(default)]
     pub look_only: bool,
     /// Look since this epoch instead of the consumer's mark.
     #[serde(default)]
     pub since: Option<Epoch>,
-    /// For nobody: what is reported is held while the cut is open, and no mark is made or moved,
-    /// however it ends. `consumer` then only says whose mark to begin at; it may be empty. Every
-    /// file can be read, also one that did not change.
+    /// For no consumer: reported changes are held while the cut is open, and no mark is made or
+    /// moved, however it ends. `consumer` then only names the mark to begin at; it may be empty.
+    /// Every file can be read, also one that did not change.
     #[serde(default)]
     pub anonymous: bool,
-    /// Whoever makes it will read files that changed as a whole, not only what changed in them: all
-    /// of them is held still.
+    /// The consumer will read changed files as a whole, not only the changes in them: all of them
+    /// is held still.
     #[serde(default)]
     pub whole_files: bool,
 }
@@ -83,8 +83,8 @@ pub struct CutInfo {
     pub content_bytes: u64,
     /// Nodes of the tree at the cut.
     pub tree_nodes: u64,
-    /// Directories that could not be read (only where no daemon tracks the tree): what is in them
-    /// is unknown.
+    /// Directories that could not be read (only where no daemon tracks the tree): their contents
+    /// are unknown.
     pub unreadable: Vec<ServiceError>,
 }
 
@@ -94,18 +94,18 @@ pub struct CutInfo {
 pub enum ContentChange {
     /// Nothing.
     Unchanged,
-    /// These ranges, as offset and length in bytes, ascending.
+    /// Changed ranges, as offset and length in bytes, ascending.
     Ranges(Vec<(u64, u64)>),
     /// All of it.
     Whole(WholeReason),
 }
 
-/// What happened to one node.
+/// The changes of one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeChange {
     /// The node.
     pub node: NodeId,
-    /// What it is.
+    /// The kind of the node.
     pub kind: NodeKind,
     /// Its content.
     pub content: ContentChange,
@@ -113,13 +113,13 @@ pub struct NodeChange {
     pub is_new: bool,
 }
 
-/// What of the changes was told last; the default one is the beginning.
+/// The position in the list of changes; the default is the beginning.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangesCursor {
     /// The last node.
     #[serde(default)]
     pub node: Option<NodeId>,
-    /// The last name with its directory; then all nodes were told.
+    /// The last name with its directory; then all nodes were reported.
     #[serde(default)]
     pub name: Option<(NodeId, ByteString)>,
 }
@@ -139,7 +139,7 @@ pub struct ChangesPage {
 /// All names of a node at a cut.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeNames {
-    /// What the node is; `None`: it does not exist then.
+    /// The kind of the node; `None`: it does not exist then.
     pub kind: Option<NodeKind>,
     /// Each name with its directory. The root has none.
     pub names: Vec<(NodeId, ByteString)>,
@@ -150,9 +150,9 @@ pub struct NodeNames {
 pub struct DirEntry {
     /// The name.
     pub name: ByteString,
-    /// What it stands for.
+    /// The node that the name stands for.
     pub node: NodeId,
-    /// What that is.
+    /// The kind of that node.
     pub kind: NodeKind,
 }
 
@@ -163,7 +163,7 @@ pub enum Piece<'a> {
     Data {
         /// Where they are.
         offset: u64,
-        /// What they are.
+        /// The bytes from there on.
         bytes: &'a [u8],
     },
     /// A hole: it reads as zeros and takes no space.
@@ -176,18 +176,18 @@ pub enum Piece<'a> {
 pub enum Outcome {
     /// Everything is saved but `unsaved`, which is reported again next time: the mark moves.
     Saved {
-        /// What the consumer wants to remember of this backup.
+        /// The consumer's own note on this backup.
         note: Vec<u8>,
         /// Nodes that could not be read or saved.
         unsaved: Vec<NodeId>,
     },
     /// Nothing was saved: the mark stays.
     Abandoned,
-    /// Nobody knows yet whether it arrived: the pending cut stays for the successor to ask about.
+    /// Whether it arrived is not known yet: the pending cut stays for the successor to ask about.
     Unknown,
 }
 
-/// What reading a cut has cost.
+/// The cost of reading a cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FinishReport {
     /// Bytes of content read from the backing files.
@@ -220,16 +220,16 @@ pub struct TreeStatus {
     pub pid: u32,
     /// Consumers: name, mark, pending cut, time of the last backup (nanoseconds since 1970), note.
     pub consumers: Vec<ConsumerStatus>,
-    /// The coverage ledger, eldest first.
+    /// The coverage ledger, oldest first.
     pub ledger: Vec<LedgerEntry>,
-    /// What the log costs, and what it does not know.
+    /// The costs of the log, and the gaps in its knowledge.
     #[serde(default)]
     pub usage: Usage,
     /// Continuous sync, where the process does that.
     #[serde(default)]
     pub sync: Option<SyncStatus>,
-    /// Files with bytes that changed although nobody wrote them, as far as somebody noticed: they
-    /// are not sent.
+    /// Files with bytes that changed although no program wrote them, as far as that was noticed:
+    /// those bytes are not sent.
     #[serde(default)]
     pub damaged: Vec<DamagedFile>,
     /// The mount is gone from its place, and the process goes on for now.
@@ -245,7 +245,7 @@ pub struct TreeStatus {
 pub struct Detached {
     /// Nothing uses it any more, and the process is about to end.
     pub has_ended: bool,
-    /// What keeps it alive, as far as the daemon may see that.
+    /// The processes and mounts that keep the mount alive, as far as the daemon may see them.
     pub held_by: Vec<Holder>,
 }
 
@@ -254,11 +254,11 @@ pub struct Detached {
 pub struct Holder {
     /// The process; `None` for a further mount in the daemon's own mount namespace.
     pub pid: Option<u32>,
-    /// What that process is called.
+    /// The name of that process.
     pub name: String,
     /// Where the mount namespace of that process, or the daemon's, shows the tree.
     pub point: Option<ByteString>,
-    /// It works in the tree.
+    /// The process works in the tree.
     pub works_there: bool,
     /// How many files of the tree it has open.
     pub open_files: u64,
@@ -269,7 +269,7 @@ pub struct Holder {
 pub struct DamagedFile {
     /// The file.
     pub node: NodeId,
-    /// One of its names, below the root; `None` if it has none any more.
+    /// A path of it, below the root; `None` if it has no name any more.
     pub path: Option<ByteString>,
     /// A crash of the machine left it as it never was: none of it is sent. Otherwise what is not
     /// damaged is.
@@ -280,7 +280,7 @@ pub struct DamagedFile {
     pub ranges: Vec<(u64, u64)>,
 }
 
-/// One consumer of a tree.
+/// The state of one consumer of a tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConsumerStatus {
     /// Its name.
@@ -299,17 +299,17 @@ pub struct ConsumerStatus {
     /// How many files it has marks of.
     #[serde(default)]
     pub file_marks: u64,
-    /// When it will be dropped if nobody hears of it, nanoseconds since 1970; `None` while its
+    /// When it will be dropped unless it is heard of, nanoseconds since 1970; `None` while its
     /// silence is not worth a warning.
     #[serde(default)]
     pub expires_at_ns: Option<i64>,
-    /// It was dropped, and has not saved anything since.
+    /// The consumer was dropped, and has not saved anything since.
     #[serde(default)]
     pub dropped: Option<Dropped>,
 }
 
 impl ConsumerStatus {
-    /// What the log knows of the consumer `name`. `expires_at_ns`: see
+    /// The log's state of the consumer `name`. `expires_at_ns`: see
     /// [`ConsumerStatus::expires_at_ns`].
     #[must_use]
     pub fn of(name: String, state: ConsumerState, expires_at_ns: Option<i64>) -> Self {
@@ -346,7 +346,7 @@ pub struct NamedCut {
     pub opened_at_ns: i64,
     /// Old bytes kept for it so far.
     pub kept_bytes: u64,
-    /// It was ended, and programs still have files of it open.
+    /// The cut was ended, and programs still have files of it open.
     pub is_ended: bool,
     /// Why it cannot be read any more.
     pub lost: Option<String>,
@@ -365,7 +365,7 @@ pub struct FileHistory {
     pub quantum_ns: i64,
     /// Before this time (nanoseconds since 1970) nothing is known, and why.
     pub known_since: Option<(i64, String)>,
-    /// What happened, eldest first; the youngest thousand.
+    /// The changes, oldest first; only the last thousand.
     pub moments: Vec<PastMoment>,
 }
 
@@ -374,7 +374,7 @@ pub struct FileHistory {
 pub struct PastMoment {
     /// When, nanoseconds since 1970.
     pub at_ns: i64,
-    /// What.
+    /// The event.
     pub what: PastEvent,
     /// How long the file was before, where it is known.
     pub size_before_bytes: Option<u64>,
@@ -386,47 +386,47 @@ pub struct PastMoment {
     pub not_kept: Option<String>,
 }
 
-/// What happened to a file.
+/// An event in a file's past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PastEvent {
-    /// It was written.
+    /// The file was written.
     Written,
-    /// It was cut off or lengthened.
+    /// The file was cut off or lengthened.
     Truncated,
     /// A range of it was zeroed or allocated.
     Zeroed,
-    /// It was removed.
+    /// The file was removed.
     Removed,
-    /// It came into being.
+    /// The file was created.
     Created,
     /// Another file was moved into its place.
     Replaced,
-    /// It got this name.
+    /// The file got this name.
     MovedHere,
-    /// It lost this name to another place.
+    /// The file lost this name to another place.
     MovedAway,
 }
 
-/// What was read of the past.
+/// The result of reading a file's past.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PastFile {
     /// How long it was.
     pub size_bytes: u64,
     /// The moment whose content it is (nanoseconds since 1970); `None`: it has not changed since.
     pub moment_ns: Option<i64>,
-    /// It had another name then.
+    /// The file had another name then.
     pub had_other_name: bool,
     /// Of a file that was removed since: mode, owner and group that it had then.
     #[serde(default)]
     pub rights: Option<(u32, u32, u32)>,
 }
 
-/// What kind of failure, hence what to do.
+/// The kind of a failure, which decides what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
-    /// One node could not be read; the others can.
+    /// The node could not be read; others can.
     Node,
     /// The picture is lost (no space for old bytes, or the cut is unknown): begin a new backup.
     PictureLost,
@@ -438,7 +438,7 @@ pub enum ErrorKind {
     Blocked,
     /// The log failed; its message says what to do.
     Log,
-    /// What was asked for is not possible now; the message says why.
+    /// The request is not possible now; the message says why.
     Refused,
     /// The tree's process cannot be reached any more.
     Gone,
@@ -450,9 +450,9 @@ pub enum ErrorKind {
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[error("{message}")]
 pub struct ServiceError {
-    /// What kind.
+    /// The kind of the failure.
     pub kind: ErrorKind,
-    /// What failed, on which file, and what to do next.
+    /// The operation that failed, the file, and what to do next.
     pub message: String,
     /// The path below the root, where one file is concerned.
     #[serde(default)]
@@ -473,9 +473,9 @@ impl ServiceError {
 /// The result of a request.
 pub type Result<T, E = ServiceError> = std::result::Result<T, E>;
 
-/// What is read of a cut is held still in whole blocks of this length, counted from a file's start:
-/// of a block in which a byte is reported as changed, all bytes can be read as they were at the
-/// cut, so that who compares blocks sums what was there.
+/// The block length in which a cut is held still, counted from a file's start: of a block in which
+/// a byte is reported as changed, all bytes can be read as they were at the cut, so that a
+/// comparison of blocks sums the bytes of that moment.
 pub const HELD_BLOCK_BYTES: NonZeroU64 = NonZeroU64::new(4096).unwrap();
 
 /// A tracked tree. Calls may come from any thread and take as long as the disk does.
@@ -493,9 +493,9 @@ pub trait TreeService: Send + Sync {
     /// If the log cannot be written.
     fn resolve_pending(&self, consumer: &str, saved: Option<Vec<u8>>) -> Result<()>;
 
-    /// Gives a consumer up: what it has not saved is kept for it no longer, and the ledger says so.
-    /// Of one that was dropped before the memory of that goes too. Returns whether there was
-    /// anything to give up.
+    /// Gives a consumer up: unsaved changes are no longer kept for it, and the ledger says so. If
+    /// it was dropped before, the memory of that goes too. Returns whether there was anything to
+    /// give up.
     ///
     /// # Errors
     /// If the log cannot be written.
@@ -521,8 +521,8 @@ pub trait TreeService: Send + Sync {
     fn attributes(&self, cut: CutId, nodes: &[NodeId]) -> Result<Vec<Result<Attributes>>>;
 
     /// Reads ranges (ascending, not overlapping) of a file at the cut and hands them to `sink` in
-    /// order, in pieces that together cover the ranges up to the file's end at the cut. What was
-    /// read is not kept for the cut any longer. Where a daemon holds the tree still, only what is
+    /// order, in pieces that together cover the ranges up to the file's end at the cut. Bytes that
+    /// were read are no longer kept for the cut. Where a daemon holds the tree still, only ranges
     /// reported as changed can be read, widened to blocks of [`HELD_BLOCK_BYTES`], or to
     /// [`CutRequest::whole_files`]; with an anonymous cut, everything.
     ///
@@ -537,8 +537,8 @@ pub trait TreeService: Send + Sync {
         sink: &mut dyn FnMut(Piece<'_>) -> Result<()>,
     ) -> Result<()>;
 
-    /// As [`read`](TreeService::read), for whoever will read the same bytes again: they stay as
-    /// they were at the cut.
+    /// As [`read`](TreeService::read), for a caller that will read the same bytes again: they stay
+    /// as they were at the cut.
     ///
     /// # Errors
     /// As [`read`](TreeService::read).
@@ -561,8 +561,8 @@ pub trait TreeService: Send + Sync {
         Err(untold())
     }
 
-    /// Tells the checksums of all leaves of a file as it was at the cut, ascending, without gaps,
-    /// to its end. What nobody has of all that is asked for is read, and can be read again. Nothing
+    /// Returns the checksums of all leaves of a file as it was at the cut, ascending, without gaps,
+    /// to its end. Leaves without all requested checksums are read, and can be read again. Nothing
     /// counts before this returns; a piece at 0 that is not the first begins anew.
     ///
     /// # Errors
@@ -637,21 +637,22 @@ pub trait TreeService: Send + Sync {
     /// If programs still use it; the message names what to do.
     fn unmount(&self) -> Result<()>;
 
-    /// What is noted of how fast the tree is to be kept in sync, or whether that is paused, was
-    /// changed: whoever keeps it in sync reads it again, at once. False if nobody does.
+    /// Announces that the settings of continuous sync, its limits or whether it is paused, have
+    /// changed: the sync engine reads them again, at once. False if no engine keeps the tree in
+    /// sync.
     ///
     /// # Errors
-    /// If it cannot be read: what counted before counts still.
+    /// If they cannot be read: the previous settings stay in force.
     fn sync_wishes_changed(&self) -> Result<bool> {
         Ok(false)
     }
 
-    /// Says what the server has of a damaged file, or puts it right with that, or lets it count as
-    /// it is: where continuous sync runs.
+    /// Reports the server's version of a damaged file, or repairs the file from it, or accepts the
+    /// file as it is: where continuous sync runs.
     ///
     /// # Errors
     /// [`ErrorKind::Refused`] where it does not, the server has nothing of the file, or a program
-    /// came in between; what went wrong with server or disk. Nothing is lost then.
+    /// came in between; otherwise the failure of server or disk. Nothing is lost then.
     fn repair(&self, _request: &RepairRequest) -> Result<RepairReport> {
         Err(not_synced())
     }
@@ -668,7 +669,7 @@ pub trait TreeService: Send + Sync {
         Err(no_named_cuts())
     }
 
-    /// Ends a named cut; what is open of it can be read until it is closed.
+    /// Ends a named cut; files of it that are open can be read until they are closed.
     ///
     /// # Errors
     /// [`ErrorKind::Refused`] if there is none of this name.
@@ -687,8 +688,8 @@ pub trait TreeService: Send + Sync {
         Err(no_named_cuts())
     }
 
-    /// What is known of the past of the file at a path below the root, of what bore that name
-    /// before, and of its name.
+    /// The known past of the file at a path below the root, of earlier files of that name, and of
+    /// the name itself.
     ///
     /// # Errors
     /// [`ErrorKind::Refused`] where nothing is kept.
@@ -727,7 +728,7 @@ fn no_undo() -> ServiceError {
     ServiceError::new(ErrorKind::Refused, message)
 }
 
-/// For who is asked to put something right, without a server.
+/// The error for a request that needs continuous sync where it does not run.
 #[must_use]
 pub fn not_synced() -> ServiceError {
     let message = "this folder is not kept in sync now; start that with: byteback sync DIR";

@@ -29,7 +29,7 @@ pub enum Operation {
         node: NodeId,
         /// Where, in bytes.
         offset: usize,
-        /// What.
+        /// The bytes.
         bytes: Vec<u8>,
     },
     /// A file's length was set.
@@ -39,11 +39,11 @@ pub enum Operation {
         /// The new length in bytes.
         size: usize,
     },
-    /// A node got other attributes; what they are stands for them.
+    /// A node got other attributes, represented by a stamp.
     Attributes {
         /// The node.
         node: NodeId,
-        /// What they are.
+        /// The new attributes.
         stamp: u64,
     },
 }
@@ -51,11 +51,11 @@ pub enum Operation {
 /// A file tree. Nodes without a name stay until [`Tree::forget_nameless`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
-    /// What each name stands for.
+    /// The node that each name stands for.
     pub names: BTreeMap<Place<NodeId>, NodeId>,
-    /// What each node is.
+    /// The kind of each node.
     pub kinds: BTreeMap<NodeId, NodeKind>,
-    /// What the files hold.
+    /// The contents of the files.
     pub contents: BTreeMap<NodeId, Vec<u8>>,
     /// The attributes of those nodes whose attributes were ever set.
     pub attributes: BTreeMap<NodeId, u64>,
@@ -96,7 +96,7 @@ impl Tree {
         Ok(())
     }
 
-    /// What a file holds, to be changed.
+    /// The content of a file, to be changed.
     ///
     /// # Errors
     /// If there is no such file.
@@ -251,13 +251,13 @@ impl Checker {
         self.history.len()
     }
 
-    /// The moment that was reached by what was delivered.
+    /// The moment that the last delivered state reached.
     #[must_use]
     pub fn reached(&self) -> usize {
         self.reached
     }
 
-    /// Somebody's state is to be the origin's at `moment`.
+    /// Checks that a receiver's state is the origin's at `moment`.
     ///
     /// # Errors
     /// If it is not, or is older than one that was delivered before, or never was.
@@ -274,8 +274,8 @@ impl Checker {
         }
     }
 
-    /// Somebody shows a state: finds the moment of the origin at which it was so, from the last one
-    /// on.
+    /// Checks a state that a receiver shows: finds the moment of the origin at which it was so,
+    /// from the last one on.
     ///
     /// # Errors
     /// If there is none; says how it differs from the last one that was reached.

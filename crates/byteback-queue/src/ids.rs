@@ -10,7 +10,7 @@ pub struct ClientId(pub u64);
 /// the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
-    /// Who made it.
+    /// The client that made it.
     pub client: ClientId,
     /// The client's number for it; it only grows.
     pub counter: u64,
@@ -26,7 +26,7 @@ impl fmt::Display for Position {
     }
 }
 
-/// One transaction of a client; numbers only grow, and stand for one content each.
+/// The number of a client's transaction; numbers only grow, and each stands for one content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(pub u64);
 

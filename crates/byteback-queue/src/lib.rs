@@ -1,5 +1,5 @@
-//! Continuous sync, the part that decides: which saves are transactional, what is sent, in which
-//! order, and what belongs together.
+//! Continuous sync, the part that decides: which saves are transactional, which changes are sent,
+//! in which order, and which belong together.
 //!
 //! Source: DeltaCFS (ICDCS'17), sections III-A (relation table), III-B (sync queue), III-C
 //! (versions), III-E (causal order). Everything here is a state machine without I/O, clock or

@@ -7,7 +7,7 @@ use byteback_model::{NodeId, NodeKind, Place};
 pub struct Moved {
     /// The node.
     pub node: NodeId,
-    /// What it is.
+    /// The kind of the node.
     pub kind: NodeKind,
 }
 
@@ -16,9 +16,9 @@ pub struct Moved {
 pub struct Victim {
     /// The node.
     pub node: NodeId,
-    /// What it is.
+    /// The kind of the node.
     pub kind: NodeKind,
-    /// It has no name left.
+    /// The node has no name left.
     pub is_last: bool,
     /// Its last name is gone, but the gate kept the file aside, because it was asked to beforehand.
     pub is_kept: bool,
@@ -36,18 +36,18 @@ pub enum NameOperation {
         /// The new node.
         node: Moved,
     },
-    /// One more name, which stood for nothing.
+    /// A further name was given, which stood for nothing before.
     Linked {
         /// The new name.
         at: Place<NodeId>,
-        /// What it stands for.
+        /// The node that it stands for.
         node: Moved,
     },
     /// A name was removed; of a directory, too.
     Unlinked {
         /// The name.
         at: Place<NodeId>,
-        /// What it stood for.
+        /// The node that it stood for.
         victim: Victim,
     },
     /// A node's name was changed. Not reported where both names stood for the same node: then
@@ -59,18 +59,18 @@ pub enum NameOperation {
         to: Place<NodeId>,
         /// The node.
         node: Moved,
-        /// What `to` stood for before.
+        /// The node that `to` stood for before.
         replaced: Option<Victim>,
     },
     /// Two names were exchanged.
     Exchanged {
-        /// One name.
+        /// The first name.
         one: Place<NodeId>,
-        /// What it stood for before.
+        /// The node that it stood for before.
         one_node: Moved,
         /// The other name.
         other: Place<NodeId>,
-        /// What that stood for before.
+        /// The node that the other name stood for before.
         other_node: Moved,
     },
 }

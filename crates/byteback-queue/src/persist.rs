@@ -1,20 +1,20 @@
-//! The queue's state, and the calls that change it, as bytes: a snapshot, and a journal of what
-//! came after it.
+//! The queue's state, and the calls that change it, as bytes: a snapshot, and a journal of the
+//! calls after it.
 //!
-//! The state is a function of the calls. So whoever wants it to outlive the process writes a
+//! The state is a function of the calls. To make it outlive the process, the caller writes an
 //! [`Input`] for each call in their order ([`Input::encode`]), from time to time a whole state
-//! ([`encode_snapshot`]) instead of all inputs before it, and applies what it finds
-//! ([`decode_snapshot`], [`read_journal`], [`Input::apply`]). Both forms are written down byte by
-//! byte in docs/format-queue.md.
+//! ([`encode_snapshot`]) instead of all inputs before it, and after a restart applies the stored
+//! bytes ([`decode_snapshot`], [`read_journal`], [`Input::apply`]). Both forms are described byte
+//! by byte in docs/format-queue.md.
 //!
-//! **What must be durable when.** Before a group is sent: the input that made it ([`Input::Poll`],
-//! [`Input::Cut`]). At a clean stop: all inputs, and what they speak of, bytes that were put aside,
-//! deltas, files without a name. Anything else may come later or be lost.
+//! **Must be durable:** before a group is sent, the input that made it ([`Input::Poll`],
+//! [`Input::Cut`]); at a clean stop, all inputs, and the data they refer to: bytes that were put
+//! aside, deltas, files without a name. Anything else may come later or be lost.
 //!
-//! **What a crash leaves.** A journal that is cut off, or whose last record is damaged, is read up
-//! to there; what follows is lost, and whether it was anything nobody knows. So after a stop that
-//! was not clean, [`crate::queue::Queue::abandon`] comes next. After a clean one the journal is
-//! whole, and [`crate::queue::Queue::resume`] goes on.
+//! **After a crash.** A journal that is cut off, or whose last record is damaged, is read up to
+//! there; later records are lost, and whether there were any is unknown. So after a stop that was
+//! not clean, [`crate::queue::Queue::abandon`] comes next. After a clean one the journal is whole,
+//! and [`crate::queue::Queue::resume`] goes on.
 //!
 //! Out of scope: files, syncing; the relation table, whose loss costs bytes only; options,
 //! which may be others next time.
@@ -34,10 +34,10 @@ use wire::{Malformed, Taken, Wire, wire_enum};
 /// group's files.
 pub const RECORD_LEN_MAX: usize = 1 << 24;
 
-/// What was stored cannot be read.
+/// The reason why stored bytes cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PersistError {
-    /// It is no state of a queue.
+    /// The bytes are not the state of a queue.
     #[error("this is no state of a sync queue; begin with an empty one and abandon what it held")]
     NotAQueue,
     /// A version that this program does not read.
@@ -57,7 +57,7 @@ pub enum Input {
     Event {
         /// When.
         now_ns: u64,
-        /// What happened.
+        /// The event.
         event: Event,
     },
     /// [`Queue::relate`].
@@ -66,7 +66,7 @@ pub enum Input {
         new: NodeId,
         /// The file with the old content.
         base: NodeId,
-        /// It has no name any more.
+        /// The base has no name any more.
         is_base_removed: bool,
     },
     /// [`Queue::unrelate`].
@@ -76,9 +76,9 @@ pub enum Input {
     },
     /// [`Queue::encoded`].
     Encoded {
-        /// What was asked for.
+        /// The request.
         order: EncodeOrder,
-        /// What came of it.
+        /// The result.
         delta: Option<EncodedDelta>,
     },
     /// [`Queue::saved`].
@@ -104,7 +104,7 @@ pub enum Input {
     Resolve {
         /// The group.
         group: GroupId,
-        /// What becomes of it.
+        /// The resolution of the refusal.
         resolution: Resolution,
         /// When.
         now_ns: u64,
@@ -151,10 +151,10 @@ wire_enum!(Input {
 });
 
 impl Input {
-    /// Makes the call. What it answered is of no interest when it is made again.
+    /// Makes the call. Its result is of no interest when it is made again.
     ///
     /// # Errors
-    /// What the call answered, where that is an error: the input is not of this queue.
+    /// The error that the call returned: the input is not of this queue.
     pub fn apply(&self, queue: &mut Queue) -> Result<Option<Poll>, QueueError> {
         match self {
             Self::Event { now_ns, event } => {
@@ -200,8 +200,8 @@ impl Input {
     }
 }
 
-/// The inputs of a journal, in their order, and how many of its bytes are whole records: what
-/// follows was torn off or damaged, and goes.
+/// The inputs of a journal, in their order, and how many of its bytes are whole records: the rest
+/// was torn off or damaged, and is dropped.
 #[must_use]
 pub fn read_journal(journal: &[u8]) -> (Vec<Input>, usize) {
     let mut inputs = Vec::new();

@@ -1,15 +1,15 @@
-//! The sync queue: what is to be sent, in which order, and what belongs together (DeltaCFS sections
-//! III-B, III-C, III-E).
+//! The sync queue: the changes to be sent, their order, and which of them belong together (DeltaCFS
+//! sections III-B, III-C, III-E).
 //!
-//! The gate tells what happened ([`Queue::event`]), in its order; each event has a *position*, its
-//! number. What is to be sent because of it is a [`QueueNode`] at that position. Writes to a file
-//! are gathered in one node until it is *packed*: when the file is closed, renamed, removed, or its
-//! turn comes. What is removed before it was sent is taken out again, with all that was only about
-//! it. So the order is broken on purpose, and a *span* (the paper's backindex) says from where to
-//! where it only counts as a whole; spans that overlap are one. The head of the queue, as far as
-//! its span reaches, becomes a [`Group`]: one transaction on the server. What follows it and is due
-//! as well goes with it, up to a bound: nothing waits for that, and what many small changes cost is
-//! the transactions.
+//! The gate reports each event ([`Queue::event`]), in order; each event has a *position*, its
+//! number. The change to be sent because of it is a [`QueueNode`] at that position. Writes to a
+//! file are gathered in one node until it is *packed*: when the file is closed, renamed, removed,
+//! or its turn comes. A file that is removed before it was sent is taken out again, with all that
+//! was only about it. So the order is broken on purpose, and a *span* (the paper's backindex) says
+//! from where to where it only counts as a whole; spans that overlap are one. The head of the
+//! queue, as far as its span reaches, becomes a [`Group`]: one transaction on the server. Later
+//! nodes that are due as well go with it, up to a bound: nothing waits for that, and the cost of
+//! many small changes lies in the transactions.
 //!
 //! **The promise.** When a group is applied, the server has exactly the state that the origin had
 //! after the event at [`Group::up_to`]; and these positions only grow. [`crate::checker`] proves it
@@ -42,8 +42,8 @@
 //! **Crashes.** The state is a function of the calls: a [`crate::persist::Input`] each, which can
 //! be written down and applied again. A group must be durable before it is sent (its number stands
 //! for this content), all else may be lost: after a stop that was not clean, events may be missing,
-//! so [`Queue::abandon`] folds all into *everything since the mark*, and asks what became of what
-//! was in flight. After a clean stop [`Queue::resume`] goes on.
+//! so [`Queue::abandon`] folds all into *everything since the mark*, and has the server asked about
+//! the groups in flight. After a clean stop [`Queue::resume`] goes on.
 //!
 //! Invariants, held by [`Queue::check`]: nodes at or before `frozen` belong to groups, in order and
 //! without gaps; an open content or attributes node waits; the indexes say what a search would; the
@@ -84,10 +84,10 @@ pub struct QueueOptions {
     pub delay_max_ns: u64,
     /// Groups in flight at most.
     pub groups_in_flight_max: usize,
-    /// What is due anyway is one group up to so many nodes: a transaction costs the same for one
-    /// change as for a thousand. What only counts as a whole may have more.
+    /// The most nodes in one group of changes that are due anyway: a transaction costs the same for
+    /// one change as for a thousand. A span, which only counts as a whole, may have more.
     pub group_nodes_max: usize,
-    /// The same in bytes of content: what is longer is one group by itself.
+    /// The same in bytes of content: a longer content is one group by itself.
     pub group_bytes_max: u64,
     /// Nodes at most, those in flight aside.
     pub nodes_max: usize,
@@ -95,10 +95,12 @@ pub struct QueueOptions {
     pub extents_max: usize,
     /// Bytes of content that may wait at most: what saving them could take on the disk.
     pub bytes_max: u64,
-    /// Files and names that a fold tells one by one; past it, it is everything since the mark.
+    /// Files and names that a fold lists one by one; beyond it, the fold is everything since the
+    /// mark.
     pub fold_items_max: usize,
-    /// What took longer is no atomic operation, of which all files are in conflict if one is, in
-    /// nanoseconds: it is what a server that is there would have got in several groups.
+    /// The longest atomic operation, of which all files are in conflict if one is, in nanoseconds.
+    /// A longer one does not count as atomic: a server within reach would have got it in several
+    /// groups.
     pub together_ns_max: u64,
     /// A new content of fewer bytes is sent as it is, not compared.
     pub delta_bytes_min: u64,
@@ -122,7 +124,7 @@ impl Default for QueueOptions {
     }
 }
 
-/// What follows for whoever keeps files and bytes for the queue.
+/// A consequence for the caller, which keeps files and bytes for the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// No relation of this new content is left: see [`crate::relation::RelationTable::finish`].
@@ -135,7 +137,7 @@ pub enum Effect {
         /// The file with the old content.
         base: NodeId,
     },
-    /// What was saved for the node at this position is no longer needed.
+    /// The bytes saved for the node at this position are no longer needed.
     DropSaved(Position),
     /// The delta with this stamp is no longer needed.
     DropDelta(u64),
@@ -145,7 +147,7 @@ pub enum Effect {
     Mark(u64),
 }
 
-/// What a caller asked for cannot be.
+/// The reason why a call is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
     /// Answers come in the order of the groups.
@@ -156,15 +158,15 @@ pub enum QueueError {
     NoFold,
 }
 
-/// A new content and what it is worth comparing with.
+/// A new content and the base that it is worth comparing with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Relation {
     base: NodeId,
-    /// Somebody is comparing.
+    /// The comparison that the caller is making.
     order: Option<EncodeOrder>,
 }
 
-/// A fold that takes in what happens.
+/// A fold that takes in later events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fold {
     pub(crate) first: Position,
@@ -204,11 +206,11 @@ pub struct Queue {
     pub(crate) marks: BTreeMap<Position, u64>,
     /// Files without a name whose bytes are still needed.
     pub(crate) nameless: BTreeSet<NodeId>,
-    /// Removed files whose last contents were taken out unsent: what they hold is not what the
-    /// server has.
+    /// Removed files whose last contents were taken out unsent: their content differs from the
+    /// server's.
     pub(crate) outdated: BTreeSet<NodeId>,
     relations: BTreeMap<NodeId, Relation>,
-    /// When the last event was told.
+    /// The time of the last event.
     pub(crate) now_ns: u64,
     /// How many relations and deltas copy from a node.
     bases: BTreeMap<NodeId, usize>,
@@ -220,9 +222,9 @@ pub struct Queue {
     subjects: BTreeMap<NodeId, BTreeSet<Position>>,
     /// How many names of a directory are changed by nodes of the queue.
     parents: BTreeMap<NodeId, usize>,
-    /// How many waiting nodes tell the time of a directory.
+    /// How many waiting nodes send the time of a directory.
     timed: BTreeMap<NodeId, usize>,
-    /// Of what waits.
+    /// The size of the waiting nodes.
     waiting: Load,
     /// Nodes that may have ceased to be read by the last call.
     freed: Vec<NodeId>,
@@ -275,7 +277,7 @@ impl Queue {
         }
     }
 
-    /// An empty queue whose numbers go on behind those of an elder one, of which nothing else is
+    /// An empty queue whose numbers go on behind those of an earlier one, of which nothing else is
     /// known.
     #[must_use]
     pub fn starting_after(client: ClientId, options: QueueOptions, numbers: Numbers) -> Self {
@@ -288,8 +290,7 @@ impl Queue {
         }
     }
 
-    /// Groups up to this one were given numbers by somebody else than this queue: it does not give
-    /// them.
+    /// Groups up to this one got their numbers elsewhere: this queue does not give them.
     pub fn skip_groups(&mut self, up_to: GroupId) {
         self.last_group = self.last_group.max(up_to.0);
     }
@@ -304,7 +305,7 @@ impl Queue {
         }
     }
 
-    /// Takes note of what happened at `now_ns`. Returns its position.
+    /// Takes note of an event at `now_ns`. Returns its position.
     pub fn event(&mut self, event: &Event, now_ns: u64) -> Position {
         self.position.0 += 1;
         self.now_ns = now_ns;
@@ -345,7 +346,7 @@ impl Queue {
         self.marks.insert(self.position, epoch);
     }
 
-    /// What follows for the caller, since it asked last.
+    /// The consequences for the caller, since it asked last.
     pub fn take_effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
     }
@@ -399,7 +400,7 @@ impl Queue {
         self.nameless.iter().copied()
     }
 
-    /// The groups that were handed out, eldest first.
+    /// The groups that were handed out, oldest first.
     pub fn groups(&self) -> impl Iterator<Item = &Group> {
         self.groups.iter()
     }
@@ -411,7 +412,7 @@ impl Queue {
             .map(|(position, node)| (*position, node))
     }
 
-    /// A number for what a node makes.
+    /// A number for the change of a node.
     fn next_version(&mut self) -> Version {
         self.counter += 1;
         Version {
@@ -531,7 +532,7 @@ impl Queue {
         self.join_files(first, self.position);
     }
 
-    /// Positions of the nodes that are about `node`, eldest first, from `from` on.
+    /// Positions of the nodes that are about `node`, oldest first, from `from` on.
     fn about(&self, node: NodeId, from: Position) -> Vec<Position> {
         match self.subjects.get(&node) {
             Some(positions) => positions.range(from..).copied().collect(),
@@ -573,8 +574,8 @@ impl Queue {
         done
     }
 
-    /// What became superfluous by the last call: spans of nothing, marks that are reached, files
-    /// that nobody reads.
+    /// Drops what became superfluous by the last call: empty spans, marks that are reached, files
+    /// that are no longer read.
     fn settle(&mut self) {
         while let Some((first, last)) = self.spans.first() {
             if self.nodes.range(first..=last).next().is_some() {
@@ -602,7 +603,7 @@ impl Queue {
         }
     }
 
-    /// From here on nodes may still be sent: what only is asked for is not.
+    /// From here on nodes may still be sent; earlier ones are at most asked about.
     fn first_readable(&self) -> Position {
         let asked = self.groups.iter().rfind(|group| group.state == GroupState::Unknown);
         asked.map_or(Position(0), |group| Position(group.up_to.0 + 1))
@@ -617,7 +618,7 @@ impl Queue {
             })
     }
 
-    /// The relations with what is being compared, as they are stored.
+    /// The relations with the comparisons under way, as they are stored.
     pub(crate) fn relations_to_keep(&self) -> BTreeMap<NodeId, (NodeId, Option<EncodeOrder>)> {
         let relations = self.relations.iter();
         relations
@@ -648,7 +649,7 @@ impl Queue {
         }
     }
 
-    /// What must always hold; for tests of this crate and of others.
+    /// Checks the invariants; for tests of this crate and of others.
     ///
     /// # Errors
     /// Says what does not hold.

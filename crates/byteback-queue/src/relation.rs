@@ -2,8 +2,8 @@
 //!
 //! A program that saves carefully writes a new file and then gives it the old one's name; the old
 //! content exists until the new one is complete, under another name or, where the program removed
-//! it, kept aside for a moment. The table tells which new content ([`Decision::Relate`]: *new*) is
-//! worth comparing with which old one (*base*), so that a small difference is sent instead of a
+//! it, kept aside for a moment. The table decides which new content ([`Decision::Relate`]: *new*)
+//! is worth comparing with which old one (*base*), so that a small difference is sent instead of a
 //! whole file.
 //!
 //! An *entry* `src -> node` says: `src` stood for this file a moment ago and stands for nothing
@@ -27,13 +27,12 @@
 //! [`RelationTable::deadline_ns`] has come, [`RelationTable::expire`]. When a new content was
 //! compared, sent, or removed, call [`RelationTable::finish`].
 //!
-//! Invariants ([`RelationTable::check`] holds them): a new content has one base; a node is nobody's
-//! base and kept aside without an entry or a relation that needs it; no entry outlives its time;
-//! there are at most as many entries as allowed.
+//! Invariants, checked by [`RelationTable::check`]: a new content has one base; no node is a base,
+//! or kept aside, without an entry or a relation that needs it; no entry outlives its time; there
+//! are at most as many entries as allowed.
 //!
 //! A relation that is missed, for whatever reason, costs bytes and nothing else. So nothing of this
-//! outlives the process: whoever starts anew removes what is kept aside and begins with an empty
-//! table.
+//! outlives the process: a new process removes the files kept aside and begins with an empty table.
 //!
 //! Out of scope: in-place rewriting (the file is its own base; the undo copies have it);
 //! deciding whether comparing pays, which the queue knows; directories, symlinks.
@@ -57,7 +56,7 @@ pub struct RelationOptions {
     /// How long a name that stands for nothing is remembered, in nanoseconds. Saves are done within
     /// a second; the paper uses 1 to 3.
     pub timeout_ns: u64,
-    /// Entries at most; beyond it the eldest go first.
+    /// The most entries; beyond it the oldest go first.
     pub entries_max: usize,
     /// Files kept aside at most, so that removing a large tree is not slowed down by keeping all of
     /// it.
@@ -80,11 +79,11 @@ impl Default for RelationOptions {
     }
 }
 
-/// What follows from an operation.
+/// A consequence of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Decision {
-    /// What `new` holds, as soon as it is complete, is to be compared with what `base` holds.
-    /// Replaces an earlier relation of `new`.
+    /// The content of `new`, as soon as it is complete, is to be compared with the content of
+    /// `base`. Replaces an earlier relation of `new`.
     Relate {
         /// The file with the new content.
         new: NodeId,
@@ -97,7 +96,7 @@ pub enum Decision {
     Unrelate {
         /// The file with the new content.
         new: NodeId,
-        /// What was the old content.
+        /// The file with the old content.
         base: NodeId,
     },
     /// The table no longer needs this file, which was kept aside.
@@ -121,7 +120,7 @@ pub struct RelationTable {
     bases: BTreeMap<NodeId, NodeId>,
     /// How many entries and relations need a node.
     uses: BTreeMap<NodeId, usize>,
-    /// What is kept aside, with its length in bytes.
+    /// The files kept aside, with their lengths in bytes.
     kept: BTreeMap<NodeId, u64>,
     kept_bytes: u64,
 }
@@ -146,8 +145,8 @@ impl RelationTable {
             && self.kept_bytes.saturating_add(len_bytes) <= self.options.kept_bytes_max
     }
 
-    /// Takes note of an operation that succeeded at `now_ns`, and of what is out of time by then.
-    /// `is_unsent`: whether a file has content that waits to be sent.
+    /// Takes note of an operation that succeeded at `now_ns`, and of entries that are out of time
+    /// by then. `is_unsent`: whether a file has content that waits to be sent.
     pub fn observe(
         &mut self,
         operation: &NameOperation,
@@ -249,8 +248,8 @@ impl RelationTable {
         decisions
     }
 
-    /// Something that was no save took place at these names: what landed from elsewhere. They stand
-    /// for something else now, and what they stood for may be nowhere any more (`gone`).
+    /// A change from elsewhere landed at these names, which is not a save. They stand for other
+    /// nodes now, and the earlier ones may have no name any more (`gone`).
     pub fn landed(&mut self, places: &[Place<NodeId>], gone: Option<NodeId>) -> Vec<Decision> {
         let mut decisions = Vec::new();
         for place in places {
@@ -263,7 +262,7 @@ impl RelationTable {
         decisions
     }
 
-    /// What the new content of `new` is to be compared with.
+    /// The file to compare the new content of `new` with.
     #[must_use]
     pub fn base_of(&self, new: NodeId) -> Option<NodeId> {
         self.bases.get(&new).copied()
@@ -288,8 +287,8 @@ impl RelationTable {
         if new.kind != NodeKind::File || self.bases.get(&base) == Some(&new.node) {
             return;
         }
-        // A program that makes the new content its backup gives it the name of a removed one: what
-        // it was compared with stays better.
+        // A program that makes the new content its backup gives it the name of a removed one: its
+        // earlier base stays better.
         if is_base_removed && self.bases.contains_key(&new.node) {
             return;
         }
@@ -323,7 +322,7 @@ impl RelationTable {
         true
     }
 
-    /// Nobody can read this node any more.
+    /// Drops all that needs a node which can no longer be read.
     fn forget(&mut self, node: NodeId, decisions: &mut Vec<Decision>) {
         if !self.uses.contains_key(&node) {
             return;
@@ -356,7 +355,7 @@ impl RelationTable {
         }
     }
 
-    /// Takes an entry out. What it used must be released afterwards.
+    /// Takes an entry out. The nodes that it used must be released afterwards.
     fn take_entry(&mut self, src: &Place<NodeId>) -> Option<NodeId> {
         let entry = self.entries.remove(src)?;
         self.expiries.remove(&(entry.expires_ns, src.clone()));
@@ -387,7 +386,7 @@ impl RelationTable {
         }
     }
 
-    /// Checks what must always hold; for tests of this crate and of others.
+    /// Checks the invariants; for tests of this crate and of others.
     ///
     /// # Errors
     /// Says what does not hold.

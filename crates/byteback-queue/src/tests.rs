@@ -1,4 +1,4 @@
-//! What the tests of this crate share.
+//! Helpers that the tests of this crate share.
 
 /// The seeds of a random test: 200, or as many as `BYTEBACK_SEEDS` says, or the one of
 /// `BYTEBACK_SEED`.

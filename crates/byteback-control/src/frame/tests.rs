@@ -1,4 +1,4 @@
-//! Frames, byte by byte: what is written, what is read back, and everything that is neither.
+//! Frames, byte by byte: written ones, ones that are read back, and bytes that are no frame.
 
 use std::io::Cursor;
 
@@ -84,7 +84,7 @@ fn lengths_beyond_the_limit_are_refused_before_anything_is_reserved() {
         assert_eq!(error.kind, ErrorKind::Protocol);
         assert!(error.message.contains(&claimed.to_string()), "{error}");
     }
-    // A length that is allowed but a lie costs what really came.
+    // A permitted but false length costs only the bytes that really came.
     let mut bytes = ANSWER_LEN_MAX.to_le_bytes().to_vec();
     bytes.extend_from_slice(b"\x01{}");
     assert_eq!(refused(&bytes, ANSWER_LEN_MAX).kind, ErrorKind::Gone);
@@ -168,7 +168,7 @@ fn messages_that_are_not_the_expected_json_are_refused() {
     assert_eq!(parse::<Request>(deep.as_bytes()).unwrap_err().kind, ErrorKind::Protocol);
 }
 
-/// A reader that gives what it has in pieces of the given sizes, interrupted before each.
+/// A reader that gives its bytes in pieces of the given sizes, interrupted before each.
 struct InPieces<'a> {
     left: &'a [u8],
     sizes: Vec<usize>,

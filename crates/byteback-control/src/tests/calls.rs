@@ -51,8 +51,8 @@ fn read(tree: &dyn TreeService, cut: CutId, node: u64, ranges: &[(u64, u64)]) ->
     Ok(got)
 }
 
-/// What is told of leaves, each by itself: its offset and what is told, or how long a stretch of
-/// zeros is.
+/// The answers about leaves, one by one: the offset and the checksums, or the length of a stretch
+/// of zeros.
 type Leaves = Vec<(u64, Result<Vec<u8>, u64>)>;
 
 fn leaf_sums(tree: &dyn TreeService, cut: CutId, node: u64, with_crcs: bool) -> Result<(Leaves, LeavesTold)> {
@@ -277,7 +277,8 @@ fn a_big_answer_is_streamed() {
             assert_eq!(offset, at);
             assert!(bytes.iter().all(|byte| *byte == 0x5a));
             at += bytes.len() as u64;
-            // What the service has handed over and we have not seen yet: buffers, not the file.
+            // Pieces that the service has handed over and we have not seen yet: buffers, not the
+            // file.
             ahead_max = ahead_max.max((served.tree.state().pieces_sent * 100_000).saturating_sub(at));
             Ok(())
         })

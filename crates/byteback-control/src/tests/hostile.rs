@@ -1,5 +1,5 @@
 //! Peers that follow no rules, and daemons that follow none: each gets or gives a typed error, and
-//! nobody else notices.
+//! other connections notice nothing.
 
 use std::io::Write;
 use std::os::unix::net::UnixListener;
@@ -250,8 +250,8 @@ proptest! {
     }
 }
 
-/// A daemon that sends `script` to whoever connects, then waits to be hung up on; the connection is
-/// closed at once if `closes`.
+/// A daemon that sends `script` to its client, then waits for the client to hang up; the connection
+/// is closed at once if `closes`.
 fn scripted(script: Vec<u8>, closes: bool) -> (tempfile::TempDir, std::thread::JoinHandle<()>) {
     let folder = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(folder.path().join("control.sock")).unwrap();
@@ -329,7 +329,7 @@ fn an_order_that_is_answered_by_something_else_was_not_done() {
 fn after_an_error_in_the_stream_no_answer_is_taken_for_another() {
     let mut hello = Vec::new();
     frame::write_hello(&mut hello).unwrap();
-    // Nonsense, and behind it what looks like the answer to the next request.
+    // Nonsense, and behind it bytes that look like the answer to the next request.
     let script = [&hello[..], b"\x01\0\0\0\x09", &json_frame("\"done\"")].concat();
     let (folder, daemon) = scripted(script, false);
     let client = Client::connect(&folder.path().join("control.sock")).unwrap();

@@ -1,4 +1,4 @@
-//! Beginning and end of a server, and who may come in.
+//! Beginning and end of a server, and the clients that it admits.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -100,7 +100,7 @@ fn a_server_ends_although_its_socket_was_taken_away() {
     served.server = None;
     assert_eq!(client.status().unwrap_err().kind, ErrorKind::Gone);
 
-    // Somebody else listens in its place, and goes on doing so.
+    // Another server listens in its place, and goes on doing so.
     let mut served = Served::new();
     fs::remove_file(served.socket()).unwrap();
     let other = UnixListener::bind(served.socket()).unwrap();

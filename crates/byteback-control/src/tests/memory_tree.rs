@@ -223,7 +223,7 @@ impl TreeService for MemoryTree {
             last.map_or(0, |last| place(last).map_or(changed.len(), |place| place + 1))
         };
         let told_nodes = behind(cursor.node.map(|node| node.0));
-        // The names of this tree come in the order of what they stand for.
+        // The names of this tree come in the order of their nodes.
         let named = |name: &ByteString| {
             changed
                 .iter()
@@ -347,8 +347,8 @@ impl TreeService for MemoryTree {
         })
     }
 
-    /// Leaf n of an extent of bytes is summed as n in every byte, and the first extent is told once
-    /// in vain.
+    /// Leaf n of an extent of bytes is summed as n in every byte, and the first extent is delivered
+    /// once in vain.
     fn leaf_sums(
         &self,
         cut: CutId,

@@ -57,7 +57,7 @@ impl Served {
         peer
     }
 
-    /// That others are served as if nothing had happened.
+    /// Checks that others are served as if nothing had happened.
     pub(super) fn serves_others(&self) {
         let status: TreeStatus = self.client().status().unwrap();
         assert_eq!(status.pid, 4242);
@@ -103,7 +103,7 @@ impl Peer {
         }
     }
 
-    /// That the server ends the connection.
+    /// Checks that the server ends the connection.
     pub(super) fn ended(&mut self) {
         let mut byte = [0];
         match self.stream.read(&mut byte) {

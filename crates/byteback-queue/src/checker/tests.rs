@@ -16,7 +16,7 @@ use crate::relation::{Decision, RelationOptions, RelationTable};
 
 const ROOT: NodeId = NodeId(1);
 
-/// What a group carries over the network.
+/// The load of a group on the network.
 #[derive(Clone, Debug, PartialEq)]
 enum Delivery {
     Change(Operation),
@@ -40,7 +40,7 @@ enum Delivery {
         scope: FoldScope,
         version: Version,
         picture: Tree,
-        /// What the client knows of versions.
+        /// The versions that the client knows.
         known: BTreeMap<NodeId, Version>,
     },
 }
@@ -53,7 +53,7 @@ struct Sent {
 
 struct Server {
     tree: Tree,
-    /// When names in each directory came or went last, as far as it was told.
+    /// When names in each directory last came or went, as far as groups said so.
     times: BTreeMap<NodeId, u64>,
     versions: BTreeMap<NodeId, Version>,
     applied: BTreeSet<GroupId>,
@@ -171,7 +171,7 @@ struct Way {
     ignores_backindex: bool,
 }
 
-/// What survives a crash.
+/// The state that survives a crash.
 #[derive(Clone)]
 struct Durable {
     snapshot: Vec<u8>,
@@ -188,7 +188,7 @@ struct World {
     /// When names in each directory came or went last, in names that ever changed.
     times: BTreeMap<NodeId, u64>,
     names_changed: u64,
-    /// Files whose bytes nobody can read any more.
+    /// Files whose bytes can no longer be read.
     gone: BTreeSet<NodeId>,
     kept_by_table: BTreeSet<NodeId>,
     kept_by_queue: BTreeSet<NodeId>,
@@ -210,7 +210,7 @@ struct World {
     base_snapshot: Vec<u8>,
     journal: Vec<u8>,
     counts: BTreeMap<&'static str, usize>,
-    /// What was found where nobody asks.
+    /// The first problem found where no result can be returned.
     problem: Option<String>,
 }
 
@@ -404,7 +404,7 @@ impl World {
         }
     }
 
-    /// What is about to lose this name; bytes that are needed are kept or saved.
+    /// Prepares a node for losing this name; bytes that are needed are kept or saved.
     fn victim(&mut self, place: &Place<NodeId>) -> Victim {
         let node = self.live.names[place];
         let kind = self.live.kinds[&node];
@@ -637,7 +637,7 @@ impl World {
         }
     }
 
-    /// What the queue says is to be done, is done or begun.
+    /// Does or begins the work that the queue asks for.
     fn work(&mut self) {
         let now_ns = self.now_ns;
         let poll = self.input(Input::Poll { now_ns }).unwrap();
@@ -746,8 +746,8 @@ impl World {
         self.network.push(id);
     }
 
-    /// The times that a group tells: of the directories that it names, and with their attributes of
-    /// those that are new.
+    /// The times that a group carries: of the directories that it names, and with their attributes
+    /// of those that are new.
     fn times_of(&self, id: GroupId) -> BTreeMap<NodeId, u64> {
         let mut groups = self.queue.groups();
         let group = groups.find(|group| group.id == id).unwrap();
@@ -846,7 +846,7 @@ impl World {
         let now_ns = self.now_ns;
         let id = self.network[0];
         if fate == 0 {
-            // The line breaks; of what was sent, some arrived.
+            // The line breaks; some of the sent groups arrived.
             let arrived = self.below(self.network.len() + 1);
             for id in std::mem::take(&mut self.network).into_iter().take(arrived) {
                 self.arrive(id)?;
@@ -944,7 +944,7 @@ impl World {
         if self.chance(0.5) {
             return Ok(());
         }
-        // The process was really away: nobody answers any more, the clock is another, the relation
+        // The process was really away: no answer comes any more, the clock is another, the relation
         // table empty.
         let arrived = self.below(self.network.len() + 1);
         for id in std::mem::take(&mut self.network).into_iter().take(arrived) {
@@ -972,8 +972,8 @@ impl World {
         self.queue.saves_before_removal(node).is_empty()
     }
 
-    /// The power fails. What was sent may still arrive, or not; what was not durable is lost; the
-    /// tree itself is not.
+    /// The power fails. Groups that were sent may still arrive, or not; everything that was not
+    /// durable is lost; the tree itself is not.
     fn crash(&mut self) -> Result<(), String> {
         self.count("crash");
         let arrived = self.below(self.network.len() + 1);
@@ -991,7 +991,7 @@ impl World {
         self.orders.clear();
         let now_ns = self.now_ns;
         self.input(Input::Abandon { now_ns });
-        // What was kept for the table and the queue is of no use, and deltas may be missing.
+        // Files kept for the table and the queue are of no use, and deltas may be missing.
         for effect in self.queue.take_effects() {
             assert!(!matches!(effect, Effect::Mark(_)), "nothing was applied by crashing");
         }
@@ -1032,7 +1032,7 @@ impl World {
         Ok(())
     }
 
-    /// Everything is sent; then the server must have what the origin has.
+    /// Sends everything; then the server must have the origin's state.
     fn drain(&mut self) -> Result<(), String> {
         for _ in 0..10_000 {
             if self.queue.is_empty() {
@@ -1173,7 +1173,7 @@ fn every_state_that_is_delivered_was_the_origins_in_random_lives() {
         }
     }
     println!("{counts:?}");
-    // What never happened is not tested.
+    // A kind that never happened is not tested.
     for kind in [
         "delta",
         "fold of everything",

@@ -1,6 +1,6 @@
 //! The whole state of a queue as bytes.
 //!
-//! What follows from the rest is not written: the indexes and what waits are made anew, by the same
+//! Derived state is not written: the indexes and the waiting totals are rebuilt by the same
 //! function that keeps them while the queue runs.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -14,8 +14,8 @@ use byteback_model::NodeId;
 /// The first bytes of a snapshot; the version follows.
 pub const SNAPSHOT_MAGIC: [u8; 7] = *b"BYQUEUE";
 
-/// The version that this program writes and reads. Whoever finds another one begins with an empty
-/// queue, and abandons what it held.
+/// The version that this program writes and reads. On any other version the caller begins with an
+/// empty queue, and abandons the stored one.
 pub const SNAPSHOT_VERSION: u8 = 3;
 
 /// The state as bytes.
@@ -74,7 +74,7 @@ fn take_queue(mut bytes: &[u8], options: QueueOptions) -> Taken<Queue> {
     queue.last_group = u64::take(bytes)?;
     queue.position = Position::take(bytes)?;
     queue.frozen = Position::take(bytes)?;
-    // No honest counter comes near: what follows may add to them.
+    // No honest counter comes near this bound; it leaves room for later additions.
     let numbers = [queue.counter, queue.last_group, queue.position.0];
     if queue.frozen > queue.position || numbers.into_iter().any(|number| number > u64::MAX / 2) {
         return Err(Malformed);

@@ -3,8 +3,8 @@
 //!
 //! Numbers are varints (LEB128, shortest form only), `bool` and the discriminants of enums are one
 //! byte, an `Option` is a byte 0, or 1 and the value; collections are their length and their
-//! elements, sets and maps in ascending order. What is longer than the bytes that are left, out of
-//! order or unknown is [`Malformed`]; nothing is reserved by a length alone.
+//! elements, sets and maps in ascending order. A value that is longer than the remaining bytes, out
+//! of order or unknown is [`Malformed`]; nothing is reserved by a length alone.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -13,7 +13,7 @@ use byteback_model::NodeId;
 pub struct Save {
     /// The node of the queue that needs them.
     pub position: Position,
-    /// Which bytes.
+    /// The bytes.
     pub range: ByteRange,
 }
 
@@ -47,7 +47,7 @@ pub struct EncodedDelta {
 
 impl Queue {
     pub(super) fn wrote(&mut self, node: NodeId, range: ByteRange, size: u64, base: Option<Version>, now_ns: u64) {
-        // What is being compared changes: the answer would be of a content that is no more.
+        // A content being compared changes: the delta would be of a content that is gone.
         self.end_relations_if(|relation, new| relation.order.is_some() && (new == node || relation.base == node));
         if let Some(position) = self.open.get(&node).copied() {
             self.with_content(position, |content| {
@@ -74,7 +74,7 @@ impl Queue {
         };
         self.enqueue(self.position, Change::Content(content), now_ns);
         self.open.insert(node, self.position);
-        // What it may be compared with must not be removed in a group of its own before.
+        // The base for its comparison must not be removed in an earlier group of its own.
         if let Some(removal) = self
             .relations
             .get(&node)
@@ -147,13 +147,13 @@ impl Queue {
         about.copied().find(|at| self.content_at(*at).is_some())
     }
 
-    /// Which bytes must be put aside before `range` of a file changes.
+    /// The bytes that must be put aside before `range` of a file changes.
     #[must_use]
     pub fn saves_before(&self, node: NodeId, range: ByteRange) -> Vec<Save> {
         self.saves(node, range, self.open.get(&node).copied())
     }
 
-    /// Which bytes must be put aside before a file loses its last name and is not kept aside.
+    /// The bytes that must be put aside before a file loses its last name and is not kept aside.
     #[must_use]
     pub fn saves_before_removal(&self, node: NodeId) -> Vec<Save> {
         match ByteRange::from_start(0) {
@@ -196,7 +196,7 @@ impl Queue {
         });
     }
 
-    /// How long a file is as far as the queue was told, and whether all of `range` is to be sent
+    /// How long a file is as far as the queue knows, and whether all of `range` is to be sent
     /// anyway; `None` if its next write is the first of a new content, or is folded.
     #[must_use]
     pub fn open_content(&self, node: NodeId, range: ByteRange) -> Option<(u64, bool)> {
@@ -205,8 +205,8 @@ impl Queue {
         Some((content.size_bytes, covers))
     }
 
-    /// The content of a file that takes writes, and what of the file it covers; `None` if its next
-    /// write is the first of a new content, or is folded.
+    /// The content of a file that takes writes, and the ranges of the file that it covers; `None`
+    /// if its next write is the first of a new content, or is folded.
     #[must_use]
     pub fn open_ranges(&self, node: NodeId) -> Option<(Position, &ExtentSet)> {
         let position = *self.open.get(&node)?;
@@ -216,14 +216,14 @@ impl Queue {
         }
     }
 
-    /// Where the contents of a file are that wait or are in flight, eldest first.
+    /// The positions of a file's contents that wait or are in flight, oldest first.
     #[must_use]
     pub fn contents_of(&self, node: NodeId) -> Vec<Position> {
         let about = self.subjects.get(&node).into_iter().flatten().copied();
         about.filter(|at| self.content_at(*at).is_some()).collect()
     }
 
-    /// Which bytes were put aside for the content at this position.
+    /// The bytes that were put aside for the content at this position.
     #[must_use]
     pub fn saved_of(&self, position: Position) -> Option<&ExtentSet> {
         match &self.content_at(position)?.source {
@@ -232,8 +232,8 @@ impl Queue {
         }
     }
 
-    /// What a removed file holds is about to change without an event: nothing is compared with it
-    /// any more, nor it with anything.
+    /// The content of a removed file is about to change without an event: nothing is compared with
+    /// it any more, nor it with anything.
     pub fn not_compared(&mut self, node: NodeId) {
         self.end_relations_if(|relation, new| relation.base == node || new == node);
         self.settle();
@@ -245,13 +245,13 @@ impl Queue {
         self.waiting_about(node).iter().any(|at| self.content_at(*at).is_some())
     }
 
-    /// The content of `new` is worth comparing with that of `base`; to be called before the
-    /// operation is told that shows it. Replaces an earlier relation of `new`. `is_base_removed`:
+    /// The content of `new` is worth comparing with that of `base`; to be called before the event
+    /// of the operation that shows it. Replaces an earlier relation of `new`. `is_base_removed`:
     /// the base lost its last name by an earlier operation.
     pub fn relate(&mut self, new: NodeId, base: NodeId, is_base_removed: bool) {
         self.unrelate_quietly(new);
-        // A removed base serves as long as the server was not told to remove it, and only if it has
-        // what the file holds.
+        // A removed base serves until its removal was sent to the server, and only if the server
+        // has the content of the file.
         let is_there = self.waiting_removal(base).is_some() && !self.outdated.contains(&base);
         let is_lost = is_base_removed && !is_there;
         if is_lost || self.fold.is_some() {
@@ -264,8 +264,8 @@ impl Queue {
     fn begin_relation(&mut self, new: NodeId, base: NodeId) {
         self.relations.insert(new, Relation { base, order: None });
         *self.bases.entry(base).or_default() += 1;
-        // What was written after the base was removed is to be sent with that removal: afterwards
-        // it would be no base.
+        // A content written after the base was removed is to be sent with that removal: afterwards
+        // the base would be gone.
         let removal = self.waiting_removal(base);
         let content = self.last_content(new).filter(|content| *content > self.frozen);
         if let (Some(removal), Some(content)) = (removal, content)
@@ -281,9 +281,8 @@ impl Queue {
         self.settle();
     }
 
-    /// What was to be compared with `node`, which vanishes unsent, is to be compared with what that
-    /// was to be compared with: of a file that is saved again and again within the delay only the
-    /// last state is sent.
+    /// Relations whose base is `node`, which vanishes unsent, get the base of `node` itself: of a
+    /// file that is saved again and again within the delay only the last state is sent.
     pub(super) fn pass_relations_on(&mut self, node: NodeId) {
         let base = self.relations.get(&node).map(|relation| relation.base);
         let of_node = self.relations.iter().filter(|(_, relation)| relation.base == node);
@@ -326,7 +325,7 @@ impl Queue {
         self.end_relations_if(|_, _| true);
     }
 
-    /// What is to be compared before `new` is sent; ends a relation that is not worth it.
+    /// The comparison to make before `new` is sent; ends a relation that is not worth it.
     pub(super) fn order(&mut self, new: NodeId) -> Option<EncodeOrder> {
         let relation = *self.relations.get(&new)?;
         let contents = self

@@ -1,4 +1,4 @@
-//! Folding: what the queue does when it would grow past its bounds, or cannot know what it missed.
+//! Folding: the way out when the queue would grow past its bounds, or may have missed events.
 //!
 //! The operation log knows of each file and name what changed since its mark, in memory that does
 //! not grow with the number of operations. A fold gives the fine order up for that: all that waits
@@ -22,11 +22,11 @@ impl Queue {
         }
     }
 
-    /// Folds what waits, so that what lands from elsewhere meets nothing that is in an order, or so
-    /// that there is a cut.
+    /// Folds the waiting nodes, so that changes landing from elsewhere meet nothing that is in an
+    /// order, or so that there is a cut.
     pub fn fold(&mut self, now_ns: u64) {
         if self.fold.is_none() {
-            // What it makes a group of is behind all that was frozen, even if nothing waits.
+            // The fold's group is behind all that was frozen, even if nothing waits.
             self.position.0 += 1;
             self.fold_waiting(now_ns);
         }
@@ -64,7 +64,7 @@ impl Queue {
                 enqueued_ns,
                 scope,
             },
-            // What was refused comes before what was folded already.
+            // The refused group comes before everything that was folded already.
             Some(mut fold) => {
                 fold.first = fold.first.min(first);
                 fold.enqueued_ns = fold.enqueued_ns.min(enqueued_ns);
@@ -169,7 +169,7 @@ impl FoldScope {
         }
     }
 
-    /// Adds what came after this; what both have keeps the older base.
+    /// Lays this over `older`, which came before it; contents in both keep the older base.
     pub(super) fn lay_over(&mut self, older: Self) {
         let younger = std::mem::replace(self, older);
         match (&mut *self, younger) {
@@ -198,7 +198,7 @@ impl FoldScope {
         }
     }
 
-    /// Whether it has become too much to be told one by one.
+    /// Whether it has become too much to be listed one by one.
     fn keep_within(&mut self, items_max: usize) -> bool {
         let is_too_much = match self {
             Self::Everything => false,

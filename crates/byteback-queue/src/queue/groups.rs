@@ -1,10 +1,10 @@
-//! Groups: what is sent next, and what becomes of it.
+//! Groups: the next changes to be sent, and the server's answers to them.
 
 use crate::ids::{GroupId, Position, Version};
 use crate::queue::{Change, EncodeOrder, Fold, FoldScope, Group, GroupState, Load, Queue, QueueError, count_down};
 use byteback_model::NodeId;
 
-/// What is to be done next.
+/// The next step of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Poll {
     /// Nothing, until this time at the earliest (`None`: until something happens).
@@ -26,19 +26,19 @@ pub enum Poll {
     Decide(GroupId),
 }
 
-/// What becomes of a group that the server refused.
+/// The resolution of a group that the server refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// It is sent again, and the server makes conflict versions of all its files.
+    /// The group is sent again, and the server makes conflict versions of all its files.
     AsConflict,
-    /// It is sent again with these base versions.
+    /// The group is sent again with these base versions.
     Rebase(Vec<(NodeId, Version)>),
-    /// It is folded, with all that waits behind it.
+    /// The group is folded, with all that waits behind it.
     Fold,
 }
 
 impl Queue {
-    /// What is to be done at `now_ns`. What it answers counts as begun.
+    /// The next step at `now_ns`. It counts as begun when it is returned.
     pub fn poll(&mut self, now_ns: u64) -> Poll {
         let poll = self.next(now_ns);
         self.settle();
@@ -100,8 +100,8 @@ impl Queue {
         Poll::Send(self.freeze(first, up_to))
     }
 
-    /// How far a group that begins with what counts as a whole from `first` to `up_to` may reach:
-    /// over what follows and could be sent at once, too.
+    /// How far a group that begins with the span from `first` to `up_to` may reach: over later
+    /// nodes that could be sent at once, too.
     fn with_what_is_due(&self, first: Position, mut up_to: Position, now_ns: u64) -> Position {
         let mut load = self.load_of(first, up_to);
         while let Some(next) = self.nodes.range(Position(up_to.0 + 1)..).next().map(|(at, _)| *at) {
@@ -119,7 +119,7 @@ impl Queue {
                 .nodes
                 .range(next..=end)
                 .filter_map(|(_, node)| node.change.content());
-            // What is worth a comparison is compared when its turn comes.
+            // A content worth comparing is compared when its turn comes.
             if contents.any(|content| self.relations.contains_key(&content.node)) {
                 break;
             }
@@ -180,7 +180,7 @@ impl Queue {
                 }
             }
         }
-        // What was taken out before the first node belongs to the group, too: no mark in between is
+        // Nodes taken out before the first one belong to the group, too: no mark in between is
         // reached before it is applied.
         let first = self.first_waiting();
         self.frozen = up_to;
@@ -201,7 +201,7 @@ impl Queue {
     /// The server applied a group, or made conflict versions of it.
     ///
     /// # Errors
-    /// If it is not the eldest in flight; nothing is changed then.
+    /// If it is not the oldest in flight; nothing is changed then.
     pub fn applied(&mut self, group: GroupId) -> Result<(), QueueError> {
         let is_open = |state| state != GroupState::Refused;
         let group = self.eldest(group, is_open)?;
@@ -218,7 +218,7 @@ impl Queue {
     /// The server refused a group, and did not look at those behind it.
     ///
     /// # Errors
-    /// If it is not the eldest in flight; nothing is changed then.
+    /// If it is not the oldest in flight; nothing is changed then.
     pub fn refused(&mut self, group: GroupId, now_ns: u64) -> Result<(), QueueError> {
         let group = self.eldest(group, |state| state != GroupState::Refused)?;
         let behind = self.groups.split_off(1);
@@ -289,8 +289,8 @@ impl Queue {
         }
     }
 
-    /// No answer came: whatever is in flight is sent again, exactly as it was, from `retry_ns` on
-    /// (backing off is the caller's).
+    /// No answer came: the groups in flight are sent again, exactly as they were, from `retry_ns`
+    /// on (backing off is the caller's task).
     pub fn unanswered(&mut self, retry_ns: u64) {
         for group in &mut self.groups {
             if group.state == GroupState::InFlight {
@@ -344,8 +344,9 @@ impl Queue {
         self.settle();
     }
 
-    /// Goes on after a clean stop, with another clock: no answer comes any more to what was in
-    /// flight, and what was being compared is sent as it is, because the relation table is empty.
+    /// Goes on after a clean stop, with another clock: no answer comes any more for the groups in
+    /// flight, and contents that were being compared are sent as they are, because the relation
+    /// table is empty.
     pub fn resume(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
         self.together.resume(now_ns);
@@ -393,7 +394,7 @@ impl Queue {
         }
     }
 
-    /// What was folded before all that is folded now, again.
+    /// Folds an earlier scope again, in front of all that is folded now.
     fn unfold(&mut self, first: Position, scope: FoldScope, now_ns: u64) {
         let fold = self.fold.get_or_insert(Fold {
             first,

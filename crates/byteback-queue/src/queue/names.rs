@@ -1,16 +1,16 @@
-//! Names: what an operation adds to the queue, and what it takes out (DeltaCFS section III-B,
-//! "deleted").
+//! Names: the nodes that an operation adds to the queue, and those that it takes out (DeltaCFS
+//! section III-B, "deleted").
 //!
 //! A node that loses its last name before anything of it was sent leaves the queue without a trace:
-//! its creation, contents, attributes and names are taken out, and so is the removal itself. What
-//! its names did to others stays: where it was renamed over another file, that file was removed;
-//! where it was exchanged with one, that one was moved. Of a node that the server knows, the
-//! contents and attributes are taken out that were not sent. In either case all from the first of
-//! these to the removal counts only as a whole. The directories whose time such names moved are
-//! remembered ([`Change::Times`]), unless that is told anyway.
+//! its creation, contents, attributes and names are taken out, and so is the removal itself. The
+//! effects of its names on others stay: where it was renamed over another file, that file was
+//! removed; where it was exchanged with one, that one was moved. Of a node that the server knows,
+//! the unsent contents and attributes are taken out. In either case all from the first of these to
+//! the removal counts only as a whole. The directories whose time such names moved are remembered
+//! ([`Change::Times`]), unless that is sent anyway.
 //!
-//! Not taken out is a directory in which a name was changed that is still to be sent, and what a
-//! delta copies from.
+//! Not taken out: a directory in which a name was changed that is still to be sent, and the base of
+//! a delta.
 
 use std::collections::BTreeSet;
 
@@ -68,8 +68,8 @@ impl Queue {
         changes.flat_map(Change::parents).collect()
     }
 
-    /// Tells the times of `directories`, in which names came and went, except of new ones and of
-    /// those whose time waits to be told already.
+    /// Enqueues the times of `directories`, in which names came and went, except of new ones and of
+    /// those whose time waits to be sent already.
     fn times(&mut self, mut directories: BTreeSet<NodeId>, now_ns: u64) {
         directories.retain(|directory| {
             let first = self
@@ -90,8 +90,8 @@ impl Queue {
     }
 
     /// Where nothing else waits behind times, these and new ones wait longer together: names that
-    /// come and go all the time, as locks do, are told of once in the longest delay. Whether it is
-    /// so.
+    /// come and go all the time, as locks do, cause one change in the longest delay. Returns
+    /// whether that was done.
     fn put_off_times(&mut self, directories: &BTreeSet<NodeId>, now_ns: u64) -> bool {
         let Some((position, last)) = self.nodes.last_key_value() else {
             return false;
@@ -118,7 +118,7 @@ impl Queue {
         true
     }
 
-    /// `victim` loses a name by the present event. Whether the server never hears of it.
+    /// `victim` loses a name by the present event. Returns whether the server never hears of it.
     fn lose(&mut self, victim: Victim) -> bool {
         if !victim.is_last {
             return false;
@@ -135,8 +135,8 @@ impl Queue {
             return true;
         }
         self.cancel_contents(victim.node);
-        // What must be sent nevertheless is still worth comparing: a file that was saved twice
-        // within the delay.
+        // A content that must be sent nevertheless is still worth comparing: a file that was saved
+        // twice within the delay.
         if !self.has_unsent_content(victim.node) {
             self.end_relation(victim.node);
         }
@@ -194,7 +194,7 @@ impl Queue {
     }
 }
 
-/// What an operation does to others than `node`, which never existed for the server.
+/// The effect of an operation on nodes other than `node`, which never existed for the server.
 fn without(node: NodeId, operation: &NameOperation) -> Option<NameOperation> {
     match operation {
         NameOperation::Created { .. } | NameOperation::Linked { .. } | NameOperation::Unlinked { .. } => None,

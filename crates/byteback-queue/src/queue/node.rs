@@ -1,4 +1,4 @@
-//! What is in the queue: the nodes of DeltaCFS section III-B, with their versions (III-C).
+//! The content of the queue: the nodes of DeltaCFS section III-B, with their versions (III-C).
 
 use byteback_model::{NodeId, Place};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ pub enum Event {
     Wrote {
         /// The file.
         node: NodeId,
-        /// What may have changed. After a truncation, what was cut off.
+        /// The range that may have changed. After a truncation, the part that was cut off.
         range: ByteRange,
         /// The file's length afterwards, in bytes.
         size_bytes: u64,
@@ -48,13 +48,13 @@ pub enum Event {
 /// Where the bytes of a content come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContentSource {
-    /// These ranges of the file, as far as they lie below its length; what lies beyond the base's
-    /// end and in no range is zeros. For what was saved, from there; otherwise from the file
-    /// itself.
+    /// These ranges of the file, as far as they lie below its length; bytes beyond the base's end
+    /// and in no range are zeros. Saved bytes come from where they were saved; all others from the
+    /// file itself.
     Ranges {
-        /// What may differ from the base.
+        /// The bytes that may differ from the base.
         ranges: ExtentSet,
-        /// What was saved because the file was changed again; see
+        /// The bytes that were saved because the file was changed again; see
         /// [`crate::queue::Queue::saves_before`].
         saved: ExtentSet,
     },
@@ -63,7 +63,7 @@ pub enum ContentSource {
         /// The file whose content it copies from, as of this node's turn. It may have lost its name
         /// earlier in the same group.
         base: NodeId,
-        /// The version of that content, if it was queued or told by who encoded it.
+        /// The version of that content, if it was queued or passed with the delta.
         base_version: Option<Version>,
         /// Where the caller finds the delta; without meaning here.
         stamp: u64,
@@ -101,7 +101,7 @@ impl Content {
         }
     }
 
-    /// The same without a look at each range: what lies beyond the end counts, too.
+    /// The same without a look at each range: bytes beyond the end count, too.
     pub(crate) fn queued_bytes(&self) -> u64 {
         match &self.source {
             ContentSource::Ranges { ranges, .. } => ranges.total_len_bytes(),
@@ -121,7 +121,7 @@ impl Content {
     }
 }
 
-/// What a node of the queue does.
+/// The effect of a node of the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Changes names.
@@ -144,7 +144,8 @@ pub enum Change {
 }
 
 impl Change {
-    /// The nodes that it is about: what is moved, gets a content, or loses a name.
+    /// The nodes that the change is about: those that get or lose a name, are moved, or get content
+    /// or attributes.
     pub(crate) fn subjects(&self) -> Vec<NodeId> {
         match self {
             Self::Content(content) => vec![content.node],
@@ -175,7 +176,7 @@ impl Change {
         }
     }
 
-    /// The directories whose time it tells, and nothing else of them.
+    /// The directories whose time this change sends, and nothing else of them.
     pub(crate) fn times(&self) -> BTreeSet<NodeId> {
         match self {
             Self::Times { directories } => directories.clone(),
@@ -215,23 +216,23 @@ pub(crate) fn places(operation: &NameOperation) -> Vec<&Place<NodeId>> {
 /// A node of the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueNode {
-    /// What it makes: of a content, the file's new version (III-C); of anything else, the number of
-    /// the change.
+    /// The version that it makes: of a content, the file's new version (III-C); of anything else,
+    /// the number of the change.
     pub version: Version,
     /// When it was enqueued, in the caller's monotonic nanoseconds.
     pub enqueued_ns: u64,
     /// When something was added to it last.
     pub touched_ns: u64,
-    /// What it does.
+    /// The change.
     pub change: Change,
 }
 
-/// What is to be taken from the operation log, because the queue would have grown too large.
+/// The state to be taken from the operation log, because the queue would have grown too large.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FoldScope {
     /// All that changed since the log's mark.
     Everything,
-    /// What these stand for, hold and look like at the cut. A file without a name at the cut is not
+    /// These names, contents and attributes as of the cut. A file without a name at the cut is not
     /// to be sent.
     Items {
         /// Files with changed content, each with the version that it stands on; see
@@ -241,7 +242,7 @@ pub enum FoldScope {
         attributes: BTreeSet<NodeId>,
         /// Names.
         names: BTreeSet<Place<NodeId>>,
-        /// Directories whose time names moved, be these told or not.
+        /// Directories whose time was moved by names, listed here or not.
         times: BTreeSet<NodeId>,
     },
 }
@@ -249,33 +250,34 @@ pub enum FoldScope {
 /// How far a group is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupState {
-    /// It was handed out and not answered yet.
+    /// The group was handed out and not answered yet.
     InFlight,
-    /// It may or may not have arrived; to be sent again, exactly as it was, from this time on.
+    /// The group may or may not have arrived; to be sent again, exactly as it was, from this time
+    /// on.
     Retry {
         /// When, in the caller's monotonic nanoseconds.
         at_ns: u64,
     },
-    /// It may or may not have arrived and cannot be sent again: the server is to be asked.
+    /// The group may or may not have arrived and cannot be sent again: the server is to be asked.
     Unknown,
-    /// The server refused it. Nothing goes on before somebody decides.
+    /// The server refused it. Nothing goes on before the refusal is resolved.
     Refused,
 }
 
-/// One transaction: what was handed out to be sent.
+/// The transaction that is handed out to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// The client's number for it: sent twice, it is applied once.
     pub id: GroupId,
-    /// The position after the group before; what it does begins here.
+    /// The position after the group before; the changes of this one begin here.
     pub first: Position,
     /// When it is applied, the server has the origin's state right after this position.
     pub up_to: Position,
-    /// How far it is.
+    /// The state of its sending.
     pub state: GroupState,
     /// The server is to make conflict versions of it (III-C: first write wins).
     pub is_conflict: bool,
-    /// Instead of nodes of the queue, what is to be read as of the cut, with the version that it
+    /// Instead of nodes of the queue, the scope to be read as of the cut, with the version that it
     /// makes.
     pub fold: Option<(FoldScope, Version)>,
 }

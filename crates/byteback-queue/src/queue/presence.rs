@@ -1,22 +1,22 @@
-//! Whether the queue speaks of something: what lands from elsewhere must not meet what is on its
-//! way from here.
+//! Whether the queue refers to a node or name: changes landing from elsewhere must not meet changes
+//! on their way from here.
 
 use crate::queue::{Change, FoldScope, Queue, places};
 use byteback_model::{NodeId, Place};
 
-/// How the queue speaks of a node or a name.
+/// How the queue refers to a node or a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Presence {
     /// Not at all.
     Absent,
-    /// It waits in a fold, which takes it as it is when it is cut.
+    /// The node waits in a fold, which takes it as it is when it is cut.
     Folded,
-    /// It waits in its order, or is in flight, or something in the queue is a delta of what it
-    /// holds.
+    /// Anything of it waits in its order or is in flight, or a delta in the queue is one of its
+    /// content.
     Ordered,
 }
 
-/// What of a node waits to be sent, or is on its way.
+/// The parts of a node that wait to be sent, or are on their way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unsent {
     /// A content.
@@ -29,7 +29,7 @@ pub struct Unsent {
 }
 
 impl Queue {
-    /// What of a node waits or is in flight.
+    /// The parts of a node that wait or are in flight.
     #[must_use]
     pub fn unsent_of(&self, node: NodeId) -> Unsent {
         let mut unsent = Unsent::default();
@@ -83,9 +83,9 @@ impl Queue {
         })
     }
 
-    /// Whether what waits or is in flight tells the server the time of a directory, as names in it
-    /// came or went. Where everything is to be sent, the directory's attributes are, if the log
-    /// knows of a change.
+    /// Whether the time of a directory is sent to the server by a change that waits or is in
+    /// flight, as names in it came or went. Where everything is to be sent, the directory's
+    /// attributes are, if the log knows of a change.
     #[must_use]
     pub fn tells_time_of(&self, directory: NodeId) -> bool {
         let in_flight = self.groups.iter().filter_map(|group| group.fold.as_ref());

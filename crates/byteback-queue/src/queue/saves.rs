@@ -1,7 +1,7 @@
-//! What recorded saves of real programs send, relation table and queue together.
+//! The traffic of recorded saves of real programs, relation table and queue together.
 //!
-//! Every file has 100,000 bytes, every delta 100; the delay is the default one. What is sent of a
-//! file is named by the file, as in `relation/traces.rs`.
+//! Every file has 100,000 bytes, every delta 100; the delay is the default one. Sent contents are
+//! named by their file, as in `relation/traces.rs`.
 
 use byteback_extents::ByteRange;
 
@@ -92,8 +92,8 @@ fn drain(queue: &mut Queue, player: &mut Player, now_ns: u64, sent: &mut Vec<Str
     }
 }
 
-/// The first vanishes unsent, and what it was made of serves the second. The third file has no
-/// other name when the recording is cut off.
+/// The first save vanishes unsent, and its base serves the second. The third file has no other name
+/// when the recording is cut off.
 #[test]
 fn two_saves_of_gedit_within_the_delay_are_one_delta() {
     let sent = sends(include_str!("../../traces/gedit.txt"));

@@ -1,5 +1,5 @@
-//! What must be applied together: disjoint spans of positions, the merged backindexes of DeltaCFS
-//! section III-E.
+//! Changes that must be applied together: disjoint spans of positions, the merged backindexes of
+//! DeltaCFS section III-E.
 //!
 //! A node that is operated again, or taken out, after others were enqueued behind it breaks the
 //! order: it gets a backindex to where the later operation would have been. All from the node to
@@ -30,7 +30,7 @@ impl Spans {
         self.ends.insert(first, last);
     }
 
-    /// The last position of what must be applied together with `position`.
+    /// The last position that must be applied together with `position`.
     pub(crate) fn end_of(&self, position: Position) -> Position {
         match self.ends.range(..=position).next_back() {
             Some((_, &end)) => end.max(position),

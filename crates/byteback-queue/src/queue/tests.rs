@@ -1,5 +1,5 @@
-//! What the queue does, case by case; what follows from it for the states that are seen is the
-//! checker's (`checker/tests.rs`).
+//! The queue's behaviour, case by case; its consequences for the states that are seen are tested by
+//! the checker (`checker/tests.rs`).
 
 use byteback_extents::{ByteRange, ExtentSet};
 use rand::rngs::StdRng;
@@ -440,7 +440,7 @@ fn a_delta_that_does_not_pay_or_comes_too_late_is_not_taken() {
         assert!(!queue.encoded(&order, delta(1)), "{changed} was written meanwhile");
     }
 
-    // Removed again: nothing is left, and nobody waits for the answer.
+    // Removed again: nothing is left, and the answer is not waited for.
     let (mut queue, order) = related();
     feed(&mut queue, &[unlink("t", 3)]);
     assert!(!queue.encoded(&order, delta(1)));
@@ -526,7 +526,7 @@ fn past_its_bound_the_queue_folds_and_takes_in_what_follows() {
         times: [place("b").parent].into(),
     };
     assert_eq!(scope, items);
-    // What comes behind is fine again, and waits for the versions that the fold makes.
+    // Later changes are fine again, and wait for the versions that the fold makes.
     feed(&mut queue, &[write(2, 1, 2)]);
     assert_eq!(queue.poll(0), Poll::Idle { wake_ns: None });
     queue.applied(id).unwrap();
@@ -694,8 +694,8 @@ fn marks_do_not_pile_up_where_nothing_lies_between_them() {
     assert_eq!(queue.marks.values().collect::<Vec<_>>(), [&99, &100]);
 }
 
-/// Found by the checker: the group began at its first node, and the mark lay between that and what
-/// had been taken out before.
+/// Found by the checker: the group began at its first node, and the mark lay between that and nodes
+/// that had been taken out before.
 #[test]
 fn a_mark_behind_what_was_taken_out_waits_for_the_whole_group() {
     let mut queue = queue();
@@ -721,7 +721,7 @@ fn what_vanished_unsent_is_no_base() {
     assert_eq!(all_groups(&mut queue), [["create a 3"], ["write 3 {0..50}"]]);
 }
 
-/// Found by the checker: what the removed file held was not what the server has of it.
+/// Found by the checker: the content of the removed file differed from the server's.
 #[test]
 fn a_removed_file_whose_last_content_was_not_sent_is_no_base() {
     let mut queue = queue();
@@ -780,7 +780,7 @@ fn a_version_that_a_delta_copies_from_stays() {
 }
 
 /// Found by the checker: the version that a refused fold would have made was taken for the base of
-/// what came behind it.
+/// later changes.
 #[test]
 fn a_refused_fold_that_is_folded_again_keeps_the_older_base() {
     let options = QueueOptions {
@@ -801,7 +801,7 @@ fn a_refused_fold_that_is_folded_again_keeps_the_older_base() {
     assert_eq!(contents, &[(NodeId(2), Some(version(1002)))].into());
 }
 
-/// Found by the checker: a refused group was lost in a crash, and a mark within it was told to be
+/// Found by the checker: a refused group was lost in a crash, and a mark within it was reported as
 /// reached.
 #[test]
 fn a_mark_in_a_refused_group_waits_for_the_fold_after_a_crash() {
@@ -868,7 +868,7 @@ fn what_is_due_anyway_goes_together_up_to_a_bound() {
     for _ in 0..3 {
         assert_eq!(sent(&mut queue, 8 * SECOND), Some(1));
     }
-    // What only counts as a whole is not taken apart.
+    // A span, which only counts as a whole, is not taken apart.
     for node in 20..26 {
         queue.event(&create(&format!("f{node}"), node), 9 * SECOND);
     }
@@ -955,7 +955,7 @@ fn file_made_under_a_lock_does_not_wait_with_locks() {
     assert!(file_sent.is_some_and(|at_s| at_s <= 4), "{file_sent:?}");
 }
 
-/// 100,000 events cost what each does, not what waits.
+/// The cost of 100,000 events follows the events, not the length of the queue.
 #[test]
 fn a_full_queue_is_as_fast_as_an_empty_one() {
     let options = QueueOptions {
@@ -1016,7 +1016,7 @@ fn sets(sets: &[&[u64]]) -> Vec<FileSet> {
 #[test]
 fn files_that_changed_in_one_span_belong_together_when_it_is_folded() {
     let mut queue = queue();
-    // A database of two files, open all the time, and beside it what has nothing to do with it.
+    // A database of two files, open all the time, and beside it unrelated files.
     let events = [
         create("alone", 9),
         write(2, 0, 4),
@@ -1100,8 +1100,8 @@ fn an_applied_group_belongs_to_nothing_that_comes_later() {
 
 #[test]
 fn what_takes_long_or_is_too_much_is_no_atomic_operation() {
-    // A log that is written all the time while no server is there: what a program did at once
-    // meanwhile is told, what happened beside it is not.
+    // A log that is written all the time while no server is there: an atomic operation of a program
+    // meanwhile is reported, changes beside it are not.
     let mut queue = queue();
     queue.event(&write(2, 0, 4), 0);
     queue.event(&write(3, 0, 4), 100 * SECOND);
@@ -1147,12 +1147,12 @@ fn an_order_that_is_given_up_says_nothing_of_what_belongs_together_but_what_was_
     queue.abandon(0);
     assert_eq!(queue.together(), sets(&[]));
     queue.note_together(sets(&[&[2, 3], &[4]]));
-    // One file alone is no set; and what is told of later does not end it.
+    // One file alone is no set; and a later change does not end a set.
     feed(&mut queue, &[write(2, 0, 4), create("a", 5)]);
     assert_eq!(queue.together(), sets(&[&[2, 3]]));
 }
 
-/// Without bounds, what belongs together is what the queue sends together.
+/// Without bounds, the sets are the files that the queue sends together.
 #[test]
 fn in_random_lives_the_sets_are_the_spans() {
     let mut seen = 0;

@@ -1,21 +1,21 @@
-//! Which files belong together: those whose contents changed within one span, an atomic operation
-//! in the words of DeltaCFS section III-C. Should one of them turn out to be in conflict with what
-//! others did, all of them are.
+//! Sets of files that belong together: those whose contents changed within one span, an atomic
+//! operation in the words of DeltaCFS section III-C. Should one of them turn out to be in conflict
+//! with others' changes, all of them are.
 //!
-//! Spans of the queue say what has to be applied together, and grow beyond that: what was refused
+//! Spans of the queue say what has to be applied together, and grow beyond that: a refused group
 //! waits again as one span, and a file that takes writes for an hour while no server is there makes
-//! one of all that happened meanwhile. So the spans from which this is told are kept apart: only
-//! what operations joined, and only while from the first change to the last no more time passed
-//! than a server that is there would have been kept waiting
-//! ([`QueueOptions::together_ns_max`](crate::queue::QueueOptions)). They are kept until what they
-//! are about is applied. When it is folded, so that what others did can be let in, each of them
+//! one of all that happened meanwhile. So the spans of atomic operations are kept apart: only what
+//! operations joined, and only while from the first change to the last no more time passed than a
+//! server that is there would have been kept waiting
+//! ([`QueueOptions::together_ns_max`](crate::queue::QueueOptions)). They are kept until their
+//! changes are applied. When these are folded, so that others' changes can be let in, each span
 //! becomes the *set* of its files, which lasts until the fold is applied.
 //!
 //! **Given up**, so that each file is decided by itself, are sets of more than `FILES_MAX` files,
 //! those beyond the bound of a fold, and all if the order is given up: past the bounds of the
 //! queue, and where events may have been missed.
 //!
-//! Out of scope: order anything; know of conflicts.
+//! Out of scope: ordering; knowledge of conflicts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,8 +24,8 @@ use crate::operation::NameOperation;
 use crate::queue::{Change, Group, Queue};
 use byteback_model::{NodeId, NodeKind};
 
-/// Files of one set at most: nobody means so many by one operation, and decides about so many at
-/// once.
+/// The most files in one set: a single operation is not meant for more, nor does a user decide
+/// about more at once.
 const FILES_MAX: usize = 1000;
 
 /// Files whose contents changed in one atomic operation.
@@ -126,8 +126,8 @@ impl Queue {
         }
     }
 
-    /// These sets were noted elsewhere before all else was lost: what they hold is part of what is
-    /// folded.
+    /// Adds sets that were noted elsewhere before all else was lost: their files are part of the
+    /// fold.
     pub fn note_together(&mut self, sets: impl IntoIterator<Item = FileSet>) {
         if self.fold.is_some() {
             add(&mut self.together.folded, sets, self.options.fold_items_max);

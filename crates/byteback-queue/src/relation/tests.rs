@@ -16,7 +16,7 @@ const OPTIONS: RelationOptions = RelationOptions {
     free_bytes_min: 0,
 };
 
-/// What the table is to know, found by searching all that ever happened.
+/// The expected knowledge of the table, found by searching everything that ever happened.
 #[derive(Default)]
 struct Model {
     now_ns: u64,
@@ -87,7 +87,7 @@ impl Model {
         self.history.push((self.now_ns, place.clone(), is_file.then_some(node)));
     }
 
-    /// What must be kept aside still.
+    /// The files that must still be kept aside.
     fn needed(&self, places: &[Place<NodeId>]) -> BTreeSet<NodeId> {
         let entries = places.iter().filter_map(|place| self.entry(place));
         let needed = entries.chain(self.bases.values().copied()).collect::<BTreeSet<_>>();

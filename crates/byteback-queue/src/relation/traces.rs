@@ -1,9 +1,9 @@
-//! The save patterns of real programs, recorded, and what the relation table makes of them.
+//! The save patterns of real programs, recorded, and the relation table's decisions on them.
 //!
 //! `traces/NAME.txt` are cut out of recordings of the programs by `traces/extract.py` (see there
 //! for the form of a line); the operations that no recording has are written out here. A file is
 //! called by the path under which it came into being and the number of files that had this path
-//! before it; what was there before the recording has number 0.
+//! before it; a file from before the recording has number 0.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +38,7 @@ impl Player {
         }
     }
 
-    /// What takes the name of a node away, after asking whether it is to be kept.
+    /// Takes the name of a node away, after asking whether the node is to be kept.
     fn victim(&mut self, path: &str) -> Victim {
         let node = self.node(path);
         self.nodes.remove(path);
@@ -55,8 +55,8 @@ impl Player {
         }
     }
 
-    /// Plays a line. What it does to names, and what the table makes of it; `None` for what it does
-    /// to contents.
+    /// Plays a line. Returns the operation on names and the table's decisions; `None` for
+    /// operations on contents.
     pub(crate) fn play(&mut self, line: &str) -> Option<(NameOperation, Vec<Decision>)> {
         let words = line.split(' ').collect::<Vec<_>>();
         let (now_ms, operation, path) = (words[0].parse::<u64>().unwrap(), words[1], words[2]);
