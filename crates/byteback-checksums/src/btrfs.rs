@@ -8,15 +8,15 @@
 //!
 //! ## When a checksum counts
 //!
-//! What has a checksum is never overwritten in place: a changed sector gets a new extent, at a new
-//! address or of a new generation. So what must be shown is that the file still consists of the
-//! same extents, and that the checksums are of those extents.
+//! Btrfs never overwrites checksummed data in place: a changed sector gets a new extent, at a new
+//! address or of a new generation. So it must be shown that the file still consists of the same
+//! extents, and that the checksums are of those extents.
 //!
 //! 1. *Still*: the time of the last change is older than the grain of the kernel's clock, so that a
 //!    later change has another one. (A file that is written all the time never gets there:
 //!    [`SourceError::Busy`].)
-//! 2. *Flushed*: what is in memory only has no checksums yet, and the trees show what was there
-//!    before. [`Kernel::flush`] waits for writers at work, writes what is dirty and waits until the
+//! 2. *Flushed*: data that is only in memory has no checksums yet, and the trees show the previous
+//!    state. [`Kernel::flush`] waits for writers at work, writes what is dirty and waits until the
 //!    trees show it. Identity, length and times are as in 1, or we begin anew.
 //! 3. *Listed and scanned*, window by window: the list of extents, then their checksums by address.
 //!    An address that is freed is given to others only in a later transaction, so nothing that was
@@ -26,26 +26,26 @@
 //!    (place in the file, address, generation, inline content) is that of 3, and identity, length
 //!    and times are those of 1. Otherwise: changed meanwhile.
 //!
-//! 4 alone sees every change of content: a write, also one through `mmap` or `O_DIRECT`, makes a
-//! new extent; a hole that is punched, a truncation, a clone from elsewhere change the list. What
-//! moves an extent without changing content (balance, defragmentation, deduplication) changes the
-//! list too, and costs another attempt. The times are the second witness: they see what returns to
-//! extents that were there before (a clone back from a snapshot).
+//! Step 4 alone sees every change of content: a write, also one through `mmap` or `O_DIRECT`, makes
+//! a new extent; a hole that is punched, a truncation, a clone from elsewhere change the list.
+//! Operations that move an extent without changing content (balance, defragmentation,
+//! deduplication) change the list too, and cost another attempt. The times are the second witness:
+//! they see a return to extents that were there before (a clone back from a snapshot).
 //!
 //! A last sector that is not full is read: a truncation leaves the bytes behind the new end on the
 //! disk, and in its checksum, until the sector is written again.
 //!
-//! What nobody can see: device memory that is written to through a pinned `mmap` page of the file
-//! (RDMA) while the kernel believes the page to be clean. Neither does the kernel's own writeback,
-//! nor any backup program.
+//! One change stays invisible: device memory that is written to through a pinned `mmap` page of the
+//! file (RDMA) while the kernel believes the page to be clean. The kernel's own writeback does not
+//! see it either, nor does any backup program.
 //!
 //! ## What it does not do
 //!
-//! Checksums of compressed extents are of the compressed bytes: they are not told.
-//! `BTRFS_IOC_GET_CSUMS` (Linux 7.2), which needs no root, is not used: sectors without a checksum
-//! come as undefined bytes from it as far as is known, and no kernel to test on was at hand. With
-//! the format's experimental second extent tree there are several checksum trees; sectors of others
-//! than the first are unknown.
+//! Checksums of compressed extents are of the compressed bytes: they are not returned.
+//! `BTRFS_IOC_GET_CSUMS` (Linux 7.2), which needs no root, is not used: as far as is known it
+//! returns undefined bytes for sectors without a checksum, and no kernel to test on was at hand.
+//! With the format's experimental second extent tree there are several checksum trees; sectors of
+//! others than the first are unknown.
 
 pub(crate) mod items;
 mod kernel;
@@ -69,7 +69,7 @@ use crate::source::{
     read_file_at, regular_file,
 };
 
-/// What `statfs` says of btrfs.
+/// The file system type that `statfs` reports for btrfs.
 const BTRFS_MAGIC: i64 = 0x9123_683e;
 
 const EXTENT_DATA: u32 = 108;
@@ -104,7 +104,7 @@ fn search_failed(source: io::Error) -> SourceError {
     }
 }
 
-/// What must be known of the file system.
+/// The facts about the file system that an extraction needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Filesystem {
     layout: Layout,
@@ -148,7 +148,7 @@ pub fn begin<'file>(file: &'file impl AsFd, clock: &dyn Clock) -> Result<BtrfsEx
     Ok(BtrfsExtraction(Passage::begin(RealKernel::new(file), clock)?))
 }
 
-/// What btrfs says of itself.
+/// The description of the btrfs source.
 pub const DESCRIPTION: Description = Description {
     name: "btrfs",
     coverage: "every sector that was written, except of compressed files, of files without checksums (chattr +C), of short files that lie \
@@ -239,7 +239,7 @@ fn refuse_others(file: BorrowedFd<'_>) -> Result<()> {
     }
 }
 
-/// One passage through a file's checksums; see [`begin`].
+/// A single pass over a file's checksums; see [`begin`].
 #[derive(Debug)]
 pub struct BtrfsExtraction<'file>(Passage<RealKernel<'file>>);
 
@@ -269,7 +269,7 @@ impl Extraction for BtrfsExtraction<'_> {
     }
 }
 
-/// What is known of a stretch; [`Run`] with the place of the checksums instead of themselves.
+/// The knowledge about a stretch: a [`Run`] with the place of the checksums instead of themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     /// The number of its first checksum.
@@ -309,7 +309,7 @@ struct Passage<K> {
     extents_max: usize,
     /// Up to where the windows so far go.
     window_end: u64,
-    /// What is known of the current window, ascending.
+    /// The runs of the current window, ascending.
     runs: Vec<(ByteRange, Known)>,
     next: usize,
     found: Found,
@@ -319,7 +319,7 @@ struct Passage<K> {
 impl<K: Kernel> Passage<K> {
     fn begin(mut kernel: K, clock: &dyn Clock) -> Result<Self> {
         let (filesystem, _) = ask(&kernel)?;
-        // Whoever may not search shall know it before anything is written to the disk for him.
+        // Refuse a caller without permission before anything is flushed to the disk on its behalf.
         may_search(&mut kernel)?;
         let stat = rest(&kernel, clock)?;
         Ok(Self {
@@ -647,8 +647,8 @@ struct Runs<'a> {
 }
 
 impl Runs<'_> {
-    /// `known` is what is known from where the last run ended up to `end`. What lies behind the
-    /// window does not count.
+    /// `known` applies from the end of the last run up to `end`. Anything behind the window does
+    /// not count.
     fn up_to(&mut self, end: u64, known: Known) {
         let Some(range) = ByteRange::new(self.at, end.min(self.end)) else {
             return;

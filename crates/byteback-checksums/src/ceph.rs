@@ -9,36 +9,36 @@
 //!
 //! `ceph-objectstore-tool` prints an object with all its blobs, from the store's database. RocksDB
 //! belongs to one process at a time, so this is for OSDs that are stopped: during maintenance,
-//! after the daemon died, of a disk that was moved to another machine. That of a running OSD nobody
-//! gets: what librados offers (`rados_checksum`) has the OSD read the bytes and sum them anew,
+//! after the daemon died, of a disk that was moved to another machine. The checksums of a running
+//! OSD are out of reach: librados's `rados_checksum` has the OSD read the bytes and sum them anew,
 //! which is no kept checksum and saves nothing but the network.
 //!
 //! ## When a checksum counts
 //!
-//! The tool locks the store as the OSD does, so all that it says at once is of one moment, in which
-//! nobody wrote: one answer needs no second look. What was acknowledged is in it, also after a
-//! crash: what is in the database's log and was not written to its place yet is written when the
-//! tool opens the store.
+//! The tool locks the store as the OSD does, so each of its outputs describes one moment, without a
+//! concurrent writer: one output needs no second look. Acknowledged writes are in it, also after a
+//! crash: when the tool opens the store, it completes the writes that are still only in the
+//! database's log.
 //!
 //! Between two answers the OSD may have run. So the witness is a digest of all that the tool prints
 //! of the object, with the version that the cluster counts up for each write, the places on the
 //! disk and the checksums; and bytes, which the tool hands out in another run, count if the object
 //! looks the same to the letter afterwards.
 //!
-//! What is told is of the copy in this OSD. While it is down the others go on, and it does not
+//! The checksums are of the copy in this OSD. While it is down the others go on, and it does not
 //! know.
 //!
 //! ## Which blocks
 //!
-//! Chunks of 4 KiB mostly; objects may have others, even several, and then those that most bytes
-//! have count: shorter ones are combined, longer ones are left out. Of a chunk that does not show
-//! as a whole nobody knows the checksum of what shows; so it is with the last one, which has zeros
-//! behind it when it is new, and what was cut off when the object was truncated. Compressed blobs
-//! have checksums of the compressed bytes, which are none here, nor are those of other functions
-//! (`bluestore_csum_type`). What no extent shows is zeros.
+//! Chunks of 4 KiB mostly; objects may have other lengths, even several, and then the length that
+//! covers most bytes counts: shorter chunks are combined, longer ones are left out. If only a part
+//! of a chunk shows, the checksum of that part is unknown. The same holds for the last chunk, which
+//! has zeros behind it when it is new, and the bytes that were cut off when the object was
+//! truncated. Compressed blobs have checksums of the compressed bytes, which do not count here, nor
+//! do those of other functions (`bluestore_csum_type`). Stretches that no extent shows are zeros.
 //!
-//! BlueStore begins with all ones, as everybody, and does not invert at the end: its CRC-32C is the
-//! complement of [`Kind::Crc32c`], and is told as that.
+//! BlueStore begins with all ones, as usual, and does not invert at the end: its CRC-32C is the
+//! complement of [`Kind::Crc32c`], and is returned as that.
 //!
 //! ## What it does not do
 //!
@@ -63,7 +63,7 @@ use crate::source::{
     Description, Extraction, FileChecksums, Layout, Result, Run, Source, SourceError, Stamp, Stretches, read_file_at,
 };
 
-/// What Ceph says of itself.
+/// The description of the Ceph source.
 pub const DESCRIPTION: Description = Description {
     name: "ceph",
     coverage: "each chunk (4 KiB mostly) that shows as a whole and is not compressed, with CRC-32C, of the copy in this OSD",
@@ -111,7 +111,7 @@ struct Reader<S> {
     kept: Mutex<Kept>,
 }
 
-/// What is known of the object already.
+/// The cached knowledge about the object.
 struct Kept {
     /// By which name the tool knows it.
     spec: Option<String>,
@@ -228,7 +228,7 @@ impl<S: System> Reader<S> {
     }
 }
 
-/// One passage through what one answer says.
+/// A single pass over one answer of the tool.
 struct Passage {
     stretches: Stretches,
     stamp: Stamp,

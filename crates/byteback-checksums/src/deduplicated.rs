@@ -38,7 +38,7 @@ use crate::source::{
     Description, Extraction, FileChecksums, Kind, Layout, Result, Run, Source, SourceError, Stamp, Summer, Tail,
 };
 
-/// What casync says of itself.
+/// The description of the casync source.
 pub const CASYNC: Description = Description {
     name: "casync",
     coverage: "every chunk of a file in a casync store",
@@ -46,7 +46,7 @@ pub const CASYNC: Description = Description {
     permissions: "whoever may read the index; for the bytes, the store",
 };
 
-/// What a recipe says of itself.
+/// The description of the recipe source.
 pub const RECIPE: Description = Description {
     name: "recipe",
     coverage: "every chunk of a file that a recipe describes",
@@ -69,7 +69,7 @@ pub(crate) struct Table {
     pub(crate) kind: Kind,
     /// Where each chunk ends; ascending, none longer than [`CHUNK_LEN_MAX`].
     pub(crate) ends: Vec<u64>,
-    /// One fingerprint after the other, as many as there are ends.
+    /// Concatenated fingerprints, as many as there are ends.
     pub(crate) sums: Vec<u8>,
 }
 
@@ -124,7 +124,7 @@ impl Table {
     }
 }
 
-/// What a list says, and where the chunks are.
+/// The contents of a list, and the place of the chunks.
 struct Listed {
     table: Table,
     store: Option<Store>,
@@ -139,12 +139,12 @@ struct Store {
     /// How many digits of the fingerprint name the folder in it that a chunk lies in; several are
     /// tried, 0 means none.
     fan_outs: &'static [usize],
-    /// What is behind the fingerprint, in the order in which they are tried; what has `.cacnk` is
-    /// compressed.
+    /// File name endings behind the fingerprint, in the order in which they are tried; a file that
+    /// ends in `.cacnk` is compressed.
     endings: &'static [&'static str],
 }
 
-/// What kind of list it is.
+/// The kind of list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Form {
     /// casync's, with its folder of chunks.
@@ -157,7 +157,7 @@ enum Form {
 pub struct DeduplicatedFile {
     list: PathBuf,
     form: Form,
-    /// What was described last: its bytes, and no others, are read.
+    /// The list described last; only its bytes are read.
     described: Mutex<Option<Arc<Listed>>>,
     last_read: Mutex<Option<LastRead>>,
 }
@@ -166,7 +166,7 @@ pub struct DeduplicatedFile {
 struct LastRead {
     /// Of the list.
     digest: [u8; 32],
-    /// Which chunk of it.
+    /// The chunk's number in the list.
     number: usize,
     bytes: Arc<Vec<u8>>,
 }
@@ -302,7 +302,7 @@ impl Store {
                 folder.push(id.get(..fan_out).unwrap_or_default());
             }
             for &ending in self.endings {
-                // What is compressed in vain is a little longer.
+                // Incompressible data gets a little longer by compression.
                 match read_regular(&folder.join(format!("{id}{ending}")), len + len / 8 + 4096) {
                     Ok(Some(bytes)) => return Ok((bytes, ending)),
                     Ok(None) => return Err("is no regular file in the store, or longer than it can be"),
@@ -321,7 +321,7 @@ impl Store {
 /// All bytes of a file; `None` if it is something else than a regular file, or longer than
 /// `len_max`.
 fn read_regular(path: &Path, len_max: u64) -> io::Result<Option<Vec<u8>>> {
-    // Whoever opens a pipe waits for its other end.
+    // Opening a pipe without O_NONBLOCK waits for its other end.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() || metadata.len() > len_max {
@@ -332,7 +332,7 @@ fn read_regular(path: &Path, len_max: u64) -> io::Result<Option<Vec<u8>>> {
     Ok((bytes.len() as u64 <= len_max).then_some(bytes))
 }
 
-/// One passage through a list.
+/// A single pass over a list.
 struct Passage<'a> {
     source: &'a DeduplicatedFile,
     listed: Listed,

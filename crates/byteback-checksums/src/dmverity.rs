@@ -36,7 +36,7 @@ use crate::source::{
     regular_file,
 };
 
-/// What dm-verity says of itself.
+/// The description of the dm-verity source.
 pub const DESCRIPTION: Description = Description {
     name: "dm-verity",
     coverage: "whole blocks of files on ext4 that lies on a device which the kernel verifies",
@@ -89,7 +89,7 @@ impl Source for DmVeritySource<'_> {
     }
 }
 
-/// What is known of the file and its device beside the hashes.
+/// The facts about the file and its device beside the hashes.
 #[derive(Debug)]
 struct Sealed {
     stat: Stat,
@@ -154,8 +154,8 @@ impl Sealed {
         }
     }
 
-    /// What is known of the file, ascending, whole blocks but for the end: where its first block is
-    /// on the device.
+    /// The runs of the file, ascending, whole blocks but for the end, each with the place of its
+    /// first block on the device.
     fn runs(&self) -> Result<Vec<(ByteRange, Known)>> {
         let block_len = u64::from(self.table.block_len);
         let (mut runs, mut at) = (Vec::new(), 0);
@@ -171,7 +171,7 @@ impl Sealed {
             if !is_whole(extent.start) || (is_known && !is_whole(extent.len_bytes)) {
                 return Err(SourceError::Malformed("an extent that does not consist of blocks"));
             }
-            // What lies in the metadata may be of any length, and ends with a block here.
+            // An extent in the metadata may be of any length, and is rounded up to a block here.
             let end = extent
                 .end()
                 .div_ceil(block_len)
@@ -203,7 +203,7 @@ impl Sealed {
     }
 }
 
-/// What is known of a stretch.
+/// The knowledge about a stretch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     /// The number of its first block on the device.
@@ -227,7 +227,7 @@ impl<K: Kernel> ReadNodes for Nodes<K> {
     }
 }
 
-/// One passage through the hashes of a file's blocks.
+/// A single pass over the hashes of a file's blocks.
 struct Passage<K> {
     sealed: Sealed,
     runs: std::vec::IntoIter<(ByteRange, Known)>,

@@ -3,25 +3,26 @@
 //!
 //! ## When a checksum counts
 //!
-//! A sealed file cannot be changed any more: whoever opens it for writing is refused, for ever; who
-//! replaces it makes another file, which is not the one that is open here. The kernel gives out
-//! bytes of it only after comparing them with the tree, up to the hash of the descriptor, which it
-//! keeps in memory and tells ([`Kernel::measure`]). So the descriptor counts if it has that hash,
-//! the root is in the descriptor, and every node is compared with the one above it: the tree itself
-//! is read past the kernel's comparison, and a disk that rots or was forged is noticed here. What
-//! is told is what the file holds, or reading it fails.
+//! A sealed file cannot be changed any more: opening it for writing is refused, for ever; replacing
+//! it makes another file, which is not the one that is open here. The kernel returns bytes of it
+//! only after comparing them with the tree, up to the hash of the descriptor, which it keeps in
+//! memory and reports ([`Kernel::measure`]). So the descriptor counts if it has that hash, the root
+//! is in the descriptor, and every node is compared with the one above it: the tree itself is read
+//! past the kernel's comparison, and a disk that rots or was forged is noticed here. The returned
+//! checksums are those of the file's content, or reading the file fails.
 //!
-//! Only file systems of which that is known are believed; an ioctl may be answered by whoever
-//! serves a FUSE file system.
+//! Only file systems known to enforce this are believed; the server of a FUSE file system may
+//! answer an ioctl as it likes.
 //!
 //! ## From where
 //!
-//! `FS_IOC_READ_VERITY_METADATA` (Linux 5.12), by anybody who may read the file. btrfs does not
+//! `FS_IOC_READ_VERITY_METADATA` (Linux 5.12), open to every reader of the file. btrfs does not
 //! have it; there the items are found by the tree search (keys 36 and 37), by root.
 //!
 //! ## What it does not do
 //!
-//! It seals nothing. Signatures of the descriptor are not looked at: they say who sealed, not what.
+//! It seals nothing. Signatures of the descriptor are ignored: they prove the signer, not the
+//! content.
 
 pub(crate) mod descriptor;
 mod kernel;
@@ -39,7 +40,7 @@ use crate::source::{
     Description, Extraction, FileChecksums, Layout, Result, Run, Source, SourceError, Stamp, read_file_at, regular_file,
 };
 
-/// What fs-verity says of itself.
+/// The description of the fs-verity source.
 pub const DESCRIPTION: Description = Description {
     name: "fs-verity",
     coverage: "every block of a file that is sealed",
@@ -118,7 +119,7 @@ fn read_nodes(kernel: &mut impl Kernel, offset: u64, buffer: &mut [u8]) -> Resul
     Ok(())
 }
 
-/// What the kernel means by a refusal.
+/// The error that the kernel's refusal stands for.
 fn refusal(error: io::Error) -> SourceError {
     match error.raw_os_error() {
         Some(libc::ENODATA) => SourceError::NotHere("the file is not sealed by fs-verity"),
@@ -130,7 +131,7 @@ fn refusal(error: io::Error) -> SourceError {
     }
 }
 
-/// What is known of a sealed file beside its hashes.
+/// The facts about a sealed file beside its hashes.
 #[derive(Debug)]
 struct Seal {
     stat: Stat,
@@ -181,7 +182,7 @@ impl Seal {
     }
 }
 
-/// One passage through a sealed file's hashes.
+/// A single pass over a sealed file's hashes.
 struct Passage<K> {
     stamp: Stamp,
     leaves: Leaves<Nodes<K>>,

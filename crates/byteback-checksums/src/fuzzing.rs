@@ -1,6 +1,6 @@
-//! What the fuzz targets call (`fuzz/`): the readers of what the kernel answers and of what the
-//! store keeps, which are private. Compiled for tests, which call them with the seeds, and with the
-//! feature `fuzzing`.
+//! Entry points of the fuzz targets (`fuzz/`): the private parsers of the kernel's answers and of
+//! the store's files. Compiled for tests, which call them with the seeds, and with the feature
+//! `fuzzing`.
 
 use crate::btrfs::items::{CsumItem, Extent, FS_INFO_FLAGS_AT, FS_INFO_LEN, FS_INFO_WANTED, FsInfo, Items};
 use crate::ceph::{Place as OsdPlace, answers as osd};
@@ -95,8 +95,8 @@ pub fn btrfs_seeds() -> Vec<Vec<u8>> {
     vec![extents.concat(), sums.concat(), [vec![1], info].concat()]
 }
 
-/// What S3 answers: headers, one a line, and behind an empty line a list of parts. What fits the
-/// object makes it.
+/// An answer of S3: headers, one a line, and behind an empty line a list of parts. The matching
+/// object is made up to fit the answer.
 pub fn s3(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let (headers, body) = text.split_once("\n\n").unwrap_or((&text, ""));
@@ -220,7 +220,7 @@ pub fn fsverity_seeds() -> Vec<Vec<u8>> {
     vec![[descriptor, highest, lowest.concat()].concat(), short]
 }
 
-/// What the device mapper says of a device, or a list of a file's extents: the first byte says
+/// The device mapper's status of a device, or a list of a file's extents: the first byte selects
 /// which.
 pub fn dmverity(data: &[u8]) {
     let Some((which, bytes)) = data.split_first() else {
@@ -282,7 +282,7 @@ pub fn chunk_lists(data: &[u8]) {
         0 => casync::parse(bytes).ok(),
         _ => recipe::parse(&recipe::sealed(bytes)).ok().map(|recipe| {
             let folder = recipe.chunks.as_ref().and_then(|folder| folder.to_str());
-            // What was read can be written, and is read as the same.
+            // A parsed recipe can be written, and parses to the same again.
             if folder.is_some() == recipe.chunks.is_some() {
                 let again = recipe::parse(&recipe::written(&recipe.table, folder));
                 assert_eq!(again.as_ref(), Ok(&recipe), "another recipe comes back");
@@ -329,7 +329,7 @@ pub fn chunk_list_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// What a filer of SeaweedFS answers: an entry, or the ETag of a needle.
+/// An answer of a SeaweedFS filer: an entry, or the ETag of a needle.
 pub fn seaweedfs(data: &[u8]) {
     if let Ok(text) = std::str::from_utf8(data) {
         let _ = needle_crc(text);
@@ -374,7 +374,8 @@ pub fn seaweedfs_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// What `zdb` says of an object, or the kernel's list of mounts: the first byte says which.
+/// The output of `zdb` about an object, or the kernel's list of mounts: the first byte selects
+/// which.
 pub fn zfs(data: &[u8]) {
     let Some((which, bytes)) = data.split_first() else {
         return;
@@ -429,14 +430,14 @@ pub fn zfs_seeds() -> Vec<Vec<u8>> {
     vec![mounts.as_bytes().to_vec(), old, new]
 }
 
-/// What `mfsfileinfo` says of a file, and the beginning of a chunk's file: an even first byte, or
-/// an odd one.
+/// The output of `mfsfileinfo` about a file, and the beginning of a chunk's file: an even first
+/// byte, or an odd one.
 pub fn moosefs(data: &[u8]) {
     let Some((which, bytes)) = data.split_first() else {
         return;
     };
     if which % 2 == 1 {
-        // What was found is within it and has the digest.
+        // The chunk that was found is within the data and has the digest.
         let (digest, header) = bytes.split_at(bytes.len().min(16));
         let held = moose::Held {
             blocks: u64::from(*which) * 4,
@@ -486,8 +487,8 @@ pub fn moosefs_seeds() -> Vec<Vec<u8>> {
     vec![list.into_bytes(), none.as_bytes().to_vec(), header]
 }
 
-/// What `ceph-objectstore-tool` says of an object, or a line of its list: an even first byte, or an
-/// odd one.
+/// The output of `ceph-objectstore-tool` about an object, or a line of its list: an even first
+/// byte, or an odd one.
 pub fn ceph(data: &[u8]) {
     let Some((which, bytes)) = data.split_first() else {
         return;
@@ -496,7 +497,7 @@ pub fn ceph(data: &[u8]) {
         return;
     };
     if which % 2 == 1 {
-        // What is handed on to the tool is no option.
+        // A line that is handed on to the tool is no option.
         assert!(!osd::listed(bytes, &place) || bytes.trim_ascii_start().starts_with(b"["));
         return;
     }
@@ -522,8 +523,8 @@ pub fn ceph_seeds() -> Vec<Vec<u8>> {
     vec![line.as_bytes().to_vec(), clone, hinted]
 }
 
-/// What a DataNode of HDFS answers, or a NameNode: about a file, about its blocks, and of an error.
-/// The first byte says which.
+/// An answer of an HDFS DataNode, or of a NameNode: about a file, about its blocks, and of an
+/// error. The first byte selects which.
 pub fn hdfs(data: &[u8]) {
     let Some((which, bytes)) = data.split_first() else {
         return;

@@ -4,26 +4,26 @@
 //!
 //! ## From where
 //!
-//! Which blocks a file has, and where, the NameNode tells by WebHDFS (`GETFILESTATUS`,
+//! The NameNode gives the blocks of a file and their places by WebHDFS (`GETFILESTATUS`,
 //! `GET_BLOCK_LOCATIONS`). The CRCs come from a DataNode that has the block, by the protocol that
 //! HDFS's own clients speak to it: asked for composite CRCs of stripes, it combines those that it
-//! keeps to one for every 4096 bytes and reads no data for that. So they are what btrfs has of its
-//! sectors, too, and the two are compared as they are. Bytes are read through WebHDFS. Whoever asks
-//! has to reach the NameNode's HTTP port and the DataNodes' transfer and HTTP ports.
+//! keeps to one for every 4096 bytes and reads no data for that. So they equal the checksums that
+//! btrfs has of its sectors, and the two are compared as they are. Bytes are read through WebHDFS.
+//! The client has to reach the NameNode's HTTP port and the DataNodes' transfer and HTTP ports.
 //!
 //! ## When a checksum counts
 //!
-//! Whoever appends to a file, or cuts it, makes a new block or a new generation of its last one,
-//! and the NameNode says that the file is being written until that is done. So what was asked in
-//! several requests is of one state of the file if its blocks, their generations and lengths are
-//! the same before and after, and nobody was writing. Bytes count if the blocks in which they lie
-//! are still the same afterwards. A DataNode is asked for a generation: it tells nothing of another
-//! one.
+//! Appending to a file, or truncating it, makes a new block or a new generation of its last one,
+//! and the NameNode reports the file as being written until that is done. So the answers of several
+//! requests are of one state of the file if its blocks, their generations and lengths are the same
+//! before and after, and the file was not being written. Bytes count if the blocks in which they
+//! lie are still the same afterwards. A DataNode is asked for one generation and returns nothing of
+//! another one.
 //!
-//! A DataNode that does not answer, or makes no sense, costs asking the next one. If none does,
-//! that is an error which names the last one: what is known of the other blocks is not worth more
-//! than reading the file. What a DataNode tells may be wrong, as any CRC may: CRCs decide what is
-//! read, never what is left out.
+//! If a DataNode does not answer, or makes no sense, the next one is asked. If none answers, that
+//! is an error which names the last one: the checksums of the other blocks are not worth more than
+//! reading the file. A DataNode's answer may be wrong, as any CRC may: CRCs decide what is read,
+//! never what is left out.
 //!
 //! ## Which blocks
 //!
@@ -59,7 +59,7 @@ use crate::source::{
 };
 use crate::tcp::Connect;
 
-/// What HDFS says of itself.
+/// The description of the HDFS source.
 pub const DESCRIPTION: Description = Description {
     name: "hdfs",
     coverage: "all blocks of a file that nobody is writing",
@@ -92,7 +92,7 @@ pub struct Place {
     pub web: String,
     /// The file's path, from `/` on.
     pub path: String,
-    /// Who asks; without a name whoever the cluster takes strangers for.
+    /// The user name of the requests; without one, the cluster's default user for strangers.
     pub user: Option<String>,
 }
 
@@ -101,7 +101,7 @@ impl Place {
     /// mostly.
     ///
     /// # Errors
-    /// What is wrong with the address, in words.
+    /// The defect of the address, in words.
     pub fn new(url: &str) -> std::result::Result<Self, &'static str> {
         const SHAPE: &str =
             "a file's address is hdfs://[USER@]HOST[:PORT]/PATH, with the NameNode's host and HTTP port";
@@ -197,7 +197,7 @@ impl<'a> HdfsSource<'a> {
         unless_open(Page::parse(&body))
     }
 
-    /// The file with all of its blocks; `None` if somebody is writing it.
+    /// The file with all of its blocks; `None` if it is being written.
     fn state(&self) -> Result<Option<State>> {
         let body = self.body("GETFILESTATUS", BODY_LEN_MAX, "describe the file")?;
         let Some(status) = unless_open(FileStatus::parse(&body))? else {
@@ -267,7 +267,7 @@ impl<'a> HdfsSource<'a> {
         })
     }
 
-    /// What the DataNodes have of a block; the first one that makes sense counts.
+    /// The DataNodes' checksums of a block; the first sensible answer counts.
     fn sums_of(&self, state: &State, block: &Block, stripe_len: u64) -> Result<Told> {
         let mut replicas = block.replicas.clone();
         replicas.sort_by_key(|address| self.silent.lock().contains(address));
@@ -335,7 +335,7 @@ impl<'a> HdfsSource<'a> {
     fn open(&self, range: ByteRange) -> Result<Vec<u8>> {
         const WHAT: &str = "give the file's bytes";
         let operation = format!("OPEN&offset={}&length={}", range.start(), range.len_bytes());
-        // What is said of an error may be longer than what was asked for.
+        // An error message may be longer than the requested bytes.
         let body_len_max = range.len_bytes().max(BODY_LEN_MAX);
         let mut answer = self.ask_name_node(&operation, body_len_max)?;
         if answer.status == 307 {
@@ -384,7 +384,7 @@ impl<'a> HdfsSource<'a> {
     }
 }
 
-/// What DataNodes have of a block.
+/// The DataNodes' answer about a block.
 enum Told {
     /// The CRCs of its stripes, little-endian, and how many bytes each of those is of that they
     /// were made of.
@@ -393,7 +393,7 @@ enum Told {
         sums: Vec<u8>,
         bytes_per_crc: u64,
     },
-    /// CRCs of so many bytes each, of which none of the stripes can be made that were asked for.
+    /// CRCs of the given number of bytes each, which cannot be combined to the requested stripes.
     PerCrc(u64),
     /// None are kept.
     Nothing,
@@ -449,7 +449,7 @@ fn unless_open<T>(parsed: std::result::Result<T, Refusal>) -> Result<Option<T>> 
     }
 }
 
-/// What an answer of WebHDFS means that is none to what was asked.
+/// The error that a WebHDFS answer stands for if it does not answer the request.
 fn refusal(what: &'static str, answer: &Answer) -> SourceError {
     let status = answer.status;
     let exception = web::exception(&answer.body);
@@ -495,7 +495,7 @@ fn failed(address: SocketAddr, block: &Block, failure: Failure) -> SourceError {
     }
 }
 
-/// One passage through a file's blocks.
+/// A single pass over a file's blocks.
 struct Passage<'s, 'a> {
     source: &'s HdfsSource<'a>,
     state: Arc<State>,

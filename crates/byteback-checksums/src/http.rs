@@ -1,9 +1,9 @@
-//! The network as sources see it that are reached by HTTP: one request, one answer. Whoever runs
-//! the program brings it; nothing here opens a connection.
+//! The network as seen by sources that are reached by HTTP: one request, one answer. The program
+//! supplies the implementation; nothing here opens a connection.
 
 use std::io;
 
-/// What is asked with.
+/// The method of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     /// Headers only.
@@ -26,7 +26,7 @@ impl Method {
 /// A request without a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What is asked with.
+    /// The method.
     pub method: Method,
     /// The whole address.
     pub url: String,

@@ -1,22 +1,22 @@
-//! What every source of existing checksums has in common (SkySync section 3.1).
+//! The interface and the types that all sources of existing checksums share (SkySync section 3.1).
 //!
-//! Words: a *source* is whoever keeps checksums of a file's blocks already. A [`Layout`] says which
-//! checksums, of which blocks. A [`Run`] is a stretch of the file about which one thing is known:
-//! its checksums, that it is zeros, or nothing. An *extraction* goes through one open file once,
-//! its runs ascending, without gaps, from byte 0 to the end. A [`Stamp`] says which state of the
-//! file they are of.
+//! Words: a *source* is storage or a program that already keeps checksums of a file's blocks. A
+//! [`Layout`] gives the kind of checksum and the blocks. A [`Run`] is a stretch of the file about
+//! which one thing is known: its checksums, that it is zeros, or nothing. An *extraction* goes
+//! through one open file once, its runs ascending, without gaps, from byte 0 to the end. A
+//! [`Stamp`] identifies the state of the file that the checksums describe.
 //!
-//! Invariant: what an extraction told counts only after [`Extraction::finish`]. Then all of it
-//! describes the file as it was at one moment after the extraction began. If anything changed
-//! meanwhile, `finish` says so and everything that was told is void: a checksum of what the file no
-//! longer holds would keep a change from being sent.
+//! Invariant: the runs of an extraction count only after [`Extraction::finish`]. Then all of them
+//! describe the file as it was at one moment after the extraction began. If anything changed
+//! meanwhile, `finish` reports it and all returned runs are void: a checksum of bytes that the file
+//! no longer holds would keep a change from being sent.
 //!
-//! [`FileChecksums::collect`] does that for whoever can hold the checksums of a whole file in
-//! memory (0.1 % of it for CRC-32C), and tries again a few times.
+//! [`FileChecksums::collect`] runs an extraction for callers that can hold the checksums of a whole
+//! file in memory (0.1 % of it for CRC-32C), and retries it a few times.
 //!
-//! [`Source`] is one file with whoever has checksums of it, local or not: what it says of itself,
-//! all that it knows, and the bytes, so that [`verify`] can tell whether the one is true of the
-//! other.
+//! [`Source`] is one file together with the storage that has checksums of it, local or not. It
+//! gives its description, all known checksums, and the bytes, so that [`verify`] can compare
+//! checksums and bytes.
 
 mod stretches;
 mod sum;
@@ -34,7 +34,7 @@ pub(crate) use stretches::{Known, Stretches};
 pub use sum::Summer;
 pub use verify::{Verified, VerifyError, verify};
 
-/// Which function a checksum is. Checksums are bytes, in the order that is given here.
+/// The function that computes a checksum. Checksums are bytes, in the order that is given here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// CRC-32C (Castagnoli) as in iSCSI, all ones before and inverted after; little-endian.
@@ -45,7 +45,7 @@ pub enum Kind {
     Crc64Nvme,
     /// XXH64 with seed 0; little-endian.
     Xxh64,
-    /// SHA-1. Broken: whoever makes both contents makes them collide.
+    /// SHA-1. Broken: an author of both contents can make them collide.
     Sha1,
     /// SHA-256.
     Sha256,
@@ -56,7 +56,7 @@ pub enum Kind {
     /// BLAKE2b with 32 bytes, without a key.
     Blake2b256,
     /// The four sums of ZFS's fletcher4 over little-endian words of 4 bytes, the last of which is
-    /// filled up with zeros; each little-endian. Not cryptographic: whoever makes contents finds
+    /// filled up with zeros; each little-endian. Not cryptographic: an author of contents can find
     /// two with the same sums.
     Fletcher4,
     /// BLAKE3 with 32 bytes, without a key.
@@ -76,7 +76,7 @@ impl Kind {
         }
     }
 
-    /// Its name in messages and JSON lines.
+    /// The function's name in messages and JSON lines.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -94,7 +94,7 @@ impl Kind {
         }
     }
 
-    /// All of them.
+    /// All functions.
     pub const ALL: [Self; 11] = [
         Self::Crc32c,
         Self::Crc32,
@@ -109,8 +109,8 @@ impl Kind {
         Self::Blake3,
     ];
 
-    /// Whether two blocks with the same checksum are taken for equal without comparing them: nobody
-    /// can make two such blocks.
+    /// Whether two blocks with the same checksum are taken for equal without comparing them,
+    /// because two such blocks cannot be constructed.
     #[must_use]
     pub const fn is_strong(self) -> bool {
         matches!(
@@ -120,38 +120,39 @@ impl Kind {
     }
 }
 
-/// What the checksum of a last block that is shorter than others covers.
+/// How the checksum of a shorter last block is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tail {
-    /// The bytes that there are.
+    /// Over the existing bytes only.
     AsIs,
-    /// Those, and zeros up to the length of a block.
+    /// Over the existing bytes, and zeros up to the length of a block.
     ZeroPadded,
 }
 
-/// Which checksums a source has of a file, and of which blocks.
+/// The kind of checksums that a source has of a file, and the blocks that they cover.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     /// The function.
     pub kind: Kind,
-    /// What is fed to it before each block; mostly nothing.
+    /// Bytes fed to the function before each block; mostly none.
     pub salt: Vec<u8>,
     /// Bytes of a block. Those of [`Run::Sums`] begin at multiples of it; those of [`Run::Chunks`]
     /// are no longer. Never 0.
     pub block_len: u32,
-    /// What becomes of a shorter last block of [`Run::Sums`]; chunks are never padded.
+    /// How a shorter last block of [`Run::Sums`] is summed; chunks are never padded.
     pub tail: Tail,
 }
 
 impl Layout {
-    /// How many blocks of [`Run::Sums`] a range has that begins at a block's start.
+    /// The number of [`Run::Sums`] blocks in a range that begins at a block's start.
     #[must_use]
     pub fn block_count(&self, range: ByteRange) -> u64 {
         range.len_bytes().div_ceil(u64::from(self.block_len))
     }
 
-    /// The checksum that the source would have of `block`, which is as long as a block, or shorter
-    /// as the file's last one, appended to `sums`: what is unknown can be filled in by reading.
+    /// Appends to `sums` the checksum that the source would have of `block`, so that unknown blocks
+    /// can be filled in by reading. `block` has the length of a block, or is shorter if it is the
+    /// file's last one.
     pub fn append_sum(&self, block: &[u8], sums: &mut Vec<u8>) {
         let mut summer = Summer::new(self);
         summer.push(block);
@@ -159,26 +160,26 @@ impl Layout {
     }
 }
 
-/// What a source says of itself, whichever file it is asked about. Sentences without a full stop,
+/// A source's description of itself, the same for all of its files. Sentences without a full stop,
 /// for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Description {
-    /// Its name, in messages and JSON lines.
+    /// The source's name, in messages and JSON lines.
     pub name: &'static str,
-    /// Which stretches of a file have checksums, and which have not.
+    /// The stretches of a file that have checksums, and those that have none.
     pub coverage: &'static str,
-    /// What is read or asked to get them.
+    /// The reads and requests that it takes to get the checksums.
     pub cost: &'static str,
-    /// Who may ask.
+    /// The permissions that it takes.
     pub permissions: &'static str,
 }
 
-/// One file with whoever has checksums of it.
+/// One file together with the storage that has checksums of it.
 pub trait Source {
-    /// What is true of all files of this source.
+    /// The description that holds for all files of this source.
     fn description(&self) -> Description;
 
-    /// All that is known of the file as it is at one moment from now on.
+    /// All that is known of the file as it is at one moment after the call.
     ///
     /// # Errors
     /// See [`SourceError`]. No checksums at all are [`SourceError::NotHere`].
@@ -188,19 +189,19 @@ pub trait Source {
     /// less only at the end.
     ///
     /// # Errors
-    /// [`SourceError::ChangedMeanwhile`] if the source notices that what [`Self::collect`]
-    /// described is gone; whatever else prevents reading.
+    /// [`SourceError::ChangedMeanwhile`] if the source notices that the state described by
+    /// [`Self::collect`] is gone; any other error that prevents reading.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize>;
 
-    /// Whether the file is still, to the byte, what was described with this stamp. False if that
-    /// cannot be proven.
+    /// Whether the file still is, to the byte, in the state that this stamp describes. False if
+    /// that cannot be proven.
     ///
     /// # Errors
     /// See [`SourceError`].
     fn is_unchanged(&self, stamp: &Stamp) -> Result<bool>;
 }
 
-/// Why a source has no checksums for a stretch of a file. It has to be read.
+/// The reason why a source has no checksums for a stretch of a file, which then has to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Unknown {
     /// The content lies in the metadata, which has checksums of its own.
@@ -209,17 +210,17 @@ pub enum Unknown {
     Compressed,
     /// As before, with an encoding that this program does not know.
     Encoded,
-    /// Nobody summed it: `chattr +C`, `nodatasum`, or a block that the source was never told of.
+    /// Not summed: `chattr +C`, `nodatasum`, or a block that the source never received.
     NotSummed,
     /// The last block is not full, and its checksum may include bytes that the file does not have
     /// (any more).
     Tail,
-    /// It was summed by another function than the rest, or by one that this program does not know.
+    /// The stretch was summed by another function than the rest, or by one unknown to this program.
     OtherFunction,
 }
 
 impl Unknown {
-    /// Its name in JSON lines.
+    /// The reason's name in JSON lines.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -233,19 +234,19 @@ impl Unknown {
     }
 }
 
-/// What is known of one stretch of a file. Stretches begin at multiples of a block's length, and
-/// end there or at the end of the file; chunks, and what is beside them, end anywhere.
+/// The knowledge about one stretch of a file. Stretches begin at multiples of a block's length, and
+/// end there or at the end of the file; chunks, and the stretches beside them, end anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Run<'a> {
-    /// The checksums of its blocks.
+    /// The checksums of the stretch's blocks.
     Sums {
         /// The stretch.
         range: ByteRange,
         /// One checksum after the other, as many as there are blocks.
         sums: &'a [u8],
     },
-    /// The checksums of blocks of many lengths, as a deduplicating store cut them. Whoever needs
-    /// blocks of one length has nothing here.
+    /// The checksums of blocks of varying lengths, as a deduplicating store cut them. They are of
+    /// no use to a caller that needs blocks of one length.
     Chunks {
         /// The stretch.
         range: ByteRange,
@@ -254,7 +255,7 @@ pub enum Run<'a> {
         /// One checksum after the other, as many as there are ends.
         sums: &'a [u8],
     },
-    /// It reads as zeros: a hole, or space that nothing was written to.
+    /// The stretch reads as zeros: a hole, or space that was never written.
     Zeros {
         /// The stretch.
         range: ByteRange,
@@ -263,7 +264,7 @@ pub enum Run<'a> {
     Unknown {
         /// The stretch.
         range: ByteRange,
-        /// Why.
+        /// The reason.
         why: Unknown,
     },
 }
@@ -281,27 +282,27 @@ impl Run<'_> {
     }
 }
 
-/// Which state of which file was described. A source that made one tells whether the file is still
-/// in that state.
+/// The file, and the state of it, that was described. The source that made a stamp can tell whether
+/// the file is still in that state.
 ///
-/// Of what is no local file only length and witness are told.
+/// For anything but a local file, only the length and the witness are set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stamp {
-    /// Which file.
+    /// The identity of the file.
     pub identity: Identity,
-    /// Its length.
+    /// The file's length.
     pub len_bytes: u64,
     /// When its bytes last changed, in nanoseconds since 1970.
     pub mtime_ns: i64,
     /// When its bytes or metadata last changed, in nanoseconds since 1970; 0 where the source does
     /// not go by that.
     pub ctime_ns: i64,
-    /// What else the source goes by (btrfs: a digest of the extents).
+    /// Further evidence of the source (btrfs: a digest of the extents).
     pub witness: [u8; 32],
 }
 
 impl Stamp {
-    /// Of what is no local file.
+    /// The stamp of something that is not a local file.
     pub(crate) fn elsewhere(len_bytes: u64, witness: [u8; 32]) -> Self {
         Self {
             identity: Identity {
@@ -316,7 +317,7 @@ impl Stamp {
         }
     }
 
-    /// Itself, if the file has it still; otherwise what was told meanwhile is void.
+    /// Returns this stamp if the file still has it; otherwise the runs returned meanwhile are void.
     pub(crate) fn if_it_is(self, now: &Self) -> Result<Self> {
         match self == *now {
             true => Ok(self),
@@ -324,7 +325,7 @@ impl Stamp {
         }
     }
 
-    /// Whether the file has it, that was asked for its stamp.
+    /// Whether `told`, the result of asking for the file's stamp, is this stamp.
     pub(crate) fn is_that_of(&self, told: Result<Self>) -> Result<bool> {
         match told {
             Ok(now) => Ok(now == *self),
@@ -333,7 +334,7 @@ impl Stamp {
         }
     }
 
-    /// What `stat` tells, without a witness.
+    /// The stamp of a `stat` result, without a witness.
     pub(crate) fn of(stat: &Stat) -> Self {
         Self {
             identity: stat.identity(),
@@ -345,44 +346,44 @@ impl Stamp {
     }
 }
 
-/// Why there are no checksums, or none that count.
+/// The reason why there are no checksums, or none that count.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// This source is not for this file; another one may be, or the file is read.
     #[error("no checksums from here: {0}")]
     NotHere(&'static str),
-    /// The kernel tells checksums to root only.
+    /// The kernel reports checksums to root only.
     #[error("the kernel tells a file system's checksums to root only; run as root, or let the file be read")]
     NeedsRoot,
-    /// Whoever has the checksums does not tell them to us.
+    /// The storage refuses to give us its checksums.
     #[error("{0}")]
     Denied(&'static str),
-    /// What was asked about does not exist.
+    /// The requested file or object does not exist.
     #[error("{0}")]
     Missing(&'static str),
     /// A server did not do what it was asked.
     #[error("the server did not {what}: status {status} {code}")]
     Server {
-        /// What it was asked.
+        /// The request.
         what: &'static str,
         /// The status of its answer.
         status: u16,
-        /// The name that it has for that; may be empty.
+        /// The server's name for the error; may be empty.
         code: String,
     },
-    /// A server that another one named did not tell what it has.
+    /// A server that another one referred to did not return the checksums.
     #[error("{server} does not tell the checksums of {what}: {why}; see to it, or let the file be read")]
     Elsewhere {
-        /// Which one, and where.
+        /// The server's name and address.
         server: String,
-        /// What it was asked about.
+        /// The subject of the request.
         what: String,
-        /// What is known of the reason.
+        /// The reason, as far as known.
         why: String,
-        /// What the network answered.
+        /// The network's error.
         source: Option<io::Error>,
     },
-    /// The file changed while its checksums were read: what was told is void. Trying again may
+    /// The file changed while its checksums were read: the returned runs are void. Trying again may
     /// help.
     #[error("the file changed while its checksums were read; try again")]
     ChangedMeanwhile,
@@ -391,45 +392,45 @@ pub enum SourceError {
         "the file is being changed all the time; save a moment of it that stands still (a cut or a snapshot), or let it be read"
     )]
     Busy,
-    /// The source said what cannot be.
+    /// The source returned something impossible.
     #[error("what the source of checksums says makes no sense ({0}); let the file be read, and check the source")]
     Malformed(&'static str),
-    /// A program that storage comes with is not there.
+    /// A program that belongs to the storage is not installed.
     #[error("{name} is not installed, or not in PATH; install it, or let the file be read")]
     NoProgram {
-        /// Its name.
+        /// The program's name.
         name: &'static str,
     },
-    /// A program that storage comes with may be there, but not for this user.
+    /// A program that belongs to the storage may be installed, but not for this user.
     #[error("{name} is not to be had: {} may not be {what} by this user; run as one who may, or let the file be read", path.display())]
     ProgramDenied {
-        /// Its name.
+        /// The program's name.
         name: &'static str,
         /// The program, or the folder that may have it.
         path: PathBuf,
-        /// What may not be done with that.
+        /// The action on it that is not permitted.
         what: &'static str,
     },
-    /// A program did not do what it was asked.
+    /// A program failed at its task.
     #[error("{name} says: {said}")]
     Program {
-        /// Its name.
+        /// The program's name.
         name: &'static str,
-        /// What it complained about.
+        /// The program's complaint.
         said: String,
     },
     /// A chunk of a deduplicating store cannot be had.
     #[error("the chunk {id} {what}; let the store be checked, or take the file from another copy")]
     Chunk {
-        /// Its fingerprint, hexadecimal.
+        /// The chunk's fingerprint, hexadecimal.
         id: String,
-        /// What is wrong with it.
+        /// The defect.
         what: &'static str,
     },
-    /// The system.
+    /// A system call failed.
     #[error("cannot {what}")]
     Io {
-        /// What was tried.
+        /// The action that failed.
         what: &'static str,
         /// The system's error.
         source: io::Error,
@@ -442,7 +443,7 @@ impl SourceError {
     }
 }
 
-/// What `stat` told of a file that has to be a regular one.
+/// The `stat` of a file that has to be a regular one.
 pub(crate) fn regular_file(told: io::Result<Stat>) -> Result<Stat> {
     let stat = told.map_err(SourceError::io("ask for the file's length and times"))?;
     match stat.kind {
@@ -465,25 +466,25 @@ pub(crate) fn read_file_at(file: BorrowedFd<'_>, offset: u64, buffer: &mut [u8])
     Ok(len)
 }
 
-/// What the functions of a source answer.
+/// The result of a source's functions.
 pub type Result<T> = std::result::Result<T, SourceError>;
 
-/// One passage through one open file's checksums; see the module.
+/// A single pass over one open file's checksums; see the module.
 pub trait Extraction {
-    /// Which checksums.
+    /// The kind of checksums, and their blocks.
     fn layout(&self) -> &Layout;
 
     /// The file's length; the runs cover all of it.
     fn len_bytes(&self) -> u64;
 
-    /// The next run; `None` behind the last one. What it tells is void until [`Self::finish`].
+    /// The next run; `None` behind the last one. The run is void until [`Self::finish`].
     ///
     /// # Errors
     /// See [`SourceError`]; the extraction is over then.
     fn next_run(&mut self) -> Result<Option<Run<'_>>>;
 
-    /// Proves that all runs that were told describe the file at one moment, and still do. Runs that
-    /// were not fetched are not described.
+    /// Proves that all returned runs describe the file at one moment, and still do. Runs that were
+    /// not fetched are not described.
     ///
     /// # Errors
     /// [`SourceError::ChangedMeanwhile`]: all runs are void.
@@ -500,11 +501,11 @@ pub struct FileChecksums {
 }
 
 impl FileChecksums {
-    /// Goes through an extraction that `begin` begins, and begins again, up to `attempts` times,
-    /// while the file changes meanwhile.
+    /// Runs an extraction started by `begin`, and starts another one, up to `attempts` in all, if
+    /// the file changed meanwhile.
     ///
     /// # Errors
-    /// [`SourceError::Busy`] if it did each time; whatever else went wrong.
+    /// [`SourceError::Busy`] if it changed each time; any other error of the extraction.
     pub fn collect<E: Extraction>(attempts: u32, mut begin: impl FnMut() -> Result<E>) -> Result<Self> {
         for _ in 0..attempts {
             match begin().and_then(Self::collect_once) {
@@ -534,13 +535,13 @@ impl FileChecksums {
         }
     }
 
-    /// Which checksums.
+    /// The kind of checksums, and their blocks.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.stretches.layout
     }
 
-    /// Of which state of the file.
+    /// The state of the file that the checksums describe.
     #[must_use]
     pub fn stamp(&self) -> &Stamp {
         &self.stamp
@@ -551,7 +552,7 @@ impl FileChecksums {
         (0..self.stretches.runs.len()).filter_map(|number| self.stretches.run(number))
     }
 
-    /// How many bytes lie in runs of which nothing is known: those have to be read.
+    /// The number of bytes in runs of which nothing is known: those have to be read.
     #[must_use]
     pub fn unknown_bytes(&self) -> u64 {
         let unknown = self.runs().filter(|run| matches!(run, Run::Unknown { .. }));

@@ -1,6 +1,6 @@
-//! What btrfs's tree search answers, taken apart: bytes in, values out. Nothing that comes from
-//! outside is trusted: every length is checked, and what cannot be is [`Malformed`], not a panic
-//! and no endless work.
+//! Parsers for the results of btrfs's tree search: bytes in, values out. Outside input is not
+//! trusted: every length is checked, and impossible input yields [`Malformed`], never a panic or
+//! endless work.
 //!
 //! The layouts are those of Linux's `include/uapi/linux/btrfs.h` and `btrfs_tree.h`: the headers
 //! around items are in the machine's byte order, the items, which lie on the disk so, are
@@ -25,7 +25,7 @@ pub(crate) const FS_INFO_WANTED: u64 = 0b11;
 /// Where the flags lie in it.
 pub(crate) const FS_INFO_FLAGS_AT: usize = 48;
 
-/// What the file system is like.
+/// The properties of the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FsInfo {
     /// Bytes of a tree's node.
@@ -84,7 +84,7 @@ impl FsInfo {
     }
 }
 
-/// One item of a tree.
+/// A single item of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Item<'a> {
     pub(crate) objectid: u64,
@@ -137,7 +137,7 @@ impl<'a> Iterator for Items<'a> {
     }
 }
 
-/// What lies behind a stretch of a file.
+/// The data behind a stretch of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
     /// Nothing: it reads as zeros.
@@ -204,7 +204,7 @@ impl Extent {
             TYPE_DATA if compression != 0 => Body::Unknown(Unknown::Compressed),
             TYPE_DATA => {
                 let address = disk.checked_add(offset).filter(|address| whole(*address));
-                // What is not encoded lies wholly within its extent on the disk.
+                // An extent that is not encoded lies wholly within its extent on the disk.
                 let is_within = offset.checked_add(len_bytes).is_some_and(|end| end <= disk_len);
                 let address = address.filter(|address| is_within && address.checked_add(len_bytes).is_some());
                 match address {

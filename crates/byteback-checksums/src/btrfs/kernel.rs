@@ -20,15 +20,15 @@ pub(crate) struct Query {
     pub(crate) offset_max: u64,
 }
 
-/// What is asked of the kernel about one open file.
+/// The kernel's interface for one open file.
 pub(crate) trait Kernel {
     fn stat(&self) -> io::Result<Stat>;
 
     /// `BTRFS_IOC_FS_INFO`.
     fn fs_info(&self) -> io::Result<[u8; FS_INFO_LEN]>;
 
-    /// Whatever was written to the file before this call, by whatever means, is in the file
-    /// system's trees after it.
+    /// Makes all data written to the file before this call, by whatever means, visible in the file
+    /// system's trees.
     fn flush(&self) -> io::Result<()>;
 
     /// `BTRFS_IOC_TREE_SEARCH_V2`: how many items, and where. As many as fit, from the first one
@@ -91,7 +91,7 @@ impl<'file> RealKernel<'file> {
     }
 }
 
-/// Whether a release such as "6.1.0-13-amd64" is this version or a later one. What cannot be read
+/// Whether a release such as "6.1.0-13-amd64" is this version or a later one. An unreadable release
 /// is old.
 fn is_at_least(release: &str, major: u32, minor: u32) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);

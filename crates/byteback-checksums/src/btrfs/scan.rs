@@ -33,7 +33,7 @@ pub(super) struct Wanted {
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) sums: Vec<u8>,
-    /// Which of them were found.
+    /// The checksums that were found.
     pub(super) is_present: Vec<bool>,
 }
 

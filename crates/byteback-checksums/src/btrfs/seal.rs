@@ -49,7 +49,7 @@ impl<'file> SealItems<'file> {
 /// Copies what lies in the items of one type from `at` on, until one is missing.
 fn gather(kernel: &mut impl Kernel, ino: u64, item_type: u32, at: u64, buffer: &mut [u8]) -> io::Result<usize> {
     let end = at.saturating_add(buffer.len() as u64);
-    // What `at` lies in may begin before it.
+    // The item that `at` lies in may begin before it.
     let query = Query {
         tree: 0,
         objectid: ino,

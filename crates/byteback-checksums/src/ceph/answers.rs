@@ -1,5 +1,5 @@
-//! What `ceph-objectstore-tool` says: the list of a placement group, and an object with its blobs.
-//! Text in, values out, nothing believed.
+//! Parsers for the output of `ceph-objectstore-tool`: the list of a placement group, and an object
+//! with its blobs. Text in, values out, nothing believed.
 //!
 //! `--op list` has a line for each object, which names it to the other operations:
 //!
@@ -134,7 +134,7 @@ impl Blob {
     }
 }
 
-/// What is known of a piece of an object, which may begin and end anywhere.
+/// The knowledge about a piece of an object, which may begin and end anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Piece {
     /// Its CRC-32C, as [`Kind::Crc32c`] has it.
@@ -213,7 +213,7 @@ fn pieces(onode: &Onode) -> std::result::Result<(u32, Pieces), &'static str> {
         let blob_end = extent.blob_offset.checked_add(extent.length);
         let blob_end = blob_end.filter(|end| *end <= blob.logical_length);
         let blob_end = blob_end.ok_or("an extent that shows more of a blob than there is")?;
-        // What is behind the end is not the object's.
+        // Bytes behind the end are not the object's.
         let Some(range) = ByteRange::new(extent.logical_offset, end.min(onode.size)) else {
             continue;
         };
@@ -261,7 +261,7 @@ fn pieces(onode: &Onode) -> std::result::Result<(u32, Pieces), &'static str> {
     Ok((order, pieces))
 }
 
-/// What is known of the beginning of a block.
+/// The knowledge about the beginning of a block.
 #[derive(Clone, Copy)]
 enum Block {
     /// So many zeros.
@@ -378,7 +378,7 @@ impl Blocks {
     }
 }
 
-/// The CRC-32C of so many zeros.
+/// The CRC-32C of `len_bytes` zeros.
 fn zeros(len_bytes: u64) -> u32 {
     const ZEROS: [u8; 4096] = [0; 4096];
     let mut crc = 0;

@@ -24,7 +24,7 @@ impl Place {
     /// hexadecimal digits, which are a byte.
     ///
     /// # Errors
-    /// What is wrong with the address, in words.
+    /// The defect of the address, in words.
     pub fn new(url: &str) -> Result<Self, &'static str> {
         let rest = url.strip_prefix("ceph://").filter(|rest| rest.starts_with('/'));
         let (osd, fields) = rest.and_then(|rest| rest.split_once('?')).ok_or(SHAPE)?;

@@ -11,11 +11,11 @@ use crate::source::{Result, SourceError};
 
 const PROGRAM: &str = "ceph-objectstore-tool";
 
-/// What is printed of an object is no longer: some 40 bytes for each checksum, and 500 for each
+/// The longest accepted dump of an object: some 40 bytes for each checksum, and 500 for each
 /// extent.
 const DUMP_LEN_MAX: u64 = 128 << 20;
 
-/// What is asked about one store. Each question is answered while the store is locked.
+/// The queries to one store. Each query is answered while the store is locked.
 pub(super) trait System {
     /// Hands a line for each object in a placement group to `each`; none if there is no such group.
     fn list(&self, pg: &str, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>;
@@ -27,7 +27,7 @@ pub(super) trait System {
     fn bytes(&self, spec: &str, len_max: u64, to: &File) -> Result<u64>;
 }
 
-/// What there is.
+/// The real store, queried by the tool.
 #[derive(Debug)]
 pub(super) struct RealSystem<'a> {
     osd: PathBuf,
@@ -51,7 +51,7 @@ impl<'a> RealSystem<'a> {
     }
 }
 
-/// What the program's complaint means.
+/// The error that the program's complaint stands for.
 pub(super) fn explained(error: SourceError) -> SourceError {
     let SourceError::Program { name, said } = error else {
         return error;
@@ -112,7 +112,7 @@ impl System for RealSystem<'_> {
         self.ask(&[spec, "get-bytes"], |said| {
             len_bytes = std::io::copy(&mut said.take(len_max), &mut to).map_err(SourceError::io(WHAT))?;
             match len_bytes == len_max {
-                // It has more to say, and is not to wait for somebody who hears it.
+                // The tool has more to print; do not wait for a reader that never comes.
                 true => Err(SourceError::ChangedMeanwhile),
                 false => Ok(()),
             }

@@ -13,7 +13,7 @@
 use super::{CHUNK_LEN_MAX, Table};
 use crate::source::Kind;
 
-/// What the name of a compressed chunk ends with.
+/// The file name ending of a compressed chunk.
 pub(super) const COMPRESSED: &str = ".cacnk";
 
 const HEADER_LEN: usize = 48;
@@ -79,7 +79,7 @@ pub(super) fn decompressed(bytes: &[u8], len: u64) -> Result<Vec<u8>, &'static s
     if bytes.starts_with(b"\xfd7zXZ\0") || bytes.starts_with(&[0x1f, 0x8b]) {
         return Err("is compressed by xz or gzip, which this program does not read (casync does zstd by itself)");
     }
-    // At most CHUNK_LEN_MAX. What is longer, or is no zstd, is an error.
+    // At most CHUNK_LEN_MAX. Longer content, or anything but zstd, is an error.
     zstd::bulk::decompress(bytes, len as usize).map_err(|_| "cannot be decompressed")
 }
 

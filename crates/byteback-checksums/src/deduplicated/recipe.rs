@@ -13,7 +13,7 @@ use crate::source::Kind;
 /// The first line.
 const TITLE: &[u8] = b"byteback-recipe 1";
 
-/// What a recipe says.
+/// The contents of a recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Recipe {
     pub(crate) table: Table,

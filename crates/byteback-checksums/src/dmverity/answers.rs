@@ -1,5 +1,5 @@
-//! What the device mapper says of a device and the file system of a file: bytes in, values out,
-//! nothing believed.
+//! Parsers for the device mapper's status of a device and the file system's list of a file's
+//! extents: bytes in, values out, nothing believed.
 //!
 //! The layouts are those of Linux's `include/uapi/linux/dm-ioctl.h` and `fiemap.h`, in the
 //! machine's byte order, and the table's of `Documentation/admin-guide/device-mapper/verity.rst`.
@@ -28,7 +28,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 /// `DM_TABLE_STATUS`; `None` if there are several, or it is another kind of target.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The defect, in words.
 pub(crate) fn target(bytes: &[u8]) -> Result<Option<(&str, u64)>, &'static str> {
     const SHORT: &str = "the table of a device is too short";
     let (start, count, flags) = (u32_at(bytes, 16), u32_at(bytes, 20), u32_at(bytes, 28));
@@ -245,7 +245,7 @@ impl Extent {
     /// The first `count` extents of an answer.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The defect, in words.
     pub(crate) fn parse_all(bytes: &[u8], count: usize) -> Result<Vec<Self>, &'static str> {
         let all = count.checked_mul(EXTENT_LEN).and_then(|len| bytes.get(..len));
         let all = all.ok_or("the list of a file's extents is too short")?;

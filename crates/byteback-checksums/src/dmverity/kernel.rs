@@ -13,7 +13,7 @@ use crate::source::{Result, SourceError, read_file_at};
 
 const EXT4_MAGIC: i64 = 0xef53;
 
-/// What is asked of the kernel about one open file.
+/// The kernel's interface for one open file.
 pub(super) trait Kernel {
     fn stat(&self) -> io::Result<Stat>;
 
@@ -21,7 +21,7 @@ pub(super) trait Kernel {
     /// device.
     fn block_len_bytes(&self) -> Result<u64>;
 
-    /// What the device mapper says of the table of the device that the file system lies on.
+    /// The device mapper's status of the table of the device that the file system lies on.
     fn status(&self) -> Result<Vec<u8>>;
 
     /// The list of the file's extents from `from` on, and how many there are in it; none if there

@@ -1,4 +1,4 @@
-//! What a sealed file's descriptor says: bytes in, values out, nothing believed.
+//! The parser for a sealed file's descriptor: bytes in, values out, nothing believed.
 //!
 //! `struct fsverity_descriptor` of Linux, little-endian; its last fields, a signature and its
 //! length, are not part of what is hashed here.
@@ -29,7 +29,7 @@ pub(crate) struct Descriptor {
 
 impl Descriptor {
     /// # Errors
-    /// What is wrong, in words.
+    /// The defect, in words.
     pub(crate) fn parse(bytes: &[u8; DESCRIPTOR_LEN]) -> Result<Self, &'static str> {
         let [version, algorithm, block_bits, salt_len, ..] = *bytes;
         if version != VERSION {

@@ -10,7 +10,7 @@ use super::descriptor::DESCRIPTOR_LEN;
 use crate::btrfs::SealItems;
 use crate::source::{Result, SourceError};
 
-/// What `statfs` says of the file systems whose sealed files are known to stay as they are.
+/// The `statfs` types of the file systems whose sealed files are known to stay as they are.
 const EXT4_MAGIC: i64 = 0xef53;
 const F2FS_MAGIC: i64 = 0xf2f5_2010;
 const BTRFS_MAGIC: i64 = 0x9123_683e;
@@ -22,7 +22,7 @@ pub(super) struct Measured {
     pub(super) digest: Vec<u8>,
 }
 
-/// What is asked of the kernel about one open file.
+/// The kernel's interface for one open file.
 pub(super) trait Kernel {
     fn stat(&self) -> io::Result<Stat>;
 

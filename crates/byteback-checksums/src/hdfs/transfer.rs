@@ -13,14 +13,14 @@ use crate::tcp::Stream;
 /// Version of the protocol (2 bytes), and the operation.
 const HEADER: [u8; 3] = [0, 28, 0x55];
 
-/// What surrounds the checksums in an answer, with a message in words.
+/// The most bytes around the checksums in an answer, with a message in words.
 const ANSWER_REST_LEN_MAX: u64 = 64 << 10;
 
-/// Which function of the stored CRCs is wanted: values of `BlockChecksumTypeProto`.
+/// Functions of the stored CRCs that can be requested: values of `BlockChecksumTypeProto`.
 const MD5_OF_CRCS: u64 = 1;
 const COMPOSITE_CRC: u64 = 2;
 
-/// What HDFS calls one state of one block. Whoever changes the block makes a new generation of it.
+/// HDFS's name of one state of one block. Changing the block makes a new generation of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BlockName {
     pub(crate) pool: String,
@@ -34,7 +34,7 @@ impl std::fmt::Display for BlockName {
     }
 }
 
-/// What a DataNode tells of a block.
+/// A DataNode's checksums of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BlockSums {
     /// How many bytes each CRC is of that the DataNode keeps.
@@ -58,9 +58,9 @@ pub(crate) enum Failure {
     /// It closed the connection without a word, which is how it says that something is wrong with
     /// the question.
     Closed,
-    /// It wants a token that proves that the NameNode lets us.
+    /// The DataNode wants a token that proves that the NameNode lets us.
     WantsToken,
-    /// It says that it cannot: its status.
+    /// The DataNode refused, with this status.
     Refused(u64),
     /// The answer makes no sense.
     Malformed(&'static str),
@@ -95,7 +95,7 @@ fn read_answer(stream: &mut impl Read, len_max: u64) -> Result<Vec<u8>, Failure>
         match stream.read_exact(&mut byte) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && shift == 0 => return Err(Failure::Closed),
-            // Whoever goes away with our question unread resets the connection.
+            // A peer that closes with our request unread resets the connection.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset && shift == 0 => return Err(Failure::Closed),
             Err(error) => return Err(Failure::Io(error)),
         }

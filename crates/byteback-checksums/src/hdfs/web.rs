@@ -1,5 +1,5 @@
-//! What WebHDFS answers about a file, taken apart: JSON in, the blocks of one state of the file
-//! out. Nothing is believed: every number is checked, and what cannot be is an error.
+//! Parsers for WebHDFS answers about a file: JSON in, the blocks of one state of the file out.
+//! Nothing is believed: every number is checked, and impossible input is an error.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,8 +13,8 @@ const FILE_LEN_MAX: u64 = 1 << 60;
 /// The longest block, in bytes: 32 MiB of checksums of 4 KiB.
 const BLOCK_LEN_MAX: u64 = 32 << 30;
 
-/// What no cluster lets blocks be shorter than, in bytes: what a checksum is of. By default that is
-/// 1 MiB, but it can be set.
+/// The shortest block length that any cluster allows, in bytes: that of one checksum. By default it
+/// is 1 MiB, but it can be set.
 const BLOCK_LEN_MIN: u64 = 512;
 
 /// The most blocks of a file; a NameNode allows 10,000 of its own accord.
@@ -23,11 +23,11 @@ const BLOCK_COUNT_MAX: usize = 1 << 20;
 /// Why a file has no checksums here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It is another kind of file.
+    /// The path is another kind of file.
     NotHere(&'static str),
-    /// It is written to just now.
+    /// The file is being written.
     IsOpen,
-    /// It cannot be.
+    /// The answer is impossible.
     Malformed(&'static str),
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct FileStatus {
     file_id: u64,
     #[serde(rename = "modificationTime")]
     mtime_ms: u64,
-    /// What new blocks of it are long.
+    /// The length of the file's new blocks.
     #[serde(rename = "blockSize", default)]
     block_len: u64,
     #[serde(rename = "encBit", default)]
