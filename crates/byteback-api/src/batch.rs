@@ -11,7 +11,7 @@
 //! | tag | kind | payload | where |
 //! |---|---|---|---|
 //! | 1 | [`Manifest`] | JSON | exactly once, first record of the batch |
-//! | 7 | [`Manifest`] with [`Manifest::follows`] | JSON | in the place of that |
+//! | 7 | [`Manifest`] with [`Manifest::follows`] | JSON | instead of tag 1 |
 //! | 2 | [`NodeRecord`] | JSON | at most once per node, before the node's deltas |
 //! | 3 | [`NameChange<FileId>`] | JSON | at most once per (parent, name) |
 //! | 4 | delta | [`FileId`] (16 bytes, big-endian) and a complete delta stream | as many as the node's [`ContentChange::deltas`], in order |
@@ -23,34 +23,33 @@
 //! and the commit's body last form the batch, so the manifest stands in part 1 (or in the commit's
 //! body if there are no parts) and the totals stand in the commit's body.
 //!
-//! A delta without copies need not know how long its base is: the base is first cut off, or filled
-//! up with zeros, to the delta's `base_len`. A sender that knows the changed ranges and the new
-//! length says `base_len = new_len`.
+//! The sender of a delta without copies need not know the length of its base: the base is first
+//! truncated, or extended with zeros, to the delta's `base_len`. A sender that knows the changed
+//! ranges and the new length sets `base_len = new_len`.
 //!
-//! A *proof* says what the new contents of a file are to be: whoever applies the batch compares
-//! before anything of it counts. It is for contents whose copies were found by checksums that
-//! somebody else told.
+//! A *proof* states the digest of a file's new contents; the store compares it before it applies
+//! any of the batch. Senders use it for contents whose copies were found by checksums that came
+//! from elsewhere.
 //!
-//! Several deltas of one file apply one over the other: the first one's base is the file's previous
-//! contents, nothing, or what another file had ([`ContentBase`]), each next one's base is the
-//! result so far. So a large first upload is split into pieces without waiting for its end.
+//! Several deltas of one file apply one after the other: the base of the first is the file's
+//! previous contents, nothing, or the contents of another file ([`ContentBase`]); the base of each
+//! further one is the result so far. So a large first upload is split into pieces without waiting
+//! for its end.
 //!
-//! A batch that holds the whole tree, because its sender has lost what it knew, need not send what
-//! the folder has already: it says which sequence number it *replaces*, and contents may follow
-//! those that any file of the folder had then. Readers from before that pass over
-//! [`Manifest::replaces`] and refuse the first node with [`ContentBase::Of`], so that nothing is
-//! misunderstood and the version of the stream stays what it was.
+//! A batch that holds the whole tree, because its sender has lost its state, need not resend what
+//! the folder already has: it names the sequence number that it *replaces*, and its contents may
+//! build on those that any file of the folder had then. Readers older than [`Manifest::replaces`]
+//! ignore that field but refuse the first node with [`ContentBase::Of`], so they misread nothing
+//! and the version of the stream need not change.
 //!
-//! A device that sends batch after batch without waiting for the answers cannot know the sequence
-//! numbers of its own: it says by which of its batches the new one *follows*
-//! ([`Manifest::follows`]), and stands on what that one left. Readers from before that refuse the
-//! tag of such a manifest.
+//! A device that sends batches without waiting for the answers does not know their sequence
+//! numbers. Its new batch instead names the one that it *follows* ([`Manifest::follows`]) and
+//! builds on the state which that one left. Older readers refuse the tag of such a manifest.
 //!
-//! A small piece may be [`packed`]: its records are then one compressed frame behind the version
+//! A small piece may be [`packed`]: its records then form one compressed frame after the version
 //! [`VERSION_PACKED`].
 //!
-//! Out of scope: check that a batch makes sense. That needs the folder and is the store's
-//! work.
+//! Out of scope: checking that a batch makes sense. That needs the folder and is the store's work.
 
 mod leaf_kind;
 mod packed;
@@ -69,12 +68,12 @@ pub use writer::BatchWriter;
 /// The first bytes of every piece; the version follows.
 pub const MAGIC: [u8; 7] = *b"BYBATCH";
 
-/// The version of the stream that this crate writes; it reads this one, and pieces that are
-/// [`packed`].
+/// The version of the stream that this crate writes; it reads this version and [`packed`] pieces.
 pub const VERSION: u8 = 1;
 
 /// Longest JSON payload in bytes. The largest record is a node with xattrs: Linux allows 64 KiB of
-/// names and 64 KiB per value, but no file system in use lets a file hold more than a few of these.
+/// names and 64 KiB per value, but file systems in use store no more than a few such values per
+/// file.
 pub const JSON_LEN_MAX: u64 = 4 * 1024 * 1024;
 
 pub(crate) const TAG_MANIFEST: u8 = 1;
@@ -86,35 +85,35 @@ pub(crate) const TAG_PROOF: u8 = 6;
 pub(crate) const TAG_FOLLOWING_MANIFEST: u8 = 7;
 pub(crate) const TAG_DIRECTORY_TIME: u8 = 8;
 
-/// What the contents of a file are to be after the batch.
+/// The digest that a file's contents must have after the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProofRecord {
-    /// The file, to which the batch gives new contents.
+    /// The file, whose contents the batch changes.
     pub id: FileId,
     /// The digest of the whole contents.
     pub digest: Digest,
-    /// `None`: of their bytes (`byteback_delta::ContentDigest`). Otherwise of their leaves of this
-    /// kind (`byteback_delta::leaves::LeafDigest`), for whoever has these without reading; spelt
-    /// `sha256`, `blake2b256` or `blake3`.
+    /// `None`: `digest` is of the bytes (`byteback_delta::ContentDigest`). Otherwise it is of the
+    /// leaves of this kind (`byteback_delta::leaves::LeafDigest`), for senders that have these
+    /// without reading the file; spelt `sha256`, `blake2b256` or `blake3`.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "leaf_kind")]
     pub sums: Option<LeafKind>,
 }
 
-/// The time of a directory that was moved by names that came or went, and by nothing else.
+/// The new time of a directory in which only names came or went.
 ///
-/// Unlike a [`NodeRecord`] it is in no conflict with others' names in the directory: where others
-/// moved the time since the batch's base, the later of both counts. With other attributes that
-/// others changed it is.
+/// Unlike a [`NodeRecord`] it does not conflict with others' names in the directory: if others
+/// moved the time since the batch's base, the later time wins. It does conflict with others'
+/// changes of other attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirectoryTimeRecord {
-    /// The directory. One that the folder does not have is passed over.
+    /// The directory. The record is ignored if the folder has no such directory.
     pub id: FileId,
     /// Its time of modification, ns since the Unix epoch.
     #[serde(with = "byteback_model::wide_ns")]
     pub mtime_ns: i128,
 }
 
-/// A batch stream cannot be written or read.
+/// An error of writing or reading a batch stream.
 #[derive(Debug, thiserror::Error)]
 pub enum BatchError {
     /// The underlying stream failed.
@@ -129,13 +128,13 @@ pub enum BatchError {
     /// The first bytes are not [`MAGIC`].
     #[error("this is not a batch stream")]
     NotABatch,
-    /// A version that this program does not read.
+    /// This program does not read the version.
     #[error("batch stream version {0} is not supported, only {VERSION} and {VERSION_PACKED}: update the older side")]
     Version(u8),
-    /// A packed piece gives nothing, or too much.
+    /// A packed piece unpacks to nothing, or to too much.
     #[error("the packed piece cannot be unpacked: {0}")]
     Packed(String),
-    /// A tag that this version does not have.
+    /// This version has no such tag.
     #[error("record {record} has the unknown kind {tag}")]
     UnknownTag {
         /// Number of the record.
@@ -143,7 +142,7 @@ pub enum BatchError {
         /// Its tag.
         tag: u8,
     },
-    /// A length that no valid record has.
+    /// No valid record has this length.
     #[error("record {record} claims {len} bytes, which its kind does not allow")]
     BadLength {
         /// Number of the record.
@@ -151,7 +150,7 @@ pub enum BatchError {
         /// The claimed length in bytes.
         len: u64,
     },
-    /// The length is no valid varint.
+    /// The length is not a valid varint.
     #[error("the length of record {record} is malformed")]
     BadVarint {
         /// Number of the record.
@@ -168,7 +167,7 @@ pub enum BatchError {
     Json {
         /// Number of the record.
         record: u64,
-        /// What the parser says.
+        /// The parser's error.
         source: serde_json::Error,
     },
     /// The tag of a manifest and its contents disagree.
@@ -182,7 +181,7 @@ pub enum BatchError {
     TrailingDelta {
         /// Number of the record.
         record: u64,
-        /// How many bytes.
+        /// Number of these bytes.
         len: u64,
     },
     /// A record follows the totals.
@@ -194,7 +193,7 @@ pub enum BatchError {
     /// The bytes given for a delta are more or fewer than announced.
     #[error("a delta was announced with {announced} bytes and has another length")]
     DeltaLength {
-        /// What was announced, in bytes.
+        /// The announced length in bytes.
         announced: u64,
     },
 }

@@ -6,7 +6,7 @@ use std::fmt;
 /// Length of a digest in bytes.
 pub const DIGEST_LEN: usize = 32;
 
-/// What `byteback_delta::ContentDigest` makes of a content.
+/// A digest as made by `byteback_delta::ContentDigest`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest(pub [u8; DIGEST_LEN]);
 
@@ -23,7 +23,7 @@ impl fmt::Debug for Digest {
 }
 
 impl Digest {
-    /// Reads the text form.
+    /// Parses the text form; `None` if it is malformed.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let digits = text.as_bytes();

@@ -1,16 +1,16 @@
-//! The SHA-256 of a certificate, by which a server is known without anybody signing for it.
+//! The SHA-256 of a certificate, which identifies a server without a certificate authority.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// SHA-256 of a certificate in DER: what `openssl x509 -fingerprint -sha256` shows. As text 64
-/// hexadecimal digits; colons between them are read, not written.
+/// SHA-256 of a certificate in DER, as shown by `openssl x509 -fingerprint -sha256`. Its text form
+/// is 64 hexadecimal digits; colons between them are accepted but not written.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Fingerprint(pub [u8; 32]);
 
-/// A text is no fingerprint.
+/// The error for a text that is not a fingerprint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a fingerprint is 64 hexadecimal digits")]
 pub struct ParseFingerprintError;

@@ -1,4 +1,4 @@
-//! `FolderName`: what a folder is called in URLs, configuration and messages.
+//! `FolderName`: the name of a folder in URLs, configuration and messages.
 //!
 //! 1 to 64 characters of `A-Z a-z 0-9 . _ -`, not beginning with a dot or a dash: it needs no
 //! escaping in a URL, a shell or a file name on any system.
@@ -12,7 +12,7 @@ use std::str::FromStr;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FolderName(String);
 
-/// A text is no valid folder name.
+/// The error for a text that is not a valid folder name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a folder name has 1 to 64 letters, digits, dots, dashes or underscores, and begins with none of '.' and '-'")]
 pub struct ParseFolderNameError;

@@ -1,10 +1,10 @@
 //! The code that `invite` prints and `join` takes: one word that holds all that a machine needs to
 //! join.
 //!
-//! It names where the server is, by which certificate it is known, the one-time join token, and the
-//! folder. Text: `bbc_` and the bytes below in base32 (the digits and small letters without i, l, o
-//! and u; a reader takes capitals, i and l for 1, o for 0, and skips spaces, line ends and hyphens,
-//! which mails and chats put in). Numbers are little-endian.
+//! The code holds the server's addresses, its certificate's fingerprint, the one-time join token
+//! and the folder. Text: `bbc_` and the bytes below in base32 (the digits and small letters without
+//! i, l, o and u; a reader accepts capitals, i and l for 1, o for 0, and skips spaces, line ends
+//! and hyphens, which mails and chats put in). Numbers are little-endian.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -17,8 +17,8 @@
 //! | each | 4 and four bytes, 6 and sixteen bytes, or 1, length and name of a host; then the port (2) |
 //! | 4 | CRC-32C of all bytes before |
 //!
-//! The checksum tells a code that was copied wrongly from one that the server does not take any
-//! more. A code is a secret until it is used: it is not shown by `Debug`.
+//! The checksum distinguishes a mistyped code from one that the server no longer accepts. A code is
+//! a secret until it is used, so `Debug` does not show it.
 
 use crate::fingerprint::Fingerprint;
 use crate::folder_name::FolderName;
@@ -28,16 +28,16 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// What a code begins with.
+/// The prefix of every code.
 pub const CODE_PREFIX: &str = "bbc_";
 
-/// Most addresses of a code.
+/// Maximum number of addresses in a code.
 pub const ADDRESSES_MAX: usize = 4;
 
-/// Longest text that is looked at, in bytes.
+/// Longest text that is parsed, in bytes.
 const TEXT_LEN_MAX: usize = 4096;
 
-/// Longest name of a host, as DNS has it.
+/// Longest host name that DNS allows, in bytes.
 const HOST_LEN_MAX: usize = 253;
 
 const VERSION: u8 = 1;
@@ -51,7 +51,7 @@ const JOIN_PREFIX: &str = "bbj_";
 
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
-/// Where a server may be reached.
+/// A host and port at which a server may be reached.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     host: Host,
@@ -64,7 +64,7 @@ enum Host {
     Name(String),
 }
 
-/// A text is no address.
+/// The error for a text that is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "'{0}' is no address; write HOST:PORT, for example backup.example.org:7117, 192.0.2.7:7117 or [2001:db8::7]:7117"
@@ -72,7 +72,7 @@ enum Host {
 pub struct ParseAddressError(String);
 
 impl Address {
-    /// The address of an IP.
+    /// The address with this IP and port.
     #[must_use]
     pub fn of_ip(ip: IpAddr, port: u16) -> Self {
         Self {
@@ -81,10 +81,10 @@ impl Address {
         }
     }
 
-    /// Reads a host, with or without a port; without one, `port` is meant.
+    /// Parses a host with an optional port, which defaults to `port`.
     ///
     /// # Errors
-    /// It is none.
+    /// The text is not an address.
     pub fn parse(text: &str, port: u16) -> Result<Self, ParseAddressError> {
         let wrong = || ParseAddressError(text.to_owned());
         // An IPv6 address without a port, with brackets or without.
@@ -101,7 +101,7 @@ impl Address {
         };
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
         let host = match bare.unwrap_or(host).parse::<IpAddr>() {
-            // Without brackets nobody knows where it ends.
+            // Without brackets, the end of an IPv6 address and the start of its port are ambiguous.
             Ok(ip) if ip.is_ipv4() || bare.is_some() => Host::Ip(ip),
             _ => Host::Name(host_name(host).ok_or_else(wrong)?),
         };
@@ -112,7 +112,7 @@ impl Address {
     }
 }
 
-/// A name of a host, in lower case, if it can be one.
+/// The host name in lower case, or `None` if it cannot be one.
 fn host_name(text: &str) -> Option<String> {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
     let is_name = (1..=HOST_LEN_MAX).contains(&text.len())
@@ -136,7 +136,7 @@ impl FromStr for Address {
     type Err = ParseAddressError;
 
     fn from_str(text: &str) -> Result<Self, ParseAddressError> {
-        // Zero is no port.
+        // Port 0 is not valid, so it can stand for a missing port.
         let address = Self::parse(text, 0)?;
         match address.port {
             0 => Err(ParseAddressError(text.to_owned())),
@@ -145,16 +145,16 @@ impl FromStr for Address {
     }
 }
 
-/// All that a machine needs to join; see the module.
+/// The information that a machine needs to join; see the module.
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinCode {
-    /// Where the server may be reached, the best address first; 1 to [`ADDRESSES_MAX`].
+    /// The addresses of the server, the best one first; 1 to [`ADDRESSES_MAX`].
     pub addresses: Vec<Address>,
-    /// Whether it speaks HTTP without TLS.
+    /// Whether the server speaks HTTP without TLS.
     pub is_plain: bool,
-    /// The certificate by which it is known; none: somebody whom this machine trusts signed it.
+    /// The server's certificate; `None` if an authority that this machine trusts has signed it.
     pub fingerprint: Option<Fingerprint>,
-    /// The folder; none: all, and the device may manage others.
+    /// The folder; `None` for all folders and the right to manage devices.
     pub folder: Option<FolderName>,
     /// Whether the folder may only be read.
     pub read_only: bool,
@@ -170,26 +170,26 @@ impl fmt::Debug for JoinCode {
     }
 }
 
-/// A text is no code.
+/// The reason why a text is not a valid join code.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseJoinCodeError {
-    /// It does not begin as one.
+    /// The prefix is missing.
     #[error("this is no code: a code begins with {CODE_PREFIX}")]
     NoCode,
-    /// A character is wrong, missing or too much.
+    /// A character is wrong, missing or extra.
     #[error("the code was not copied right: a character is wrong or missing")]
     Mistyped,
-    /// It is of a later version.
+    /// The version is newer than this program.
     #[error("the code has version {0}, and this program knows version {VERSION}")]
     Version(u8),
-    /// It was made by something else.
+    /// The code is intact, but its contents are invalid.
     #[error("the code is whole, but what it says cannot be")]
     Nonsense,
 }
 
 impl JoinCode {
-    /// A code for a join token that a server of this version gave; `None` for another token, or too
-    /// few or many addresses.
+    /// A code for a join token issued by a server of this version; `None` if the token has another
+    /// form or the number of addresses is out of range.
     #[must_use]
     pub fn new(
         addresses: Vec<Address>,
@@ -214,7 +214,7 @@ impl JoinCode {
         format!("{JOIN_PREFIX}{}", URL_SAFE_NO_PAD.encode(self.secret))
     }
 
-    /// The server's address as a URL, without a slash at the end.
+    /// The server's address as a URL, without a trailing slash.
     #[must_use]
     pub fn url(&self) -> String {
         let scheme = if self.is_plain { "http" } else { "https" };
@@ -316,7 +316,7 @@ impl JoinCode {
 }
 
 fn push_short(bytes: &mut Vec<u8>, text: &str) {
-    // Names of folders have 64 bytes at most, those of hosts 253.
+    // Folder names have at most 64 bytes, host names at most 253.
     bytes.push(u8::try_from(text.len()).unwrap_or(u8::MAX));
     bytes.extend(text.as_bytes());
 }
@@ -343,7 +343,7 @@ impl fmt::Display for JoinCode {
                 *to = *from;
             }
             let bits = u64::from_be_bytes(bits);
-            // Of fewer than five bytes, the digits that hold their bits.
+            // A final group of fewer than five bytes takes only the digits that hold its bits.
             for digit in 0..(five.len() * 8).div_ceil(5) {
                 let at = usize::try_from(bits >> (35 - 5 * digit) & 31).unwrap_or(0);
                 write!(f, "{}", char::from(*DIGITS.get(at).unwrap_or(&b'0')))?;
@@ -383,7 +383,7 @@ impl FromStr for JoinCode {
                 bytes.push(u8::try_from(bits >> count & 0xff).unwrap_or_default());
             }
         }
-        // What is left over is less than a digit, and zeros.
+        // The remaining bits must be zeros and fewer than one digit.
         if count >= 5 || bits & ((1 << count) - 1) != 0 {
             return Err(ParseJoinCodeError::Mistyped);
         }

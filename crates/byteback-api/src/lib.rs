@@ -1,4 +1,4 @@
-//! The HTTP API of a Byteback server, version 1: what both ends say to each other.
+//! The HTTP API of a Byteback server, version 1: the messages between client and server.
 //!
 //! Control messages are JSON ([`messages`], [`problem`]); a backup travels as a *batch stream*
 //! ([`batch`]), a binary sequence of checksummed records that carries JSON records for names and
@@ -11,14 +11,15 @@
 //! - *snapshot*: a name for a sequence number.
 //! - *node*: a file, directory or other inode, identified by a [`FileId`] that the client chose.
 //! - *entry*: a name in a directory: (parent, name) -> child.
-//! - *batch*: one atomic group of changes, identified by (device id, counter): sent twice, it is
-//!   applied once.
+//! - *batch*: one atomic group of changes, identified by (device id, counter); it is applied once
+//!   even if it is sent twice.
 //! - *part*: a piece of a batch that is staged before the batch is committed.
 //!
-//! Compatibility: fields are only ever added; a reader ignores fields it does not know, and a
-//! writer may leave out fields that have a default. The batch stream carries its own version.
+//! Compatibility: fields are only ever added. A reader ignores unknown fields, and a writer may
+//! omit fields that have a default. The batch stream carries its own version.
 //!
-//! This crate holds types, codecs and documents: no logic, no I/O beyond `Read` and `Write`.
+//! Out of scope: logic, and I/O beyond `Read` and `Write`; this crate holds types, codecs and
+//! documents.
 
 pub mod batch;
 pub mod digest;
@@ -70,12 +71,12 @@ pub const MEDIA_CHUNK_ANSWER: &str = "application/vnd.byteback.chunk-answer";
 /// Media type of JSON lines, the answer of a verification.
 pub const MEDIA_JSON_LINES: &str = "application/x-ndjson";
 
-/// Header of a commit: how many parts were staged by `PUT .../parts/{n}` before it (numbered from
-/// 1 without a gap). `0`, or no header, when the request's body is the whole batch.
+/// Header of a commit: the number of parts that were staged by `PUT .../parts/{n}` (numbered from 1
+/// without a gap). `0` or absent if the request's body is the whole batch.
 pub const HEADER_PARTS: &str = "byteback-parts";
 
-/// Header of a commit: the SHA-256 (hexadecimal) of the SHA-256s of its staged parts, one after the
-/// other. If the server has other parts, it says that they are missing, and applies nothing.
+/// Header of a commit: the SHA-256 (hexadecimal) of the concatenated SHA-256s of its staged parts.
+/// A server that has other parts reports them as missing and applies nothing.
 pub const HEADER_PARTS_DIGEST: &str = "byteback-parts-digest";
 
 /// Default limit of one request body that carries a piece of a batch, in bytes.

@@ -1,7 +1,7 @@
 //! The JSON bodies of requests and answers.
 //!
 //! Lists come in pages: `next_cursor` is opaque and goes unchanged into the next request's
-//! `cursor`; no cursor means that the list has ended. All times are ns since the Unix epoch.
+//! `cursor`; its absence means that the list has ended. All times are ns since the Unix epoch.
 
 use crate::FolderName;
 use byteback_model::{Attributes, BatchApplied, ByteString, DeviceId, FileId, NodeInfo, Seq, Snapshot, SnapshotLabel};
@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 pub struct JoinRequest {
     /// The one-time join token (`bbj_...`).
     pub join_token: String,
-    /// What to call the device in lists, for example its host name.
+    /// The device's name in lists, for example its host name.
     pub name: String,
-    /// The token that the device drew for itself (`bbd_` and 32 random bytes in base64url) and has
-    /// kept, or has from an earlier invitation to this server. With the same two tokens it may ask
-    /// again when the answer is lost. Without one, the server draws it.
+    /// The token that the device generated and stored (`bbd_` and 32 random bytes in base64url), or
+    /// that it has from an earlier invitation to this server. With the same two tokens it may
+    /// repeat the request if the answer is lost. Without one, the server generates it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_token: Option<String>,
 }
@@ -28,18 +28,18 @@ pub struct JoinResponse {
     pub device_id: DeviceId,
     /// The device's token (`bbd_...`).
     pub token: String,
-    /// What the device is called.
+    /// The device's name.
     #[serde(default)]
     pub name: String,
-    /// The folder that it was given; none: all, and it may manage devices.
+    /// The folder granted to the device; `None`: all, and it may manage devices.
     #[serde(default)]
     pub folder: Option<FolderName>,
-    /// Whether it may only read the folder.
+    /// Whether the device may only read the folder.
     #[serde(default)]
     pub read_only: bool,
 }
 
-/// A folder that a device was given.
+/// A folder that a device may use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrantInfo {
     /// Its name.
@@ -53,69 +53,69 @@ pub struct GrantInfo {
 pub struct DeviceInfo {
     /// Its number, the client id of its versions.
     pub id: DeviceId,
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// When it joined.
+    /// The time when it joined.
     pub created_ns: i64,
-    /// When it was last heard of, some minutes exact.
+    /// The time of its last request, accurate to some minutes.
     pub seen_ns: Option<i64>,
-    /// Since when its token is void.
+    /// The time when its token was revoked.
     pub revoked_ns: Option<i64>,
     /// Whether it may use all folders and manage devices.
     pub manages: bool,
-    /// The folders that it was given.
+    /// The folders granted to it.
     pub folders: Vec<GrantInfo>,
 }
 
-/// An invitation that waits to be used.
+/// An invitation that has not been used yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InvitationInfo {
     /// Its number.
     pub id: u64,
-    /// To which folder; none: to all, and to manage devices.
+    /// The folder that it grants; `None`: all, and the right to manage devices.
     pub folder: Option<String>,
     /// Whether the device may only read the folder.
     pub read_only: bool,
-    /// What the device is to be called; empty: as it calls itself.
+    /// The name that the device gets; if empty, the device chooses it.
     pub name: String,
-    /// When it was made.
+    /// The time when it was made.
     pub created_ns: i64,
-    /// Until when it is valid.
+    /// The time when it expires.
     pub expires_ns: i64,
 }
 
 /// Answer of `GET /v1/devices`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceList {
-    /// All devices by number, revoked ones too.
+    /// All devices by number, including revoked ones.
     pub devices: Vec<DeviceInfo>,
-    /// The invitations that wait to be used, by number.
+    /// The unused invitations, by number.
     pub invitations: Vec<InvitationInfo>,
-    /// Which device asks.
+    /// The device that sent the request.
     pub asking: DeviceId,
 }
 
 /// Body of `PUT /v1/devices/{device}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RenameDevice {
-    /// What it is to be called.
+    /// The new name of the device.
     pub name: String,
 }
 
 /// Body of `POST /v1/invitations`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InviteRequest {
-    /// To which folder, which is made if it is missing and may be changed; none: to all, and to
-    /// manage devices.
+    /// The folder that it grants, created if it is missing and the invitation may write; `None`:
+    /// all, and the right to manage devices.
     #[serde(default)]
     pub folder: Option<FolderName>,
     /// Whether the device may only read the folder.
     #[serde(default)]
     pub read_only: bool,
-    /// What the device is to be called; empty: as it calls itself.
+    /// The name that the device gets; if empty, the device chooses it.
     #[serde(default)]
     pub name: String,
-    /// For how long the invitation may wait to be used.
+    /// Time in ns after which the unused invitation expires.
     pub valid_ns: u64,
 }
 
@@ -126,9 +126,9 @@ pub struct InviteResponse {
     pub id: u64,
     /// The one-time join token (`bbj_...`), shown only this once.
     pub join_token: String,
-    /// Until when it is valid.
+    /// The time when it expires.
     pub expires_ns: i64,
-    /// Whether the folder was made for it.
+    /// Whether this call created the folder.
     pub folder_is_new: bool,
 }
 
@@ -137,20 +137,20 @@ pub struct InviteResponse {
 pub struct FolderInfo {
     /// Its name.
     pub name: FolderName,
-    /// Sequence number of the newest batch; 0 when nothing was ever applied.
+    /// Sequence number of the newest batch; 0 if no batch was ever applied.
     pub seq: Seq,
-    /// The root directory; none before the first batch.
+    /// The root directory; `None` before the first batch.
     pub root: Option<FileId>,
     /// Directory entries at `seq`.
     pub entries: u64,
-    /// Snapshots.
+    /// Number of snapshots.
     pub snapshots: u64,
     /// Bytes of literal frames stored for all versions of this folder.
     pub stored_bytes: u64,
-    /// When it was created.
+    /// The time when it was created.
     pub created_ns: i64,
-    /// The server knows of damage, maybe of this folder: `GET .../damage` tells. Only told of a
-    /// single folder.
+    /// Whether the server knows of damage, maybe of this folder; `GET .../damage` lists it. Set
+    /// only in the answer for a single folder.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub knows_damage: bool,
 }
@@ -165,10 +165,10 @@ pub struct FolderList {
 /// Body of `POST .../snapshots`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CreateSnapshot {
-    /// What to name; the newest when absent.
+    /// The sequence number to name; the newest when absent.
     #[serde(default)]
     pub seq: Option<Seq>,
-    /// How to call it.
+    /// The label of the snapshot.
     #[serde(flatten)]
     pub label: SnapshotLabel,
 }
@@ -178,7 +178,7 @@ pub struct CreateSnapshot {
 pub struct SnapshotPage {
     /// Snapshots by id, oldest first.
     pub snapshots: Vec<Snapshot>,
-    /// Where the next page begins.
+    /// Cursor of the next page.
     #[serde(default)]
     pub next_cursor: Option<String>,
 }
@@ -190,23 +190,24 @@ pub struct BatchEvent {
     pub seq: Seq,
     /// The device that sent it.
     pub device: DeviceId,
-    /// The device's number for it: together they are the version of all that it changed.
+    /// The device's counter; together with `device` it is the version of all that the batch
+    /// changed.
     pub counter: u64,
-    /// When it was made, ns since the Unix epoch.
+    /// The time when it was made, ns since the Unix epoch.
     pub created_ns: i64,
-    /// The host that it comes from.
+    /// The host that sent it.
     pub host: ByteString,
 }
 
 /// Answer of `GET .../batches/{counter}`, for the asking device's batch of that counter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchStatus {
-    /// Present once the batch is applied.
+    /// The answer of the commit, once the batch is applied.
     pub applied: Option<BatchApplied>,
     /// Numbers of the parts that are staged and not yet committed.
     pub staged_parts: Vec<u32>,
-    /// The SHA-256 of each of them, hexadecimal; null of one that was staged by a server that did
-    /// not note it. Only if asked for.
+    /// The SHA-256 of each staged part, hexadecimal; null for a part staged by a server that did
+    /// not record it. Present only on request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub digests: Vec<Option<String>>,
 }
@@ -216,11 +217,11 @@ pub struct BatchStatus {
 pub struct PartStaged {
     /// The part's number.
     pub part: u32,
-    /// When it expires unless another part of the batch or its commit comes before.
+    /// The time when it expires unless another part of the batch or its commit arrives first.
     pub expires_ns: i64,
 }
 
-/// A name in a directory and what it names.
+/// A name in a directory and its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryInfo {
     /// The name.
@@ -232,36 +233,36 @@ pub struct EntryInfo {
 /// Answer of `GET .../tree`: a node and, if it is a directory, a page of its entries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TreePage {
-    /// The sequence number that was read.
+    /// The sequence number at which the tree was read.
     pub at: Seq,
     /// The node that `parent` or `path` names (the root when neither is given).
     pub node: NodeInfo,
     /// Entries in byte order of their names.
     pub entries: Vec<EntryInfo>,
-    /// Where the next page begins.
+    /// Cursor of the next page.
     #[serde(default)]
     pub next_cursor: Option<String>,
 }
 
-/// What stood at a path for a while.
+/// A node that a path named during a span of sequence numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathVersion {
-    /// The batch with which it came: at this sequence number, and up to the one before `until`, it
-    /// is read.
+    /// The batch that put the node at the path. The node is readable there from this sequence
+    /// number up to the one before `until`.
     pub since: BatchEvent,
-    /// The batch with which it went, or something else took its place. Absent: it is there.
+    /// The batch that removed or replaced it; absent if it is still there.
     #[serde(default)]
     pub until: Option<BatchEvent>,
-    /// What it was.
+    /// The node.
     pub node: NodeInfo,
 }
 
 /// Answer of `GET .../versions`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VersionsPage {
-    /// Newest first. A page may be empty and have a next one.
+    /// The versions, newest first. A page may be empty and still have a next one.
     pub versions: Vec<PathVersion>,
-    /// Where the next page begins.
+    /// Cursor of the next page.
     #[serde(default)]
     pub next_cursor: Option<String>,
 }
@@ -269,7 +270,7 @@ pub struct VersionsPage {
 /// Answer of `GET .../moment`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
-    /// The batch. Absent: all were made later.
+    /// The batch; absent if all batches were made later.
     #[serde(default)]
     pub batch: Option<BatchEvent>,
 }
@@ -280,7 +281,7 @@ pub struct Moment {
 pub enum ExtentKind {
     /// Stored bytes.
     Data,
-    /// Zeros that need no space: a restore leaves a hole.
+    /// Zeros that take no space: a restore leaves a hole.
     Hole,
 }
 
@@ -291,7 +292,7 @@ pub struct ContentExtent {
     pub offset: u64,
     /// Length in bytes, never 0.
     pub len: u64,
-    /// What is there.
+    /// Whether the range holds data or a hole.
     pub kind: ExtentKind,
 }
 
@@ -302,7 +303,7 @@ pub struct ExtentsPage {
     pub size: u64,
     /// Adjacent ranges without gaps, in order.
     pub extents: Vec<ContentExtent>,
-    /// Where the next page begins.
+    /// Cursor of the next page.
     #[serde(default)]
     pub next_cursor: Option<String>,
 }
@@ -323,15 +324,15 @@ pub struct ChangesPage {
     pub size_from: u64,
     /// Length at `to`.
     pub size_to: u64,
-    /// Ranges of the newer version that were written since `from`, in order. Bytes beyond
-    /// `size_to` that `from` had are gone and not listed.
+    /// Ranges of the newer version that were written since `from`, in order. Bytes of `from` beyond
+    /// `size_to` are gone and not listed.
     pub ranges: Vec<ChangedRange>,
-    /// Where the next page begins.
+    /// Cursor of the next page.
     #[serde(default)]
     pub next_cursor: Option<String>,
 }
 
-/// One difference between two sequence numbers.
+/// A difference between two sequence numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "change", rename_all = "snake_case")]
 pub enum DiffItem {
@@ -341,9 +342,9 @@ pub enum DiffItem {
         parent: FileId,
         /// The name.
         name: ByteString,
-        /// What it names.
+        /// The node that it names.
         child: FileId,
-        /// Path from the root at `to`; none for what the root does not reach.
+        /// Path from the root at `to`; `None` if the root does not reach it.
         path: Option<ByteString>,
     },
     /// A name that existed at `from` does not exist, or names something else, at `to`.
@@ -352,28 +353,28 @@ pub enum DiffItem {
         parent: FileId,
         /// The name.
         name: ByteString,
-        /// What it named.
+        /// The node that it named.
         child: FileId,
         /// Path from the root at `from`.
         path: Option<ByteString>,
     },
-    /// A node that exists at both and has other attributes or contents, or is new.
+    /// A node that exists at both and has other attributes or contents, or that is new.
     NodeChanged {
         /// The node.
         id: FileId,
-        /// One of its paths at `to`.
+        /// A path of the node at `to`.
         path: Option<ByteString>,
-        /// The moment with which it is compared: `from`, or a later one if only what others changed
-        /// was asked for. Servers before this field never told.
+        /// The moment that it is compared with: `from`, or a later one if only the changes of
+        /// others were requested. Servers older than this field omit it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         since: Option<Seq>,
-        /// Attributes at that moment; none when the node is new.
+        /// Attributes at that moment; `None` if the node is new.
         before: Option<Box<Attributes>>,
         /// Attributes at `to`.
         after: Box<Attributes>,
         /// Bytes of the contents at `to` that were written since `from`.
         changed_bytes: u64,
-        /// True when the contents have another version.
+        /// Whether the contents have another version.
         content_changed: bool,
     },
 }
@@ -383,19 +384,19 @@ pub enum DiffItem {
 pub struct DiffPage {
     /// The older sequence number.
     pub from: Seq,
-    /// The newer one.
+    /// The newer sequence number.
     pub to: Seq,
     /// Names first (by parent and name), then nodes (by their age on the server).
     pub changes: Vec<DiffItem>,
-    /// Where the next page begins.
+    /// Cursor of the next page.
     #[serde(default)]
     pub next_cursor: Option<String>,
 }
 
-/// Most files of one `POST .../digests`.
+/// Maximum number of files in one `POST .../digests`.
 pub const DIGESTS_MAX: usize = 1000;
 
-/// Contents of at most so many bytes have digests in `POST .../digests`.
+/// Longest contents that `POST .../digests` digests, in bytes.
 pub const DIGESTED_LEN_MAX: u64 = 64 * 1024;
 
 /// Body of `POST .../digests`.
@@ -410,18 +411,18 @@ pub struct WantedDigests {
 /// Answer of `POST .../digests`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Digests {
-    /// The digest of each file's content in the order asked, hexadecimal; null of what is no file,
-    /// is longer than [`DIGESTED_LEN_MAX`], or cannot be read.
+    /// The digest of each file's contents in the order of the request, hexadecimal; null if the
+    /// node is not a file, is longer than [`DIGESTED_LEN_MAX`], or cannot be read.
     pub digests: Vec<Option<String>>,
 }
 
-/// Most files of one `POST .../bundle`.
+/// Maximum number of files in one `POST .../bundle`.
 pub const BUNDLED_MAX: usize = 1000;
 
-/// The longest content that comes in a bundle, in bytes.
+/// Longest contents that a bundle may include, in bytes.
 pub const BUNDLED_LEN_MAX: u64 = 64 * 1024;
 
-/// The most bytes of contents that come in one bundle.
+/// Maximum total of contents in one bundle, in bytes.
 pub const BUNDLE_LEN_MAX: u64 = 4 << 20;
 
 /// Body of `POST .../bundle`.
@@ -447,72 +448,71 @@ pub struct DamagedRange {
 pub struct DamagePage {
     /// Length of the contents in bytes.
     pub size: u64,
-    /// Ascending, not touching each other within a page.
+    /// The damaged ranges, ascending and not adjacent within a page.
     pub ranges: Vec<DamagedRange>,
-    /// Where the next page begins. A page may be empty and not the last: the server reads so much
-    /// for one answer.
+    /// Cursor of the next page. A page may be empty without being the last, because the server
+    /// limits the work for one answer.
     #[serde(default)]
     pub next_cursor: Option<String>,
 }
 
-/// Where some bytes of a frame lie in a file.
+/// A part of a frame and its place in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FramePiece {
-    /// Bytes of the frame before them.
+    /// Offset of the part in the frame, in bytes.
     pub skip: u64,
-    /// First byte in the file.
+    /// Offset of the part in the file, in bytes.
     pub offset: u64,
     /// Length in bytes, never 0.
     pub len: u64,
 }
 
-/// A damaged frame, as a file shows it.
+/// A damaged frame and the places where a file shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DamagedFrame {
     /// The file.
     pub file: FileId,
     /// The moment.
     pub at: Seq,
-    /// Segment and offset, for the server that said so.
+    /// Segment and offset; opaque to clients, for the server that reported it.
     pub frame: String,
     /// Bytes of the frame, decoded.
     pub len: u64,
-    /// What the file has of them, by `skip`; maybe not all.
+    /// The parts that the file shows, by `skip`; the list may be incomplete.
     pub pieces: Vec<FramePiece>,
 }
 
 /// Answer of `GET .../damage`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KnownDamage {
-    /// At most as many as were asked for, or as are told at once.
+    /// The frames; at most as many as requested, or as the server reports at once.
     pub frames: Vec<DamagedFrame>,
 }
 
 /// Answer of `POST .../heal`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Healed {
-    /// Whether the frame can be read now. Otherwise these are not its bytes, as far as can be
-    /// proven.
+    /// Whether the frame is readable now. If not, the bytes could not be proven to be those of the
+    /// frame.
     pub healed: bool,
 }
 
-/// Answer of `GET .../nodes/{node}/totals`: what there is below a node at a moment, itself
-/// included.
+/// Answer of `GET .../nodes/{node}/totals`: counts of a node and all below it at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TreeTotals {
-    /// Names of what is no directory.
+    /// Names of everything but directories.
     pub names: u64,
-    /// Regular files, each once however many names it has.
+    /// Regular files, each counted once however many names it has.
     pub files: u64,
     /// Their lengths in bytes, holes included.
     pub bytes: u64,
 }
 
-/// One line of the answer of `POST .../verify`.
+/// A line of the answer of `POST .../verify`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum VerifyEvent {
-    /// What was read so far.
+    /// The amount read so far.
     Progress {
         /// Files whose every frame was read.
         files: u64,
@@ -525,14 +525,14 @@ pub enum VerifyEvent {
     Damage {
         /// The file.
         id: FileId,
-        /// One of its paths.
+        /// A path of the file.
         path: Option<ByteString>,
-        /// What is wrong, with segment and offset.
+        /// The damage, with segment and offset.
         detail: String,
-        /// The first ranges that are lost, ascending.
+        /// The first lost ranges, ascending.
         #[serde(default)]
         ranges: Vec<DamagedRange>,
-        /// How many bytes are lost in all; 0 if nothing is known of the contents.
+        /// Number of lost bytes in total; 0 if nothing is known of the contents.
         #[serde(default)]
         lost_bytes: u64,
     },
@@ -546,14 +546,14 @@ pub enum VerifyEvent {
         bytes: u64,
         /// Files with damage.
         damaged_files: u64,
-        /// Files whose checksums, which the server kept to save reading, did not agree with their
-        /// bytes and were thrown away.
+        /// Files whose stored checksums did not match their bytes; the server discarded these
+        /// checksums.
         #[serde(default, skip_serializing_if = "is_zero")]
         wrong_sums: u64,
     },
     /// The verification itself failed and stops here.
     Failed {
-        /// Why.
+        /// The reason.
         detail: String,
     },
 }

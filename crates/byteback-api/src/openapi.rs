@@ -3,7 +3,7 @@
 //! Written by hand, because it is a promise and not a by-product; a test compares its paths,
 //! methods and security with [`crate::routes::Route`].
 
-/// The document, JSON.
+/// The document, as JSON.
 pub const DOCUMENT: &str = include_str!("openapi/openapi.json");
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Errors as `application/problem+json` (RFC 9457), each with a stable code and the next step.
 //!
-//! A client decides by [`Code`], never by the text. A new code may be added at any time: readers
-//! map what they do not know to [`Code::Unknown`] and go by the HTTP status.
+//! A client decides by [`Code`], never by the text. New codes may be added at any time: readers map
+//! unknown ones to [`Code::Unknown`] and go by the HTTP status.
 
 use byteback_model::{ByteString, FileId, Seq};
 use serde::{Deserialize, Serialize};
@@ -15,11 +15,11 @@ pub const MEDIA_PROBLEM: &str = "application/problem+json";
 pub enum Code {
     /// 401: no token, or one the server does not know.
     Unauthorized,
-    /// 401: the token is of a device that was revoked.
+    /// 401: the token belongs to a revoked device.
     DeviceRevoked,
-    /// 403: the device was not given what it asks for.
+    /// 403: the device has no grant for the request.
     Forbidden,
-    /// 403: the one-time join token is none that this server gave.
+    /// 403: this server did not issue the one-time join token.
     JoinTokenInvalid,
     /// 403: the one-time join token was used by another device.
     JoinTokenUsed,
@@ -33,7 +33,7 @@ pub enum Code {
     MethodNotAllowed,
     /// 404: no such device.
     DeviceNotFound,
-    /// 404: no such invitation that waits to be used.
+    /// 404: no such unused invitation.
     InvitationNotFound,
     /// 404: no folder of this name.
     FolderNotFound,
@@ -47,11 +47,11 @@ pub enum Code {
     InvalidBody,
     /// 422: a batch is well-formed but contradicts itself or the folder.
     InvalidBatch,
-    /// 409: what the batch changes was changed by somebody else since its `base_seq`.
+    /// 409: another batch has changed the same nodes or names since the batch's `base_seq`.
     Conflict,
-    /// 409: the batch follows another one, which is not the newest of its device in the folder.
+    /// 409: the batch that this one follows is not its device's newest in the folder.
     OutOfOrder,
-    /// 422: what the batch makes of a file is not what its proof says.
+    /// 422: the contents that the batch produces for a file do not match its proof.
     ContentMismatch,
     /// 409: the parts named by the commit are not all staged; stage them again.
     PartsMissing,
@@ -65,15 +65,15 @@ pub enum Code {
     TlsRequired,
     /// 408: the request's body arrived too slowly.
     RequestTimeout,
-    /// 503: the server is stopping or has too many requests at work.
+    /// 503: the server is stopping or is handling too many requests.
     Unavailable,
     /// 507: the server's disk is full. Nothing was lost; the next try continues.
     StorageFull,
-    /// 500: stored bytes are damaged (names the segment and the offset).
+    /// 500: stored bytes are damaged (the detail names segment and offset).
     StorageDamaged,
-    /// 500: anything else inside the server.
+    /// 500: any other failure inside the server.
     Internal,
-    /// A code that this reader does not know.
+    /// This reader does not know the code.
     #[serde(other)]
     Unknown,
 }
@@ -113,7 +113,7 @@ impl Code {
         Code::Internal,
     ];
 
-    /// HTTP status, stable name, title and what to do next.
+    /// HTTP status, stable name, title and next step.
     fn facts(self) -> (u16, &'static str, &'static str, &'static str) {
         match self {
             Code::Unauthorized => (
@@ -313,7 +313,7 @@ impl Code {
     }
 }
 
-/// One place where a batch collided with another.
+/// A place where a batch collides with another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConflictItem {
     /// The node whose current version is newer than the batch's base.
@@ -335,22 +335,22 @@ pub struct Problem {
     pub title: String,
     /// The HTTP status.
     pub status: u16,
-    /// What a program decides by.
+    /// The code by which a program decides.
     pub code: Code,
-    /// What happened this time.
+    /// The details of this occurrence.
     pub detail: String,
-    /// What to do next.
+    /// The next step for the user.
     pub next: String,
-    /// For [`Code::Conflict`]: the first few places.
+    /// For [`Code::Conflict`]: the first few conflicts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conflicts: Vec<ConflictItem>,
-    /// For [`Code::PartsMissing`]: the first few numbers.
+    /// For [`Code::PartsMissing`]: the first few missing numbers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing_parts: Vec<u32>,
 }
 
 impl Problem {
-    /// A problem of this kind; `detail` says what happened this time.
+    /// A problem with this code; `detail` describes this occurrence.
     #[must_use]
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
         let (status, name, title, next) = code.facts();

@@ -19,13 +19,13 @@ pub fn encode(bytes: &[u8]) -> String {
     percent_encode(bytes, VALUE).to_string()
 }
 
-/// A query string is malformed.
+/// An error in a query string.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
     /// A parameter occurs twice.
     #[error("parameter '{0}' occurs twice")]
     Repeated(String),
-    /// A parameter that the call does not have.
+    /// The call has no such parameter.
     #[error("unknown parameter '{0}'")]
     UnknownParameter(String),
     /// A parameter's value does not parse.
@@ -33,12 +33,12 @@ pub enum QueryError {
     BadValue {
         /// The parameter.
         name: String,
-        /// What it should be.
+        /// The expected form.
         reason: String,
     },
 }
 
-/// The parameters of one query string, still to be taken one by one.
+/// The parameters of one query string that have not been taken yet.
 #[derive(Debug, Default)]
 pub struct Query {
     pairs: Vec<(String, Vec<u8>)>,
@@ -87,7 +87,7 @@ impl Query {
         text.parse().map(Some).map_err(|e: T::Err| bad(e.to_string()))
     }
 
-    /// Ends the reading: whatever is left is a parameter that the call does not have.
+    /// Ends the reading: every remaining parameter is unknown to the call.
     ///
     /// # Errors
     /// A parameter was not taken.

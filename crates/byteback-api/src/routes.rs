@@ -29,18 +29,18 @@ impl Method {
     }
 }
 
-/// Who may make a call.
+/// The access level that a call needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Anyone who reaches the server.
     Open,
-    /// Any device that joined.
+    /// Any joined device.
     Member,
-    /// A device that was given the folder in the path.
+    /// A device with a grant for the folder in the path.
     Reads,
-    /// A device that may change the folder in the path.
+    /// A device with a grant to change the folder in the path.
     Writes,
-    /// A device that manages others.
+    /// A device that may manage other devices.
     Manages,
 }
 
@@ -68,7 +68,7 @@ macro_rules! routes {
                 match self { $( Route::$name => $path, )* }
             }
 
-            /// Who may make the call.
+            /// The access level that the call needs.
             #[must_use]
             pub fn access(self) -> Access {
                 match self { $( Route::$name => Access::$access, )* }
@@ -90,11 +90,11 @@ routes! {
     Devices = Get "/v1/devices" Manages;
     /// Rename a device.
     DeviceRename = Put "/v1/devices/{device}" Manages;
-    /// Make a device's token void.
+    /// Revoke a device's token.
     DeviceRevoke = Delete "/v1/devices/{device}" Manages;
     /// Make a join token.
     Invite = Post "/v1/invitations" Manages;
-    /// Withdraw an invitation that nobody has used.
+    /// Withdraw an unused invitation.
     InvitationWithdraw = Delete "/v1/invitations/{invitation}" Manages;
     /// List folders.
     Folders = Get "/v1/folders" Member;
@@ -106,15 +106,15 @@ routes! {
     PartPut = Put "/v1/folders/{folder}/batches/{counter}/parts/{part}" Writes;
     /// Commit a batch; the body is its last piece.
     BatchCommit = Post "/v1/folders/{folder}/batches/{counter}" Writes;
-    /// Ask what became of one's batch.
+    /// Describe the state of one of the device's own batches.
     BatchStatus = Get "/v1/folders/{folder}/batches/{counter}" Reads;
-    /// Give up one's batch that is not applied, and what is staged of it.
+    /// Abandon one of the device's own batches that is not applied, with its staged parts.
     BatchAbandon = Delete "/v1/folders/{folder}/batches/{counter}" Writes;
     /// List snapshots.
     Snapshots = Get "/v1/folders/{folder}/snapshots" Reads;
     /// Name a sequence number.
     SnapshotCreate = Post "/v1/folders/{folder}/snapshots" Writes;
-    /// Forget a name.
+    /// Delete a snapshot.
     SnapshotDelete = Delete "/v1/folders/{folder}/snapshots/{snapshot}" Writes;
     /// Read a directory at a moment.
     Tree = Get "/v1/folders/{folder}/tree" Reads;
@@ -124,7 +124,7 @@ routes! {
     Content = Get "/v1/folders/{folder}/nodes/{node}/content" Reads;
     /// Weak and strong checksums of a content's blocks.
     Signature = Get "/v1/folders/{folder}/nodes/{node}/signature" Reads;
-    /// Compare sums of groups of leaves, and get a signature of what differs.
+    /// Compare sums of groups of leaves, and get a signature of those that differ.
     Groups = Post "/v1/folders/{folder}/nodes/{node}/groups" Reads;
     /// Look for the blocks of a new content.
     Matches = Post "/v1/folders/{folder}/nodes/{node}/matches" Reads;
@@ -136,11 +136,11 @@ routes! {
     Changes = Get "/v1/folders/{folder}/nodes/{node}/changes" Reads;
     /// List differences of the tree between two moments.
     Diff = Get "/v1/folders/{folder}/diff" Reads;
-    /// List what stood at a path, newest first.
+    /// List the nodes that a path has named, newest first.
     Versions = Get "/v1/folders/{folder}/versions" Reads;
     /// Find the newest batch that was made at a time or earlier.
     Moment = Get "/v1/folders/{folder}/moment" Reads;
-    /// Hear of batches as they are applied.
+    /// Receive batches as events when they are applied.
     Events = Get "/v1/folders/{folder}/events" Reads;
     /// List ranges of a file that cannot be read at a moment.
     Damage = Get "/v1/folders/{folder}/nodes/{node}/damage" Reads;
@@ -150,10 +150,10 @@ routes! {
     Digests = Post "/v1/folders/{folder}/digests" Reads;
     /// Read short contents, many at once.
     Bundle = Post "/v1/folders/{folder}/bundle" Reads;
-    /// List damaged frames that are known, as the files show them now.
+    /// List known damaged frames, as the files show them now.
     KnownDamage = Get "/v1/folders/{folder}/damage" Reads;
-    /// Count what there is below a node at a moment.
+    /// Count the nodes below a node at a moment.
     Totals = Get "/v1/folders/{folder}/nodes/{node}/totals" Reads;
-    /// Re-read and check everything a moment needs.
+    /// Re-read and check everything that a moment needs.
     Verify = Post "/v1/folders/{folder}/verify" Reads;
 }

@@ -2,16 +2,16 @@
 //!
 //! The trait promises what a careful file system may rely on, and no more:
 //!
-//! - what was written is durable after a later [`BlockDevice::flush`] returned `Ok`;
+//! - a write is durable after a later [`BlockDevice::flush`] has returned `Ok`;
 //! - until then a crash keeps, loses, tears (at 512-byte sectors) and reorders writes as it likes;
-//! - blocks that were discarded hold anything until they are written again.
+//! - discarded blocks hold arbitrary bytes until they are written again.
 //!
-//! After a failed flush nothing is known about what was written since the last good one, and
-//! flushing again does not help: whoever goes on writes it anew.
+//! After a failed flush nothing is known about the writes since the last good one, and flushing
+//! again does not help: the caller must write them anew.
 //!
 //! [`RealBlockDevice`] is a file or a device of the machine, [`SimBlockDevice`] the adversary,
-//! [`CountedDevice`] counts what passes, [`QueuedDevice`] lets writers go on. What this does not
-//! do: caching, atomicity of a block, partial blocks.
+//! [`CountedDevice`] counts calls and bytes, [`QueuedDevice`] writes in the background. Out of
+//! scope: caching, atomicity of a block, partial blocks.
 
 mod counted;
 mod queued;
@@ -29,13 +29,13 @@ pub use sim::SimBlockDevice;
 /// The length of a block, in bytes.
 pub const BLOCK_LEN_BYTES: usize = 4096;
 
-/// A block that is given away.
+/// A block whose ownership is passed on.
 pub type OwnedBlock = Box<[u8; BLOCK_LEN_BYTES]>;
 
-/// See the module. Addresses are numbers of blocks, from 0. Buffers hold a whole number of blocks;
-/// others, and what does not lie on the device, are refused with `InvalidInput`.
+/// See the module. Addresses are block numbers, from 0. Buffers hold a whole number of blocks;
+/// other lengths, and ranges beyond the device, are refused with `InvalidInput`.
 pub trait BlockDevice: Send + Sync + Debug {
-    /// How many blocks there are.
+    /// The number of blocks.
     fn len_blocks(&self) -> u64;
 
     /// Fills `blocks` from the block `first` on.
@@ -50,8 +50,8 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// The system's error; any part of it may have been written.
     fn write_blocks(&self, first: u64, blocks: &[u8]) -> io::Result<()>;
 
-    /// Writes what lies in several places, one behind the other, from the block `first` on: as
-    /// [`BlockDevice::write_blocks`] of all of it.
+    /// Writes several buffers, one after the other, from the block `first` on, as
+    /// [`BlockDevice::write_blocks`] would their concatenation.
     ///
     /// # Errors
     /// As there.
@@ -62,33 +62,33 @@ pub trait BlockDevice: Send + Sync + Debug {
         }
     }
 
-    /// As [`BlockDevice::write_blocks_vectored`], of blocks that the caller has no more use for:
-    /// they may be written later, but before anything else is done with these blocks or a flush
-    /// returns. What fails then fails each later write and flush. Answers blocks that nobody needs,
-    /// whatever is in them.
+    /// As [`BlockDevice::write_blocks_vectored`], but takes the blocks, which may be written later:
+    /// at the latest before any other access to these addresses and before a flush returns. A
+    /// failure of a delayed write fails every later write and flush. Returns unused blocks with
+    /// arbitrary contents for reuse.
     ///
     /// # Errors
-    /// As there; the blocks are lost then.
+    /// As there; the blocks are then lost.
     fn write_owned_blocks(&self, first: u64, blocks: Vec<OwnedBlock>) -> io::Result<Vec<OwnedBlock>> {
         let slices: Vec<&[u8]> = blocks.iter().map(|block| &block[..]).collect();
         self.write_blocks_vectored(first, &slices)?;
         Ok(blocks)
     }
 
-    /// Makes everything durable that was written before.
+    /// Makes all previous writes durable.
     ///
     /// # Errors
     /// The system's error; see the module.
     fn flush(&self) -> io::Result<()>;
 
-    /// Says that nobody needs what these blocks hold. A device that has no use for it does nothing.
+    /// Declares the contents of these blocks unneeded. A device without support does nothing.
     ///
     /// # Errors
-    /// The system's error, but for not supporting it.
+    /// The system's error, except that of missing support.
     fn discard(&self, first: u64, count: u64) -> io::Result<()>;
 }
 
-/// Refuses what is no whole number of blocks of the device; answers that number.
+/// Refuses buffers that are not a whole number of blocks of the device; returns that number.
 fn check_place(len_blocks: u64, first: u64, len_bytes: usize) -> io::Result<u64> {
     let count = (len_bytes / BLOCK_LEN_BYTES) as u64;
     let is_whole = len_bytes.is_multiple_of(BLOCK_LEN_BYTES);

@@ -1,12 +1,12 @@
-//! Which boot of the machine this is: after a crash, data can be new while all times are old, so
-//! whatever is believed because of times is believed within one boot only.
+//! Identifies the current boot of the machine: after a crash, data can be new while all times are
+//! old, so conclusions from times hold within one boot only.
 
 use std::io;
 
-/// The kernel's random number of this boot: different after each start.
+/// The kernel's random boot ID: different after each start.
 ///
 /// # Errors
-/// Where the kernel does not tell it.
+/// The kernel does not report it.
 pub fn boot_id() -> io::Result<[u8; 16]> {
     parse(&std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?)
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the number of the boot cannot be read"))

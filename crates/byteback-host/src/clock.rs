@@ -1,4 +1,4 @@
-//! Time, so that whoever decides by it can be replayed.
+//! Time behind a trait, so that decisions based on it can be replayed.
 //!
 //! Two readings are kept apart: *wall-clock time* is what people and file systems write down and
 //! may jump; *monotonic time* measures waiting and never goes back. Only this module may ask the
@@ -17,8 +17,8 @@ pub trait Clock: Send + Sync {
     /// Nanoseconds since an arbitrary start, never going back; only differences mean something.
     fn monotonic_ns(&self) -> u64;
 
-    /// [`Clock::monotonic_ns`] as of the last tick of the system's timer: never later than that
-    /// tells, and mostly a few milliseconds earlier. Costs a fraction of it.
+    /// [`Clock::monotonic_ns`] as of the last tick of the system's timer: never later, usually a
+    /// few milliseconds earlier, and much cheaper.
     fn coarse_monotonic_ns(&self) -> u64 {
         self.monotonic_ns()
     }

@@ -31,7 +31,7 @@ pub use lock::{DirInUse, DirLock, LOCK_NAME};
 pub use real::{RealDir, RealFile};
 pub use tree_dir::TreeDir;
 
-/// What [`DurableDir::open`] does when the name exists or does not.
+/// The behaviour of [`DurableDir::open`] for existing and missing names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
     /// Opens the file; `NotFound` if it does not exist.
@@ -57,7 +57,7 @@ pub trait DurableDir: Send + Sync + Debug {
     /// `NotFound` if `from` does not exist; otherwise what the system answered.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
-    /// Removes the file `name`. Whoever has it open can go on using it.
+    /// Removes the file `name`. Open files stay usable.
     ///
     /// # Errors
     /// `NotFound` if it does not exist; otherwise what the system answered.
@@ -142,7 +142,7 @@ pub trait DurableFile: Send + Sync + Debug {
     fn allocate(&self, len_bytes: u64) -> io::Result<()>;
 }
 
-/// Refuses what is not a single name.
+/// Refuses anything but a single name.
 pub(crate) fn check_name(name: &str) -> io::Result<&str> {
     if name.is_empty() || name == "." || name == ".." || name.bytes().any(|byte| byte == b'/' || byte == 0) {
         return Err(io::Error::new(

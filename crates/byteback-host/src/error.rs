@@ -1,4 +1,4 @@
-//! What was attempted on which name, kept around the system's own answer.
+//! Errors that name the operation and its subject around the system's error.
 //!
 //! The traits of this crate speak `io::Error`, so that simulated and real failures look alike and
 //! callers can match on `kind()`. The bare system error says neither file nor operation;
@@ -11,7 +11,7 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {operation} {subject:?}: {source}")]
 pub struct HostError {
-    /// What was attempted, as an infinitive: `open`, `sync`.
+    /// The attempted operation, as an infinitive: `open`, `sync`.
     pub operation: &'static str,
     /// The file or directory, as it was named by the caller.
     pub subject: String,
@@ -19,7 +19,7 @@ pub struct HostError {
     pub source: io::Error,
 }
 
-/// Wraps `source` with what was attempted on what, keeping its kind.
+/// Wraps `source` with the operation and its subject, keeping its kind.
 pub(crate) fn context(operation: &'static str, subject: &str, source: io::Error) -> io::Error {
     io::Error::new(
         source.kind(),
@@ -31,7 +31,7 @@ pub(crate) fn context(operation: &'static str, subject: &str, source: io::Error)
     )
 }
 
-/// The system's error number in `error` or in whatever it wraps.
+/// The system's error number in `error` or in an error that it wraps.
 #[must_use]
 pub fn errno_of(error: &io::Error) -> Option<i32> {
     if let Some(errno) = error.raw_os_error() {

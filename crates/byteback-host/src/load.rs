@@ -1,12 +1,13 @@
-//! How busy the machine is: what work of a processor costs here and now.
+//! The load of the machine: the price of processor time here and now.
 //!
-//! A measurement without a simulated twin: whoever decides by it takes the number as a parameter.
+//! A measurement without a simulated twin: callers that decide by it take the number as a
+//! parameter.
 
 use std::thread::available_parallelism;
 
-/// Which part of a processor one more thread gets, as far as the kernel's load average of the last
-/// minute tells: 1 where a processor is idle, a half where each has one thread at work, and so on.
-/// `None` if the kernel does not tell.
+/// The share of a processor that one more thread would get, estimated from the kernel's load
+/// average of the last minute: 1 if a processor is idle, a half if each runs one thread, and so on.
+/// `None` if the kernel does not report it.
 #[must_use]
 pub fn thread_share() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/loadavg").ok()?;

@@ -1,4 +1,4 @@
-//! Randomness, so that whoever draws it can be replayed.
+//! Randomness behind a trait, so that runs that draw from it can be replayed.
 //!
 //! Identifiers and tokens need bits that nobody can guess: [`RealRandomness`] asks the kernel.
 //! Tests and simulations need bits that come again: [`SimRandomness`] is `SplitMix64`, kept here in

@@ -13,8 +13,8 @@
 //!   their order (kept only if the earlier ones are); a rename happens wholly or not at all;
 //! - a file whose name was not made durable is gone, even if its bytes were; a directory likewise.
 //!
-//! That is stricter than ext4, XFS or btrfs on purpose. Whoever survives it relies on the contract
-//! alone.
+//! That is stricter than ext4, XFS or btrfs on purpose. Code that survives it relies on the
+//! contract alone.
 //!
 //! Use: run the work once, read [`SimDisk::counters`]; then for each sync n run it again on a fresh
 //! disk with [`SimDisk::crash_at_sync`], take some survivors with [`SimDisk::recover`], and check
@@ -22,7 +22,7 @@
 //! shorter than asked. A failed file sync behaves as on Linux: the pending writes are torn for
 //! good, and the next sync reports success without them.
 //!
-//! What this does not simulate: bytes that rot, latency, locks, permissions.
+//! Out of scope: bit rot, latency, locks, permissions.
 
 mod survive;
 mod world;
@@ -34,18 +34,18 @@ use crate::durable::{DurableDir, DurableFile, OpenMode, check_name};
 use crate::error::context;
 use world::{DirId, FileId, World};
 
-/// When, in the course of a sync, the power is cut. The caller gets an error each time.
+/// The point in a sync at which the power is cut. The caller gets an error each time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CrashPhase {
-    /// Before anything was done for it.
+    /// Before the sync does anything.
     Before,
-    /// While it works: of what it was to make durable, each piece has arrived or not.
+    /// During the sync: each piece that it was to make durable has arrived or not.
     Middle,
-    /// After all of it became durable, but before the caller could learn that.
+    /// After all of it became durable, but before the caller could learn of it.
     After,
 }
 
-/// What has been done to a disk since it was made or recovered.
+/// Operations on a disk since it was made or recovered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Operations of any kind, failed ones included.
@@ -62,7 +62,7 @@ pub struct Counters {
     pub bytes_written: u64,
 }
 
-/// The power is cut: what every operation answers until [`SimDisk::recover`].
+/// The power is cut: the error of every operation until [`SimDisk::recover`].
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("simulated power cut")]
 pub struct PowerCut;
@@ -119,8 +119,8 @@ pub struct SimDisk {
 }
 
 impl SimDisk {
-    /// An empty disk of 1 GiB. `seed` decides what reads fall short and what a failed sync tears;
-    /// what a crash leaves has a seed of its own.
+    /// An empty disk of 1 GiB. `seed` decides which reads are short and which writes a failed sync
+    /// tears; the outcome of a crash has a seed of its own.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self::from_world(World::new(seed))
@@ -136,7 +136,7 @@ impl SimDisk {
         }
     }
 
-    /// What has been done since the disk was made or recovered.
+    /// The operations since the disk was made or recovered.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.world().counters
@@ -160,7 +160,7 @@ impl SimDisk {
         self.world().failing_ops.insert(nth, errno);
     }
 
-    /// Sets how many bytes all files together may hold (1 GiB at first). A write that does not fit
+    /// Sets the capacity of all files together in bytes (1 GiB at first). A write that does not fit
     /// is done as far as it fits and fails with `StorageFull`.
     pub fn set_capacity(&self, len_bytes: u64) {
         self.world().capacity_len_bytes = len_bytes;

@@ -1,13 +1,13 @@
-//! What is known of a node beside its names and contents.
+//! The metadata of a node beside its names and contents.
 //!
 //! Access time is not kept. ACLs are the xattrs `system.posix_acl_access` and
-//! `system.posix_acl_default`. Times are nanoseconds since the Unix epoch and may be negative; file
-//! systems have some that 64 bits do not hold.
+//! `system.posix_acl_default`. Times are nanoseconds since the Unix epoch and may be negative; some
+//! file systems keep times that do not fit into 64 bits.
 
 use crate::ByteString;
 use serde::{Deserialize, Serialize};
 
-/// What sort of inode a node is. It never changes during the life of a node.
+/// The type of an inode. It never changes during the life of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeKind {
@@ -27,7 +27,7 @@ pub enum NodeKind {
     BlockDevice,
 }
 
-/// One extended attribute.
+/// An extended attribute.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Xattr {
     /// Full name with its namespace, for example `user.comment`.
@@ -49,7 +49,7 @@ impl Xattr {
 /// The attributes of a node at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attributes {
-    /// What sort of inode it is.
+    /// The type of the inode.
     pub kind: NodeKind,
     /// Permission, set-id and sticky bits (`st_mode & 07777`).
     pub mode: u32,
@@ -67,10 +67,10 @@ pub struct Attributes {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub rdev: u64,
     /// Flags of a file or directory that forbid changes, as `FS_IOC_GETFLAGS` numbers them:
-    /// immutable (16) and append-only (32). Others count for nothing.
+    /// immutable (16) and append-only (32). Other bits are ignored.
     #[serde(default, skip_serializing_if = "is_none")]
     pub inode_flags: u32,
-    /// What a symlink points to; present exactly for symlinks.
+    /// The path that a symlink points to; present exactly for symlinks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<ByteString>,
     /// Extended attributes, sorted by name, each name once.
@@ -84,7 +84,7 @@ pub struct Attributes {
     pub group: Option<ByteString>,
 }
 
-// `skip_serializing_if` wants a function of a reference.
+// `skip_serializing_if` calls its function with a reference.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
 fn is_none(flags: &u32) -> bool {
     *flags == 0

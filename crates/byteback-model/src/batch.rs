@@ -1,4 +1,5 @@
-//! A batch: what a device changes in a folder at once, as it says so itself.
+//! A batch: the changes that a device makes in a folder in one atomic step, as the device states
+//! them.
 //!
 //! Out of scope: the stream that a batch travels in, which is the API's.
 
@@ -6,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Attributes, ByteString, DeviceId, FileId, Seq, SnapshotLabel};
 
-/// What a batch is and what it stands on.
+/// The identity of a batch and the state that it builds on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// The sending device; must be the one that the token belongs to.
@@ -15,18 +16,18 @@ pub struct Manifest {
     /// (device, counter) is applied once, however often it is sent.
     pub counter: u64,
     /// The folder's sequence number that the client's picture was based on. `None` at first
-    /// contact: the batch holds the whole tree and replaces whatever is there. Every name that is
-    /// not in it is gone, and every file's previous contents count as empty.
+    /// contact: the batch then holds the whole tree and replaces the folder's. Every name that it
+    /// lacks is removed, and every file's previous contents count as empty.
     pub base_seq: Option<Seq>,
-    /// Only without `base_seq`: what the batch replaces is the folder at this sequence number, to
-    /// whose contents [`ContentBase::Of`] refers. It is refused with `conflict` if the folder is no
-    /// longer there. `None` replaces whatever there is.
+    /// Only without `base_seq`: the batch replaces the folder as of this sequence number, and
+    /// [`ContentBase::Of`] refers to contents at that moment. The batch is refused with `conflict`
+    /// if the folder has moved on since. `None` replaces the folder in any state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<Seq>,
-    /// Only with `base_seq`: the device's own batch before this one, by its counter, of which the
-    /// device need not know the sequence number. It must be the device's newest in the folder,
-    /// otherwise this batch is refused with `out_of_order`. The batch stands on what that one left,
-    /// and what the device itself did since `base_seq` is in no conflict with it.
+    /// Only with `base_seq`: the counter of the device's own preceding batch, whose sequence number
+    /// the device need not know. It must be the device's newest batch in the folder, otherwise this
+    /// one is refused with `out_of_order`. The batch builds on the state which that batch left, and
+    /// the device's own changes since `base_seq` do not conflict with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follows: Option<u64>,
     /// The root directory.
@@ -37,12 +38,12 @@ pub struct Manifest {
     pub host: ByteString,
     /// The directory on that host.
     pub path: ByteString,
-    /// Asks for a snapshot that names this batch.
+    /// The label of a snapshot to create of this batch, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<SnapshotLabel>,
 }
 
-/// What the first delta of a file in a batch applies to.
+/// The contents that the first delta of a file in a batch applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ContentBase {
@@ -51,9 +52,10 @@ pub enum ContentBase {
     Previous,
     /// Nothing: zero bytes.
     Empty,
-    /// The contents that this file of the folder, or the same one, has at the manifest's `replaces`
-    /// (at its `base_seq`, or as left by the batch that this one follows), whatever becomes of it
-    /// in the batch. Where somebody else changed them since, that is a conflict.
+    /// The contents of this file of the folder, which may be the changed file itself, at the
+    /// manifest's `replaces` (at its `base_seq`, or as left by the batch that this one follows),
+    /// whatever the batch does to that file. It is a conflict if another device has changed those
+    /// contents since.
     Of(FileId),
     /// The contents that a file of the folder had at any moment of the past.
     At {
@@ -64,13 +66,13 @@ pub enum ContentBase {
     },
 }
 
-/// That a file gets new contents, and from what.
+/// A change of a file's contents, and the contents that it starts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContentChange {
-    /// How many delta records of this file the batch holds. 0 with base `Empty` truncates the file
-    /// to nothing; 0 with base `Of` or `At` makes it a copy; 0 with base `Previous` is an error.
+    /// Number of delta records of this file in the batch. 0 with base `Empty` truncates the file to
+    /// nothing; 0 with base `Of` or `At` makes it a copy; 0 with base `Previous` is an error.
     pub deltas: u32,
-    /// What the first of them applies to.
+    /// The contents that the first delta applies to.
     pub base: ContentBase,
 }
 
@@ -86,7 +88,7 @@ pub struct NodeRecord {
     pub content: Option<ContentChange>,
 }
 
-/// How many records of each kind the whole batch holds, all pieces together.
+/// The number of records of each kind in the whole batch, over all pieces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     /// Node records.
@@ -103,15 +105,15 @@ pub struct Totals {
     pub directory_times: u64,
 }
 
-/// Answer of a commit.
+/// The answer to a commit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchApplied {
-    /// The sequence number that the batch got.
+    /// The sequence number assigned to the batch.
     pub seq: Seq,
     /// The snapshot that its manifest asked for.
     #[serde(default)]
     pub snapshot_id: Option<u64>,
-    /// True when the batch had been applied before and this answer only repeats the first.
+    /// True if the batch had been applied before and this answer repeats the first one.
     #[serde(default)]
     pub repeated: bool,
     /// Bytes of literal frames that the batch added to the store.

@@ -40,7 +40,7 @@ impl Deref for ByteString {
     }
 }
 
-/// Equal, ordered and hashed as its bytes.
+/// Compares and hashes like its bytes, as `Borrow` demands.
 impl Borrow<[u8]> for ByteString {
     fn borrow(&self) -> &[u8] {
         &self.0

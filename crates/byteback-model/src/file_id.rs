@@ -19,7 +19,7 @@ impl FileId {
         self.0.to_be_bytes()
     }
 
-    /// The identity of 16 bytes as [`FileId::to_bytes`] gives them.
+    /// The identity encoded by [`FileId::to_bytes`].
     #[must_use]
     pub fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(u128::from_be_bytes(bytes))
@@ -32,7 +32,7 @@ impl fmt::Display for FileId {
     }
 }
 
-/// A text is not 32 hexadecimal digits.
+/// The error for a text that is not 32 hexadecimal digits.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("a file id is 32 hexadecimal digits")]
 pub struct ParseFileIdError;

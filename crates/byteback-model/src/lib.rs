@@ -2,12 +2,12 @@
 //!
 //! - *node*: a file, directory, symlink or special file. A machine numbers the nodes of its own
 //!   tree ([`NodeId`]); a server knows them by an identity that the client chose ([`FileId`]).
-//! - *attributes*: what is known of a node beside its names and content ([`Attributes`]).
-//! - *place*: a name in a directory ([`Place`]), for whichever of the two numbers.
-//! - *name change*: what a name stands for from now on ([`NameChange`]).
+//! - *attributes*: the metadata of a node beside its names and content ([`Attributes`]).
+//! - *place*: a name in a directory ([`Place`]), with either of the two numbers.
+//! - *name change*: a new meaning of a name, or its removal ([`NameChange`]).
 //! - *sequence number*: a moment of a folder on its server ([`Seq`]).
 //!
-//! Types and their forms in JSON are all that is here: no logic, no I/O, no stored format.
+//! Out of scope: logic, I/O and stored formats; only types and their JSON forms are here.
 
 pub mod attributes;
 mod batch;

@@ -1,17 +1,17 @@
-//! What a node of a folder is at one moment.
+//! The state of a node of a folder at one moment.
 
 use serde::{Deserialize, Serialize};
 
 use crate::{Attributes, DeviceId, FileId, Place, Seq};
 
-/// Which version of the contents a node shows.
+/// The version of a node's contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContentVersion {
-    /// When it was applied.
+    /// The sequence number at which it was applied.
     pub seq: Seq,
-    /// The device that made it.
+    /// The device that wrote it.
     pub device: DeviceId,
-    /// That device's batch.
+    /// The counter of the device's batch.
     pub counter: u64,
 }
 
@@ -24,18 +24,19 @@ pub struct NodeInfo {
     pub seq: Seq,
     /// Its attributes.
     pub attributes: Attributes,
-    /// Version of its contents; none for what has no contents or never had any bytes.
+    /// Version of its contents; `None` if the node has no contents or never had any bytes.
     #[serde(default)]
     pub content: Option<ContentVersion>,
-    /// How many names it has in the whole tree, if it is a file that has several; counted up to
-    /// [`NAMES_COUNTED_MAX`]. Servers before this field never told.
+    /// Number of names in the whole tree, for a file with several; counted up to
+    /// [`NAMES_COUNTED_MAX`]. Servers older than this field omit it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub names: Option<u32>,
-    /// Its names with their directories, if they were asked for; of more than
-    /// [`NAMES_COUNTED_MAX`], some. Also those in directories that the root does not reach.
+    /// Its names with their directories, if the client asked for them; a part of them if there are
+    /// more than [`NAMES_COUNTED_MAX`]. Names in directories unreachable from the root are
+    /// included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub places: Option<Vec<Place<FileId>>>,
 }
 
-/// So far a server counts the names of a file.
+/// Servers stop counting the names of a file at this number.
 pub const NAMES_COUNTED_MAX: u32 = 64;

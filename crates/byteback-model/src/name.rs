@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ByteString;
 
-/// A name in a directory, whether it stands for anything or not.
+/// A name in a directory, whether or not it exists.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Place<Id> {
     /// The directory.
@@ -32,14 +32,14 @@ impl<Id: fmt::Display> fmt::Display for Place<Id> {
     }
 }
 
-/// What a name stands for from a moment on.
+/// The new meaning of a name from a moment on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NameChange<Id> {
     /// The directory.
     pub parent: Id,
     /// The name in it.
     pub name: ByteString,
-    /// The node that it stands for; `None` if it is removed.
+    /// The node that the name now refers to; `None` if the name is removed.
     pub child: Option<Id>,
 }
 

@@ -4,8 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A node of one tracked tree. The log gives the number when it first meets the node; no other node
-/// ever gets the same one.
+/// A node of one tracked tree. The log assigns the number when it first meets the node and never
+/// reuses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NodeId(pub u64);

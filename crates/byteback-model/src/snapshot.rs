@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ByteString, Seq};
 
-/// What a snapshot is called by: in a batch manifest, or in `POST .../snapshots`.
+/// The label of a snapshot: in a batch manifest, or in `POST .../snapshots`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotLabel {
     /// The moment the snapshot shows.
@@ -23,9 +23,9 @@ pub struct SnapshotLabel {
 pub struct Snapshot {
     /// Number of the snapshot on this server, never used twice.
     pub id: u64,
-    /// What it names.
+    /// The sequence number that it names.
     pub seq: Seq,
-    /// How it is called.
+    /// Its label.
     #[serde(flatten)]
     pub label: SnapshotLabel,
 }

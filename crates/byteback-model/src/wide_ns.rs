@@ -1,5 +1,5 @@
-//! Times in JSON, in nanoseconds: numbers where 64 bits hold them, otherwise their digits as a
-//! string, as what buffers JSON knows no larger numbers.
+//! Times in JSON, in nanoseconds: a number if it fits into 64 bits, otherwise its digits as a
+//! string, because serde's buffered JSON values hold no larger numbers.
 
 use serde::de::{Error, Unexpected, Visitor};
 use serde::{Deserializer, Serializer};
@@ -19,7 +19,7 @@ pub fn serialize<S: Serializer>(ns: &i128, serializer: S) -> Result<S::Ok, S::Er
 /// For `#[serde(with)]`.
 ///
 /// # Errors
-/// As the deserializer, or it is no time.
+/// As the deserializer, or the value is not a time.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i128, D::Error> {
     deserializer.deserialize_any(Nanoseconds)
 }

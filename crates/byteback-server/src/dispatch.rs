@@ -38,7 +38,7 @@ const JSON_LEN_MAX: u64 = 64 * 1024;
 /// the sender to get to read the answer, too little to be worth an attack.
 const DRAIN_LEN_MAX: u64 = 256 * 1024;
 
-/// What every call needs.
+/// State shared by all calls.
 pub(crate) struct Shared {
     pub(crate) store: Store,
     pub(crate) config: ServerConfig,

@@ -69,7 +69,7 @@ pub(crate) async fn content(mut call: Call) -> Answer {
         };
         if let Err(error) = sent {
             shared.config.report(&format!("contents of {file}: {error}"));
-            // What is not noted is found by the next verification.
+            // Damage that is not noted is found by the next verification.
             let _ = shared.store.note_damage(&error);
             out.fail();
         }
@@ -208,7 +208,7 @@ pub(crate) async fn verify(mut call: Call) -> Answer {
     let at = call.query::<Seq>("at")?;
     call.finish_query()?;
     let store = call.shared.store.clone();
-    // What can be wrong with the request is told by its status; the stream comes after.
+    // Errors in the request are reported by its status; the stream comes after.
     let seq = {
         let (store, folder) = (store.clone(), folder.clone());
         blocking(move || store.folder(&folder)).await?.seq

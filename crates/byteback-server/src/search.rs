@@ -69,7 +69,7 @@ pub(crate) async fn groups(mut call: Call) -> Answer {
     tokio::task::spawn_blocking(move || {
         match found.write(&mut out) {
             Ok(Ok(())) => {}
-            // What the destination says is that the client went away, or is too slow.
+            // An error of the destination means that the client went away, or is too slow.
             Ok(Err(_)) => out.fail(),
             Err(error) => {
                 shared.config.report(&format!("groups of {file}: {error}"));
@@ -220,7 +220,7 @@ fn answer(
 ) -> Response<Body> {
     let (mut out, body) = outgoing_paced(None, pace(shared));
     tokio::task::spawn_blocking(move || {
-        // What the destination says is that the client went away, or is too slow.
+        // An error of the destination means that the client went away, or is too slow.
         if write(&mut out).is_err() {
             out.fail();
         }

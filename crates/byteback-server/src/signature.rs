@@ -39,7 +39,7 @@ pub(crate) async fn signature(mut call: Call) -> Answer {
     tokio::task::spawn_blocking(move || {
         match reader.write(&mut out) {
             Ok(Ok(())) => {}
-            // What the destination says is that the client went away, or is too slow.
+            // An error of the destination means that the client went away, or is too slow.
             Ok(Err(_)) => out.fail(),
             Err(error) => {
                 shared.config.report(&format!("signature of {file}: {error}"));
@@ -55,7 +55,7 @@ pub(crate) async fn signature(mut call: Call) -> Answer {
     Ok(response)
 }
 
-/// What the query wants the signature to be.
+/// The signature that the query asks for.
 fn request(call: &mut Call) -> Result<SignatureRequest, Box<Problem>> {
     let mut request = SignatureRequest {
         block_len_bytes: call.query("block")?,

@@ -136,7 +136,7 @@ async fn take_piece<T: Send + 'static>(
         .await
         .unwrap_or_else(|_| Err(refuse(Code::Internal, "the call panicked")));
     match (result, pumped) {
-        // What was committed is committed, even if the client went away after its last byte.
+        // A committed batch stays committed, even if the client went away after its last byte.
         (Ok(value), _) => Ok(value),
         (Err(_), Err(problem)) | (Err(problem), Ok(())) => Err(problem),
     }

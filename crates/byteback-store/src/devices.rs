@@ -48,7 +48,7 @@ pub struct Grant {
 pub struct Device {
     /// Its number.
     pub id: u64,
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// When it joined.
     pub created_ns: i64,
@@ -131,7 +131,7 @@ pub struct Joined {
     pub device: u64,
     /// Its token.
     pub token: String,
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// The folder that it was given; `None`: all.
     pub folder: Option<String>,
@@ -147,7 +147,7 @@ impl std::fmt::Debug for Joined {
     }
 }
 
-/// What a device may do in a folder.
+/// The access of a device to a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FolderAccess {
     /// Nothing: for it, the folder is not there.

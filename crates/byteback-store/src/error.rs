@@ -34,7 +34,7 @@ pub enum StoreError {
     InvalidDelta {
         /// The file.
         file: FileId,
-        /// What is wrong.
+        /// The error of the delta reader.
         source: byteback_delta::ReadError,
     },
     /// A list of what is looked for is malformed, or asks for more than is looked for at once.
@@ -111,7 +111,7 @@ pub enum StoreError {
         segment: u64,
         /// Where in it, in bytes.
         offset: u64,
-        /// What is wrong.
+        /// The damage.
         what: String,
     },
     /// The catalog contradicts itself.
@@ -120,9 +120,9 @@ pub enum StoreError {
     /// The catalog was written by a newer program.
     #[error("the catalog has format {found}, and this program knows {known}; use a newer program")]
     CatalogVersion {
-        /// What the file says.
+        /// The version in the file.
         found: i64,
-        /// What this program knows.
+        /// The newest version that this program knows.
         known: i64,
     },
     /// Another process has the store open.
@@ -131,7 +131,7 @@ pub enum StoreError {
     /// The catalog engine failed.
     #[error("the catalog failed to {what}: {source}")]
     Catalog {
-        /// What was attempted.
+        /// The attempted operation.
         what: &'static str,
         /// The engine's answer.
         source: rusqlite::Error,
@@ -141,7 +141,7 @@ pub enum StoreError {
     Segment {
         /// The segment file's number.
         segment: u64,
-        /// What was attempted.
+        /// The attempted operation.
         what: &'static str,
         /// The system's answer.
         source: io::Error,
@@ -149,7 +149,7 @@ pub enum StoreError {
     /// Something else of the machine failed.
     #[error("cannot {what}: {source}")]
     Io {
-        /// What was attempted.
+        /// The attempted operation.
         what: &'static str,
         /// The system's answer.
         source: io::Error,

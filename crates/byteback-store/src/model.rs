@@ -44,7 +44,7 @@ impl From<[u8; DIGEST_LEN]> for Proof {
 pub struct Conflict {
     /// The node.
     pub id: FileId,
-    /// One of its paths.
+    /// A path of the node.
     pub path: Option<Vec<u8>>,
     /// When it was changed.
     pub seq: Seq,

@@ -120,7 +120,7 @@ impl FoundBlocks {
     /// Writes the list of matches.
     ///
     /// # Errors
-    /// What `out` says.
+    /// The error of `out`.
     pub fn write(&self, out: impl Write) -> io::Result<()> {
         self.list.write(out)
     }
@@ -130,7 +130,7 @@ impl FoundChunks {
     /// Writes the answer.
     ///
     /// # Errors
-    /// What `out` says.
+    /// The error of `out`.
     pub fn write(&self, out: impl Write) -> io::Result<()> {
         self.answer.write_to(&self.list, out)
     }

@@ -37,7 +37,7 @@ const RANGES_TOLD_MAX: usize = 1000;
 /// Decoded frames that are held for later places of the same file, in bytes.
 const HELD_LEN_MAX: usize = 128 << 20;
 
-/// What was checked so far.
+/// The totals checked so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerifyTotals {
     /// Files.
@@ -62,7 +62,7 @@ pub enum VerifyEvent {
     Damage {
         /// The file.
         id: FileId,
-        /// One of its paths.
+        /// A path of the file.
         path: Option<Vec<u8>>,
         /// The first thing that is wrong with it.
         error: StoreError,
@@ -129,7 +129,7 @@ impl Store {
                         };
                         if let Some(lost) = lost {
                             totals.damaged_files += 1;
-                            // What is not noted is found again.
+                            // Damage that is not noted is found again.
                             let _ = self.note_frames(&std::mem::take(&mut frames.to_note));
                             let catalog = self.catalog().read()?;
                             let id = catalog.file_id(entry.child)?;

@@ -25,7 +25,7 @@ pub struct PathVersion {
     pub since: AppliedBatch,
     /// The batch with which it went, or something else took its place; `None`: it is there.
     pub until: Option<AppliedBatch>,
-    /// What it was.
+    /// The node.
     pub node: NodeInfo,
 }
 

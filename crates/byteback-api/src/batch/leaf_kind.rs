@@ -1,4 +1,4 @@
-//! A kind of leaves in JSON: its name.
+//! The JSON form of a kind of leaves: its name.
 
 use byteback_delta::leaves::LeafKind;
 use serde::{Deserialize, Deserializer, Serializer, de};

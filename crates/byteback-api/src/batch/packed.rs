@@ -1,40 +1,39 @@
-//! A small piece, packed: what of it is the same in every batch is not sent.
+//! Packing of small pieces: the parts that are the same in every batch are not sent.
 //!
-//! Continuous sync sends batches of a few changed bytes, beside which the names of JSON's fields,
-//! identities and headers of deltas weigh more than the change. A packed piece says
-//! [`VERSION_PACKED`] and then holds one Zstandard frame, which gives the records of a piece of
-//! [`VERSION`](super::VERSION). The frame is made with a dictionary that both ends know
-//! ([`DICTIONARY`]); it belongs to the format and never changes. Checksums are within, so nothing
-//! is believed because it could be unpacked.
+//! Continuous sync sends batches of a few changed bytes, in which JSON field names, identities and
+//! delta headers outweigh the change. A packed piece has the version [`VERSION_PACKED`], followed
+//! by one Zstandard frame that unpacks to the records of a piece of [`VERSION`](super::VERSION).
+//! The frame uses a dictionary that both ends know ([`DICTIONARY`]); it belongs to the format and
+//! never changes. The records keep their checksums, so unpacking successfully proves nothing by
+//! itself.
 //!
-//! Memory: a packed piece gives at most [`UNPACKED_LEN_MAX`] bytes, whatever it says.
+//! Memory: a packed piece unpacks to at most [`UNPACKED_LEN_MAX`] bytes, whatever it claims.
 //!
-//! Out of scope: keep anything from one batch to the next. Each can be read by itself,
-//! however often it is sent.
+//! Out of scope: state between batches. Each piece can be read by itself, however often it is sent.
 
 use super::{BatchError, MAGIC, VERSION};
 use std::io::Read;
 
-/// The version that a packed piece says. Readers from before it refuse it; the sender then sends
-/// the piece as it was.
+/// The version of a packed piece. Older readers refuse it; the sender then sends the piece
+/// unpacked.
 pub const VERSION_PACKED: u8 = 2;
 
-/// Most records' bytes in a packed piece, and most bytes of its frame.
+/// Maximum of bytes of records in a packed piece, and of bytes of its frame.
 pub const UNPACKED_LEN_MAX: usize = 32 * 1024;
 
-/// Longer pieces are not packed: the part of them that could be saved is small, and the time is
-/// not.
+/// Longer pieces are not packed: the possible saving is a small fraction of them, but the time
+/// grows with their length.
 const PACKED_UP_TO: usize = 16 * 1024;
 
-/// Finds what there is to find in so little; harder tries find no more.
+/// Compression level. Higher levels gain nothing on input this small.
 const LEVEL: i32 = 3;
 
 const HEADER_LEN: usize = MAGIC.len() + 1;
 
-/// What pieces hold again and again, the most usual last, as it costs the least there.
+/// Strings that occur often in pieces, the most frequent last, where references are cheapest.
 pub(super) const DICTIONARY: &[u8] = include_bytes!("dictionary.bin");
 
-/// The piece in less bytes; `None` if it is too long for that, or would not become shorter.
+/// The piece in fewer bytes; `None` if it is too long for that, or would not become shorter.
 #[must_use]
 pub fn packed(piece: &[u8]) -> Option<Vec<u8>> {
     let (header, records) = piece.split_at_checked(HEADER_LEN)?;

@@ -1,11 +1,11 @@
 //! Reads a piece of a batch stream from anything that yields bytes, however slowly.
 //!
-//! [`BatchReader::next_record`] gives one record after the other. A delta is not held in memory:
+//! [`BatchReader::next_record`] returns one record after the other. A delta is not held in memory:
 //! after [`Record::Delta`] the caller reads its stream through [`BatchReader::delta`] and then
 //! calls [`BatchReader::finish_delta`], which proves that all of it was read and arrived intact.
-//! What was read from a delta before that is not yet proven.
+//! Bytes read from a delta before that are not yet proven.
 //!
-//! Memory: one JSON record, at most `JSON_LEN_MAX` bytes, which grows only as bytes arrive; of a
+//! Memory: one JSON record, at most `JSON_LEN_MAX` bytes, which grows only as bytes arrive; for a
 //! packed piece all of it, at most `UNPACKED_LEN_MAX` bytes.
 
 use super::{
@@ -15,35 +15,35 @@ use super::{
 use byteback_model::{FileId, Manifest, NameChange, NodeRecord, Totals};
 use std::io::{self, Cursor, Read};
 
-/// One record of a batch stream.
+/// A record of a batch stream.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Record {
-    /// What the batch is.
+    /// The manifest.
     Manifest(Box<Manifest>),
     /// A node.
     Node(Box<NodeRecord>),
     /// An entry.
     Entry(NameChange<FileId>),
-    /// A delta of `file`, whose stream of `len` bytes is to be read next.
+    /// A delta of `file`; the caller must read its stream of `len` bytes next.
     Delta {
         /// The file.
         file: FileId,
         /// Length of the delta stream in bytes.
         len: u64,
     },
-    /// What contents are to be.
+    /// The digest that a file's contents must have.
     Proof(ProofRecord),
-    /// When names in a directory came or went.
+    /// The new time of a directory.
     DirectoryTime(DirectoryTimeRecord),
     /// The end of the batch.
     End(Totals),
 }
 
-/// Where the records come from.
+/// The source of the records.
 #[derive(Debug)]
 enum Source<R> {
     Input(R),
-    /// A packed piece, all of which was read.
+    /// A packed piece, read and unpacked completely.
     Unpacked(Cursor<Vec<u8>>),
 }
 
@@ -97,7 +97,7 @@ impl<R: Read> BatchReader<R> {
         result
     }
 
-    /// The stream of the delta record that was just given; reads nothing outside it.
+    /// The stream of the delta record just returned; reads nothing beyond it.
     pub fn delta(&mut self) -> DeltaStream<'_, R> {
         DeltaStream { reader: self }
     }
@@ -214,8 +214,8 @@ impl<R: Read> BatchReader<R> {
         Err(BatchError::BadVarint { record: self.record })
     }
 
-    /// A manifest; its tag says whether it follows a batch, so that no reader from before that
-    /// takes it for one that does not.
+    /// Reads a manifest. Its tag says whether it follows a batch, so that older readers refuse such
+    /// a manifest instead of ignoring the field.
     fn manifest(&mut self, tag: u8, len: u64) -> Result<Box<Manifest>, BatchError> {
         let record = self.record;
         let manifest: Box<Manifest> = self.json(len)?;
@@ -231,8 +231,8 @@ impl<R: Read> BatchReader<R> {
             return Err(BatchError::BadLength { record, len });
         }
         let mut payload = Vec::new();
-        // `take` and not a buffer of `len`: memory grows with what arrives, not with what is
-        // claimed.
+        // `take` instead of a buffer of `len` bytes: memory grows with the bytes received, not with
+        // the claimed length.
         let got = (&mut self.input).take(len).read_to_end(&mut payload)?;
         if u64::try_from(got).ok() != Some(len) {
             return Err(BatchError::Truncated { record });
@@ -281,7 +281,7 @@ impl<R: Read> Read for DeltaStream<'_, R> {
         }
         let got = self.reader.input.read(buffer)?;
         if got == 0 {
-            // The record promised more: an end here is a cut, not an end of the delta.
+            // The record announced more bytes: this end is a truncation, not the end of the delta.
             return Err(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
                 BatchError::Truncated {

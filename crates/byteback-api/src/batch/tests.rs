@@ -232,7 +232,7 @@ fn golden_json_of_a_batch_that_replaces() {
     );
     assert_eq!(serde_json::to_string(&manifest).unwrap(), json);
     assert_eq!(serde_json::from_str::<Manifest>(json).unwrap(), manifest);
-    // As senders write it that replace whatever there is.
+    // The form without the field replaces the folder in any state.
     let whatever = serde_json::from_str::<Manifest>(&json.replace(r#""replaces":9,"#, "")).unwrap();
     assert_eq!(whatever.replaces, None);
     let content = ContentChange {
@@ -242,7 +242,7 @@ fn golden_json_of_a_batch_that_replaces() {
     let json = r#"{"deltas":0,"base":{"of":"000000000000000000000000000000ab"}}"#;
     assert_eq!(serde_json::to_string(&content).unwrap(), json);
     assert_eq!(serde_json::from_str::<ContentChange>(json).unwrap(), content);
-    // What a reader that does not know it would make of it: an error, never another base.
+    // A reader that does not know the variant must fail, not assume another base.
     assert!(serde_json::from_str::<ContentChange>(&json.replace("of", "from")).is_err());
 }
 

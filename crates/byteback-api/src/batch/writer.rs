@@ -30,7 +30,7 @@ impl<W: Write> BatchWriter<W> {
         Self::resume(out, Totals::default())
     }
 
-    /// Begins a further piece; `totals` is what the pieces before it held.
+    /// Begins a further piece; `totals` are those of the pieces before it.
     ///
     /// # Errors
     /// The output fails.
@@ -77,7 +77,7 @@ impl<W: Write> BatchWriter<W> {
         Ok(())
     }
 
-    /// Writes what the contents of a file are to be.
+    /// Writes the digest that a file's contents must have.
     ///
     /// # Errors
     /// The output fails.
@@ -140,7 +140,7 @@ impl<W: Write> BatchWriter<W> {
         Ok(())
     }
 
-    /// Ends the batch: writes the totals and gives the output back.
+    /// Ends the batch: writes the totals and returns the output.
     ///
     /// # Errors
     /// The output fails.
@@ -151,7 +151,7 @@ impl<W: Write> BatchWriter<W> {
         Ok(self.out)
     }
 
-    /// Ends a piece but not the batch: gives the output and the totals so far.
+    /// Ends a piece but not the batch: returns the output and the totals so far.
     ///
     /// # Errors
     /// The output fails.
@@ -184,7 +184,7 @@ impl<W: Write> BatchWriter<W> {
         self.tail(crc32c::crc32c_append(crc, &payload), len)
     }
 
-    /// Writes tag and length; answers the checksum so far.
+    /// Writes tag and length; returns the checksum so far.
     fn head(&mut self, tag: u8, payload_len: u64) -> Result<u32, BatchError> {
         let mut head = vec![tag];
         let mut rest = payload_len;

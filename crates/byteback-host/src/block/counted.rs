@@ -1,11 +1,11 @@
-//! Counting what passes to a device.
+//! A device that counts its calls and bytes.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{BLOCK_LEN_BYTES, BlockDevice, OwnedBlock};
 
-/// What passed to a device since it was wrapped; failed calls included.
+/// Calls and bytes since the device was wrapped, including failed calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockCounters {
     /// Bytes read.
@@ -20,7 +20,7 @@ pub struct BlockCounters {
     pub discarded_bytes: u64,
 }
 
-/// A device that counts.
+/// A device that counts its calls and bytes.
 #[derive(Debug)]
 pub struct CountedDevice<D> {
     inner: D,
@@ -32,7 +32,7 @@ pub struct CountedDevice<D> {
 }
 
 impl<D> CountedDevice<D> {
-    /// Counts from zero what passes to `inner`.
+    /// Wraps `inner`, with all counters at zero.
     pub fn new(inner: D) -> Self {
         Self {
             inner,
@@ -44,7 +44,7 @@ impl<D> CountedDevice<D> {
         }
     }
 
-    /// What passed so far.
+    /// The counters so far.
     #[must_use]
     pub fn counters(&self) -> BlockCounters {
         BlockCounters {

@@ -1,17 +1,18 @@
-//! A device whose long writes are done by a thread of its own, so that whoever writes goes on
+//! A device that does its long writes in a thread of its own, so that the caller can continue
 //! meanwhile.
 //!
-//! **What is queued** is what is given away ([`BlockDevice::write_owned_blocks`]); everything else
-//! is done at once. A call that reads, writes or discards blocks waits for those of them that are
-//! queued, so that it meets what was written; a flush waits for all, so that what was queued before
-//! is durable when it returns. Blocks apart from each other may come to the device in any order, as
-//! the trait allows until a flush.
+//! **Queued** are blocks passed by ownership ([`BlockDevice::write_owned_blocks`]); every other
+//! call acts at once. A call that reads, writes or discards blocks first waits until none of these
+//! is queued, so that it sees their new contents. A flush waits for the whole queue, so that
+//! everything queued before is durable when it returns. Disjoint blocks may reach the device in any
+//! order, as the trait allows until a flush.
 //!
-//! **What fails** in the thread is told by every write and flush that comes later, forever: what
-//! was queued is nowhere else, so nobody may believe that a later flush covers it. Reading goes on.
+//! **A failure** in the thread is reported by every later write and flush, forever: the queued
+//! blocks exist nowhere else, so no later flush may claim to cover them. Reads still work.
 //!
-//! At most [`QUEUED_BLOCKS_MAX`] wait; who gives more waits, too. Memory of what was written is
-//! handed back to the next one who gives something. Dropping the device waits for what is queued.
+//! At most [`QUEUED_BLOCKS_MAX`] blocks are queued; a caller with more waits. Written blocks are
+//! returned for reuse to the next caller of `write_owned_blocks`. Dropping the device waits for the
+//! queue.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Debug};
@@ -22,11 +23,11 @@ use std::thread::JoinHandle;
 use super::{BLOCK_LEN_BYTES, BlockDevice, OwnedBlock, check_place};
 use crate::error::errno_of;
 
-/// So many blocks are queued at most, 16 MiB; a single call may have more. A volume gives so much
-/// away at once, and goes on.
+/// Maximum number of queued blocks, 16 MiB; a single call may have more. A volume can hand over
+/// this much at once and continue.
 const QUEUED_BLOCKS_MAX: u64 = 4096;
 
-/// Blocks beside each other that are to be written.
+/// Adjacent blocks to be written.
 struct Job {
     first: u64,
     blocks: Vec<OwnedBlock>,
@@ -57,13 +58,13 @@ impl Job {
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Job>,
-    /// What the thread is writing.
+    /// The range that the thread is writing.
     in_progress: Option<Place>,
-    /// Blocks of both.
+    /// Number of blocks waiting or being written.
     queued_blocks: u64,
     /// The first failure.
     failed: Option<Failure>,
-    /// What was written.
+    /// Written blocks, for reuse.
     spare: Vec<OwnedBlock>,
     is_closed: bool,
 }
@@ -82,7 +83,7 @@ impl Queue {
     }
 }
 
-/// What failed in the thread.
+/// The error of a write in the thread.
 #[derive(Debug)]
 struct Failure {
     kind: io::ErrorKind,
@@ -90,7 +91,7 @@ struct Failure {
     message: String,
 }
 
-/// The same as it is told later.
+/// The same error as later calls report it.
 #[derive(Debug, thiserror::Error)]
 #[error("what was to be written before was not: {message}")]
 struct Earlier {
@@ -134,7 +135,7 @@ impl<D> Shared<D> {
 }
 
 impl<D: BlockDevice> Shared<D> {
-    /// Writes what is queued, until the device is dropped.
+    /// Writes queued blocks until the device is dropped.
     fn serve(&self) {
         let mut queue = self.queue();
         loop {
@@ -174,7 +175,7 @@ impl<D: BlockDevice + 'static> QueuedDevice<D> {
     /// Starts the thread.
     ///
     /// # Errors
-    /// There can be no more threads.
+    /// The thread cannot be started.
     pub fn new(device: D) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             device,
@@ -193,7 +194,7 @@ impl<D: BlockDevice + 'static> QueuedDevice<D> {
 }
 
 impl<D> QueuedDevice<D> {
-    /// Waits until nothing of these blocks is queued.
+    /// Waits until none of these blocks is queued.
     fn settle(&self, first: u64, len_bytes: usize) -> MutexGuard<'_, Queue> {
         let count = (len_bytes as u64).div_ceil(BLOCK_LEN_BYTES as u64);
         let place = Place { first, count };

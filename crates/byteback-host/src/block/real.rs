@@ -1,8 +1,8 @@
 //! Files and block devices of the machine.
 //!
-//! Whoever opens one for writing holds it alone: by `flock`, as long as the descriptor is open, and
-//! a device by `O_EXCL`, too, which the kernel refuses while it is mounted or part of something.
-//! Several may read one that nobody writes.
+//! Opening one for writing takes it exclusively: by `flock`, as long as the descriptor is open, and
+//! for a device also by `O_EXCL`, which the kernel refuses while it is mounted or part of another
+//! device. Several processes may read one that has no writer.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -16,15 +16,15 @@ use rustix::ioctl::{Opcode, Setter, ioctl, opcode};
 use super::{BLOCK_LEN_BYTES, BlockDevice, check_place};
 use crate::error::context;
 
-/// So many slices are written with one call: the kernel takes no more (`IOV_MAX`).
+/// Maximum number of slices in one write call, the kernel's limit (`IOV_MAX`).
 const SLICES_MAX: usize = 1024;
 
-/// What a device is opened for.
+/// The access for which a device is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Reading; nobody may write it meanwhile.
+    /// Reading; no one may write it meanwhile.
     Read,
-    /// Reading and writing; nobody else may have it open.
+    /// Reading and writing; no one else may have it open.
     ReadWrite,
 }
 
@@ -36,13 +36,13 @@ pub struct DeviceInUse {
     pub path: String,
 }
 
-/// See the module. What is left over behind the last whole block is not part of it.
+/// See the module. Bytes after the last whole block are not part of it.
 #[derive(Debug)]
 pub struct RealBlockDevice {
     file: File,
     len_blocks: u64,
     is_file: bool,
-    /// As the caller named it; only for messages.
+    /// The caller's name for it; only for messages.
     label: String,
 }
 
@@ -83,7 +83,7 @@ impl RealBlockDevice {
             Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
         };
         flock(&fd, lock).map_err(failed)?;
-        // Where a device ends, only seeking says.
+        // Only seeking reports the size of a device.
         let len_bytes = seek(&fd, SeekFrom::End(0)).map_err(failed)?;
         Ok(Self {
             file: File::from(fd),

@@ -19,15 +19,15 @@ use super::{BLOCK_LEN_BYTES, BlockDevice, check_place};
 use crate::random::SplitMix64;
 use crate::sim::{CrashPhase, PowerCut};
 
-/// What devices write wholly or not at all.
+/// The unit that devices write atomically.
 const SECTOR_LEN_BYTES: usize = 512;
 
 type Block = [u8; BLOCK_LEN_BYTES];
 
-/// Those that were ever written; the others are zeros.
+/// The blocks that were ever written; all others are zeros.
 type Blocks = BTreeMap<u64, Arc<Block>>;
 
-/// Something that is not durable yet.
+/// An operation that is not durable yet.
 #[derive(Clone, Debug)]
 enum Pending {
     Written { block: u64, data: Arc<Block> },
@@ -55,18 +55,18 @@ pub struct SimBlockDevice {
     world: Arc<Mutex<World>>,
 }
 
-/// What a crash does to pending writes.
+/// The effect of a crash on pending writes.
 #[derive(Clone, Copy, Debug)]
 enum Mood {
-    /// None survives, or all do.
+    /// Either all writes survive or none.
     Uniform(bool),
-    /// Those before one of them.
+    /// Writes before a random one survive.
     Prefix(u64),
-    /// All but one.
+    /// All writes but one survive.
     AllBut(u64),
-    /// Each by itself, so many of 8.
+    /// Each write survives by itself, with this probability in eighths.
     Each(u64),
-    /// Each sector by itself.
+    /// Each sector survives by itself.
     Torn(u64),
 }
 
@@ -92,7 +92,7 @@ impl Mood {
 }
 
 impl World {
-    /// Counts a call, and answers the error that was planned for it.
+    /// Counts a call, and returns the error that was planned for it.
     fn call(&mut self) -> io::Result<()> {
         self.calls += 1;
         if self.crash_at_call == Some(self.calls) {
@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    /// All that is pending becomes durable.
+    /// Makes all pending operations durable.
     fn settle(&mut self) {
         for pending in self.pending.drain(..) {
             let (first, count) = match pending {
@@ -158,7 +158,7 @@ fn place_of(blocks: &mut Blocks, block: u64) -> &mut Block {
     Arc::make_mut(blocks.entry(block).or_insert_with(|| Arc::new([0; BLOCK_LEN_BYTES])))
 }
 
-/// What a block holds after it was discarded.
+/// The contents of a block after a discard.
 fn forget(blocks: &mut Blocks, block: u64, random: &mut SplitMix64) {
     match random.below(3) {
         0 => {}
@@ -200,13 +200,13 @@ impl SimBlockDevice {
         }
     }
 
-    /// How often it was flushed since it was made or recovered, failed flushes included.
+    /// Number of flushes since it was made or recovered, failed ones included.
     #[must_use]
     pub fn flushes(&self) -> u64 {
         self.world().flushes
     }
 
-    /// How often it was called at all.
+    /// Number of calls of any kind.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.world().calls
@@ -333,7 +333,8 @@ impl BlockDevice for SimBlockDevice {
             }
             Err(error) => {
                 if !world.is_cut {
-                    // What the system could not write it forgets, and says nothing the next time.
+                    // The kernel drops pages that it could not write, and the next sync reports
+                    // success.
                     world.pending.clear();
                 }
                 Err(error)

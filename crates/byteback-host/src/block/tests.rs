@@ -16,7 +16,7 @@ fn read(device: &dyn BlockDevice, block: u64) -> Vec<u8> {
     bytes
 }
 
-/// What holds for every device.
+/// The contract of every device.
 fn conforms(device: &dyn BlockDevice) {
     let len_blocks = device.len_blocks();
     assert_eq!(len_blocks, 64);
@@ -116,8 +116,8 @@ fn a_file_conforms_and_is_held_alone() {
     assert!(RealBlockDevice::open(&path, Access::ReadWrite).is_err());
 }
 
-/// A block device of the kernel whose blocks lie in a file, which gives back what is discarded. It
-/// goes with this.
+/// A block device of the kernel whose blocks lie in a file, with discards punching holes in it.
+/// Dropping this value detaches it.
 struct LoopDevice {
     path: std::path::PathBuf,
     _dir: tempfile::TempDir,
@@ -344,8 +344,8 @@ impl BlockDevice for Slow {
     }
 }
 
-/// Whoever gives blocks away goes on while they are written; who wants them, or a flush, waits for
-/// them.
+/// Callers that hand over blocks continue while these are written; readers of the blocks, and
+/// flushes, wait for them.
 #[test]
 fn what_is_queued_is_met_by_whoever_comes_later() {
     let inner = SimBlockDevice::new(64);

@@ -1,4 +1,4 @@
-//! What every implementation of the durable traits must do alike, run against the real and the
+//! The behaviour that all implementations of the durable traits share, tested on the real and the
 //! simulated one.
 
 use std::collections::BTreeMap;
@@ -101,7 +101,7 @@ pub(crate) fn contract(dir: &dyn DurableDir) {
     assert_eq!(dir.subdir("moved").unwrap().list().unwrap(), ["x"]);
     sub.sync().unwrap();
 
-    // What is no name.
+    // Invalid names.
     for name in ["", ".", "..", "a/b", "/a", "a\0"] {
         assert_eq!(
             kind(dir.open(name, OpenMode::CreateIfMissing)),

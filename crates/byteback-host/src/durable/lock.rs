@@ -6,13 +6,14 @@
 //! is never removed, because removing it while another process waits for it would give two owners
 //! of two different files.
 //!
-//! A killed owner with several threads may keep it for a moment: its first thread is gone, and
-//! another one still waits for the disk. Such an owner is waited for, and so is one that
-//! [said](DirLock::announce_end) that it is about to end. Any other owner is not.
+//! A killed owner with several threads may hold the lock for a moment: its first thread is gone,
+//! while another still waits for the disk. We wait for such an owner, and for one that
+//! [announced](DirLock::announce_end) its end, but for no other.
 //!
-//! Such a lock belongs to the open file, and a child has that from `fork` until it execs, as the
-//! descriptor is close-on-exec. So who gives it up unlocks it, and does not only close it: another
-//! thread may be starting a program just then, and the directory could not be taken again at once.
+//! A `flock` belongs to the open file, which a child shares from `fork` until it execs (the
+//! descriptor is close-on-exec). So releasing the lock unlocks it explicitly instead of only
+//! closing it: another thread may be starting a program just then, and the directory could not be
+//! locked again at once.
 
 use std::fs::File;
 use std::io;
@@ -27,9 +28,9 @@ use rustix::io::Errno;
 use crate::clock::{Clock, RealClock};
 use crate::error::context;
 
-/// How often, and how long each time, an owner that is dying is waited for.
+/// Number of waits for a dying owner, each of [`OWNER_WAIT`].
 const DYING_OWNER_WAITS: u32 = 100;
-/// How often an owner is waited for that announced its end: it may have a large log to settle.
+/// Number of waits for an owner that announced its end: it may have a large log to settle.
 const ENDING_OWNER_WAITS: u32 = 1200;
 const OWNER_WAIT: Duration = Duration::from_millis(50);
 
@@ -47,12 +48,12 @@ pub struct DirLock {
 
 impl Drop for DirLock {
     fn drop(&mut self) {
-        // If it fails, closing does it, sooner or later.
+        // If this fails, closing the descriptor releases the lock sooner or later.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }
 
-/// The directory belongs to somebody else.
+/// Another owner holds the directory.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{directory:?} is in use by {}; stop it first, or use another directory",
@@ -97,19 +98,19 @@ impl DirLock {
             }
         }
         let pid = format!("{}\n", std::process::id());
-        // First the number, then the cut: a reader in between sees the new number and digits of the
-        // old only after the line end, where it does not look.
+        // First the number, then the truncation: a reader in between sees the new number, and
+        // digits of the old one only after the line end, where it does not look.
         file.write_all_at(pid.as_bytes(), 0)
             .and_then(|()| file.set_len(pid.len() as u64))
             .map_err(|e| context("lock", label, e))?;
         Ok(Self { file })
     }
 
-    /// Tells those who want the directory next that it will be free soon: they wait instead of
-    /// being refused.
+    /// Announces that the directory will be free soon: the next owners wait instead of being
+    /// refused.
     ///
     /// # Errors
-    /// The system's error. Then they are refused until the lock is given up.
+    /// The system's error. The next owners are then refused until the lock is released.
     pub fn announce_end(&self) -> io::Result<()> {
         let text = format!("{}\n{ENDING}\n", std::process::id());
         self.file.write_all_at(text.as_bytes(), 0)
@@ -123,8 +124,8 @@ impl DirLock {
         if !has_announced_end {
             return None;
         }
-        // What it wrote outlives it, so the lock itself is asked. Others who try meanwhile read the
-        // same announcement, and wait.
+        // The announcement outlives its owner, so test the lock itself. Others who try meanwhile
+        // read the same announcement, and wait.
         match flock(&file, FlockOperation::NonBlockingLockShared) {
             Ok(()) => {
                 let _ = flock(&file, FlockOperation::Unlock);
@@ -135,7 +136,7 @@ impl DirLock {
     }
 }
 
-/// Whether the first thread of a process is gone, and the rest must follow.
+/// Whether the first thread of a process is gone and the others must follow.
 fn is_dying(pid: u32) -> bool {
     match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
         // The name before the state is in parentheses and may hold anything.
@@ -146,8 +147,8 @@ fn is_dying(pid: u32) -> bool {
     }
 }
 
-/// Reads who holds the lock, and whether that owner announced its end; `None` if it is not to be
-/// had (the owner may be between locking and writing).
+/// Reads the lock holder's process id, and whether it announced its end; `None` if the id is not
+/// readable (the owner may be between locking and writing).
 fn holder(file: &File) -> (Option<u32>, bool) {
     let mut text = [0; 32];
     let read = file.read_at(&mut text, 0).ok().and_then(|n| text.get(..n));

@@ -21,7 +21,7 @@ use crate::error::context;
 
 const DIR_FLAGS: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// How much `allocate` writes at once.
+/// Bytes that `allocate` writes per call.
 const ZEROS_LEN_BYTES: usize = 256 * 1024;
 
 /// A directory of the machine's file system.

@@ -1,4 +1,4 @@
-//! Durable files in a directory of a tree, wherever that lies: in a volume, too.
+//! Durable files in a directory of a tree, on a system's file system or in a volume.
 //!
 //! A file system that is a library promises what the traits ask for by the same two calls: a file
 //! is durable once it is synced, and names are once their directory is.
@@ -18,7 +18,7 @@ use byteback_model::NodeKind;
 const FILE_MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// How much `allocate` writes at once.
+/// Bytes that `allocate` writes per call.
 const ZEROS_LEN_BYTES: usize = 256 * 1024;
 
 /// A directory of a tree.
@@ -64,7 +64,7 @@ impl DurableDir for TreeDir {
             OpenMode::CreateNew => self.create(name),
             OpenMode::CreateIfMissing => match self.file(name) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => match self.create(name) {
-                    // Somebody was faster.
+                    // Another caller created it first.
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => self.file(name),
                     created => created,
                 },

@@ -1,4 +1,4 @@
-//! What a power cut leaves: one draw from everything that the contract allows.
+//! The outcome of a power cut: one draw from everything that the contract allows.
 //!
 //! Uniform choice alone would hardly ever leave an extreme ("all of this file, nothing of that
 //! one"), and extremes are what protocols forget. So each file and each directory first draws a
@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 use super::world::{Change, DirState, FileState, NameChange, Node, World};
 use crate::random::SplitMix64;
 
-/// What disks write wholly or not at all.
+/// The unit that disks write atomically.
 const SECTOR_LEN_BYTES: usize = 512;
 
-/// What came back from `world`.
+/// The state of `world` after a power cut.
 pub(super) fn survivor(world: &World, seed: u64) -> World {
     let mut files = BTreeMap::new();
     let mut dirs = BTreeMap::new();
@@ -73,7 +73,8 @@ fn surviving_names(dir: &DirState, random: &mut SplitMix64) -> BTreeMap<String, 
             Some(prefix) => (i as u64) < prefix,
             None => random.coin(),
         };
-        // Operations that share a name keep their order: whoever builds on a lost one is lost.
+        // Operations that share a name keep their order: one that builds on a lost one is lost,
+        // too.
         let builds_on_lost = lost
             .iter()
             .any(|earlier| earlier.names().any(|name| change.names().any(|n| n == name)));
@@ -145,7 +146,7 @@ pub(super) fn surviving_bytes(file: &FileState, in_sync: bool, random: &mut Spli
 
 #[derive(Clone, Copy)]
 enum Mood {
-    /// The first so many changes survive, whole.
+    /// This many changes, the first ones, survive whole.
     Prefix(usize),
     /// Each sector shows any moment, all alike.
     Any,

@@ -198,7 +198,8 @@ fn a_growing_write_may_stop_anywhere_and_leave_zeros() {
     assert!(zeros > 100, "{zeros}");
 }
 
-/// Replaces `f` through a temporary file; the step that so many programs forget is optional.
+/// Replaces `f` through a temporary file; the sync of the file, which many programs forget, is
+/// optional.
 fn replace(disk: &SimDisk, bytes: &[u8], sync_file: bool) -> io::Result<()> {
     let file = disk.open("f.tmp", OpenMode::CreateIfMissing)?;
     file.set_len(0)?;

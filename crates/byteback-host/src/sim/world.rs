@@ -47,7 +47,7 @@ pub(super) struct FileState {
     pub(super) pending: Vec<Change>,
 }
 
-/// What a name stands for.
+/// The file or directory that a name refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Node {
     File(FileId),
@@ -107,12 +107,12 @@ pub(super) struct World {
     pub(super) failing_ops: BTreeMap<u64, i32>,
     pub(super) capacity_len_bytes: u64,
     pub(super) short_reads: bool,
-    /// What was being synced when the power was cut.
+    /// The file or directory being synced when the power was cut.
     pub(super) in_sync: Option<Node>,
     random: SplitMix64,
 }
 
-/// Which of the three a sync met, apart from an injected error.
+/// The outcome of a sync, apart from an injected error.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SyncFate {
     Done,
@@ -165,7 +165,7 @@ impl World {
         }
     }
 
-    /// Counts an operation, and answers for it if it is to fail.
+    /// Counts an operation, and returns its error if it is to fail.
     fn begin(&mut self) -> io::Result<()> {
         if self.power_cut {
             return Err(power_cut());
@@ -302,7 +302,8 @@ impl World {
         Ok(n)
     }
 
-    /// How long the file may become at most before the disk is full. Removed files take no space.
+    /// The greatest length that the file can reach before the disk is full. Removed files take no
+    /// space.
     fn longest(&self, id: FileId) -> usize {
         let named: BTreeSet<FileId> = self
             .dirs
@@ -341,7 +342,7 @@ impl World {
         let at = usize::try_from(offset).map_err(|_| errno(Errno::FBIG))?;
         let end = at.checked_add(data.len()).ok_or_else(|| errno(Errno::FBIG))?;
         let has = self.file(id)?.live.len();
-        // What lies below the present length has its space.
+        // Bytes below the present length have their space already.
         let fits = if end <= has {
             data.len()
         } else {
@@ -382,7 +383,7 @@ impl World {
         self.change_bytes(id, Change::SetLen(len))
     }
 
-    /// Counts a sync and decides what becomes of it.
+    /// Counts a sync and decides its outcome.
     fn begin_sync(&mut self, node: Node) -> io::Result<SyncFate> {
         if self.power_cut {
             return Err(power_cut());

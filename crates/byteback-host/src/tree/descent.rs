@@ -1,13 +1,12 @@
 //! Opens directories of a tree, one after the other, at the cost of the way between them.
 //!
-//! [`super::open_beneath`] goes all the way down from the root each time: a tree that is as deep as
-//! it has directories then costs their number squared. A [`Descent`] remembers the way to the
-//! directory that it opened last, and goes on from the nearest directory that it shares with the
-//! next one. Of the way it keeps the last [`NEAR`] descriptors and some farther up, so that few are
-//! open however deep it goes.
+//! [`super::open_beneath`] walks down from the root each time, which costs the square of the depth
+//! in a tree as deep as it has directories. A [`Descent`] remembers the path to the directory that
+//! it opened last, and continues from the nearest ancestor shared with the next one. It keeps the
+//! last [`NEAR`] descriptors of the path and some farther up, so that few are open at any depth.
 //!
-//! What is kept is the directory and not its name: one that is moved or replaced meanwhile is still
-//! the one that was opened. Symlinks are refused on every step, as ever.
+//! A descent keeps directories, not names: a directory that is moved or replaced meanwhile is still
+//! the one that was opened. Symlinks are refused on every step.
 
 use std::ffi::OsStr;
 use std::io;
@@ -18,19 +17,19 @@ use rustix::fs::{Mode, OFlags};
 
 use super::{open_at, open_dot};
 
-/// So many directories at the end of the way are kept.
+/// Number of directories kept at the end of the path.
 const NEAR: usize = 16;
 
-/// About so many farther up, evenly spaced.
+/// Approximate number of directories kept farther up, evenly spaced.
 const FAR: usize = 64;
 
 /// See the module's header.
 #[derive(Debug)]
 pub struct Descent {
     root: OwnedFd,
-    /// The path of the directory that was opened last.
+    /// The path of the directory opened last.
     path: Vec<u8>,
-    /// Where each component of it ends, and its directory if that is kept.
+    /// The end of each component in it, and its directory if that is kept.
     way: Vec<(usize, Option<OwnedFd>)>,
 }
 
@@ -57,11 +56,11 @@ impl Descent {
         self.go_up_to_shared(below);
         let (mut at, from) = self.nearest()?;
         let flags = OFlags::PATH | OFlags::DIRECTORY;
-        // Levels that are on the way already, but were not kept.
+        // Levels that are on the path already, but were not kept.
         for level in from..self.way.len() {
             let name = self.component(level);
             at = open_at(&at, OsStr::from_bytes(name), flags, Mode::empty())?;
-            // Who goes up wants the next ones soon.
+            // A caller that goes up will want the next levels soon.
             let is_near = level + NEAR >= self.way.len();
             if let Some((_, kept)) = self.way.get_mut(level).filter(|_| is_near) {
                 *kept = Some(at.try_clone()?);
@@ -101,7 +100,7 @@ impl Descent {
         self.path.truncate(len);
     }
 
-    /// The deepest directory of the way that is kept, and how many levels down it is.
+    /// The deepest kept directory of the path, and its level.
     fn nearest(&self) -> io::Result<(OwnedFd, usize)> {
         let kept = self.way.iter().rposition(|(_, dir)| dir.is_some());
         let dir = kept.and_then(|level| Some((self.way.get(level)?.1.as_ref()?, level + 1)));
@@ -120,7 +119,7 @@ impl Descent {
         self.path.get(start..end).unwrap_or_default()
     }
 
-    /// Gives up the descriptor that is not near any more, unless it is one of the few farther up.
+    /// Closes the descriptor that is not near any more, unless it is one of the few farther up.
     fn thin_out(&mut self) {
         let Some(level) = self.way.len().checked_sub(NEAR + 1) else {
             return;

@@ -28,10 +28,9 @@ const BUFFER_LEN_BYTES: usize = 32 * 1024;
 pub struct Entry {
     /// The name, any bytes but `/` and NUL.
     pub name: OsString,
-    /// The kind of file, where the file system tells it here; a hint, which may be outdated at
-    /// once.
+    /// The kind of file, if the file system reports it here; a hint, which may be outdated at once.
     pub kind_hint: Option<NodeKind>,
-    /// The inode number, of the directory below where something is mounted over the name.
+    /// The inode number; under a mount point, that of the directory below the mount.
     pub ino: u64,
     /// The position after this entry, to resume from.
     pub cookie: u64,
@@ -80,7 +79,7 @@ impl ReadDir {
         self
     }
 
-    /// One call to the kernel; afterwards something is ready, or the end is reached.
+    /// Calls the kernel once; afterwards entries are ready, or the end is reached.
     fn refill(&mut self) -> io::Result<()> {
         while self.ready.is_empty() && !self.done {
             let mut raw = RawDir::new(&self.fd, &mut self.buffer);
@@ -122,7 +121,7 @@ impl Iterator for ReadDir {
     }
 }
 
-/// The names in a directory, wherever it lies; stops after the first error.
+/// The names in a directory of either kind; stops after the first error.
 #[derive(Debug)]
 pub enum Entries {
     /// Of the system's file systems.

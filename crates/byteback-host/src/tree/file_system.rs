@@ -1,4 +1,4 @@
-//! Which file system a directory lies in, in a form that survives a reboot and another device name.
+//! Identifies the file system of a directory, stably across reboots and changed device names.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -25,9 +25,9 @@ fn uuid_of(directory: BorrowedFd<'_>) -> rustix::io::Result<FsUuid> {
     unsafe { ioctl(directory, Getter::<GET_FS_UUID, FsUuid>::new()) }
 }
 
-/// A text that is the same for all directories of a file system as long as it lives, and another
-/// for others: its UUID, and the subvolume of btrfs, whose inode numbers are its own. `None` where
-/// the system does not tell. `directory` is open for reading.
+/// A text that is the same for all directories of a file system during its life, and different for
+/// other file systems: its UUID, and the subvolume on btrfs, whose inode numbers are its own.
+/// `None` if the system does not report it. `directory` is open for reading.
 pub(super) fn file_system_of(directory: BorrowedFd<'_>) -> io::Result<Option<String>> {
     let found = match uuid_of(directory) {
         Ok(found) => found,

@@ -1,21 +1,20 @@
-//! An inode of a tree that is open, wherever the tree lies.
+//! An open inode of a tree, wherever the tree lies.
 //!
-//! A tree lies in the system's file systems, where an inode is held by a descriptor, or in a file
-//! system that is a library of this process (a volume), where no kernel knows of it. Whoever works
-//! on a tree works on [`Inode`]s. A descriptor is kept inline, and its calls are the same as those
-//! of the free functions of this folder: who only ever has descriptors pays for one comparison per
-//! call.
+//! A tree lies in the system's file systems, where a descriptor holds an inode, or in a file system
+//! that is a library of this process (a volume), unknown to any kernel. Code that works on a tree
+//! uses [`Inode`]s. A descriptor is kept inline, and its calls are those of the free functions of
+//! this folder: callers that only have descriptors pay for one comparison per call.
 //!
-//! What needs the kernel itself (ioctls, pages in its cache, mapping, locks of descriptors) asks
-//! [`Inode::descriptor`], and knows what to answer without one.
+//! Code that needs the kernel itself (ioctls, pages in its cache, mapping, locks of descriptors)
+//! asks [`Inode::descriptor`], and handles its absence.
 //!
-//! **Who creates.** The system looks at the thread: it gives a new file to the thread's user, by
-//! the thread's umask. A library has no other way to know than to be told ([`Creator`]), and the
-//! system's file systems do not look at what it is told.
+//! **Creators.** The kernel takes a new file's owner and umask from the calling thread. A library
+//! must be passed both explicitly ([`Creator`]); the system's file systems ignore that value.
 //!
-//! **Flags.** Of an inode of a library those flags of `open` count that say what may be opened
-//! (`DIRECTORY`, `PATH`, symlinks without it), and `SYNC`; all that is open there can be read and
-//! written, since permissions are nothing that it knows: whoever mounts it has them checked before.
+//! **Flags.** For an inode of a library, the only `open` flags that count are those that restrict
+//! what may be opened (`DIRECTORY`, `PATH`, symlinks without it), and `SYNC`. Every open inode
+//! there is readable and writable, because a library knows no permissions: the mount checks them
+//! before.
 
 use std::any::Any;
 use std::ffi::{OsStr, OsString};
@@ -34,21 +33,21 @@ use super::xattr::SetXattr;
 use super::{SetTime, check_component, explain_proc, metadata, proc_path, uninterrupted};
 use byteback_model::NodeKind;
 
-/// On whose behalf something is created, for a file system that is a library.
+/// The user on whose behalf a library creates an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Creator {
-    /// The owner of what is new.
+    /// The owner of the new inode.
     pub uid: u32,
     /// Its group, unless its directory gives its own (a set-group-id bit).
     pub gid: u32,
-    /// Which permission bits are taken away.
+    /// The permission bits to remove.
     pub umask: u32,
-    /// Whether a set-group-id bit that was asked for may stay.
+    /// Whether a requested set-group-id bit may stay.
     pub keeps_set_group_id: bool,
 }
 
 impl Creator {
-    /// This process, with all that is asked for.
+    /// The credentials of this process, with every requested bit kept.
     #[must_use]
     pub fn process() -> Self {
         Self {
@@ -60,16 +59,17 @@ impl Creator {
     }
 }
 
-/// What is to be made.
+/// The inode to create.
 #[derive(Clone, Copy, Debug)]
 pub enum NewInode<'a> {
     /// A regular file, empty, with these permission bits.
     File(u32),
     /// A directory with these permission bits.
     Directory(u32),
-    /// A symlink to this.
+    /// A symlink to this path.
     Symlink(&'a OsStr),
-    /// A file of another kind with these permission bits; the number counts for devices.
+    /// A file of another kind with these permission bits; the device number counts for devices
+    /// only.
     Special(FileType, u32, Dev),
 }
 
@@ -82,40 +82,40 @@ pub enum NewInode<'a> {
     reason = "what the system would answer, as the trait says"
 )]
 pub trait LibraryInode: Any + Debug + Send + Sync {
-    /// Itself, to be told apart from those of other libraries.
+    /// `self`, for telling apart the inodes of different libraries.
     fn as_any(&self) -> &dyn Any;
 
-    /// Holds it once more.
+    /// A second handle on the same inode.
     fn again(&self) -> io::Result<Box<dyn LibraryInode>>;
 
-    /// From now on each write through this one is durable before it is answered, as with `O_SYNC`.
+    /// Makes each later write through this handle durable before it returns, as with `O_SYNC`.
     fn write_through(&mut self);
 
-    /// What it looks like.
+    /// The inode's metadata.
     fn stat(&self) -> io::Result<Stat>;
 
-    /// What a name in it looks like.
+    /// The metadata of the inode with this name in the directory.
     fn stat_at(&self, name: &OsStr) -> io::Result<Stat>;
 
-    /// Holds what a name in it stands for, with what it looks like.
+    /// A handle on the inode with this name in the directory, and its metadata.
     fn look_up(&self, name: &OsStr) -> io::Result<(Box<dyn LibraryInode>, Stat)>;
 
-    /// Makes something in it that is not there yet, and holds it.
+    /// Creates an inode under a new name in the directory, and returns a handle on it.
     fn make(&self, name: &OsStr, new: NewInode<'_>, creator: Creator) -> io::Result<Box<dyn LibraryInode>>;
 
-    /// Gives `inode` one more name, in it.
+    /// Gives `inode` another name, in this directory.
     fn link(&self, name: &OsStr, inode: &dyn LibraryInode) -> io::Result<()>;
 
-    /// Takes a name away: of an empty directory, or of something else.
+    /// Removes a name: that of an empty directory, or of another inode.
     fn unlink(&self, name: &OsStr, is_directory: bool) -> io::Result<()>;
 
     /// Moves a name.
     fn rename(&self, name: &OsStr, to: &dyn LibraryInode, to_name: &OsStr, flags: RenameFlags) -> io::Result<()>;
 
-    /// Some names in it, from a position on; none only at the end.
+    /// Some names in the directory, from a position on; none only at the end.
     fn list(&self, cookie: u64, with_dots: bool) -> io::Result<Vec<Entry>>;
 
-    /// Where it points to.
+    /// The target of the symlink.
     fn read_link(&self) -> io::Result<OsString>;
 
     /// Reads: fewer bytes than asked only at the end.
@@ -130,20 +130,20 @@ pub trait LibraryInode: Any + Debug + Send + Sync {
     /// As `fallocate(2)`.
     fn allocate(&self, mode: FallocateFlags, offset: u64, len_bytes: u64) -> io::Result<()>;
 
-    /// The first data, or the first hole, at or after `offset`; `None` if there is none, or the end
-    /// is before.
+    /// The first data, or the first hole, at or after `offset`; `None` if there is none before the
+    /// end.
     fn seek(&self, offset: u64, to_data: bool) -> io::Result<Option<u64>>;
 
-    /// Makes it durable, with its name.
+    /// Makes the inode and its name durable.
     fn sync(&self) -> io::Result<()>;
 
     /// Makes the whole file system durable.
     fn sync_all(&self) -> io::Result<()>;
 
-    /// What room there is.
+    /// The free and total space.
     fn space(&self) -> io::Result<StatVfs>;
 
-    /// Sets the owner, the group or both; set-id bits of a file are taken away.
+    /// Sets the owner, the group or both, and clears the set-id bits of a file.
     fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> io::Result<()>;
 
     /// Sets the permission bits.
@@ -152,16 +152,16 @@ pub trait LibraryInode: Any + Debug + Send + Sync {
     /// Sets times, `UTIME_NOW` and `UTIME_OMIT` included.
     fn set_times(&self, times: &Timestamps) -> io::Result<()>;
 
-    /// The names of its attributes.
+    /// The names of its extended attributes.
     fn list_xattrs(&self) -> io::Result<Vec<OsString>>;
 
-    /// An attribute, if it has it.
+    /// The value of an extended attribute, if present.
     fn get_xattr(&self, name: &OsStr) -> io::Result<Option<Vec<u8>>>;
 
-    /// Sets an attribute.
+    /// Sets an extended attribute.
     fn set_xattr(&self, name: &OsStr, value: &[u8], how: SetXattr) -> io::Result<()>;
 
-    /// Takes an attribute away.
+    /// Removes an extended attribute.
     fn remove_xattr(&self, name: &OsStr) -> io::Result<()>;
 }
 
@@ -186,7 +186,7 @@ impl From<File> for Inode {
     }
 }
 
-/// Of two inodes that are to be one call's, one is a descriptor and the other is not.
+/// The error for two inodes in one call of which only one is a descriptor.
 fn elsewhere() -> io::Error {
     Errno::XDEV.into()
 }
@@ -196,7 +196,7 @@ fn elsewhere() -> io::Error {
     reason = "what the system answers, or as the free functions of the same name say"
 )]
 impl Inode {
-    /// The kernel's descriptor of it, for what only the kernel can do.
+    /// The kernel's descriptor, for operations that only the kernel can do.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match self {
@@ -211,7 +211,7 @@ impl Inode {
         matches!(self, Self::System(_))
     }
 
-    /// Holds the same once more, open as it is.
+    /// A second handle on the same inode, open in the same way.
     pub fn try_clone(&self) -> io::Result<Self> {
         match self {
             Self::System(fd) => fd.try_clone().map(Self::System),
@@ -243,7 +243,7 @@ impl Inode {
         }
     }
 
-    /// As [`super::open_at`], of what exists.
+    /// As [`super::open_at`], for names that exist.
     pub fn open_at(&self, name: &OsStr, flags: OFlags) -> io::Result<Self> {
         match self {
             Self::System(fd) => super::open_at(fd, name, flags, Mode::empty()).map(Self::System),
@@ -264,7 +264,7 @@ impl Inode {
         self.open_at(name, OFlags::RDONLY | OFlags::DIRECTORY)
     }
 
-    /// Makes a regular file that does not exist, and opens it with `flags`.
+    /// Creates a regular file that does not exist yet, and opens it with `flags`.
     pub fn create_at(&self, name: &OsStr, flags: OFlags, mode: u32, creator: Creator) -> io::Result<Self> {
         match self {
             Self::System(fd) => {
@@ -278,7 +278,7 @@ impl Inode {
         }
     }
 
-    /// Makes anything but a regular file.
+    /// Creates an inode of any kind but a regular file.
     pub fn make_at(&self, name: &OsStr, new: NewInode<'_>, creator: Creator) -> io::Result<()> {
         let name = check_component(name)?;
         let fd = match self {
@@ -295,7 +295,7 @@ impl Inode {
         })
     }
 
-    /// Gives `inode` one more name, in this directory.
+    /// Gives `inode` another name, in this directory.
     pub fn link_at(&self, name: &OsStr, inode: &Self) -> io::Result<()> {
         let name = check_component(name)?;
         match (self, inode) {
@@ -310,7 +310,7 @@ impl Inode {
         }
     }
 
-    /// Takes a name away: with `AtFlags::REMOVEDIR` that of an empty directory.
+    /// Removes a name; with `AtFlags::REMOVEDIR` that of an empty directory.
     pub fn unlink_at(&self, name: &OsStr, flags: AtFlags) -> io::Result<()> {
         let name = check_component(name)?;
         match self {
@@ -323,7 +323,7 @@ impl Inode {
     pub fn rename_at(&self, name: &OsStr, to: &Self, to_name: &OsStr, flags: RenameFlags) -> io::Result<()> {
         let (name, to_name) = (check_component(name)?, check_component(to_name)?);
         match (self, to) {
-            // The older call is known to file systems that refuse any flags, even none.
+            // File systems that refuse all flags, even none, still support the older call.
             (Self::System(from), Self::System(to)) if flags.is_empty() => {
                 uninterrupted(|| rustix::fs::renameat(from, name, to, to_name))
             }
@@ -356,7 +356,7 @@ impl Inode {
         }
     }
 
-    /// Reads at `offset`: how many bytes; 0 only at the end.
+    /// Reads at `offset`; returns the number of bytes, 0 only at the end.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::System(fd) => uninterrupted(|| rustix::io::pread(fd, &mut *buffer, offset)),
@@ -364,7 +364,7 @@ impl Inode {
         }
     }
 
-    /// Writes at `offset`: how many bytes.
+    /// Writes at `offset`; returns the number of bytes.
     pub fn write_at(&self, offset: u64, data: &[u8]) -> io::Result<usize> {
         match self {
             Self::System(fd) => uninterrupted(|| rustix::io::pwrite(fd, data, offset)),
@@ -430,8 +430,8 @@ impl Inode {
         }
     }
 
-    /// Copies inside the file system, in one call: how many bytes. Who is answered `EXDEV` or
-    /// `EOPNOTSUPP` reads and writes.
+    /// Copies inside the file system, in one call; returns the number of bytes. On `EXDEV` or
+    /// `EOPNOTSUPP` the caller must read and write instead.
     pub fn copy_range_to(&self, offset: u64, to: &Self, to_offset: u64, len_bytes: usize) -> io::Result<usize> {
         match (self, to) {
             (Self::System(from), Self::System(to)) => uninterrupted(|| {
@@ -443,7 +443,7 @@ impl Inode {
         }
     }
 
-    /// Makes it durable; of `data_only` the times need not be. It must not be an `O_PATH`
+    /// Makes the inode durable; with `data_only` its times need not be. It must not be an `O_PATH`
     /// descriptor.
     pub fn sync(&self, data_only: bool) -> io::Result<()> {
         match self {
@@ -461,7 +461,7 @@ impl Inode {
         }
     }
 
-    /// What room its file system has.
+    /// The free and total space of its file system.
     pub fn space(&self) -> io::Result<StatVfs> {
         match self {
             Self::System(fd) => Ok(rustix::fs::fstatvfs(fd)?),
@@ -469,7 +469,7 @@ impl Inode {
         }
     }
 
-    /// The number by which the kernel knows the type of its file system; `None` of a library.
+    /// The kernel's number for the type of its file system; `None` for a library.
     pub fn system_type(&self) -> io::Result<Option<i64>> {
         match self {
             Self::System(fd) => Ok(Some(rustix::fs::fstatfs(fd)?.f_type)),
@@ -477,8 +477,8 @@ impl Inode {
         }
     }
 
-    /// Which file system it lies in, the same after a reboot; `None` of a library, and where the
-    /// system does not tell. It is open for reading.
+    /// A stable identifier of its file system, the same after a reboot; `None` for a library, and
+    /// if the system does not report it. The inode must be open for reading.
     pub fn file_system(&self) -> io::Result<Option<String>> {
         match self {
             Self::System(fd) => super::file_system::file_system_of(fd.as_fd()),
@@ -511,7 +511,7 @@ impl Inode {
         }
     }
 
-    /// The same with times as the system has them, `UTIME_NOW` and `UTIME_OMIT` included.
+    /// The same with times in the system's form, including `UTIME_NOW` and `UTIME_OMIT`.
     pub fn set_timestamps(&self, times: &Timestamps) -> io::Result<()> {
         match self {
             Self::System(fd) => {
@@ -564,7 +564,7 @@ impl Inode {
     }
 }
 
-/// What `open` answers for a library's inode.
+/// The result of `open` for a library's inode.
 fn opened(mut inode: Box<dyn LibraryInode>, kind: NodeKind, flags: OFlags) -> io::Result<Inode> {
     let writes = matches!(flags & OFlags::RWMODE, OFlags::WRONLY | OFlags::RDWR);
     match kind {

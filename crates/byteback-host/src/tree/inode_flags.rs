@@ -1,6 +1,6 @@
-//! Flags of an inode that forbid changes, as `chattr` sets them. While they are there, not even
-//! root can write, rename, link or remove: so whoever restores sets them when all else is done, and
-//! takes them away first where something is to be changed.
+//! Flags of an inode that forbid changes, as `chattr` sets them. While one is set, not even root
+//! can write, rename, link or remove. So a restore sets them last, and clears them first on files
+//! that it must change.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -31,7 +31,7 @@ impl InodeFlags {
         Self(bits & (Self::IMMUTABLE.0 | Self::APPEND_ONLY.0))
     }
 
-    /// As [`Self::from_bits`] takes them.
+    /// The bits, as [`Self::from_bits`] takes them.
     #[must_use]
     pub fn bits(self) -> u32 {
         self.0
@@ -53,15 +53,15 @@ impl InodeFlags {
     }
 }
 
-/// The flags of what a descriptor names; an `O_PATH` one will do. The inode itself is asked, as a
-/// FUSE file system hands this question on, but tells none by `statx`. What cannot be asked has
-/// those that `statx` tells.
+/// The flags of the file that a descriptor names; an `O_PATH` one will do. Asks the inode itself,
+/// because a FUSE file system forwards that ioctl but reports no flags by `statx`. Falls back to
+/// the flags of `statx` if the inode cannot be asked.
 ///
 /// # Errors
-/// What `statx` answered.
+/// The error of `statx`.
 pub fn inode_flags(fd: impl AsFd) -> io::Result<InodeFlags> {
     let stat = stat_fd(&fd)?;
-    // To open anything else has effects of its own.
+    // Opening any other kind of file has side effects.
     if !matches!(stat.kind, NodeKind::File | NodeKind::Directory) {
         return Ok(stat.inode_flags);
     }
@@ -69,12 +69,12 @@ pub fn inode_flags(fd: impl AsFd) -> io::Result<InodeFlags> {
     Ok(asked.map_or(stat.inode_flags, |flags| InodeFlags::from_bits(flags.bits())))
 }
 
-/// Gives a file or directory these flags and takes the others of the kind away; flags of other
-/// kinds stay. An `O_PATH` descriptor will do. Answers those that it had.
+/// Sets these flags of a file or directory and clears the other flags of this type; all others
+/// stay. An `O_PATH` descriptor will do. Returns the previous flags.
 ///
 /// # Errors
 /// `PermissionDenied` without the capability `LINUX_IMMUTABLE`; `Unsupported` (`ENOTTY`,
-/// `EOPNOTSUPP`) where the file system has no flags. Where nothing is to be changed neither counts.
+/// `EOPNOTSUPP`) if the file system has no flags. Neither is reported if nothing has to change.
 pub fn set_inode_flags(fd: impl AsFd, flags: InodeFlags) -> io::Result<InodeFlags> {
     let opened = reopen(&fd, OFlags::RDONLY | OFlags::NONBLOCK)?;
     let before = match uninterrupted(|| ioctl_getflags(&opened)) {

@@ -1,7 +1,7 @@
-//! Owner, permissions and times of whatever a descriptor names, set without opening it and without
-//! following a symlink.
+//! Owner, permissions and times of the file that a descriptor names, set without opening it and
+//! without following a symlink.
 //!
-//! Order for whoever restores all three: owner first (changing it clears the set-id bits), then
+//! Order for restoring all three: owner first (changing it clears the set-id bits), then
 //! permissions, times last (everything else moves them). Extended attributes come between
 //! permissions and times: an ACL rewrites the group bits, and a read-only file still takes
 //! attributes.
@@ -14,13 +14,13 @@ use rustix::io::Errno;
 
 use super::{explain_proc, proc_path, uninterrupted};
 
-/// What becomes of one of a file's times.
+/// The change of one of a file's times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
-    /// It stays.
+    /// Keeps the time.
     Keep,
-    /// It becomes this, in nanoseconds since 1970; finer than the file system keeps is rounded down
-    /// by it.
+    /// Sets this time, in nanoseconds since 1970; the file system rounds it down to its own
+    /// precision.
     To(i128),
 }
 
@@ -43,7 +43,7 @@ pub fn set_mode(fd: impl AsFd, mode: u32) -> io::Result<()> {
 /// `PermissionDenied` unless privileged (a group of one's own excepted); otherwise what the system
 /// answered.
 pub fn set_owner(fd: impl AsFd, uid: Option<u32>, gid: Option<u32>) -> io::Result<()> {
-    // The number -1 means "keep" to the kernel and can be nobody's.
+    // The number -1 means "keep" to the kernel and belongs to no user.
     if uid == Some(u32::MAX) || gid == Some(u32::MAX) {
         return Err(Errno::INVAL.into());
     }
@@ -62,7 +62,7 @@ pub fn set_times(fd: impl AsFd, atime: SetTime, mtime: SetTime) -> io::Result<()
     uninterrupted(|| utimensat(CWD, proc_path(&fd).as_str(), &times, AtFlags::empty())).map_err(explain_proc)
 }
 
-/// Both times as the system takes them.
+/// Both times in the system's form.
 #[must_use]
 pub fn timestamps(atime: SetTime, mtime: SetTime) -> Timestamps {
     Timestamps {

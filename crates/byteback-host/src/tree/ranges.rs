@@ -1,9 +1,9 @@
 //! Byte ranges of open files: where data is, holes, space, and copies.
 //!
-//! A file system may report written zeros as data and, without support for holes, the whole file;
-//! what it reports as a hole reads as zeros. `lseek` moves the position of the open file, which
-//! nobody here uses: all reads and writes name their offsets. Give each thread that looks for data
-//! a descriptor of its own only if it also uses positions.
+//! A file system may report written zeros as data and, without support for holes, the whole file; a
+//! reported hole reads as zeros. `lseek` moves the position of the open file, which no code here
+//! uses: all reads and writes pass their offsets. Give each thread that looks for data a descriptor
+//! of its own only if it also uses positions.
 
 use std::io;
 use std::ops::Range;
@@ -57,7 +57,7 @@ pub fn data_ranges(fd: &impl AsFd, start: u64, end: u64) -> DataRanges<'_> {
     }
 }
 
-/// What [`data_ranges`] returns.
+/// The iterator that [`data_ranges`] returns.
 #[derive(Debug)]
 pub struct DataRanges<'fd> {
     file: Seekable<'fd>,
@@ -66,7 +66,7 @@ pub struct DataRanges<'fd> {
     data_end: u64,
 }
 
-/// A file in which data is looked for.
+/// A file to search for data.
 #[derive(Clone, Copy, Debug)]
 enum Seekable<'file> {
     System(BorrowedFd<'file>),
@@ -101,9 +101,8 @@ impl<'file> DataRanges<'file> {
 }
 
 impl DataRanges<'_> {
-    /// Where the data of the range that came last ends, which may be beyond the end that was asked
-    /// for: whoever asks for many small ranges of one file need not look for the same hole again
-    /// and again.
+    /// End of the data that the last range belongs to, possibly beyond the requested end: a caller
+    /// with many small ranges of one file need not search the same hole again.
     #[must_use]
     pub fn data_end(&self) -> u64 {
         self.data_end

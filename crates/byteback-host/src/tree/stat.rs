@@ -1,9 +1,9 @@
-//! What the file system knows about a file, and which file it is.
+//! Metadata of a file, and its identity.
 //!
-//! All questions go to `statx`, because only it tells the birth time. Times are nanoseconds
-//! since 1970. Those that a program can set are kept in 128 bits, as file systems reach further
-//! than 64 bits do (1677 to 2262; ext4 goes to 2446, XFS to 2486). Those that the clock sets are
-//! i64, clamped to the nearest end.
+//! All queries use `statx`, because only it reports the birth time. Times are nanoseconds since
+//! 1970. Those that a program can set are kept in 128 bits, because file systems exceed the range
+//! of 64 bits (1677 to 2262; ext4 reaches 2446, XFS 2486). Those set by the clock are i64, clamped
+//! to the nearest end.
 
 use std::ffi::OsStr;
 use std::io;
@@ -28,10 +28,10 @@ pub(super) fn kind_of_type(file_type: FileType) -> Option<NodeKind> {
     }
 }
 
-/// Which file this is, beyond its name. Inode numbers are given to new files as soon as their old
-/// owner is gone (ext4 does so at once), so the number alone would take a new file for the old one;
-/// the birth time of the two differs. File systems that keep no birth time leave the number alone,
-/// and a user of this type must then expect reuse.
+/// The identity of a file, independent of its name. File systems reuse inode numbers once a file is
+/// gone (ext4 at once), so the number alone would mistake a new file for the old one; their birth
+/// times differ. File systems without birth times leave only the number, and users of this type
+/// must then expect reuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
     /// The device number of the file system. It can change from one mount of it to the next.
@@ -42,14 +42,14 @@ pub struct Identity {
     pub birth_ns: Option<i64>,
 }
 
-/// What `statx` told about a file.
+/// The result of `statx` for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// What kind of file it is.
+    /// The kind of file.
     pub kind: NodeKind,
     /// The permission bits with set-id and sticky bits, `0o7777` at most.
     pub mode: u32,
-    /// How many names the inode has.
+    /// The number of names of the inode.
     pub nlink: u64,
     /// The owner.
     pub uid: u32,
@@ -67,9 +67,9 @@ pub struct Stat {
     pub dev: u64,
     /// The inode number.
     pub ino: u64,
-    /// The mount that the file was reached through, where the kernel tells (5.8 and later). It
-    /// changes at a bind mount, where `dev` does not. Since 6.8 the number is never used again
-    /// until the machine starts anew; before, the next mount may get it.
+    /// The mount that the file was reached through, if the kernel reports it (5.8 and later). It
+    /// changes at a bind mount, where `dev` does not. Since 6.8 the number is never reused until
+    /// the next boot; before, the next mount may get it.
     pub mount_id: Option<u64>,
     /// When the inode was made, where the file system keeps that.
     pub btime_ns: Option<i64>,
@@ -79,13 +79,13 @@ pub struct Stat {
     pub mtime_ns: i128,
     /// When its bytes or metadata last changed.
     pub ctime_ns: i64,
-    /// The flags that forbid changes (`chattr +i`, `+a`), as far as the file system tells them;
-    /// FUSE tells none.
+    /// The flags that forbid changes (`chattr +i`, `+a`), if the file system reports them; FUSE
+    /// reports none.
     pub inode_flags: InodeFlags,
 }
 
 impl Stat {
-    /// Which file this is.
+    /// The identity of the file.
     #[must_use]
     pub fn identity(&self) -> Identity {
         Identity {
@@ -138,7 +138,7 @@ impl Stat {
     }
 }
 
-/// Asks about `name` in `dir`; a symlink is asked about itself.
+/// The metadata of `name` in `dir`; of a symlink its own.
 ///
 /// # Errors
 /// `NotFound`, or what the system answered.
@@ -148,7 +148,7 @@ pub fn stat_at(dir: impl AsFd, name: &OsStr) -> io::Result<Stat> {
     Stat::from_statx(&uninterrupted(|| statx(dir.as_fd(), name, flags, wanted()))?)
 }
 
-/// Asks about the file that `fd` names; an `O_PATH` descriptor will do.
+/// The metadata of the file that `fd` names; an `O_PATH` descriptor will do.
 ///
 /// # Errors
 /// The system's error.
@@ -158,8 +158,8 @@ pub fn stat_fd(fd: impl AsFd) -> io::Result<Stat> {
     })?)
 }
 
-/// `STATX_MNT_ID_UNIQUE`: a number of another kind in the field of `MNT_ID`. Kernels that do not
-/// know it tell that one.
+/// `STATX_MNT_ID_UNIQUE`: a unique number in the field of `MNT_ID`. Kernels without it report the
+/// ordinary one.
 const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
 fn wanted() -> StatxFlags {
@@ -171,7 +171,7 @@ fn nanoseconds(time: &StatxTimestamp) -> i128 {
     i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
 }
 
-/// A time as 64 bits hold it: the nearest.
+/// The nearest time that fits into 64 bits.
 #[must_use]
 pub fn clamped_ns(ns: i128) -> i64 {
     i64::try_from(ns).unwrap_or(if ns < 0 { i64::MIN } else { i64::MAX })

@@ -606,7 +606,7 @@ fn a_directory_that_may_be_read_but_not_searched_is_listed() {
     set_mode(&path_only, 0o700).unwrap();
 }
 
-/// How many descriptors the process has.
+/// The number of open descriptors of the process.
 fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }

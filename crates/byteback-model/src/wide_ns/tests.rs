@@ -1,4 +1,4 @@
-//! Times of all lengths come back.
+//! Times of every length survive a round trip.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ struct Time {
     ns: i128,
 }
 
-/// What buffers JSON before it knows the type.
+/// An internally tagged type, which serde buffers before it knows the variant.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind")]
 enum Tagged {

@@ -10,7 +10,7 @@ use crate::error::StoreError;
 pub struct DeviceRow {
     /// Its number, never used twice.
     pub id: u64,
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// SHA-256 of its token.
     pub token_hash: [u8; 32],

@@ -167,7 +167,7 @@ fn prepare_schema(connection: &Connection) -> Result<(), StoreError> {
         .map_err(|e| StoreError::catalog("create its tables", e))
 }
 
-/// Brings a catalog of an elder version up to the present one: all of it or nothing.
+/// Upgrades a catalog of an older version to the present one: all of it or nothing.
 fn upgrade(connection: &Connection) -> Result<(), StoreError> {
     let failed = |e| StoreError::catalog("bring its tables up to date", e);
     let transaction =

@@ -14,7 +14,7 @@ use byteback_delta::Source;
 use byteback_delta::leaves::{GROUP_LEAVES, LeafKind};
 use byteback_extents::{ByteRange, ExtentValue};
 
-/// One file's contents, fed from the first byte to the last.
+/// The contents of one file, fed from the first byte to the last.
 pub(crate) struct Audit {
     store: Store,
     node: i64,

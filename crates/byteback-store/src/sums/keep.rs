@@ -85,7 +85,7 @@ impl Keeper {
             return Some(self.kept).filter(|kept| !kept.rows.is_empty());
         }
         if !self.has_stopped {
-            // What is not kept is made anew.
+            // Rows that are not kept are made anew.
             let _ = self.kept.end(&self.store);
         }
         None

@@ -5,7 +5,7 @@ use byteback_model::{
 };
 use proptest::prelude::*;
 
-/// What continuous sync sends for a write of `content`.
+/// The batch that continuous sync sends for a write of `content`.
 fn small_batch(content: &[u8]) -> Vec<u8> {
     let root = FileId(0x3034_52bb_27b4_cec1_0000_0000_0000_0001);
     let id = FileId(root.0 + 1);
@@ -77,7 +77,7 @@ fn noise(len: usize) -> Vec<u8> {
     bytes
 }
 
-/// All records and deltas, or what is wrong.
+/// All records and deltas, or the first error.
 fn read_all(bytes: &[u8]) -> Result<Vec<(Record, Vec<u8>)>, BatchError> {
     let mut reader = BatchReader::new(bytes);
     let mut records = Vec::new();
@@ -114,7 +114,8 @@ fn every_flipped_bit_and_every_truncation_of_a_packed_piece_is_noticed() {
         for bit in 0..8 {
             let mut damaged = packed.clone();
             damaged[at] ^= 1 << bit;
-            // A bit of the frame that means nothing may give the same records, never others.
+            // Flipping a meaningless bit of the frame may leave the records as they are, but never
+            // yield others.
             if let Ok(read) = read_all(&damaged) {
                 assert_eq!(read, whole, "bit {bit} of byte {at}");
             }
@@ -163,8 +164,7 @@ fn what_would_not_become_shorter_is_not_packed() {
     assert!(packed(&other).is_none());
 }
 
-/// Frames that were made by other versions of the library, and with this dictionary, are read for
-/// ever.
+/// Frames made by other versions of the library, with this dictionary, stay readable forever.
 #[test]
 fn golden_bytes_of_version_2() {
     assert_eq!(DICTIONARY.len(), DICTIONARY_LEN);
