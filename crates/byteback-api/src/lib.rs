@@ -9,7 +9,8 @@
 //! - *folder*: a named tree on the server. Every applied batch gets the folder's next *sequence
 //!   number* (`seq`, from 1), the order that everyone sees.
 //! - *snapshot*: a name for a sequence number.
-//! - *node*: a file, directory or other inode, identified by a [`FileId`] that the client chose.
+//! - *node*: a file, directory or other inode, identified by a [`byteback_model::FileId`] that the
+//!   client chose.
 //! - *entry*: a name in a directory: (parent, name) -> child.
 //! - *batch*: one atomic group of changes, identified by (device id, counter); it is applied once
 //!   even if it is sent twice.

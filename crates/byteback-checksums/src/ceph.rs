@@ -38,7 +38,7 @@
 //! do those of other functions (`bluestore_csum_type`). Stretches that no extent shows are zeros.
 //!
 //! BlueStore begins with all ones, as usual, and does not invert at the end: its CRC-32C is the
-//! complement of [`Kind::Crc32c`], and is returned as that.
+//! complement of [`crate::source::Kind::Crc32c`], and is returned as that.
 //!
 //! ## What it does not do
 //!
