@@ -57,6 +57,12 @@ pub enum DaemonError {
         /// The tracked directory.
         path: PathBuf,
     },
+    /// A folder within the tracked one was mounted over itself while that was being compared.
+    #[error("{inner}, a folder of its own, was mounted in the meantime; try again")]
+    FolderInside {
+        /// The folder within.
+        inner: PathBuf,
+    },
     /// Sync of a folder does not begin until somebody has decided, see [`crate::presence`].
     #[error("sync of {path} is held back: {}", held.doubt)]
     HeldBack {

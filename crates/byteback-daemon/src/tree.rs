@@ -49,8 +49,9 @@ pub struct TrackedTree {
     /// Where the tree lies, if that is no directory. Behind all that has something of it open, so
     /// that it is dropped last.
     volume: Option<VolumeTree>,
-    /// Keeps the system from unmounting the directory's file system, see [`beneath::Root`].
-    _place: Option<OwnedFd>,
+    /// The directory in its place, where the tree is reached beneath what is mounted in it, see
+    /// [`beneath::Root`].
+    place: Option<OwnedFd>,
     /// Why this is perhaps not the folder.
     doubt: Option<Doubt>,
     lock: Option<DirLock>,
@@ -262,7 +263,7 @@ impl TrackedTree {
             kept: Mutex::default(),
             integrity: None,
             volume: None,
-            _place: place,
+            place,
             doubt,
             lock,
         })
@@ -272,8 +273,14 @@ impl TrackedTree {
     /// opened.
     ///
     /// # Errors
-    /// If folder or log cannot be read.
+    /// If folder or log cannot be read; if a folder in this one was mounted since it was opened, in
+    /// a way that its changes pass this one by.
     pub fn compare_again(&mut self) -> Result<(), DaemonError> {
+        if self.place.is_some()
+            && let Some(inner) = beneath::folder_of_ours_in(self.folder.directory())
+        {
+            return Err(DaemonError::FolderInside { inner });
+        }
         let again = self.live.log().scan(&self.live, &mut |_| {})?;
         self.scan.nodes = again.nodes;
         self.scan.changed_files += again.changed_files;

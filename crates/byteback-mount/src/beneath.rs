@@ -14,7 +14,8 @@
 //! which is possible only in a mount that has a place: there the directory itself is taken unless
 //! something is mounted over a part of it. Where another folder of ours lies in the tree, mounted
 //! over itself, it is taken, too: the files that this hides change without passing the outer
-//! folder's gate.
+//! folder's gate. If such a folder comes only after the outer one was opened,
+//! [`folder_of_ours_in`] tells, and the outer one does not start.
 
 use std::io;
 use std::mem::size_of;
@@ -85,13 +86,20 @@ fn open_in_place(directory: &Path) -> io::Result<OwnedFd> {
     Ok(openat(CWD, directory, flags, Mode::empty())?)
 }
 
+/// A folder of ours that hides a part of `directory`, mounted over itself: its files change without
+/// passing the gate of `directory`, so nothing may be claimed of them there.
+#[must_use]
+pub fn folder_of_ours_in(directory: &Path) -> Option<PathBuf> {
+    let is_ours = |point: &PathBuf| mount_table::at(point).is_some_and(|mount| mount.directory == *point);
+    mount_table::hiding_below(directory).into_iter().find(is_ours)
+}
+
 /// The directory that `place` names in a mount of its own. `None` if it is not wanted there, or
 /// there is no way.
 fn bare(place: &OwnedFd, directory: &Path) -> Option<OwnedFd> {
-    let points = mount_table::hiding_below(directory);
-    let is_folder_of_ours = |point: &PathBuf| mount_table::at(point).is_some_and(|mount| mount.directory == *point);
     let mounts_itself = || fstatfs(place).is_ok_and(|found| MOUNTING_TYPES.contains(&found.f_type));
-    if points.iter().any(is_folder_of_ours) || (points.is_empty() && mounts_itself()) {
+    let is_hidden = || !mount_table::hiding_below(directory).is_empty();
+    if folder_of_ours_in(directory).is_some() || (mounts_itself() && !is_hidden()) {
         return None;
     }
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;

@@ -5,7 +5,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use byteback_control::TreeService;
-use byteback_mount::CacheMode;
+use byteback_daemon::{Daemon, DaemonOptions, StateFolder, TrackedTree};
+use byteback_mount::{CacheMode, MountOptions, Unmount, mount_table};
 use byteback_oplog::LedgerEvent;
 
 use crate::fixture::Fixture;
@@ -245,4 +246,40 @@ fn what_happens_between_the_scan_and_the_mount_is_saved() {
     for name in ["new", "replaced", "written"] {
         assert!(saved[Path::new(name)].1 == vec![2; 1000], "{name}");
     }
+}
+
+/// Two folders, one within the other, start at once, as services do at boot. The files of the inner
+/// one change past the outer one's gate: the outer one must not claim to know them.
+#[test]
+fn folder_does_not_start_over_one_mounted_inside_meanwhile() {
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let (outer, inner) = (dir.path().join("outer"), dir.path().join("outer/inner"));
+    fs::create_dir_all(&inner).unwrap();
+    fs::write(inner.join("file"), "before").unwrap();
+    let open = |directory: &Path, state: &str| {
+        let folder = StateFolder::of(directory, &dir.path().join(state)).unwrap();
+        TrackedTree::open(folder, &mut |_| {}).unwrap()
+    };
+    let start = |tree, directory: &Path| Daemon::start(tree, &DaemonOptions::new(MountOptions::new(directory)));
+    let is_mounted = |directory: &Path| mount_table::at(directory).is_some();
+    let opened = open(&outer, "of outer");
+    let within = start(open(&inner, "of inner"), &inner).unwrap();
+    let refused = start(opened, &outer).err().expect("the outer folder started");
+    let told = std::error::Error::source(&refused)
+        .map_or_else(|| refused.to_string(), |source| format!("{refused}: {source}"));
+    let wanted = format!("{}, a folder of its own", inner.display());
+    assert!(told.contains(&wanted), "{told}");
+    assert!(!is_mounted(&outer));
+    assert_eq!(fs::read_to_string(inner.join("file")).unwrap(), "before");
+    // Once more: it is seen before anything is opened, and left out.
+    let around = start(open(&outer, "of outer"), &outer).unwrap();
+    assert!(is_mounted(&outer));
+    for daemon in [around, within] {
+        daemon.mount().unmount(Unmount::IfIdle).unwrap();
+        daemon.run().unwrap();
+    }
+    let daemon = start(open(&outer, "of outer"), &outer).unwrap();
+    fs::write(inner.join("file"), "after").unwrap();
+    daemon.mount().unmount(Unmount::IfIdle).unwrap();
+    daemon.run().unwrap();
 }
