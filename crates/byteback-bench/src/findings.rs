@@ -1,5 +1,5 @@
-//! What a suite found: figures, and goals with whether they are reached. Told as text, as charts
-//! and as JSON.
+//! The findings of a suite: figures, and goals with whether they are reached. Written as text, as
+//! charts and as JSON.
 
 use std::io;
 use std::path::Path;

@@ -71,7 +71,7 @@ enum Suite {
     /// Continuous sync beside Syncthing, Unison, rsync and xdelta3, where these are installed (the
     /// figures of the DeltaCFS paper).
     Deltacfs(suites::deltacfs::DeltacfsArguments),
-    /// What deltas save a volume, beside file systems of the kernel (the figures of the DeltaFS
+    /// Savings of a volume by deltas, beside file systems of the kernel (the figures of the DeltaFS
     /// paper); as root.
     Deltafs(suites::deltafs::DeltafsArguments),
     /// The figures of the SolFS paper and the goals of the operation log.

@@ -1,5 +1,5 @@
-//! What a suite found: one record per case and metric, as a table for people
-//! ([`measured`](crate::measured) tells programs).
+//! The results of a suite: one record per case and metric, as a table for people
+//! ([`measured`](crate::measured) is the form for programs).
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

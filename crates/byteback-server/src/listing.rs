@@ -166,13 +166,12 @@ pub(crate) async fn node(mut call: Call) -> Answer {
     let tells_places = flag(&mut call, "places")?;
     call.finish_query()?;
     let store = call.shared.store.clone();
-    let (node, places) = blocking(move || {
+    let (mut node, places) = blocking(move || {
         let node = store.node(&name, file, at)?;
         let places = tells_places.then(|| store.places(&name, file, at)).transpose()?;
         Ok((node, places))
     })
     .await?;
-    let mut node = node;
     node.places = places.map(|places| places.into_iter().map(convert::place).collect());
     json(&node)
 }

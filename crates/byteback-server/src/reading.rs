@@ -176,8 +176,7 @@ pub(crate) async fn digests(mut call: Call) -> Answer {
     }
     let permit = stream_permit(&call.shared).await?;
     let store = call.shared.store.clone();
-    let files: Vec<_> = wanted.files;
-    let digests = blocking(move || store.short_digests(&folder, wanted.at, &files, DIGESTED_LEN_MAX)).await?;
+    let digests = blocking(move || store.short_digests(&folder, wanted.at, &wanted.files, DIGESTED_LEN_MAX)).await?;
     drop(permit);
     json(&Digests {
         digests: digests.into_iter().map(|digest| digest.map(convert::hex)).collect(),
@@ -193,8 +192,8 @@ pub(crate) async fn bundle(mut call: Call) -> Answer {
     }
     let permit = stream_permit(&call.shared).await?;
     let store = call.shared.store.clone();
-    let files: Vec<_> = wanted.files;
-    let bundle = blocking(move || store.bundle(&folder, wanted.at, &files, BUNDLED_LEN_MAX, BUNDLE_LEN_MAX)).await?;
+    let bundle =
+        blocking(move || store.bundle(&folder, wanted.at, &wanted.files, BUNDLED_LEN_MAX, BUNDLE_LEN_MAX)).await?;
     drop(permit);
     let mut response = Response::new(Body::from(bundle));
     response

@@ -1,5 +1,5 @@
-//! What a person sees while the demo works: a bar or spinner on a terminal, and a line for each
-//! finished step everywhere.
+//! The demo's progress for people: a bar or spinner on a terminal, and a line for each finished
+//! step everywhere.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};

@@ -155,8 +155,7 @@ pub(crate) struct Held<'a> {
     pub(crate) sync: Option<Sync>,
 }
 
-/// What continuous sync does, but for the server and the network: what is to be sent is read and
-/// dropped.
+/// Continuous sync without the server and the network: contents to be sent are read and dropped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sync {
     /// Checksums of what is written are kept.

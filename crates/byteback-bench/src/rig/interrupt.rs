@@ -35,8 +35,8 @@ impl std::error::Error for Interrupted {}
 
 struct State {
     interrupted: bool,
-    /// Programs that somebody waits for. None of them is reaped while it is listed, so no number
-    /// can mean another process.
+    /// Programs that a thread waits for. A program is not reaped while it is listed, so its number
+    /// cannot mean another process.
     awaited: Vec<Pid>,
 }
 

@@ -126,7 +126,7 @@ impl Proxy {
             .store(bits_per_s.unwrap_or(0), Ordering::SeqCst);
     }
 
-    /// What was passed on so far, once all clients have ended: waits until their connections are
+    /// The traffic passed on so far, once all clients have ended: waits until their connections are
     /// closed.
     pub(crate) fn settled(&self) -> Result<Wire, SuiteError> {
         let deadline = Instant::now() + SETTLE_TIMEOUT;

@@ -61,8 +61,8 @@ const fn metric(name: &'static str, unit: &'static str, goal: Option<Goal>) -> M
     Metric { name, unit, goal }
 }
 
-/// What all rounds stand on. Fields are dropped in order: the mount before the server, and the
-/// folder last.
+/// The common ground of all rounds. Fields are dropped in order: the mount before the server, and
+/// the folder last.
 struct Stand {
     mount: Mount,
     server: Server,

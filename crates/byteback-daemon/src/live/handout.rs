@@ -152,7 +152,7 @@ impl Gathered {
             .filter(|(_, state)| state.was_there || state.now.is_some());
         let told = told.map(|(place, state)| NameChange {
             parent: place.parent,
-            name: ByteString::from(place.name.to_vec()),
+            name: place.name.clone(),
             child: state.now,
         });
         told.collect()
@@ -182,7 +182,7 @@ fn source_of(source: &ContentSource, len_bytes: u64) -> LiveSource {
 
 /// A name, as the log knows it.
 fn name_of(place: &Place<NodeId>) -> (byteback_model::NodeId, ByteString) {
-    (place.parent, ByteString::from(place.name.to_vec()))
+    (place.parent, place.name.clone())
 }
 
 fn refused(error: QueueError) -> ServiceError {
@@ -343,9 +343,7 @@ impl Live {
             Some(_) => &[],
             None => group.names.as_slice(),
         };
-        let places = names
-            .iter()
-            .map(|change| Place::new(change.parent, change.name.as_bytes()));
+        let places = names.iter().map(NameChange::place);
         let sets = {
             let state = self.state.lock();
             let noted = state.queue.groups().find(|noted| noted.id == group.id);

@@ -243,9 +243,9 @@ pub(crate) fn run(arguments: &SyncArguments, settings: &Settings) -> Result<()> 
     }
 }
 
-/// Where it cannot be seen what a mount hides: of another file system it is known that it hides
-/// something. Below a mount of the same one (a bind mount) other files seem to be in the folder,
-/// and its own seem to be removed.
+/// Mounts hide files that an ordinary user cannot reach. Another file system is recognised by its
+/// device number. Below a mount of the same one (a bind mount) other files seem to be in the
+/// folder, and its own seem to be removed.
 fn refuse_bind_mounts(folder: &StateFolder) -> Result<()> {
     let device_of = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
     let device = device_of(folder.directory());

@@ -55,7 +55,7 @@ pub(super) trait Keeper {
     /// Makes the copy what the folder is now, or waits until it is.
     fn bring(&mut self) -> Result<(), SuiteError>;
 
-    /// What was spent since it was begun; nothing more is brought. The copy lies in the folder
+    /// The cost since the beginning; no further change is brought. The copy lies in the folder
     /// `copy` afterwards.
     fn end(self: Box<Self>, copy: &Path) -> Result<Spent, SuiteError>;
 }

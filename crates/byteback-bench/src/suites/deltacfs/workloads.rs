@@ -1,5 +1,5 @@
-//! What programs do in the folder: the paper's four traces (section IV-A), made anew from numbers,
-//! and a file that is rewritten in place.
+//! The work of programs in the folder: the paper's four traces (section IV-A), made anew from
+//! numbers, and a file that is rewritten in place.
 //!
 //! The two real traces of the paper were never usable by others as they are; what they are made of
 //! is told there, and is made here: a program that saves a document as Word does (Fig. 3), and the

@@ -284,9 +284,8 @@ fn measure(code: Code, pairs: &[Pair], runs: usize) -> Result<Coded, SuiteError>
     Ok(coded)
 }
 
-/// What it takes to keep pages as deltas in inodes, in order one after the other, and to restore
-/// them from there: microseconds of each that has a difference short enough. `None` if those are
-/// few.
+/// The time to keep pages as deltas in inodes, one after the other, and to restore them from there:
+/// microseconds for each page with a difference short enough. `None` if those are few.
 fn measure_inode(pairs: &[Pair], runs: usize) -> Result<Option<(Samples, Samples)>, SuiteError> {
     let mut delta = Vec::new();
     let mut page_bytes = Box::new([0; BLOCK_LEN_BYTES]);

@@ -1,6 +1,6 @@
-//! What the planner of `byteback-sync` counts with (`backup/plan/cost`, `backup/plan/effort`): CPU
-//! for a byte of each kind of work, and what compression leaves. Measured on the content of the
-//! other parts, a piece at a time, as backups work.
+//! The figures that the planner of `byteback-sync` counts with (`backup/plan/cost`,
+//! `backup/plan/effort`): CPU for a byte of each kind of work, and the share that compression
+//! leaves. Measured on the content of the other parts, a piece at a time, as backups work.
 
 use std::cell::RefCell;
 use std::convert::Infallible;

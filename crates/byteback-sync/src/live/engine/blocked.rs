@@ -52,11 +52,7 @@ impl Held {
     /// Whether a name stands for something else at the server, or is in a directory that the server
     /// has no more.
     pub(super) fn has_name(&self, name: &NameChange<NodeId>) -> bool {
-        let place = || Place {
-            parent: name.parent,
-            name: name.name.clone(),
-        };
-        !self.is_empty() && (self.has(name.parent) || self.names.contains(&place()))
+        !self.is_empty() && (self.has(name.parent) || self.names.contains(&name.place()))
     }
 
     /// Whether a group tells of anything held.

@@ -428,10 +428,7 @@ impl Engine {
         if self.is_withheld(change.parent) {
             return ToldAs::Nothing;
         }
-        let place = Place {
-            parent: change.parent,
-            name: change.name.clone(),
-        };
+        let place = change.place();
         let ignoring = &self.ignoring;
         let is_withheld = || change.child.is_some_and(|child| self.is_withheld(child));
         match () {
