@@ -65,7 +65,7 @@ const THREAD_COUNT: usize = 4;
 /// else holds the file system.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Directory, place and mode of a mount.
+/// How to mount: directory, place, mode, threads, and where notes for people go.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
     /// The backing directory.

@@ -394,7 +394,7 @@ impl Inode {
         self.fallocate(mode, offset, len_bytes)
     }
 
-    /// As `lseek(2)`, to data and to holes only where this is no descriptor.
+    /// As `lseek(2)`; an inode of a library knows `SEEK_DATA` and `SEEK_HOLE` only.
     pub fn seek(&self, to: SeekFrom) -> io::Result<u64> {
         let found = match (self, to) {
             (Self::System(fd), _) => return uninterrupted(|| rustix::fs::seek(fd, to)),
