@@ -1,16 +1,16 @@
-//! Running us and the peers in turn, so that what else happens on the machine hits all alike.
+//! Runs us and the peers in turn, so that other activity on the machine affects all alike.
 //!
-//! In each round every contender runs once; the order rotates from round to round, so that nobody
-//! always profits from what another left in the caches. One round before the first is thrown away.
+//! In each round every contender runs once. The order rotates from round to round, so that no
+//! contender always profits from what another left in the caches. One warm-up round is discarded.
 
 use std::collections::BTreeMap;
 
 use crate::SuiteError;
 
-/// What one run measured: values by the name of their metric.
+/// The results of one run: values by the name of their metric.
 pub(crate) type Measures = BTreeMap<&'static str, f64>;
 
-/// Somebody who does the work: its name, and one run.
+/// A contender: its name, and a function that performs one run.
 pub(crate) struct Contender<'a> {
     pub(crate) name: &'static str,
     pub(crate) run: Box<dyn FnMut() -> Result<Measures, SuiteError> + 'a>,
@@ -50,7 +50,8 @@ impl Samples {
         self.0.iter().copied().fold(f64::NAN, f64::max)
     }
 
-    /// These values over those of `other`, round by round: what disturbed a round disturbed both.
+    /// Divides these values by those of `other`, round by round: a disturbance of a round affects
+    /// both.
     pub(crate) fn over(&self, other: &Self) -> Self {
         self.0
             .iter()
@@ -59,7 +60,7 @@ impl Samples {
             .collect()
     }
 
-    /// What `change` makes of each value.
+    /// Applies `change` to each value.
     pub(crate) fn map(&self, change: impl Fn(f64) -> f64) -> Self {
         self.0.iter().map(|&value| change(value)).collect()
     }
@@ -85,16 +86,16 @@ pub(crate) type Results = BTreeMap<&'static str, BTreeMap<&'static str, Samples>
 /// Runs all contenders `runs` times in turn.
 ///
 /// # Errors
-/// The first that a run gives.
+/// The first error of a run.
 pub(crate) fn alternate(runs: usize, contenders: &mut [Contender<'_>]) -> Result<Results, SuiteError> {
     alternate_after(runs, |_| Ok(()), contenders)
 }
 
-/// As [`alternate`], with work of its own before each round (0 is the one that is thrown away),
-/// such as the change that all contenders then have to find.
+/// Like [`alternate`], with preparation before each round (0 is the discarded one), such as the
+/// change that all contenders then have to find.
 ///
 /// # Errors
-/// The first that `before` or a run gives.
+/// The first error of `before` or a run.
 pub(crate) fn alternate_after(
     runs: usize,
     mut before: impl FnMut(usize) -> Result<(), SuiteError>,

@@ -1,11 +1,11 @@
-//! Two trees, compared to the last byte and attribute, and the bytes in which they differ, counted.
+//! Comparison of two trees to the last byte and attribute, and a count of the bytes that differ.
 //!
-//! Written without anything of Byteback's, so that it cannot share its mistakes: a plain walk over
+//! The code uses nothing of Byteback, so that it cannot share its mistakes: a plain walk with
 //! `readdir` and `lstat`. [`compare`] judges a restored tree: names, types, permissions, owners,
-//! modification times to the nanosecond, extended attributes (ACLs are among them), device numbers,
+//! modification times to the nanosecond, extended attributes (including ACLs), device numbers,
 //! symlink targets, which names are the same file, and contents. Access, change and birth times
-//! cannot be restored by anybody and are not compared; neither are holes, which read as zeros.
-//! [`difference`] says what a perfect backup would have to carry between two states of one tree.
+//! cannot be restored and are not compared; neither are holes, which read as zeros. [`difference`]
+//! computes what a perfect backup would have to carry between two states of a tree.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -23,16 +23,16 @@ use crate::rig::interrupt;
 mod tests;
 
 const BLOCK_BYTES: usize = 1 << 20;
-/// So many differences are told in words.
+/// Differences that are reported in words, at most.
 const TOLD_MAX: usize = 10;
 
-/// One node of a tree.
+/// A node of a tree.
 #[derive(Debug)]
 struct Node {
     metadata: Metadata,
     xattrs: BTreeMap<OsString, Vec<u8>>,
     target: Option<PathBuf>,
-    /// The first of its names, in order, if it has several: equal for all names of one file.
+    /// The first of the file's names, in order, if it has several: the same for all of them.
     first_name: Option<PathBuf>,
 }
 
@@ -111,16 +111,16 @@ fn xattrs(path: &Path) -> io::Result<BTreeMap<OsString, Vec<u8>>> {
     Ok(xattrs)
 }
 
-/// How a tree compares with what it should be.
+/// The result of comparing a tree with the expected one.
 #[derive(Debug, Default)]
 pub(crate) struct Comparison {
-    /// Names that were compared.
+    /// The number of compared names.
     pub(crate) names: u64,
-    /// Bytes of content that were compared.
+    /// The number of compared bytes of content.
     pub(crate) bytes: u64,
-    /// Differences.
+    /// The number of differences.
     pub(crate) differences: u64,
-    /// The first of them, in words.
+    /// The first differences, in words.
     pub(crate) told: Vec<String>,
 }
 
@@ -143,8 +143,8 @@ impl Comparison {
     }
 }
 
-/// Compares the tree at `actual` with the one at `expected`. `on_bytes` is told how many more bytes
-/// were compared.
+/// Compares the tree at `actual` with the one at `expected`. `on_bytes` is called with the number
+/// of bytes compared since its last call.
 ///
 /// # Errors
 /// If either cannot be read as a whole.
@@ -176,7 +176,7 @@ pub(crate) fn compare(expected: &Path, actual: &Path, mut on_bytes: impl FnMut(u
     Ok(comparison)
 }
 
-/// What differs between two nodes, apart from contents.
+/// The differences between two nodes, apart from contents.
 fn attribute_differences(expected: &Node, actual: &Node) -> Vec<String> {
     let (one, other) = (&expected.metadata, &actual.metadata);
     let mut differences = Vec::new();
@@ -228,14 +228,15 @@ pub(crate) struct Difference {
 }
 
 impl Difference {
-    /// What a backup has to carry at least, unless it compresses or copies from elsewhere.
+    /// The bytes that a backup has to carry at least, unless it compresses or copies from
+    /// elsewhere.
     pub(crate) fn bytes(self) -> u64 {
         self.changed_bytes + self.added_bytes
     }
 }
 
-/// Counts the bytes that differ between two states of a tree. `on_bytes` is told how many more
-/// bytes were compared.
+/// Counts the bytes that differ between two states of a tree. `on_bytes` is called with the number
+/// of bytes compared since its last call.
 ///
 /// # Errors
 /// If either cannot be read as a whole.
@@ -260,14 +261,14 @@ pub(crate) fn difference(old: &Path, new: &Path, mut on_bytes: impl FnMut(u64)) 
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct FileDifference {
-    /// The first byte that differs or that only one of them has.
+    /// The first byte that differs or that only one of the files has.
     first: Option<u64>,
     changed_bytes: u64,
-    /// Bytes that only the new one has.
+    /// Bytes that only the new file has.
     added_bytes: u64,
 }
 
-/// Compares two files byte by byte; one that is missing counts as empty.
+/// Compares two files byte by byte; a missing one counts as empty.
 fn file_difference(old: Option<&Path>, new: Option<&Path>) -> Result<FileDifference, SuiteError> {
     let mut difference = FileDifference::default();
     let mut old_blocks = Blocks::open(old)?;
@@ -293,7 +294,7 @@ fn file_difference(old: Option<&Path>, new: Option<&Path>) -> Result<FileDiffere
 
 /// The number of places where two equally long slices differ.
 fn differing(one: &[u8], other: &[u8]) -> u64 {
-    // In pieces, since most are equal and comparing them is fast.
+    // In pieces, because most are equal, and comparing them is fast.
     let pieces = one
         .chunks(4096)
         .zip(other.chunks(4096))

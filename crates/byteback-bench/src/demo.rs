@@ -1,11 +1,10 @@
-//! The main job on real data: what a person sees who tries Byteback for three minutes.
+//! The main job on real data: a three-minute demonstration of Byteback.
 //!
 //! A folder of real data is mounted and backed up, real programs change it, and it is backed up
 //! again. Both snapshots are restored and compared, to the last byte and attribute, with plain
-//! copies that were made of both states. Then rsync does the same second backup: it starts from a
-//! plain copy of the first state and gets a plain copy of the second one, so it pays nothing for
-//! our mount. Everything happens below one temporary folder, which is removed at the end, also
-//! after Ctrl-C.
+//! copies of both states. Then rsync does the same second backup: it starts from a plain copy of
+//! the first state and gets a plain copy of the second one, so our mount costs it nothing.
+//! Everything happens below one temporary folder, which is removed at the end, also after Ctrl-C.
 
 mod changes;
 mod data;
@@ -33,16 +32,16 @@ use data::Data;
 use progress::{Progress, Step};
 use table::{Row, bytes, seconds, table};
 
-/// At the worst moment there are the folder, the store, two copies and one restored folder.
+/// The largest need of space: the folder, the store, two copies and one restored folder.
 const NEEDED_BYTES: u64 = 7 << 30;
 
 const PEER: &str = "rsync";
 
-/// Everything that a backup of a folder with odd files should carry; in place, since that is what
-/// large images ask for.
+/// Everything that a backup of a folder with odd files should carry; in place, as suits large
+/// images.
 const RSYNC_OPTIONS: [&str; 5] = ["-aHAX", "--delete", "--inplace", "--no-whole-file", "--numeric-ids"];
 
-/// What the figures mean, below their table.
+/// Explanations of the figures, printed below their table.
 const NOTES: [&str; 7] = [
     "changed   bytes that differ between both states, place by place, and bytes of new",
     "          files: counted by comparing plain copies of the two states",
@@ -53,13 +52,13 @@ const NOTES: [&str; 7] = [
     "mount     what it cost to know the changes, while the programs worked",
 ];
 
-/// The two copies that everything is compared with.
+/// Plain copies of the two states, which everything is compared with.
 struct States {
     first: std::path::PathBuf,
     second: std::path::PathBuf,
 }
 
-/// Does it all, prints what a person wants to see, and tells the figures.
+/// Runs the demo, prints it for the user, and returns the figures.
 ///
 /// # Errors
 /// If a step fails, if a restored folder differs, or if the user asks to stop.
@@ -182,12 +181,12 @@ fn in_folder(scratch: &Scratch, progress: &Progress) -> Result<Vec<Record>, Suit
     Ok(figures.records())
 }
 
-/// Shows how far a command of ours is.
+/// Shows the progress of one of our commands.
 fn reaching(step: &Step) -> impl Fn(Status) + Send {
     |status| step.reach(status.bytes_done, status.total_bytes)
 }
 
-/// Lets the programs work; the CPU time that the mount's daemon used meanwhile, seconds.
+/// Runs the programs. Returns the CPU time that the mount's daemon used meanwhile, in seconds.
 fn change(mount: &Mount, data: &Data, work: &Path, progress: &Progress) -> Result<f64, SuiteError> {
     let before = mount.cost()?;
     for (title, change) in CHANGES {
@@ -196,7 +195,7 @@ fn change(mount: &Mount, data: &Data, work: &Path, progress: &Progress) -> Resul
     Ok(mount.cost()?.since(before).cpu_s)
 }
 
-/// A plain copy with everything that a copy can keep.
+/// Makes a plain copy that keeps everything `cp` can keep.
 fn copy(from: &Path, to: &Path) -> Result<(), SuiteError> {
     run(program("cp").args(["-a", "--no-target-directory"]).arg(from).arg(to))?;
     Ok(())
@@ -239,7 +238,7 @@ fn allocated_bytes(path: &Path) -> Result<u64, SuiteError> {
     sum_of(path, |metadata| metadata.blocks() * 512)
 }
 
-/// What was measured of the second backup.
+/// The measurements of the second backup.
 struct Figures {
     truth: Difference,
     second: Backup,
@@ -292,7 +291,7 @@ impl Figures {
 
     fn records(&self) -> Vec<Record> {
         let (ours, theirs) = (&self.second, &self.transfer);
-        // Below 2^53 exact, and these are figures of one run.
+        // Exact below 2^53, and these are figures of one run.
         let changed = self.truth.bytes() as f64;
         let values = [
             ("changed", "B", changed, changed),
@@ -334,7 +333,7 @@ impl Figures {
     }
 }
 
-/// Says whether all is equal.
+/// Reports whether everything is equal.
 fn verdict(comparisons: &[(String, Comparison)], progress: &Progress) -> Result<(), SuiteError> {
     progress.say("\nCompared: contents, names, types, modes, owners, times, links, extended attributes\n");
     let width = comparisons.iter().map(|(what, _)| what.len()).max().unwrap_or(0);

@@ -1,8 +1,8 @@
-//! What a suite found, in the shape in which it is told: figures made of panels, and goals.
+//! The findings of a suite in the form in which they are shown: figures made of panels, and goals.
 //!
-//! A *panel* is a table: rows are what was varied (a size, an application), columns are the
-//! contenders or variants. A cell is a median with the least and the largest value; beside it may
-//! stand what the paper says. Tables are written in Markdown, so that what is printed is what
+//! A *panel* is a table: its rows are the varied values (a size, an application), its columns are
+//! the contenders or variants. A cell is a median with the smallest and the largest value; the
+//! paper's value may stand beside it. Tables are written in Markdown, so that the output is what
 //! `docs/benchmarks.md` shows.
 
 use std::fmt;
@@ -14,13 +14,13 @@ use crate::report::number;
 #[cfg(test)]
 mod tests;
 
-/// One figure of the paper, or one table of ours.
+/// A figure of the paper, or a table of ours.
 #[derive(Clone, Debug)]
 pub(crate) struct Figure {
-    /// Short, as in a file name.
+    /// A short name, as in a file name.
     pub(crate) id: &'static str,
     pub(crate) title: String,
-    /// How it was measured, and what is to be known about it.
+    /// The method of measurement, and remarks.
     pub(crate) about: String,
     pub(crate) panels: Vec<Panel>,
 }
@@ -29,7 +29,7 @@ pub(crate) struct Figure {
 #[derive(Clone, Debug)]
 pub(crate) struct Panel {
     pub(crate) title: String,
-    /// What the rows vary.
+    /// The quantity that the rows vary.
     pub(crate) varied: &'static str,
     pub(crate) unit: String,
     pub(crate) columns: Vec<String>,
@@ -54,11 +54,11 @@ pub(crate) enum Chart {
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) label: String,
-    /// One for each column.
+    /// The cells, in the order of the columns.
     pub(crate) cells: Vec<Option<Cell>>,
 }
 
-/// One measured value.
+/// A measured value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Cell {
     pub(crate) median: f64,
@@ -156,7 +156,7 @@ impl Figure {
     }
 }
 
-/// What is to be reached.
+/// The threshold of a goal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Limit {
     AtLeast(f64),
@@ -172,7 +172,7 @@ impl fmt::Display for Limit {
     }
 }
 
-/// A goal and what was measured.
+/// A goal and its measured value.
 #[derive(Clone, Debug)]
 pub(crate) struct GoalRow {
     pub(crate) name: String,
@@ -191,7 +191,7 @@ impl GoalRow {
         }
     }
 
-    /// Whether the median reaches it.
+    /// Whether the median meets the goal.
     pub(crate) fn is_met(&self) -> bool {
         match self.limit {
             Limit::AtLeast(limit) => self.measured.median >= limit,

@@ -1,4 +1,4 @@
-//! The findings of a suite: figures, and goals with whether they are reached. Written as text, as
+//! The findings of a suite: figures, and goals with whether they are met. Written as text, as
 //! charts and as JSON.
 
 use std::io;
@@ -15,14 +15,14 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// Adds those of another part behind these.
+    /// Appends the findings of another part.
     pub(crate) fn add(&mut self, mut other: Self) {
         self.figures.append(&mut other.figures);
         self.goals.append(&mut other.goals);
     }
 
-    /// Prints them; writes each chart of the suite into the folder `plots`, and everything into the
-    /// file `json`, where these are wanted.
+    /// Prints the findings. Writes each chart of the suite into the folder `plots`, and everything
+    /// into the file `json`, where these are given.
     ///
     /// # Errors
     /// If something cannot be written.

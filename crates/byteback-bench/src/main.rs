@@ -2,12 +2,12 @@
 //!
 //! `byteback-bench SUITE [--quick] [--json FILE]` runs a suite, prints a table, and writes the same
 //! as JSON (see [`measured`]). A suite measures the same work done by us and by others, each
-//! several times and in turn (see [`alternate`]), so that what else happens on the machine hits all
-//! alike. The exit code tells whether the suite ran, not whether its goals were met: the report
-//! says that.
+//! several times and in turn (see [`alternate`]), so that other activity on the machine affects all
+//! alike. The exit code says whether the suite ran, not whether its goals were met: the report says
+//! that.
 //!
-//! A new suite is a module of [`suites`] with a function that takes [`Options`] and gives records,
-//! and a line in [`Suite`].
+//! A new suite is a module of [`suites`] with a function that takes [`Options`] and returns
+//! records, and a line in [`Suite`].
 
 mod alternate;
 mod compare;
@@ -35,7 +35,7 @@ use crate::report::Record;
 use crate::rig::interrupt;
 use crate::rig::process::is_interrupted;
 
-/// As a shell reports a program that SIGINT ended.
+/// The code that a shell reports for a program ended by SIGINT.
 const EXIT_INTERRUPTED: u8 = 130;
 
 /// Counts what suites ask it to count; see `byteback-heap`.
@@ -46,7 +46,7 @@ static HEAP: CountingHeap = CountingHeap;
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// What to measure.
+    /// The suite to run.
     #[command(subcommand)]
     suite: Suite,
     /// Less work and three runs instead of five: for a first impression, not for publication.
@@ -63,7 +63,7 @@ enum Suite {
     Extents,
     /// Small changes in a large file, beside rsync.
     Image,
-    /// The main job on real data, for people to watch; compares all that is restored.
+    /// The main job on real data, as a demonstration; compares everything that is restored.
     Demo,
     /// Finders of deltas, and deltas from checksums that exist already (the figures of the SkySync
     /// paper).
@@ -76,20 +76,20 @@ enum Suite {
     Deltafs(suites::deltafs::DeltafsArguments),
     /// The figures of the SolFS paper and the goals of the operation log.
     Solfs(suites::solfs::SolfsArguments),
-    /// We are in a virtual machine that was started to measure what is there.
+    /// Internal: runs inside of a virtual machine that was started for a measurement.
     #[command(hide = true)]
     Guest(suites::deltafs::GuestArguments),
-    /// We are a process that was started to hold a mount.
+    /// Internal: runs as a process that holds a mount.
     #[command(hide = true)]
     Hold(rig::hold::HoldArguments),
 }
 
-/// How thorough a suite is to be.
+/// The thoroughness of a suite.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     /// Less work.
     pub(crate) quick: bool,
-    /// How often everything is measured.
+    /// The number of measurements of everything.
     pub(crate) runs: usize,
 }
 
@@ -102,7 +102,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_interrupted(&error) => ExitCode::from(EXIT_INTERRUPTED),
         Err(error) => {
-            // Nothing is left to do if even this fails.
+            // No way is left to report a failure of this.
             let _ = writeln!(io::stderr(), "byteback-bench: {error}");
             ExitCode::FAILURE
         }

@@ -1,8 +1,8 @@
-//! What a suite measured, for programs: one JSON form for all suites.
+//! The measurements of a suite, for programs: one JSON format for all suites.
 //!
-//! `{"version": 1, "suite": NAME, "figures": [...]}`. Each figure is one value of one contender,
-//! and has `goal` and `met`, which are null where nothing is to be reached. A value that could not
-//! be measured is null. `docs/benchmarks.md` describes the fields.
+//! `{"version": 1, "suite": NAME, "figures": [...]}`. Each figure is one value of one contender.
+//! Its fields `goal` and `met` are null if it has no goal, and a value that could not be measured
+//! is null. `docs/benchmarks.md` describes the fields.
 
 use std::fs;
 use std::path::Path;
@@ -17,25 +17,25 @@ use crate::report::{OURS, Record};
 #[cfg(test)]
 mod tests;
 
-/// Version of the form.
+/// The version of the format.
 const VERSION: u32 = 1;
 
-/// One value.
+/// A measured value.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Measured {
-    /// The case: a figure or a table, and what is varied in it.
+    /// The case: a figure or a table, and the varied value in it.
     pub(crate) case: String,
     pub(crate) metric: String,
     pub(crate) unit: String,
-    /// Who was measured, or which variant.
+    /// The contender or variant that was measured.
     pub(crate) contender: String,
     pub(crate) median: f64,
     pub(crate) min: f64,
     pub(crate) max: f64,
     pub(crate) runs: usize,
-    /// What the median is to reach.
+    /// The goal of the median.
     pub(crate) goal: Option<String>,
-    /// Whether it does.
+    /// Whether the median meets it.
     pub(crate) met: Option<bool>,
 }
 
@@ -46,7 +46,7 @@ struct Document<'a> {
     figures: &'a [Measured],
 }
 
-/// The values of records: those of the peers without a goal, ours with it.
+/// The values of records: those of the peers without a goal, and ours with it.
 pub(crate) fn of_records(records: &[Record]) -> Vec<Measured> {
     let mut all = Vec::new();
     for record in records {
@@ -71,7 +71,7 @@ pub(crate) fn of_records(records: &[Record]) -> Vec<Measured> {
     all
 }
 
-/// The values of figures, then the goals.
+/// The values of figures, followed by the goals.
 pub(crate) fn of_findings(findings: &Findings) -> Vec<Measured> {
     let of_cell = |cell: &Cell, case: String, metric: &str, unit: &str, contender: &str| Measured {
         case,
@@ -107,10 +107,10 @@ pub(crate) fn of_findings(findings: &Findings) -> Vec<Measured> {
     all
 }
 
-/// Writes them into a file.
+/// Writes the values into a file.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If the file cannot be written.
 pub(crate) fn write(path: &Path, suite: &str, figures: &[Measured]) -> Result<(), SuiteError> {
     let version = VERSION;
     let mut json = serde_json::to_vec_pretty(&Document {

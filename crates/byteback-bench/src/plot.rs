@@ -1,10 +1,10 @@
-//! Panels as pictures: SVG, written by hand, since there is nothing in them but rectangles, lines
-//! and words.
+//! Panels as pictures: SVG written by hand, because they consist only of rectangles, lines and
+//! words.
 //!
 //! A picture has a title, a legend, a value axis with a few round ticks, and one of three kinds of
-//! marks: groups of bars, stacks of bars, or lines. A thin stroke spans the least and the largest
-//! value. Colours are those of Okabe and Ito, which people with any kind of colour vision can tell
-//! apart; the paper's own numbers are grey.
+//! marks: groups of bars, stacks of bars, or lines. A thin stroke spans the smallest and the
+//! largest value. The colours are those of Okabe and Ito, which people with any kind of colour
+//! vision can distinguish; the paper's own numbers are grey.
 
 mod axis;
 
@@ -25,9 +25,9 @@ const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 400.0;
 const LEFT: f64 = 74.0;
 const RIGHT: f64 = 20.0;
-/// Below the marks: a line of labels and the name of what varies.
+/// The space below the marks: a line of labels and the name of the varied quantity.
 const BOTTOM: f64 = 62.0;
-/// Of a letter of a slanted label, downwards.
+/// The height that a letter adds to a slanted label.
 const SLANTED_LETTER_HEIGHT: f64 = 1.9;
 const COLOURS: [&str; 13] = [
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#7A5C00", "#332288", "#882255", "#44AA99",
@@ -36,12 +36,12 @@ const COLOURS: [&str; 13] = [
 const PAPER_COLOUR: &str = "#8c8c8c";
 const INK: &str = "#222";
 const GRID: &str = "#e4e4e4";
-/// What a letter of the small text takes, about.
+/// The approximate width of a letter of the small text.
 const LETTER_WIDTH: f64 = 6.6;
-/// The words with which the column of the paper's numbers begins.
+/// The beginning of the title of the column with the paper's numbers.
 pub(crate) const PAPER: &str = "paper";
 
-/// The picture of a panel; `None` if it is not to be drawn or holds nothing.
+/// The picture of a panel; `None` if it has no chart or no rows.
 pub(crate) fn svg(panel: &Panel) -> Option<String> {
     if panel.chart == Chart::None || panel.rows.is_empty() {
         return None;
@@ -52,14 +52,14 @@ pub(crate) fn svg(panel: &Panel) -> Option<String> {
     Some(plot.out)
 }
 
-/// Writes every panel that is drawn into a file `SUITE-FIGURE.svg`; a letter tells panels of one
-/// figure apart.
+/// Writes every panel that has a chart into a file `SUITE-FIGURE.svg`; a letter distinguishes the
+/// panels of one figure.
 ///
 /// # Errors
 /// If the folder or a file cannot be written.
 pub(crate) fn write_all(folder: &Path, suite: &str, figures: &[Figure]) -> Result<(), SuiteError> {
     fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
-    // Figures of one name, for example of files of several sizes, go on where the one before ended.
+    // Figures with the same name, for example for files of several sizes, continue the letters.
     let mut letters: BTreeMap<&str, u8> = BTreeMap::new();
     for figure in figures {
         for panel in &figure.panels {
@@ -79,7 +79,7 @@ struct Plot<'a> {
     axis: Axis,
     top: f64,
     bottom: f64,
-    /// Labels are longer than their places are wide.
+    /// The labels are wider than their places.
     is_slanted: bool,
     out: String,
 }
@@ -204,7 +204,7 @@ impl<'a> Plot<'a> {
         )
     }
 
-    /// The middle of each row's place on the other axis, and the width of a place.
+    /// The centre of each row's place on the other axis, and the width of a place.
     fn places(&self) -> (Vec<f64>, f64) {
         let count = self.panel.rows.len() as f64;
         let width = (WIDTH - RIGHT - LEFT) / count;

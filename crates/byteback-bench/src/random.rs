@@ -1,4 +1,4 @@
-//! Numbers that are the same in every run, so that all contenders get the same work.
+//! Pseudorandom numbers that are the same in every run, so that all contenders get the same work.
 
 use byteback_host::random::SplitMix64;
 
@@ -29,11 +29,11 @@ impl Random {
         }
     }
 
-    /// `count` ranges of `len_bytes` in a file of `file_bytes`, at any offset and none touching
-    /// another, ascending.
+    /// Offsets of `count` ranges of `len_bytes` in a file of `file_bytes`, at random offsets
+    /// without touching each other, ascending.
     ///
-    /// The file must be at least four times as long as all ranges together; otherwise this would
-    /// look for free places for long.
+    /// The file must be at least four times as long as all ranges together; otherwise the search
+    /// for free places would take long.
     pub(crate) fn scattered(&mut self, count: usize, len_bytes: u64, file_bytes: u64) -> Vec<u64> {
         assert!(
             count as u64 * len_bytes * 4 <= file_bytes,

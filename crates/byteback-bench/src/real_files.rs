@@ -18,7 +18,7 @@ pub(crate) struct RealFile {
     pub(crate) modified_s: i64,
 }
 
-/// Regular files below `roots` that may be read, in the order of their names, up to limits.
+/// Readable regular files below `roots`, in the order of their names, up to limits.
 pub(crate) fn readable_files(
     roots: &[impl AsRef<Path>],
     bytes_max: u64,

@@ -1,5 +1,5 @@
-//! The results of a suite: one record per case and metric, as a table for people
-//! ([`measured`](crate::measured) is the form for programs).
+//! The results of a suite, one record for each case and metric, as a table for people
+//! ([`measured`](crate::measured) is the format for programs).
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -9,10 +9,10 @@ use crate::alternate::{Results, Samples};
 #[cfg(test)]
 mod tests;
 
-/// The name under which a suite lets our own contender run.
+/// The name of our own contender in a suite.
 pub(crate) const OURS: &str = "byteback";
 
-/// What was measured of one metric in one case. Values are medians; less is better in every metric.
+/// The results for one metric in one case. Values are medians; less is better in every metric.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub(crate) suite: &'static str,
@@ -21,29 +21,29 @@ pub(crate) struct Record {
     pub(crate) unit: &'static str,
     pub(crate) ours: f64,
     pub(crate) peers: BTreeMap<&'static str, f64>,
-    /// What `ours` is to reach; absent if the metric is only told.
+    /// The goal of `ours`; absent if the metric has none.
     pub(crate) goal: Option<String>,
-    /// Whether it does.
+    /// Whether `ours` meets it.
     pub(crate) met: Option<bool>,
     /// The number of runs behind each median.
     pub(crate) runs: usize,
-    /// The least and the largest value, by contender.
+    /// The smallest and the largest value, by contender.
     pub(crate) spread: BTreeMap<&'static str, Spread>,
 }
 
-/// The least and the largest value.
+/// The smallest and the largest value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spread {
     pub(crate) min: f64,
     pub(crate) max: f64,
 }
 
-/// What our median is to reach.
+/// The goal of our median.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Goal {
-    /// At most so many times a peer's median.
+    /// At most a multiple of a peer's median.
     TimesPeer(f64, &'static str),
-    /// At most this.
+    /// At most this value.
     AtMost(f64),
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn record(suite: &'static str, case: &str, metric: Metric, results: &
         Some(Goal::AtMost(limit)) => (Some(format!("<= {}", number(limit))), Some(ours.median() <= limit)),
         Some(Goal::TimesPeer(factor, peer)) => (
             Some(format!("<= {factor} x {peer}")),
-            // A peer that was not measured cannot have been reached.
+            // A goal relative to a peer that was not measured is not met.
             Some(peers.get(peer).is_some_and(|theirs| ours.median() <= factor * theirs)),
         ),
     };
@@ -101,7 +101,7 @@ pub(crate) fn record(suite: &'static str, case: &str, metric: Metric, results: &
     })
 }
 
-/// Writes the records as a table: medians, with the least and the largest value in brackets.
+/// Writes the records as a table: medians, with the smallest and the largest value in brackets.
 pub(crate) fn write_table(out: &mut impl Write, records: &[Record]) -> io::Result<()> {
     let mut rows = vec![["case", "metric", "ours", "peers", "goal", "met"].map(str::to_owned)];
     for record in records {
@@ -137,7 +137,7 @@ pub(crate) fn write_table(out: &mut impl Write, records: &[Record]) -> io::Resul
     Ok(())
 }
 
-/// Three figures that count.
+/// Formats a value with three significant digits.
 pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         magnitude if magnitude >= 100.0 => format!("{value:.0}"),

@@ -1,19 +1,18 @@
-//! What measurements with real processes stand on.
+//! The equipment of measurements with real processes.
 //!
-//! - [`interrupt`]: Ctrl-C and SIGTERM end a measurement like an error does, so that everything is
+//! - [`interrupt`]: Ctrl-C and SIGTERM end a measurement like an error, so that everything is
 //!   cleaned up on the way out.
-//! - [`scratch`]: a temporary folder that takes its mounts, its processes and itself away.
-//! - [`process`]: running a program, and knowing afterwards (or meanwhile) what it cost: CPU time,
-//!   bytes read, peak memory.
-//! - [`proxy`]: bytes on the wire, counted between client and server, for everybody alike.
-//! - [`scheduling`]: where threads run, so that what is measured is not the scheduler.
-//! - [`hold`]: a mount with or without tracking, held by a process of its own.
+//! - [`scratch`]: a temporary folder that removes its mounts, its processes and itself.
+//! - [`process`]: running a program and measuring its cost: CPU time, bytes read, peak memory.
+//! - [`proxy`]: bytes on the wire, counted between client and server, for all contenders alike.
+//! - [`scheduling`]: the placement of threads, so that the scheduler is not what is measured.
+//! - [`hold`]: a mount with or without tracking, held by its own process.
 //! - [`byteback`], [`rsync`], [`rdiff`], [`syncthing`], [`unison`], [`xdelta`]: the contenders,
 //!   each as its users run it.
-//! - [`btrfs`]: file systems with the checksums that they keep.
+//! - [`btrfs`]: file systems with their own checksums.
 //!
-//! Every value is taken from outside the program that is measured (kernel accounts and our own
-//! proxy), except where a field says that a program reports it about itself.
+//! Every value is taken from outside the measured program (the kernel's accounts and our own
+//! proxy), except where a field is documented as reported by the program itself.
 
 pub(crate) mod btrfs;
 pub(crate) mod byteback;

@@ -1,4 +1,4 @@
-//! What can be measured: one module per suite.
+//! The suites: one module each.
 
 pub(crate) mod deltacfs;
 pub(crate) mod deltafs;

@@ -1,17 +1,17 @@
 //! Traces of real applications, and their replay.
 //!
 //! A *trace* is a folder made by recording a real program at work on a mounted folder: `trace.json`
-//! (what it is, and the hash of the tree that it ends in), `ops.jsonl.zst` (one operation a line,
-//! in the order in which the tree changed), and `data.zst` (the initial tree as a tar, then all
-//! bytes that were written, in the order of the operations). Some traces leave out parts of the tar
-//! that a script of the trace set makes again (`init.map.zst`, `tools/gentext.py`).
+//! (its description, and the hash of the tree that it ends in), `ops.jsonl.zst` (one operation a
+//! line, in the order in which the tree changed), and `data.zst` (the initial tree as a tar, then
+//! all written bytes, in the order of the operations). Some traces omit parts of the tar that a
+//! script of the trace set generates again (`init.map.zst`, `tools/gentext.py`).
 //!
-//! | module | what is in it |
+//! | module | contents |
 //! |---|---|
 //! | [`load`] | a trace in memory: nothing is unpacked or parsed while the clock runs |
-//! | [`operation`] | one operation, and its form in the file |
-//! | [`replay`] | carrying the operations out, at full speed or at the recorded pace |
-//! | [`tree_hash`] | what a tree holds, as one number: a replay that ends in another one was none |
+//! | [`operation`] | one operation, and its format in the file |
+//! | [`replay`] | performing the operations, at full speed or at the recorded pace |
+//! | [`tree_hash`] | the hash of a tree: a replay that ends in another one is invalid |
 
 pub(crate) mod load;
 pub(crate) mod operation;

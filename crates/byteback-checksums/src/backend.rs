@@ -1,6 +1,6 @@
-//! The databases of this crate, which may be lost at any time: opened, checked as a whole, made
-//! anew if they are damaged; and redb's storage over a durable file. A failure is handed on, and
-//! nothing else is done about it: whoever opens the file next checks it.
+//! Opening of this crate's databases, which may be lost at any time: they are checked as a whole,
+//! and created anew if they are damaged. Also redb's storage over a durable file. A failure is only
+//! handed on, because the next opening checks the file anyway.
 
 use std::io;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use redb::Database;
 
 use crate::store::{ChecksumError, Result, db};
 
-/// redb's memory, each database.
+/// Bytes of redb's cache, for each database.
 const CACHE_BYTES: usize = 8 << 20;
 
-/// Opens the database `name` of `dir`, or makes it, and lets `begin` see to what must be in it. One
-/// that is damaged is made anew. The caller sees to it that nobody else has it open.
+/// Opens the database `name` of `dir`, or creates it, and lets `begin` prepare its tables. A
+/// damaged database is created anew. The caller ensures that it is open nowhere else.
 pub(crate) fn open<T>(dir: &dyn DurableDir, name: &str, begin: impl Fn(Database) -> Result<T>) -> Result<T> {
     match open_as_it_is(dir, name, &begin) {
         Err(ChecksumError::Database(error)) if is_damage(&error) => {
@@ -31,15 +31,15 @@ fn open_as_it_is<T>(dir: &dyn DurableDir, name: &str, begin: &impl Fn(Database) 
     let file = dir.open(name, OpenMode::CreateIfMissing).map_err(failed("open"))?;
     let mut builder = redb::Builder::new();
     builder.set_cache_size(CACHE_BYTES);
-    // Without this only what an unclean stop left is checked, and a flipped bit elsewhere could
-    // make redb panic.
+    // Without this, only the remains of an unclean stop are checked, and a flipped bit elsewhere
+    // could make redb panic.
     builder.set_check_integrity_on_open(true);
     let begun = begin(builder.create_with_backend(Backend(file)).map_err(db)?)?;
     dir.sync().map_err(failed("make a name for"))?;
     Ok(begun)
 }
 
-/// Whether the file is no database any more, as opposed to a disk that fails.
+/// Whether the file is no valid database any more, as opposed to a failing disk.
 fn is_damage(error: &redb::Error) -> bool {
     match error {
         redb::Error::Io(error) => matches!(
@@ -51,7 +51,7 @@ fn is_damage(error: &redb::Error) -> bool {
     }
 }
 
-/// A [`redb::StorageBackend`] on whatever `byteback-host` provides.
+/// A [`redb::StorageBackend`] on a durable file of `byteback-host`.
 #[derive(Debug)]
 struct Backend(Arc<dyn DurableFile>);
 

@@ -1,10 +1,10 @@
 //! The checksums that btrfs keeps of every sector of data, read through its tree search (SkySync
 //! sections 3.1 and 3.4, which read them with btrfs-progs).
 //!
-//! Words: a *sector* is what one checksum is of (4 KiB mostly); an *extent* is a stretch of a file
-//! with one place on the disk; an *address* is btrfs's logical one. A *transaction* gathers changes
-//! of the trees until they are committed; the file system's *generation* is the number of the one
-//! that is being gathered, and an extent's that of the one that made it.
+//! Words: a *sector* is the unit that one checksum covers (4 KiB mostly); an *extent* is a stretch
+//! of a file with one place on the disk; an *address* is btrfs's logical one. A *transaction*
+//! collects changes of the trees until they are committed. The file system's *generation* is the
+//! number of the current transaction, and an extent's is the number of the one that created it.
 //!
 //! ## When a checksum counts
 //!
@@ -12,16 +12,16 @@
 //! address or of a new generation. So it must be shown that the file still consists of the same
 //! extents, and that the checksums are of those extents.
 //!
-//! 1. *Still*: the time of the last change is older than the grain of the kernel's clock, so that a
-//!    later change has another one. (A file that is written all the time never gets there:
+//! 1. *Still*: the time of the last change is older than the resolution of the kernel's clock, so
+//!    that a later change has another one. (A file that is written all the time never gets there:
 //!    [`SourceError::Busy`].)
 //! 2. *Flushed*: data that is only in memory has no checksums yet, and the trees show the previous
-//!    state. [`Kernel::flush`] waits for writers at work, writes what is dirty and waits until the
-//!    trees show it. Identity, length and times are as in 1, or we begin anew.
+//!    state. [`Kernel::flush`] waits for running writes, writes dirty pages and waits until the
+//!    trees show them. Identity, length and times are as in 1, or we begin anew.
 //! 3. *Listed and scanned*, window by window: the list of extents, then their checksums by address.
-//!    An address that is freed is given to others only in a later transaction, so nothing that was
-//!    scanned belongs to others if the generation did not move between the list and the end of the
-//!    scan. If it did, the window is done again, smaller ones each time.
+//!    A freed address is reused only in a later transaction, so no scanned checksum belongs to
+//!    another extent if the generation did not change between the list and the end of the scan. If
+//!    it did, the window is repeated, smaller each time.
 //! 4. *Flushed again, listed again* ([`Extraction::finish`]): the digest over all items of the list
 //!    (place in the file, address, generation, inline content) is that of 3, and identity, length
 //!    and times are those of 1. Otherwise: changed meanwhile.
@@ -78,15 +78,15 @@ const EXTENT_DATA: u32 = 108;
 /// tick of their clock, 10 ms at worst.
 const TIME_GRAIN: Duration = Duration::from_millis(20);
 
-/// How often a file is given time to come to rest before it is called busy.
+/// The number of times that a file is given time to come to rest before it is reported as busy.
 const STILL_ATTEMPTS: u32 = 5;
 
-/// Extents of a window at most, and bytes of data (which one extent more may exceed).
+/// Limits of a window: extents, and bytes of data (which one extent more may exceed).
 const WINDOW_EXTENTS: usize = 1 << 16;
 const WINDOW_DATA_BYTES: u64 = 512 << 20;
 
-/// How often a window is done again because a transaction ended meanwhile, each time with an eighth
-/// of the extents.
+/// The number of attempts at a window after a transaction ended meanwhile, each with an eighth of
+/// the previous one's extents.
 const WINDOW_ATTEMPTS: u32 = 6;
 
 fn malformed(Malformed(what): Malformed) -> SourceError {
@@ -117,26 +117,26 @@ impl Filesystem {
         self.layout.kind.len_bytes()
     }
 
-    /// How many bytes of data the longest checksum item covers, and more.
+    /// At least the number of bytes of data that the longest checksum item covers.
     fn item_reach(&self) -> u64 {
         u64::from(self.node_len) / self.sum_len() as u64 * u64::from(self.sector_len)
     }
 }
 
-/// How much work an extraction was.
+/// The work of an extraction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Effort {
     /// Searches of the file's extents.
     pub list_searches: u64,
     /// Searches of checksums.
     pub sum_searches: u64,
-    /// Windows that were done again because a transaction ended meanwhile.
+    /// Windows that were repeated because a transaction ended meanwhile.
     pub windows_again: u64,
 }
 
-/// Begins an extraction from `file`, which is open for reading and lies on btrfs. Waits at most a
-/// fraction of a second for it to come to rest, and as long as it takes until what was written to
-/// it is on the disk.
+/// Begins an extraction from `file`, which is open for reading on btrfs. Waits a fraction of a
+/// second at most for it to come to rest, and as long as it takes until its written data is on the
+/// disk.
 ///
 /// # Errors
 /// [`SourceError::NotHere`] for anything that is not a regular file on btrfs;
@@ -157,7 +157,7 @@ pub const DESCRIPTION: Description = Description {
     permissions: "root (CAP_SYS_ADMIN)",
 };
 
-/// How often a file that changes meanwhile is tried again.
+/// The number of attempts for a file that changes meanwhile.
 const SOURCE_ATTEMPTS: u32 = 5;
 
 /// An open file on btrfs, as a source.
@@ -167,7 +167,7 @@ pub struct BtrfsSource<'a> {
 }
 
 impl<'a> BtrfsSource<'a> {
-    /// Of `file`, which is open for reading.
+    /// The source for `file`, which is open for reading.
     ///
     /// # Errors
     /// As [`layout`].
@@ -198,12 +198,12 @@ impl Source for BtrfsSource<'_> {
     }
 }
 
-/// Which checksums the file system of `file` keeps, if this process may read them. Nothing is
+/// The checksums that the file system of `file` keeps, if this process may read them. Nothing is
 /// written or waited for.
 ///
 /// # Errors
-/// [`SourceError::NotHere`] for anything that does not lie on btrfs; [`SourceError::NeedsRoot`]
-/// without `CAP_SYS_ADMIN`.
+/// [`SourceError::NotHere`] for anything that is not on btrfs; [`SourceError::NeedsRoot`] without
+/// `CAP_SYS_ADMIN`.
 pub fn layout(file: &impl AsFd) -> Result<Layout> {
     let file = file.as_fd();
     refuse_others(file)?;
@@ -226,8 +226,8 @@ pub fn is_unchanged(file: &impl AsFd, stamp: &Stamp, clock: &dyn Clock) -> Resul
     stamp.is_that_of(extraction.finish())
 }
 
-/// The kernel itself says which file system this is; an ioctl may be answered by whoever serves a
-/// FUSE file system.
+/// Refuses other file systems. The kernel itself reports the type, while the server of a FUSE file
+/// system could answer an ioctl.
 fn refuse_others(file: BorrowedFd<'_>) -> Result<()> {
     let statfs = rustix::fs::fstatfs(file).map_err(|errno| SourceError::io("ask for the file system")(errno.into()))?;
     // The width of the field differs between machines.
@@ -244,7 +244,7 @@ fn refuse_others(file: BorrowedFd<'_>) -> Result<()> {
 pub struct BtrfsExtraction<'file>(Passage<RealKernel<'file>>);
 
 impl BtrfsExtraction<'_> {
-    /// How much work it was so far.
+    /// The work so far.
     #[must_use]
     pub fn effort(&self) -> Effort {
         self.0.effort
@@ -283,7 +283,7 @@ enum Known {
 struct List {
     /// The offset from which the next search goes on; `None`: everything was listed.
     from: Option<u64>,
-    /// Up to where the file is covered.
+    /// The end of the covered part of the file.
     end: u64,
     digest: blake3::Hasher,
 }
@@ -305,9 +305,9 @@ struct Passage<K> {
     /// The file at rest.
     stat: Stat,
     list: List,
-    /// Extents of a window at most.
+    /// The limit of extents in a window.
     extents_max: usize,
-    /// Up to where the windows so far go.
+    /// The end of the windows so far.
     window_end: u64,
     /// The runs of the current window, ascending.
     runs: Vec<(ByteRange, Known)>,
@@ -319,7 +319,7 @@ struct Passage<K> {
 impl<K: Kernel> Passage<K> {
     fn begin(mut kernel: K, clock: &dyn Clock) -> Result<Self> {
         let (filesystem, _) = ask(&kernel)?;
-        // Refuse a caller without permission before anything is flushed to the disk on its behalf.
+        // Refuse a caller without permission before flushing anything to the disk on its behalf.
         may_search(&mut kernel)?;
         let stat = rest(&kernel, clock)?;
         Ok(Self {
@@ -336,7 +336,7 @@ impl<K: Kernel> Passage<K> {
         })
     }
 
-    /// Whether the stamp is of the file as `stat` shows it.
+    /// Whether the stamp matches the file as `stat` shows it.
     fn is_of(&self, stamp: &Stamp) -> bool {
         Stamp {
             witness: stamp.witness,
@@ -389,7 +389,7 @@ impl<K: Kernel> Passage<K> {
         Err(SourceError::Busy)
     }
 
-    /// Finds the checksums of what has some, in the order of `extents`.
+    /// Finds the checksums of the extents that have some, in the order of `extents`.
     fn find_sums(&mut self, extents: &[Extent]) -> Result<()> {
         let sector_len = u64::from(self.filesystem.sector_len);
         let (mut wanted, mut count) = (Vec::new(), 0);
@@ -526,7 +526,7 @@ impl<K: Kernel> Extraction for Passage<K> {
     }
 }
 
-/// Searches for nothing: whether that is allowed.
+/// Checks that searching is allowed, by searching for nothing.
 fn may_search(kernel: &mut impl Kernel) -> Result<()> {
     let nothing = Query {
         tree: 0,
@@ -539,7 +539,7 @@ fn may_search(kernel: &mut impl Kernel) -> Result<()> {
     Ok(())
 }
 
-/// Asks what the file system is like, and for its generation.
+/// Asks for the properties of the file system and its generation.
 fn ask(kernel: &impl Kernel) -> Result<(Filesystem, u64)> {
     let bytes = kernel.fs_info().map_err(|source| match source.raw_os_error() {
         Some(libc::ENOTTY | libc::EOPNOTSUPP) => SourceError::NotHere("the file does not lie on btrfs"),
@@ -562,7 +562,8 @@ fn ask(kernel: &impl Kernel) -> Result<(Filesystem, u64)> {
     Ok((filesystem, info.generation))
 }
 
-/// Waits until the file's times would show any further change, and its trees show all former ones.
+/// Waits until the file's times would show any further change, and its trees show all previous
+/// ones.
 fn rest(kernel: &impl Kernel, clock: &dyn Clock) -> Result<Stat> {
     let ask = || regular_file(kernel.stat());
     let grain_ns = i64::try_from(TIME_GRAIN.as_nanos()).unwrap_or(i64::MAX);
@@ -580,17 +581,18 @@ fn rest(kernel: &impl Kernel, clock: &dyn Clock) -> Result<Stat> {
     Err(SourceError::Busy)
 }
 
-/// Whether no change of content lies between the two.
+/// Whether the content did not change between the two.
 fn is_same(one: &Stat, other: &Stat) -> bool {
     Stamp::of(one) == Stamp::of(other)
 }
 
-/// How many sectors of an extent of data lie wholly in a file of this length.
+/// The number of sectors of an extent of data that lie wholly in a file of this length.
 fn sectors_in_file(extent: &Extent, len_bytes: u64, sector_len: u64) -> u64 {
     extent.end().min(len_bytes).saturating_sub(extent.start) / sector_len
 }
 
-/// Gives the extents that `list` has not come to yet to `note`, until that says that it has enough.
+/// Passes the extents that `list` has not reached yet to `note`, until `note` returns that it has
+/// enough.
 fn list_extents(
     kernel: &mut impl Kernel,
     filesystem: &Filesystem,
@@ -622,7 +624,7 @@ fn list_extents(
             }
             let extent = Extent::parse(item.offset, item.body, filesystem.sector_len).map_err(malformed)?;
             if extent.start < list.end {
-                // No moment of a file looks like that: one was written while another one was read.
+                // No state of a file looks like this: one was written while another one was read.
                 return Err(SourceError::ChangedMeanwhile);
             }
             list.end = extent.end();
@@ -638,7 +640,7 @@ fn list_extents(
     Ok(())
 }
 
-/// The runs of a window as they grow.
+/// The runs of a window while they are collected.
 struct Runs<'a> {
     runs: &'a mut Vec<(ByteRange, Known)>,
     at: u64,

@@ -5,7 +5,7 @@
 //! object is a list of *extents*, each of which shows a part of a *blob*, and a blob has a checksum
 //! for each *chunk* of its bytes.
 //!
-//! ## From where
+//! ## Where they come from
 //!
 //! `ceph-objectstore-tool` prints an object with all its blobs, from the store's database. RocksDB
 //! belongs to one process at a time, so this is for OSDs that are stopped: during maintenance,
@@ -78,8 +78,9 @@ const OBJECT_LEN_MAX: u64 = u32::MAX as u64;
 pub struct CephSource<'a>(Reader<RealSystem<'a>>);
 
 impl<'a> CephSource<'a> {
-    /// Of the object at `place`. `ceph-objectstore-tool` is among `programs`. `spool` is an empty
-    /// file that nobody else has: what is read of the object goes through it. Nothing is asked yet.
+    /// The source for the object at `place`. `ceph-objectstore-tool` is among `programs`. `spool`
+    /// is an empty file without other users, through which the object's bytes are read. No request
+    /// is sent yet.
     #[must_use]
     pub fn new(place: Place, programs: &'a Programs, spool: File) -> Self {
         Self(Reader::new(RealSystem::new(place.osd.clone(), programs), place, spool))
@@ -104,7 +105,7 @@ impl Source for CephSource<'_> {
     }
 }
 
-/// An object, by whatever tells of it.
+/// An object, over any implementation of the tool's calls.
 struct Reader<S> {
     system: S,
     place: Place,
@@ -113,11 +114,11 @@ struct Reader<S> {
 
 /// The cached knowledge about the object.
 struct Kept {
-    /// By which name the tool knows it.
+    /// The name by which the tool knows it.
     spec: Option<String>,
-    /// Digest and length of the state that was described last: its bytes, and no others, are read.
+    /// Digest and length of the state described last; only its bytes are read.
     described: Option<([u8; 32], u64)>,
-    /// Of what the spool has the bytes.
+    /// The digest of the state whose bytes are in the spool.
     spooled: Option<[u8; 32]>,
     spool: File,
 }
@@ -193,7 +194,7 @@ impl<S: System> Reader<S> {
             kept.spool
                 .set_len(0)
                 .map_err(SourceError::io("empty a temporary file"))?;
-            // One more byte shows that there are more.
+            // One more byte shows that the object is longer.
             let len = self.system.bytes(&spec, len_bytes + 1, &kept.spool)?;
             let now = parse(&self.system.dump(&spec)?, &self.place)?;
             if now.digest != digest {
@@ -221,7 +222,7 @@ impl<S: System> Reader<S> {
         };
         match parse(&said, &self.place) {
             Ok(object) => Ok(object.digest == stamp.witness),
-            // It is none any more.
+            // The object is gone.
             Err(SourceError::Missing(_) | SourceError::NotHere(_)) => Ok(false),
             Err(error) => Err(error),
         }
@@ -232,7 +233,7 @@ impl<S: System> Reader<S> {
 struct Passage {
     stretches: Stretches,
     stamp: Stamp,
-    /// The stretch that is told next.
+    /// The index of the next stretch.
     next: usize,
 }
 

@@ -1,6 +1,6 @@
-//! Files that a deduplicating store keeps: a list of chunks, which content cut and of which each
-//! has a fingerprint, and a folder with the chunks (SkySync, Table 1: deduplication systems;
-//! section 3.1 has MeGA, whose role casync has here).
+//! Files in a deduplicating store: a list of chunks, cut by content, each with a fingerprint, and a
+//! folder with the chunks (SkySync, Table 1: deduplication systems; casync has the role here that
+//! MeGA has in section 3.1).
 //!
 //! Two kinds of lists are read: the index of a blob or archive that casync made (`casync`), and
 //! recipes in a format of ours, into which any store's list can be written (`recipe`,
@@ -9,18 +9,17 @@
 //! ## When a checksum counts
 //!
 //! The file *is* the list: its bytes are those of the chunks in this order. A chunk is found by its
-//! fingerprint, and what is read is compared with it ([`SourceError::Chunk`] if it is something
-//! else), so no byte comes from here that is not the one described. The list is read twice, and is
-//! of one moment if both are the same; afterwards it is known by a digest of all of it. Times say
-//! nothing.
+//! fingerprint, and its bytes are checked against it ([`SourceError::Chunk`] on a mismatch), so
+//! every byte from here is the described one. The list is read twice, and is of one moment if both
+//! are the same; afterwards it is identified by a digest of all of it. Times do not count.
 //!
-//! A list whose chunks a store threw away still says what the file is, but not its bytes: reading
-//! them fails.
+//! A list whose chunks were deleted from the store still describes the file, but its bytes cannot
+//! be read.
 //!
 //! ## What it does not do
 //!
-//! It neither cuts nor stores. Of casync's stores those in local folders are read, with chunks as
-//! they are or compressed by zstd, as casync does by itself.
+//! It neither cuts nor stores. Of casync's stores, local folders are read, with chunks uncompressed
+//! or compressed by zstd, casync's default.
 
 pub(crate) mod casync;
 pub(crate) mod recipe;
@@ -54,20 +53,20 @@ pub const RECIPE: Description = Description {
     permissions: "whoever may read the recipe; for the bytes, its folder of chunks",
 };
 
-/// No chunk is longer, in bytes: casync's own limit. One is held in memory.
+/// Limit of a chunk, in bytes: casync's own. One chunk is held in memory.
 pub(crate) const CHUNK_LEN_MAX: u64 = 128 << 20;
 
-/// No list is longer, in bytes: that of a file of some 1.5 TiB in casync's chunks.
+/// Limit of a list, in bytes: enough for a file of some 1.5 TiB in casync's chunks.
 const LIST_LEN_MAX: u64 = 1 << 30;
 
-/// How often a list that is replaced meanwhile is read again.
+/// The number of attempts for a list that is replaced meanwhile.
 const ATTEMPTS: u32 = 3;
 
-/// The chunks of a file, as its list tells them.
+/// The chunks of a file, from its list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Table {
     pub(crate) kind: Kind,
-    /// Where each chunk ends; ascending, none longer than [`CHUNK_LEN_MAX`].
+    /// The end of each chunk; ascending, none longer than [`CHUNK_LEN_MAX`].
     pub(crate) ends: Vec<u64>,
     /// Concatenated fingerprints, as many as there are ends.
     pub(crate) sums: Vec<u8>,
@@ -100,7 +99,7 @@ impl Table {
         Ok(())
     }
 
-    /// The stretch of a chunk.
+    /// The range of a chunk.
     fn range(&self, number: usize) -> Option<ByteRange> {
         let before = number.checked_sub(1).and_then(|before| self.ends.get(before));
         ByteRange::new(before.copied().unwrap_or_default(), *self.ends.get(number)?)
@@ -128,16 +127,16 @@ impl Table {
 struct Listed {
     table: Table,
     store: Option<Store>,
-    /// Of all bytes of the list.
+    /// The digest of the whole list.
     digest: [u8; 32],
 }
 
-/// Where chunks are, and under which names.
+/// The place and the names of chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Store {
     folder: PathBuf,
-    /// How many digits of the fingerprint name the folder in it that a chunk lies in; several are
-    /// tried, 0 means none.
+    /// The number of the fingerprint's digits that name a chunk's subfolder; several are tried, 0
+    /// means none.
     fan_outs: &'static [usize],
     /// File name endings behind the fingerprint, in the order in which they are tried; a file that
     /// ends in `.cacnk` is compressed.
@@ -147,13 +146,13 @@ struct Store {
 /// The kind of list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Form {
-    /// casync's, with its folder of chunks.
+    /// An index of casync, with its folder of chunks.
     Casync(PathBuf),
-    /// Ours.
+    /// A recipe of ours.
     Recipe,
 }
 
-/// A file that is kept as a list of chunks, as a source.
+/// A file stored as a list of chunks, as a source.
 pub struct DeduplicatedFile {
     list: PathBuf,
     form: Form,
@@ -162,9 +161,9 @@ pub struct DeduplicatedFile {
     last_read: Mutex<Option<LastRead>>,
 }
 
-/// The chunk that was read last.
+/// The chunk read last.
 struct LastRead {
-    /// Of the list.
+    /// The digest of the list.
     digest: [u8; 32],
     /// The chunk's number in the list.
     number: usize,
@@ -172,15 +171,16 @@ struct LastRead {
 }
 
 impl DeduplicatedFile {
-    /// Of an index that casync made (`.caibx`, `.caidx`). Its chunks are in `store`; without one,
-    /// in `default.castr` beside the index, where casync puts them. Nothing is read yet.
+    /// The source for an index made by casync (`.caibx`, `.caidx`). Its chunks are in `store`;
+    /// without one, in `default.castr` beside the index, where casync puts them. Nothing is read
+    /// yet.
     #[must_use]
     pub fn casync(index: PathBuf, store: Option<PathBuf>) -> Self {
         let store = store.unwrap_or_else(|| index.with_file_name("default.castr"));
         Self::new(index, Form::Casync(store))
     }
 
-    /// Of a recipe (docs/format-recipe.md). Nothing is read yet.
+    /// The source for a recipe (docs/format-recipe.md). Nothing is read yet.
     #[must_use]
     pub fn recipe(recipe: PathBuf) -> Self {
         Self::new(recipe, Form::Recipe)
@@ -239,7 +239,7 @@ impl DeduplicatedFile {
         }
     }
 
-    /// The bytes of a chunk, which are those of its fingerprint.
+    /// The bytes of a chunk, checked against its fingerprint.
     fn chunk(&self, listed: &Listed, number: usize) -> Result<Arc<Vec<u8>>> {
         if let Some(last) = &*self.last_read.lock()
             && (last.digest, last.number) == (listed.digest, number)
@@ -266,7 +266,7 @@ impl DeduplicatedFile {
 }
 
 impl Store {
-    /// The chunk with this fingerprint, which has `len` bytes.
+    /// Reads the chunk with this fingerprint, which has `len` bytes.
     fn read(&self, kind: Kind, sum: &[u8], len: u64) -> Result<Vec<u8>> {
         let id: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
         let wrong = |what| {
@@ -294,7 +294,7 @@ impl Store {
         }
     }
 
-    /// The file of a chunk as it is, and the ending of its name.
+    /// The file of a chunk as stored, and the ending of its name.
     fn find(&self, id: &str, len: u64) -> std::result::Result<(Vec<u8>, &'static str), &'static str> {
         for &fan_out in self.fan_outs {
             let mut folder = self.folder.clone();
@@ -318,8 +318,7 @@ impl Store {
     }
 }
 
-/// All bytes of a file; `None` if it is something else than a regular file, or longer than
-/// `len_max`.
+/// All bytes of a file; `None` if it is not a regular file, or longer than `len_max`.
 fn read_regular(path: &Path, len_max: u64) -> io::Result<Option<Vec<u8>>> {
     // Opening a pipe without O_NONBLOCK waits for its other end.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;

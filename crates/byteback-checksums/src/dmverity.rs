@@ -3,22 +3,24 @@
 //!
 //! ## When a checksum counts
 //!
-//! The file's file system lies on a device whose only target is `verity`: the kernel reads no block
-//! of it that does not have its hash, and nobody can write to it. The device's table says by which
-//! root hash, salt and function, and where the hashes are; it is asked for before and after. Nodes
-//! of the tree are read from the hash device past the kernel, and count only if they follow from
-//! that root ([`crate::merkle`]). Which blocks are the file's, the file system says (FIEMAP).
+//! The file's file system is on a device whose only target is `verity`: the kernel returns no block
+//! of it that does not have its hash, and the device cannot be written to. The device's table has
+//! the root hash, the salt, the function, and the place of the hashes; it is read before and after.
+//! Nodes of the tree are read from the hash device past the kernel, and count only if they follow
+//! from that root ([`crate::merkle`]). The file system reports which blocks are the file's
+//! (FIEMAP).
 //!
-//! That is why an image and its hashes beside each other are not enough, although their superblock
-//! says the rest: nobody proves that the image was not written to since, but reading it. Nor is a
-//! table enough that lets damaged blocks pass (`ignore_corruption`) or looks at each block once
-//! only (`check_at_most_once`).
+//! That is why an image and its hashes side by side are not enough, although their superblock has
+//! the rest: without reading the image, nothing proves that it was not written to since. Nor is a
+//! table enough that lets damaged blocks pass (`ignore_corruption`) or checks each block only once
+//! (`check_at_most_once`).
 //!
 //! ## Which blocks
 //!
-//! Whole blocks of a file in extents that lie on the device as they are. The last block, if it is
-//! not full, is read: what lies behind the file's end is in its hash. Only ext4 is believed:
-//! addresses of a file system that spans several devices (btrfs) are not those of one of them.
+//! Whole blocks of a file in extents that are stored on the device unencoded. A last block that is
+//! not full is read, because its hash includes the bytes behind the file's end. Only ext4 is
+//! trusted: the addresses of a file system that spans several devices (btrfs) are not those of one
+//! of them.
 
 pub(crate) mod answers;
 mod kernel;
@@ -44,13 +46,13 @@ pub const DESCRIPTION: Description = Description {
     permissions: "root (CAP_SYS_ADMIN): the device's table and the hash device",
 };
 
-/// Checksums of one run at most, in blocks.
+/// Limit of the checksums in one run, in blocks.
 const RUN_BLOCKS: u64 = 1 << 13;
 
-/// Of more extents no list is made: 100 MB of memory.
+/// Limit of the list of extents, which then takes 100 MB of memory.
 const EXTENTS_MAX: usize = 1 << 21;
 
-/// How often a file that changes meanwhile is tried again: only a device that is exchanged does.
+/// The number of attempts for a file that changes meanwhile: only an exchanged device does that.
 const ATTEMPTS: u32 = 3;
 
 /// A file on a device that the kernel verifies, as a source.
@@ -59,10 +61,10 @@ pub struct DmVeritySource<'a> {
 }
 
 impl<'a> DmVeritySource<'a> {
-    /// Of `file`, which is open for reading.
+    /// The source for `file`, which is open for reading.
     ///
     /// # Errors
-    /// [`SourceError::NotHere`] if it does not lie on such a device, or not on ext4;
+    /// [`SourceError::NotHere`] if it is not on such a device, or not on ext4;
     /// [`SourceError::NeedsRoot`].
     pub fn new(file: &'a impl AsFd) -> Result<Self> {
         let file = file.as_fd();
@@ -120,7 +122,7 @@ impl Sealed {
                 }
                 extents.push(extent);
             }
-            // None, or one behind which there is nothing.
+            // No extents, or the last one reaches the end.
             if count == 0
                 || extents
                     .last()
@@ -217,7 +219,7 @@ enum Known {
 /// Nodes on the hash device.
 struct Nodes<K> {
     kernel: K,
-    /// Where the tree begins.
+    /// The first byte of the tree.
     start: u64,
 }
 

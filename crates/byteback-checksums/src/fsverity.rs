@@ -3,25 +3,25 @@
 //!
 //! ## When a checksum counts
 //!
-//! A sealed file cannot be changed any more: opening it for writing is refused, for ever; replacing
-//! it makes another file, which is not the one that is open here. The kernel returns bytes of it
-//! only after comparing them with the tree, up to the hash of the descriptor, which it keeps in
-//! memory and reports ([`Kernel::measure`]). So the descriptor counts if it has that hash, the root
-//! is in the descriptor, and every node is compared with the one above it: the tree itself is read
-//! past the kernel's comparison, and a disk that rots or was forged is noticed here. The returned
-//! checksums are those of the file's content, or reading the file fails.
+//! A sealed file cannot be changed any more: opening it for writing is refused for ever, and
+//! replacing it makes another file, which is not the one that is open here. The kernel returns its
+//! bytes only after checking them against the tree, up to the hash of the descriptor, which it
+//! keeps in memory and reports ([`Kernel::measure`]). So the descriptor counts if it has that hash,
+//! the root is in the descriptor, and every node is checked against the one above it. The tree
+//! itself is read without the kernel's check, so damage or forgery on the disk is noticed here. The
+//! returned checksums are those of the file's content, or reading the file fails.
 //!
-//! Only file systems known to enforce this are believed; the server of a FUSE file system may
-//! answer an ioctl as it likes.
+//! Only file systems known to enforce this are trusted; the server of a FUSE file system may answer
+//! an ioctl as it likes.
 //!
-//! ## From where
+//! ## Where they come from
 //!
 //! `FS_IOC_READ_VERITY_METADATA` (Linux 5.12), open to every reader of the file. btrfs does not
 //! have it; there the items are found by the tree search (keys 36 and 37), by root.
 //!
 //! ## What it does not do
 //!
-//! It seals nothing. Signatures of the descriptor are ignored: they prove the signer, not the
+//! It does not seal files. Signatures of the descriptor are ignored: they prove the signer, not the
 //! content.
 
 pub(crate) mod descriptor;
@@ -48,13 +48,13 @@ pub const DESCRIPTION: Description = Description {
     permissions: "whoever may read the file; on btrfs root (CAP_SYS_ADMIN)",
 };
 
-/// A file that is sealed, as a source.
+/// A sealed file, as a source.
 pub struct VeritySource<'a> {
     file: BorrowedFd<'a>,
 }
 
 impl<'a> VeritySource<'a> {
-    /// Of `file`, which is open for reading.
+    /// The source for `file`, which is open for reading.
     ///
     /// # Errors
     /// [`SourceError::NotHere`] if it is not sealed, or not a regular file on ext4, F2FS or btrfs;
@@ -84,11 +84,11 @@ impl Source for VeritySource<'_> {
     }
 }
 
-/// Nodes that the kernel reads.
+/// Nodes read through the kernel.
 #[derive(Debug)]
 pub struct KernelNodes<'file>(RealKernel<'file>);
 
-/// The hash tree of a file that is sealed, to be compared with another one.
+/// The hash tree of a sealed file, to be compared with another one.
 ///
 /// # Errors
 /// As [`VeritySource::new`].
@@ -137,7 +137,7 @@ struct Seal {
     stat: Stat,
     shape: Shape,
     root: Vec<u8>,
-    /// The hash of the descriptor, as the kernel keeps it.
+    /// The hash of the descriptor, as reported by the kernel.
     digest: Vec<u8>,
 }
 
@@ -167,7 +167,7 @@ impl Seal {
         })
     }
 
-    /// The times may be set to whatever one likes, and say nothing here.
+    /// The times of a sealed file can be set freely, so they are left out.
     fn stamp(&self) -> Stamp {
         let mut witness = blake3::Hasher::new();
         witness.update(self.shape.layout().kind.name().as_bytes());

@@ -18,8 +18,8 @@ use crate::zfs::answers::{Parser, dataset};
 use crate::zfs::stretches as zfs_stretches;
 use crate::{store, written};
 
-/// An answer of the tree search with items of both kinds, or what the kernel says of the file
-/// system: the first byte says which.
+/// An answer of the tree search with items of both kinds, or the kernel's description of the file
+/// system: the first byte selects which.
 pub fn btrfs(data: &[u8]) {
     let Some((which, bytes)) = data.split_first() else {
         return;
@@ -57,7 +57,7 @@ pub fn btrfs(data: &[u8]) {
     }
 }
 
-/// Answers as [`btrfs`] takes them.
+/// Seeds for [`btrfs`].
 #[must_use]
 pub fn btrfs_seeds() -> Vec<Vec<u8>> {
     let item = |item_type: u32, offset: u64, body: &[u8]| {
@@ -95,8 +95,8 @@ pub fn btrfs_seeds() -> Vec<Vec<u8>> {
     vec![extents.concat(), sums.concat(), [vec![1], info].concat()]
 }
 
-/// An answer of S3: headers, one a line, and behind an empty line a list of parts. The matching
-/// object is made up to fit the answer.
+/// An answer of S3: one header a line, and after an empty line a list of parts. The object is made
+/// up to fit the answer.
 pub fn s3(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let (headers, body) = text.split_once("\n\n").unwrap_or((&text, ""));
@@ -125,10 +125,10 @@ pub fn s3(data: &[u8]) {
     }
 }
 
-/// Answers as [`s3`] takes them.
+/// Seeds for [`s3`].
 #[must_use]
 pub fn s3_seeds() -> Vec<Vec<u8>> {
-    // As MinIO answers.
+    // In the form of MinIO's answers.
     let head = "content-length: 5342880\netag: \"ef5d0eb4e73d6428f4fb4fe93a3bd54e-2\"\n\
                 x-amz-checksum-sha256: 8aGcltXgVD+qDxVaEbdNYhJk98nNn9XYJv0rA3BUA78=-2\nx-amz-checksum-type: COMPOSITE\n\n";
     let parts = "<getObjectAttributesResponse><ETag>ef5d0eb4e73d6428f4fb4fe93a3bd54e-2</ETag><ObjectParts>\
@@ -156,8 +156,8 @@ impl ReadNodes for Nodes<'_> {
     }
 }
 
-/// The descriptor of a sealed file and the nodes of its tree, of which the highest one follows from
-/// its root.
+/// The descriptor of a sealed file and the nodes of its tree, the highest of which follows from its
+/// root.
 pub fn fsverity(data: &[u8]) {
     let Some((bytes, nodes)) = data.split_first_chunk::<DESCRIPTOR_LEN>() else {
         return;
@@ -189,7 +189,7 @@ pub fn fsverity(data: &[u8]) {
     }
 }
 
-/// Descriptors and trees as [`fsverity`] takes them.
+/// Seeds for [`fsverity`].
 #[must_use]
 pub fn fsverity_seeds() -> Vec<Vec<u8>> {
     let layout = |block_len| Layout {
@@ -198,7 +198,7 @@ pub fn fsverity_seeds() -> Vec<Vec<u8>> {
         block_len,
         tail: Tail::ZeroPadded,
     };
-    // Two levels of 1 KiB nodes: 33 blocks, that are all zeros.
+    // Two levels of 1 KiB nodes: 33 blocks of zeros.
     let mut leaf = Vec::new();
     layout(1024).append_sum(&[], &mut leaf);
     let node = |leaves: usize| {
@@ -251,7 +251,7 @@ pub fn dmverity(data: &[u8]) {
     }
 }
 
-/// Answers as [`dmverity`] takes them.
+/// Seeds for [`dmverity`].
 #[must_use]
 pub fn dmverity_seeds() -> Vec<Vec<u8>> {
     let mut status = vec![0; 1 + STATUS_HEADER_LEN + 40];
@@ -273,7 +273,7 @@ pub fn dmverity_seeds() -> Vec<Vec<u8>> {
     vec![status, extents]
 }
 
-/// An index of casync, or a recipe, of which the digest is made: the first byte says which.
+/// An index of casync, or a recipe with a valid digest: the first byte selects which.
 pub fn chunk_lists(data: &[u8]) {
     let Some((which, bytes)) = data.split_first() else {
         return;
@@ -300,7 +300,7 @@ pub fn chunk_lists(data: &[u8]) {
     assert!(table.ends.first().is_none_or(|end| (1..=CHUNK_LEN_MAX).contains(end)));
 }
 
-/// Lists as [`chunk_lists`] takes them.
+/// Seeds for [`chunk_lists`].
 #[must_use]
 pub fn chunk_list_seeds() -> Vec<Vec<u8>> {
     let table = |kind: Kind, lens: &[u64]| {
@@ -352,7 +352,7 @@ pub fn seaweedfs(data: &[u8]) {
     assert_eq!(end, shape.len_bytes, "not all of the file");
 }
 
-/// Answers as [`seaweedfs`] takes them.
+/// Seeds for [`seaweedfs`].
 #[must_use]
 pub fn seaweedfs_seeds() -> Vec<Vec<u8>> {
     let chunk = "{\"file_id\":\"4,01cf0f49de\",\"size\":4194304,\"modified_ts_ns\":1795441930084294459,\"e_tag\":\"r3PoeERRgtE3YARl/TWDHQ==\"}";
@@ -397,7 +397,7 @@ pub fn zfs(data: &[u8]) {
     assert_whole(&zfs_stretches(&object), object.size);
 }
 
-/// Stretches are those of a whole file, with a checksum for each block.
+/// Checks that stretches cover a whole file, with a checksum for each block.
 fn assert_whole(stretches: &Stretches, len_bytes: u64) {
     let (mut end, mut sums_len) = (0, 0);
     for number in 0..stretches.runs.len() {
@@ -418,7 +418,7 @@ fn assert_whole(stretches: &Stretches, len_bytes: u64) {
     );
 }
 
-/// Answers as [`zfs`] takes them.
+/// Seeds for [`zfs`].
 #[must_use]
 pub fn zfs_seeds() -> Vec<Vec<u8>> {
     let mounts = "\x0143 27 0:40 / /tp rw - fuse.zfs tp/a\\040b rw,user_id=0,group_id=0\n";
@@ -430,8 +430,8 @@ pub fn zfs_seeds() -> Vec<Vec<u8>> {
     vec![mounts.as_bytes().to_vec(), old, new]
 }
 
-/// The output of `mfsfileinfo` about a file, and the beginning of a chunk's file: an even first
-/// byte, or an odd one.
+/// The output of `mfsfileinfo` about a file, or the beginning of a chunk's file: the former with an
+/// even first byte, the latter with an odd one.
 pub fn moosefs(data: &[u8]) {
     let Some((which, bytes)) = data.split_first() else {
         return;
@@ -467,7 +467,7 @@ pub fn moosefs(data: &[u8]) {
     }
 }
 
-/// Answers as [`moosefs`] takes them.
+/// Seeds for [`moosefs`].
 #[must_use]
 pub fn moosefs_seeds() -> Vec<Vec<u8>> {
     let copy =
@@ -487,8 +487,8 @@ pub fn moosefs_seeds() -> Vec<Vec<u8>> {
     vec![list.into_bytes(), none.as_bytes().to_vec(), header]
 }
 
-/// The output of `ceph-objectstore-tool` about an object, or a line of its list: an even first
-/// byte, or an odd one.
+/// The output of `ceph-objectstore-tool` about an object, or a line of its list: the former with an
+/// even first byte, the latter with an odd one.
 pub fn ceph(data: &[u8]) {
     let Some((which, bytes)) = data.split_first() else {
         return;
@@ -497,7 +497,7 @@ pub fn ceph(data: &[u8]) {
         return;
     };
     if which % 2 == 1 {
-        // A line that is handed on to the tool is no option.
+        // A line that is passed on to the tool is not an option.
         assert!(!osd::listed(bytes, &place) || bytes.trim_ascii_start().starts_with(b"["));
         return;
     }
@@ -506,11 +506,11 @@ pub fn ceph(data: &[u8]) {
     };
     let stretches = osd::stretches(&object);
     assert_whole(&stretches, object.len_bytes);
-    // No more than is said: a number and what is between two of them for each.
+    // No more than the output has: each checksum takes a number and a separator.
     assert!(stretches.sums.len() / 4 <= bytes.len() / 2);
 }
 
-/// Answers as [`ceph`] takes them.
+/// Seeds for [`ceph`].
 #[must_use]
 pub fn ceph_seeds() -> Vec<Vec<u8>> {
     let line = "\x01[\"1.0\",{\"oid\":\"fuzzed\",\"key\":\"\",\"snapid\":-2,\"hash\":1,\"max\":0,\"pool\":1,\"namespace\":\"\",\"max\":0}]";
@@ -523,7 +523,7 @@ pub fn ceph_seeds() -> Vec<Vec<u8>> {
     vec![line.as_bytes().to_vec(), clone, hinted]
 }
 
-/// An answer of an HDFS DataNode, or of a NameNode: about a file, about its blocks, and of an
+/// An answer of an HDFS DataNode, or of a NameNode about a file, about its blocks, or with an
 /// error. The first byte selects which.
 pub fn hdfs(data: &[u8]) {
     let Some((which, bytes)) = data.split_first() else {
@@ -579,10 +579,10 @@ pub fn hdfs(data: &[u8]) {
     }
 }
 
-/// Answers as [`hdfs`] takes them.
+/// Seeds for [`hdfs`].
 #[must_use]
 pub fn hdfs_seeds() -> Vec<Vec<u8>> {
-    // As Hadoop 3.4.1 answers; of a block of 8101 bytes, in stripes of 4096.
+    // In the form of Hadoop 3.4.1's answers; for a block of 8101 bytes, in stripes of 4096.
     let mut told = vec![0, 27, 3, 0x08, 0x00, 0x1a, 0x17];
     told.extend([0x08, 0x80, 0x04, 0x10, 0x10, 0x1a, 8, 1, 2, 3, 4, 5, 6, 7, 8]);
     told.extend([0x20, 0x02, 0x2a, 0x05, 0x08, 0x02, 0x10, 0x80, 0x20]);
@@ -609,8 +609,8 @@ pub fn hdfs_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// A row of the store, or of the sums of what was written, whose checksum is made: what is read is
-/// written as the same row again.
+/// A row of the store, or of the sums of written data, with a valid checksum: a decoded row is
+/// encoded as the same row again.
 pub fn row(data: &[u8]) {
     let key = (3, 4);
     let sealed = [data, &store::crc(key, data).to_le_bytes()].concat();
@@ -624,7 +624,7 @@ pub fn row(data: &[u8]) {
     written::read_rows(data);
 }
 
-/// Rows as [`row`] takes them.
+/// Seeds for [`row`].
 #[must_use]
 pub fn row_seeds() -> Vec<Vec<u8>> {
     let mut seeds = written::row_seeds();

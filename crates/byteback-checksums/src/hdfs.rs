@@ -2,7 +2,7 @@
 //! the DataNodes that have the block (SkySync, Table 1 and section 3.4: distributed systems, by
 //! their interfaces).
 //!
-//! ## From where
+//! ## Where they come from
 //!
 //! The NameNode gives the blocks of a file and their places by WebHDFS (`GETFILESTATUS`,
 //! `GET_BLOCK_LOCATIONS`). The CRCs come from a DataNode that has the block, by the protocol that
@@ -27,17 +27,18 @@
 //!
 //! ## Which blocks
 //!
-//! Of 4096 bytes if HDFS's blocks begin at multiples of that, and of fewer if of fewer;
-//! [`Run::Chunks`] if blocks end anywhere (files that were joined). Clusters that keep a CRC for
-//! more than 4096 bytes (`dfs.bytes-per-checksum`) have blocks of that. Both CRC-32C and CRC-32
-//! (`dfs.checksum.type`); a block of a file of which the first one has the other kind has none.
+//! Blocks of 4096 bytes if HDFS's blocks begin at multiples of that, and shorter ones if at
+//! multiples of less; [`Run::Chunks`] if blocks end anywhere (files that were joined). Clusters
+//! with a CRC for more than 4096 bytes (`dfs.bytes-per-checksum`) have blocks of that length. Both
+//! CRC-32C and CRC-32 (`dfs.checksum.type`) are supported; a block whose kind differs from that of
+//! the file's first one has no checksum.
 //!
 //! ## What it does not do
 //!
 //! Clusters with Kerberos, block tokens, SASL or encrypted transfer; TLS; encryption zones, whose
 //! checksums are those of encrypted bytes; erasure-coded files. Each is an error that says so. A
 //! standby NameNode is not followed to the active one. HttpFS, which needs no way to the DataNodes,
-//! does not tell checksums of parts of blocks.
+//! does not report checksums of parts of blocks.
 
 pub(crate) mod transfer;
 pub(crate) mod web;
@@ -67,25 +68,25 @@ pub const DESCRIPTION: Description = Description {
     permissions: "whoever may read the file, and can reach the NameNode and the DataNodes; without Kerberos",
 };
 
-/// Where a NameNode serves WebHDFS, if nobody changed that.
+/// The default port of a NameNode's WebHDFS.
 const PORT: u16 = 9870;
 
-/// No answer with blocks is longer: 512 have some 1.5 MB.
+/// Limit of an answer with blocks, in bytes: 512 blocks take some 1.5 MB.
 const PAGE_BODY_LEN_MAX: u64 = 16 << 20;
 
-/// No other answer is longer, and no error.
+/// Limit of any other answer, and of an error, in bytes.
 const BODY_LEN_MAX: u64 = 64 << 10;
 
-/// How often a file that is written to meanwhile is tried again.
+/// The number of attempts for a file that is written to meanwhile.
 const ATTEMPTS: u32 = 3;
 
-/// The stripes that are asked for: what other sources have.
+/// The requested stripes, as long as the blocks of other sources.
 const STRIPE_LEN: u64 = 4096;
 
-/// How many bytes each CRC is of that a DataNode keeps, if nobody changed that.
+/// The default number of bytes for each CRC that a DataNode keeps.
 const USUAL_BYTES_PER_CRC: u64 = 512;
 
-/// Where a file is.
+/// The address of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The NameNode's WebHDFS: `http://HOST:PORT/webhdfs/v1`.
@@ -97,8 +98,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// Of `hdfs://[USER@]HOST[:PORT]/PATH`, also `webhdfs://`; the port is that of WebHDFS, 9870
-    /// mostly.
+    /// Parses `hdfs://[USER@]HOST[:PORT]/PATH`, also `webhdfs://`; the port is that of WebHDFS,
+    /// mostly 9870.
     ///
     /// # Errors
     /// The defect of the address, in words.
@@ -119,14 +120,14 @@ impl Place {
         if !is_user || !is_made_of(host, b".-:[]_") || path.is_empty() || path.ends_with('/') {
             return Err(SHAPE);
         }
-        // A server would take such a path for another one.
+        // A server would normalize such a path to another one.
         if path
             .split('/')
             .any(|part| part.is_empty() || part == "." || part == "..")
         {
             return Err("a path with '.', '..' or nothing between slashes cannot be asked for");
         }
-        // Colons of an address of version 6 are in brackets.
+        // The colons of an IPv6 address are in brackets.
         let has_port = host.rsplit(']').next().is_some_and(|behind| behind.contains(':'));
         let port = match has_port {
             true => String::new(),
@@ -145,14 +146,14 @@ pub struct HdfsSource<'a> {
     http: &'a dyn Http,
     tcp: &'a dyn Connect,
     place: Place,
-    /// The state that was described last: its bytes, and no others, are read.
+    /// The state described last; only its bytes are read.
     described: Mutex<Option<Arc<State>>>,
-    /// DataNodes that did not answer: they are asked last, as each costs waiting.
+    /// DataNodes that did not answer: they are asked last, because each costs a wait.
     silent: Mutex<HashSet<SocketAddr>>,
 }
 
 impl<'a> HdfsSource<'a> {
-    /// Of the file at `place`. Nothing is asked yet.
+    /// The source for the file at `place`. No request is sent yet.
     #[must_use]
     pub fn new(http: &'a dyn Http, tcp: &'a dyn Connect, place: Place) -> Self {
         Self {
@@ -205,7 +206,7 @@ impl<'a> HdfsSource<'a> {
         };
         let page_len = status.page_len();
         let mut state = State::new(status);
-        // An empty one is asked for, too: it may be open.
+        // An empty page is requested, too: the file may be open.
         loop {
             let Some(page) = self.page(state.end(), page_len)? else {
                 return Ok(None);
@@ -230,8 +231,8 @@ impl<'a> HdfsSource<'a> {
             let mut told = self.sums_of(&state, block, stripes.len_bytes)?;
             let other = match told {
                 Told::PerCrc(bytes_per_crc) => Some(bytes_per_crc),
-                // A first block that is shorter than a stripe has its CRC whatever that is made of;
-                // the next ones may not have one.
+                // A first block that is shorter than a stripe has its CRC in any case; the next
+                // ones may not have one.
                 Told::Sums { bytes_per_crc, .. } if state.blocks.len() > 1 => {
                     (!stripes.len_bytes.is_multiple_of(bytes_per_crc)).then_some(bytes_per_crc)
                 }
@@ -250,7 +251,7 @@ impl<'a> HdfsSource<'a> {
         let layout = Layout {
             kind,
             salt: Vec::new(),
-            // No CRC is of more than 4 GiB: see `Stripes`.
+            // No CRC covers more than 4 GiB: see `Stripes`.
             block_len: u32::try_from(stripes.len_bytes).unwrap_or(u32::MAX),
             tail: Tail::AsIs,
         };
@@ -292,11 +293,11 @@ impl<'a> HdfsSource<'a> {
             }
             last = told.err().map(|failure| (address, failure));
         }
-        // They were asked for what is no more, perhaps.
+        // They may have been asked for a state that is gone.
         if self.state()?.is_none_or(|now| now.digest() != state.digest()) {
             return Err(SourceError::ChangedMeanwhile);
         }
-        // Or for stripes that do not fit what they keep; then they say nothing either.
+        // Or for stripes that do not fit their CRCs; then they return nothing either.
         if let Some(address) = closed
             && let Ok(told) = self.ask_data_node(address, block, None)
         {
@@ -330,8 +331,8 @@ impl<'a> HdfsSource<'a> {
         transfer::ask(stream, &block.name, block.len_bytes, stripe_len)
     }
 
-    /// The bytes of a range that lies in the file as it was described; whether they are of that
-    /// state is for the caller to find out.
+    /// The bytes of a range of the described file. The caller must check whether they are of the
+    /// described state.
     fn open(&self, range: ByteRange) -> Result<Vec<u8>> {
         const WHAT: &str = "give the file's bytes";
         let operation = format!("OPEN&offset={}&length={}", range.start(), range.len_bytes());
@@ -364,7 +365,7 @@ impl<'a> HdfsSource<'a> {
         }
     }
 
-    /// Whether the blocks of these bytes are still those that were described, and nobody is
+    /// Whether the blocks of these bytes are still the described ones, and the file is not open for
     /// writing.
     fn is_still(&self, state: &State, range: ByteRange) -> Result<bool> {
         let described = state.blocks_of(range.start(), range.end());
@@ -377,7 +378,7 @@ impl<'a> HdfsSource<'a> {
         if page.len_bytes != state.len_bytes() {
             return Ok(false);
         }
-        // Blocks behind those that were asked for may be told, too.
+        // The page may have more blocks than were requested.
         Ok(unless_open(page.into_blocks(first.start))?.is_some_and(|now| {
             now.len() >= described.len() && described.iter().zip(&now).all(|(block, now)| block.is_same(now))
         }))
@@ -386,8 +387,8 @@ impl<'a> HdfsSource<'a> {
 
 /// The DataNodes' answer about a block.
 enum Told {
-    /// The CRCs of its stripes, little-endian, and how many bytes each of those is of that they
-    /// were made of.
+    /// The CRCs of its stripes, little-endian, and the number of bytes that each of the combined
+    /// CRCs covers.
     Sums {
         kind: Kind,
         sums: Vec<u8>,
@@ -395,11 +396,11 @@ enum Told {
     },
     /// CRCs of the given number of bytes each, which cannot be combined to the requested stripes.
     PerCrc(u64),
-    /// None are kept.
+    /// The DataNode keeps no CRCs.
     Nothing,
 }
 
-/// Of which stripes CRCs are asked for. They are counted from the beginning of each of HDFS's
+/// The stripes for which CRCs are requested. They are counted from the beginning of each of HDFS's
 /// blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stripes {
@@ -409,8 +410,8 @@ struct Stripes {
 }
 
 impl Stripes {
-    /// The longest ones up to [`STRIPE_LEN`] that are even, or else the longest ones. They are made
-    /// of whole CRCs.
+    /// The longest even ones up to [`STRIPE_LEN`], or else the longest ones. They consist of whole
+    /// CRCs.
     fn of(blocks: &[Block], bytes_per_crc: u64) -> Self {
         let common = blocks
             .iter()
@@ -431,7 +432,7 @@ impl Stripes {
     }
 }
 
-/// The greatest number that divides both; all do 0.
+/// The greatest common divisor; all numbers divide 0.
 fn greatest_divisor(mut one: u64, mut other: u64) -> u64 {
     while other > 0 {
         (one, other) = (other, one % other);
@@ -439,7 +440,7 @@ fn greatest_divisor(mut one: u64, mut other: u64) -> u64 {
     one
 }
 
-/// `None` for a file that is being written.
+/// Returns `None` for a file that is being written.
 fn unless_open<T>(parsed: std::result::Result<T, Refusal>) -> Result<Option<T>> {
     match parsed {
         Ok(parsed) => Ok(Some(parsed)),
@@ -475,7 +476,7 @@ fn refusal(what: &'static str, answer: &Answer) -> SourceError {
     }
 }
 
-/// Why the last DataNode that was asked has nothing.
+/// The error if the last DataNode that was asked has no answer.
 fn failed(address: SocketAddr, block: &Block, failure: Failure) -> SourceError {
     let (why, source) = match failure {
         Failure::Io(error) => ("it does not answer".to_owned(), Some(error)),
@@ -502,11 +503,11 @@ struct Passage<'s, 'a> {
     digest: [u8; 32],
     layout: Layout,
     stripes: Stripes,
-    /// The block that is told next.
+    /// The index of the next block.
     next: usize,
-    /// The checksums of the first block, which tell the layout.
+    /// The checksums of the first block, which determine the layout.
     first: Option<Vec<u8>>,
-    /// Of the block that was told last.
+    /// The ends and checksums of the current block.
     ends: Vec<u64>,
     sums: Vec<u8>,
 }
@@ -537,7 +538,7 @@ impl Extraction for Passage<'_, '_> {
         };
         self.sums = match told {
             Some(sums) => sums,
-            // Somebody else wrote this block, and summed it otherwise.
+            // Another writer wrote this block, with another kind of checksum.
             None => {
                 let why = Unknown::NotSummed;
                 return Ok(Some(Run::Unknown { range, why }));
@@ -587,7 +588,7 @@ impl Source for HdfsSource<'_> {
             return Ok(0);
         };
         let read = self.open(range);
-        // Also if it failed: what is gone cannot be read.
+        // Even if reading failed, because a removed file cannot be read.
         match self.is_still(&state, range) {
             Ok(true) => {}
             Ok(false) | Err(SourceError::Missing(_)) => return Err(SourceError::ChangedMeanwhile),

@@ -13,7 +13,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// Its name.
+    /// The method's name in requests.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -32,16 +32,16 @@ pub struct Request {
     pub url: String,
     /// Headers; their names in lower case.
     pub headers: Vec<(&'static str, String)>,
-    /// No longer body is taken, in bytes: a longer one is an error.
+    /// The limit of the answer's body, in bytes; a longer one is an error.
     pub body_len_max: u64,
 }
 
 /// An answer, whatever its status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// Its status.
+    /// The status code.
     pub status: u16,
-    /// Headers; names in any case. Those that are no text are left out.
+    /// Headers; names in any case. Headers that are not text are left out.
     pub headers: Vec<(String, String)>,
     /// The body, complete.
     pub body: Vec<u8>,
@@ -56,12 +56,12 @@ impl Answer {
     }
 }
 
-/// Asks servers.
+/// A client that sends requests to servers.
 pub trait Http {
     /// Sends a request and waits for the whole answer. Redirections are not followed: they are
     /// answers.
     ///
     /// # Errors
-    /// If there is no answer, or not all of one, in reasonable time.
+    /// If there is no complete answer in reasonable time.
     fn ask(&self, request: &Request) -> io::Result<Answer>;
 }

@@ -1,32 +1,32 @@
 //! Checksums that we summed ourselves, kept so that a file that did not change need not be read by
-//! the next comparison: the source for file systems that keep none, or tell none.
+//! the next comparison. This is the source for file systems that keep or report no checksums.
 //!
-//! Words: a *record* is of one file, known by device and inode; it has a number that is never used
-//! again, under which the checksums lie. A *boot* is the time between two starts of the machine,
-//! known by a random number that the caller brings.
+//! Words: a *record* belongs to one file, identified by device and inode. It has a number that is
+//! never reused, under which the checksums are stored. A *boot* is the time between two starts of
+//! the machine, identified by a random number that the caller passes.
 //!
-//! Invariant: what is told is of what the file holds. A record counts only while device, inode,
-//! birth, mount, length, modification and change time are as they were, and only within the boot in
-//! which it was made:
+//! Invariant: returned checksums are of the file's present content. A record counts only while
+//! device, inode, birth, mount, length, modification and change time are unchanged, and only within
+//! the boot in which it was made:
 //!
-//! - *Before* the file is looked at, writers that are at work are waited for: a write moves the
-//!   times when it begins, and may go on for long (a gigabyte in one call, a slow disk). Before it
-//!   is read, it is synced, so that each later store into a mapped page takes a page fault, which
-//!   moves the times; and its last change must be [`QUIET`] old by then, so that a later one has
-//!   another time (git's rule for its index, with room for file systems that keep every second
-//!   second only, for faults that are slow, and for asynchronous direct writes, which nobody can
-//!   wait for). After it was read, nothing may have moved.
+//! - *Before* the file is looked at, running writes are waited for: a write moves the times when it
+//!   begins, and may take long (a gigabyte in one call, a slow disk). Before the file is read, it
+//!   is synced, so that each later store into a mapped page takes a page fault, which moves the
+//!   times. Its last change must be more than [`QUIET`] ago by then, so that a later one has
+//!   another time (git's rule for its index, with room for file systems whose times have a
+//!   resolution of two seconds, for slow faults, and for asynchronous direct writes, which cannot
+//!   be waited for). After it was read, nothing may have moved.
 //! - *Within the boot*, because after a crash data can be new while all times are old (measured on
 //!   ext4, XFS and F2FS).
-//! - File systems on which a store into a mapped page moves no time (tmpfs), or which others change
-//!   (NFS, FUSE), are refused.
+//! - File systems on which a store into a mapped page moves no time (tmpfs), or which other
+//!   machines or programs can change (NFS, FUSE), are refused.
 //!
-//! One transaction makes a record and takes the former one of the file away, and the oldest ones
-//! until the bound holds: a crash leaves the one or the other. Damage: the database is checked as a
-//! whole when it is opened and is made anew if it is broken; each value has a CRC with its key;
-//! what is damaged is unknown. docs/format-checksums.md describes every byte.
+//! One transaction creates a record, removes the file's previous one, and removes the oldest ones
+//! until the limit holds: a crash leaves the state before or after it. Damage: the database is
+//! checked as a whole when it is opened, and is created anew if it is broken. Each value has a CRC
+//! with its key; damaged values are unknown. docs/format-checksums.md describes every byte.
 //!
-//! Memory: one chunk of a MiB of content, its checksums, and redb's cache.
+//! Memory: one chunk (1 MiB) of content, its checksums, and redb's cache.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -48,7 +48,7 @@ const BLOCK_LEN: usize = 4096;
 /// Blocks whose checksums lie in one value.
 const CHUNK_BLOCKS: u64 = 256;
 
-/// How long a file must not have changed before its checksums are kept.
+/// The time for which a file must not have changed before its checksums are kept.
 pub const QUIET: Duration = Duration::from_secs(3);
 
 const VERSION: u64 = 2;
@@ -60,7 +60,7 @@ const ENTRY_LEN: usize = CRC_LEN + STRONG_LEN;
 const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 /// (device, inode) -> record.
 const FILES: TableDefinition<'_, (u64, u64), &[u8]> = TableDefinition::new("files");
-/// Number of a record -> device, inode and how many blocks it has.
+/// Number of a record -> device, inode, and the number of its blocks.
 const ORDER: TableDefinition<'_, u64, (u64, u64, u64)> = TableDefinition::new("order");
 /// (number of a record, chunk) -> entries and their CRC.
 const SUMS: TableDefinition<'_, (u64, u64), &[u8]> = TableDefinition::new("sums");
@@ -69,7 +69,7 @@ const META_VERSION: &str = "version";
 const META_NEXT: &str = "next";
 const META_BLOCKS: &str = "blocks";
 
-/// Which boot of the machine this is: different after each start.
+/// The random identifier of a boot; different after each start of the machine.
 pub type Boot = [u8; 16];
 
 /// See the module.
@@ -80,14 +80,14 @@ pub struct KeptChecksums {
     blocks_max: u64,
 }
 
-/// What is asked of an open file.
+/// The operations on an open file that keeping checksums needs.
 trait Content {
     fn stat(&self) -> io::Result<Stat>;
     fn sync(&self) -> io::Result<()>;
-    /// Returns once the writes that are at work have ended.
+    /// Returns once the running writes have ended.
     fn wait_for_writers(&self);
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
-    /// Whether any change by anybody moves the file's times.
+    /// Whether every change of the file moves its times.
     fn times_tell(&self) -> io::Result<bool>;
 }
 
@@ -122,7 +122,7 @@ impl<F: AsFd> Content for F {
     }
 }
 
-/// What a record says of its file; everything must be the same for it to count.
+/// The record of a file; all of it must match for the checksums to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Record {
     number: u64,
@@ -151,7 +151,7 @@ impl Record {
         bytes
     }
 
-    /// Its number, if `bytes` is a whole record under this key.
+    /// The record's number, if `bytes` is an intact record under this key.
     fn number_of(key: (u64, u64), bytes: &[u8]) -> Option<u64> {
         let (body, stored) = bytes.split_last_chunk::<4>()?;
         let is_whole = bytes.len() == RECORD_LEN && u32::from_le_bytes(*stored) == crc(key, body);
@@ -174,13 +174,12 @@ fn failed(error: ChecksumError) -> SourceError {
 }
 
 impl KeptChecksums {
-    /// Opens the file `name` of `dir`, or makes it; a damaged one is made anew. At most
-    /// `blocks_max` blocks of 4 KiB are kept, which take about 40 bytes each. `boot` must be
-    /// another one after each start of the machine. The caller sees to it that nobody else has it
-    /// open.
+    /// Opens the file `name` of `dir`, or creates it; a damaged one is created anew. At most
+    /// `blocks_max` blocks of 4 KiB are kept, which take about 40 bytes each. `boot` must differ
+    /// after each start of the machine. The caller ensures that it is open nowhere else.
     ///
     /// # Errors
-    /// The system fails, or the file is of another version.
+    /// The system's error, or [`ChecksumError::Version`] for a file of another version.
     pub fn open(dir: &dyn DurableDir, name: &str, boot: Boot, blocks_max: u64) -> store::Result<Self> {
         backend::open(dir, name, |database| Self::begin_with(database, boot, blocks_max))
     }
@@ -210,9 +209,9 @@ impl KeptChecksums {
     ///
     /// # Errors
     /// [`SourceError::Busy`] if it changed within the last [`QUIET`];
-    /// [`SourceError::ChangedMeanwhile`]; [`SourceError::NotHere`] if it is no regular file, lies
-    /// where times do not tell, or is longer than all that may be kept. What was kept of it before
-    /// stays, and no longer counts.
+    /// [`SourceError::ChangedMeanwhile`]; [`SourceError::NotHere`] if it is not a regular file,
+    /// lies on a file system whose times prove nothing, or has more blocks than may be kept.
+    /// Checksums kept of it before stay, but no longer count.
     pub fn keep(&self, file: &impl AsFd, clock: &dyn Clock) -> Result<()> {
         self.keep_content(file, clock)
     }
@@ -280,8 +279,8 @@ impl KeptChecksums {
         }
     }
 
-    /// Makes the record of a file, in place of its former one and of as many of the oldest as its
-    /// blocks need. Answers its number.
+    /// Creates the record of a file in place of its previous one, removing as many of the oldest
+    /// records as its blocks need. Returns the new number.
     fn make_room(&self, txn: &WriteTransaction, stat: &Stat, blocks: u64) -> store::Result<u64> {
         let mut meta = txn.open_table(META).map_err(db)?;
         let mut files = txn.open_table(FILES).map_err(db)?;
@@ -321,12 +320,12 @@ impl KeptChecksums {
         Ok(next)
     }
 
-    /// Begins an extraction of what is kept of `file`, which is open, of this kind:
+    /// Begins an extraction of the checksums kept of the open `file`, of this kind:
     /// [`Kind::Crc32c`] or [`Kind::Blake3`].
     ///
     /// # Errors
-    /// [`SourceError::NotHere`] if nothing is kept of the file as it is now, or nothing of this
-    /// kind.
+    /// [`SourceError::NotHere`] if nothing is kept of the file in its present state, or nothing of
+    /// this kind.
     pub fn begin<'file, F: AsFd>(&self, file: &'file F, kind: Kind) -> Result<KeptExtraction<'file, F>> {
         Ok(KeptExtraction(self.begin_content(file, kind)?))
     }
@@ -366,12 +365,12 @@ impl KeptChecksums {
     }
 }
 
-/// One passage through what is kept of a file; see [`KeptChecksums::begin`].
+/// A single pass over the checksums kept of a file; see [`KeptChecksums::begin`].
 pub struct KeptExtraction<'file, F>(Passage<'file, F>);
 
 impl<F> KeptExtraction<'_, F> {
-    /// The CRC-32Cs (little-endian) of the blocks of the last run, if that has checksums, whatever
-    /// kind they are of.
+    /// The CRC-32Cs (little-endian) of the blocks of the last run, if it has checksums, whatever
+    /// their kind.
     #[must_use]
     pub fn crcs(&self) -> &[u8] {
         &self.0.crcs
@@ -407,7 +406,7 @@ struct Passage<'file, F> {
     stat: Stat,
     number: u64,
     layout: Layout,
-    /// Where the checksum is in an entry.
+    /// The offset of the checksum within an entry.
     sum_at: usize,
     table: ReadOnlyTable<(u64, u64), &'static [u8]>,
     chunk: u64,

@@ -1,27 +1,28 @@
-//! Checksums of blocks that exist already, so that nobody has to read content to know that it did
+//! Checksums of blocks that exist already, so that content need not be read to prove that it did
 //! not change.
 //!
-//! - [`source`]: what all sources have in common: which checksums, of which blocks, and how it is
-//!   known that they are of what the file holds now.
+//! - [`source`]: the interface of all sources: which checksums, of which blocks, and the proof that
+//!   they are of the file's present content.
 //! - [`btrfs`]: the checksums that the file system keeps (SkySync sections 3.1 and 3.4).
 //! - [`fsverity`]: the hash trees of files that are sealed.
-//! - [`dmverity`]: those of a device that the kernel verifies, of the files on it.
-//! - [`zfs`]: those that ZFS keeps of each record of a file, as its own programs tell them.
-//! - [`deduplicated`]: the fingerprints of files that a deduplicating store keeps in chunks of many
-//!   lengths (casync), and recipes of such files.
-//! - [`s3`]: those that S3 and servers like it keep of objects and their parts, over whatever
-//!   [`http`] is brought.
-//! - [`seaweedfs`]: those of the chunks that a file has there, over the same.
-//! - [`hdfs`]: those that HDFS's DataNodes keep of each block, over the same and connections
+//! - [`dmverity`]: the hash tree of a device that the kernel verifies, for the files on it.
+//! - [`zfs`]: the checksums that ZFS keeps of each record of a file, as its own programs report
+//!   them.
+//! - [`deduplicated`]: the fingerprints of files that a deduplicating store keeps in chunks of
+//!   varying lengths (casync), and recipes of such files.
+//! - [`s3`]: the checksums that S3 and compatible servers keep of objects and their parts, over the
+//!   [`http`] implementation that the caller supplies.
+//! - [`seaweedfs`]: the checksums of a file's chunks in SeaweedFS, over HTTP as well.
+//! - [`hdfs`]: the checksums that HDFS's DataNodes keep of each block, over HTTP and connections
 //!   ([`tcp`]).
-//! - [`moosefs`]: those that MooseFS's chunk servers keep of each block of a file, from their
-//!   files.
-//! - [`ceph`]: those that Ceph's BlueStore keeps of each object, by its own program, where the OSD
-//!   is stopped.
-//! - [`kept`]: those that we summed ourselves, of files that did not change since; on any file
+//! - [`moosefs`]: the checksums that MooseFS's chunk servers keep of each block of a file, from
+//!   their files.
+//! - [`ceph`]: the checksums that Ceph's BlueStore keeps of each object, by its own program, while
+//!   the OSD is stopped.
+//! - [`kept`]: checksums that we summed ourselves, of files that did not change since; on any file
 //!   system.
-//! - [`written`]: those of what programs wrote, kept by the gate, by which bytes are noticed that
-//!   changed by themselves.
+//! - [`written`]: checksums of what programs wrote, kept by the gate, to notice bytes that changed
+//!   by themselves.
 //! - [`ChecksumStore`]: the client's own memory of what a server has of each file, block by block,
 //!   since the last backup.
 //!

@@ -1,35 +1,35 @@
-//! Trees of hashes over the blocks of a content, as fs-verity and dm-verity keep them: read from
-//! the root down, and believed only as far as each node is what the one above it says.
+//! Hash trees over the blocks of a content, as fs-verity and dm-verity keep them: read from the
+//! root down, and trusted only as far as each node matches the hash above it.
 //!
-//! Words: a *leaf* is the hash of one block of the content; a *node* is a block of the tree, with
-//! hashes of leaves' blocks (level 0) or of nodes of the level below; the *root* is the hash of the
-//! only node of the highest level, or, of a content of one block, its leaf. A level's nodes lie
-//! behind each other, the highest level first.
+//! Words: a *leaf* is the hash of one block of the content. A *node* is a block of the tree, with
+//! the hashes of content blocks (level 0) or of nodes of the level below. The *root* is the hash of
+//! the only node of the highest level or, for a content of one block, its leaf. The nodes of a
+//! level are contiguous, the highest level first.
 //!
-//! Invariant: no hash comes out that does not follow from the root. Whoever knows the root from
-//! somewhere that he trusts may read the nodes from anywhere: what is damaged, cut short or of
-//! another file is [`SourceError::Malformed`].
+//! Invariant: every returned hash follows from the root. With a root from a trusted place, the
+//! nodes may be read from anywhere: nodes that are damaged, cut short or of another file are
+//! [`SourceError::Malformed`].
 //!
-//! Two trees that are made alike are compared from the root down ([`compare`]): below two nodes
-//! with the same hash nothing differs, and nothing is read.
+//! Two trees of the same layout are compared from the root down ([`compare`]): below two nodes with
+//! the same hash nothing differs, and nothing is read.
 
 use byteback_extents::{ByteRange, ExtentSet};
 
 use crate::source::{Layout, Result, SourceError, Summer, Tail};
 
-/// Nodes of the lowest level that are read at once when all of them are wanted.
+/// Nodes of the lowest level that are read at once when all are wanted.
 const NODES_AHEAD: u64 = 32;
 
-/// Where a tree's nodes are read from.
+/// The place where a tree's nodes are read.
 pub trait ReadNodes {
     /// Fills `buffer` with the bytes of the tree from `offset` on.
     ///
     /// # Errors
-    /// If there are fewer, or they cannot be read.
+    /// If the tree has fewer bytes, or they cannot be read.
     fn read_nodes(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()>;
 }
 
-/// What a tree is like: everything but its hashes.
+/// The parameters of a tree: everything but its hashes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     layout: Layout,
@@ -38,7 +38,7 @@ pub(crate) struct Shape {
     node_len: usize,
     /// Bytes from one hash in a node to the next.
     slot_len: usize,
-    /// How many nodes each level has, and where the first one is; the lowest level first.
+    /// The number of nodes of each level, and the place of the first one; the lowest level first.
     levels: Vec<Level>,
 }
 
@@ -49,8 +49,8 @@ struct Level {
 }
 
 impl Shape {
-    /// Of a content of `content_len` bytes, hashed as `layout` says, with nodes of `node_len` bytes
-    /// in which a hash takes `slot_len`. `None` if there is no such tree.
+    /// The shape for a content of `content_len` bytes, hashed as `layout` describes, with nodes of
+    /// `node_len` bytes in which a hash takes `slot_len`. `None` if there is no such tree.
     pub(crate) fn new(layout: Layout, content_len: u64, node_len: u32, slot_len: usize) -> Option<Self> {
         let node_len = usize::try_from(node_len).ok()?;
         let per_node = node_len.checked_div(slot_len)? as u64;
@@ -84,7 +84,7 @@ impl Shape {
         &self.layout
     }
 
-    /// Bytes of all nodes.
+    /// The number of bytes of all nodes.
     #[cfg(test)]
     pub(crate) fn tree_len(&self) -> u64 {
         self.levels
@@ -92,7 +92,7 @@ impl Shape {
             .map_or(0, |lowest| lowest.offset + lowest.nodes * self.node_len as u64)
     }
 
-    /// How many leaves there are.
+    /// The number of leaves.
     fn leaves(&self) -> u64 {
         self.content_len.div_ceil(u64::from(self.layout.block_len))
     }
@@ -101,7 +101,7 @@ impl Shape {
         (self.node_len / self.slot_len) as u64
     }
 
-    /// How many hashes the node has.
+    /// The number of hashes in the node.
     fn hashes_of(&self, level: usize, index: u64) -> u64 {
         let below = match level.checked_sub(1) {
             None => self.leaves(),
@@ -113,7 +113,7 @@ impl Shape {
     }
 }
 
-/// A tree whose nodes are read as they are wanted.
+/// A tree whose nodes are read on demand.
 #[derive(Debug)]
 pub struct Tree<R> {
     reader: R,
@@ -132,19 +132,19 @@ impl<R: ReadNodes> Tree<R> {
         }
     }
 
-    /// How many nodes were read so far.
+    /// The number of nodes read so far.
     #[must_use]
     pub fn nodes_read(&self) -> u64 {
         self.nodes_read
     }
 
-    /// How many bytes they have.
+    /// The number of bytes read so far.
     #[must_use]
     pub fn read_bytes(&self) -> u64 {
         self.nodes_read.saturating_mul(self.shape.node_len as u64)
     }
 
-    /// Of what its leaves are the checksums.
+    /// The layout of the checksums that are the leaves.
     #[must_use]
     pub fn layout(&self) -> &Layout {
         &self.shape.layout
@@ -164,7 +164,7 @@ impl<R: ReadNodes> Tree<R> {
         self.shape.content_len
     }
 
-    /// Where `count` nodes from `index` on begin, and how long they are.
+    /// The offset of the first of `count` nodes from `index` on, and their length in bytes.
     fn place(&self, level: usize, index: u64, count: u64) -> Result<(u64, usize)> {
         const NOWHERE: SourceError = SourceError::Malformed("a node that the tree does not have");
         let level = self.shape.levels.get(level).ok_or(NOWHERE)?;
@@ -219,13 +219,13 @@ impl<R: ReadNodes> Tree<R> {
     }
 }
 
-/// All leaves of a tree in their order, a node's at a time.
+/// Reads all leaves of a tree in order, one node's leaves at a time.
 #[derive(Debug)]
 pub(crate) struct Leaves<R> {
     tree: Tree<R>,
-    /// The nodes above what comes next, the lowest (of level 1) first, with their numbers.
+    /// The nodes above the next one, the lowest (of level 1) first, with their numbers.
     path: Vec<Option<(u64, Vec<u8>)>>,
-    /// Nodes of the lowest level that were read ahead, not looked at yet; and the number of the
+    /// Nodes of the lowest level that were read ahead and not processed yet, and the number of the
     /// first one.
     ahead: Vec<u8>,
     ahead_first: u64,
@@ -255,7 +255,7 @@ impl<R: ReadNodes> Leaves<R> {
         self.tree
     }
 
-    /// The next leaves, and of which bytes of the content; `None` behind the last ones.
+    /// The next leaves, and the bytes of the content that they cover; `None` behind the last ones.
     pub(crate) fn next(&mut self) -> Result<Option<(ByteRange, &[u8])>> {
         let (index, nodes) = (self.next, self.nodes());
         if index >= nodes {
@@ -271,7 +271,7 @@ impl<R: ReadNodes> Leaves<R> {
         Ok(Some((range, &self.sums)))
     }
 
-    /// Appends the leaves of `blocks` blocks, of which the first one is `first`.
+    /// Appends the leaves of `blocks` blocks, beginning with block `first`.
     pub(crate) fn append(&mut self, first: u64, blocks: u64, sums: &mut Vec<u8>) -> Result<()> {
         let end = first.checked_add(blocks).filter(|end| *end <= self.tree.shape.leaves());
         let end = end.ok_or(SourceError::Malformed("blocks that the tree does not have"))?;
@@ -281,7 +281,7 @@ impl<R: ReadNodes> Leaves<R> {
             let index = at / per_node;
             self.fill(index, (end - 1) / per_node - index + 1)?;
             let next = end.min((index + 1).saturating_mul(per_node));
-            // Fewer than a node has.
+            // Always less than a node's slots.
             let place =
                 |block: u64| usize::try_from(block - index * per_node).map_or(usize::MAX, |slot| slot * sum_len);
             let some = self.sums.get(place(at)..place(next));
@@ -291,7 +291,7 @@ impl<R: ReadNodes> Leaves<R> {
         Ok(())
     }
 
-    /// How many nodes have leaves. The root of a content of one block is its leaf.
+    /// The number of nodes that have leaves. The root of a content of one block is its leaf.
     fn nodes(&self) -> u64 {
         match self.tree.shape.levels.first() {
             Some(lowest) => lowest.nodes,
@@ -299,8 +299,8 @@ impl<R: ReadNodes> Leaves<R> {
         }
     }
 
-    /// Reads the leaves of a node of the lowest level, and ahead if some more nodes will be asked
-    /// for.
+    /// Reads the leaves of a node of the lowest level, and reads ahead if more nodes will be
+    /// wanted.
     fn fill(&mut self, index: u64, wanted: u64) -> Result<()> {
         self.sums.clear();
         if self.tree.shape.levels.is_empty() {
@@ -319,7 +319,7 @@ impl<R: ReadNodes> Leaves<R> {
                 Some((at, node)) if at == number => node,
                 _ => self.tree.node(level, number, &hash)?,
             };
-            // Which of its nodes the next one is.
+            // The index of the next node on the way down.
             let mut below = index;
             for _ in 0..above {
                 below /= per_node;
@@ -345,13 +345,14 @@ impl<R: ReadNodes> Leaves<R> {
     }
 }
 
-/// Which bytes of the new content differ, or may, from those at the same place in the old one,
-/// where that has any: whole blocks, and all that lies behind the old content's end. What is equal
-/// in both trees is not read in either.
+/// The byte ranges of the new content that differ, or may differ, from the same place in the old
+/// one: whole blocks, and everything behind the old content's end. Parts that are equal in both
+/// trees are not read in either.
 ///
 /// # Errors
-/// [`SourceError::NotHere`] if the trees are not made alike (function, salt, lengths of blocks);
-/// what reading the nodes costs, and nodes that do not follow from their roots.
+/// [`SourceError::NotHere`] if the trees have different layouts (function, salt, block lengths);
+/// errors of reading the nodes, and [`SourceError::Malformed`] for nodes that do not follow from
+/// their roots.
 pub fn compare<A: ReadNodes, B: ReadNodes>(old: &mut Tree<A>, new: &mut Tree<B>) -> Result<ExtentSet> {
     let (one, other) = (&old.shape, &new.shape);
     if (&one.layout, one.node_len, one.slot_len) != (&other.layout, other.node_len, other.slot_len) {
@@ -392,7 +393,7 @@ struct Comparison<'c, A, B> {
 }
 
 impl<A: ReadNodes, B: ReadNodes> Comparison<'_, A, B> {
-    /// Compares what lies below two hashes; as deep as the trees are high.
+    /// Compares the subtrees below two hashes; the depth of the recursion is the trees' height.
     fn descend(&mut self, height: usize, index: u64, old_hash: &[u8], new_hash: &[u8]) -> Result<()> {
         if old_hash == new_hash {
             return Ok(());
@@ -415,8 +416,8 @@ impl<A: ReadNodes, B: ReadNodes> Comparison<'_, A, B> {
             let (old_hash, new_hash) = (old_hash.to_vec(), new_hash.to_vec());
             self.descend(level, index * per_node + slot, &old_hash, &new_hash)?;
         }
-        // Blocks that only the new content has lie behind the end of the old one, and are told
-        // already.
+        // Blocks that only the new content has lie behind the old one's end, and are already in the
+        // result.
         Ok(())
     }
 

@@ -1,42 +1,42 @@
 //! The CRCs that MooseFS's chunk servers keep of each block of a file (SkySync, Table 1:
 //! distributed systems).
 //!
-//! ## From where
+//! ## Where they come from
 //!
-//! `mfsfileinfo` tells which chunks a file has, and of each copy a digest of its CRCs. The CRCs
-//! themselves no program tells: they lie in the chunks' files, in front of the content, on the
-//! disks of the chunk servers. So this is for a machine that has both: the file in a mount and a
-//! chunk server's folders (one with a copy of each chunk is enough; of chunks that are elsewhere
-//! nothing is known). What is read is 4 KiB for 64 MiB of content.
+//! `mfsfileinfo` lists the chunks of a file and, for each copy, a digest of its CRCs. No program
+//! reports the CRCs themselves: they are in the chunks' files, in front of the content, on the
+//! disks of the chunk servers. So this source needs a machine with both the file in a mount and the
+//! folders of a chunk server. One copy of each chunk is enough; chunks without a copy here are
+//! unknown. It reads 4 KiB for 64 MiB of content.
 //!
 //! ## When a checksum counts
 //!
-//! What programs write waits in `mfsmount`. `fsync` by whoever did not write it does not send it, a
-//! direct read does ([`System::flush`]). What waits in the mounts of other machines was not written
-//! to the file system yet.
+//! Written data waits in `mfsmount`. `fsync` by a process that did not write it does not send it,
+//! but a direct read does ([`System::flush`]). Data that waits in the mounts of other machines does
+//! not belong to the file system's content yet.
 //!
-//! The chunk server has the CRCs in memory, too, and writes those in the file some milliseconds
-//! later, after it answered. It makes the digest of those in memory: CRCs from the file count only
-//! if they have that digest. That shows, too, where in the file they are, which changed between
-//! releases.
+//! The chunk server keeps the CRCs in memory, too, and writes those in the file some milliseconds
+//! later, after it answered. It computes the digest from those in memory: CRCs from the file count
+//! only if they have that digest. The digest also shows where in the file they are, which changed
+//! between releases.
 //!
 //! Neither the number nor the version of a chunk changes when it is written to, and times are whole
-//! seconds. So at the end all digests are asked for again, and must be the same. That is as much as
-//! CRCs say of anything: who makes contents makes them agree. They are taken for what makes content
-//! likely, never for what proves it.
+//! seconds. So at the end all digests are requested again, and must be the same. That is as strong
+//! as CRCs are: an author of contents can make them collide. They count as a hint that content is
+//! equal, never as a proof.
 //!
-//! What was written and written back meanwhile has the digests that it had. The time of the last
-//! write tells it, if that was in another second, so it counts, too: this mount knows it at once,
-//! also before the master does. When the inode changed last (`ctime`) does not count. It says
-//! nothing about content that the digests and the time of the last write do not say, and the master
-//! notes it up to a second after the write, when the mount tells the time of that: a file that
-//! nobody touches any more would look as if it had changed. What other mounts wrote has its time up
-//! to a second late, too; such a file looks changed once more.
+//! Data that was written and written back meanwhile has the same digests as before. The time of the
+//! last write reveals that, if it is in another second, so it counts, too: this mount knows it at
+//! once, even before the master does. The inode's change time (`ctime`) does not count. It adds
+//! nothing about the content to the digests and the write time, and the master sets it up to a
+//! second after the write, when the mount reports the write's time: a file that is no longer
+//! written to would look changed. Writes through other mounts have late times, too, by up to a
+//! second; such a file looks changed once more.
 //!
 //! ## Which blocks
 //!
-//! 64 KiB, the last one with zeros behind. A chunk that was never written to, and what is behind
-//! the blocks that a chunk has, is zeros.
+//! 64 KiB, the last one padded with zeros. A chunk that was never written to is zeros, and so is
+//! the space behind the blocks of a chunk.
 
 pub(crate) mod answers;
 mod system;
@@ -55,7 +55,7 @@ use crate::source::{
     read_file_at, regular_file,
 };
 
-/// What MooseFS says of itself.
+/// The description of the MooseFS source.
 pub const DESCRIPTION: Description = Description {
     name: "moosefs",
     coverage: "each block of 64 KiB in chunks of which a chunk server of this machine has a copy",
@@ -63,8 +63,8 @@ pub const DESCRIPTION: Description = Description {
     permissions: "whoever may read the file and, of the chunk server's folders, the files in them: root mostly",
 };
 
-/// How often a file that is written to meanwhile is tried again. That of a server that has not
-/// written its CRCs out yet is ready within milliseconds.
+/// The number of attempts for a file that is written to meanwhile. A server that has not written
+/// its CRCs out yet is ready within milliseconds.
 const ATTEMPTS: u32 = 5;
 
 /// A file on MooseFS, as a source.
@@ -75,11 +75,11 @@ pub struct MooseFsSource<'a> {
 }
 
 impl<'a> MooseFsSource<'a> {
-    /// Of `file`, which is open for reading in a mount of MooseFS. `mfsfileinfo` is among
-    /// `programs`; `folders` are those of chunk servers (`mfshdd.cfg`).
+    /// The source for `file`, which is open for reading in a mount of MooseFS. `mfsfileinfo` is
+    /// among `programs`; `folders` are those of chunk servers (`mfshdd.cfg`).
     ///
     /// # Errors
-    /// [`SourceError::NotHere`] if it is no regular file.
+    /// [`SourceError::NotHere`] if it is not a regular file.
     pub fn new(file: &'a impl AsFd, programs: &'a Programs, folders: &'a [PathBuf]) -> Result<Self> {
         let source = Self {
             file: file.as_fd(),
@@ -113,7 +113,7 @@ impl Source for MooseFsSource<'_> {
     }
 }
 
-/// As [`FileChecksums::collect`], but what stands still and does not fit is not taken for a file
+/// Like [`FileChecksums::collect`], but a mismatch that stays the same is not reported as a file
 /// that changes.
 fn collect<S: System>(attempts: u32, mut system: impl FnMut() -> S) -> Result<FileChecksums> {
     let mut stamps = Vec::new();
@@ -132,7 +132,7 @@ fn collect<S: System>(attempts: u32, mut system: impl FnMut() -> S) -> Result<Fi
     }
 }
 
-/// What is told of a file at once.
+/// The state of a file as reported in one request.
 struct State {
     stat: Stat,
     chunks: Chunks,
@@ -169,7 +169,7 @@ impl State {
     }
 }
 
-/// What a list is not that was refused.
+/// Converts the reason why the output is not a list of chunks.
 fn refused(wrong: Wrong) -> SourceError {
     match wrong {
         Wrong::NotMooseFs => SourceError::NotHere(
@@ -183,7 +183,7 @@ fn refused(wrong: Wrong) -> SourceError {
     }
 }
 
-/// What counts of `stat`; see the module.
+/// The parts of `stat` that count; see the module.
 fn stamp_without_witness(stat: &Stat) -> Stamp {
     Stamp {
         ctime_ns: 0,
@@ -191,14 +191,14 @@ fn stamp_without_witness(stat: &Stat) -> Stamp {
     }
 }
 
-/// One passage through a file's chunks.
+/// A single pass over a file's chunks.
 struct Passage<S> {
     system: S,
     state: State,
     layout: Layout,
     /// Where the next run begins.
     at: u64,
-    /// Of the chunk that is told now.
+    /// The CRCs of the current chunk.
     sums: Vec<u8>,
 }
 
@@ -218,12 +218,12 @@ impl<S: System> Passage<S> {
         })
     }
 
-    /// Up to where the CRCs of a chunk reach that begins at `start`, which are in `sums` then; or
-    /// why there are none.
+    /// The end of the CRCs of the chunk that begins at `start`, which `sums` has then, or the
+    /// reason why there are none.
     fn sums_of(&mut self, start: u64) -> Result<std::result::Result<u64, Unknown>> {
         let number = usize::try_from(start / CHUNK_LEN).unwrap_or(usize::MAX);
         self.sums.clear();
-        // What was never written to.
+        // A chunk that was never written to.
         let Some(chunk) = self.state.chunks.chunks.get(number).copied().flatten() else {
             return Ok(Ok(start));
         };
@@ -244,7 +244,7 @@ impl<S: System> Passage<S> {
             }
         }
         match has_some {
-            // What the server has in memory is not in its file yet.
+            // The newest CRCs are in the server's memory, not in its file yet.
             true => Err(SourceError::ChangedMeanwhile),
             false => Ok(Err(Unknown::NotSummed)),
         }
@@ -267,7 +267,7 @@ impl<S: System> Extraction for Passage<S> {
             return Ok(None);
         };
         if !at.is_multiple_of(CHUNK_LEN) {
-            // The CRCs of this chunk were told.
+            // The CRCs of this chunk were returned already.
             self.at = end;
             return Ok(Some(Run::Zeros { range: rest }));
         }
@@ -281,7 +281,7 @@ impl<S: System> Extraction for Passage<S> {
         match ByteRange::new(at, summed) {
             Some(range) => {
                 self.at = summed;
-                // Blocks behind the end of the file are not the file's.
+                // Blocks behind the end do not belong to the file.
                 let wanted = self.layout.block_count(range) as usize * self.layout.kind.len_bytes();
                 let sums = self
                     .sums

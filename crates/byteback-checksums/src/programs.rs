@@ -1,10 +1,10 @@
-//! Running the programs that storage comes with (`zdb`, `mfsfileinfo`, `ceph-objectstore-tool`),
-//! and reading what they say, line by line mostly.
+//! Runs the programs that belong to storage (`zdb`, `mfsfileinfo`, `ceph-objectstore-tool`), and
+//! reads their output, mostly line by line.
 //!
-//! They are looked for in folders that the caller names, never by a shell. They get an empty
-//! standard input and an environment of their own: the language of their messages and where their
-//! own helpers are. What they say may be long (a line for each record of a file of terabytes), so
-//! it is not kept; a line is no longer than [`LINE_LEN_MAX`].
+//! The programs are searched for in folders that the caller names, never by a shell. They get an
+//! empty standard input and an environment of their own: the language of their messages and the
+//! place of their helpers. Their output may be long (a line for each record of a file of
+//! terabytes), so it is not kept; a line is no longer than [`LINE_LEN_MAX`].
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
@@ -15,21 +15,21 @@ use rustix::fs::{Access, access};
 
 use crate::source::{Result, SourceError};
 
-/// No line that is of use is longer: extended attributes are the longest, 64 KiB, with four
-/// characters for each byte at most.
+/// Limit of a line's length: the longest useful lines are extended attributes, 64 KiB, with at most
+/// four characters for each byte.
 pub(crate) const LINE_LEN_MAX: usize = 1 << 20;
 
-/// Of what a program complains about, so much is told.
+/// Limit of the part of a program's complaint that is reported, in bytes.
 const COMPLAINT_LEN_MAX: u64 = 2000;
 
-/// Where programs are.
+/// The folders in which programs are searched for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Programs {
     folders: Vec<PathBuf>,
 }
 
 impl Programs {
-    /// In these folders, the first one first; those that are not absolute are left out.
+    /// Searches these folders in order; folders that are not absolute are left out.
     #[must_use]
     pub fn new(folders: impl IntoIterator<Item = PathBuf>) -> Self {
         let folders = folders.into_iter().filter(|folder| folder.is_absolute());
@@ -38,8 +38,8 @@ impl Programs {
         }
     }
 
-    /// The first one with this name that may be run. One that may not be, or a folder that may not
-    /// be looked into, is only told of if there is no other: it may be where the program is.
+    /// The first executable file of this name. A file that may not be run, or a folder that may not
+    /// be read, is an error only if no other folder has the program, which may be there.
     fn find(&self, name: &'static str) -> Result<PathBuf> {
         let mut denied = None;
         for folder in &self.folders {
@@ -56,12 +56,12 @@ impl Programs {
         Err(denied.unwrap_or(SourceError::NoProgram { name }))
     }
 
-    /// Runs a program and hands every line that it writes to `each`, without its end. An error of
-    /// `each` ends it.
+    /// Runs a program and passes each line of its output to `each`, without the line end. An error
+    /// of `each` ends the program.
     ///
     /// # Errors
     /// [`SourceError::NoProgram`]; [`SourceError::ProgramDenied`]; [`SourceError::Program`] if it
-    /// fails; what `each` says.
+    /// fails; the error of `each`.
     pub(crate) fn run(
         &self,
         name: &'static str,
@@ -72,12 +72,12 @@ impl Programs {
         self.read(name, arguments, variables, |said| each_line(said, &mut each))
     }
 
-    /// Runs a program and hands all that it writes to `take`. An error of `take` ends it; what
-    /// `take` leaves unread may end it, too.
+    /// Runs a program and passes its whole output to `take`. An error of `take` ends the program,
+    /// and so may output that `take` leaves unread.
     ///
     /// # Errors
     /// [`SourceError::NoProgram`]; [`SourceError::ProgramDenied`]; [`SourceError::Program`] if it
-    /// fails; what `take` says.
+    /// fails; the error of `take`.
     pub(crate) fn read(
         &self,
         name: &'static str,
@@ -104,7 +104,7 @@ impl Programs {
             })?;
         let mut running = Running(child);
         let (said, complaints) = (running.0.stdout.take(), running.0.stderr.take());
-        // Beside, or it would wait for somebody to read them.
+        // In a thread of its own, because the program would block on a full pipe.
         let complaints = std::thread::spawn(move || {
             let mut text = Vec::new();
             if let Some(mut from) = complaints {
@@ -129,8 +129,8 @@ impl Programs {
     }
 }
 
-/// A complaint as it may be shown: in names that stand in it is what whoever gave them liked, and a
-/// terminal obeys some of that.
+/// A complaint made safe to print: it may contain names chosen by others, with characters that
+/// control a terminal.
 pub(crate) fn complaint(said: &[u8]) -> String {
     let text = String::from_utf8_lossy(said);
     let shown = |letter: char| match letter {
@@ -141,18 +141,18 @@ pub(crate) fn complaint(said: &[u8]) -> String {
     text.trim().chars().map(shown).collect()
 }
 
-/// A program that does not outlive us.
+/// A child process that does not outlive us.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It has ended already, mostly.
+        // It has mostly ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Hands every line to `each`, without its end; what has no end at the end is a line, too.
+/// Passes each line to `each`, without its end; a last line without an end counts, too.
 pub(crate) fn each_line(from: impl Read, each: &mut impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let mut from = BufReader::with_capacity(1 << 16, from);
     let mut line = Vec::new();

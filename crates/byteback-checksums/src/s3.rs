@@ -1,31 +1,30 @@
-//! The additional checksums that S3 and servers like it keep of objects: one of the whole, and of
-//! objects that were sent in parts one of each part (SkySync, Table 1: object storage, by the
-//! system's interface).
+//! The additional checksums that S3 and compatible servers keep of objects: one of the whole, and
+//! for objects sent in parts one of each part (SkySync, Table 1: object storage, by the system's
+//! interface).
 //!
 //! ## When a checksum counts
 //!
-//! An object is never changed, only replaced. What was asked in several requests is of one object
-//! if its headers (ETag, version, time, length and checksum) are the same before and after; bytes
+//! An object is never changed, only replaced. The answers to several requests are about one object
+//! if its headers (ETag, version, time, length and checksum) are the same before and after. Bytes
 //! are read with `If-Match`, so that the server itself refuses those of another object, and have to
-//! come with the same ETag, as some servers do not look. The list of parts is believed if it has
-//! the object's length and number of parts and if the object's own checksum follows from theirs:
-//! that of a list that was cut short, or is of another upload, does not. (A SHA over the whole
-//! bytes does not follow from those of parts; S3 has none of objects in parts, and where a server
-//! has, the parts are left aside.)
-//!
+//! come with the same ETag, because some servers ignore that header. The list of parts is trusted
+//! if it has the object's length and number of parts, and if the object's own checksum follows from
+//! those of the parts: for a list that was cut short, or is of another upload, it does not. (A SHA
+//! over the whole bytes does not follow from those of parts. S3 has none for objects in parts;
+//! where a server has one, the parts are ignored.)
 //! ## Which blocks
 //!
-//! Parts of one length (the last one may be shorter) are blocks. An object of uneven parts has
-//! none; one that was sent at once is one block. So an object is worth comparing if it was sent in
-//! parts, and the smaller these are the more so; S3's smallest is 5 MiB. Of several functions the
-//! best is taken: SHA-256, which proves, before CRC-64, CRC-32C and CRC-32, and SHA-1 last, which
-//! is broken.
+//! Parts of one length (the last one may be shorter) are blocks. An object of uneven parts has no
+//! blocks; one that was sent at once is one block. So comparing pays for objects that were sent in
+//! parts, and the more, the smaller the parts are; S3's smallest is 5 MiB. Of several functions the
+//! best is taken: SHA-256, which proves equality, before CRC-64, CRC-32C and CRC-32, and SHA-1
+//! last, which is broken.
 //!
 //! ## What it does not do
 //!
-//! The ETag of an object that is not encrypted is mostly its MD5, which nobody promises and which
-//! is broken: it tells objects apart and is no checksum here. Objects that a client encrypted have
-//! checksums of what the client sent.
+//! The ETag of an object that is not encrypted is mostly its MD5, which no server guarantees and
+//! which is broken: it distinguishes objects, and is not used as a checksum here. Objects encrypted
+//! by a client have checksums of the encrypted bytes.
 
 pub(crate) mod answers;
 mod sign;
@@ -42,7 +41,7 @@ use self::sign::{Unsigned, query_text, sign};
 use crate::http::{Answer, Http, Method, Request};
 use crate::source::{Description, Extraction, FileChecksums, Layout, Result, Run, Source, SourceError, Stamp, Tail};
 
-/// What S3 says of itself.
+/// The description of the S3 source.
 pub const DESCRIPTION: Description = Description {
     name: "s3",
     coverage: "each part of an object that was sent in parts of one length, or the whole object; none of objects that were stored without an additional checksum",
@@ -50,26 +49,26 @@ pub const DESCRIPTION: Description = Description {
     permissions: "s3:GetObject and s3:GetObjectAttributes, by AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
 };
 
-/// No answer that is read as a whole is longer: 1000 parts have some 300 KB.
+/// Limit of an answer that is read as a whole, in bytes: 1000 parts take some 300 KB.
 const ANSWER_LEN_MAX: u64 = 4 << 20;
 
-/// What a server says of an error is no longer, and may be longer than what was asked for.
+/// Limit of a server's error message, which may be longer than the requested bytes.
 const ERROR_LEN_MAX: u64 = 64 << 10;
 
-/// Parts that are asked for at once, as many as S3 gives.
+/// Parts requested at once, S3's maximum.
 const PARTS_PER_PAGE: u64 = 1000;
 
-/// How often an object that is replaced meanwhile is tried again.
+/// The number of attempts for an object that is replaced meanwhile.
 const ATTEMPTS: u32 = 3;
 
-/// Who asks.
+/// The identity that signs requests.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     /// The public part of the key.
     pub access_key: String,
     /// The secret part.
     pub secret_key: String,
-    /// Of temporary keys.
+    /// The token that belongs to temporary keys.
     pub session_token: Option<String>,
 }
 
@@ -81,7 +80,7 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// Where an object is.
+/// The address of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The server: `http://HOST:PORT` or `https://HOST`, without a slash at the end. Buckets are
@@ -96,10 +95,10 @@ pub struct Place {
 }
 
 impl Place {
-    /// Of `s3://BUCKET/KEY`; without an endpoint, Amazon's of the region.
+    /// Parses `s3://BUCKET/KEY`. Without an endpoint, the address is Amazon's of the region.
     ///
     /// # Errors
-    /// What is wrong with the address, in words.
+    /// The defect of the address, in words.
     pub fn new(url: &str, endpoint: Option<&str>, region: &str) -> std::result::Result<Self, &'static str> {
         let path = url
             .strip_prefix("s3://")
@@ -111,7 +110,7 @@ impl Place {
         if bucket.contains(|c: char| !(c.is_ascii_alphanumeric() || ".-_".contains(c))) {
             return Err("a bucket's name has letters, digits, dots and hyphens only");
         }
-        // A server would take such a path for another one.
+        // A server would normalize such a path to another one.
         if key.split('/').any(|part| part == "." || part == "..") {
             return Err("a key with '.' or '..' between slashes cannot be asked for");
         }
@@ -148,13 +147,13 @@ pub struct S3Source<'a> {
     clock: &'a dyn Clock,
     place: Place,
     credentials: Option<Credentials>,
-    /// The object that was described last: its bytes, and no others, are read.
+    /// The object described last; only its bytes are read.
     described: Mutex<Option<Head>>,
 }
 
 impl<'a> S3Source<'a> {
-    /// Of the object at `place`. Without credentials, requests are not signed, which is enough for
-    /// what everybody may read. Nothing is asked yet.
+    /// The source for the object at `place`. Without credentials, requests are not signed, which is
+    /// enough for public objects. No request is sent yet.
     #[must_use]
     pub fn new(http: &'a dyn Http, clock: &'a dyn Clock, place: Place, credentials: Option<Credentials>) -> Self {
         Self {
@@ -228,7 +227,7 @@ impl<'a> S3Source<'a> {
         }
     }
 
-    /// The parts and how many are announced; `None` if the server does not list parts.
+    /// The announced number of parts, and the parts; `None` if the server does not list parts.
     fn parts(&self, head: &Head) -> Result<Option<(Option<u64>, Vec<answers::Part>)>> {
         let kind = match &head.sum {
             Some((kind, _)) => *kind,
@@ -253,8 +252,8 @@ impl<'a> S3Source<'a> {
             let answer = self.ask(Method::Get, &query, headers, ANSWER_LEN_MAX)?;
             match answer.status {
                 200 => {}
-                // Who may read the object, but not this, is as well off as with a server that does
-                // not know it.
+                // Without permission to list parts, the object is treated as on a server that
+                // cannot list them.
                 400 | 403 | 405 | 501 => return Ok(None),
                 _ => return Err(self.refusal("list the object's parts", &answer)),
             }
@@ -268,7 +267,7 @@ impl<'a> S3Source<'a> {
             let has_parts = !page.parts.is_empty();
             parts.extend(page.parts);
             match page.next {
-                // The way forward ends.
+                // These conditions make the loop end.
                 Some(next) if has_parts && next > after && parts.len() as u64 <= PARTS_MAX => after = next,
                 Some(_) => return Err(SourceError::Malformed("pages of parts without an end")),
                 None => return Ok((!parts.is_empty()).then_some((count, parts))),
@@ -348,11 +347,11 @@ fn malformed(Malformed(what): Malformed) -> SourceError {
     SourceError::Malformed(what)
 }
 
-/// One passage through an object's checksums.
+/// A single pass over an object's checksums.
 struct S3Extraction<'s, 'a> {
     source: &'s S3Source<'a>,
     layout: Layout,
-    /// What is still to be told.
+    /// The run that is still to be returned.
     run: Option<ByteRange>,
     sums: Vec<u8>,
     head: Head,
@@ -414,7 +413,7 @@ impl Source for S3Source<'_> {
         ];
         let body_len_max = range.len_bytes().max(ERROR_LEN_MAX);
         let answer = self.ask(Method::Get, &query, headers, body_len_max)?;
-        // Not all servers look at `If-Match`.
+        // Some servers ignore `If-Match`.
         if matches!(answer.status, 200 | 206) {
             match answer.header("etag") {
                 Some(etag) if etag == head.etag => {}
@@ -425,7 +424,7 @@ impl Source for S3Source<'_> {
         let expected = format!("bytes {offset}-{last}/{}", head.len_bytes);
         match answer.status {
             206 if answer.header("content-range") == Some(&expected) => {}
-            // All of it was asked for.
+            // The whole object was requested.
             200 if range.len_bytes() == head.len_bytes => {}
             200 | 206 => return Err(SourceError::Malformed("other bytes of the object than were asked for")),
             416 => return Err(SourceError::ChangedMeanwhile),

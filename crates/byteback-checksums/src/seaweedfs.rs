@@ -2,30 +2,30 @@
 //! each needle has a CRC-32C (SkySync, Table 1: distributed systems; Haystack, whose design
 //! SeaweedFS follows).
 //!
-//! ## From where
+//! ## Where they come from
 //!
-//! All from the filer: the list of a file's chunks (`?metadata=true`), and each needle's CRC as its
-//! ETag (`?proxyChunkId=`, which the filer hands on to the volume's server). Whoever asks needs no
-//! other address.
+//! Everything comes from the filer: the list of a file's chunks (`?metadata=true`), and each
+//! needle's CRC as its ETag (`?proxyChunkId=`, which the filer forwards to the volume's server).
+//! The filer's is the only address needed.
 //!
 //! ## When a checksum counts
 //!
-//! Needles are not changed: whoever writes to a file makes new ones, with new ids, and a new entry
-//! at the filer. So what was asked in several requests is of one state of the file if the entry is
-//! the same before and after; a digest of all of it tells. Bytes are read through the filer, and
-//! count if the entry is still the same afterwards.
+//! Needles are never changed: a write to a file creates new ones, with new ids, and a new entry at
+//! the filer. So the answers to several requests are about one state of the file if the entry is
+//! the same before and after, which a digest of all of it shows. Bytes are read through the filer,
+//! and count if the entry is still the same afterwards.
 //!
 //! ## Which blocks
 //!
-//! Chunks of 4 MiB mostly. A chunk that others lie over, wholly or in part (a file that was written
-//! to at random), has no checksum, nor has one that is compressed or encrypted: the needle's is of
-//! the stored bytes. If chunks have different lengths they are [`Run::Chunks`].
+//! Chunks of 4 MiB mostly. A chunk that others overlap, wholly or in part (in a file with random
+//! writes), has no checksum, nor has one that is compressed or encrypted: the needle's checksum is
+//! of the stored bytes. Chunks of different lengths are [`Run::Chunks`].
 //!
 //! ## What it does not do
 //!
-//! The MD5s of chunks, which the entry has, are broken and may be missing; they tell states apart
-//! and are no checksums here. Files of more than some 1000 chunks, which the filer lists in several
-//! steps, are left out, and are said to be.
+//! The MD5s of chunks, which the entry has, are broken and may be missing; they distinguish states,
+//! and are not used as checksums here. Files of more than some 1000 chunks, which the filer lists
+//! in several steps, are refused with a message.
 
 pub(crate) mod answers;
 
@@ -41,7 +41,7 @@ use crate::source::{
     Description, Extraction, FileChecksums, Kind, Layout, Result, Run, Source, SourceError, Stamp, Tail, Unknown,
 };
 
-/// What SeaweedFS says of itself.
+/// The description of the SeaweedFS source.
 pub const DESCRIPTION: Description = Description {
     name: "seaweedfs",
     coverage: "each chunk (4 MiB mostly) that no other lies over and that is neither compressed nor encrypted",
@@ -49,14 +49,14 @@ pub const DESCRIPTION: Description = Description {
     permissions: "whoever may ask the filer; without tokens",
 };
 
-/// No entry is longer: 1000 chunks have some 300 KB, and what is written through a mount may have
-/// more.
+/// Limit of an entry, in bytes: 1000 chunks take some 300 KB, and files written through a mount may
+/// have more.
 const ENTRY_LEN_MAX: u64 = 16 << 20;
 
-/// How often a file that is written to meanwhile is tried again.
+/// The number of attempts for a file that is written to meanwhile.
 const ATTEMPTS: u32 = 3;
 
-/// Where a file is.
+/// The address of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The filer: `http://HOST:PORT`, without a slash at the end.
@@ -66,10 +66,10 @@ pub struct Place {
 }
 
 impl Place {
-    /// Of `seaweedfs://HOST:PORT/PATH`.
+    /// Parses `seaweedfs://HOST:PORT/PATH`.
     ///
     /// # Errors
-    /// What is wrong with the address, in words.
+    /// The defect of the address, in words.
     pub fn new(url: &str) -> std::result::Result<Self, &'static str> {
         const SHAPE: &str = "a file's address is seaweedfs://HOST:PORT/PATH, with the filer's host and port";
         let rest = url.strip_prefix("seaweedfs://").ok_or(SHAPE)?;
@@ -81,7 +81,7 @@ impl Place {
         if !is_host || path.is_empty() || path.ends_with('/') {
             return Err(SHAPE);
         }
-        // A server would take such a path for another one.
+        // A server would normalize such a path to another one.
         if path
             .split('/')
             .any(|part| part.is_empty() || part == "." || part == "..")
@@ -99,12 +99,12 @@ impl Place {
 pub struct SeaweedFsSource<'a> {
     http: &'a dyn Http,
     place: Place,
-    /// Digest and length of the state that was described last: its bytes, and no others, are read.
+    /// Digest and length of the state described last; only its bytes are read.
     described: Mutex<Option<([u8; 32], u64)>>,
 }
 
 impl<'a> SeaweedFsSource<'a> {
-    /// Of the file at `place`. Nothing is asked yet.
+    /// The source for the file at `place`. No request is sent yet.
     #[must_use]
     pub fn new(http: &'a dyn Http, place: Place) -> Self {
         Self {
@@ -154,13 +154,13 @@ impl<'a> SeaweedFsSource<'a> {
         }
     }
 
-    /// The CRC-32C of a needle of so many bytes; `None` if its server says that it is stored in
+    /// The CRC-32C of a needle of `len_bytes`; `None` if its server reports that it is stored in
     /// another form.
     fn crc(&self, id: &str, len_bytes: u64) -> Result<Option<u32>> {
         let answer = self.ask(Method::Head, &format!("/?proxyChunkId={id}"), Vec::new(), 0)?;
         match answer.status {
             200 => {}
-            // It was thrown away: the file is another one by now, or it is damaged.
+            // The needle was deleted: the file was changed since, or it is damaged.
             404 => return Err(SourceError::ChangedMeanwhile),
             status => return Err(Self::refusal("tell a chunk's checksum", status)),
         }
@@ -203,15 +203,15 @@ fn refused(refusal: Refusal) -> SourceError {
     }
 }
 
-/// One passage through a file's chunks.
+/// A single pass over a file's chunks.
 struct Passage<'s, 'a> {
     source: &'s SeaweedFsSource<'a>,
     digest: [u8; 32],
     layout: Layout,
     shape: Shape,
-    /// The stretch that is told next.
+    /// The index of the next stretch.
     next: usize,
-    /// Of the chunk that was told last.
+    /// The end and the checksum of the current chunk.
     end: [u64; 1],
     sum: [u8; 4],
 }
@@ -287,13 +287,13 @@ impl Source for SeaweedFsSource<'_> {
         };
         let last = range.end() - 1;
         let headers = vec![("range", format!("bytes={offset}-{last}"))];
-        // What the filer says of an error may be longer than what was asked for.
+        // The filer's error message may be longer than the requested bytes.
         let body_len_max = range.len_bytes().max(64 << 10);
         let answer = self.ask(Method::Get, &escaped(&self.place.path, true), headers, body_len_max)?;
         let expected = format!("bytes {offset}-{last}/{len_bytes}");
         match answer.status {
             206 if answer.header("content-range") == Some(&expected) => {}
-            // All of it was asked for.
+            // The whole file was requested.
             200 if range.len_bytes() == len_bytes => {}
             200 | 206 | 416 => return Err(SourceError::ChangedMeanwhile),
             status => return Err(Self::refusal("give the file's bytes", status)),

@@ -174,7 +174,7 @@ pub struct Description {
     pub permissions: &'static str,
 }
 
-/// One file together with the storage that has checksums of it.
+/// A file together with the storage that has checksums of it.
 pub trait Source {
     /// The description that holds for all files of this source.
     fn description(&self) -> Description;
@@ -242,7 +242,7 @@ pub enum Run<'a> {
     Sums {
         /// The stretch.
         range: ByteRange,
-        /// One checksum after the other, as many as there are blocks.
+        /// The checksums, concatenated, as many as there are blocks.
         sums: &'a [u8],
     },
     /// The checksums of blocks of varying lengths, as a deduplicating store cut them. They are of
@@ -252,7 +252,7 @@ pub enum Run<'a> {
         range: ByteRange,
         /// Where each block ends in the file; ascending, the last one at the stretch's end.
         ends: &'a [u64],
-        /// One checksum after the other, as many as there are ends.
+        /// The checksums, concatenated, as many as there are ends.
         sums: &'a [u8],
     },
     /// The stretch reads as zeros: a hole, or space that was never written.

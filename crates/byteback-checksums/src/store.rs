@@ -1,34 +1,35 @@
-//! What a server has of each file, as one strong checksum per block of [`BLOCK_LEN`] bytes.
+//! The checksums of each file's content on a server: one strong checksum for each block of
+//! [`BLOCK_LEN`] bytes.
 //!
-//! Words: a *batch* is what a backup sends, known by its number, which is never used twice. The
-//! store's checksums are those of the contents after one batch, the *settled* one. A backup gathers
-//! the checksums of what it sends as *pending* ones, of its own batch.
+//! Words: a *batch* is the data that one backup sends, identified by a number that is never used
+//! twice. The *settled* checksums are those of the contents after one batch. A backup collects the
+//! checksums of the data that it sends as *pending* ones, under its own batch.
 //!
 //! Invariant: no checksum is ever used for contents that the server does not have. A wrong one
 //! would keep a change from being sent.
 //!
 //! Order of durable steps, and what a crash after each leaves:
 //!
-//! 1. [`Session::prepare`]: what is pending becomes durable together with the number of its batch,
-//!    before the server is asked to apply that batch. (Crash: the settled checksums are untouched.
-//!    The next session is told which batch the server's contents stand on: is it the pending one,
-//!    that is settled first; is it the settled one, what is pending is thrown away; is it neither,
-//!    everything is.)
+//! 1. [`Session::prepare`]: the pending checksums become durable together with the number of their
+//!    batch, before the server is asked to apply that batch. (Crash: the settled checksums are
+//!    untouched. The next session is given the batch that the server's contents stand on. If that
+//!    is the pending one, it is settled first; if it is the settled one, the pending checksums are
+//!    dropped; otherwise all are dropped.)
 //! 2. The server applies the batch; the consumer's mark moves. (Crash: as 1, now with the other
 //!    answer.)
 //! 3. [`ChecksumStore::settle`]: pending ones replace settled ones, in one transaction. (Crash: it
 //!    happens at the next session.)
 //!
-//! So nothing depends on whether a backup that was made without the store, by another program or on
-//! another copy of this machine, told the store of itself: its batch has another number, and
+//! So nothing depends on other backups telling the store of themselves: one made without the store,
+//! by another program or from another copy of this machine, has another batch number, and
 //! everything is forgotten.
 //!
-//! *Checksums* are 16 bytes of BLAKE3, keyed with a random number of the store: content cannot be
-//! made to collide. The last block of a file is shorter, and so is what is hashed. A block without
-//! a checksum is unknown, which is always right.
+//! *Checksums* are 16 bytes of BLAKE3, keyed with a random number of the store, so that no
+//! collisions can be constructed. The last block of a file may be shorter, and is hashed as it is.
+//! A block without a checksum is unknown, which is always safe.
 //!
 //! *Damage*: the file is checked as a whole when it is opened, and each value carries a CRC with
-//! its key. What is damaged is unknown; a file that cannot be opened is made anew, empty.
+//! its key. Damaged values are unknown; a file that cannot be opened is created anew, empty.
 //! docs/format-checksums.md describes every byte.
 //!
 //! Memory: one chunk of checksums, and redb's cache.
@@ -53,16 +54,16 @@ const VERSION: u64 = 1;
 /// A checksum of a block.
 pub type Sum = [u8; 16];
 
-/// Index in the chunk, checksum.
+/// Index of a block in its chunk, and its checksum.
 const ENTRY_LEN: usize = 1 + size_of::<Sum>();
 
-/// Numbers: see the names below.
+/// Settings, by the names below.
 const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 /// (file, chunk) -> entries and their CRC.
 const SETTLED: TableDefinition<'_, (u64, u64), &[u8]> = TableDefinition::new("settled");
-/// The same after the pending batch; a value without entries removes the chunk.
+/// The changes of the pending batch; a value without entries removes the chunk.
 const PENDING: TableDefinition<'_, (u64, u64), &[u8]> = TableDefinition::new("pending");
-/// File -> the first chunk of which nothing settled counts any more.
+/// File -> the first chunk whose settled checksums no longer count.
 const PENDING_CUT: TableDefinition<'_, u64, u64> = TableDefinition::new("pending_cut");
 
 const META_VERSION: &str = "version";
@@ -70,21 +71,21 @@ const META_KEY: &str = "key";
 const META_SETTLED_BATCH: &str = "settled_batch";
 const META_PENDING_BATCH: &str = "pending_batch";
 
-/// The store cannot be used. A backup goes on without it.
+/// The reason why the store cannot be used. A backup goes on without it.
 #[derive(Debug, thiserror::Error)]
 pub enum ChecksumError {
-    /// The file system.
+    /// The file system failed.
     #[error("cannot {what} the block checksums")]
     Io {
-        /// What was tried.
+        /// The action that failed.
         what: &'static str,
         /// The system's error.
         source: io::Error,
     },
-    /// The database.
+    /// The database failed.
     #[error("the database of the block checksums failed; without it, a backup sends all that may have changed")]
     Database(#[source] Box<redb::Error>),
-    /// Made by another version of this program.
+    /// The file was made by another version of this program.
     #[error("the block checksums have format {0}, and this program knows {VERSION}; remove their file to begin anew")]
     Version(u64),
 }
@@ -103,11 +104,11 @@ pub struct ChecksumStore {
 }
 
 impl ChecksumStore {
-    /// Opens the file `name` of `dir`, or makes it. A damaged file is made anew. The caller sees to
-    /// it that nobody else has it open.
+    /// Opens the file `name` of `dir`, or creates it. A damaged file is created anew. The caller
+    /// ensures that it is open nowhere else.
     ///
     /// # Errors
-    /// The system fails, or the file is of another version.
+    /// The system's error, or [`ChecksumError::Version`] for a file of another version.
     pub fn open(dir: &dyn DurableDir, name: &str, randomness: &dyn Randomness) -> Result<Self> {
         backend::open(dir, name, |database| Self::begin_with(database, randomness))
     }
@@ -139,9 +140,9 @@ impl ChecksumStore {
         Ok(Self { database, key })
     }
 
-    /// Begins a backup on top of contents that the server has since `basis`, the number of the
-    /// batch that brought them; `None` if that is not known, or nothing counts. Settles or forgets
-    /// what earlier ones left.
+    /// Begins a backup on top of the server's contents after the batch `basis`; `None` if that
+    /// batch is not known, or nothing counts. Settles or drops pending checksums of earlier
+    /// backups.
     ///
     /// # Errors
     /// The database fails.
@@ -155,8 +156,8 @@ impl ChecksumStore {
         })
     }
 
-    /// The server's contents are those after the batch `basis`: what is pending of it counts from
-    /// now on, and what belongs to other batches no longer does.
+    /// The server's contents are those after the batch `basis`: pending checksums of that batch
+    /// count from now on, and those of other batches no longer do.
     ///
     /// # Errors
     /// The database fails. Nothing is lost: the next session does it.
@@ -188,7 +189,7 @@ impl ChecksumStore {
     }
 }
 
-/// Lays what is pending over what is settled.
+/// Applies the pending checksums to the settled ones.
 fn replace(txn: &WriteTransaction) -> Result<()> {
     let mut settled = txn.open_table(SETTLED).map_err(db)?;
     let pending = txn.open_table(PENDING).map_err(db)?;
@@ -228,7 +229,7 @@ pub(crate) fn encode(key: (u64, u64), entries: &Entries) -> Vec<u8> {
     bytes
 }
 
-/// Nothing for what is damaged.
+/// Damaged entries decode to none.
 pub(crate) fn decode(key: (u64, u64), bytes: &[u8]) -> Entries {
     let Some((body, stored)) = bytes.split_last_chunk::<4>() else {
         return Entries::new();
@@ -249,21 +250,21 @@ pub(crate) fn crc((file, chunk): (u64, u64), body: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, body)
 }
 
-/// The chunk that is at work.
+/// The chunk being worked on.
 struct Chunk {
     key: (u64, u64),
-    /// As the server has it.
+    /// Its checksums on the server now.
     settled: Entries,
-    /// As it will have it; blocks ascend.
+    /// Its checksums after the batch; blocks ascend.
     pending: Entries,
     is_changed: bool,
 }
 
-/// One backup's use of the store: reads settled checksums and gathers pending ones. Dropped without
-/// [`Self::prepare`], it leaves nothing.
+/// One backup's use of the store: it reads settled checksums and collects pending ones. A session
+/// dropped without [`Self::prepare`] leaves nothing behind.
 ///
-/// A file is gone through once, its blocks ascending, and ended by [`Self::end_file`], or by
-/// [`Self::give_up_file`] if it is not sent after all.
+/// Files are processed one at a time, each once, its blocks ascending. A file ends with
+/// [`Self::end_file`], or with [`Self::give_up_file`] if it is not sent after all.
 pub struct Session {
     txn: WriteTransaction,
     key: [u8; 32],
@@ -285,7 +286,7 @@ impl Session {
         sum
     }
 
-    /// How many blocks of a file are known.
+    /// The number of blocks of a file that are known.
     ///
     /// # Errors
     /// The database fails.
@@ -299,7 +300,7 @@ impl Session {
         Ok(known)
     }
 
-    /// Nothing that is known of a file counts any more: it is sent whole, over nothing.
+    /// Forgets all that is known of a file: it is sent whole, over nothing.
     ///
     /// # Errors
     /// The database fails.
@@ -307,7 +308,8 @@ impl Session {
         self.cut(file, 0)
     }
 
-    /// Whether the server has this block with this checksum; it will have it after the batch.
+    /// Whether the server has this block with this checksum. The server will have it after the
+    /// batch.
     ///
     /// # Errors
     /// The database fails.
@@ -326,7 +328,7 @@ impl Session {
         Ok(is_equal)
     }
 
-    /// Blocks from `first` up to, not including, `end` are unknown after the batch.
+    /// Forgets the blocks from `first` up to, not including, `end`, as of the batch.
     ///
     /// # Errors
     /// The database fails.
@@ -334,7 +336,7 @@ impl Session {
         if first >= end {
             return Ok(());
         }
-        // Only where something is known.
+        // Only chunks with known blocks.
         let (first_chunk, last_chunk) = (first / CHUNK_BLOCKS, (end - 1) / CHUNK_BLOCKS);
         let mut chunks = Vec::new();
         {
@@ -354,9 +356,9 @@ impl Session {
         Ok(())
     }
 
-    /// Ends a file that has `len_bytes` after the batch. `has_last` says that its last block, if
-    /// that is shorter than others, was exchanged in this session. What is known of blocks that are
-    /// not wholly below this length counts no longer.
+    /// Ends a file of `len_bytes` after the batch. `has_last` says that its last block, if shorter
+    /// than the others, was exchanged in this session. Checksums of blocks that do not lie wholly
+    /// below this length are forgotten.
     ///
     /// # Errors
     /// The database fails.
@@ -375,8 +377,7 @@ impl Session {
         self.cut(file, cut.map_or(next, |cut| cut.min(next)))
     }
 
-    /// The file is not sent after all: the server keeps what it has, and what is known of that
-    /// stays.
+    /// The file is not sent after all: the server keeps its content, and the checksums stay valid.
     ///
     /// # Errors
     /// The database fails.
@@ -391,10 +392,10 @@ impl Session {
         Ok(())
     }
 
-    /// Makes what is pending durable, as that of `batch`, which is about to be applied.
+    /// Makes the pending checksums durable as those of `batch`, which is about to be applied.
     ///
     /// # Errors
-    /// The database fails: then the batch, once applied, has no checksums, and everything is
+    /// The database fails. Then the batch, once applied, has no checksums, and everything is
     /// forgotten.
     pub fn prepare(mut self, batch: u64) -> Result<()> {
         self.flush()?;
@@ -416,7 +417,7 @@ impl Session {
         Ok(())
     }
 
-    /// The chunk of a block, made the one at work.
+    /// Makes the chunk of a block the one being worked on.
     fn chunk_of(&mut self, file: u64, block: u64) -> Result<&mut Chunk> {
         let key = (file, block / CHUNK_BLOCKS);
         if self.chunk.as_ref().is_none_or(|chunk| chunk.key != key) {
@@ -449,7 +450,7 @@ impl Session {
         self.chunk.as_mut().ok_or_else(missing)
     }
 
-    /// Writes the chunk that is at work.
+    /// Writes the chunk being worked on.
     fn flush(&mut self) -> Result<()> {
         let Some(chunk) = self.chunk.take().filter(|chunk| chunk.is_changed) else {
             return Ok(());

@@ -1,20 +1,21 @@
-//! The network as sources see it that speak a protocol of their own: a connection. Whoever runs the
-//! program brings it; nothing here opens one.
+//! The network as seen by sources that use a protocol of their own: a connection. The program
+//! supplies the implementation; nothing here opens a connection.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 
-/// What is written to and read from.
+/// A connection to read from and write to.
 pub trait Stream: Read + Write {}
 
 impl<T: Read + Write> Stream for T {}
 
-/// Connects to servers.
+/// A way to connect to servers.
 pub trait Connect {
-    /// Connects. What is written and read ends in reasonable time, too, all of it together: a
-    /// server that sends a byte now and then holds nobody up for long.
+    /// Connects. All reading and writing on the connection, taken together, is limited to a
+    /// reasonable time, so that a server that sends a byte now and then cannot block the caller for
+    /// long.
     ///
     /// # Errors
-    /// If nobody answers at that address.
+    /// If no server answers at that address.
     fn connect(&self, address: SocketAddr) -> io::Result<Box<dyn Stream>>;
 }

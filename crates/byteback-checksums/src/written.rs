@@ -1,31 +1,31 @@
-//! Sums of what was *written*: a CRC-32C of each block of 4 KiB, kept up to date by the gate of a
-//! mounted tree, so that bytes that changed although nobody wrote them are noticed (DeltaCFS,
+//! Checksums of what was *written*: a CRC-32C of each block of 4 KiB, kept up to date by the gate
+//! of a mounted tree, so that bytes that changed although nobody wrote them are noticed (DeltaCFS,
 //! section III-E).
 //!
-//! What [`crate::kept`] sums it reads, so it takes what a disk made of a file for the file; here
-//! the bytes come from the program that wrote them. A block is *known* or not; what is not known
-//! nobody complains about, until somebody has read it ([`WrittenSums::learn`]).
+//! [`crate::kept`] sums what it reads, so it takes what a disk made of a file for the file. Here
+//! the bytes come from the program that wrote them. A block is *known* or *unknown*; an unknown
+//! block is never reported until its sum has been learned from a read ([`WrittenSums::learn`]).
 //!
 //! **Use.** Each change of a file's content is performed within [`WrittenSums::change`], one at a
-//! time for each file; who reads does [`WrittenSums::read`], and looks at what it says. Changes of
-//! attributes and names are between [`WrittenSums::look`] and [`WrittenSums::touched`].
+//! time for each file. Readers call [`WrittenSums::read`] and look at the mismatch that it returns.
+//! Changes of attributes and names are between [`WrittenSums::look`] and [`WrittenSums::touched`].
 //! [`WrittenSums::commit`] runs every few seconds, and at the end.
 //!
-//! **What a crash leaves.** Sums are in memory until they are committed, all that is known of a
-//! file in one transaction, with its *stamp*: inode, length and times, taken while nothing changed
-//! the file, and late enough that a later change has other times. The record counts if the file
-//! still looks like that when it is next used; otherwise all its blocks are unknown. So after the
-//! death of the process a sum is of what was written, or unknown. After that of the machine data
-//! and times are not of one moment: a file that was open for change then, and whose times are the
-//! record's or elder while its bytes are others, is in a state that it never was in:
-//! [`Reason::Crash`]. It is told from a file with newer times, of which the sums are forgotten, so
-//! whoever syncs a file for a program syncs its times as well ([`WrittenSums::must_sync_times`]).
+//! **After a crash.** Sums are in memory until they are committed: all that is known of a file in
+//! one transaction, with its *stamp* (inode, length and times), taken while nothing changed the
+//! file, and late enough that a later change has other times. The record counts if the file still
+//! has that stamp when it is next used; otherwise all its blocks are unknown. So after a crash of
+//! the process, each sum is that of what was written, or unknown. After a crash of the machine,
+//! data and times may be from different moments: a file that was open for change then, and whose
+//! times are no newer than the record's while its bytes differ, is in a state that it never was in:
+//! [`Reason::Crash`]. Files with newer times are recognized, and their sums forgotten. So a sync of
+//! a file's data must make its times durable as well ([`WrittenSums::must_sync_times`]).
 //!
-//! **No false alarm.** A block that does not agree with its sum is read again while no change is
-//! under way. Who raises the alarm ([`WrittenSums::flag`]) has looked whether something changed the
-//! file without passing the gate; such files are forgotten. If the file was changed between the
-//! two, its blocks are read once more: that a sum is the same does not say that nobody wrote the
-//! block, because whoever puts it right writes the same bytes.
+//! **No false alarm.** A block that does not match its sum is read again while no change is under
+//! way. Before raising the alarm ([`WrittenSums::flag`]), the caller checks whether something
+//! changed the file without passing the gate; such files are forgotten. If the file was changed
+//! between the two calls, its blocks are read once more. An unchanged sum does not prove that
+//! nobody wrote the block, because a repair writes the same bytes.
 //!
 //! **Locks**: the table of files, one file, the flags; each only inside those before it. A file's
 //! lock is held while its content changes.
@@ -70,7 +70,7 @@ const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 const FILES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("files");
 /// (file, chunk) -> sums.
 const SUMS: TableDefinition<'_, (u64, u64), &[u8]> = TableDefinition::new("sums");
-/// File -> what is wrong with it.
+/// File -> the damage found in it.
 const FLAGGED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("flagged");
 
 const META_VERSION: &str = "version";
@@ -80,40 +80,41 @@ const META_POSITION: &str = "position";
 /// A change of a file's content.
 #[derive(Clone, Copy, Debug)]
 pub enum Change<'a> {
-    /// These bytes are written at an offset.
+    /// Bytes are written at an offset.
     Written {
-        /// Where.
+        /// The first byte of the file that is written.
         offset: u64,
-        /// What.
+        /// The bytes.
         data: &'a [u8],
     },
     /// This range becomes zeros.
     Zeroed(ByteRange),
     /// The file gets this length, in bytes.
     Truncated(u64),
-    /// Nobody knows what this range becomes.
+    /// The range is overwritten with unknown bytes.
     Overwritten(ByteRange),
     /// Bytes move to other places.
     Moved,
-    /// Damaged blocks become what was written, by [`WrittenSums::sum_of`]: sums stay as they are.
+    /// Damaged blocks are restored to what was written, by [`WrittenSums::sum_of`]: sums stay as
+    /// they are.
     Healed(ByteRange),
-    /// What lies in the blocks of this range is to count from now on, whoever wrote it.
+    /// The present content of the blocks of this range counts from now on, whatever wrote it.
     Accepted(ByteRange),
 }
 
-/// What is wrong with a file.
+/// The reason why a file is flagged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// Bytes changed although nobody wrote them.
     Changed,
-    /// A crash of the machine left bytes that do not belong to what the file looks like.
+    /// A crash of the machine left bytes that do not belong to the file's length and times.
     Crash,
 }
 
-/// A file of which something is wrong.
+/// A file with damaged blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flagged {
-    /// What.
+    /// The reason.
     pub reason: Reason,
     /// When it was found, in nanoseconds since 1970.
     pub found_at_ns: i64,
@@ -129,20 +130,20 @@ impl Flagged {
     }
 }
 
-/// Blocks that are not what was written, as they were found while nothing changed the file.
+/// Blocks that are not what was written, found while nothing changed the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// Their numbers, with what their sums should be.
+    /// Block numbers, each with the sum that the block should have.
     blocks: Vec<(u64, u32)>,
-    /// What the file looked like then.
+    /// The file's stamp at that time.
     pub stamp: Option<Stamp>,
     reason: Reason,
-    /// Which state of the file's sums this was found against.
+    /// The version of the file's sums that the mismatch was found against.
     version: u64,
 }
 
 impl Mismatch {
-    /// What happened to them.
+    /// The reason why they differ.
     #[must_use]
     pub fn reason(&self) -> Reason {
         self.reason
@@ -167,14 +168,14 @@ fn bytes_of(blocks: &ExtentSet) -> Vec<ByteRange> {
         .collect()
 }
 
-/// What was read of a file, in whole blocks.
+/// The result of reading whole blocks of a file.
 #[derive(Debug, Default)]
 pub struct Read {
-    /// How many bytes there are: fewer than were asked for at the end of the file.
+    /// The number of bytes read; fewer than were asked for only at the end of the file.
     pub len_bytes: usize,
-    /// The first block of them.
+    /// The number of the first block read.
     first_block: u64,
-    /// Those of its blocks of which no sum is known.
+    /// The number of blocks read that have no known sum.
     pub unknown_blocks: u64,
     version: u64,
 }
@@ -183,13 +184,13 @@ pub struct Read {
 #[derive(Debug, Default)]
 struct File {
     sums: FileSums,
-    /// Its record was looked at.
+    /// The record in the database was looked up.
     is_loaded: bool,
-    /// The record, and the rows, say what this says, and the stamp is of now.
+    /// The record and the rows agree with memory, and the stamp is current.
     is_settled: bool,
-    /// Times younger than those of the stamp are durable.
+    /// Times newer than those of the stamp are durable.
     times_are_durable: bool,
-    /// A mismatch comes from a crash of the machine.
+    /// A mismatch, if there is one, comes from a crash of the machine.
     is_after_crash: bool,
 }
 
@@ -203,12 +204,12 @@ pub struct WrittenSums {
     files: Mutex<HashMap<u64, Cell>>,
     /// Chunks in memory, as of the last look at each file.
     chunks: AtomicUsize,
-    /// The last one that any file was given: none is given twice, so that a file that was let go of
-    /// and looked up again has another one.
+    /// The last version given to any file. None is given twice, so that a file that was dropped
+    /// from memory and looked up again has another one.
     last_version: AtomicU64,
     flags: Mutex<Flags>,
     flagged_count: AtomicUsize,
-    /// Files that were open for change when the process, or the machine, ended without saying so.
+    /// Files that were open for change when the process or the machine ended unexpectedly.
     interrupted: Mutex<HashSet<u64>>,
     committing: Mutex<()>,
 }
@@ -218,18 +219,18 @@ struct Flags {
     by_file: BTreeMap<u64, Flagged>,
     is_dirty: bool,
     position: Option<(u64, u64)>,
-    /// Files that are gone, with all that is kept of them.
+    /// Removed files, whose rows the next commit deletes.
     gone: HashSet<u64>,
 }
 
 impl WrittenSums {
-    /// Opens the file `name` of `dir`, or makes it; a damaged one is made anew, and so is one of
-    /// another `tree`: files are numbered by the tree's log. `boot` must be another one after each
-    /// start of the machine. `interrupted`: files that were open for change when the last process
-    /// ended without saying so. The caller sees to it that nobody else has it open.
+    /// Opens the file `name` of `dir`, or creates it. A damaged file is created anew, and so is one
+    /// of another `tree`, because files are numbered by the tree's log. `boot` must differ after
+    /// each start of the machine. `interrupted` are the files that were open for change when the
+    /// last process ended unexpectedly. The caller ensures that it is open nowhere else.
     ///
     /// # Errors
-    /// The system fails, or the file is of another version.
+    /// The system's error, or [`ChecksumError::Version`] for a file of another version.
     pub fn open(
         dir: &dyn DurableDir,
         name: &str,
@@ -296,7 +297,7 @@ impl WrittenSums {
         self.last_version.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// What cannot be read says nothing.
+    /// A row that cannot be read counts as missing.
     fn row(&self, file: u64, chunk: u64) -> Option<Chunk> {
         let txn = self.database.begin_read().ok()?;
         let table = txn.open_table(SUMS).ok()?;
@@ -313,8 +314,8 @@ impl WrittenSums {
         Record::decode(file, record.value())
     }
 
-    /// Looks up what is known of a file, if that was not done. Nothing changes the file meanwhile,
-    /// or has changed it since it was last settled without passing here.
+    /// Loads what is known of a file, unless that was done. Nothing may change the file meanwhile,
+    /// nor may anything have changed it without passing here since it was last settled.
     fn load(&self, file: u64, known: &mut File, look: impl FnOnce() -> io::Result<Stamp>) {
         if known.is_loaded {
             return;
@@ -328,24 +329,24 @@ impl WrittenSums {
         if let (Some(now), Some(seen), Some(record)) = (&now, &seen, &record) {
             let looks = Seen::of(now, self.boot);
             let was_cut_off = seen.boot != self.boot && self.interrupted.lock().contains(&file);
-            // The machine's end took back what had been written, or a part of it.
+            // The crash took back what had been written, or a part of it.
             let went_back = was_cut_off && seen.is_of(&now.identity) && looks.ctime_ns < seen.ctime_ns;
             if seen.is_like(&looks) || went_back {
                 known.sums.zeros = record.zeros.clone();
                 known.is_after_crash = was_cut_off;
-                // What the file looks like now counts from now on.
+                // The present stamp counts from now on.
                 known.is_settled = !went_back;
                 return;
             }
         }
         known.sums.forget(now.map(|now| now.len_bytes));
         known.is_after_crash = false;
-        // Without a record there is nothing to take away, and nothing to keep yet.
+        // Without a record there is nothing to remove, and nothing to keep yet.
         known.is_settled = record.is_none();
         self.unflag(file, None);
     }
 
-    /// Looks up what is known of a file whose attributes or names are about to change.
+    /// Loads what is known of a file whose attributes or names are about to change.
     pub fn look(&self, file: u64, look: impl FnOnce() -> io::Result<Stamp>) {
         let cell = self.cell(file);
         let mut known = cell.lock();
@@ -374,8 +375,8 @@ impl WrittenSums {
         self.flagged_count.store(flags.by_file.len(), Ordering::Relaxed);
     }
 
-    /// A file was changed by somebody who did not pass the gate, or what it is now is to count:
-    /// nothing is known of it any more.
+    /// The file was changed without passing the gate, or its present content is to count: nothing
+    /// is known of it any more.
     pub fn forget(&self, file: u64) {
         let cell = self.cell(file);
         let mut known = cell.lock();
@@ -388,12 +389,12 @@ impl WrittenSums {
         self.unflag(file, None);
     }
 
-    /// Performs a change of a file's content. `is_whole` tells of what was done whether it was all.
-    /// Nobody else may change the file but through here. Old bytes are read where a block changes
-    /// in part, which the change itself would do as well.
+    /// Performs a change of a file's content. `is_whole` reports whether the change was performed
+    /// completely. The file must not be changed in any other way. For blocks that change in part,
+    /// their old bytes are read, as the change itself would have to do.
     ///
     /// # Errors
-    /// Those of `perform`; what would have been changed is unknown then.
+    /// Those of `perform`; the range that would have been changed is unknown then.
     pub fn change<T, E>(
         &self,
         file: u64,
@@ -411,7 +412,7 @@ impl WrittenSums {
         let chunks_before = known.sums.chunks.len();
         let rows = |chunk| self.row(file, chunk);
         let old = &mut |offset, buffer: &mut [u8]| read_full(backing, offset, buffer).ok();
-        // Which bytes change, and what they become.
+        // The bytes that change, and their new content.
         let (range, data) = match change {
             Change::Written { offset, data } => {
                 let end = offset.saturating_add(data.len() as u64);
@@ -419,7 +420,7 @@ impl WrittenSums {
             }
             Change::Zeroed(range) => (Some(range), None),
             Change::Overwritten(range) | Change::Healed(range) | Change::Accepted(range) => (Some(range), None),
-            // Of the block in which the file ends then, the rest; blocks behind it do not count.
+            // The rest of the block in which the file now ends; blocks behind it do not count.
             Change::Truncated(len_bytes) => (ByteRange::new(len_bytes, len_bytes.next_multiple_of(BLOCK_LEN)), None),
             Change::Moved => (None, None),
         };
@@ -430,7 +431,7 @@ impl WrittenSums {
             _ => Vec::new(),
         };
         if edges.iter().any(|(_, sum)| sum.is_none()) {
-            // What is damaged stays so, though nobody knows what it is to be now.
+            // Damaged blocks stay damaged, although their correct sums are not known any more.
             let damaged = self.flagged_of(file).map(|flagged| flagged.blocks).unwrap_or_default();
             edges.retain(|(block, sum)| sum.is_some() || !damaged.contains(*block));
         }
@@ -441,7 +442,7 @@ impl WrittenSums {
         };
         match (range, change) {
             (_, Change::Moved) => {
-                // All is to be learned.
+                // Everything has to be learned anew.
                 let len_bytes = backing.stamp().ok().map(|now| now.len_bytes);
                 known.sums.forget(len_bytes);
                 self.unflag(file, None);
@@ -456,7 +457,7 @@ impl WrittenSums {
                 self.unflag(file, Some((first, u64::MAX)));
             }
             (None, _) => {}
-            // After a failure the next read tells whether the blocks are still damaged.
+            // After a failure the next read shows whether the blocks are still damaged.
             (Some(range), Change::Healed(_)) if is_done => self.unflag(file, Some(blocks_of(range))),
             (Some(_), Change::Healed(_)) => {}
             (Some(range), Change::Accepted(_)) if is_done => self.accept(file, &mut known.sums, backing, range),
@@ -490,8 +491,8 @@ impl WrittenSums {
         done
     }
 
-    /// Whether a program that wants its bytes of a file to be durable must have its times as well:
-    /// once after each commit.
+    /// Whether a sync of the file's data must make its times durable as well: once after each
+    /// commit.
     #[must_use]
     pub fn must_sync_times(&self, file: u64) -> bool {
         let Some(cell) = self.files.lock().get(&file).cloned() else {
@@ -503,13 +504,13 @@ impl WrittenSums {
         must
     }
 
-    /// Reads whole blocks of a file from `offset`, a multiple of [`BLOCK_LEN`], into `buffer`,
-    /// whose length is another, and compares them. What does not agree is read once more while
-    /// nothing changes the file.
+    /// Reads whole blocks of a file from `offset`, a multiple of [`BLOCK_LEN`], into `buffer`, and
+    /// compares them with their sums. Bytes of `buffer` beyond the last whole block are not used.
+    /// Blocks that differ are read once more while nothing changes the file.
     ///
     /// # Errors
-    /// The system's error. Bytes that are not what was written are no error here: they are
-    /// told beside.
+    /// The system's error. Bytes that are not what was written are not an error: they are returned
+    /// as a [`Mismatch`].
     pub fn read(
         &self,
         file: u64,
@@ -560,7 +561,7 @@ impl WrittenSums {
             let end = buffer.len().min(at.saturating_add(BLOCK_LEN as usize));
             let bytes = buffer.get_mut(at..end).unwrap_or_default();
             let count = read_full(backing, block * BLOCK_LEN, bytes)?;
-            // Longer or shorter than before: the rest of this is not asked for.
+            // Longer or shorter than before; the rest is not read again.
             read.len_bytes = match count == bytes.len() {
                 true => read.len_bytes.max(at + count),
                 false => at + count,
@@ -586,8 +587,8 @@ impl WrittenSums {
         Ok((read, mismatch))
     }
 
-    /// What was read of a file becomes what is known of those of its blocks of which nothing was,
-    /// if nothing changed it meanwhile. Answers how many blocks that were.
+    /// Learns the sums of those blocks in `read` that had none, if nothing changed the file since
+    /// the read. Returns the number of blocks learned.
     pub fn learn(&self, file: u64, read: &Read, bytes: &[u8]) -> u64 {
         let cell = self.cell(file);
         let mut known = cell.lock();
@@ -611,12 +612,13 @@ impl WrittenSums {
         learned
     }
 
-    /// Notes that a file is not what was written, as far as it still is not: what was changed since
-    /// that was found is read once more. The caller has seen to it that nobody changed it without
-    /// passing the gate. Answers what was noted, if anything was.
+    /// Flags a file that is not what was written, as far as that still holds: if the file was
+    /// changed since the mismatch was found, its blocks are read once more. The caller has made
+    /// sure that nothing changed the file without passing the gate. Returns what was flagged, if
+    /// anything.
     ///
     /// # Errors
-    /// The system's error. Nothing is noted then.
+    /// The system's error. Nothing is flagged then.
     pub fn flag(
         &self,
         file: u64,
@@ -637,7 +639,7 @@ impl WrittenSums {
                 let bytes = aligned_block(&mut room);
                 let count = read_full(backing, block.saturating_mul(BLOCK_LEN), bytes)?;
                 let is_of = sum_of(bytes.get(..count).unwrap_or_default());
-                // Forgotten, or as it was written.
+                // Drop the block if its sum was forgotten or if it matches now.
                 let sum = known.sums.get(*block, &rows).filter(|sum| *sum != is_of);
                 still.blocks.extend(sum.map(|sum| (*block, sum)));
             }
@@ -649,7 +651,7 @@ impl WrittenSums {
         Ok(is_noted.then_some(still))
     }
 
-    /// With the file's lock held.
+    /// Requires the file's lock.
     fn note(&self, file: u64, blocks: impl Iterator<Item = u64>, reason: Reason, now_ns: i64) -> bool {
         let blocks: ExtentSet = blocks
             .filter_map(|block| ByteRange::from_offset_len(block, 1))
@@ -669,13 +671,13 @@ impl WrittenSums {
         true
     }
 
-    /// All files of which something is wrong, by their numbers.
+    /// All flagged files, by their numbers.
     #[must_use]
     pub fn flagged(&self) -> BTreeMap<u64, Flagged> {
         self.flags.lock().by_file.clone()
     }
 
-    /// What is wrong with a file.
+    /// The damage found in a file.
     #[must_use]
     pub fn flagged_of(&self, file: u64) -> Option<Flagged> {
         match self.flagged_count.load(Ordering::Relaxed) {
@@ -684,7 +686,7 @@ impl WrittenSums {
         }
     }
 
-    /// Blocks, or all, are what was written.
+    /// Marks blocks, or the whole file if `None`, as undamaged.
     fn unflag(&self, file: u64, blocks: Option<(u64, u64)>) {
         if self.flagged_count.load(Ordering::Relaxed) == 0 {
             return;
@@ -708,8 +710,8 @@ impl WrittenSums {
         self.flagged_count.store(flags.by_file.len(), Ordering::Relaxed);
     }
 
-    /// Blocks from `first` on agreed with these sums: somebody put right what is below. Where none
-    /// is known, nothing is known to be right.
+    /// Blocks from `first` on matched these sums, so damage below was repaired. Where no sum is
+    /// known, nothing is known about damage.
     fn agreed(&self, file: u64, first: u64, sums: &[Option<u32>]) {
         if self.flagged_count.load(Ordering::Relaxed) == 0 {
             return;
@@ -719,20 +721,20 @@ impl WrittenSums {
         }
     }
 
-    /// Where a passage through all files is, as the caller said last: a file and an offset.
+    /// The caller's position in its scan of all files, as last set: a file and an offset.
     #[must_use]
     pub fn position(&self) -> Option<(u64, u64)> {
         self.flags.lock().position
     }
 
-    /// Notes where a passage is; it is durable after the next commit.
+    /// Stores the position of a scan; it is durable after the next commit.
     pub fn set_position(&self, position: (u64, u64)) {
         let mut flags = self.flags.lock();
         flags.is_dirty |= flags.position != Some(position);
         flags.position = Some(position);
     }
 
-    /// Numbers of all files of which something is kept, for who looks whether they still are.
+    /// Numbers of all files with a record, for callers that check which of them still exist.
     ///
     /// # Errors
     /// The database fails.
@@ -746,7 +748,7 @@ impl WrittenSums {
         Ok(kept)
     }
 
-    /// How many blocks of a file of this length are known, for those who want to see.
+    /// The number of known blocks of a file; for display.
     pub fn known_blocks(&self, file: u64, backing: &impl Backing) -> u64 {
         let cell = self.cell(file);
         let mut known: MutexGuard<'_, File> = cell.lock();
@@ -758,18 +760,18 @@ impl WrittenSums {
     }
 }
 
-/// The blocks that have a part in a range of bytes, from the first to behind the last.
+/// The blocks that overlap a range of bytes, from the first to behind the last.
 fn blocks_of(range: ByteRange) -> (u64, u64) {
     (range.start() / BLOCK_LEN, range.end().div_ceil(BLOCK_LEN))
 }
 
-/// The sum of a block that begins with `bytes`, and is zeros from there on.
+/// The sum of a block that begins with `bytes` and continues with zeros.
 #[must_use]
 pub fn block_sum(bytes: &[u8]) -> u32 {
     sum_of(bytes)
 }
 
-/// The whole blocks of what was written.
+/// Records the sums of the whole blocks that were written.
 fn written(sums: &mut FileSums, range: ByteRange, data: &[u8]) {
     let (first, end) = blocks_within(range);
     let skipped = usize::try_from((first * BLOCK_LEN).saturating_sub(range.start())).unwrap_or(usize::MAX);
@@ -779,8 +781,7 @@ fn written(sums: &mut FileSums, range: ByteRange, data: &[u8]) {
     }
 }
 
-/// Which file a stamp is of, and what it says, for who makes one of what another part of the
-/// program saw.
+/// The stamp of a file that another part of the program looked at.
 #[must_use]
 pub fn stamp_of(identity: Identity, len_bytes: u64, mtime_ns: i64, ctime_ns: i64) -> Stamp {
     Stamp {

@@ -1,40 +1,41 @@
 //! The checksums that ZFS keeps of each record of a file (SkySync, Table 1: file systems, by the
 //! tools that come with them).
 //!
-//! ## From where
+//! ## Where they come from
 //!
-//! Neither the kernel nor a library tells them to others. `zdb` does, which reads the pool's
-//! devices, beside whoever has it mounted: one line for each record.
+//! Neither the kernel nor a library reports them. `zdb` does: it reads the pool's devices beside
+//! the system that has it mounted, and prints one line for each record.
 //!
 //! ## When a checksum counts
 //!
-//! `zdb` sees what the last transaction group wrote; what was written since is in memory and in the
-//! intent log only, and `fsync` does not change that. So first the file is synced and then the pool
+//! `zdb` sees the state of the last transaction group; later writes are in memory and in the intent
+//! log only, and `fsync` does not change that. So first the file is synced and then the pool
 //! (`zpool sync`), which waits until a group that began later is on the disk: [`System::settle`].
 //!
-//! That alone says nothing about what is written while `zdb` reads. So at the end the pool is
-//! synced once more and `zdb` asked again, and both must agree in all block pointers. ZFS never
-//! overwrites a block: whoever writes to a record gives it another place and a later birth. So
-//! pointers that are the same before and after are those of one state in which the file was all the
-//! while. Times prove less: some releases have them in whole seconds.
+//! That alone says nothing about writes while `zdb` reads. So at the end the pool is synced once
+//! more and `zdb` run again, and both outputs must agree in all block pointers. ZFS never
+//! overwrites a block: a write to a record gives it another place and a later birth. So pointers
+//! that are the same before and after describe one state, which the file had all the while. Times
+//! prove less: some releases have them in whole seconds.
 //!
 //! zfs-fuse has no `zpool sync`. There a property that is not set is unset (`zfs inherit`), which
 //! changes nothing and waits for a group, too. It leaves a line in the pool's history.
 //!
-//! `zdb` and the pool do not know of each other, so places may be reused below it while it reads.
-//! All nodes are checked by the checksum above them; one that does not agree is left out without a
-//! word, which is noticed ([`answers`]).
+//! `zdb` and the pool do not coordinate, so blocks may be reused while it reads. Every node is
+//! verified by the checksum above it; `zdb` silently omits one that does not match, which is
+//! noticed ([`answers`]).
 //!
 //! ## Which blocks
 //!
-//! Records, 128 KiB mostly; a file that is shorter has one of its own length, rounded up. The last
-//! one is summed with zeros behind. Checksums of compressed and of encrypted records are of the
-//! stored bytes, and are none here. So it is with gang blocks, and with little-endian sums of a
+//! Records, 128 KiB mostly; a shorter file has one record of its own length, rounded up. The last
+//! record is summed with zero padding. Checksums of compressed and of encrypted records are of the
+//! stored bytes, and do not count here. Nor do those of gang blocks, and little-endian sums of a
 //! big-endian machine.
 //!
-//! A file has records with several functions if the property changed while it was written: the one
-//! that most have is taken. Only fletcher4 and SHA-256 are; those of newer releases have a salt
-//! that is the pool's (Skein, Edon-R, BLAKE3), or nobody has read them yet (SHA-512).
+//! A file has records with several functions if the property changed while it was written: the
+//! function that most records have is taken. Only fletcher4 and SHA-256 are supported. The
+//! functions of newer releases use a salt of the pool (Skein, Edon-R, BLAKE3), or have no reader
+//! here yet (SHA-512).
 
 pub(crate) mod answers;
 mod system;
@@ -51,7 +52,7 @@ use crate::source::{
     Tail, Unknown, read_file_at, regular_file,
 };
 
-/// What ZFS says of itself.
+/// The description of the ZFS source.
 pub const DESCRIPTION: Description = Description {
     name: "zfs",
     coverage: "each record (128 KiB mostly) that is neither compressed nor encrypted, in pools with fletcher4 or SHA-256",
@@ -59,10 +60,10 @@ pub const DESCRIPTION: Description = Description {
     permissions: "root: the pool's devices",
 };
 
-/// How often a file that is written to meanwhile is tried again.
+/// The number of attempts for a file that is written to meanwhile.
 const ATTEMPTS: u32 = 3;
 
-/// The length of blocks if there are none.
+/// The length of blocks for a file that has none.
 const RECORD_LEN: u32 = 128 << 10;
 
 /// A file on ZFS, as a source.
@@ -72,11 +73,12 @@ pub struct ZfsSource<'a> {
 }
 
 impl<'a> ZfsSource<'a> {
-    /// Of `file`, which is open for reading. `zdb`, and `zpool` or `zfs`, are among `programs`.
+    /// The source for `file`, which is open for reading. `zdb`, and `zpool` or `zfs`, are among
+    /// `programs`.
     ///
     /// # Errors
-    /// [`SourceError::NotHere`] if it is no regular file, or does not lie on ZFS;
-    /// [`SourceError::Denied`] for whoever is not root.
+    /// [`SourceError::NotHere`] if it is not a regular file, or not on ZFS; [`SourceError::Denied`]
+    /// unless the process runs as root.
     pub fn new(file: &'a impl AsFd, programs: &'a Programs) -> Result<Self> {
         let source = Self {
             file: file.as_fd(),
@@ -112,8 +114,8 @@ impl Source for ZfsSource<'_> {
     }
 }
 
-/// What the file was at one moment after it was asked for, or a state that it never was in:
-/// [`Passage`].
+/// The file at one moment after the request; or a mixture of states, which [`Passage`] detects at
+/// its end.
 struct State {
     stat: Stat,
     dataset: String,
@@ -133,7 +135,7 @@ impl State {
         let stat = regular_file(system.stat())?;
         match stat.identity().ino == number && stat.size == object.size {
             true => Ok(Self { stat, dataset, object }),
-            // It was written to.
+            // The file was written to.
             false => Err(SourceError::ChangedMeanwhile),
         }
     }
@@ -148,7 +150,7 @@ impl State {
     }
 }
 
-/// An object's records as stretches of a file.
+/// Converts an object's records to stretches of a file.
 pub(crate) fn stretches(object: &Object) -> Stretches {
     let count = |wanted| {
         let is_wanted = |what: &What| matches!(what, What::Sum(function, _) if *function == wanted);
@@ -171,7 +173,7 @@ pub(crate) fn stretches(object: &Object) -> Stretches {
     });
     let mut at = 0;
     for (record, what) in &object.records {
-        // What lies behind the end is not the file's.
+        // Bytes behind the end do not belong to the file.
         let start = record.saturating_mul(u64::from(block_len)).min(object.size);
         let end = start.saturating_add(u64::from(block_len)).min(object.size);
         stretches.push(at, start, Known::Zeros);
@@ -186,12 +188,12 @@ pub(crate) fn stretches(object: &Object) -> Stretches {
     stretches
 }
 
-/// One passage through a file's records.
+/// A single pass over a file's records.
 struct Passage<S> {
     system: S,
     state: State,
     stretches: Stretches,
-    /// The stretch that is told next.
+    /// The index of the next stretch.
     next: usize,
 }
 
@@ -199,7 +201,7 @@ impl<S: System> Passage<S> {
     fn begin(system: S) -> Result<Self> {
         let mut state = State::of(&system)?;
         let stretches = stretches(&state.object);
-        // Kept once.
+        // The stretches have them now.
         state.object.records = Vec::new();
         Ok(Self {
             system,

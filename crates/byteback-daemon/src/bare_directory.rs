@@ -1,17 +1,17 @@
 //! The directory over which a volume is mounted, protected from programs that would write into it
 //! while the volume is not there.
 //!
-//! When a daemon is killed, the empty directory below its mount shows again. What programs write
-//! into it then is in no backup, and hides as soon as the volume is mounted again. So the directory
-//! is made immutable before the mount (`chattr +i`); where the file system or a lack of rights
-//! forbids that, its mode becomes 0 once it is covered, which stops everybody but root. The end of
-//! a daemon in good order takes that back, as does `byteback umount` after a crash.
+//! When a daemon is killed, the empty directory below its mount shows again. Files that programs
+//! write into it then are in no backup, and are hidden as soon as the volume is mounted again. So
+//! the directory is made immutable before the mount (`chattr +i`). Where the file system or a lack
+//! of rights forbids that, its mode becomes 0 once it is covered, which stops everybody but root. A
+//! daemon that ends in good order undoes that, as does `byteback umount` after a crash.
 //!
-//! **Order.** What has to be taken back is noted durably (file `bare` in the state folder) before
-//! it is done. A crash in between leaves a note of something that was not done, and taking it back
+//! **Order.** The protection is noted durably (file `bare` in the state folder) before it is
+//! applied. A crash in between leaves a note of something that was not done, and undoing that
 //! changes nothing. A flag or a mode that the directory had before is not touched.
 //!
-//! The file is one JSON object: `{"version":1,"point":...,"how":"immutable"}` or
+//! The note is one JSON object: `{"version":1,"point":...,"how":"immutable"}` or
 //! `"how":{"mode":493}`.
 
 use std::fs::{self, File};
@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::state_folder::StateFolder;
 
-/// The file in the state folder.
+/// The file of the note in the state folder.
 pub(crate) const BARE_NAME: &str = "bare";
 const VERSION: u32 = 1;
 
@@ -38,7 +38,7 @@ const FUSE_TYPE: rustix::fs::FsWord = 0x6573_5546;
 #[serde(rename_all = "snake_case")]
 enum How {
     Immutable,
-    /// The mode that it had.
+    /// The mode that the directory had.
     Mode(u32),
 }
 
@@ -59,7 +59,7 @@ impl Note {
 pub(crate) struct BareDirectory {
     folder: StateFolder,
     point: PathBuf,
-    /// Opened before it is covered.
+    /// Opened before the mount covers it.
     dir: File,
     is_immutable: bool,
 }
@@ -82,9 +82,9 @@ impl BareDirectory {
         Ok(bare)
     }
 
-    /// Whether the flag is set now.
+    /// Sets the immutable flag, if that is possible; returns whether it is set now.
     fn make_immutable(&self) -> io::Result<bool> {
-        // A mount of ours may be there already, which is refused later; its own root is not to be
+        // A mount of ours may be there already, which is refused later; its root must not be
         // changed.
         if rustix::fs::fstatfs(&self.dir)?.f_type == FUSE_TYPE {
             return Ok(false);
@@ -103,13 +103,13 @@ impl BareDirectory {
         Ok(false)
     }
 
-    /// Whether there is nothing in it.
+    /// Whether the directory has no entries.
     pub(crate) fn is_empty(&self) -> io::Result<bool> {
         Ok(fs::read_dir(&self.point)?.next().is_none())
     }
 
-    /// Protects it further, now that it is covered: an ordinary user can only mount over a
-    /// directory that they may write to.
+    /// Protects the directory further, now that it is covered: an ordinary user can only mount over
+    /// a directory that they may write to.
     pub(crate) fn covered(&self) -> io::Result<()> {
         if self.is_immutable {
             return Ok(());
@@ -167,8 +167,8 @@ pub(crate) fn protected(folder: &StateFolder) -> Option<PathBuf> {
     Some(read(folder).ok()??.point())
 }
 
-/// Takes the protection back. Nothing may be mounted over the directory: what shows at its path is
-/// what is changed.
+/// Undoes the protection. Nothing may be mounted over the directory: what shows at its path is what
+/// is changed.
 pub(crate) fn release(folder: &StateFolder) -> io::Result<()> {
     let Some(note) = read(folder)? else { return Ok(()) };
     let released = match note.how {
@@ -183,7 +183,7 @@ pub(crate) fn release(folder: &StateFolder) -> io::Result<()> {
         }),
     };
     match released {
-        // It is gone, and with it the protection, or something else is in its place.
+        // The directory is gone, and its protection with it, or something else is in its place.
         Err(error)
             if matches!(
                 Errno::from_io_error(&error),

@@ -1,15 +1,16 @@
 //! A mounted tree, from the mount to the last checkpoint.
 //!
 //! Order of the start: the tree is compared with its record; tracking is noted as begun, durably;
-//! the kernel mounts; the tree is compared again, for what happened meanwhile, quickly now and with
-//! nobody at work on it; then the gate opens. Of a volume, the directory that it is mounted over is
-//! protected before, and released at the end if the volume was closed (`bare_directory`); what its
-//! device refuses is noted as soon as it is noticed (`lost_writes`). Order of the end: the mount is
-//! gone; the end is announced in the lock of the tree, so that whoever wants the tree next waits;
-//! the control socket is removed; what was still open is settled and fenced; the end of tracking is
-//! noted; the volume, if there is one, is closed; the lock is given up. Whatever is killed in
-//! between leaves "tracking" noted, and the next start takes the files with open intents as
-//! changed.
+//! the kernel mounts; the tree is compared again for what happened meanwhile, quickly and with
+//! nobody at work on it; then the gate opens. For a volume, the directory that it is mounted over
+//! is protected before, and released at the end if the volume was closed (`bare_directory`); a
+//! write that its device refuses is noted as soon as that is noticed (`lost_writes`).
+//!
+//! Order of the end: the mount is gone; the end is announced in the tree's lock, so that the next
+//! owner waits; the control socket is removed; what was still open is settled and fenced; the end
+//! of tracking is noted; the volume, if there is one, is closed; the lock is released. A process
+//! that is killed in between leaves "tracking" noted, and the next start takes the files with open
+//! intents as changed.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -40,7 +41,7 @@ use crate::service::{HearSyncWishes, PAGE_LIMITS, Repair, Service, TellSync};
 use crate::state_folder::StateFolder;
 use crate::tree::TrackedTree;
 
-/// How many steps of the compaction follow each checkpoint.
+/// Steps of the compaction after each checkpoint.
 const COMPACT_STEPS: usize = 16;
 
 /// How to mount a tree.
@@ -50,23 +51,23 @@ pub struct DaemonOptions {
     pub mount: MountOptions,
     /// When the log is tidied up.
     pub rhythm: Rhythm,
-    /// How much of the changes of a cut is told, and in memory, at a time. Tests want little.
+    /// How much of a cut's changes is reported, and held in memory, at a time. Tests want little.
     pub page_limits: PageLimits,
-    /// How continuous sync is served, if it is. Only with a mount in mode `exact`.
+    /// Options of continuous sync, if it is served; only a mount in mode `exact` serves it.
     pub live: Option<LiveOptions>,
-    /// How sums of what programs write are kept, if they are.
+    /// Options of the checksums of what programs write, if they are kept.
     pub checksums: Option<ChecksumOptions>,
 }
 
-/// What is done in the background, and when. Nothing depends on it but the cost; tests let it
+/// The work in the background, and how often it is done. Only cost depends on it; tests let it
 /// happen all the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rhythm {
-    /// How often what is in memory goes to the database.
+    /// How often the state in memory goes to the database.
     pub checkpoint_every: Duration,
-    /// A node is closed after so long without a change.
+    /// A node is closed after this long without a change.
     pub close_after: Duration,
-    /// How many layers one step of the compaction looks at, while cuts and checkpoints wait.
+    /// Layers that one step of the compaction looks at, while cuts and checkpoints wait.
     pub compact_layers: usize,
 }
 
@@ -83,7 +84,7 @@ impl Default for Rhythm {
 }
 
 impl DaemonOptions {
-    /// With the usual rhythm.
+    /// The usual rhythm and pages, without continuous sync and without checksums.
     #[must_use]
     pub fn new(mount: MountOptions) -> Self {
         Self {
@@ -96,12 +97,12 @@ impl DaemonOptions {
     }
 }
 
-/// The thread that looks through the disk: first at what was being changed when the last process
-/// ended.
+/// The thread that looks through the disk: first at the files that were being changed when the last
+/// process ended.
 struct Scrub {
     stop: mpsc::Sender<()>,
     thread: JoinHandle<()>,
-    /// `None`: it does nothing more.
+    /// `None` if the thread ends after those files.
     state: Option<Arc<scrub::ScrubState>>,
 }
 
@@ -142,11 +143,11 @@ pub struct Daemon {
     scrub: Option<Scrub>,
     stop_checkpoints: Option<mpsc::Sender<()>>,
     checkpoints: Option<JoinHandle<()>>,
-    /// Where the tree lies, if that is no directory; the last to be dropped but the lock.
+    /// The volume that the tree lies in, if it is in one; dropped after all that uses it.
     volume: Option<VolumeTree>,
-    /// Where that volume is shown.
+    /// The directory that the volume is mounted over.
     bare: Option<BareDirectory>,
-    /// Nobody else may have tree or volume before everything of ours is closed.
+    /// Dropped last: nobody else may have tree or volume before everything of ours is closed.
     lock: Option<DirLock>,
 }
 
@@ -242,9 +243,9 @@ impl Daemon {
             }
         };
         if let Some(bare) = &bare {
-            // Where that is not possible, the directory is as unprotected as any other.
+            // If that fails, the directory is as unprotected as any other.
             let _ = bare.covered();
-            // What was lost before has been told by whoever started this.
+            // Earlier losses were reported by the command that started this daemon.
             lost_writes::reset(tree.folder()).map_err(|source| DaemonError::State {
                 path: tree.folder().path().to_owned(),
                 source,
@@ -311,19 +312,19 @@ impl Daemon {
         &self.mount
     }
 
-    /// What the tree answers, for who is in this process.
+    /// The service of the tree, for callers in this process.
     #[must_use]
     pub fn service(&self) -> Arc<dyn TreeService> {
         Arc::clone(&self.service) as Arc<dyn TreeService>
     }
 
-    /// What is to be sent of the tree, if continuous sync is served.
+    /// The changes of the tree to send, if continuous sync is served.
     #[must_use]
     pub fn live(&self) -> Option<Arc<dyn LiveTree>> {
         Some(Arc::new(self.live_service()?))
     }
 
-    /// Where what others changed is made in the tree, if continuous sync is served.
+    /// The side of the tree on which changes of others land, if continuous sync is served.
     #[must_use]
     pub fn landing(&self) -> Option<Arc<dyn LandingTree>> {
         Some(Arc::new(self.live_service()?))
@@ -337,7 +338,7 @@ impl Daemon {
         Some(LiveService::new(live, Arc::clone(&self.service), landing))
     }
 
-    /// What the scrub has done, and whether it may go on; `None` if there is none.
+    /// The progress of the scrub, and whether it may go on; `None` if there is none.
     #[must_use]
     pub fn scrub(&self) -> Option<&Arc<scrub::ScrubState>> {
         self.scrub.as_ref()?.state.as_ref()
@@ -349,18 +350,17 @@ impl Daemon {
         &self.tree
     }
 
-    /// Lets `tell` say how continuous sync stands, to those who ask for the state of the tree.
+    /// Lets `tell` report the state of continuous sync whenever the state of the tree is requested.
     pub fn tell_sync(&self, tell: TellSync) {
         self.service.tell_sync(tell);
     }
 
-    /// Lets `repair` put right what is damaged, when somebody asks for it.
+    /// Lets `repair` mend damage when a client asks for that.
     pub fn repair_with(&self, repair: Repair) {
         self.service.repair_with(repair);
     }
 
-    /// Lets `hear` read again how fast the tree is to be kept in sync, when somebody has changed
-    /// that.
+    /// Lets `hear` read the wanted pace of continuous sync again after it was changed.
     pub fn hear_sync_wishes(&self, hear: HearSyncWishes) {
         self.service.hear_sync_wishes(hear);
     }
@@ -374,39 +374,39 @@ impl Daemon {
         self.run_and(|| ())
     }
 
-    /// The same, with something to be done once the mount is gone, before what is left is settled:
-    /// nothing of the tree is to be asked for or sent after it.
+    /// As [`run`](Self::run), with `once_unmounted` called when the mount is gone and before what
+    /// is left is settled. After that call nothing of the tree may be requested or sent.
     ///
     /// # Errors
     /// As [`run`](Self::run).
     pub fn run_and(mut self, once_unmounted: impl FnOnce()) -> Result<(), DaemonError> {
         let ended = self.mount.wait();
         if let Some(lock) = &self.lock {
-            // If that fails, whoever comes too early is refused.
+            // If that fails, a successor that comes too early is refused.
             let _ = lock.announce_end();
         }
         once_unmounted();
-        // Who asks from now on learns more from the lock than from us.
+        // Clients that ask from now on learn more from the lock than from us.
         drop(self.server.take());
         let settled = self.settle();
         let (volume, bare, lock) = (self.volume.take(), self.bare.take(), self.lock.take());
         let (folder, clock) = (self.tree.folder().clone(), Arc::clone(self.tree.clock()));
-        // Nothing of ours has anything of the tree open any more then.
+        // This closes everything of the tree that we still have open.
         drop(self);
         let closed = volume.map_or(Ok(()), |volume| close(volume, &folder, &*clock));
         if bare.is_some() && settled.is_ok() && closed.is_ok() {
-            // Otherwise it stays as it is until the volume is mounted again, or 'byteback umount'
+            // Otherwise it stays protected until the volume is mounted again, or 'byteback umount'
             // releases it.
             let _ = bare_directory::release(&folder);
         }
         drop(lock);
-        // What the volume lost is why the rest failed, too.
+        // Losses of the volume are why the rest failed, too.
         closed?;
         settled?;
         Ok(ended?)
     }
 
-    /// Stops what works in the background, and brings the log to an end.
+    /// Stops the work in the background, and brings the log to an end.
     fn settle(&mut self) -> Result<(), DaemonError> {
         let ended_at_ns = self.tree.clock().now_ns();
         drop(self.stop_checkpoints.take());
@@ -416,7 +416,7 @@ impl Daemon {
         if let Some(checkpoints) = self.checkpoints.take() {
             let _ = checkpoints.join();
         }
-        // Times of changes made in this tick still tell nothing.
+        // Times of changes in the current tick prove nothing yet.
         self.tree
             .clock()
             .sleep(Duration::from_nanos(TIME_TICK_NS.unsigned_abs() + 5_000_000));
@@ -425,7 +425,8 @@ impl Daemon {
         self.tree.log().checkpoint(&settler, Close::All)?;
         self.tree.end_undo()?;
         if let Some(live) = &self.live {
-            // What cannot be kept is sent at the next start with everything else since the mark.
+            // Changes that cannot be kept are sent at the next start, with everything else since
+            // the mark.
             let _ = live.end();
         }
         self.tree.log().end_tracking()?;
@@ -435,15 +436,15 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // After `run` there is nothing left to do; otherwise somebody gave up on the tree.
+        // After `run` there is nothing left to do; otherwise the owner gave the tree up.
         if !self.mount.has_ended() && self.mount.unmount(Unmount::IfIdle).is_err() {
             let _ = self.mount.unmount(Unmount::Detach);
         }
     }
 }
 
-/// Protects the directory that a volume will be shown at, and has room to note what the volume
-/// loses.
+/// Protects the directory that a volume will be mounted over, and reserves room to note what the
+/// volume loses.
 fn prepare_for_volume(folder: &StateFolder, point: &Path) -> Result<BareDirectory, DaemonError> {
     let state = |source| DaemonError::State {
         path: folder.path().to_owned(),
@@ -459,7 +460,7 @@ fn prepare_for_volume(folder: &StateFolder, point: &Path) -> Result<BareDirector
     match bare.is_empty().map_err(unusable) {
         Ok(true) => Ok(bare),
         seen => {
-            // It can be emptied then.
+            // Released, so that it can be emptied.
             bare_directory::release(folder).map_err(unusable)?;
             let path = point.to_owned();
             seen.and(Err(DaemonError::NotEmpty { path }))
@@ -484,7 +485,7 @@ fn note_lost_writes(folder: &StateFolder, reason: String, at_ns: i64) {
         volume: ByteString::from(volume.as_os_str().as_bytes()),
         reason,
     };
-    // If even that cannot be written, the end of the process still says it.
+    // If that fails too, the end of the process still reports the loss.
     let _ = lost_writes::note(folder, lost);
 }
 
@@ -501,11 +502,11 @@ fn keep_checkpoints(
     }
 }
 
-/// What is done once in a while.
+/// Does one round of the work in the background.
 pub(crate) fn tidy(tree: &TrackedTree, live: Option<&Live>, rhythm: Rhythm) {
     let close_after_ns = u64::try_from(rhythm.close_after.as_nanos()).unwrap_or(u64::MAX);
-    // A failed checkpoint has lost nothing; the next one tries again, and a backup in between says
-    // what is wrong.
+    // A failed checkpoint has lost nothing; the next one tries again, and a backup in between
+    // reports the cause.
     let log = tree.log();
     let checkpoint = log.checkpoint(tree.live(), Close::QuietFor { ns: close_after_ns });
     if checkpoint.is_ok_and(|done| done.closed >= memory::LARGE) {

@@ -1,10 +1,10 @@
-//! A tree that programs of this process use through the gate, without a mount: what continuous sync
-//! is in a simulation.
+//! A tree that programs of this process use through the gate, without a mount: continuous sync as
+//! simulations run it.
 //!
-//! It is the mounted tree ([`crate::daemon`]) without what needs a kernel or a thread: the same
-//! log, gate, pictures, queue and landing, and what the daemon does in the background when it is
-//! told to ([`Embedded::tidy`]). Dropped without [`Embedded::end`] it has crashed: what its disk
-//! did not make durable is lost.
+//! This is the mounted tree ([`crate::daemon`]) without what needs a kernel or a thread: the same
+//! log, gate, pictures, queue and landing. The daemon's work in the background is done on request
+//! ([`Embedded::tidy`]). Dropping it without [`Embedded::end`] is a crash: what its disk did not
+//! make durable is lost.
 
 use std::io;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::live::{Live, LiveOptions, LiveService};
 use crate::service::Service;
 use crate::tree::TrackedTree;
 
-/// See the module.
+/// An embedded tree, see the module.
 pub struct Embedded {
     tree: Arc<TrackedTree>,
     programs: Direct,
@@ -34,7 +34,7 @@ impl Embedded {
     /// Opens the gate of `tree`.
     ///
     /// # Errors
-    /// If its state cannot be read or written.
+    /// If the tree's state cannot be read or written.
     pub fn start(mut tree: TrackedTree, options: LiveOptions) -> Result<Self, DaemonError> {
         let live = Arc::new(Live::open(&tree, options)?);
         tree.log().begin_tracking()?;
@@ -69,25 +69,25 @@ impl Embedded {
         })
     }
 
-    /// How programs use the tree.
+    /// The calls by which programs use the tree.
     #[must_use]
     pub fn programs(&self) -> &Direct {
         &self.programs
     }
 
-    /// What the tree answers.
+    /// The service of the tree.
     #[must_use]
     pub fn service(&self) -> Arc<dyn TreeService> {
         Arc::clone(&self.service) as Arc<dyn TreeService>
     }
 
-    /// What is to be sent of the tree.
+    /// The changes of the tree to send.
     #[must_use]
     pub fn live(&self) -> Arc<dyn LiveTree> {
         Arc::new(self.live_service())
     }
 
-    /// Where what others changed is made in the tree.
+    /// The side of the tree on which changes of others land.
     #[must_use]
     pub fn landing(&self) -> Arc<dyn LandingTree> {
         Arc::new(self.live_service())
@@ -104,7 +104,7 @@ impl Embedded {
         &self.tree
     }
 
-    /// What a daemon does once in a while: checkpoint, mark, compaction.
+    /// Does one round of a daemon's work in the background: checkpoint, mark, compaction.
     pub fn tidy(&self, rhythm: Rhythm) {
         tidy(&self.tree, Some(&self.live), rhythm);
     }
@@ -120,7 +120,8 @@ impl Embedded {
             .sleep(Duration::from_nanos(TIME_TICK_NS.unsigned_abs() + 5_000_000));
         let settler = self.tree.live().clone().settling_up_to(ended_at_ns);
         self.tree.log().checkpoint(&settler, Close::All)?;
-        // What cannot be kept is sent at the next start with everything else since the mark.
+        // Changes that cannot be kept are sent at the next start, with everything else since the
+        // mark.
         let _ = self.live.end();
         self.tree.log().end_tracking()?;
         Ok(())

@@ -1,4 +1,4 @@
-//! What can go wrong before a tree is served, and what to do next.
+//! Errors of the process behind a tree, most of them with what to do next.
 
 use std::io;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub enum DaemonError {
     /// The tracked directory cannot be used.
     #[error("cannot use the folder {path}: {source}")]
     Folder {
-        /// Which.
+        /// The tracked directory.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -24,12 +24,12 @@ pub enum DaemonError {
     /// The state folder cannot be used.
     #[error("cannot use the state folder {path}: {source}")]
     State {
-        /// Which.
+        /// The state folder, or what is affected in it.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
     },
-    /// What is remembered of continuous sync was written by another version of this program.
+    /// The journal of continuous sync was written by another version of this program.
     #[error(
         "{path} has version {version} of its format, and this program knows versions 1 to {newest}: use the newer Byteback that wrote it. If there is none any more, move \
          that file away: the whole folder is then compared with the server once, and nothing is lost",
@@ -38,7 +38,7 @@ pub enum DaemonError {
     Version {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// The version of its format.
         version: u8,
     },
     /// Another process owns the tree.
@@ -46,7 +46,7 @@ pub enum DaemonError {
     InUse {
         /// The tracked directory.
         path: PathBuf,
-        /// Who.
+        /// The lock's error, which names the owner if it is known.
         reason: String,
     },
     /// The state folder lies in the tree that it describes.
@@ -63,27 +63,27 @@ pub enum DaemonError {
         /// The folder within.
         inner: PathBuf,
     },
-    /// Sync of a folder does not begin until somebody has decided, see [`crate::presence`].
+    /// Sync of a folder waits for a decision of its user, see [`crate::presence`].
     #[error("sync of {path} is held back: {}", held.doubt)]
     HeldBack {
-        /// Which.
+        /// The tracked directory.
         path: PathBuf,
-        /// Why.
+        /// Why and since when it waits.
         held: HeldBack,
     },
     /// The volume that the tree lies in cannot be used.
     #[error(transparent)]
     Volume(#[from] VolumeTreeError),
-    /// What came to be where a volume is about to be mounted would not be seen.
+    /// Files appeared where a volume is about to be mounted, and would be hidden by it.
     #[error("{path} is not empty; what is in it would not be seen")]
     NotEmpty {
-        /// Which directory.
+        /// The directory at the mount point.
         path: PathBuf,
     },
-    /// A folder that has files and a log of its own is no place for a volume.
+    /// A folder that has files and a log of its own cannot become the place of a volume.
     #[error("{path} is a tracked folder already; make an empty directory, and mount the volume there")]
     TrackedAlready {
-        /// Which.
+        /// The tracked folder.
         path: PathBuf,
     },
     /// The log failed.
@@ -95,7 +95,7 @@ pub enum DaemonError {
     /// The control socket cannot be made.
     #[error("cannot listen on {path}: {source}")]
     Socket {
-        /// Where.
+        /// The path of the socket.
         path: PathBuf,
         /// The system's error.
         source: io::Error,

@@ -1,12 +1,13 @@
-//! Sums of what programs wrote to a mounted tree: opened with it, made durable every few seconds,
-//! and compared with the disk in the background.
+//! Checksums of what programs wrote to a mounted tree: opened with the tree, made durable every few
+//! seconds, and compared with the disk in the background.
 //!
-//! The gate keeps them ([`byteback_mount::integrity`]). Here is what they need of the rest: which
-//! files were open for change when the last process ended without saying so, as the log found it,
-//! and that each of them is compared before anything of it is sent; how a file is found by its
-//! number; and the thread of the [`scrub`].
+//! The gate keeps them ([`byteback_mount::integrity`]). This module provides what they need of the
+//! rest: the files that were open for change when the last process ended abruptly, as the log found
+//! them, each of which is compared before anything of it is sent; the stamp of a file that is found
+//! by its number; and the [`scrub`].
 //!
-//! Out of scope: decide about a file with a fault. Who reads content to send it is told.
+//! Out of scope: deciding about a file with a fault. The reader that wants to send its content gets
+//! an error.
 
 pub mod scrub;
 
@@ -27,20 +28,20 @@ use crate::service::PAGE_LIMITS;
 use crate::tree::TrackedTree;
 use scrub::ScrubOptions;
 
-/// The sums of what programs wrote.
+/// The file of the checksums of what programs wrote.
 pub(crate) const WRITTEN_NAME: &str = "written.redb";
 
-/// How sums of what programs write are kept.
+/// Options of the checksums of what programs write.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ChecksumOptions {
-    /// Whether what programs read is compared: a read of bytes that changed by themselves fails
+    /// Whether reads of programs are compared: a read of bytes that changed by themselves fails
     /// with `EIO`.
     pub verify_reads: bool,
-    /// How the disk is looked through in the background, if it is.
+    /// Options of the scrub in the background, if there is one.
     pub scrub: Option<ScrubOptions>,
 }
 
-/// Opens the sums of a tree that is about to be mounted.
+/// Opens the checksums of a tree that is about to be mounted.
 pub(crate) fn open(tree: &TrackedTree, options: ChecksumOptions) -> Result<Arc<Integrity>, DaemonError> {
     let log = tree.log();
     let failed = |source| DaemonError::State {
@@ -64,8 +65,7 @@ pub(crate) fn open(tree: &TrackedTree, options: ChecksumOptions) -> Result<Arc<I
     Ok(integrity)
 }
 
-/// The files that were open for change when the last process, or the machine, ended without saying
-/// so.
+/// The files that were open for change when the last process, or the machine, ended abruptly.
 fn interrupted(tree: &TrackedTree) -> Result<HashSet<u64>, DaemonError> {
     let log = tree.log();
     let list = log.look()?.changes(Some(log.epoch()))?;
@@ -84,7 +84,7 @@ fn interrupted(tree: &TrackedTree) -> Result<HashSet<u64>, DaemonError> {
 }
 
 /// Compares the files that were open for change when the last process ended, until that is done or
-/// `stopped` says so.
+/// `stopped` ends it.
 pub(crate) fn check_interrupted(tree: &TrackedTree, integrity: &Integrity, stopped: &Receiver<()>) {
     for node in integrity.unchecked() {
         if let Ok(()) | Err(TryRecvError::Disconnected) = stopped.try_recv() {
@@ -92,7 +92,7 @@ pub(crate) fn check_interrupted(tree: &TrackedTree, integrity: &Integrity, stopp
         }
         let found = tree.live().find(node).ok().flatten();
         match found.filter(|(_, stat)| stat.kind == NodeKind::File) {
-            // What cannot be read now is compared when it is to be sent.
+            // A file that cannot be read now is compared when it is to be sent.
             Some((fd, _)) => {
                 let file = fd.reopen(OFlags::RDONLY | OFlags::NONBLOCK);
                 let _ = file.map(|file| integrity.check_interrupted(node, &file));
@@ -102,8 +102,8 @@ pub(crate) fn check_interrupted(tree: &TrackedTree, integrity: &Integrity, stopp
     }
 }
 
-/// What a file looks like, if a change from now on has other times. `latest_ns`: what was changed
-/// later may have passed the gate by.
+/// The stamp of a file, if any later change will show in its times. `latest_ns`: later changes than
+/// this may have bypassed the gate.
 pub(crate) fn look(live: &LiveTree, node: NodeId, now_ns: i64, latest_ns: Option<i64>) -> Option<Stamp> {
     let (_, stat) = live.find(node).ok().flatten()?;
     let latest_ns = latest_ns.map_or(now_ns, |latest_ns| latest_ns.min(now_ns));
@@ -111,10 +111,10 @@ pub(crate) fn look(live: &LiveTree, node: NodeId, now_ns: i64, latest_ns: Option
     is_proof.then(|| stamp_of(stat.identity(), stat.size, stat.mtime_stamp_ns(), stat.ctime_ns))
 }
 
-/// Makes the sums of a tree durable. What cannot be is tried again next time.
+/// Makes the checksums of a tree durable. A failed commit is retried next time.
 pub(crate) fn commit(tree: &TrackedTree, latest_ns: Option<i64>) {
     if let Some(integrity) = tree.integrity() {
-        // The time first: between the two this thread may have to wait.
+        // The time is taken before the look: this thread may have to wait between the two.
         let _ = integrity.commit(&|node| look(tree.live(), node, tree.clock().now_ns(), latest_ns));
     }
 }

@@ -1,36 +1,37 @@
 //! Continuous sync at the origin: the queue that the gate feeds, and everything that the queue
-//! speaks of.
+//! refers to.
 //!
-//! [`byteback_queue`] decides; here is what it must not know: the bytes that were put aside
-//! ([`spool`]), removed files that are held open, deltas, numbers that outlive the process
-//! ([`journal`]), the clock, and the locks. Programs come in through [`gate`], as the observer of
-//! the tree's gate; who sends comes in through [`handout`], as [`byteback_control::LiveTree`].
+//! [`byteback_queue`] decides. This module has what the queue must not know: the bytes that were
+//! put aside ([`spool`]), removed files that are held open, deltas, numbers that outlive the
+//! process ([`journal`]), the clock, and the locks. Programs come in through [`gate`], as the
+//! observer of the tree's gate; the sender comes in through [`handout`], as
+//! [`byteback_control::LiveTree`].
 //!
 //! **Locks**, in this order: the tree's `Order` (see `byteback_mount::tracked::observer`), then one
 //! of `saving`, then `state`. The queue is in `state`, which is held for single calls and never
 //! during I/O. `saving` is held while bytes are put aside, so that two changes of one file do not
-//! put the same ones aside, the second of them what the first has written. Whatever freezes
+//! put the same bytes aside, the second of them what the first has written. Code that freezes
 //! something, or forgets what was put aside, holds `Order` exclusively, so that no change is half
 //! way.
 //!
-//! **Reading what was frozen.** Bytes of a group are read from the file as it is, and whatever was
-//! put aside meanwhile is taken from the spool instead: it is put aside before it is overwritten,
-//! so what was read too late is noticed. The same with attributes, of which a *capture* is kept
-//! when they change while the queue speaks of the node.
+//! **Reading what was frozen.** Bytes of a group are read from the file as it is, and bytes that
+//! were put aside meanwhile are taken from the spool instead. They are put aside before they are
+//! overwritten, so a read that comes too late is noticed. The same holds for attributes, of which a
+//! *capture* is kept when they change while the queue refers to the node.
 //!
-//! **Removed files** are held open as long as somebody may read them; they have no second name, and
-//! their space comes back when they are closed. Their descriptors do not outlive the process.
+//! **Removed files** are held open as long as they may be read; they have no second name, and their
+//! space comes back when they are closed. Their descriptors do not outlive the process.
 //!
-//! **Giving up.** What cannot be kept (no room, too many, something unreadable) costs the fine
-//! order, never a program's call, and no change: [`Live::abandon`] folds everything that waits into
-//! what the log knows since its mark, and [`LiveStatus::abandoned_because`] says why. The same
-//! after a stop that was not clean; after a clean one the queue goes on, if nothing changed in
-//! between.
+//! **Giving up.** If something cannot be kept (no room, too many files, something unreadable), that
+//! costs the fine order, never a program's call, and no change: [`Live::abandon`] folds everything
+//! that waits into what the log knows since its mark, and [`LiveStatus::abandoned_because`] says
+//! why. The same happens after a stop that was not clean. After a clean one the queue goes on, if
+//! nothing changed in between.
 //!
-//! **From elsewhere.** What others changed comes in through [`landing`], as
-//! [`byteback_control::LandingTree`]; the queue is not told of it.
+//! **From elsewhere.** Changes of others come in through [`landing`], as
+//! [`byteback_control::LandingTree`]; the queue does not hear of them.
 //!
-//! Out of scope: talk to servers; decide what is compared, sent together or in which
+//! Out of scope: talking to servers; deciding what is compared, what is sent together, and in which
 //! order.
 
 mod encode;
@@ -73,41 +74,41 @@ use landing::watch::Watches;
 use rewrites::{REWRITES_MAX, Rewrite};
 use spool::Spool;
 
-/// Its folder in the tree's state folder.
+/// The folder of continuous sync in the tree's state folder.
 pub(crate) const LIVE_NAME: &str = "live";
 const SPOOL_NAME: &str = "spool";
 const DELTA_NAME: &str = "delta";
 const REWRITTEN_NAME: &str = "rewritten";
 
-/// Files are told apart by so many locks while bytes are put aside.
+/// Number of locks among which the files are divided while bytes are put aside.
 const SAVING_LOCKS: usize = 16;
 
-/// How continuous sync is to be served.
+/// Options of continuous sync.
 #[derive(Clone, Copy, Debug)]
 pub struct LiveOptions {
     /// The client whose versions these are.
     pub client: ClientId,
-    /// When things are sent, and how much may wait.
+    /// When changes are sent, and how many may wait.
     pub queue: QueueOptions,
     /// How saves are recognised.
     pub relations: RelationOptions,
-    /// Bytes that are put aside at most.
+    /// Most bytes that are put aside.
     pub saved_bytes_max: u64,
-    /// Removed files that are held open at most: each costs a descriptor.
+    /// Most removed files that are held open: each costs a descriptor.
     pub kept_files_max: usize,
     /// Longer contents are not compared.
     pub compared_bytes_max: u64,
-    /// A file of fewer bytes that is rewritten in place is not compared with what it held before.
+    /// Shortest file that is compared with its previous content when it is rewritten in place.
     pub rewritten_bytes_min: u64,
-    /// Nor one of more.
+    /// Longest file that is compared like that.
     pub rewritten_bytes_max: u64,
-    /// How often the log is cut for the mark, if it was not reached yet.
+    /// How often the log is cut for the mark, once the previous cut was reached.
     pub mark_every: Duration,
 }
 
 impl LiveOptions {
-    /// The usual ones, of a device of a server; what was left alone for `delay` is sent, and what
-    /// is changed all the time after ten times that.
+    /// The usual options, for a device of a server: a file is sent once it was left alone for
+    /// `delay`, and one that changes all the time after ten times that.
     #[must_use]
     pub fn of_device(device: u64, delay: Duration) -> Self {
         let mut options = Self::new(ClientId(device));
@@ -116,7 +117,7 @@ impl LiveOptions {
         options
     }
 
-    /// The usual ones.
+    /// The usual options.
     #[must_use]
     pub fn new(client: ClientId) -> Self {
         Self {
@@ -138,14 +139,14 @@ impl LiveOptions {
 struct Kept {
     fd: Arc<Inode>,
     identity: Identity,
-    /// It was written after its removal: nothing is to be compared with it.
+    /// Whether it was written after its removal: nothing is compared with it then.
     is_spoiled: bool,
 }
 
-/// How long files were before the contents that begin at some positions.
+/// The lengths of files before the contents that begin at some positions.
 type LensBefore = BTreeMap<NodeId, Vec<(Position, u64)>>;
 
-/// What is to be cleaned away by whoever has time for it.
+/// Things that are not needed any more, until `Live::clean` removes them.
 #[derive(Default)]
 struct Trash {
     files: Vec<Kept>,
@@ -161,69 +162,70 @@ struct State {
     table: RelationTable,
     kept: BTreeMap<NodeId, Kept>,
     kept_nodes: HashMap<Identity, NodeId>,
-    /// What is about to lose its last name.
+    /// The file that is about to lose its last name.
     pending: Option<(NodeId, Kept)>,
-    /// What a node's attributes were up to a position.
+    /// The attributes that a node had up to a position.
     captures: BTreeMap<NodeId, Vec<(Position, Arc<Attributes>)>>,
-    /// How long a file was before the content that begins at a position.
+    /// The length of a file before the content that begins at a position.
     lens_before: LensBefore,
     /// Groups as they were handed out, until they are answered.
     handed: BTreeMap<GroupId, Arc<LiveGroup>>,
-    /// What contents overwrote, by where they are in the queue.
+    /// The bytes that contents overwrote, by the positions of the contents in the queue.
     rewrites: BTreeMap<Position, Rewrite>,
     /// The last key that was given to one of these.
     last_rewrite: u64,
-    /// At so many of them it is looked which are of contents that are no more.
+    /// Number of them at which those of contents that are gone are swept out.
     rewrites_max: usize,
     trash: Trash,
     marks_reached: Option<Epoch>,
     wake: Wake,
-    /// Somebody called whoever waits, for what is no matter of the queue: it holds until he has
-    /// heard it, whatever is asked meanwhile.
+    /// Whether the sender was called for a reason outside the queue: it holds until the sender has
+    /// noticed, whatever is polled meanwhile.
     is_called: bool,
     abandoned: u64,
     abandoned_because: Option<String>,
 }
 
-/// What who sends waits for.
+/// The event that the sender waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wake {
     /// A time.
     Timed,
     /// Anything that happens.
     Wanted,
-    /// It has happened.
+    /// Something has happened.
     Happened,
 }
 
-/// When the log was cut last for the mark.
+/// The cuts of the log for the mark.
 #[derive(Default)]
 struct Marking {
-    /// The epoch that is not reached yet, and where the queue was when it began.
+    /// The epoch that is not reached yet, and the position of the queue when it began.
     pending: Option<(Epoch, Position)>,
     cut_at_ns: u64,
-    /// What could not be read when it was to be sent, so that the log is to go on telling of it. Of
-    /// an earlier process as well.
+    /// Nodes that could not be read when they were to be sent, so that the log has to go on
+    /// reporting them. Those of an earlier process, too.
     unsaved: BTreeSet<NodeId>,
 }
 
-/// See the module.
+/// Continuous sync of one tree, see the module.
 pub struct Live {
     options: LiveOptions,
     order: Order,
     state: Mutex<State>,
     happened: Condvar,
     saving: [Mutex<()>; SAVING_LOCKS],
-    /// How many entries `State::kept` has, for who only wants to know whether it has any.
+    /// The number of entries in `State::kept`, for threads that only need to know whether there are
+    /// any.
     kept_count: AtomicUsize,
     files: Files,
     log: Arc<Log>,
     clock: Arc<dyn Clock>,
     dir: Arc<dyn DurableDir>,
     spool: Spool,
-    /// What rewritten files held before.
+    /// The previous bytes of rewritten files.
     rewritten: Spool,
-    /// What is to be sent is compared with these, if they are kept.
+    /// The checksums with which contents are compared before they are sent, if they are kept.
     integrity: Option<Arc<Integrity>>,
     deltas: encode::Deltas,
     journal: Mutex<Journal>,
@@ -314,7 +316,7 @@ impl State {
         self.abandoned_because = Some(why);
     }
 
-    /// What is only of use for groups that are answered by now.
+    /// Forgets what is only of use for groups that are answered by now.
     fn forget_up_to(&mut self, position: Position) {
         for captures in self.captures.values_mut() {
             captures.retain(|(at, _)| *at > position);
@@ -328,11 +330,10 @@ impl State {
 }
 
 impl Live {
-    /// Makes what the gate is to be told of, before it opens. [`Live::begin`] comes next.
+    /// Makes the observer of the gate, before that opens. [`Live::begin`] comes next.
     ///
     /// # Errors
-    /// If its folder cannot be read or written, or another version of this program wrote what is
-    /// there.
+    /// If its folder cannot be read or written, or was written by another version of this program.
     pub(crate) fn open(tree: &TrackedTree, options: LiveOptions) -> Result<Self, DaemonError> {
         let open = || -> Result<Self, JournalError> {
             let dir = tree.dir().subdir(LIVE_NAME)?;
@@ -394,8 +395,8 @@ impl Live {
         })
     }
 
-    /// Goes on where a clean stop left off, or with everything since the mark. Before the gate
-    /// opens, after the tree was compared with its record.
+    /// Goes on where a clean stop left off, or with everything since the mark. Called before the
+    /// gate opens, after the tree was compared with its record.
     ///
     /// # Errors
     /// If its folder cannot be read or written, or the log cannot be read.
@@ -420,7 +421,7 @@ impl Live {
             }
             Err(why) => {
                 state.abandon(why.to_owned(), now_ns);
-                // That is how it begins, and nothing was given up by this process.
+                // Sync begins like this, and this process gave nothing up.
                 state.abandoned = 0;
                 state.queue.note_together(noted);
             }
@@ -430,7 +431,7 @@ impl Live {
         Ok(())
     }
 
-    /// What an earlier process could not read, as the log tells it since the mark.
+    /// Nodes that an earlier process could not read, as the log reports them since the mark.
     fn unsaved_before(&self) -> io::Result<BTreeSet<NodeId>> {
         let unsaved = || -> std::result::Result<BTreeSet<NodeId>, LogError> {
             let mark = self.log.consumer(SYNC_CONSUMER)?.mark;
@@ -455,7 +456,7 @@ impl Live {
         self.marking.lock().unsaved.contains(&node)
     }
 
-    /// Lets the log go on telling of what could not be read, from the epoch on that begins now.
+    /// Makes the log go on reporting what could not be read, from the epoch on that begins now.
     fn report_unsaved(&self, marking: &Marking) -> io::Result<()> {
         match marking.unsaved.is_empty() {
             true => Ok(()),
@@ -466,7 +467,7 @@ impl Live {
         }
     }
 
-    /// Whether the log knows of nothing that the queue was not told.
+    /// Whether the log knows of no change that the queue missed.
     fn is_untouched_since(&self, stopped: &Stopped) -> io::Result<bool> {
         let journal = self.journal.lock().numbers();
         let numbers = stopped.queue.numbers();
@@ -486,8 +487,8 @@ impl Live {
         Ok(totals.nodes == 0 && totals.names == 0)
     }
 
-    /// The mount is gone and the last checkpoint is made: keeps the queue for the next start, if
-    /// all that it speaks of can be kept.
+    /// Keeps the queue for the next start, if all that it refers to can be kept. The mount is gone,
+    /// and the last checkpoint is made.
     ///
     /// # Errors
     /// If that cannot be written: the next start then begins with everything since the mark.
@@ -501,7 +502,7 @@ impl Live {
         drop(marking);
         let (queue, lens_before) = {
             let mut state = self.state.lock();
-            // Descriptors end with this process, and so do attributes as they were.
+            // Descriptors end with this process, and so do captured attributes.
             let is_bound = state.queue.nameless_files().next().is_some() || !state.captures.is_empty();
             if is_bound {
                 return Ok(());
@@ -509,7 +510,7 @@ impl Live {
             let epoch = cut.epoch().0;
             state.queue.event(&Event::Mark { epoch }, self.now_ns());
             state.settle();
-            // The next process knows nothing of them.
+            // The next process does not know of these groups.
             let handed = std::mem::take(&mut state.handed);
             handed.values().for_each(|group| state.forget_rewritten(group));
             (state.queue.clone(), state.lens_before.clone())
@@ -539,8 +540,8 @@ impl Live {
         self.wake(state);
     }
 
-    /// Cuts the log for the mark, if it is time. Called once in a while by whoever keeps the log
-    /// tidy.
+    /// Cuts the log for the mark, if it is time. Called once in a while by the thread that keeps
+    /// the log tidy.
     pub(crate) fn mark(&self) {
         let mut marking = self.marking.lock();
         let now_ns = self.now_ns();
@@ -563,7 +564,8 @@ impl Live {
         if cut.epoch() == before || self.report_unsaved(&marking).is_err() {
             return;
         }
-        // Told later than it was: what came in between is sent, and counted, once more at worst.
+        // The event comes later than the cut: what came in between is sent, and counted, once more
+        // at worst.
         let mut state = self.state.lock();
         marking.pending = Some((cut.epoch(), position));
         state.queue.event(&Event::Mark { epoch: cut.epoch().0 }, now_ns);
@@ -573,7 +575,8 @@ impl Live {
         self.clean();
     }
 
-    /// Cleans away what is not needed any more, and moves the mark. Holds no lock while it does.
+    /// Cleans away what is not needed any more, and moves the mark. Does not hold `state`
+    /// meanwhile.
     fn clean(&self) {
         let (trash, epoch) = {
             let mut state = self.state.lock();
@@ -614,14 +617,14 @@ impl Live {
         }
     }
 
-    /// Right after giving up, and when nothing waits.
+    /// Whether nothing that was put aside is needed: right after giving up, and when nothing waits.
     fn needs_nothing_saved(&self) -> bool {
         let state = self.state.lock();
         let mut groups = state.queue.groups();
         state.queue.waiting_nodes() == 0 && groups.all(|group| group.state == GroupState::Unknown)
     }
 
-    /// Wakes who waits, if what happened may be what he waits for.
+    /// Wakes the sender, if it may be waiting for what happened.
     fn wake(&self, mut state: MutexGuard<'_, State>) {
         if state.wake == Wake::Wanted {
             state.wake = Wake::Happened;
@@ -647,9 +650,9 @@ impl Live {
     }
 }
 
-/// Looks what is left of the journal. If it does not say all that it said, or is gone, nothing is
-/// believed to be at the server, and that is durable before the damage is forgotten: what came and
-/// went since the log's mark may be there and nobody knows of it.
+/// Reads what is left of the journal. If part of it is lost, or all of it, the server is not
+/// believed to have anything, and that is durable before the damage is forgotten: what came and
+/// went since the log's mark may be on the server without being known here.
 fn found(log: &Log, dir: &dyn DurableDir, options: QueueOptions) -> Result<Found, JournalError> {
     let mut found = Found::read(dir)?;
     let consumer = log.consumer(SYNC_CONSUMER).map_err(io::Error::other)?;

@@ -1,9 +1,9 @@
-//! A note that a volume lost what programs had written, because its device refused to take it.
+//! A note that a volume lost what programs had written, because its device refused it.
 //!
-//! It is kept in the state folder (file `lost-writes`), where whoever unmounts and whoever asks for
-//! the state finds it after the daemon is gone. The disk may be full just then, and state and image
-//! often lie on the same one. So the file gets its length at the mount, and noting a loss only
-//! writes over it.
+//! The note is in the state folder (file `lost-writes`), where an unmount and a request for the
+//! state find it after the daemon is gone. The disk may be full at that very moment, and state and
+//! image often lie on the same disk. So the file gets its length at the mount, and noting a loss
+//! only writes over it.
 //!
 //! The file is one JSON object, padded with spaces: `{"version":1,"lost":null}` or
 //! `{"version":1,"lost":{"at_ns":...,"volume":...,"reason":...}}`.
@@ -17,17 +17,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::state_folder::StateFolder;
 
-/// The file in the state folder.
+/// The file of the note in the state folder.
 pub(crate) const LOST_NAME: &str = "lost-writes";
 const VERSION: u32 = 1;
 const LEN_BYTES: usize = 4096;
-/// Bytes of the reason that are kept, so that the rest fits.
+/// Longest reason that is kept, so that the rest fits.
 const REASON_BYTES_MAX: usize = 1024;
 
 /// Writes that a volume lost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostWrites {
-    /// When it was noticed, in nanoseconds since 1970.
+    /// When the loss was noticed, in nanoseconds since 1970.
     pub at_ns: i64,
     /// The file or device of the volume.
     pub volume: ByteString,
@@ -41,14 +41,14 @@ struct Note {
     lost: Option<LostWrites>,
 }
 
-/// What was noted last; a note that cannot be read counts as none.
+/// The loss that was noted, if any; a note that cannot be read counts as none.
 pub(crate) fn read(folder: &StateFolder) -> Option<LostWrites> {
     let text = fs::read(folder.path().join(LOST_NAME)).ok()?;
     let note: Note = serde_json::from_slice(&text).ok()?;
     (note.version == VERSION).then_some(note.lost).flatten()
 }
 
-/// Reserves the room for a note; one that is there stays.
+/// Reserves the room for a note; an existing note stays.
 pub(crate) fn reserve(folder: &StateFolder) -> io::Result<()> {
     match read(folder) {
         Some(_) => Ok(()),
@@ -61,7 +61,7 @@ pub(crate) fn reset(folder: &StateFolder) -> io::Result<()> {
     write(folder, None)
 }
 
-/// Notes a loss; the first one counts.
+/// Notes a loss, unless an earlier one is noted.
 pub(crate) fn note(folder: &StateFolder, lost: LostWrites) -> io::Result<()> {
     match read(folder) {
         Some(_) => Ok(()),
@@ -79,7 +79,7 @@ fn write(folder: &StateFolder, lost: Option<LostWrites>) -> io::Result<()> {
         lost
     });
     let mut text = serde_json::to_vec(&Note { version: VERSION, lost })?;
-    // A longer one (a very long path) is cut off by nobody; it only needs room.
+    // A longer note (with a very long path) is not cut off; it only needs room.
     text.resize(text.len().max(LEN_BYTES), b' ');
     let path = folder.path().join(LOST_NAME);
     let file = fs::File::options()

@@ -1,23 +1,23 @@
 //! Whether the directory at a path is still the folder that was tracked there.
 //!
-//! A path alone does not say so. If the disk of a folder is not mounted, its mount point is an
-//! empty directory, and a comparison with the record would find that everything was removed. So the
+//! A path alone does not tell. If the disk of a folder is not mounted, its mount point is an empty
+//! directory, and a comparison with the record would find that everything was removed. So the
 //! folder is known by a *mark* in its state folder (`mark.json`: inode, time of birth, file
-//! system), and by what the record says lies in it. Both are looked at before anything is noted:
+//! system), and by what the record says lies in it. Both are checked before anything is noted:
 //!
 //! | what is found | [`Doubt`] |
 //! |---|---|
 //! | another directory: another inode, birth or file system than the mark's | [`Doubt::OtherDirectory`] |
 //! | the same, and more than a given share of its files is gone, and not moved within it | [`Doubt::FilesGone`] |
 //!
-//! Who acts on removals (continuous sync) does not open a folder in doubt: [`OnDoubt::Refuse`].
-//! Nothing was noted then, so everything is as before once the right directory is there again.
-//! Others open it ([`OnDoubt::Note`]) and the record follows what is there; if the folder is also
-//! kept in sync, that is noted durably *before* the record changes (`held-back.json`), and sync
-//! refuses until somebody has decided ([`OnDoubt::Accept`]).
+//! Continuous sync, which acts on removals, does not open a folder in doubt: [`OnDoubt::Refuse`].
+//! The record stays as it is, so everything is as before once the right directory is there again.
+//! Other commands open it ([`OnDoubt::Note`]) and the record follows what is there. If the folder
+//! is also kept in sync, that is noted durably *before* the record changes (`held-back.json`), and
+//! sync refuses until its user has decided ([`OnDoubt::Accept`]).
 //!
-//! Out of scope: doubt a tree in a volume for its root, which is always the volume's; its
-//! files are counted all the same.
+//! Out of scope: doubting the root of a tree in a volume, which is always the volume's; its files
+//! are counted all the same.
 
 use std::fmt;
 use std::io;
@@ -39,10 +39,10 @@ const HELD_BACK_NAME: &str = "held-back.json";
 /// Version of both files.
 const VERSION: u32 = 1;
 
-/// A longer one is none of ours.
+/// A longer file is not ours.
 const LEN_MAX_BYTES: u64 = 64 * 1024;
 
-/// Of a folder that lost fewer files nothing is asked, whatever share that is.
+/// Fewest missing files that raise a doubt, whatever share of the folder they are.
 const GONE_FILES_MIN: u64 = 10;
 
 /// Why a directory is perhaps not the folder.
@@ -51,14 +51,14 @@ const GONE_FILES_MIN: u64 = 10;
 pub enum Doubt {
     /// Another directory lies at the path.
     OtherDirectory {
-        /// It is in another file system.
+        /// Whether it is in another file system.
         is_other_file_system: bool,
     },
     /// Many of its files are gone.
     FilesGone {
         /// Files that were known.
         known: u64,
-        /// Those of them that are gone.
+        /// Known files that are gone.
         gone: u64,
     },
 }
@@ -82,34 +82,34 @@ impl fmt::Display for Doubt {
     }
 }
 
-/// Sync of a folder does not begin until somebody has decided.
+/// Sync of a folder that does not begin until its user has decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldBack {
-    /// Why.
+    /// Why it does not begin.
     pub doubt: Doubt,
     /// When that was found, ns since 1970.
     pub since_ns: i64,
-    /// Another command has taken what was there into the record since: that the right directory is
-    /// back is not enough.
+    /// Another command has since taken what was there into the record: the return of the right
+    /// directory is not enough any more.
     pub is_recorded: bool,
 }
 
-/// What becomes of a folder in doubt.
+/// Treatment of a folder in doubt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnDoubt {
-    /// It is not opened. So many percent of its files may be gone.
+    /// The folder is not opened.
     Refuse {
-        /// At most 100.
+        /// Percentage of its files that may be gone without a doubt, at most 100.
         gone_percent_max: u8,
     },
-    /// It is opened, see the module.
+    /// The folder is opened, see the module.
     Note,
-    /// It is opened, and is the folder from now on: somebody has decided.
+    /// The folder is opened and accepted as it is: its user has decided.
     Accept,
 }
 
 impl OnDoubt {
-    /// So many percent of a folder's files may be gone, if nobody says otherwise.
+    /// Percentage of a folder's files that may be gone, unless the user says otherwise.
     pub const GONE_PERCENT_MAX: u8 = 50;
 
     fn gone_percent_max(self) -> u8 {
@@ -121,7 +121,7 @@ impl OnDoubt {
     }
 }
 
-/// By what a directory is known.
+/// Features by which a directory is recognized.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mark {
     inode: u64,
@@ -141,7 +141,7 @@ impl Mark {
         })
     }
 
-    /// What is not known of one of them is no difference: a newer kernel tells more.
+    /// A feature that is unknown on one side is no difference: a newer kernel reports more.
     fn doubt(&self, now: &Self) -> Option<Doubt> {
         let is_other_file_system = matches!((&self.file_system, &now.file_system), (Some(was), Some(is)) if was != is);
         let is_other_birth = matches!((self.birth_ns, now.birth_ns), (Some(was), Some(is)) if was != is);
@@ -150,24 +150,24 @@ impl Mark {
     }
 }
 
-/// What is noted of a folder, and what is found of it.
+/// The check of a folder: what was noted of it, and what is found.
 pub(crate) struct Guard<'a> {
     folder: &'a StateFolder,
     dir: RealDir,
     on_doubt: OnDoubt,
     now_ns: i64,
     is_volume: bool,
-    /// As it is now; none of a volume.
+    /// The mark of the directory now; `None` for a volume.
     mark: Option<Mark>,
     is_in_sync: bool,
     doubt: Option<Doubt>,
 }
 
 impl<'a> Guard<'a> {
-    /// Both files lie in the state folder, also of a tree in a volume.
+    /// A check of `folder`. Both files lie in the state folder, also for a tree in a volume.
     ///
     /// # Errors
-    /// It cannot be opened.
+    /// If the state folder cannot be opened.
     pub(crate) fn new(
         folder: &'a StateFolder,
         on_doubt: OnDoubt,
@@ -190,11 +190,11 @@ impl<'a> Guard<'a> {
         })
     }
 
-    /// Before anything is compared. `missing` finds out whether more than so many percent of the
-    /// files are gone.
+    /// Checks the folder before anything is compared. `missing` finds out whether more than the
+    /// given percentage of the files is gone.
     ///
     /// # Errors
-    /// [`DaemonError::HeldBack`]; what is noted cannot be read or written.
+    /// [`DaemonError::HeldBack`]; or if a note cannot be read or written.
     pub(crate) fn before(
         &mut self,
         root: &Inode,
@@ -244,10 +244,10 @@ impl<'a> Guard<'a> {
         }
     }
 
-    /// Once the record says what is there. Answers what was doubted.
+    /// Notes the mark once the record says what is there. Returns the doubt, if there was one.
     ///
     /// # Errors
-    /// It cannot be noted.
+    /// If that cannot be noted.
     pub(crate) fn after(self) -> Result<Option<Doubt>, DaemonError> {
         let is_left_in_doubt = self.doubt.is_some() && self.is_in_sync;
         if let Some(mark) = self.mark.as_ref().filter(|_| !is_left_in_doubt)
@@ -288,7 +288,7 @@ impl<'a> Guard<'a> {
 /// Why sync of a folder does not begin, if it does not.
 ///
 /// # Errors
-/// It cannot be read.
+/// If that cannot be read.
 pub fn held_back(folder: &StateFolder) -> Result<Option<HeldBack>, DaemonError> {
     let failed = |path: PathBuf| move |source| DaemonError::State { path, source };
     let path = folder.path().to_owned();
@@ -330,7 +330,7 @@ fn read<T: Serialize + DeserializeOwned>(dir: &dyn DurableDir, name: &str) -> io
     Ok(Some(framed.body))
 }
 
-/// Beside the old one and renamed: a crash leaves one or the other.
+/// Writes beside the old file and renames: a crash leaves one or the other.
 fn write<T: Serialize>(dir: &dyn DurableDir, name: &str, body: &T) -> io::Result<()> {
     let framed = Framed {
         version: VERSION,

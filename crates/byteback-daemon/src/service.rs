@@ -1,8 +1,8 @@
-//! A tracked tree as its users see it.
+//! A tracked tree as its clients see it.
 //!
-//! Mounted, a cut is protected by a picture. Not mounted, nobody holds anything still: a file
-//! counts as saved only if its attributes before and after the reading agree, and then they become
-//! its fence in the log, so that the next backup passes it by.
+//! While the tree is mounted, a picture protects each cut. Otherwise nothing holds the files still:
+//! a file counts as saved only if its attributes before and after the reading agree. They then
+//! become its fence in the log, so that the next backup skips it.
 
 mod attributes;
 mod leaves;
@@ -40,19 +40,19 @@ pub use open_cut::PAGE_LIMITS;
 /// No write takes longer than this.
 const WRITE_TIME_MAX_NS: i64 = 3600 * 1_000_000_000;
 
-/// Cuts that are open over the socket: each holds a moment of the log and the list of what changed,
-/// most of them a picture. A few more get in where several are made at once.
+/// Most cuts that are open over the socket: each holds a snapshot of the log and the list of what
+/// changed, most of them a picture, too. A few more get in where several are made at once.
 const OPEN_CUTS_MAX: usize = 256;
 
 const UNMOUNT_ATTEMPTS: u32 = 20;
 const UNMOUNT_RETRY_AFTER: Duration = Duration::from_millis(50);
 
-/// See the module.
+/// The service of a tree, see the module.
 pub struct Service {
     tree: Arc<TrackedTree>,
     mount: Option<Arc<Mount>>,
     mode: Option<String>,
-    /// What programs change passes the gate, so that pictures hold still what is read.
+    /// Whether changes of programs pass the gate, so that pictures hold still what is read.
     is_gated: bool,
     cuts: Mutex<HashMap<CutId, Arc<OpenCut>>>,
     next_cut: AtomicU64,
@@ -60,17 +60,17 @@ pub struct Service {
     sync: OnceLock<TellSync>,
     sync_wishes: OnceLock<HearSyncWishes>,
     repair: OnceLock<Repair>,
-    /// Where the tree lies, if that is no directory.
+    /// The volume that the tree lies in, if it is in one.
     volume: Option<VolumeWatch>,
 }
 
-/// Tells how continuous sync stands.
+/// Reports the state of continuous sync.
 pub type TellSync = Box<dyn Fn() -> SyncStatus + Send + Sync>;
 
-/// Reads again how fast the tree is to be kept in sync, and whether at all.
+/// Reads the wanted pace of sync again, and whether to sync at all.
 pub type HearSyncWishes = Box<dyn Fn() -> Result<()> + Send + Sync>;
 
-/// Puts right what is damaged, as somebody asks for it.
+/// Mends damage, as requested.
 pub type Repair = Box<dyn Fn(&RepairRequest) -> Result<RepairReport> + Send + Sync>;
 
 impl Service {
@@ -111,7 +111,7 @@ impl Service {
         }
     }
 
-    /// The same of a tree that lies in a volume.
+    /// The same for a tree that lies in a volume.
     pub(crate) fn watching(self, volume: VolumeWatch) -> Self {
         Self {
             volume: Some(volume),
@@ -119,20 +119,20 @@ impl Service {
         }
     }
 
-    /// Asks `tell` from now on, when the state of the tree is asked for. The first one is asked for
-    /// ever.
+    /// Calls `tell` from now on when the state of the tree is requested. Only the first `tell` is
+    /// ever used.
     pub fn tell_sync(&self, tell: TellSync) {
         let _ = self.sync.set(tell);
     }
 
-    /// Calls `hear` from now on, when somebody has changed how fast the tree is to be kept in sync.
-    /// The first one is called for ever.
+    /// Calls `hear` from now on when the wanted pace of sync was changed. Only the first `hear` is
+    /// ever used.
     pub fn hear_sync_wishes(&self, hear: HearSyncWishes) {
         let _ = self.sync_wishes.set(hear);
     }
 
-    /// Calls `repair` from now on, when something damaged is to be put right. The first one is
-    /// called for ever.
+    /// Calls `repair` from now on when damage is to be mended. Only the first `repair` is ever
+    /// used.
     pub fn repair_with(&self, repair: Repair) {
         let _ = self.repair.set(repair);
     }
@@ -153,7 +153,7 @@ impl Service {
         })
     }
 
-    /// Refuses one cut too many, before anything is done for it.
+    /// Refuses a cut beyond the limit, before anything is done for it.
     fn check_room(&self) -> Result<()> {
         if self.cuts.lock().len() < OPEN_CUTS_MAX {
             return Ok(());
@@ -164,7 +164,7 @@ impl Service {
         Err(ServiceError::new(ErrorKind::Refused, message))
     }
 
-    /// Since when changes are wanted.
+    /// The epoch since which changes are wanted.
     fn wanted(&self, request: &CutRequest) -> Result<Wanted> {
         let log = self.tree.log();
         let consumer = log.consumer(&request.consumer).map_err(log_failed)?;
@@ -179,7 +179,7 @@ impl Service {
         Ok(Wanted { since, why_everything })
     }
 
-    /// Gives an open cut its number, and tells what is in it.
+    /// Gives an open cut its number, and describes what is in it.
     fn open(&self, open: OpenCut, since: Option<Epoch>) -> Result<CutInfo> {
         let tree_nodes = open.cut.node_count().map_err(log_failed)?;
         let unreadable = self.tree.scan_report().unreadable.iter().map(|(names, error)| {
@@ -198,8 +198,8 @@ impl Service {
             cut,
             tree: self.tree.log().tree(),
             epoch,
-            // Where the log no longer knows that time, the changes are everything there is, and
-            // nothing tells what was removed.
+            // If the log no longer knows that epoch, the changes are everything there is, and
+            // removals are unknown.
             since: since.filter(|since| *since <= epoch && !open.is_everything()),
             nodes: totals.nodes,
             names: totals.names,
@@ -231,7 +231,7 @@ impl Service {
         self.open(open, wanted.since)
     }
 
-    /// As [`TreeService::cut`], with `also` in the moment of the cut: see
+    /// As [`TreeService::cut`], with `also` called at the moment of the cut: see
     /// [`byteback_oplog::Log::cut`] about what it must not do.
     pub(crate) fn cut_also(&self, request: &CutRequest, also: impl FnOnce()) -> Result<CutInfo> {
         self.check_room()?;
@@ -245,7 +245,7 @@ impl Service {
         opened
     }
 
-    /// What names stand for at a cut.
+    /// The nodes that names stand for at a cut.
     pub(crate) fn resolve_names(
         &self,
         cut: CutId,
@@ -304,7 +304,7 @@ impl Service {
         }
     }
 
-    /// Refuses what was read of a picture, or cut, when changes may have passed the mount by.
+    /// Refuses a cut, or what was read of its picture, when changes may have bypassed the mount.
     fn check_attached(&self) -> Result<()> {
         match &self.mount {
             Some(mount) if !mount.is_attached() => Err(ServiceError::new(
@@ -316,7 +316,7 @@ impl Service {
         }
     }
 
-    /// What is left of the mount, if it is gone from its place.
+    /// The state of the mount, if it is gone from its place.
     fn detached(&self) -> Option<Detached> {
         let mount = self.mount.as_deref().filter(|mount| !mount.is_attached())?;
         let held_by = mount.holders().into_iter().map(|holder| Holder {
@@ -360,7 +360,7 @@ impl Service {
         told.collect()
     }
 
-    /// `once`: what was read is not needed any more.
+    /// Reads ranges of a file at a cut. `once`: the content is not needed again.
     fn read_content(
         &self,
         cut: CutId,
@@ -399,7 +399,7 @@ impl Service {
         self.check_unchanged(&open, node)
     }
 
-    /// Refuses what was read of a file that nothing held still, if it changed meanwhile.
+    /// Refuses what was read of an unprotected file if the file changed meanwhile.
     fn check_unchanged(&self, open: &OpenCut, node: NodeId) -> Result<()> {
         if open.is_unprotected && !open.is_unchanged(self.tree.live(), node) {
             let path = self.path_text(&open.cut, node);
@@ -426,8 +426,8 @@ impl Service {
         let epoch = Some(open.cut.epoch());
         match (outcome, &open.consumer) {
             (Outcome::Saved { note, unsaved }, Some(consumer)) => {
-                // First what is missing, then the mark: a crash in between reports too much, not
-                // too little.
+                // First what is missing, then the mark: after a crash in between too much is
+                // reported, not too little.
                 if !unsaved.is_empty() {
                     log.report_again(unsaved).map_err(log_failed)?;
                 }
@@ -436,8 +436,8 @@ impl Service {
                 }
                 log.advance(consumer, epoch, note).map_err(log_failed)?;
                 if !self.is_gated {
-                    // No daemon does it in the background. What is left undone here is done next
-                    // time.
+                    // No daemon compacts in the background. The next backup does what is left
+                    // undone here.
                     let _ = log.compact_all();
                 }
             }
@@ -493,10 +493,10 @@ fn join(names: &[OsString]) -> Vec<u8> {
     names.iter().map(|name| name.as_bytes()).collect::<Vec<_>>().join(&b'/')
 }
 
-/// Which changes of a cut are wanted.
+/// The changes of a cut that are wanted.
 struct Wanted {
     since: Option<Epoch>,
-    /// What is said of files where there is no such time.
+    /// The reason that is reported for files if `since` is `None`.
     why_everything: WholeReason,
 }
 
@@ -559,7 +559,7 @@ impl TreeService for Service {
         let wanted = self.wanted(request)?;
         let cut = named_cuts::cut_of(self.mounted_tree()?, name)?;
         let list = wanted.changes(&cut)?;
-        // Its content is read where it is seen, not here.
+        // Content is read where the named cut is shown, not here.
         self.open(OpenCut::of(cut, list, self.page_limits)?, wanted.since)
     }
 
@@ -585,10 +585,10 @@ impl TreeService for Service {
         }
         self.check_attached()?;
         if open.is_unprotected {
-            // After the look and before the reading: a write that was at work at the look, whose
-            // times are those of its beginning, has to be read as a whole; and only a page that is
-            // clean when it is read moves the file's times when it is stored to through a mapping.
-            // And a fence speaks of durable content.
+            // After the look and before the reading. A write that was in progress at the look, with
+            // the times of its beginning, has to be read as a whole. Only a page that is clean when
+            // it is read moves the file's times when it is stored to through a mapping. And a fence
+            // is about durable content.
             for (node, fence) in &seen {
                 if before_ns.saturating_sub(fence.ctime_ns) < WRITE_TIME_MAX_NS
                     && let Ok(Some((file, stat))) = self.tree.live().find(*node)
@@ -668,7 +668,7 @@ impl TreeService for Service {
             return Ok(false);
         }
         log.advance(consumer, Some(cut), &state.note).map_err(log_failed)?;
-        // Another cut of the same consumer may have taken its place in between; then the mark has
+        // Another cut of the same consumer may have taken its place in between; the mark has then
         // stayed.
         let mark = log.consumer(consumer).map_err(log_failed)?.mark;
         Ok(mark == Some(cut))
@@ -705,7 +705,7 @@ impl TreeService for Service {
         let is_large = open.totals().nodes + open.totals().names >= memory::LARGE;
         let finished = self.finish_cut(&open, outcome);
         drop(open);
-        // Whoever serves an unmounted folder ends with the backup.
+        // The process that serves an unmounted folder ends with the backup.
         if is_large && self.mount.is_some() {
             memory::give_back();
         }
@@ -730,8 +730,8 @@ impl TreeService for Service {
         let Some(mount) = &self.mount else {
             return Err(ServiceError::new(ErrorKind::Protocol, "this folder is not mounted"));
         };
-        // What can be settled while nobody else reaches the files is settled now; the end only has
-        // the rest to do.
+        // This settles what can be settled while nobody else reaches the files; the end then only
+        // has the rest to do.
         let _ = self
             .tree
             .log()
@@ -761,7 +761,7 @@ impl TreeService for Service {
     }
 }
 
-/// What a file's content is worth to a picture: nothing but files has any.
+/// Whether a node has content for a picture: only files have.
 pub(crate) fn is_file(kind: NodeKind) -> bool {
     kind == NodeKind::File
 }

@@ -2,21 +2,21 @@
 //!
 //! The folder's name is made of the directory's last name, for people, and a hash of its whole
 //! path, for uniqueness; the file `path` inside holds the path itself, so that a collision is
-//! noticed and that a person can see what it belongs to.
+//! noticed and a person can see what the folder belongs to.
 //!
 //! | file | what |
 //! |---|---|
 //! | `lock` | held by the process that owns the tree |
 //! | `path` | the tracked directory |
-//! | `mark.json`, `held-back.json` | by what the directory is known, and why sync does not begin; see `presence` |
-//! | `log.redb`, `intents` | the operation log, see `byteback-oplog`; `log.redb.damaged`, `log.damaged`: what is left of a damaged one |
+//! | `mark.json`, `held-back.json` | how the directory is recognized, and why sync does not begin; see `presence` |
+//! | `log.redb`, `intents` | the operation log, see `byteback-oplog`; `log.redb.damaged`, `log.damaged`: the remains of a damaged one |
 //! | `live` | continuous sync: the journal of groups, the queue after a clean stop, saved bytes, deltas; see `live` |
-//! | `written.redb` | sums of what programs wrote, if they are kept; see `integrity` |
+//! | `written.redb` | checksums of what programs wrote, if they are kept; see `integrity` |
 //! | `undo` | the journal of `byteback-undo`, if old bytes are kept |
-//! | `control.sock` | where the daemon listens |
-//! | `volume` | the file or device with the volume in which the tree lies, if it does; then the log and what belongs to it are in there, not here |
+//! | `control.sock` | the socket of the daemon |
+//! | `volume` | the file or device of the volume that the tree lies in, if it does; the log and what belongs to it are then in there, not here |
 //! | `bare` | how the directory below that volume is protected, see `bare_directory` |
-//! | `lost-writes` | whether that volume lost what was written to it, see [`lost_writes`](crate::lost_writes) |
+//! | `lost-writes` | whether that volume lost writes, see [`lost_writes`](crate::lost_writes) |
 //! | `binding.json` | where the tree is backed up to; written and read by the command |
 
 use std::ffi::OsStr;
@@ -37,12 +37,12 @@ const NAME_BYTES_MAX: usize = 40;
 pub(crate) const UNDO_NAME: &str = "undo";
 /// The checksums of files that this process summed.
 pub(crate) const KEPT_NAME: &str = "kept.redb";
-/// The file that says whose folder it is.
+/// The file with the path of the tracked directory.
 const PATH_NAME: &str = "path";
 
-/// The file that says in which volume the tree lies.
+/// The file that names the volume that the tree lies in.
 const VOLUME_NAME: &str = "volume";
-/// Two of these are there if the tree was tracked as a directory.
+/// The log, which is here if the tree was tracked as a directory.
 const LOG_NAME: &str = "log.redb";
 
 /// The state folder of one tracked directory.
@@ -64,7 +64,7 @@ impl StateFolder {
         };
         let directory = fs::canonicalize(directory).map_err(failed)?;
         let state_root = std::path::absolute(state_root).map_err(failed)?;
-        // What exists of the state root may hide a symlink into the tree.
+        // The part of the state root that exists may hide a symlink into the tree.
         let existing = state_root.ancestors().find_map(|path| fs::canonicalize(path).ok());
         if existing.is_some_and(|existing| existing.starts_with(&directory)) || state_root.starts_with(&directory) {
             return Err(DaemonError::StateInside {
@@ -111,19 +111,19 @@ impl StateFolder {
         &self.folder
     }
 
-    /// Where the old bytes are that undo keeps.
+    /// The folder of the old bytes that undo keeps.
     #[must_use]
     pub fn undo_dir(&self) -> PathBuf {
         self.folder.join(UNDO_NAME)
     }
 
-    /// Whether there is a log already.
+    /// Whether the folder was created already.
     #[must_use]
     pub fn exists(&self) -> bool {
         self.folder.join(PATH_NAME).exists()
     }
 
-    /// Where the daemon of the tree listens.
+    /// The socket of the tree's daemon.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.folder.join("control.sock")
@@ -132,7 +132,7 @@ impl StateFolder {
     /// Makes the folder if it is missing.
     ///
     /// # Errors
-    /// If it cannot be made, or belongs to another directory.
+    /// If the folder cannot be made, or belongs to another directory.
     pub fn create(&self) -> Result<(), DaemonError> {
         let failed = |source| DaemonError::State {
             path: self.folder.clone(),
@@ -146,7 +146,7 @@ impl StateFolder {
         let path = self.folder.join(PATH_NAME);
         match fs::read(&path) {
             Ok(owner) if owner == self.directory.as_os_str().as_bytes() => Ok(()),
-            // A crash of an elder version could leave the name without the content.
+            // A crash of an older version could leave the name without the content.
             Ok(owner) if owner.is_empty() => self.write_path(&path).map_err(failed),
             Ok(owner) => {
                 let owner = String::from_utf8_lossy(&owner).into_owned();
@@ -160,7 +160,7 @@ impl StateFolder {
         }
     }
 
-    /// In which volume the tree lies, a file or a device; `None`: the directory is the tree.
+    /// The file or device of the volume that the tree lies in; `None`: the directory is the tree.
     ///
     /// # Errors
     /// If that cannot be read.
@@ -173,11 +173,11 @@ impl StateFolder {
         }
     }
 
-    /// From now on the tree lies in this volume, an absolute path, and the directory is where it is
-    /// mounted. The folder exists.
+    /// Makes this volume, an absolute path, the place of the tree from now on; the directory
+    /// becomes its mount point. The folder exists.
     ///
     /// # Errors
-    /// [`DaemonError::TrackedAlready`]; what the system answered.
+    /// [`DaemonError::TrackedAlready`], or the system's error.
     pub fn set_volume(&self, volume: &Path) -> Result<(), DaemonError> {
         if self.volume()?.is_none() && self.folder.join(LOG_NAME).exists() {
             return Err(DaemonError::TrackedAlready {
@@ -189,7 +189,7 @@ impl StateFolder {
         written.map_err(|source| DaemonError::State { path, source })
     }
 
-    /// What the volume lost when it was mounted last, because its device refused it.
+    /// The writes that the volume lost when it was mounted last, because its device refused them.
     #[must_use]
     pub fn lost_writes(&self) -> Option<LostWrites> {
         lost_writes::read(self)
@@ -202,7 +202,7 @@ impl StateFolder {
         bare_directory::protected(self)
     }
 
-    /// Lets programs write into that directory again. The volume is not mounted.
+    /// Lets programs write into that directory again. The volume must not be mounted.
     ///
     /// # Errors
     /// The system's error.
@@ -213,8 +213,8 @@ impl StateFolder {
         })
     }
 
-    /// Writes whose folder this is, whole or not at all. The lock is not held yet: others may be
-    /// doing the same.
+    /// Writes the path of the tracked directory, whole or not at all. The lock is not held yet:
+    /// other processes may be doing the same.
     fn write_path(&self, path: &Path) -> io::Result<()> {
         self.write_whole(path, self.directory.as_os_str().as_bytes())
     }
@@ -234,8 +234,8 @@ impl StateFolder {
         DirLock::ending_owner(&self.folder)
     }
 
-    /// Takes the tree for this process, creating its folder if it is missing. An owner that is
-    /// ending is waited for.
+    /// Takes the tree for this process, creating its folder if it is missing. Waits for an owner
+    /// that is ending.
     ///
     /// # Errors
     /// [`DaemonError::InUse`] if another process owns it.
@@ -277,7 +277,7 @@ fn folder_name(directory: &Path) -> String {
     name
 }
 
-/// FNV-1a: stable over versions of everything, which the standard library's hash is not.
+/// FNV-1a, which stays the same across all versions; the standard library's hash does not.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

@@ -1,4 +1,4 @@
-//! A tracked tree in the hands of this process: opened, locked, and compared with its record.
+//! A tracked tree that this process owns: opened, locked, and compared with its record.
 
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
@@ -26,13 +26,13 @@ use crate::error::DaemonError;
 use crate::presence::{Doubt, Guard, OnDoubt};
 use crate::state_folder::{KEPT_NAME, StateFolder, UNDO_NAME};
 
-/// More changes than the undo wants to hear of, one by one.
+/// Most changes that the undo is passed one by one.
 const GAP_LEN_MAX: NonZeroUsize = NonZeroUsize::new(20_000).unwrap();
 
-/// Blocks of 4 KiB of which checksums are kept at most: those of 16 GiB, which take some 170 MB.
+/// Most blocks of 4 KiB whose checksums are kept: those of 16 GiB, which take some 170 MB.
 const KEPT_BLOCKS_MAX: u64 = 1 << 22;
 
-/// A tree that this process owns. Everybody else is refused until it is dropped.
+/// A tree that this process owns. Other processes are refused until it is dropped.
 pub struct TrackedTree {
     folder: StateFolder,
     live: LiveTree,
@@ -42,33 +42,34 @@ pub struct TrackedTree {
     undo: Option<Arc<Undo>>,
     was_interrupted: bool,
     dir: Arc<dyn DurableDir>,
-    /// Opened when it is first asked for; then `None` if it cannot be used.
+    /// Opened at the first use, which fills the outer `Option`; the inner one is `None` if it
+    /// cannot be used.
     kept: Mutex<Option<Option<Arc<KeptChecksums>>>>,
-    /// Sums of what programs write, if they are kept.
+    /// Checksums of what programs write, if they are kept.
     integrity: Option<Arc<Integrity>>,
-    /// Where the tree lies, if that is no directory. Behind all that has something of it open, so
-    /// that it is dropped last.
+    /// The volume that the tree lies in, if it is in one. Declared after everything that has some
+    /// of it open, so that it is dropped after that.
     volume: Option<VolumeTree>,
-    /// The directory in its place, where the tree is reached beneath what is mounted in it, see
+    /// The directory at its own path, if the tree is reached beneath what is mounted in it, see
     /// [`beneath::Root`].
     place: Option<OwnedFd>,
-    /// Why this is perhaps not the folder.
+    /// Why the directory is perhaps not the folder that was tracked.
     doubt: Option<Doubt>,
     lock: Option<DirLock>,
 }
 
-/// On what a tree works.
+/// The environment of a tree.
 pub struct TreeHost<'a> {
-    /// Where its state is.
+    /// The directory with its state.
     pub dir: Arc<dyn DurableDir>,
-    /// The time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Numbers a new log.
     pub randomness: &'a dyn Randomness,
 }
 
-/// Opens the log and compares the record with what is on the disk. With an error: whether the log
-/// is damaged.
+/// Opens the log and compares the record with what is on the disk. An error comes with whether the
+/// log is damaged.
 fn compare(
     dir: &Arc<dyn DurableDir>,
     root: &Arc<Inode>,
@@ -99,15 +100,15 @@ fn compare(
 
 impl TrackedTree {
     /// Takes the tree, opens its log and compares the record with what is on the disk. `progress`
-    /// is told the number of nodes seen.
+    /// is passed the number of nodes seen.
     ///
     /// # Errors
-    /// If another process owns the tree, or folder or log cannot be read.
+    /// If another process owns the tree, or if folder or log cannot be read.
     pub fn open(folder: StateFolder, progress: &mut dyn FnMut(u64)) -> Result<Self, DaemonError> {
         Self::open_with(folder, LogOptions::default(), progress)
     }
 
-    /// As [`TrackedTree::open`], with a log of other than the default options.
+    /// As [`TrackedTree::open`], with other log options than the default ones.
     ///
     /// # Errors
     /// As [`TrackedTree::open`].
@@ -118,13 +119,13 @@ impl TrackedTree {
     ) -> Result<Self, DaemonError> {
         let opened = Self::open_journal_too(folder, options, None, OnDoubt::Note, progress)?;
         if let Some(undo) = &opened.undo {
-            // Somebody else's journal: it learns what this start found, and is left alone.
+            // The journal of earlier mounts: it is passed what this start found, and is left alone.
             opened.settle_undo(undo)?;
         }
         Ok(Self { undo: None, ..opened })
     }
 
-    /// The same, to be mounted, with old bytes kept as `undo` says.
+    /// As [`TrackedTree::open_with`], to be mounted, with old bytes kept as `undo` says.
     ///
     /// # Errors
     /// As [`TrackedTree::open`]; also if the undo journal cannot be read or written.
@@ -137,8 +138,8 @@ impl TrackedTree {
         Self::open_journal_too(folder, options, Some(undo), OnDoubt::Note, progress)
     }
 
-    /// As [`TrackedTree::open_with`], to be mounted, with old bytes kept if `undo` says so. Of a
-    /// folder in doubt becomes what `on_doubt` says.
+    /// As [`TrackedTree::open_with`], to be mounted, with old bytes kept if `undo` says so.
+    /// `on_doubt` decides about a folder in doubt.
     ///
     /// # Errors
     /// As [`TrackedTree::open_with_undo`], and [`DaemonError::HeldBack`].
@@ -190,8 +191,8 @@ impl TrackedTree {
         Ok(Self { volume, ..opened })
     }
 
-    /// As [`TrackedTree::open`], with state on another disk than the folder's, and another clock.
-    /// Nobody else is refused: the caller sees to that.
+    /// As [`TrackedTree::open`], with the state on another disk than the folder's, and another
+    /// clock. Nobody else is refused: the caller ensures that there is no other owner.
     ///
     /// # Errors
     /// As [`TrackedTree::open`].
@@ -228,7 +229,7 @@ impl TrackedTree {
                 (root.inode, root.place, None)
             }
         };
-        // Before the log: a start that gets no further must be noticed by the next.
+        // Before the log: a start that gets no further must be noticed by the next one.
         let undo = open_undo(&folder, &dir, &clock, undo)?;
         let opened_at_ns = clock.now_ns();
         let root = Arc::new(root);
@@ -238,8 +239,8 @@ impl TrackedTree {
         let mut guard = guard.transpose()?;
         let host = (&clock, randomness);
         let (live, scan) = match compare(&dir, &root, layers, host, options, &mut guard, progress) {
-            // Damaged beyond what its opening notices. That is noted now, so that the next opening
-            // begins a new one.
+            // The log is damaged in a way that opening it does not notice. The damage is noted by
+            // now, so the next opening begins a new log.
             Err((_, true)) => compare(&dir, &root, layers, host, options, &mut guard, progress),
             compared => compared,
         }
@@ -269,12 +270,11 @@ impl TrackedTree {
         })
     }
 
-    /// Compares once more what is on the disk with the record: what changed since the tree was
-    /// opened.
+    /// Compares the disk with the record once more, for what changed since the tree was opened.
     ///
     /// # Errors
-    /// If folder or log cannot be read; if a folder in this one was mounted since it was opened, in
-    /// a way that its changes pass this one by.
+    /// If folder or log cannot be read, or if a folder inside this one was mounted since, in a way
+    /// that its changes bypass this one.
     pub fn compare_again(&mut self) -> Result<(), DaemonError> {
         if self.place.is_some()
             && let Some(inner) = beneath::folder_of_ours_in(self.folder.directory())
@@ -289,8 +289,8 @@ impl TrackedTree {
         Ok(())
     }
 
-    /// Tells the undo what may have changed while nobody watched, as the log found it. From then on
-    /// it may be told of changes.
+    /// Passes to the undo what may have changed unwatched, as the log found it. From then on it may
+    /// be notified of changes.
     ///
     /// # Errors
     /// If the log or the undo journal cannot be read or written.
@@ -306,7 +306,7 @@ impl TrackedTree {
         let changed = page.nodes.iter();
         let changed = changed.filter(|change| change.is_new || change.content != Content::Unchanged);
         let gap = Gap {
-            // If so much is new that it does not fit, the journal begins anew.
+            // If more is new than fits, the journal begins anew.
             everything: list.is_everything() || page.next.is_some(),
             nodes: changed.map(|change| change.node).collect(),
             names: page
@@ -325,7 +325,7 @@ impl TrackedTree {
         Ok(())
     }
 
-    /// Notes that the undo was told of every change, in good order.
+    /// Notes that the undo was notified of every change, in good order.
     ///
     /// # Errors
     /// If the undo journal cannot be written: the next start drops it.
@@ -344,35 +344,35 @@ impl TrackedTree {
             .map_err(|error| undo_failed(&self.folder, error))
     }
 
-    /// What keeps old bytes, if that is wanted.
+    /// The undo, if old bytes are kept.
     #[must_use]
     pub fn undo(&self) -> Option<&Arc<Undo>> {
         self.undo.as_ref()
     }
 
-    /// The checksums that this process keeps of files that it summed; `None` if that is not
-    /// possible here.
+    /// The checksums of files that this process summed and keeps; `None` if that is not possible
+    /// here.
     pub(crate) fn kept_checksums(&self) -> Option<Arc<KeptChecksums>> {
         let mut kept = self.kept.lock();
-        // They only save work: whatever is wrong with them, files are read instead.
+        // They only save work: on any error files are read instead.
         let open = || KeptChecksums::open(&*self.dir, KEPT_NAME, boot_id().ok()?, KEPT_BLOCKS_MAX).ok();
         kept.get_or_insert_with(|| open().map(Arc::new)).clone()
     }
 
-    /// From now on sums of what programs write are kept.
+    /// Keeps checksums of what programs write from now on.
     pub(crate) fn keep_sums(&mut self, integrity: Arc<Integrity>) {
         self.pictures.compare_with(Arc::clone(&integrity));
         self.integrity = Some(integrity);
     }
 
-    /// The sums of what programs write, if they are kept.
+    /// The checksums of what programs write, if they are kept.
     #[must_use]
     pub fn integrity(&self) -> Option<&Arc<Integrity>> {
         self.integrity.as_ref()
     }
 
-    /// Forgets the journal of old bytes that somebody else kept: what is changed from now on will
-    /// not be in there, so what is would become wrong.
+    /// Removes the undo journal that earlier mounts kept: it would miss the changes from now on,
+    /// and so become wrong.
     pub(crate) fn forget_undo(&self) -> std::io::Result<()> {
         let names = undo_files(&*self.dir)?;
         if names.is_empty() {
@@ -383,18 +383,18 @@ impl TrackedTree {
         journal.sync()
     }
 
-    /// The volume that the tree lies in, to be closed by the caller when nobody has anything of the
-    /// tree any more.
+    /// The volume that the tree lies in. The caller closes it once nothing of the tree is open any
+    /// more.
     pub(crate) fn take_volume(&mut self) -> Option<VolumeTree> {
         self.volume.take()
     }
 
-    /// The ownership of the tree, to be given up by the caller after everything else.
+    /// The lock of the tree. The caller releases it after everything else.
     pub(crate) fn take_lock(&mut self) -> Option<DirLock> {
         self.lock.take()
     }
 
-    /// The folder that its state is in.
+    /// The directory that the tree's state is in.
     pub(crate) fn dir(&self) -> &Arc<dyn DurableDir> {
         &self.dir
     }
@@ -405,13 +405,13 @@ impl TrackedTree {
         self.doubt
     }
 
-    /// Where its state is.
+    /// The state folder of the tree.
     #[must_use]
     pub fn folder(&self) -> &StateFolder {
         &self.folder
     }
 
-    /// The files.
+    /// The files as they are now.
     #[must_use]
     pub fn live(&self) -> &LiveTree {
         &self.live
@@ -429,13 +429,13 @@ impl TrackedTree {
         &self.pictures
     }
 
-    /// The time.
+    /// The clock.
     #[must_use]
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }
 
-    /// What the comparison with the record found.
+    /// The result of the comparison with the record.
     #[must_use]
     pub fn scan_report(&self) -> &ScanReport {
         &self.scan
@@ -449,7 +449,7 @@ fn open_directory(folder: &StateFolder) -> Result<beneath::Root, DaemonError> {
     })
 }
 
-/// The files of the undo journal in the state; none if there is none.
+/// The names of the files of the undo journal; empty if there is no journal.
 fn undo_files(dir: &dyn DurableDir) -> std::io::Result<Vec<String>> {
     match dir.list()?.iter().any(|name| name == UNDO_NAME) {
         true => dir.subdir(UNDO_NAME)?.list(),
@@ -457,7 +457,7 @@ fn undo_files(dir: &dyn DurableDir) -> std::io::Result<Vec<String>> {
     }
 }
 
-/// Opens the undo journal: as `options` say, or, if there are none, only if there is one.
+/// Opens the undo journal: with `options`, or, without options, only if there is one.
 fn open_undo(
     folder: &StateFolder,
     dir: &Arc<dyn DurableDir>,

@@ -1,16 +1,19 @@
 //! Base + delta stream = new content, in a streaming way.
 //!
-//! [`apply_to_new`] builds the new content beside the base: it reads from the base what no extent
-//! covers, piece by piece, and leaves holes where the delta says zero and where the base itself has
-//! holes. [`apply_in_place`] turns the base into the new content and touches only what differs;
-//! that is possible only without copies, which the stream's header says before anything is written.
+//! [`apply_to_new`] builds the new content beside the base: it reads uncovered ranges from the
+//! base, piece by piece, and leaves holes where the delta says zero and where the base itself has
+//! holes. [`apply_in_place`] turns the base into the new content and touches only the bytes that
+//! differ; that is possible only without copies, which the stream's header declares before anything
+//! is written.
 //!
-//! Neither is atomic: if one fails midway, the target holds a mixture. For [`apply_to_new`] the
-//! target is to be thrown away, the base is untouched. For [`apply_in_place`] the same stream can
-//! be applied again from its beginning, which gives the right result: every byte that is written
-//! comes from the stream alone, the length grows first and shrinks last.
+//! Neither is atomic: if one fails midway, the target holds a mixture. After a failed
+//! [`apply_to_new`] the caller discards the target; the base is untouched. After a failed
+//! [`apply_in_place`] the same stream can be applied again from its beginning, with the right
+//! result: every byte written comes from the stream alone, and the length grows first and shrinks
+//! last.
 //!
-//! Memory: one block and one buffer. Nothing is synced; who needs it durable syncs the target.
+//! Memory: one block and one buffer. Nothing is synced; a caller that needs durability syncs the
+//! target.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -33,34 +36,34 @@ const COPY_BUFFER_LEN: u64 = 256 * 1024;
 
 /// The content that a delta starts from.
 pub trait Base {
-    /// Its length.
+    /// The length of the content, in bytes.
     ///
     /// # Errors
-    /// If that cannot be found out.
+    /// If it cannot be determined.
     fn len_bytes(&self) -> io::Result<u64>;
 
     /// Fills `buffer` with the bytes from `offset` on.
     ///
     /// # Errors
-    /// If they cannot be read, or the content ends before.
+    /// If these bytes cannot be read, or the content ends before `buffer` is full.
     fn read_range(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
-    /// The first part of `range` that may hold other bytes than zeros; `None` if there is none. All
-    /// of `range` is a right answer.
+    /// The first part of `range` that may hold non-zero bytes; `None` if there is none. Returning
+    /// all of `range` is always correct.
     ///
     /// # Errors
-    /// If that cannot be found out.
+    /// If it cannot be determined.
     fn next_data(&self, range: ByteRange) -> io::Result<Option<ByteRange>> {
         Ok(Some(range))
     }
 }
 
-/// What a delta is applied to.
+/// The content that a delta is applied to.
 pub trait Target {
-    /// Its length.
+    /// The length of the content, in bytes.
     ///
     /// # Errors
-    /// If that cannot be found out.
+    /// If it cannot be determined.
     fn len_bytes(&self) -> io::Result<u64>;
 
     /// Writes `bytes` from `offset` on; never past the length.
@@ -85,15 +88,15 @@ pub trait Target {
 /// A delta cannot be applied.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// The stream.
+    /// The stream cannot be read.
     #[error("the delta cannot be applied")]
     Delta(#[from] ReadError),
-    /// A frame of the stream.
+    /// A frame of the stream cannot be decoded.
     #[error("the delta's frame at byte {position} cannot be applied")]
     Frame {
         /// The position of the frame in the stream.
         position: u64,
-        /// What is wrong with it.
+        /// The frame's defect.
         source: FrameError,
     },
     /// The decompressor could not be set up.
@@ -119,20 +122,20 @@ pub enum ApplyError {
     /// The base cannot be read.
     #[error("the base cannot be read at {range}")]
     ReadBase {
-        /// Where.
+        /// The range in the base.
         range: ByteRange,
-        /// What it said.
+        /// The error of the base.
         source: io::Error,
     },
     /// The target cannot be written.
     #[error("the target cannot be written at {range}")]
     WriteTarget {
-        /// Where.
+        /// The range in the target.
         range: ByteRange,
-        /// What it said.
+        /// The error of the target.
         source: io::Error,
     },
-    /// A length cannot be found out.
+    /// A length cannot be determined.
     #[error("the length of base or target cannot be found out")]
     Len(#[source] io::Error),
     /// The target's length cannot be changed.
@@ -140,12 +143,12 @@ pub enum ApplyError {
     SetLen {
         /// The length wanted.
         len_bytes: u64,
-        /// What it said.
+        /// The error of the target.
         source: io::Error,
     },
 }
 
-/// What applying a delta did.
+/// Totals of an application.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ApplyStats {
     /// Bytes written from literals.
@@ -154,12 +157,12 @@ pub struct ApplyStats {
     pub copied_bytes: u64,
 }
 
-/// Builds the new content in an empty target from the base and a stream of which only the header
-/// was read.
+/// Builds the new content in an empty target from the base and a stream whose header alone was read
+/// so far.
 ///
 /// # Errors
 /// If the base has another length than the stream expects, the target is not empty, the stream is
-/// not whole, or reading or writing fails. The target then holds nothing of use.
+/// incomplete, or reading or writing fails. The target then holds nothing of use.
 pub fn apply_to_new<R: Read>(
     base: &(impl Base + ?Sized),
     delta: &mut DeltaReader<R>,
@@ -193,7 +196,7 @@ pub fn apply_to_new<R: Read>(
                         copier.copy(copied, range.start(), target)?;
                     }
                 }
-                // The target began empty: what is not written is a hole.
+                // The target began empty: unwritten ranges are holes.
                 Source::Zero => {}
             }
             position = range.end();
@@ -209,14 +212,14 @@ pub fn apply_to_new<R: Read>(
     })
 }
 
-/// Turns the base, which is the target itself, into the new content by a stream of which only the
-/// header was read. Only what differs is written. After a failure, the same stream can be applied
-/// again; hence a target that already has the new length is accepted, and who calls this knows by
-/// other means that it is the right base.
+/// Turns the base, which is the target itself, into the new content by a stream whose header alone
+/// was read so far. Only differing bytes are written. After a failure, the same stream can be
+/// applied again; hence a target that already has the new length is accepted, and the caller must
+/// know by other means that it is the right base.
 ///
 /// # Errors
-/// If the stream may hold copies or the target has another length than the stream expects, then
-/// nothing was changed; if the stream is not whole or writing fails, the target holds a mixture of
+/// If the stream may hold copies or the target has another length than the stream expects; nothing
+/// is changed then. If the stream is incomplete or writing fails, the target holds a mixture of
 /// both contents.
 pub fn apply_in_place<R: Read>(delta: &mut DeltaReader<R>, target: &mut impl Target) -> Result<ApplyStats, ApplyError> {
     let header = *delta.header();
@@ -249,7 +252,7 @@ pub fn apply_in_place<R: Read>(delta: &mut DeltaReader<R>, target: &mut impl Tar
         }
         Ok(())
     })?;
-    // Shrinking comes last: until the whole stream was found to be right, nothing is cut off.
+    // Shrinking comes last: nothing is cut off before the whole stream was verified.
     if found > header.new_len_bytes {
         set_len(target, header.new_len_bytes)?;
     }
@@ -259,8 +262,8 @@ pub fn apply_in_place<R: Read>(delta: &mut DeltaReader<R>, target: &mut impl Tar
     })
 }
 
-/// Calls `apply` with each block and its literal bytes; returns the number of literal bytes of the
-/// stream, which was found whole.
+/// Calls `apply` with each block and its literal bytes, until the verified end of the stream;
+/// returns the number of literal bytes.
 fn for_each_block<R: Read>(
     delta: &mut DeltaReader<R>,
     mut apply: impl FnMut(&Block, &[u8]) -> Result<(), ApplyError>,
@@ -315,12 +318,12 @@ impl<'a, B: Base + ?Sized> Copier<'a, B> {
         }
     }
 
-    /// Bytes that were copied, without those in holes.
+    /// The number of bytes copied, without those in holes.
     pub(crate) fn copied_bytes(&self) -> u64 {
         self.copied_bytes
     }
 
-    /// Copies `from` to another offset of a target that holds zeros there.
+    /// Copies `from` to `to_offset` of a target that holds zeros there.
     pub(crate) fn copy(&mut self, from: ByteRange, to_offset: u64, target: &mut impl Target) -> Result<(), ApplyError> {
         let mut rest = Some(from);
         while let Some(range) = rest {
@@ -380,7 +383,7 @@ impl Base for [u8] {
     }
 }
 
-/// Finding holes moves the position of the file descriptor, which nothing else here depends on.
+/// Finding holes moves the file position, on which nothing else here depends.
 impl Base for File {
     fn len_bytes(&self) -> io::Result<u64> {
         Ok(self.metadata()?.len())
@@ -395,7 +398,7 @@ impl Base for File {
             Ok(start) => start,
             // Only a hole from here to the end.
             Err(Errno::NXIO) => return Ok(None),
-            // A file system that does not know its holes.
+            // A file system that cannot report holes.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some(range)),
             Err(errno) => return Err(errno.into()),
         };
@@ -464,7 +467,7 @@ impl Target for File {
     }
 }
 
-/// For file systems that cannot make holes.
+/// Writes zeros, for file systems that cannot punch holes.
 fn write_zeros(file: &File, range: ByteRange) -> io::Result<()> {
     let zeros = [0; 64 * 1024];
     let mut offset = range.start();

@@ -1,14 +1,14 @@
-//! Several short contents in one stream, for whoever wants many small files: a request for each
-//! would take longer than their bytes.
+//! Several short contents in one stream, for a client that wants many small files: a request for
+//! each would take longer than their bytes.
 //!
-//! The lengths come first, then all contents, one behind the other, as one delta over nothing
+//! The lengths come first, then all contents, one after the other, as one delta over an empty base
 //! ([`crate::DeltaWriter`]), so that they are compressed together and holes stay holes.
 //! docs/format-bundle.md describes every byte of the stream.
 //!
 //! - [`ShortContent`]: a content as its data and the zeros between.
 //! - [`write()`], [`read()`].
 //!
-//! Bad input gives a typed error. Memory follows the bytes that arrive, and what a reader allows.
+//! Bad input gives a typed error. Memory follows the bytes that arrive, up to the caller's limit.
 
 use std::io::{self, ErrorKind, Read, Write};
 
@@ -27,23 +27,24 @@ pub const MAGIC: [u8; 8] = *b"\x89BBBUN\r\n";
 /// The version of the format that this crate writes and reads.
 pub const VERSION: u16 = 1;
 
-/// Most contents of a bundle.
+/// The most contents in a bundle.
 pub const CONTENTS_MAX: usize = 1000;
 
-/// The longest content.
+/// The longest content, in bytes.
 pub const CONTENT_LEN_MAX: u64 = 64 * 1024;
 
 /// Magic, version, number of contents, CRC.
 const HEADER_LEN: usize = 8 + 2 + 2 + 4;
 
-/// Stands for the length of a content that is not told.
+/// Stands for the length of a content that the bundle leaves out.
 const UNTOLD: u32 = u32::MAX;
 
-/// A short content: zeros, but for its data.
+/// A short content: its data, and zeros everywhere else.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShortContent {
     len_bytes: u64,
-    /// Ascending, each with its first offset. They neither overlap nor touch the end.
+    /// Runs of data, ascending, each with its first offset. They do not overlap and lie within
+    /// `len_bytes`.
     data: Vec<(u64, Vec<u8>)>,
 }
 
@@ -56,19 +57,19 @@ pub enum BundleError {
     /// The first bytes are another format's.
     #[error("this is not a bundle of contents")]
     NotBundle,
-    /// A version that this program does not read.
+    /// A version that this program cannot read.
     #[error("version {0} of the bundle of contents is not supported, only version {VERSION}: update the older side")]
     Version(u16),
     /// Bytes changed on the way.
     #[error("the head of the bundle of contents is damaged; ask for it again")]
     Checksum,
-    /// It breaks a rule of the format.
+    /// The bundle breaks a rule of the format.
     #[error("the bundle of contents is not possible: {0}")]
     Impossible(&'static str),
-    /// The contents.
+    /// The delta that holds the contents cannot be read.
     #[error("the contents of the bundle cannot be read")]
     Contents(#[from] ReadError),
-    /// A frame of them.
+    /// A frame of that delta cannot be decompressed.
     #[error("the contents of the bundle cannot be decompressed")]
     Frame(#[from] FrameError),
 }
@@ -78,7 +79,7 @@ fn of_io(error: io::Error) -> BundleError {
 }
 
 impl ShortContent {
-    /// Zeros.
+    /// A content of `len_bytes` zeros.
     #[must_use]
     pub fn zeros(len_bytes: u64) -> Self {
         Self {
@@ -87,13 +88,13 @@ impl ShortContent {
         }
     }
 
-    /// Its length, in bytes.
+    /// The length of the content, in bytes.
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
         self.len_bytes
     }
 
-    /// Adds bytes behind all that were added. What lies beyond the length is left out.
+    /// Adds bytes after all that were added before. Bytes beyond the length are dropped.
     pub fn push(&mut self, offset: u64, bytes: &[u8]) {
         let room = usize::try_from(self.len_bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
         let bytes = bytes.get(..room).unwrap_or(bytes);
@@ -109,7 +110,7 @@ impl ShortContent {
         self.data.iter().map(|(offset, bytes)| (*offset, bytes.as_slice()))
     }
 
-    /// All of its bytes.
+    /// All bytes of the content, zeros included.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; usize::try_from(self.len_bytes).unwrap_or(0)];
@@ -122,11 +123,11 @@ impl ShortContent {
         bytes
     }
 
-    /// Makes a target hold this, whatever it held. It grows first and is cut off last; after a
-    /// failure the same can be done again.
+    /// Makes a target hold this content, whatever it held before. The target grows first and is cut
+    /// off last; after a failure the call can be repeated.
     ///
     /// # Errors
-    /// The target fails.
+    /// If the target fails.
     pub fn write_into(&self, target: &mut impl Target) -> io::Result<()> {
         let found = target.len_bytes()?;
         if found < self.len_bytes {
@@ -134,7 +135,7 @@ impl ShortContent {
         }
         let mut at = 0;
         for (offset, bytes) in self.data() {
-            // Beyond its old end the target has holes already.
+            // Beyond its old end the target is a hole already.
             if let Some(hole) = ByteRange::new(at, offset.min(found)) {
                 target.punch_hole(hole)?;
             }
@@ -155,11 +156,11 @@ fn refused(reason: &'static str) -> io::Error {
     io::Error::new(ErrorKind::InvalidInput, reason)
 }
 
-/// Writes contents as a bundle; `None` is not told.
+/// Writes contents as a bundle; a `None` is left out, but keeps its place.
 ///
 /// # Errors
 /// `InvalidInput` for more than [`CONTENTS_MAX`] contents, or one that is longer than
-/// [`CONTENT_LEN_MAX`]; otherwise what `out` says.
+/// [`CONTENT_LEN_MAX`]; otherwise the error of `out`.
 pub fn write(contents: &[Option<ShortContent>], mut out: impl Write) -> io::Result<()> {
     if contents.len() > CONTENTS_MAX {
         return Err(refused("more contents than a bundle holds"));
@@ -210,7 +211,7 @@ pub fn write(contents: &[Option<ShortContent>], mut out: impl Write) -> io::Resu
 /// Reads a bundle of at most `contents_max` contents.
 ///
 /// # Errors
-/// The stream is no bundle, or not whole.
+/// If the stream is not a bundle, or incomplete.
 pub fn read(mut input: impl Read, contents_max: usize) -> Result<Vec<Option<ShortContent>>, BundleError> {
     let mut head = vec![0; HEADER_LEN - 4];
     input.read_exact(&mut head).map_err(of_io)?;
@@ -246,7 +247,7 @@ pub fn read(mut input: impl Read, contents_max: usize) -> Result<Vec<Option<Shor
     Ok(contents)
 }
 
-/// Gives the contents, which are zeros so far, their data.
+/// Fills the contents, which are zeros so far, with their data.
 fn fill(input: impl Read, contents: &mut [Option<ShortContent>]) -> Result<(), BundleError> {
     let total: u64 = contents.iter().flatten().map(|content| content.len_bytes).sum();
     let mut delta = DeltaReader::new(input)?;

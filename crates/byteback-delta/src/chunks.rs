@@ -1,27 +1,27 @@
-//! Content-defined chunks: a content cut where its own bytes say so, so that an insertion moves no
-//! border but those beside it.
+//! Content-defined chunks: a content is cut where its own bytes decide, so that an insertion moves
+//! only the borders beside it.
 //!
-//! The rules are those of FastCDC (Xia et al.; SkySync, section 4.1): no border before a shortest
-//! length, whose bytes are skipped without a look; a seldom rule for borders up to the average
-//! length and a frequent one behind it, which draws the lengths together (normalised chunking); a
-//! border at the longest length in any case. What is ours is the hash under them, made for vector
-//! units (`scan`): 11 ms for 100 MB in the processor's cache, 20 ms in memory, where the `fastcdc`
-//! crate takes 33, whose streaming mode also copies each chunk. On noise, text and programs as few
-//! bytes differ after an insertion, or fewer. And borders are part of what two ends agree on: they
-//! may not change with a library.
+//! The rules are those of FastCDC (Xia et al.; SkySync, section 4.1): no border before a minimum
+//! length, whose bytes are skipped without a look; a strict rule for borders up to the average
+//! length and a lax one after it, which narrows the distribution of lengths (normalised chunking);
+//! a border at the maximum length in any case. The hash under these rules is our own, made for
+//! vector units (`scan`): 11 ms for 100 MB in the processor's cache and 20 ms in memory. The
+//! `fastcdc` crate takes 33 ms, and its streaming mode also copies each chunk. On noise, text and
+//! programs no more bytes differ after an insertion than with `fastcdc`. Besides, borders are part
+//! of the agreement between two ends: they must not change with a library.
 //!
 //! Words:
-//! - *weak checksum* of a chunk: its CRC (`crate::crc`). Why a CRC: it sums at 40 GB/s, far beyond
-//!   what the borders take, so that a fingerprint that falls out of the rolling hash (dsync's
-//!   FastFP) would save nothing, and would miss what lies in skipped bytes; and it follows from
-//!   CRCs that storage keeps (SkySync-C). So one kind of list serves dsync and SkySync-C, whichever
-//!   of the ends has checksums.
-//! - *list*: the chunks of a content, with what lies between them: long holes, and ranges that
-//!   nobody wants to look at.
-//! - *answer*: which chunks of the list were found in a base, with strong checksums to prove it
+//! - *weak checksum* of a chunk: its CRC (`crate::crc`). A CRC runs at 40 GB/s, far faster than the
+//!   search for borders, so a fingerprint derived from the rolling hash (dsync's FastFP) would save
+//!   nothing, and it would miss the skipped bytes. Moreover, a CRC follows from the CRCs that
+//!   storage keeps (SkySync-C). So one kind of list serves dsync and SkySync-C, whichever end has
+//!   checksums.
+//! - *list*: the chunks of a content and the gaps between them: long holes, and ranges excluded
+//!   from the search.
+//! - *answer*: the chunks of the list that were found in a base, with strong checksums as proof
 //!   ([`MatchAnswer`]).
 //!
-//! | room | what it does |
+//! | module | task |
 //! |---|---|
 //! | `scan` | the rolling hash; finds the next place that may be a border |
 //! | `cut` | borders of a content that comes in pieces, the same whatever the pieces |
@@ -31,8 +31,8 @@
 //! | `answer` | the answer, in memory and as bytes |
 //!
 //! The exchange is dsync's (SkySync, section 2.2.2): the client lists the chunks of the new content
-//! ([`ChunkLister`]); the server lists those of the base, finds equal weak checksums and makes
-//! strong ones of these only ([`crate::find::match_chunks`], [`crate::find::prove_matches`]); the
+//! ([`ChunkLister`]); the server lists those of the base, finds equal weak checksums and computes
+//! strong ones for these only ([`crate::find::match_chunks`], [`crate::find::prove_matches`]); the
 //! client compares them with its own ([`crate::find::ChunkFinder`]).
 
 use byteback_extents::{ByteRange, ExtentSet};
@@ -51,7 +51,7 @@ pub use list::{Chunk, ChunkList, ChunkLister, ListStats, list_chunks};
 pub use summed::list_chunks_with_crcs;
 pub use wire::{CHUNKS_MAX, ChunkStreamError, VERSION};
 
-/// The smallest shortest length: two windows of the hash.
+/// The smallest minimum length: two windows of the hash.
 pub const MIN_LEN_MIN: u32 = 64;
 
 /// The smallest average length.
@@ -60,16 +60,17 @@ pub const AVG_LEN_MIN: u32 = 256;
 /// The largest average length.
 pub const AVG_LEN_MAX: u32 = 4 * 1024 * 1024;
 
-/// The largest longest length.
+/// The largest maximum length.
 pub const MAX_LEN_MAX: u32 = 16 * 1024 * 1024;
 
 /// The average length up to contents of 8 GiB, that of SkySync's evaluation (section 4.1).
 const AVG_LEN_DEFAULT: u32 = 8 * 1024;
 
-/// So many chunks are aimed at at most; chunks grow instead. Either end keeps 20 bytes for each.
+/// The target for the largest number of chunks; beyond it, chunks grow instead. Either end keeps 20
+/// bytes per chunk.
 const CHUNKS_AIM_MAX: u64 = 1 << 20;
 
-/// Lengths of chunks; both ends must cut by the same ones. Which: the client says (SkySync, section
+/// Chunk lengths. Both ends must cut with the same ones; the client chooses them (SkySync, section
 /// 3.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ChunkParams {
@@ -79,9 +80,9 @@ pub struct ChunkParams {
 }
 
 impl ChunkParams {
-    /// These lengths, in bytes; `None` unless [`MIN_LEN_MIN`] <= `min_len` <= `avg_len` <=
-    /// `max_len` <= [`MAX_LEN_MAX`] and `avg_len` is a power of two from [`AVG_LEN_MIN`] to
-    /// [`AVG_LEN_MAX`].
+    /// Parameters with these lengths, in bytes; `None` unless [`MIN_LEN_MIN`] <= `min_len` <=
+    /// `avg_len` <= `max_len` <= [`MAX_LEN_MAX`] and `avg_len` is a power of two from
+    /// [`AVG_LEN_MIN`] to [`AVG_LEN_MAX`].
     #[must_use]
     pub const fn new(min_len: u32, avg_len: u32, max_len: u32) -> Option<Self> {
         let ascend = MIN_LEN_MIN <= min_len && min_len <= avg_len && avg_len <= max_len && max_len <= MAX_LEN_MAX;
@@ -98,7 +99,7 @@ impl ChunkParams {
     }
 
     /// Half the average, the average, and one and a half times the average, as in SkySync's
-    /// evaluation: 4, 8 and 12 KiB, and more where a content of so many bytes had more than a
+    /// evaluation: 4, 8 and 12 KiB, and more where a content of `len_bytes` would have more than a
     /// million chunks.
     #[must_use]
     pub fn for_content(len_bytes: u64) -> Self {
@@ -113,27 +114,27 @@ impl ChunkParams {
         }
     }
 
-    /// No border before so many bytes.
+    /// The minimum length of a chunk: no border lies before it.
     #[must_use]
     pub const fn min_len(self) -> u32 {
         self.min_len
     }
 
-    /// Where borders become frequent. Chunks of content without pattern are about so long on
-    /// average.
+    /// The length at which borders become frequent; about the average length of chunks in content
+    /// without patterns.
     #[must_use]
     pub const fn avg_len(self) -> u32 {
         self.avg_len
     }
 
-    /// A border after so many bytes.
+    /// The maximum length of a chunk: a border is forced there.
     #[must_use]
     pub const fn max_len(self) -> u32 {
         self.max_len
     }
 
-    /// Holes of so many bytes and more are no chunks, and end one; shorter ones are zeros like
-    /// others.
+    /// The shortest hole that is a gap: it ends a chunk and belongs to none. Shorter holes are
+    /// treated as ordinary zeros.
     #[must_use]
     pub const fn hole_len_min(self) -> u64 {
         let two_chunks = 2 * self.max_len as u64;
@@ -145,17 +146,17 @@ impl ChunkParams {
     }
 }
 
-/// Holes shorter than this are looked at.
+/// Holes shorter than this are always cut into chunks as zeros.
 const HOLE_LEN_MIN: u64 = 64 * 1024;
 
-/// So many chunks of the longest length are looked at around ranges that are of interest.
+/// The number of chunks of maximum length that are examined before each range of interest.
 const SLACK_CHUNKS: u64 = 8;
 
-/// What to look at so that the chunks of `ranges` are, almost always, those that the whole content
-/// has there: the ranges with what is around them, so that borders of both ends meet before a range
-/// begins.
+/// The ranges to examine so that the chunks of `ranges` are, almost always, those that the whole
+/// content has there: the given ranges and their surroundings, so that the borders of both ends
+/// have met before a range begins.
 ///
-/// For contents of which most is known otherwise to be equal, such as by the checksums of aligned
+/// For contents that are known to be mostly equal by other means, such as the checksums of aligned
 /// blocks.
 #[must_use]
 pub fn with_slack(ranges: &ExtentSet, params: ChunkParams, content_len_bytes: u64) -> ExtentSet {
@@ -163,7 +164,7 @@ pub fn with_slack(ranges: &ExtentSet, params: ChunkParams, content_len_bytes: u6
     let mut wider = ExtentSet::new();
     for range in ranges.iter() {
         let start = range.start().saturating_sub(slack);
-        // Behind a range, the chunk that reaches into it suffices.
+        // After a range, room for the chunk that reaches across its end suffices.
         let end = range
             .end()
             .saturating_add(u64::from(params.max_len()))

@@ -1,29 +1,28 @@
-//! Cyclic redundancy checks, and computing with them instead of with the bytes that they were made
-//! of.
+//! Cyclic redundancy checks, and arithmetic on them in place of the bytes that they summarise.
 //!
 //! Storage keeps CRCs of fixed blocks (CRC-32C: btrfs, HDFS, Ceph; CRC-32: MooseFS, HDFS;
 //! CRC-64/NVME: S3). A CRC is linear over GF(2), so that the CRC of a range follows from those of
 //! its parts without the bytes (SkySync, section 3.2.1): for a content AB, `crc(AB) = shift(crc(A),
 //! len(B)) ^ crc(B)`, where `shift` appends zeros, that is, multiplies by x^(8 len(B)) modulo the
-//! polynomial (`field`). Solved for either part, the same equation takes a known beginning or end
-//! off again.
+//! polynomial (`field`). Solved for either part, the same equation removes a known beginning or end
+//! again.
 //!
 //! Words:
-//! - *ordinary* CRC: reflected, begun with all ones, all bits inverted at the end; what every kind
-//!   here has. The inversions at both ends cancel out in the equation above.
+//! - *ordinary* CRC: reflected, started with all ones, all bits inverted at the end; the convention
+//!   of every kind here. The inversions at both ends cancel out in the equation above.
 //! - CRCs of all kinds are `u64`; those of 32 bits are in the lower half.
 //!
-//! | room | what it does |
+//! | module | task |
 //! |---|---|
 //! | `field` | multiplication modulo the polynomial, powers of x |
 //! | `ranges` | the CRC of any range of a content whose blocks' CRCs are known, reading bytes beside block borders only |
 //!
-//! A CRC proves nothing: who writes the content can give it any CRC. It finds; a strong checksum
-//! decides.
+//! A CRC proves nothing: the author of a content can give it any CRC. CRCs find candidates; a
+//! strong checksum decides.
 //!
-//! Bytes are summed by the `crc-fast` crate, because it is kept well and has all kinds with vector
-//! instructions: measured on the development machine in blocks of 4 KiB, 40 GB/s for CRC-32C, 23
-//! and 24 for the others.
+//! Bytes are summed by the `crc-fast` crate, because it is well maintained and has all kinds with
+//! vector instructions: on the development machine, in blocks of 4 KiB, it does 40 GB/s for CRC-32C
+//! and 23 and 24 GB/s for the others.
 
 mod field;
 mod ranges;
@@ -32,7 +31,7 @@ use field::Field;
 
 pub use ranges::{BlockCrcs, BlockLayout, CrcList, LastBlock, RangeCrcs};
 
-/// Which polynomial, always in its ordinary convention.
+/// The polynomial of a CRC, always in its ordinary convention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CrcKind {
     /// CRC-32C (Castagnoli; also CRC-32/ISCSI).
@@ -47,7 +46,7 @@ impl CrcKind {
     /// All kinds.
     pub const ALL: [Self; 3] = [Self::Crc32c, Self::Crc32, Self::Crc64Nvme];
 
-    /// Length of a CRC in bytes.
+    /// The length of a CRC, in bytes.
     #[must_use]
     pub const fn len_bytes(self) -> usize {
         match self {
@@ -72,7 +71,7 @@ impl CrcKind {
         self.combine(crc, self.of(bytes), bytes.len() as u64)
     }
 
-    /// The CRC of so many zeros, in a time that does not grow with them.
+    /// The CRC of `len_bytes` zeros, in constant time.
     #[must_use]
     pub fn of_zeros(self, len_bytes: u64) -> u64 {
         self.shift(self.ones(), len_bytes) ^ self.ones()
@@ -97,8 +96,8 @@ impl CrcKind {
         field.multiply(crc_ab ^ crc_b, field.inverse_power(len_b_bytes))
     }
 
-    /// The CRC of a content that was summed with so many zeros behind it, as btrfs and Ceph do with
-    /// the last block of a file.
+    /// The CRC of a content, from its CRC with `zeros_len_bytes` zeros appended, as btrfs and Ceph
+    /// sum the last block of a file.
     #[must_use]
     pub fn without_zeros(self, crc: u64, zeros_len_bytes: u64) -> u64 {
         self.without_suffix(crc, self.of_zeros(zeros_len_bytes), zeros_len_bytes)
@@ -132,7 +131,8 @@ impl CrcKind {
 /// instead of a multiplication.
 #[derive(Clone)]
 pub struct Combiner {
-    /// For each byte of a CRC, lowest first, and each of its values: what it is after the shift.
+    /// For each byte of a CRC, lowest first, and each value of that byte: its contribution to the
+    /// shifted CRC.
     tables: Box<[[u64; 256]]>,
 }
 
@@ -143,7 +143,7 @@ impl std::fmt::Debug for Combiner {
 }
 
 impl Combiner {
-    /// For B of so many bytes.
+    /// A combiner for a B of `len_b_bytes`.
     #[must_use]
     pub fn new(kind: CrcKind, len_b_bytes: u64) -> Self {
         let field = Field::of(kind);
@@ -163,8 +163,8 @@ impl Combiner {
         }
     }
 
-    /// The CRC of A with zeros of B's length behind it, but for the inversions: what
-    /// [`Self::combine`] adds B's CRC to.
+    /// The CRC of A followed by zeros of B's length, inversions apart: [`Self::combine`] adds B's
+    /// CRC to it.
     #[inline]
     #[must_use]
     pub fn shift(&self, crc_a: u64) -> u64 {
@@ -183,7 +183,7 @@ impl Combiner {
         self.shift(crc_a) ^ crc_b
     }
 
-    /// The CRC of B; `combine` and this are the same sum.
+    /// The CRC of B; the same sum as in [`Self::combine`].
     #[inline]
     #[must_use]
     pub fn without_prefix(&self, crc_ab: u64, crc_a: u64) -> u64 {

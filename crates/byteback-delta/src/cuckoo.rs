@@ -1,34 +1,34 @@
 //! A flat table from weak checksums to blocks, with four slots per bucket and two buckets per
 //! checksum (SkySync, section 3.2.2).
 //!
-//! Both buckets follow from the checksum itself, which is evenly spread, being a CRC: no second
-//! hash is computed. A lookup looks at two buckets, without pointers. Where both are full, an
-//! insertion moves an entry to that one's other bucket, and so on (cuckoo hashing). The number of
-//! buckets is a power of two, chosen by equation 5.
+//! Both buckets follow from the checksum itself, which is evenly distributed, being a CRC: no
+//! second hash is computed. A lookup examines two buckets, without pointers. Where both are full,
+//! an insertion moves an entry to that entry's other bucket, and so on (cuckoo hashing). The number
+//! of buckets is a power of two, chosen by equation 5.
 //!
 //! *Where this differs from the paper.* Its second bucket is the first one with the highest bit
-//! flipped (equation 4). The two are then each other's second bucket: entries of one such pair can
-//! only move within it, so that moving never makes room, and the table is one of 8-slot buckets,
-//! which overflow early (test `closed_pairs_overflow_long_before_they_are_full`: at a load of a
-//! quarter, not at 0.85 to 0.91). Here the highest bit is flipped as well, so that the two lie in
-//! different halves, but the bits below come from the checksum's other end. That fills up to 0.95
-//! and more.
+//! flipped (equation 4). The two are then each other's second bucket: entries of such a pair can
+//! only move within it, so moving never makes room, and the table behaves like one with 8-slot
+//! buckets, which overflow early (test `closed_pairs_overflow_long_before_they_are_full`: at a load
+//! of a quarter, not at 0.85 to 0.91). Here the highest bit is flipped as well, so that the two lie
+//! in different halves, but the bits below come from the checksum's other end. That fills up to
+//! 0.95 and more.
 //!
 //! *Crafted checksums.* All checksums of a list may fall into the same two buckets, or be equal. An
-//! insertion moves at most [`MOVES_MAX`] entries; what finds no place then goes into an ordered
-//! list, where a lookup takes logarithmic time. Of entries with one checksum [`EQUAL_MAX`] are
-//! kept, the first ones of the input; what is left out is only not found.
+//! insertion moves at most [`MOVES_MAX`] entries; an entry without a place then goes into an
+//! ordered list, where a lookup takes logarithmic time. Of the entries with one checksum, the first
+//! [`EQUAL_MAX`] of the input are kept; the others are merely not found.
 
-/// Entries of one checksum that are kept.
+/// The most entries kept for one checksum.
 pub const EQUAL_MAX: usize = 8;
 
-/// Slots of a bucket.
+/// The number of slots in a bucket.
 const SLOTS: usize = 4;
 
-/// Entries that one insertion moves.
+/// The most entries that one insertion moves.
 const MOVES_MAX: usize = 256;
 
-/// After so many vain ones, insertions move nothing.
+/// Once the overflow list has this many entries, insertions move nothing.
 const OVERFLOW_SEARCHED: usize = 4096;
 
 /// The load that equation 5 aims at; the next power of two is taken, so that the real one is
@@ -43,7 +43,7 @@ pub trait WeakSum: Copy + Ord + sealed::Sealed {
     /// The checksum as a number.
     fn number(self) -> u64;
 
-    /// The checksum of these lower bits; others are zero.
+    /// The checksum whose lower bits are `bucket` and whose other bits are zero.
     fn of_bucket(bucket: usize) -> Self;
 }
 
@@ -75,18 +75,18 @@ mod sealed {
     impl Sealed for u64 {}
 }
 
-/// Four entries. An empty slot holds a checksum that has another bucket (see [`Places::vacant`]),
-/// so that a lookup need not ask.
+/// Four entries. An empty slot holds a checksum that belongs to another bucket (see
+/// [`CuckooTable::vacant`]), so that a lookup need not ask whether a slot is empty.
 #[derive(Clone, Copy, Debug)]
 struct Bucket<W, V> {
     weak: [W; SLOTS],
     values: [V; SLOTS],
 }
 
-/// The buckets of a checksum.
+/// Computes the two buckets of a checksum.
 #[derive(Clone, Copy, Debug)]
 struct Places {
-    /// Number of buckets, less one.
+    /// The number of buckets, less one.
     mask: usize,
     /// The highest bit of a bucket's number.
     half: usize,
@@ -94,7 +94,7 @@ struct Places {
 }
 
 impl Places {
-    /// For so many entries (equation 5).
+    /// Sizes a table for `entries` (equation 5).
     fn for_entries(entries: usize) -> Self {
         let buckets = (entries as f64 / SLOTS as f64 / LOAD_FACTOR).ceil() as usize;
         // Four at least, as `vacant` needs a lower bit than the highest; 2^31 at most, so that a
@@ -110,13 +110,13 @@ impl Places {
         }
     }
 
-    /// Equation 3.
+    /// The first bucket (equation 3).
     #[inline(always)]
     fn first(self, weak: u64) -> usize {
         weak as usize & self.mask
     }
 
-    /// In the other half; see the module's header.
+    /// The second bucket, in the other half; see the module's header.
     #[inline(always)]
     fn second(self, weak: u64) -> usize {
         let mixed = (weak.wrapping_mul(MIX) >> self.shift) as usize;
@@ -129,20 +129,20 @@ impl Places {
     }
 }
 
-/// The table; `V` is what an entry leads to: `u32` for the number of a block whose strong checksum
+/// The table. `V` is the value of an entry: `u32` for the number of a block whose strong checksum
 /// lies elsewhere, `()` where only weak checksums are compared (the paper's Entry2 and Entry1).
 #[derive(Clone, Debug)]
 pub struct CuckooTable<W, V> {
     buckets: Vec<Bucket<W, V>>,
     places: Places,
-    /// What found no place, ascending by checksum.
+    /// The entries that found no slot, ascending by checksum.
     overflow: Vec<(W, V)>,
     len: usize,
 }
 
 impl<W: WeakSum, V: Copy + Default> CuckooTable<W, V> {
-    /// A table of these entries, sized for the expected number of them. Of those with equal
-    /// checksums, the first ones are kept.
+    /// A table of these entries, sized for the expected number. Of entries with equal checksums,
+    /// the first ones are kept.
     #[must_use]
     pub fn build(expected_entries: usize, entries: impl Iterator<Item = (W, V)>) -> Self {
         Self::build_at(Places::for_entries(expected_entries), entries)
@@ -174,7 +174,7 @@ impl<W: WeakSum, V: Copy + Default> CuckooTable<W, V> {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether the table has no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -186,13 +186,13 @@ impl<W: WeakSum, V: Copy + Default> CuckooTable<W, V> {
         (self.len - self.overflow.len()) as f64 / (self.buckets.len() * SLOTS) as f64
     }
 
-    /// Entries outside of buckets.
+    /// The number of entries outside the buckets.
     #[must_use]
     pub fn overflowed(&self) -> usize {
         self.overflow.len()
     }
 
-    /// Whether there is an entry of this checksum.
+    /// Whether there is an entry with this checksum.
     #[inline(always)]
     #[must_use]
     pub fn contains(&self, weak: W) -> bool {
@@ -204,12 +204,12 @@ impl<W: WeakSum, V: Copy + Default> CuckooTable<W, V> {
                 .iter()
                 .fold(false, |found, &at| found | (at == weak))
         };
-        // Both are looked at before anything depends on either: two loads that run side by side.
+        // Both are loaded before anything depends on either, so that the two loads overlap.
         in_bucket(self.places.first(number)) | in_bucket(self.places.second(number)) || self.has_overflowed(weak)
     }
 
-    /// The entries of this checksum, in no particular order, at most twice [`EQUAL_MAX`]. Two
-    /// buckets are looked at, and the ordered list if there is one.
+    /// The entries with this checksum, in no particular order, at most twice [`EQUAL_MAX`].
+    /// Examines two buckets, and the ordered list if there is one.
     pub fn get(&self, weak: W) -> impl Iterator<Item = V> + '_ {
         let number = weak.number();
         let (first, second) = (self.places.first(number), self.places.second(number));
@@ -237,15 +237,15 @@ impl<W: WeakSum, V: Copy + Default> CuckooTable<W, V> {
         !self.overflow.is_empty() && self.search_overflow(weak)
     }
 
-    /// What an empty slot of this bucket holds: the checksum that is the neighbour's number. Its
-    /// first bucket is the neighbour, in the same half, and its second one lies in the other half.
-    /// So it is never looked for in this bucket.
+    /// The checksum that marks an empty slot of this bucket: the neighbour's number. Its first
+    /// bucket is the neighbour, in the same half, and its second one lies in the other half. So it
+    /// is never looked up in this bucket.
     fn vacant(places: Places, bucket: usize) -> W {
         W::of_bucket((bucket ^ 1) & places.mask)
     }
 
-    /// Entries of this bucket have their first bucket either here or in the other half, hence not
-    /// in the neighbour.
+    /// Whether a slot is empty. Entries of this bucket have their first bucket either here or in
+    /// the other half, hence never in the neighbour.
     fn is_vacant(&self, bucket: usize, slot: usize) -> bool {
         self.places.first(self.buckets[bucket].weak[slot].number()) == bucket ^ 1
     }
@@ -268,15 +268,15 @@ impl<W: WeakSum, V: Copy + Default> CuckooTable<W, V> {
             }
         }
         let (mut weak, mut value, mut bucket) = (weak, value, first);
-        // Once many have found no place, the list is crafted, and looking for one is not worth its
-        // time.
+        // Once many entries have found no slot, the input is crafted, and searching for one is not
+        // worth the time.
         let moves = if self.overflow.len() < OVERFLOW_SEARCHED {
             MOVES_MAX
         } else {
             0
         };
         for step in 0..moves {
-            // As if at random, so that no two entries push each other out in turn for ever.
+            // Pseudo-random, so that no two entries evict each other for ever.
             let slot = (weak.number().wrapping_mul(MIX) >> (step % 62)) as usize % SLOTS;
             let Bucket { weak: sums, values } = &mut self.buckets[bucket];
             std::mem::swap(&mut sums[slot], &mut weak);
@@ -300,7 +300,7 @@ impl<W: WeakSum, V: Copy + Default> CuckooTable<W, V> {
         false
     }
 
-    /// Keeps [`EQUAL_MAX`] entries of each checksum outside of buckets.
+    /// Cuts the overflow list to [`EQUAL_MAX`] entries for each checksum.
     fn cut_equal(&mut self) {
         let before = self.overflow.len();
         let (mut last, mut equal) = (None, 0);

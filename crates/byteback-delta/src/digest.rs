@@ -1,42 +1,43 @@
-//! The digest of a whole content, so that what was composed at one end can be proven to be what the
-//! other end has.
+//! The digest of a whole content, which proves that the content composed at one end equals the one
+//! at the other end.
 //!
 //! Two levels: each MiB of the content (the last piece may be shorter) has a BLAKE3 checksum, a
 //! *leaf*; the digest is the BLAKE3 checksum of the content's length and all leaves. So a hole
-//! costs a constant per MiB instead of hashing zeros, whatever either end knows of holes: the
-//! digest of a content does not depend on how it is stored.
+//! costs a constant per MiB instead of hashing zeros, and the digest does not depend on which holes
+//! either end knows of or how the content is stored.
 //!
 //! ```text
-//! digest = BLAKE3-derive(CONTEXT, len u64 LE | leaf*)      leaf = BLAKE3(up to 1 MiB of the content)
+//! digest = BLAKE3-derive(CONTEXT, len u64 LE | leaf*)
+//! leaf = BLAKE3(up to 1 MiB of the content)
 //! ```
 
-/// Length of a digest, in bytes.
+/// The length of a digest, in bytes.
 pub const DIGEST_LEN: usize = 32;
 
-/// Bytes of content under a leaf.
+/// The number of bytes of the content under a leaf.
 const LEAF_LEN: u64 = 1 << 20;
 
-/// What separates a digest from all else that is hashed with BLAKE3.
+/// The context string that separates these digests from all other uses of BLAKE3.
 const CONTEXT: &str = "byteback 2026-11 digest of a whole content";
 
-/// Zeros are hashed in pieces of this length where they do not fill a leaf.
+/// Zeros, which are hashed in pieces of this length where they do not fill a leaf.
 const ZEROS: [u8; 16 * 1024] = [0; 16 * 1024];
 
-/// Makes the digest of a content that comes from its first byte to its last.
+/// Computes the digest of a content that arrives in order, from its first byte to its last.
 #[derive(Clone, Debug)]
 pub struct ContentDigest {
     root: blake3::Hasher,
     leaf: blake3::Hasher,
-    /// Bytes in `leaf`.
+    /// The number of bytes in `leaf`.
     filled: u64,
     announced: u64,
     len: u64,
-    /// The leaf of nothing but zeros, once one was met.
+    /// The checksum of an all-zero leaf, once one was needed.
     zero_leaf: Option<[u8; 32]>,
 }
 
 impl ContentDigest {
-    /// The digest of a content of `len_bytes`.
+    /// Begins the digest of a content of `len_bytes`.
     #[must_use]
     pub fn new(len_bytes: u64) -> Self {
         let mut root = blake3::Hasher::new_derive_key(CONTEXT);
@@ -66,7 +67,7 @@ impl ContentDigest {
         }
     }
 
-    /// Adds so many zeros.
+    /// Adds `len_bytes` zeros.
     pub fn push_zeros(&mut self, mut len_bytes: u64) {
         while len_bytes > 0 {
             if self.filled == 0 && len_bytes >= LEAF_LEN {
@@ -87,13 +88,13 @@ impl ContentDigest {
         }
     }
 
-    /// Bytes that were added so far.
+    /// The number of bytes added so far.
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
         self.len
     }
 
-    /// The digest; `None` if not as many bytes came as were announced.
+    /// The digest; `None` if the number of bytes added is not the announced one.
     #[must_use]
     pub fn finish(mut self) -> Option<[u8; DIGEST_LEN]> {
         if self.len != self.announced {

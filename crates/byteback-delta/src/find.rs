@@ -1,42 +1,42 @@
-//! Finders: what finds a delta where no log tells it.
+//! Finders: they find a delta where no log records the changes.
 //!
-//! A finder is given something that describes the base (here a [`crate::signature::Signature`]) and
-//! the new content, and tells where each byte of the new content comes from. It pushes extents,
-//! ascending and without gaps, into an [`ExtentSink`]; a [`DeltaWriter`](crate::DeltaWriter) behind
-//! [`IntoDelta`] is one.
+//! A finder gets a description of the base (such as a [`crate::signature::Signature`]) and the new
+//! content, and reports the source of each byte of the new content. It pushes extents, ascending
+//! and without gaps, into an [`ExtentSink`], such as a [`DeltaWriter`](crate::DeltaWriter) inside
+//! [`IntoDelta`].
 //!
-//! | room | how it finds |
+//! | module | how it finds |
 //! |---|---|
 //! | `rolling` | rsync's way: blocks of the base at any offset of the new content |
 //! | `fixed` | fixed-size hashing: blocks of the base at multiples of their length |
 //! | `reverse` | the search on the server: blocks of the new content at any offset of the base |
-//! | `local` | both versions are here: bytes are compared |
-//! | `index` | the table of a signature's blocks that both look up |
-//! | `aligned` | what checksums that both ends have say about equal blocks, without reading |
-//! | `sky` | SkySync-F: from checksums that storage has, reading only what they do not prove |
-//! | `gathered` | the same, of what group sums do not prove equal |
-//! | `named` | chunks that storage cut and named at both ends: the lists alone say what is equal |
-//! | `chunked` | dsync's way: content-defined chunks, looked for by the end that has the base |
-//! | `extents` | the way of extents from a finder to its sink |
+//! | `local` | both versions are local: bytes are compared |
+//! | `index` | the table of a signature's blocks, for the finders above |
+//! | `aligned` | equal blocks by checksums that both ends have, without reading |
+//! | `sky` | SkySync-F: from checksums that storage has, reading only ranges that they do not prove |
+//! | `gathered` | as `sky`, for the rest that group sums do not prove equal |
+//! | `named` | chunks that storage cut and named at both ends: equality follows from the lists alone |
+//! | `chunked` | dsync's way: content-defined chunks, searched by the end that has the base |
+//! | `extents` | the path of extents from a finder to its sink |
 //!
-//! *Memory* follows the number of blocks, not the content's length. In bytes for each block, where
-//! there are most (counted by `tests/memory.rs`; what comes in a stream may take half as much again
-//! while it is read):
+//! *Memory* follows the number of blocks, not the content's length. In bytes per block, for large
+//! numbers of blocks (measured by `tests/memory.rs`; lists in a stream may take half as much again
+//! while they are read):
 //!
-//! | what | bytes |
+//! | structure | bytes |
 //! |---|---|
-//! | [`Signature`](crate::signature::Signature) | 4, and the length of its strong checksums, 32 at most; 11 suffice for a TiB |
+//! | [`Signature`](crate::signature::Signature) | 4, and the length of its strong checksums, at most 32; 11 suffice for a TiB |
 //! | the table of a [`BlockIndex`] | 18 to 36, as the number of its slots is a power of two |
 //! | [`ReverseFinder`] | 8 |
-//! | [`MatchList`](crate::matches::MatchList) | 24 for each run, of which there are no more than blocks |
+//! | [`MatchList`](crate::matches::MatchList) | 24 per run; there are no more runs than blocks |
 //! | the table of [`find_sky`] | 11 to 23 |
 //! | [`CrcList`](crate::crc::CrcList), [`SumList`] | the checksum, and a bit |
-//! | [`NamedChunks`] | 8 and the name for each chunk, of a base's 8 to 16 more |
-//! | [`ChunkList`](crate::chunks::ChunkList) | 20 for each chunk |
+//! | [`NamedChunks`] | 8 and the name per chunk; 8 to 16 more for the base's |
+//! | [`ChunkList`](crate::chunks::ChunkList) | 20 per chunk |
 //!
-//! So a search on the server takes 104 bytes at most for each of the blocks that it accepts. What
-//! was found is in nobody's memory, except in [`FoundExtents`]: 40 bytes for each extent, and as
-//! much again while it grows.
+//! So a search on the server takes at most 104 bytes for each block that it accepts. Found extents
+//! are passed on and not kept, except by [`FoundExtents`]: 40 bytes per extent, and as much again
+//! while the list grows.
 
 mod aligned;
 mod chunked;
@@ -73,54 +73,53 @@ pub use reverse::{MatchedContent, MatchedError, ReverseFinder};
 pub use rolling::RollingFinder;
 pub use sky::{Known, SkyError, find_sky};
 
-/// Holes shorter than this, or than two blocks, are looked at like other zeros.
+/// Holes shorter than this, or than two blocks, are examined like other zeros.
 const HOLE_LEN_MIN: u64 = 64 * 1024;
 
-/// Takes what a finder finds: extents of the new content, ascending, without gaps, together the
-/// whole content.
+/// Takes the extents that a finder finds: ascending, without gaps, together the whole new content.
 pub trait ExtentSink {
-    /// Why it cannot go on.
+    /// The reason why the sink cannot go on.
     type Error;
 
     /// The content has `bytes` from `offset` on.
     ///
     /// # Errors
-    /// Ends the finding.
+    /// Ends the search.
     fn literal(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Self::Error>;
 
     /// `range` of the content equals the base from `base_offset` on, which may be the same offset.
     ///
     /// # Errors
-    /// Ends the finding.
+    /// Ends the search.
     fn copy(&mut self, range: ByteRange, base_offset: u64) -> Result<(), Self::Error>;
 
     /// `range` of the content is a hole.
     ///
     /// # Errors
-    /// Ends the finding.
+    /// Ends the search.
     fn zero(&mut self, range: ByteRange) -> Result<(), Self::Error>;
 }
 
-/// What finding took and brought, in bytes of the new content unless it says otherwise.
+/// The cost and yield of a search, in bytes of the new content unless stated otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FindStats {
-    /// Bytes that were looked at: all but those in holes.
+    /// Bytes examined: all but those in holes.
     pub examined_bytes: u64,
-    /// Bytes that went into strong checksums; overlapping windows count each.
+    /// Bytes hashed for strong checksums; overlapping windows each count.
     pub strong_bytes: u64,
     /// Bytes found in the base.
     pub copied_bytes: u64,
-    /// Bytes that were not.
+    /// Bytes not found in the base.
     pub literal_bytes: u64,
     /// Bytes in holes.
     pub zero_bytes: u64,
-    /// Bytes that were read, by a finder that reads by itself.
+    /// Bytes read, by a finder that reads by itself.
     pub read_bytes: u64,
-    /// Bytes that it need not read; holes that were not looked at are among them.
+    /// Bytes that such a finder need not read, including holes that it did not examine.
     pub unread_bytes: u64,
 }
 
-/// Writes what is found as a delta. What stays at its offset is not mentioned, as in every delta.
+/// Writes the extents as a delta. Bytes that stay at their offset are left out, as in every delta.
 pub struct IntoDelta<'a, W>(pub &'a mut DeltaWriter<W>);
 
 impl<W: Write> ExtentSink for IntoDelta<'_, W> {
@@ -142,7 +141,7 @@ impl<W: Write> ExtentSink for IntoDelta<'_, W> {
     }
 }
 
-/// What was found, kept in memory; literals are owned. For tests and for who wants to look at it.
+/// The extents found, kept in memory with their literals; for tests and for inspection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FoundExtents {
     /// Extents with their sources.

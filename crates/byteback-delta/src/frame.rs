@@ -1,12 +1,11 @@
 //! A frame: the literal bytes of one block, together, compressed where that pays.
 //!
 //! Literals are small and many (a database page, a mail), so they are compressed together, up to
-//! [`FRAME_RAW_LEN_MAX`] at once: large enough for zstd to find what repeats, small enough that
-//! reading a few bytes out of a stored frame stays cheap.
+//! [`FRAME_RAW_LEN_MAX`] at once: large enough for zstd to find what repeats, small enough that a
+//! few bytes can be read cheaply out of a stored frame.
 //!
-//! A frame is compressed only if that saves at least a twentieth of it. Whether it might is tried
-//! on samples first, so that data which does not compress (media, encrypted literals) costs little
-//! CPU.
+//! A frame is compressed only if that saves at least a twentieth of it. Samples are tried first, so
+//! that incompressible data (media, encrypted literals) costs little CPU.
 
 use std::io;
 
@@ -18,13 +17,13 @@ mod tests;
 /// The most literal bytes in a frame, before compression.
 pub const FRAME_RAW_LEN_MAX: u32 = 256 * 1024;
 
-/// How much work is put into the compression of frames. Readers need not know.
+/// The effort spent on compressing frames. Readers need not know it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Effort {
     /// For links and disks that take bytes faster than they are compressed.
     Fast,
-    /// zstd's own default: on database pages and text most of what higher levels reach, at several
-    /// times their speed.
+    /// zstd's own default: on database pages and text it reaches most of what higher levels do, at
+    /// several times their speed.
     #[default]
     Standard,
     /// For links so slow that a few bytes less are worth several times the work.
@@ -32,7 +31,7 @@ pub enum Effort {
 }
 
 impl Effort {
-    /// All, by work.
+    /// All efforts, cheapest first.
     pub const ALL: [Self; 3] = [Self::Fast, Self::Standard, Self::Thorough];
 
     /// zstd's level.
@@ -45,25 +44,26 @@ impl Effort {
     }
 }
 
-/// zstd's fastest ordinary level; the samples only tell whether there is anything to find.
+/// zstd's fastest ordinary level; the samples only show whether there is anything to gain.
 const ZSTD_SAMPLE_LEVEL: i32 = 1;
 
-/// Below this, frames are not worth sampling: compressing them costs as little.
+/// Shorter frames are not worth sampling: compressing them costs no more.
 const SAMPLED_FRAME_LEN: usize = 32 * 1024;
 
-/// The length of a sample, and their number. Three, as one alone may hit a header or an empty area.
+/// The length of a sample, and the number of samples. Three, as a single one may hit a header or an
+/// empty area.
 const SAMPLE_LEN: usize = 4 * 1024;
 const SAMPLES: usize = 3;
 
-/// Frames shorter than this are stored raw: zstd's own header eats what could be saved.
+/// Frames shorter than this are stored raw: zstd's own header would eat the savings.
 const COMPRESSED_FRAME_LEN_MIN: usize = 32;
 
 /// How a frame's bytes are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Codec {
-    /// As they are; the stored and the raw length are equal.
+    /// Raw bytes; the stored and the raw length are equal.
     Raw,
-    /// One zstd frame (RFC 8878), shorter than the raw bytes.
+    /// A single zstd frame (RFC 8878), shorter than the raw bytes.
     Zstd,
 }
 
@@ -91,7 +91,7 @@ impl Codec {
 /// A stored frame cannot be turned into its literal bytes.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    /// The announced length is not possible, or does not agree with the stored bytes.
+    /// The announced length is impossible, or does not agree with the stored bytes.
     #[error(
         "the frame claims {raw_len} raw bytes in {stored_len} stored ones, which its codec {codec:?} excludes: it is damaged"
     )]
@@ -123,11 +123,11 @@ pub struct Frame {
     pub stream_offset: u64,
     /// How the bytes are stored.
     pub codec: Codec,
-    /// The number of literal bytes.
+    /// The number of literal bytes, before compression.
     pub raw_len: u32,
     /// The stored bytes.
     pub stored: Vec<u8>,
-    /// CRC-32C of the stored bytes, as the stream has it; already checked.
+    /// CRC-32C of the stored bytes, as recorded in the stream; already checked.
     pub stored_crc32c: u32,
 }
 
@@ -181,7 +181,8 @@ impl FrameDecoder {
     }
 }
 
-/// What a codec allows: raw bytes are as long as they are, compressed ones are shorter.
+/// Checks the lengths that a codec allows: raw frames store exactly `raw_len` bytes, compressed
+/// ones fewer.
 pub(crate) fn check_lengths(codec: Codec, raw_len: u32, stored_len: usize) -> Result<(), FrameError> {
     let possible = raw_len <= FRAME_RAW_LEN_MAX
         && match codec {
@@ -214,7 +215,7 @@ impl FrameEncoder {
         Self::with_effort(Effort::default())
     }
 
-    /// An encoder that works so hard.
+    /// An encoder with the given effort.
     ///
     /// # Errors
     /// If zstd cannot allocate its state.
@@ -225,14 +226,14 @@ impl FrameEncoder {
         })
     }
 
-    /// Compresses `raw` into `stored`, replacing what that holds, if it pays. If the answer is
-    /// [`Codec::Raw`], `raw` itself is what is to be stored, and `stored` holds nothing of use.
+    /// Compresses `raw` into `stored`, replacing its contents, if that pays. If the result is
+    /// [`Codec::Raw`], the caller stores `raw` itself, and `stored` holds nothing of use.
     pub fn encode(&mut self, raw: &[u8], stored: &mut Vec<u8>) -> Codec {
         if raw.len() < COMPRESSED_FRAME_LEN_MIN || !self.might_compress(raw, stored) {
             return Codec::Raw;
         }
-        // zstd stops as soon as its output would exceed the room; not compressing is never an
-        // error.
+        // zstd stops as soon as its output would exceed the buffer; the frame is then stored raw,
+        // which is never an error.
         stored.resize(paying_len(raw.len()), 0);
         match self.zstd.compress_to_buffer(raw, stored.as_mut_slice()) {
             Ok(len) => {
@@ -256,7 +257,7 @@ impl FrameEncoder {
     }
 }
 
-/// The largest length that is worth storing compressed: a twentieth saved.
+/// The largest compressed length worth storing: it saves a twentieth.
 const fn paying_len(raw_len: usize) -> usize {
     raw_len - raw_len.div_ceil(20)
 }

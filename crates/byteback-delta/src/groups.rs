@@ -1,27 +1,25 @@
-//! Sums of groups of leaves, which two ends compare before those of blocks: what is equal by a MiB
-//! is neither told nor compared any further.
+//! Sums of groups of leaves, which two ends compare before the checksums of blocks: a MiB that is
+//! equal is neither sent nor compared any further.
 //!
 //! The end that has the new content sends its [`GroupList`]: 32 bytes for each group of
 //! [`GROUP_LEAVES`](crate::leaves::GROUP_LEAVES) leaves. The end that has the base answers
-//! ([`GroupAnswer`]) which groups are equal in place, and the signature of what is left of its
-//! content. An unmodified content of 100 MB costs 3 KB on the wire, and a hash over its leaves at
+//! ([`GroupAnswer`]) with the groups that are equal in place and the signature of the rest of its
+//! content. An unmodified content of 100 MB costs 3 KB on the wire and a hash over its leaves at
 //! each end.
 //!
-//! *What is left* ([`Gathering`]): the groups that are not equal, put together, are a content of
-//! their own, and its signature is an ordinary one ([`crate::signature`]). Both ends leave out the
-//! same groups, so that a byte that lies in place in the contents lies in place in what is left of
-//! them: whoever finds a delta between these two has found one between the contents
-//! ([`crate::find::find_gathered`]).
+//! *The rest* ([`Gathering`]): the unequal groups, joined, form a content of their own, which has
+//! an ordinary signature ([`crate::signature`]). Both ends leave out the same groups, so a byte
+//! that lies in place in the contents also lies in place in their rests: a delta between the rests
+//! gives one between the contents ([`crate::find::find_gathered`]).
 //!
-//! *What that does not find*: bytes of the new content that the base has only in groups which are
-//! equal in place.
+//! *Not found*: bytes of the new content that the base has only in groups which are equal in place.
 //!
-//! Equal group sums prove that groups are equal: BLAKE3 over leaves, neither of them cut. Whether
-//! they are of the contents that are meant is another question, as with every signature: who takes
-//! copies sends the digest of the whole ([`crate::leaves::LeafDigest`]), which is made of the very
-//! same sums.
+//! Equal group sums prove that groups are equal: BLAKE3 over leaves, both at full length. Whether
+//! the sums belong to the intended contents is another question, as with every signature: an end
+//! that uses copies sends the digest of the whole ([`crate::leaves::LeafDigest`]), which is made of
+//! the very same sums.
 //!
-//! Both streams come from somebody else: bad input gives a typed error, and memory follows the
+//! Both streams come from an untrusted peer: bad input gives a typed error, and memory follows the
 //! bytes that arrive. docs/format-groups.md describes every byte.
 
 mod answer;
@@ -40,16 +38,16 @@ pub use gathering::Gathering;
 /// The first bytes of every list of groups.
 pub const LIST_MAGIC: [u8; 8] = *b"\x89BBGRP\r\n";
 
-/// The first bytes of every answer to one.
+/// The first bytes of every answer to a list of groups.
 pub const ANSWER_MAGIC: [u8; 8] = *b"\x89BBGRA\r\n";
 
 /// The version of both formats that this crate writes and reads.
 pub const VERSION: u16 = 1;
 
-/// The most groups that a list is worth having: those of a TiB.
+/// The most groups in a list: those of a TiB.
 pub const GROUPS_MAX: u64 = 1 << 20;
 
-/// Sums between two checksums of the list.
+/// The number of sums between two checksums of the list.
 const PART_GROUPS: u64 = 1024;
 
 /// Magic, version, kind, a zero, length of the content, CRC.
@@ -67,7 +65,7 @@ pub enum GroupsError {
     /// The first bytes are another format's.
     #[error("these are no sums of groups")]
     NotGroups,
-    /// A version that this program does not read.
+    /// A version that this program cannot read.
     #[error("version {0} of sums of groups is not supported, only version {VERSION}: update the older side")]
     Version(u16),
     /// Leaves of a kind that this program does not know, or that was not asked for.
@@ -76,26 +74,26 @@ pub enum GroupsError {
     /// Bytes changed on the way.
     #[error("the sums of groups are damaged at group {group}; ask for them again")]
     Checksum {
-        /// The first group of the damaged part; 0 for the header, too.
+        /// The first group of the damaged part; also 0 for a damaged header.
         group: u64,
     },
-    /// There are more groups than the reader wants to keep.
+    /// There are more groups than the reader accepts.
     #[error("there are sums of {groups} groups, more than the {groups_max} that are taken")]
     TooMany {
-        /// Announced number.
+        /// The announced number.
         groups: u64,
         /// The limit.
         groups_max: u64,
     },
-    /// The bytes are those that were written, but they break a rule of the format.
+    /// The bytes are intact, but they break a rule of the format.
     #[error("the sums of groups are not possible: {0}")]
     Impossible(&'static str),
-    /// The signature of what is left cannot be read.
+    /// The signature of the rest cannot be read.
     #[error("the signature of what is not equal cannot be used")]
     Signature(#[source] SignatureError),
 }
 
-/// The number of groups of a content of so many bytes.
+/// The number of groups of a content of `content_len_bytes`.
 #[must_use]
 pub const fn group_count(content_len_bytes: u64) -> u64 {
     content_len_bytes.div_ceil(GROUP_LEN_BYTES)
@@ -110,7 +108,7 @@ pub struct GroupList {
 }
 
 impl GroupList {
-    /// An empty list for a content of so many bytes.
+    /// An empty list for a content of `content_len_bytes`.
     #[must_use]
     pub fn new(kind: LeafKind, content_len_bytes: u64) -> Self {
         Self {
@@ -120,7 +118,7 @@ impl GroupList {
         }
     }
 
-    /// Adds the sum of the next group; those beyond the content's end are passed over.
+    /// Adds the sum of the next group; sums beyond the content's end are ignored.
     pub fn push(&mut self, sum: &GroupSum) {
         let groups = group_count(self.content_len_bytes);
         if (self.sums.len() as u64) < groups {
@@ -129,13 +127,13 @@ impl GroupList {
         }
     }
 
-    /// How the leaves are made.
+    /// The kind of the leaves.
     #[must_use]
     pub fn kind(&self) -> LeafKind {
         self.kind
     }
 
-    /// Length of the content.
+    /// The length of the content.
     #[must_use]
     pub fn content_len_bytes(&self) -> u64 {
         self.content_len_bytes
@@ -147,8 +145,8 @@ impl GroupList {
         &self.sums
     }
 
-    /// Whether the group with this number has this sum, in a content of `base_len_bytes`: then it
-    /// is equal in place, and as long.
+    /// Whether the list's group with this number has this sum, and the same length as in a content
+    /// of `base_len_bytes`: the two groups are then equal in place.
     #[must_use]
     pub fn is_equal(&self, group: u64, sum: &GroupSum, base_len_bytes: u64) -> bool {
         let end = |len: u64| len.min((group + 1).saturating_mul(GROUP_LEN_BYTES));
@@ -166,8 +164,8 @@ impl GroupList {
     /// Writes the list.
     ///
     /// # Errors
-    /// `InvalidInput` if sums are missing, or there are more than [`GROUPS_MAX`]; otherwise what
-    /// `out` says.
+    /// `InvalidInput` if sums are missing, or there are more than [`GROUPS_MAX`]; otherwise the
+    /// error of `out`.
     pub fn write(&self, mut out: impl Write) -> io::Result<()> {
         let groups = group_count(self.content_len_bytes);
         if self.sums.len() as u64 != groups || groups > GROUPS_MAX {
@@ -191,11 +189,11 @@ impl GroupList {
         out.flush()
     }
 
-    /// Reads a list of at most so many groups, and nothing beyond it. Memory follows the bytes that
-    /// arrive.
+    /// Reads a list of at most `groups_max` groups, and nothing beyond it. Memory follows the bytes
+    /// that arrive.
     ///
     /// # Errors
-    /// If the stream fails, is none, is damaged or cut short, or has more groups.
+    /// If the stream fails, is not a list, is damaged or cut short, or has more groups.
     pub fn read(mut stream: impl Read, groups_max: u64) -> Result<Self, GroupsError> {
         let mut header = [0; HEADER_LEN];
         fill(&mut stream, &mut header)?;
@@ -229,7 +227,7 @@ impl GroupList {
     }
 }
 
-/// What both headers begin with: magic, version, kind, a zero. Answers the kind.
+/// Checks the common beginning of both headers (magic, version, kind, a zero); returns the kind.
 fn check_header(header: &[u8], magic: [u8; 8], crc: u32) -> Result<LeafKind, GroupsError> {
     if !header.starts_with(&magic) {
         return Err(GroupsError::NotGroups);

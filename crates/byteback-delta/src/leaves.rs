@@ -1,25 +1,25 @@
-//! Leaves: checksums of 4 KiB blocks as storage keeps them, and what follows from them without the
-//! bytes.
+//! Leaves: checksums of 4 KiB blocks as storage keeps them, and the checksums that follow from them
+//! without the bytes.
 //!
 //! A content is cut at every multiple of [`LEAF_LEN_BYTES`]; the *leaf* of a block is its plain
-//! checksum of 32 bytes, of one of three kinds ([`LeafKind`]). The last block is as short as it is;
-//! it is never padded. (btrfs pads it: its checksum of a shorter last block is no leaf, and that
-//! block is summed from its bytes.)
+//! checksum of 32 bytes, of one of three kinds ([`LeafKind`]). A shorter last block is never
+//! padded. (btrfs pads it: its checksum of a shorter last block is no leaf, and that block is
+//! summed from its bytes.)
 //!
-//! - [`LeafBlocks`]: from the leaves and CRCs of a content, those of the longer blocks of a
-//!   signature of a *tree* kind ([`crate::strong::StrongKind::Tree`]). So both ends of a signature
-//!   can take its checksums from what storage has, while blocks are as long, and checksums as
-//!   short, as suits the wire.
-//! - [`TreeSums`]: the same, collected for [`crate::find::find_sky`].
-//! - [`LeafDigest`]: a digest of the whole content, from its leaves. It proves at one end what was
-//!   composed at the other, as [`crate::ContentDigest`] does, and costs each end the bytes whose
-//!   leaves it does not know. The sums of groups of leaves that it is made of are compared before
-//!   anything else is ([`crate::groups`]).
+//! - [`LeafBlocks`]: makes, from the leaves and CRCs of a content, the checksums of the longer
+//!   blocks of a signature of a *tree* kind ([`crate::strong::StrongKind::Tree`]). So both ends of
+//!   a signature can derive its checksums from those that storage keeps, while blocks are as long,
+//!   and checksums as short, as suits the wire.
+//! - [`TreeSums`]: collects the same checksums for [`crate::find::find_sky`].
+//! - [`LeafDigest`]: a digest of the whole content, from its leaves. By it one end proves the
+//!   content that the other end composed, as by [`crate::ContentDigest`]; each end reads only the
+//!   bytes whose leaves it does not know. The digest is made of the sums of groups of leaves, which
+//!   are compared before anything else ([`crate::groups`]).
 //!
 //! A leaf has no key and is never cut, so that it can be kept and is worth as much as the bytes:
-//! who finds two contents with one leaf has broken SHA-256, BLAKE2b or BLAKE3. Whether a leaf *is*
-//! of the bytes that are meant nobody can see by looking at it: whoever keeps leaves says what
-//! binds them to their bytes.
+//! two blocks with the same leaf would break SHA-256, BLAKE2b or BLAKE3. A leaf does not show
+//! whether it belongs to the intended bytes: a store of leaves documents what binds them to their
+//! bytes.
 
 mod blocks;
 mod digest;
@@ -29,20 +29,20 @@ use md4::Digest;
 pub use blocks::{LeafBlock, LeafBlocks, TreeSums};
 pub use digest::{GROUP_LEAVES, GROUP_LEN_BYTES, GroupSum, LeafDigest, group_sum};
 
-/// Length of a block that has a leaf, in bytes.
+/// The length of a block under a leaf, in bytes.
 pub const LEAF_LEN_BYTES: u32 = 4096;
 
 /// The checksum of a block of up to [`LEAF_LEN_BYTES`].
 pub type Leaf = [u8; 32];
 
-/// How leaves are made.
+/// The kind of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LeafKind {
     /// SHA-256 (btrfs).
     Sha256,
     /// BLAKE2b of 256 bits, without a key (btrfs).
     Blake2b256,
-    /// BLAKE3, without a key: the fastest where nothing is kept.
+    /// BLAKE3, without a key: the fastest kind where storage keeps none.
     Blake3,
 }
 
@@ -50,7 +50,7 @@ impl LeafKind {
     /// All kinds.
     pub const ALL: [Self; 3] = [Self::Sha256, Self::Blake2b256, Self::Blake3];
 
-    /// The number that stands for it; that of its tree kind in a signature, too.
+    /// The number that stands for the kind, and for its tree kind in a signature.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
@@ -71,7 +71,7 @@ impl LeafKind {
         }
     }
 
-    /// Its name in messages.
+    /// The kind's name in messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -97,7 +97,7 @@ impl LeafKind {
         }
     }
 
-    /// The leaf of a block of so many zeros, at most [`LEAF_LEN_BYTES`].
+    /// The leaf of a block of `len_bytes` zeros, at most [`LEAF_LEN_BYTES`].
     #[must_use]
     pub fn leaf_of_zeros(self, len_bytes: u32) -> Leaf {
         self.leaf(&ZEROS[..len_bytes.min(LEAF_LEN_BYTES) as usize])

@@ -1,37 +1,39 @@
 //! The delta: how one content of a file follows from another, as an extent map and as a stream of
 //! bytes.
 //!
-//! "A change is an extent map" (DESIGN.md, first idea). Whatever finds a change (operation log,
-//! rsync, chunking, storage checksums) yields a delta, and whatever consumes one (server, other
-//! clients, restore) takes a delta; finders and consumers never meet.
+//! "A change is an extent map" (ARCHITECTURE.md, first idea). Every finder of changes (operation
+//! log, rsync, chunking, storage checksums) yields a delta, and every consumer (server, other
+//! clients, restore) takes one; finders and consumers never meet.
 //!
 //! Words:
 //! - *base*: the content that a delta starts from; *new*: the content that it leads to.
 //! - [`Source`]: where the bytes of an extent come from: a *literal* (carried by the delta), a
-//!   *copy* (from the base, at any offset) or *zero* (a hole). What no extent covers is kept from
-//!   the base at the same offset, and is zero where the base has no byte.
+//!   *copy* (from the base, at any offset) or *zero* (a hole). Bytes that no extent covers keep
+//!   their value from the base at the same offset, and are zero past the base's end.
 //! - [`DeltaMap`]: the delta in memory; [`DeltaMap::then`] and [`compose`] merge two deltas into
 //!   one.
-//! - *stream*: the delta on the wire and on disk (docs/format-delta.md), made by [`DeltaWriter`],
-//!   read by [`DeltaReader`], a *block* at a time. A block holds some extents and one *frame* with
-//!   their literal bytes, compressed where that pays. Extents can be read without touching frames,
-//!   which a server stores as they are.
+//! - *stream*: the delta on the wire and on disk (docs/format-delta.md), written by [`DeltaWriter`]
+//!   and read by [`DeltaReader`], a *block* at a time. A block holds some extents and one *frame*
+//!   with their literal bytes, compressed where that pays. Extents can be read without touching the
+//!   frames, which a server stores as they are.
 //! - [`apply_to_new`], [`apply_in_place`]: base + stream = new.
 //! - [`LibrsyncWriter`], [`read_librsync_delta`], [`LibrsyncSignatureWriter`],
-//!   [`read_librsync_signature`]: deltas and signatures in the format of another program, `rdiff`.
-//! - [`signature`]: what one end tells of a content; [`find`]: finders, which make a delta from
-//!   that and a new content.
-//! - [`crc`]: checksums that can be computed from checksums of parts, as storage keeps them.
+//!   [`read_librsync_signature`]: deltas and signatures in the format of `rdiff` (librsync).
+//! - [`signature`]: what one end sends to describe a content; [`find`]: finders, which make a delta
+//!   from a signature and a new content.
+//! - [`crc`]: checksums of any range, computed from the checksums of parts that storage keeps.
 //!   [`cuckoo`]: the table in which they are looked up.
-//! - [`matches`]: what a search on the server answers.
-//! - [`chunks`]: content-defined chunks, their lists and the answers to these, for the finder that
-//!   works both ends.
-//! - [`leaves`]: checksums of 4 KiB as storage keeps them, and what follows from them.
-//! - [`groups`]: sums of 256 of them, which are compared first.
+//! - [`matches`]: the answer to a search on the server.
+//! - [`chunks`]: content-defined chunks, lists of them and the answers to such lists, for the
+//!   finder that works at both ends.
+//! - [`leaves`]: checksums of 4 KiB blocks as storage keeps them, and the deltas and digests made
+//!   from them.
+//! - [`groups`]: sums over 256 leaves, which are compared first.
 //! - [`bundle`]: several short contents in one stream.
-//! - [`put_page_delta`], [`apply_page_delta`]: the difference of two pages in a few bytes, for who
-//!   keeps a page's changes beside it.
-//! - [`ContentDigest`], [`leaves::LeafDigest`]: prove at one end what was composed at the other.
+//! - [`put_page_delta`], [`apply_page_delta`]: the difference of two pages in a few bytes, for
+//!   storage that keeps a page's changes beside it.
+//! - [`ContentDigest`], [`leaves::LeafDigest`]: digests by which one end proves that it composed
+//!   the content that the other end has.
 //!
 //! Every function that reads a stream takes it from an untrusted sender: bad input gives a typed
 //! error, memory stays bounded by one block. This crate knows no names, versions, storage or

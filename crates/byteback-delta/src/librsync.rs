@@ -1,32 +1,31 @@
 //! A delta in librsync's format, which the stock `rdiff patch` applies.
 //!
 //! The format (librsync's `command.h` and `patch.c` are its only description) is a magic number and
-//! then commands, all numbers big-endian. It is a recipe for the new content from its first byte to
-//! its last, so what our own stream leaves out is spelt out: what is kept from the base becomes
-//! copies, what lies past it becomes zeros.
+//! then commands, all numbers big-endian. A delta is a recipe for the new content from its first
+//! byte to its last, so ranges that our own stream leaves out are spelt out: kept ranges become
+//! copies, and ranges past the base's end become zeros.
 //!
 //! | first byte | arguments | meaning |
 //! |---|---|---|
 //! | 0 | - | the end |
-//! | 1 to 64 | - | so many literal bytes follow |
-//! | 65 to 68 | length, in 1, 2, 4 or 8 bytes | so many literal bytes follow |
+//! | 1 to 64 | - | literal bytes, as many as the number says |
+//! | 65 to 68 | length, in 1, 2, 4 or 8 bytes | literal bytes of this length |
 //! | 69 to 84 | position and length, each in 1, 2, 4 or 8 bytes | copy from the base |
 //!
 //! Copies and literals are cut at [`COMMAND_LEN_MAX`]: librsync keeps the rest of a copy in an
-//! `int`, so that longer ones are read wrongly by versions in use. Hence no length needs 8 bytes;
-//! positions do.
+//! `int`, so versions in use misread longer ones. Hence no length needs 8 bytes; positions do.
 //!
 //! **Holes.** There is no command for zeros, and none that copies from the new content. Zeros
-//! therefore cost as many bytes as they are long, unless the caller knows a place of the base that
-//! reads as zeros ([`LibrsyncWriter::zeros_in_base`]): then each length of that place costs one
-//! copy command.
+//! therefore cost their length in bytes, unless the caller knows a range of the base that reads as
+//! zeros ([`LibrsyncWriter::zeros_in_base`]): then each length of that range costs one copy
+//! command.
 //!
-//! Beside it: `read` for deltas of others, `signature` for signatures of both. [`IntoLibrsync`]
-//! lets a finder write a delta.
+//! Beside it: `read` for deltas of other programs, `signature` for reading and writing signatures.
+//! [`IntoLibrsync`] lets a finder write a delta.
 //!
 //! Extents come in ascending order and are written at once; memory is one buffer. The format has no
-//! checksum and does not name its base: applied to another one, it makes another file. If a call
-//! fails, what was written is useless: without its end, `rdiff` refuses it.
+//! checksum and does not name its base: applied to another base, it makes another file. If a call
+//! fails, the delta is useless: `rdiff` refuses one without its end command.
 
 use std::io::{self, Read, Write};
 
@@ -46,44 +45,45 @@ pub use signature::{LIBRSYNC_STRONG_LEN_MIN, LibrsyncSignatureWriter, librsync_p
 /// The first bytes of every delta of librsync.
 pub const LIBRSYNC_MAGIC: [u8; 4] = 0x7273_0236_u32.to_be_bytes();
 
-/// The most bytes that one command makes.
+/// The most bytes that one command produces.
 pub const COMMAND_LEN_MAX: u64 = 1 << 30;
 
-/// Zeros in the base that are shorter are not worth copying.
+/// Shorter runs of zeros in the base are not worth copying.
 const ZEROS_LEN_MIN: u64 = 4096;
-/// How much of a literal is in memory.
+/// The number of bytes of a literal held in memory.
 const BUFFER_LEN: usize = 1 << 16;
 
 const OP_END: u8 = 0;
 /// The longest literal whose length is the command itself.
 const IMMEDIATE_LEN_MAX: u64 = 64;
-/// The first of four: literals with a length argument.
+/// The first of four commands: literals with a length argument.
 const OP_LITERAL: u8 = 0x41;
-/// The first of sixteen: copies, by the width of the position and then of the length.
+/// The first of sixteen commands: copies, by the width of the position and then of the length.
 const OP_COPY: u8 = 0x45;
 
-/// What a delta of librsync consists of.
+/// The totals of a delta of librsync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LibrsyncStats {
-    /// Bytes that it carries, zeros among them.
+    /// Literal bytes that the delta carries, including zeros.
     pub literal_bytes: u64,
-    /// Of these, zeros that stand for holes.
+    /// Literal bytes that are zeros for holes.
     pub zero_bytes: u64,
-    /// Bytes that are copied from the base.
+    /// Bytes copied from the base.
     pub copied_bytes: u64,
-    /// Its length.
+    /// The length of the delta.
     pub wire_bytes: u64,
 }
 
 /// Writes a delta for `rdiff patch`; see the module's header.
 pub struct LibrsyncWriter<W> {
     out: W,
-    /// What it has told is written, or in `copy` or `zero_bytes`.
+    /// Checks the order of extents. All that it accepted is written, or is in `copy` or
+    /// `zero_bytes`.
     sequence: Sequence,
     zeros: Option<ByteRange>,
-    /// A copy that may become longer: position in the base, and length.
+    /// A pending copy, which may become longer: position in the base, and length.
     copy: Option<(u64, u64)>,
-    /// Zeros that may become more; never together with `copy`.
+    /// The number of pending zeros, which may become more; never together with `copy`.
     zero_bytes: u64,
     buffer: Vec<u8>,
     stats: LibrsyncStats,
@@ -94,7 +94,7 @@ impl<W: Write> LibrsyncWriter<W> {
     /// one by one.
     ///
     /// # Errors
-    /// If a length is no file's or `out` refuses the bytes.
+    /// If a length is larger than any file's, or `out` refuses the bytes.
     pub fn new(mut out: W, base_len_bytes: u64, new_len_bytes: u64) -> Result<Self, WriteError> {
         let sequence = Sequence::new(base_len_bytes, new_len_bytes)?;
         out.write_all(&LIBRSYNC_MAGIC).map_err(WriteError::Write)?;
@@ -112,15 +112,15 @@ impl<W: Write> LibrsyncWriter<W> {
         })
     }
 
-    /// Names bytes of the base that are known to be zero. The longest such place is the best; it
-    /// makes holes cheap.
+    /// Names a range of the base that is known to be zero, which makes holes cheap; the longest
+    /// such range is best.
     pub fn zeros_in_base(&mut self, zeros: ByteRange) {
         let (zeros, _) = zeros.split_at(self.sequence.base_len_bytes());
         self.zeros = zeros.filter(|zeros| zeros.len_bytes() >= ZEROS_LEN_MIN);
     }
 
-    /// Gives `range` the next `range.len_bytes()` bytes that `bytes` yields; reads no more. Before
-    /// it, the base is kept.
+    /// Gives `range` the next `range.len_bytes()` bytes that `bytes` yields; reads no more. The gap
+    /// before it is kept from the base.
     ///
     /// # Errors
     /// If `range` is out of order or outside, `bytes` yields too few, or they cannot be written.
@@ -128,7 +128,8 @@ impl<W: Write> LibrsyncWriter<W> {
         self.guarded(|writer| writer.add_literal(range, &mut |_, buffer| bytes.read_exact(buffer)))
     }
 
-    /// Takes the bytes of `range` from the base at `base_offset`. Before it, the base is kept.
+    /// Takes the bytes of `range` from the base at `base_offset`. The gap before it is kept from
+    /// the base.
     ///
     /// # Errors
     /// If `range` is out of order or outside, the copy lies outside the base, or it cannot be
@@ -137,16 +138,15 @@ impl<W: Write> LibrsyncWriter<W> {
         self.guarded(|writer| writer.add_copy(range, base_offset))
     }
 
-    /// Makes `range` zeros. Before it, the base is kept.
+    /// Makes `range` zeros. The gap before it is kept from the base.
     ///
     /// # Errors
-    /// If `range` is out of order or outside, or what is before it cannot be written.
+    /// If `range` is out of order or outside, or pending commands cannot be written.
     pub fn zero(&mut self, range: ByteRange) -> Result<(), WriteError> {
         self.guarded(|writer| writer.add_zeros(range))
     }
 
-    /// Writes all extents of `map`; `read_literal` fills a buffer with the bytes that begin at a
-    /// literal.
+    /// Writes all extents of `map`; `read_literal` fills a buffer with the bytes of a literal.
     ///
     /// # Errors
     /// As the calls for single extents; the lengths of `map` are not compared with this delta's.
@@ -158,7 +158,7 @@ impl<W: Write> LibrsyncWriter<W> {
         self.add_map(map, read_literal)
     }
 
-    /// Keeps the base up to the end of the new content, writes the end, and flushes `out`.
+    /// Keeps the base up to the end of the new content, writes the end command, and flushes `out`.
     ///
     /// # Errors
     /// If an earlier call failed or `out` refuses the bytes.
@@ -173,7 +173,7 @@ impl<W: Write> LibrsyncWriter<W> {
         Ok((self.out, self.stats))
     }
 
-    /// Takes bytes from where they are in the base; past its end they are zeros.
+    /// Takes bytes from their own place in the base; past its end they are zeros.
     fn keep(&mut self, kept: Option<ByteRange>) -> Result<(), WriteError> {
         let Some(kept) = kept else { return Ok(()) };
         let (in_base, past_base) = kept.split_at(self.sequence.base_len_bytes());
@@ -288,13 +288,13 @@ fn argument(number: u64) -> (u8, [u8; 8]) {
     (width, number.to_be_bytes())
 }
 
-/// The last bytes of a number, as many as its width says.
+/// The last bytes of a number, by the code of its width.
 fn tail(bytes: &[u8; 8], width: u8) -> &[u8] {
     &bytes[8 - (1 << width)..]
 }
 
-/// Writes what is found as a delta of librsync. All is spelt out, also what stays in place: nobody
-/// may know how long the base is.
+/// Writes the extents of a finder as a delta of librsync. Even bytes that stay in place are spelt
+/// out: the base's length may be unknown.
 pub struct IntoLibrsync<'a, W>(pub &'a mut LibrsyncWriter<W>);
 
 impl<W: Write> crate::find::ExtentSink for IntoLibrsync<'_, W> {

@@ -1,16 +1,15 @@
 //! A delta in memory: an extent map of sources between two lengths.
 //!
-//! It stands for the new content as a total function of the base's: each byte below `new_len_bytes`
-//! is a literal, a byte of the base (at the same offset if no extent says otherwise), or zero.
-//! Bytes at and after `base_len_bytes` of the base read as zero. Bytes at and after `new_len_bytes`
-//! do not exist; giving them a source has no effect.
+//! The map describes the new content as a total function of the base: each byte below
+//! `new_len_bytes` is a literal, a byte of the base (at the same offset if no extent says
+//! otherwise), or zero. Bytes at and after `base_len_bytes` of the base read as zero. Bytes at and
+//! after `new_len_bytes` do not exist; giving them a source has no effect.
 //!
 //! Invariants (checked by `check_invariants`): extents lie below `new_len_bytes`; a copy lies
 //! wholly in the base and comes from another offset than its own; a zero lies below
-//! `base_len_bytes`. What would break them is not needed: a copy from its own offset, and a zero
-//! past the base's end, are what an uncovered range means anyway; a copy from past the base's end
-//! is zero. Hence an unchanged file has an empty map, and a whole new file is a map over an empty
-//! base.
+//! `base_len_bytes`. Nothing is lost by them: an uncovered range already means a copy from its own
+//! offset, or zeros past the base's end, and a copy from past the base's end is zero. Hence an
+//! unchanged file has an empty map, and a whole new file is a map over an empty base.
 
 use byteback_extents::{ByteRange, ExtentMap, ExtentValue, Iter, Tiles};
 
@@ -19,7 +18,7 @@ use crate::source::Source;
 #[cfg(test)]
 mod tests;
 
-/// How the new content of a file follows from its base. See the module's header for what uncovered
+/// A delta: the new content of a file in terms of its base. The module's header says what uncovered
 /// bytes mean.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeltaMap<L> {
@@ -42,7 +41,7 @@ pub struct ComposeError {
 }
 
 impl<L: ExtentValue> DeltaMap<L> {
-    /// The delta that only changes the length: what both have stays, what is added reads as zero.
+    /// The delta that only changes the length: common bytes stay, added ones read as zero.
     #[must_use]
     pub const fn new(base_len_bytes: u64, new_len_bytes: u64) -> Self {
         Self {
@@ -101,7 +100,7 @@ impl<L: ExtentValue> DeltaMap<L> {
         self.extents.is_empty()
     }
 
-    /// What differs from the base, ascending: what a stream carries.
+    /// The extents that differ from the base, ascending: those that a stream carries.
     #[must_use]
     pub fn iter(&self) -> Iter<'_, Source<L>> {
         self.extents.iter()
@@ -128,7 +127,7 @@ impl<L: ExtentValue> DeltaMap<L> {
         self.extents.remove(range);
     }
 
-    /// Gives the bytes of `range` a source, over whatever they had.
+    /// Gives the bytes of `range` a source, replacing any previous one.
     pub fn put(&mut self, range: ByteRange, source: Source<L>) {
         let (Some(range), _) = range.split_at(self.new_len_bytes) else {
             return;
@@ -162,7 +161,7 @@ impl<L: ExtentValue> DeltaMap<L> {
     }
 
     /// Changes the length of the new content as `ftruncate` does: bytes that are cut off are gone,
-    /// also if it grows again.
+    /// even if it grows again.
     pub fn set_new_len(&mut self, new_len_bytes: u64) {
         let old_len_bytes = self.new_len_bytes;
         self.new_len_bytes = new_len_bytes;
@@ -172,7 +171,7 @@ impl<L: ExtentValue> DeltaMap<L> {
         }
     }
 
-    /// Where each byte of `range` comes from, without gaps, ascending: uncovered bytes are told as
+    /// The source of each byte of `range`, without gaps, ascending: uncovered bytes are reported as
     /// copies from their own offset or as zeros. Ends at the new length.
     #[must_use]
     pub fn resolve(&self, range: ByteRange) -> Resolve<'_, L> {
@@ -186,8 +185,8 @@ impl<L: ExtentValue> DeltaMap<L> {
         }
     }
 
-    /// The delta from this one's base to `newer`'s new content. Costs as much as `newer` has
-    /// extents, unless that has copies; then as much as both have.
+    /// The delta from this one's base to `newer`'s new content. Costs time by the number of
+    /// `newer`'s extents, or of both deltas' if `newer` has copies.
     ///
     /// # Errors
     /// If `newer` starts from another length than this one leads to.
@@ -198,7 +197,7 @@ impl<L: ExtentValue> DeltaMap<L> {
         self.overlay(None, newer)
     }
 
-    /// Lays `newer` over `self`; `older` is what copies refer to, a copy of `self` as it was.
+    /// Lays `newer` over `self`; copies refer to `older`, a clone of `self` before the change.
     fn overlay(mut self, older: Option<&Self>, newer: &Self) -> Result<Self, ComposeError> {
         if newer.base_len_bytes != self.new_len_bytes {
             return Err(ComposeError {
@@ -226,10 +225,10 @@ impl<L: ExtentValue> DeltaMap<L> {
         Ok(self)
     }
 
-    /// The same delta with another way to name literals.
+    /// The same delta with literals named differently.
     ///
     /// # Errors
-    /// The first that `literal_to` gives.
+    /// The first error that `literal_to` returns.
     pub fn try_map_literals<M: ExtentValue, E>(
         &self,
         mut literal_to: impl FnMut(ByteRange, &L) -> Result<M, E>,
@@ -248,10 +247,10 @@ impl<L: ExtentValue> DeltaMap<L> {
         Ok(mapped)
     }
 
-    /// Checks what must always hold; for tests of this crate and of others.
+    /// Checks the invariants; for tests of this crate and of others.
     ///
     /// # Errors
-    /// Says what does not hold.
+    /// The broken invariant, as text.
     #[doc(hidden)]
     pub fn check_invariants(&self) -> Result<(), String> {
         self.extents.check_invariants()?;
@@ -286,7 +285,7 @@ pub fn compose<L: ExtentValue>(older: &DeltaMap<L>, newer: &DeltaMap<L>) -> Resu
     older.clone().overlay(Some(older), newer)
 }
 
-/// Where each byte of a range comes from: see [`DeltaMap::resolve`].
+/// An iterator over the sources of a range: see [`DeltaMap::resolve`].
 pub struct Resolve<'a, L> {
     tiles: Option<Tiles<'a, Source<L>>>,
     base_len_bytes: u64,

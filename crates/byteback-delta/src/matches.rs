@@ -1,8 +1,9 @@
-//! What a search on the server answers: which blocks of the new content are somewhere in the base.
+//! The answer to a search on the server: the blocks of the new content that are somewhere in the
+//! base.
 //!
 //! The client has sent the signature of its new content ([`crate::signature`]);
 //! [`crate::find::ReverseFinder`] searched the base for its blocks. A list of matches travels back;
-//! what it does not name is what the client has to send ([`crate::find::MatchedContent`]).
+//! the client has to send the ranges that it does not name ([`crate::find::MatchedContent`]).
 //! docs/format-matches.md describes every byte of the stream.
 //!
 //! - [`MatchRun`]: consecutive blocks of the new content that are consecutive bytes of the base.
@@ -10,10 +11,10 @@
 //!
 //! The stream is a header of 40 bytes, then runs in groups of [`GROUP_RUNS`] (the last one may have
 //! fewer), each with its length and a CRC-32C over the header's CRC, the number of the group and
-//! the group's bytes. The list comes from somebody else: a reader says of which content it expects
-//! the matches, bad input gives a typed error, and memory follows the bytes that arrive. What the
-//! list cannot prove is that the base holds there what it says; who uses it sends the digest of the
-//! whole content ([`crate::ContentDigest`]).
+//! the group's bytes. The list comes from an untrusted peer: the reader names the content whose
+//! matches it expects, bad input gives a typed error, and memory follows the bytes that arrive. The
+//! list cannot prove that the base really holds these bytes; a client that uses it sends the digest
+//! of the whole content ([`crate::ContentDigest`]).
 
 use std::io::{self, ErrorKind, Read, Write};
 
@@ -30,7 +31,7 @@ pub const MAGIC: [u8; 8] = *b"\x89BBMAT\r\n";
 /// The version of the format that this crate writes and reads.
 pub const VERSION: u16 = 1;
 
-/// Runs of a group.
+/// The number of runs in a group.
 pub const GROUP_RUNS: u64 = 1024;
 
 /// Magic, version, two zeros, block length, lengths of the new content and the base, number of
@@ -40,12 +41,12 @@ const HEADER_LEN: usize = 8 + 2 + 2 + 4 + 8 + 8 + 4 + 4;
 /// The longest group: three numbers per run.
 const GROUP_LEN_MAX: usize = GROUP_RUNS as usize * 3 * varint::LEN_MAX;
 
-/// Bytes of the new content that are also in the base.
+/// A range of the new content that is also in the base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatchRun {
-    /// Where in the new content: from a block's border to another, or to the content's end.
+    /// The range in the new content: from one block border to another, or to the content's end.
     pub range: ByteRange,
-    /// Where in the base they begin.
+    /// The offset of these bytes in the base.
     pub base_offset: u64,
 }
 
@@ -67,40 +68,40 @@ pub enum MatchesError {
     /// The stream ends too early.
     #[error("the list of matches ends after {runs} of its runs: it was cut short; ask for it again")]
     Truncated {
-        /// Whole groups of runs that came, in runs.
+        /// The number of runs in complete groups.
         runs: u64,
     },
     /// The first bytes are another format's.
     #[error("this is not a list of matches")]
     NotMatches,
-    /// A version that this program does not read.
+    /// A version that this program cannot read.
     #[error("version {0} of the list of matches is not supported, only version {VERSION}: update the older side")]
     Version(u16),
-    /// It is about another content than the one that is meant.
+    /// The list is about another content than the expected one.
     #[error(
         "the list of matches is about {found_len_bytes} bytes in blocks of {found_block_len_bytes}, not about {len_bytes} in \
          blocks of {block_len_bytes}: send the signature again"
     )]
     OtherContent {
-        /// Length of the content that is meant.
+        /// The length of the expected content.
         len_bytes: u64,
-        /// Its blocks' length.
+        /// The length of the expected content's blocks.
         block_len_bytes: u32,
-        /// The length that the list tells.
+        /// The content length in the list.
         found_len_bytes: u64,
-        /// The blocks' length that the list tells.
+        /// The block length in the list.
         found_block_len_bytes: u32,
     },
     /// Bytes changed on the way.
     #[error("the list of matches is damaged at run {run}; ask for it again")]
     Checksum {
-        /// The first run of the damaged group; 0 for the header, too.
+        /// The first run of the damaged group; also 0 for a damaged header.
         run: u64,
     },
-    /// The bytes are those that were written, but they break a rule of the format.
+    /// The bytes are intact, but they break a rule of the format.
     #[error("the list of matches is not possible at run {run}: {reason}")]
     Impossible {
-        /// The run; 0 for the header, too.
+        /// The run; also 0 for the header.
         run: u64,
         /// The rule.
         reason: &'static str,
@@ -118,12 +119,12 @@ impl MatchList {
         }
     }
 
-    /// Makes room for so many runs.
+    /// Makes room for `runs` more runs.
     pub(crate) fn reserve(&mut self, runs: usize) {
         self.runs.reserve_exact(runs);
     }
 
-    /// Adds a match behind all others, to the last run if it continues that.
+    /// Adds a match after all others, merged into the last run if it continues that.
     pub(crate) fn push(&mut self, range: ByteRange, base_offset: u64) {
         match self.runs.last_mut() {
             Some(last)
@@ -135,19 +136,19 @@ impl MatchList {
         }
     }
 
-    /// Length of the blocks of which runs consist.
+    /// The length of the blocks that runs consist of.
     #[must_use]
     pub fn block_len_bytes(&self) -> u32 {
         self.block_len_bytes
     }
 
-    /// Length of the new content.
+    /// The length of the new content.
     #[must_use]
     pub fn new_len_bytes(&self) -> u64 {
         self.new_len_bytes
     }
 
-    /// Length of the base.
+    /// The length of the base.
     #[must_use]
     pub fn base_len_bytes(&self) -> u64 {
         self.base_len_bytes
@@ -159,7 +160,7 @@ impl MatchList {
         &self.runs
     }
 
-    /// The ranges of the new content that no match covers, ascending: what the client has to send.
+    /// The ranges of the new content that no match covers, ascending: the client has to send these.
     pub fn missing(&self) -> impl Iterator<Item = ByteRange> + '_ {
         let starts = std::iter::once(0).chain(self.runs.iter().map(|run| run.range.end()));
         let ends = self.runs.iter().map(|run| run.range.start());
@@ -170,7 +171,7 @@ impl MatchList {
     /// Writes the list as a stream and flushes.
     ///
     /// # Errors
-    /// `InvalidData` for more than 2^32 - 1 runs; otherwise what `out` says.
+    /// `InvalidData` for more than 2^32 - 1 runs; otherwise the error of `out`.
     pub fn write(&self, mut out: impl Write) -> io::Result<()> {
         let runs = u32::try_from(self.runs.len()).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
         let mut header = [0; HEADER_LEN];
@@ -208,11 +209,11 @@ impl MatchList {
         out.flush()
     }
 
-    /// Reads a whole list, and nothing beyond it: the matches of a content of so many bytes, in
+    /// Reads a whole list, and nothing beyond it: the matches of a content of `new_len_bytes`, in
     /// blocks as long as its signature's.
     ///
     /// # Errors
-    /// If the stream fails, is none, is damaged, cut short or impossible, or is about another
+    /// If the stream fails, is not a list, is damaged, cut short or impossible, or is about another
     /// content.
     pub fn read(mut stream: impl Read, new_len_bytes: u64, block_len_bytes: u32) -> Result<Self, MatchesError> {
         let mut header = [0; HEADER_LEN];
@@ -289,7 +290,7 @@ impl MatchList {
         let (Some(first_block), Some(end_block)) = (first_block, end_block) else {
             return Err(impossible("it lies outside the new content"));
         };
-        // Both below 2^63 and a block.
+        // Both are at most 2^63 plus a block.
         let range = ByteRange::new(
             first_block * block_len,
             end_block.saturating_mul(block_len).min(self.new_len_bytes),
@@ -314,8 +315,8 @@ impl MatchList {
     }
 }
 
-/// Behind the last run: the next block of the new content, and where in the base that run would
-/// have gone on.
+/// The position after the last run: the next block of the new content, and the offset in the base
+/// at which that run would continue.
 #[derive(Clone, Copy, Default)]
 struct Position {
     block: u64,
@@ -323,7 +324,8 @@ struct Position {
 }
 
 impl Position {
-    /// Where a block is expected in the base if nothing was inserted or cut since the last run.
+    /// The expected offset of a block in the base if nothing was inserted or removed since the last
+    /// run.
     fn expected_at(self, block: u64, block_len: u64) -> u64 {
         self.base_offset
             .wrapping_add((block - self.block).wrapping_mul(block_len))

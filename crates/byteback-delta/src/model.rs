@@ -1,5 +1,5 @@
-//! The naive reference of the tests: contents are arrays of bytes, and a delta is whatever was done
-//! to them.
+//! The naive reference of the tests: contents are arrays of bytes, and a delta is the list of
+//! operations applied to them.
 
 use byteback_extents::{ByteRange, ExtentValue};
 use proptest::prelude::*;
@@ -10,8 +10,8 @@ use crate::source::Source;
 /// The largest content in random tests.
 pub(crate) const LEN_MAX: u64 = 150;
 
-/// A literal: bytes of a pseudo-random stream from a place on. Two literals that continue each
-/// other are found to do so.
+/// A literal: the bytes of a pseudo-random stream from a position on. `continues` recognises two
+/// literals that are adjacent in one stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lit {
     pub(crate) stream: u8,
@@ -60,7 +60,7 @@ pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     .collect()
 }
 
-/// One step of making a delta.
+/// A step in making a delta.
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
     Literal(u64, u64, Lit),
@@ -74,7 +74,7 @@ pub(crate) fn op(copies: bool) -> impl Strategy<Value = Op> {
     let span = || (0..LEN_MAX, 1..40_u64);
     prop_oneof![
         6 => (span(), 0..3_u8, 0..50_u64).prop_map(|((start, len), stream, at)| {
-            // Half of them placed by offset, so that neighbours continue each other.
+            // Half of the literals are placed by offset, so that neighbours continue each other.
             let at = if at < 25 { start } else { at };
             Op::Literal(start, len, Lit { stream, at })
         }),
@@ -94,7 +94,8 @@ fn at(content: &[u8], offset: u64) -> u8 {
     content.get(offset as usize).copied().unwrap_or(0)
 }
 
-/// Does the same to a delta and to the bytes; checks the delta's invariants after each step.
+/// Applies the same operations to a delta and to plain bytes, and checks the delta's invariants
+/// after each step.
 pub(crate) fn build(base: &[u8], new_len: u64, ops: &[Op]) -> (DeltaMap<Lit>, Vec<u8>) {
     let mut map = DeltaMap::new(base.len() as u64, new_len);
     let mut new: Vec<u8> = (0..new_len).map(|offset| at(base, offset)).collect();
@@ -134,7 +135,7 @@ pub(crate) fn build(base: &[u8], new_len: u64, ops: &[Op]) -> (DeltaMap<Lit>, Ve
     (map, new)
 }
 
-/// The new content that a delta tells, by asking it for every byte.
+/// The new content that a delta describes, resolved byte by byte.
 pub(crate) fn materialize(map: &DeltaMap<Lit>, base: &[u8]) -> Vec<u8> {
     assert_eq!(map.base_len_bytes(), base.len() as u64);
     let mut new = Vec::new();

@@ -3,12 +3,12 @@
 //! The reader believes nothing before it is checked: lengths are compared with the format's limits
 //! before memory is reserved, a block's head is believed once its CRC agrees, extents once they are
 //! found to ascend, to lie inside the contents and to need just the literal bytes that their frame
-//! holds. The end is an end only when the trailer's totals and digest agree; a stream that is cut
-//! off, even between two blocks, gives an error. Memory: one block. Nothing is read beyond the
-//! trailer.
+//! holds. The stream counts as ended only when the trailer's totals and digest agree; a stream that
+//! is cut off, even between two blocks, gives an error. Memory: one block. Nothing is read beyond
+//! the trailer.
 //!
-//! What is *not* checked without decompressing: that a frame decompresses to its announced length.
-//! [`verify`] does that, and so does every [`Frame::decode`].
+//! *Not* checked without decompressing: whether a frame decompresses to its announced length.
+//! [`verify`] checks that, and so does every [`Frame::decode`].
 
 use std::io::{self, Read};
 
@@ -28,15 +28,15 @@ pub enum ReadError {
     /// The source of the stream failed.
     #[error("the delta cannot be read at byte {position}")]
     Read {
-        /// Where.
+        /// The position of the failed read.
         position: u64,
-        /// What the source said.
+        /// The error of the source.
         source: io::Error,
     },
     /// The stream ends too early.
     #[error("the delta ends at or after byte {position}, in the middle of its {part}: it was cut off; send it again")]
     CutOff {
-        /// Where the part begins.
+        /// The position of the part.
         position: u64,
         /// The part that is incomplete.
         part: &'static str,
@@ -50,18 +50,18 @@ pub enum ReadError {
         /// The version found.
         found: u16,
     },
-    /// Bytes are not those that were written.
+    /// The bytes changed since they were written.
     #[error("the delta is damaged: the checksum of its {part} at byte {position} does not agree; send it again")]
     Checksum {
-        /// Where the part begins.
+        /// The position of the part.
         position: u64,
         /// The damaged part.
         part: &'static str,
     },
-    /// The bytes are those that were written, but they break a rule of the format.
+    /// The bytes are intact, but they break a rule of the format.
     #[error("the delta is malformed at byte {position}: {reason}")]
     Malformed {
-        /// Where the part that breaks the rule begins.
+        /// The position of the part that breaks the rule.
         position: u64,
         /// The rule.
         reason: &'static str,
@@ -69,9 +69,9 @@ pub enum ReadError {
     /// A frame's lengths or contents are impossible.
     #[error("the delta's frame at byte {position} cannot be used")]
     Frame {
-        /// Where the block or frame begins.
+        /// The position of the block or frame.
         position: u64,
-        /// What is wrong with it.
+        /// The frame's defect.
         source: FrameError,
     },
     /// An earlier call failed.
@@ -79,12 +79,12 @@ pub enum ReadError {
     Failed,
 }
 
-/// Some extents and the literal bytes that they need.
+/// A run of extents and the literal bytes that they need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Ascending; they continue those of the block before.
+    /// Extents, ascending; they continue those of the previous block.
     pub extents: Vec<Extent>,
-    /// Their literal bytes; of length 0 if there are none.
+    /// The literal bytes of the extents; of length 0 if there are none.
     pub frame: Frame,
 }
 
@@ -112,12 +112,12 @@ enum State {
 
 /// Reads a delta stream block by block; see the module's header.
 ///
-/// It makes small reads and never reads ahead: give it a buffered source.
+/// The reader makes small reads and never reads ahead: give it a buffered source.
 pub struct DeltaReader<R> {
     source: R,
     header: DeltaHeader,
     context: ExtentContext,
-    /// What was counted so far; `wire_bytes` is the position in the stream.
+    /// Totals so far; `wire_bytes` is the position in the stream.
     stats: DeltaStats,
     digest: StreamDigest,
     scratch: Vec<u8>,
@@ -132,7 +132,7 @@ impl<R: Read> DeltaReader<R> {
     pub fn new(mut source: R) -> Result<Self, ReadError> {
         let mut bytes = [0; HEADER_LEN];
         let mut position = 0;
-        // The magic first: what is no delta at all is told from one that was cut off.
+        // The magic first: this distinguishes a stream that is no delta from one that was cut off.
         read_part(&mut source, &mut bytes[..8], &mut position, 0, "header")?;
         if bytes[..8] != MAGIC {
             return Err(ReadError::NotADelta);
@@ -182,7 +182,7 @@ impl<R: Read> DeltaReader<R> {
         })
     }
 
-    /// What the stream says about itself.
+    /// The stream's header.
     #[must_use]
     pub fn header(&self) -> &DeltaHeader {
         &self.header
@@ -194,13 +194,13 @@ impl<R: Read> DeltaReader<R> {
         self.stats.wire_bytes
     }
 
-    /// What the stream holds; `None` until its end was reached and found to be right.
+    /// The stream's totals; `None` until its end was reached and verified.
     #[must_use]
     pub fn stats(&self) -> Option<&DeltaStats> {
         matches!(self.state, State::Ended).then_some(&self.stats)
     }
 
-    /// The source, positioned after what was read.
+    /// The source, positioned after the last byte read.
     pub fn into_inner(self) -> R {
         self.source
     }
@@ -249,8 +249,8 @@ impl<R: Read> DeltaReader<R> {
         let raw_len = u32::from_le_bytes(array(&head[8..12]));
         let stored_len = u32::from_le_bytes(array(&head[12..16])) as usize;
         let malformed = |reason| ReadError::Malformed { position, reason };
-        // Before the CRC, as it is needed to find it: the only length believed unchecked, hence the
-        // limit.
+        // This length is needed to find the CRC, so it is the only one believed unchecked; hence
+        // the limit.
         if extents_len > BLOCK_EXTENTS_LEN_MAX {
             return Err(malformed(
                 "the extents of a block take more bytes than the format allows",
@@ -377,8 +377,8 @@ impl<R: Read> Iterator for DeltaReader<R> {
     }
 }
 
-/// Reads a whole stream and checks all that can be checked without decompressing: what a server
-/// needs to know of a stream from anyone before it keeps it.
+/// Reads a whole stream and checks all that can be checked without decompressing: a server needs
+/// this before it keeps a stream from an untrusted sender.
 ///
 /// # Errors
 /// As [`DeltaReader::read_block`].
@@ -436,7 +436,7 @@ fn read_part(
     Ok(())
 }
 
-/// The bytes as an array; `bytes` has its length.
+/// The bytes as an array; `bytes` must have length `N`.
 fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(bytes);

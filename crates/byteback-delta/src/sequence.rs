@@ -1,5 +1,6 @@
-//! What every writer of deltas keeps to: extents ascend within the new content, copies lie within
-//! the base, and after an error, whose kinds are the same for all, nothing is written any more.
+//! The rules that every writer of deltas keeps: extents ascend within the new content, copies lie
+//! within the base, and after an error nothing more is written. The error type is common to all
+//! writers.
 
 use std::io;
 
@@ -20,10 +21,10 @@ pub enum WriteError {
     ReadLiteral {
         /// The range of the new content.
         range: ByteRange,
-        /// What the source of the bytes said; `UnexpectedEof` if it had too few.
+        /// The error of the source; `UnexpectedEof` if it had too few bytes.
         source: io::Error,
     },
-    /// zstd could not set up.
+    /// zstd could not be set up.
     #[error("the compressor cannot be set up")]
     Compressor(#[source] io::Error),
     /// A length is larger than any file's.
@@ -32,12 +33,12 @@ pub enum WriteError {
         /// The length asked for.
         len_bytes: u64,
     },
-    /// Extents must ascend and must not overlap.
+    /// The extents do not ascend, or overlap.
     #[error("the extent {range} begins before {previous_end}, where the one before it ended")]
     OutOfOrder {
         /// The extent.
         range: ByteRange,
-        /// The end of the extent before.
+        /// The end of the previous extent.
         previous_end: u64,
     },
     /// An extent lies outside the new content.
@@ -58,7 +59,7 @@ pub enum WriteError {
         /// The announced base length.
         base_len_bytes: u64,
     },
-    /// A copy, although the header says that there is none.
+    /// A copy was added, although the header declares none.
     #[error("the extent {range} is a copy, but the stream was begun without them (`WriterOptions::copies`)")]
     CopiesNotDeclared {
         /// The extent.
@@ -69,7 +70,7 @@ pub enum WriteError {
     Incomplete,
 }
 
-/// How far the new content is told.
+/// The position in the new content up to which extents were added.
 #[derive(Debug)]
 pub(crate) struct Sequence {
     base_len_bytes: u64,
@@ -94,7 +95,7 @@ impl Sequence {
         })
     }
 
-    /// Takes the place of an extent. Answers what lies between it and the one before.
+    /// Accepts an extent's range; returns the gap between it and the previous extent.
     pub(crate) fn begin(&mut self, range: ByteRange) -> Result<Option<ByteRange>, WriteError> {
         if range.start() < self.end {
             return Err(WriteError::OutOfOrder {
@@ -111,7 +112,7 @@ impl Sequence {
         Ok(between)
     }
 
-    /// Takes what is left of the new content.
+    /// Ends the sequence; returns the rest of the new content.
     pub(crate) fn finish(&mut self) -> Option<ByteRange> {
         let rest = ByteRange::new(self.end, self.new_len_bytes);
         self.end = self.new_len_bytes;
@@ -136,12 +137,12 @@ impl Sequence {
     }
 }
 
-/// A writer of deltas in some format.
+/// A writer of deltas in one of the formats.
 pub(crate) trait ExtentSink {
     fn sequence(&mut self) -> &mut Sequence;
 
-    /// Adds a literal whose bytes `fill` provides: it is given the number of bytes before, and a
-    /// buffer.
+    /// Adds a literal whose bytes `fill` provides: it gets the number of bytes already provided,
+    /// and a buffer.
     fn add_literal(
         &mut self,
         range: ByteRange,
@@ -162,8 +163,7 @@ pub(crate) trait ExtentSink {
         result
     }
 
-    /// Adds all extents of `map`; `read_literal` fills a buffer with the bytes that begin at a
-    /// literal.
+    /// Adds all extents of `map`; `read_literal` fills a buffer with the bytes of a literal.
     fn add_map<L: ExtentValue>(
         &mut self,
         map: &DeltaMap<L>,

@@ -1,21 +1,21 @@
-//! A signature: what one end tells of a content that it has, so that the other end can find it in a
-//! content of its own.
+//! A signature: one end's description of a content that it has, by which the other end can find
+//! that content's blocks in a content of its own.
 //!
 //! A content is cut into blocks of equal length (the last one may be shorter); the signature holds
 //! a weak and a strong checksum of each (rsync's idea). Kinds and lengths travel in its header, so
-//! that later kinds need no other format. docs/format-signature.md describes every byte; `wire`
-//! holds the layout.
+//! that later kinds need no new format. docs/format-signature.md describes every byte; `wire` holds
+//! the layout.
 //!
 //! - [`SignatureParams`]: how to cut and sum. [`SignatureParams::for_content`] chooses as rsync
-//!   does; [`SignatureRequest`] is what one end wants, from which the other end chooses.
-//! - [`SignatureWriter`]: makes the stream from a content that comes piece by piece; memory: one
+//!   does; [`SignatureRequest`] holds the wishes of one end, from which the other end chooses.
+//! - [`SignatureWriter`]: makes the stream from a content that arrives piece by piece; memory: one
 //!   block and one group of checksums.
-//! - [`Signature`]: a whole one in memory, read with a limit on the number of blocks
+//! - [`Signature`]: a whole signature in memory, read with a limit on the number of blocks
 //!   ([`Signature::read`]).
 //!
 //! A signature comes from an untrusted sender: bad input gives a typed error, and no length in it
-//! reserves memory before the bytes arrive. What none of this can find out is whether the checksums
-//! are those of the content that is meant. Who finds copies by a signature proves the result
+//! reserves memory before the bytes arrive. None of this shows whether the checksums are those of
+//! the intended content. An end that finds copies by a signature proves the result
 //! ([`crate::ContentDigest`]).
 
 mod request;
@@ -34,43 +34,43 @@ pub use request::{NoCommonKind, SignatureRequest};
 pub use wire::{MAGIC, VERSION};
 pub use write::SignatureWriter;
 
-/// The smallest block, in bytes; rsync's and librsync's smallest.
+/// The smallest block that is chosen, in bytes; rsync's minimum.
 pub const BLOCK_LEN_MIN: u32 = 700;
 
-/// The largest block that is chosen as rsync does; its own largest.
+/// The largest block chosen by rsync's rule, which is rsync's own maximum.
 const BLOCK_LEN_RSYNC_MAX: u64 = 128 * 1024;
 
-/// The largest block there is, in bytes.
+/// The largest possible block, in bytes.
 pub const BLOCK_LEN_MAX: u32 = 16 * 1024 * 1024;
 
 /// The shortest strong checksum, in bytes.
 pub const STRONG_LEN_MIN: u8 = 6;
 
-/// So many blocks are aimed at at most; blocks grow beyond rsync's largest instead. A client keeps
-/// some 50 bytes per block at most; see [`crate::find`].
+/// The target for the largest number of blocks; beyond it, blocks grow past rsync's maximum
+/// instead. A client keeps at most some 50 bytes per block; see [`crate::find`].
 pub const BLOCKS_MAX: u64 = 1 << 20;
 
-/// Beside what is left of a new content, one block for so many of its bytes at most: the signature
-/// then costs at most a quarter of it.
+/// The fewest bytes left of a new content for each block of the signature: the signature then costs
+/// at most a quarter of these bytes.
 const NEW_BYTES_PER_BLOCK: u64 = 64;
 
-/// Bits of a strong checksum beyond those that the number of comparisons asks for: one content in
-/// 2^24 is found to have a block that is none. The digest of the whole then does not agree, and the
-/// content is sent without copies.
+/// Bits of a strong checksum beyond those that the number of comparisons requires: one content in
+/// 2^24 gets a false match. The digest of the whole then does not agree, and the content is sent
+/// without copies.
 const STRONG_SPARE_BITS: u32 = 24;
 
 /// How a content is cut and summed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SignatureParams {
-    /// Length of a block in bytes.
+    /// The length of a block, in bytes.
     pub block_len_bytes: u32,
-    /// How the weak checksums are made.
+    /// The kind of the weak checksums.
     pub weak: WeakKind,
-    /// How the strong checksums are made.
+    /// The kind of the strong checksums.
     pub strong: StrongKind,
-    /// To how many bytes they are cut.
+    /// The length to which the strong checksums are cut, in bytes.
     pub strong_len_bytes: u8,
-    /// What the strong checksums are keyed with; to be drawn at random, see `strong`.
+    /// The seed of the strong checksums' key; must be drawn at random, see [`crate::strong`].
     pub seed: u64,
 }
 
@@ -83,13 +83,13 @@ pub enum SignatureError {
     /// The stream ends too early.
     #[error("the signature ends after {blocks} of its blocks: it was cut short")]
     Truncated {
-        /// Whole groups of blocks that came, in blocks.
+        /// The number of blocks in complete groups.
         blocks: u64,
     },
     /// The first bytes are another format's.
     #[error("this is not a signature")]
     NotASignature,
-    /// A version that this program does not read.
+    /// A version that this program cannot read.
     #[error("signature version {0} is not supported, only version {VERSION}: update the older side")]
     Version(u16),
     /// A kind of checksum that this program does not know.
@@ -97,16 +97,16 @@ pub enum SignatureError {
     Kind {
         /// `weak` or `strong`.
         which: &'static str,
-        /// Its number.
+        /// The number of the kind.
         code: u8,
     },
-    /// A length that no signature has.
+    /// A rule of the format is broken.
     #[error("the signature is not possible: {0}")]
     Impossible(&'static str),
-    /// There are more blocks than the reader wants to keep.
+    /// The signature has more blocks than the reader accepts.
     #[error("the signature has {blocks} blocks, more than the {blocks_max} that are taken: ask for larger blocks")]
     TooManyBlocks {
-        /// Announced number.
+        /// The announced number.
         blocks: u64,
         /// The limit.
         blocks_max: u64,
@@ -114,14 +114,14 @@ pub enum SignatureError {
     /// Bytes changed on the way.
     #[error("the signature is damaged at block {block}")]
     Checksum {
-        /// The first block of the damaged group; 0 for the header, too.
+        /// The first block of the damaged group; also 0 for a damaged header.
         block: u64,
     },
 }
 
 impl SignatureParams {
-    /// The parameters for a content of so many bytes: blocks as long as the square root of the
-    /// length, as rsync chooses them, and strong checksums just long enough. `seed` is to be drawn
+    /// The parameters for a content of `len_bytes`: blocks as long as the square root of the
+    /// length, as rsync chooses them, and strong checksums just long enough. `seed` must be drawn
     /// at random.
     #[must_use]
     pub fn for_content(len_bytes: u64, seed: u64) -> Self {
@@ -132,13 +132,13 @@ impl SignatureParams {
         };
         Self::with_block_len(
             len_bytes,
-            // Contents beyond 16 TiB get more blocks than are aimed at.
+            // Contents beyond 16 TiB get more than `BLOCKS_MAX` blocks.
             block_len.min(u64::from(BLOCK_LEN_MAX)) as u32,
             seed,
         )
     }
 
-    /// As [`Self::for_content`] with another block length, which is cut to what is possible.
+    /// As [`Self::for_content`] with another block length, clamped to the possible range.
     #[must_use]
     pub fn with_block_len(len_bytes: u64, block_len_bytes: u32, seed: u64) -> Self {
         let block_len_bytes = block_len_bytes.clamp(1, BLOCK_LEN_MAX);
@@ -157,10 +157,11 @@ impl SignatureParams {
         }
     }
 
-    /// The parameters for what group sums leave of a base and of a new content, of so many bytes
-    /// ([`crate::groups`]): blocks of a leaf, so that a change in place costs no more than that;
-    /// longer ones where much is left, a fourth of what rsync would choose, or where little is left
-    /// of the new content beside it, as after a truncation. They divide a group.
+    /// The parameters for the rest of a base and of a new content that group sums leave over, with
+    /// these lengths ([`crate::groups`]). Blocks are one leaf long, so that a change in place costs
+    /// no more than that. They are longer where much is left of the base (a fourth of rsync's
+    /// choice), or where little is left of the new content beside it, as after a truncation. Block
+    /// lengths divide a group.
     #[must_use]
     pub fn for_groups(kind: LeafKind, base_len_bytes: u64, new_len_bytes: u64, seed: u64) -> Self {
         let leaf_len = u64::from(LEAF_LEN_BYTES);
@@ -171,18 +172,18 @@ impl SignatureParams {
         Self {
             weak: WeakKind::Crc32c,
             strong: StrongKind::Tree(kind),
-            // At most a MiB. What is looked for is as long as the longer one.
+            // At most a MiB. The number of comparisons follows from the longer content.
             ..Self::with_block_len(base_len_bytes.max(new_len_bytes), block_len as u32, seed)
         }
     }
 
-    /// The number of blocks of a content of so many bytes.
+    /// The number of blocks of a content of `len_bytes`.
     #[must_use]
     pub fn blocks(&self, len_bytes: u64) -> u64 {
         len_bytes.div_ceil(u64::from(self.block_len_bytes.max(1)))
     }
 
-    /// The length of the stream for a content of so many bytes.
+    /// The length of the stream for a content of `len_bytes`.
     #[must_use]
     pub fn stream_len_bytes(&self, len_bytes: u64) -> u64 {
         let blocks = self.blocks(len_bytes);
@@ -202,12 +203,12 @@ fn bits_of(value: u64) -> u32 {
 pub struct Signature {
     params: SignatureParams,
     content_len_bytes: u64,
-    /// False if nobody told the content's length, which then is that of all blocks if they are
+    /// False if the content's length is unknown; `content_len_bytes` then counts the last block as
     /// whole.
     is_len_known: bool,
     hasher: StrongHasher,
     weak: Vec<u32>,
-    /// One behind the other, each `strong_len_bytes` long.
+    /// The strong checksums, one after the other, each `strong_len_bytes` long.
     strong: Vec<u8>,
 }
 
@@ -238,8 +239,8 @@ impl Signature {
         signature
     }
 
-    /// One of checksums that came in another format. `content_len_bytes`: the content's length, or
-    /// as an error the most that it can be.
+    /// A signature of checksums that came in another format. `content_len_bytes` is the content's
+    /// length or, as an error, its upper bound.
     pub(crate) fn from_checksums(
         params: SignatureParams,
         content_len_bytes: Result<u64, u64>,
@@ -259,7 +260,8 @@ impl Signature {
     /// Reads a whole signature, and nothing beyond it. Memory follows the bytes that arrive.
     ///
     /// # Errors
-    /// If the stream fails, is none, is damaged or cut short, or has more than `blocks_max` blocks.
+    /// If the stream fails, is not a signature, is damaged or cut short, or has more than
+    /// `blocks_max` blocks.
     pub fn read(mut stream: impl Read, blocks_max: u64) -> Result<Self, SignatureError> {
         let (params, content_len_bytes, header_crc) = wire::read_header(&mut stream)?;
         let blocks = params.blocks(content_len_bytes);
@@ -297,15 +299,15 @@ impl Signature {
         &self.params
     }
 
-    /// Length of the content; see [`Self::is_len_known`].
+    /// The length of the content; see [`Self::is_len_known`].
     #[must_use]
     pub fn content_len_bytes(&self) -> u64 {
         self.content_len_bytes
     }
 
-    /// Whether the content's length is known. Otherwise [`Self::content_len_bytes`] is the most
-    /// that it can be: the last block may be shorter. Our own signatures tell it, files of librsync
-    /// do not.
+    /// Whether the content's length is known. Otherwise [`Self::content_len_bytes`] is an upper
+    /// bound: the last block may be shorter. Our own signatures record the length, files of
+    /// librsync do not.
     #[must_use]
     pub fn is_len_known(&self) -> bool {
         self.is_len_known
@@ -331,13 +333,13 @@ impl Signature {
         self.strong.get(start..start.checked_add(len)?)
     }
 
-    /// What makes the strong checksums, to be cut to the signature's length.
+    /// The hasher of the strong checksums, which the caller cuts to the signature's length.
     #[must_use]
     pub fn hasher(&self) -> &StrongHasher {
         &self.hasher
     }
 
-    /// For so many blocks more of a signature that is announced to have `blocks`.
+    /// Makes room for `more` blocks in a signature that is announced to have `blocks`.
     fn make_room(&mut self, more: usize, blocks: u64) {
         let strong_len = self.strong_len();
         make_room(&mut self.weak, more, blocks);
@@ -348,7 +350,7 @@ impl Signature {
         );
     }
 
-    /// Length of a strong checksum.
+    /// The length of a strong checksum, in bytes.
     pub(crate) fn strong_len(&self) -> usize {
         usize::from(self.params.strong_len_bytes).min(STRONG_LEN_MAX)
     }

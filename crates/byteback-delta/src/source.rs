@@ -1,19 +1,19 @@
-//! Where the bytes of an extent come from.
+//! The origin of the bytes of an extent.
 
 use byteback_extents::ExtentValue;
 
-/// Where the bytes of an extent of the new content come from. `L` says where literal bytes are to
-/// be found: in a frame of a stream, in a local file, in a segment of a store.
+/// The origin of the bytes of an extent of the new content. `L` locates literal bytes: in a frame
+/// of a stream, in a local file, or in a segment of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source<L> {
-    /// From the delta itself.
+    /// Bytes carried by the delta itself.
     Literal(L),
-    /// From the base.
+    /// Bytes of the base.
     Copy {
         /// The offset in the base of the extent's first byte.
         base_offset: u64,
     },
-    /// All zero, and not stored: a restored file has a hole here.
+    /// All zero and not stored: a restored file has a hole here.
     Zero,
 }
 

@@ -1,22 +1,21 @@
 //! Strong checksums of blocks: equal means equal content.
 //!
-//! BLAKE3 in its keyed mode. The key comes from a number that whoever makes the checksums draws:
-//! content that was made to collide without knowing that number does not. Hence checksums may be
-//! cut to as many bytes as chance asks for.
+//! Our own kind is BLAKE3 in its keyed mode. The key comes from a random number drawn by the end
+//! that makes the checksums: content crafted to collide without knowing that number does not. Hence
+//! checksums may be cut to the length that random collisions require.
 //!
 //! Why BLAKE3: measured on one core of the development machine, it does 2.0 GB/s on blocks of 4 KiB
-//! and 3.0 GB/s on 1 MiB, SHA-256 with SHA instructions 1.2; without these instructions SHA-256
-//! falls to a third, BLAKE3 goes on with the vector unit.
+//! and 3.0 GB/s on 1 MiB, SHA-256 with SHA instructions 1.2 GB/s; without these instructions
+//! SHA-256 falls to a third, while BLAKE3 still uses the vector unit.
 //!
-//! Other kinds exist because others make them. Signatures of librsync have MD4 and BLAKE2b; storage
-//! keeps SHA-256 (btrfs, fs-verity) and BLAKE2b (btrfs), without a key and of a last block that is
-//! shorter with zeros behind it. What has no key can be made to collide by whoever finds a
-//! collision of the length that it is cut to: as evidence on its own it needs [`PROOF_LEN_MIN`]
-//! bytes.
+//! Other kinds exist because other programs make them. Signatures of librsync have MD4 and BLAKE2b;
+//! storage keeps SHA-256 (btrfs, fs-verity) and BLAKE2b (btrfs), without a key, and with a shorter
+//! last block padded with zeros. An attacker can make unkeyed checksums collide by finding a
+//! collision at their truncated length: as evidence on their own they need [`PROOF_LEN_MIN`] bytes.
 //!
 //! *Tree kinds* have both advantages: a block's checksum is keyed BLAKE3 over the plain checksums
-//! of its 4 KiB pieces ([`crate::leaves`]). These can be kept by storage, at full length and
-//! without a key, and what is made of them for one signature has a key again, so that it may be
+//! of its 4 KiB pieces ([`crate::leaves`]). Storage can keep these, at full length and without a
+//! key, while the checksum made from them for one signature has a key again, so that it may be
 //! short.
 
 use md4::Digest;
@@ -24,22 +23,21 @@ use md4::Digest;
 use crate::crc::LastBlock;
 use crate::leaves::{LEAF_LEN_BYTES, Leaf, LeafKind};
 
-/// How a strong checksum is made.
+/// The kind of a strong checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StrongKind {
     /// BLAKE3, keyed by the signature's seed.
     Blake3,
-    /// MD4 (RFC 1320). Broken: whoever makes both contents makes blocks collide. Only files of
+    /// MD4 (RFC 1320). Broken: the author of both contents can make blocks collide. Only files of
     /// librsync have it.
     Md4,
     /// SHA-256 (FIPS 180-4), without a key.
     Sha256,
-    /// SHA-256, of a last block that is shorter with zeros behind it (btrfs, fs-verity without a
-    /// salt).
+    /// SHA-256, with a shorter last block padded with zeros (btrfs, fs-verity without a salt).
     Sha256Padded,
     /// BLAKE2b (RFC 7693) of 256 bits, without a key.
     Blake2b256,
-    /// BLAKE2b of 256 bits, of a last block that is shorter with zeros behind it (btrfs).
+    /// BLAKE2b of 256 bits, with a shorter last block padded with zeros (btrfs).
     Blake2b256Padded,
     /// BLAKE3, keyed by the signature's seed, over the leaves of the block: of its bytes from each
     /// multiple of [`LEAF_LEN_BYTES`] on.
@@ -49,12 +47,12 @@ pub enum StrongKind {
 /// The longest strong checksum, in bytes.
 pub const STRONG_LEN_MAX: usize = 32;
 
-/// The shortest strong checksum that proves blocks equal without anybody looking at their bytes
-/// again, in bytes. A collision takes 2^80 attempts.
+/// The shortest strong checksum, in bytes, that proves blocks equal without comparing their bytes.
+/// A collision takes 2^80 attempts.
 pub const PROOF_LEN_MIN: usize = 20;
 
 impl StrongKind {
-    /// The number that stands for it in a signature.
+    /// The number that stands for the kind in a signature.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
@@ -68,7 +66,7 @@ impl StrongKind {
         }
     }
 
-    /// The length of a whole checksum, in bytes.
+    /// The full length of a checksum, in bytes.
     #[must_use]
     pub const fn len_bytes(self) -> usize {
         match self {
@@ -91,13 +89,13 @@ impl StrongKind {
         }
     }
 
-    /// Whether equal checksums of so many bytes prove that blocks are equal.
+    /// Whether equal checksums of `len_bytes` prove that blocks are equal.
     #[must_use]
     pub const fn is_proof(self, len_bytes: usize) -> bool {
         !matches!(self, Self::Md4) && len_bytes >= PROOF_LEN_MIN
     }
 
-    /// The kind that a number of our own signatures stands for.
+    /// The kind that a number in one of our own signatures stands for.
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
@@ -113,26 +111,26 @@ impl StrongKind {
         }
     }
 
-    /// Whether it has a key that whoever makes a signature draws.
+    /// Whether the kind is keyed with a number drawn by the signature's maker.
     #[must_use]
     pub const fn is_keyed(self) -> bool {
         matches!(self, Self::Blake3 | Self::Tree(_))
     }
 }
 
-/// What separates these keys from all others that are derived with BLAKE3.
+/// The context string that separates these keys from all others derived with BLAKE3.
 const KEY_CONTEXT: &str = "byteback 2026-11 strong checksums of a signature's blocks";
 
-/// The same, of tree kinds.
+/// The context string of tree kinds.
 const TREE_KEY_CONTEXT: &str = "byteback 2026-11 strong checksums of a signature's blocks from their leaves";
 
 /// Makes strong checksums of one kind and seed.
 #[derive(Clone)]
 pub struct StrongHasher {
     kind: StrongKind,
-    /// Of kinds that have one.
+    /// The key, for kinds that have one.
     key: [u8; 32],
-    /// Up to where zeros follow a shorter block; 0 if none do.
+    /// The length to which a shorter block is padded with zeros; 0 for no padding.
     padded_len: usize,
 }
 
@@ -143,15 +141,13 @@ impl std::fmt::Debug for StrongHasher {
 }
 
 impl StrongHasher {
-    /// For this kind and seed, of contents that are no shorter blocks of a kind which has zeros
-    /// behind these.
+    /// A hasher without padding, for contents other than a shorter last block of a padded kind.
     #[must_use]
     pub fn new(kind: StrongKind, seed: u64) -> Self {
         Self::for_blocks(kind, seed, 0)
     }
 
-    /// For this kind and seed, of blocks of this length; one that is shorter is the last one of a
-    /// content.
+    /// A hasher of blocks of `block_len` bytes; a shorter block is the last one of a content.
     #[must_use]
     pub fn for_blocks(kind: StrongKind, seed: u64, block_len: usize) -> Self {
         let key = match kind {
@@ -166,8 +162,8 @@ impl StrongHasher {
         Self { kind, key, padded_len }
     }
 
-    /// The checksum of a block, at full length; cut it to the length wanted. Zeros follow those of
-    /// shorter kinds.
+    /// The checksum of a block, at full length; the caller cuts it to the length wanted. Shorter
+    /// kinds are padded with zeros.
     #[must_use]
     pub fn of(&self, block: &[u8]) -> [u8; STRONG_LEN_MAX] {
         match self.kind {
@@ -189,7 +185,7 @@ impl StrongHasher {
         }
     }
 
-    /// What a block's leaves are put into, in order, to make its checksum of a tree kind.
+    /// A hasher that makes a block's checksum of a tree kind from its leaves, in order.
     pub(crate) fn tree(&self) -> TreeHasher {
         TreeHasher {
             key: self.key,
@@ -199,7 +195,7 @@ impl StrongHasher {
         }
     }
 
-    /// The checksum of a block and of the zeros that belong behind it.
+    /// The checksum of a block and its padding.
     fn padded<D: Digest>(&self, block: &[u8]) -> md4::digest::Output<D> {
         const ZEROS: [u8; 4096] = [0; 4096];
         let mut digest = D::new();
@@ -214,19 +210,19 @@ impl StrongHasher {
     }
 }
 
-/// Bytes of leaves that are hashed at once: a chunk of BLAKE3's, for which it needs no tree of its
-/// own.
+/// The number of bytes of leaves hashed at once: one chunk of BLAKE3, which needs no tree inside
+/// BLAKE3.
 const FEW_LEN: usize = 1024;
 
-/// Puts the leaves of a block together.
+/// Combines the leaves of a block into a checksum.
 ///
-/// Most blocks have a few leaves, of which the checksum is one call that fits into registers; a
-/// hasher that takes any number has two kilobytes to be set up, which takes longer than that.
+/// Most blocks have few leaves, whose checksum is one call that works in registers. A hasher for
+/// any number of leaves has two kilobytes of state, whose set-up takes longer than that call.
 pub(crate) struct TreeHasher {
     key: [u8; 32],
     few: [u8; FEW_LEN],
     few_len: usize,
-    /// The leaves before these, if there are more.
+    /// The hash of the leaves before those in `few`, if there are any.
     many: Option<Box<blake3::Hasher>>,
 }
 
@@ -244,7 +240,7 @@ impl TreeHasher {
         self.few_len = end;
     }
 
-    /// The checksum of what was added; goes on with the next block.
+    /// The checksum of the leaves added; the hasher then begins the next block.
     pub(crate) fn sum(&mut self) -> [u8; STRONG_LEN_MAX] {
         let few = &self.few[..self.few_len];
         self.few_len = 0;
@@ -254,7 +250,7 @@ impl TreeHasher {
         }
     }
 
-    /// Forgets what was added.
+    /// Discards the leaves added.
     pub(crate) fn restart(&mut self) {
         self.few_len = 0;
         self.many = None;

@@ -1,5 +1,5 @@
-//! Unsigned integers in as few bytes as they need (LEB128), and signed ones folded so that small
-//! magnitudes are short (zigzag).
+//! Variable-length integers: unsigned ones in as few bytes as they need (LEB128), signed ones
+//! folded so that small magnitudes are short (zigzag).
 //!
 //! Only the shortest encoding of a number is accepted, so that one delta has one encoding.
 

@@ -1,13 +1,14 @@
-//! Weak checksums: cheap to move on by one byte, so that a block can be looked for at every offset.
+//! Weak checksums: cheap to move on by one byte, so that a block can be searched for at every
+//! offset.
 //!
-//! Our own signatures have rsync's (Tridgell, "Efficient Algorithms for Sorting and
+//! Our own signatures use rsync's (Tridgell, "Efficient Algorithms for Sorting and
 //! Synchronization", section 3.3.1), two sums of 16 bits. With x the bytes of a window of n: a =
 //! sum of x\[i\], b = sum of (n - i) x\[i\], both modulo 2^16; the checksum is b << 16 | a. The
-//! files of librsync have others: `librsync`. Storage keeps CRCs, which signatures take over as
-//! they are (SkySync).
+//! files of librsync use others (`librsync`). Storage keeps CRCs, which signatures take over
+//! unchanged (SkySync).
 //!
-//! An equal weak checksum proves nothing, and a sender can make as many as it likes: whoever uses
-//! it bounds what follows.
+//! Equal weak checksums prove nothing, and a sender can forge any number of them: code that uses
+//! them must bound the work that a match causes.
 
 mod librsync;
 
@@ -15,29 +16,29 @@ use crate::crc::{CrcKind, LastBlock};
 
 pub use librsync::{RabinKarp, Rollsum};
 
-/// How a weak checksum is made.
+/// The kind of a weak checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WeakKind {
     /// rsync's two sums; see the module's header.
     Rsync,
     /// CRC-32C of the block's bytes (HDFS).
     Crc32c,
-    /// CRC-32C, of a last block that is shorter with zeros behind it (btrfs, Ceph).
+    /// CRC-32C, with a shorter last block padded with zeros (btrfs, Ceph).
     Crc32cPadded,
     /// CRC-32 of the block's bytes (HDFS).
     Crc32,
-    /// CRC-32, of a last block that is shorter with zeros behind it (MooseFS).
+    /// CRC-32, with a shorter last block padded with zeros (MooseFS).
     Crc32Padded,
-    /// librsync's older one, [`Rollsum`]. Only files of librsync have it, our own signatures do
-    /// not.
+    /// librsync's older checksum, [`Rollsum`]. Only files of librsync have it, our own signatures
+    /// do not.
     LibrsyncRollsum,
-    /// librsync's newer one, [`RabinKarp`]. Only files of librsync have it, our own signatures do
-    /// not.
+    /// librsync's newer checksum, [`RabinKarp`]. Only files of librsync have it, our own signatures
+    /// do not.
     LibrsyncRabinKarp,
 }
 
 impl WeakKind {
-    /// The number that stands for it in a signature.
+    /// The number that stands for the kind in a signature.
     #[must_use]
     pub const fn code(self) -> u8 {
         match self {
@@ -51,7 +52,7 @@ impl WeakKind {
         }
     }
 
-    /// The kind that a number of our own signatures stands for.
+    /// The kind that a number in one of our own signatures stands for.
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
@@ -64,7 +65,7 @@ impl WeakKind {
         }
     }
 
-    /// The polynomial and how a shorter last block is summed, if it is a CRC.
+    /// The polynomial and the treatment of a shorter last block, if the kind is a CRC.
     #[must_use]
     pub const fn crc(self) -> Option<(CrcKind, LastBlock)> {
         match self {
@@ -76,8 +77,7 @@ impl WeakKind {
         }
     }
 
-    /// The checksum of a block among blocks of `block_len` bytes; one that is shorter is the last
-    /// one.
+    /// The checksum of a block among blocks of `block_len` bytes; a shorter block is the last one.
     #[must_use]
     pub fn of_block(self, block: &[u8], block_len: usize) -> u32 {
         match self.crc() {
@@ -112,23 +112,23 @@ pub trait Rolling: Copy {
     /// Moves the window on by one byte.
     fn roll(&mut self, leaving: u8, coming: u8);
 
-    /// Leaves the window's first byte out, so that it is one shorter.
+    /// Drops the window's first byte, so that the window is one byte shorter.
     fn shorten(&mut self, leaving: u8);
 
-    /// The checksum.
+    /// The checksum's value.
     fn value(self) -> u32;
 }
 
-/// Bytes that are summed in one go; the compiler makes vector code of it.
+/// The number of bytes summed in one go; the compiler vectorises this.
 const LANES: usize = 32;
 
 /// rsync's checksum of a window that moves on byte by byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RollingSum {
-    /// Both sums are kept modulo 2^32 and cut when the checksum is asked for: 2^16 divides 2^32.
+    /// Both sums are kept modulo 2^32 and cut in [`Rolling::value`]: 2^16 divides 2^32.
     a: u32,
     b: u32,
-    /// Length of the window, modulo 2^32.
+    /// The length of the window, modulo 2^32.
     len: u32,
 }
 

@@ -2,10 +2,10 @@
 //!
 //! A stream is a header, any number of blocks, and a trailer. All numbers are little-endian or
 //! varints. Three checks guard it: the header and each block's head (everything that must be
-//! believed before memory is reserved for a frame) carry a CRC-32C, so does each frame, and the
+//! believed before memory is reserved for a frame) carry a CRC-32C; so does each frame; and the
 //! trailer carries an XXH3 digest of all bytes but the frames'. Frames enter the digest through
-//! their CRC: no byte is read twice for it. The digest is no CRC because a CRC over data that
-//! contain their own CRC says nothing about them.
+//! their CRC, so no byte is read twice. The digest is not a CRC because a CRC over data that
+//! contains its own CRC says nothing about that data.
 //!
 //! A stream may be followed by other bytes; nothing is read beyond its trailer.
 
@@ -15,14 +15,14 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::source::Source;
 use crate::varint;
 
-/// The first bytes of every stream. The first is not ASCII and the last two show what text
-/// conversion does to a file.
+/// The first bytes of every stream. The first is not ASCII, and the last two reveal a text
+/// conversion of line endings.
 pub const MAGIC: [u8; 8] = *b"\x89BBDLT\r\n";
 
 /// The version of the format that this crate writes and reads.
 pub const VERSION: u16 = 1;
 
-/// The largest length of a base or a new content: what a file offset can express.
+/// The largest length of a base or a new content: the largest file offset.
 pub const FILE_LEN_MAX: u64 = i64::MAX.cast_unsigned();
 
 /// The longest extent in a stream; longer ones are written as several.
@@ -56,12 +56,12 @@ const KIND_LITERAL: u64 = 0;
 const KIND_COPY: u64 = 1;
 const KIND_ZERO: u64 = 2;
 
-/// What a stream says about itself before its first block.
+/// The header of a stream, before its first block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaHeader {
     /// The length of the content that the delta starts from.
     pub base_len_bytes: u64,
-    /// The length of the content that it leads to.
+    /// The length of the content that the delta leads to.
     pub new_len_bytes: u64,
     /// Whether copies may occur. Without them, the delta can be applied in place.
     pub has_copies: bool,
@@ -82,14 +82,14 @@ impl DeltaHeader {
     }
 }
 
-/// What a whole stream holds; its trailer says so.
+/// The totals of a whole stream, as its trailer records them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeltaStats {
     /// The number of extents.
     pub extents: u64,
     /// The number of literal bytes.
     pub literal_bytes: u64,
-    /// The number of bytes that the literals take, compressed or not.
+    /// The number of bytes that the literals take as stored, compressed or not.
     pub literal_stored_bytes: u64,
     /// The number of blocks.
     pub blocks: u64,
@@ -100,13 +100,13 @@ pub struct DeltaStats {
 /// The place of a literal's first byte among the raw bytes of its block's frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FrameSlice {
-    /// The number of raw bytes before it.
+    /// The number of raw bytes before the literal's first byte.
     pub skip_bytes: u32,
 }
 
 impl ExtentValue for FrameSlice {
     fn advance(&self, by_bytes: u64) -> Self {
-        // A frame is short; whoever advances past its end gets a place that no frame has.
+        // A frame is short; advancing past its end saturates to a place that no frame has.
         let by_bytes = u32::try_from(by_bytes).unwrap_or(u32::MAX);
         Self {
             skip_bytes: self.skip_bytes.saturating_add(by_bytes),
@@ -121,18 +121,18 @@ impl ExtentValue for FrameSlice {
 /// An extent of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// The bytes of the new content that it describes.
+    /// The bytes of the new content that the extent describes.
     pub range: ByteRange,
-    /// Where they come from.
+    /// The origin of these bytes.
     pub source: Source<FrameSlice>,
 }
 
-/// What the encoding of an extent refers back to; runs on from block to block.
+/// The state that the encoding of an extent refers back to; carried on from block to block.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ExtentContext {
-    /// The end of the extent before.
+    /// The end of the previous extent.
     pub(crate) previous_end: u64,
-    /// The difference between base offset and offset of the last copy.
+    /// The difference between base offset and new offset of the last copy.
     copy_shift: i64,
 }
 
@@ -157,7 +157,7 @@ impl ExtentContext {
     }
 
     /// Takes an extent off the front of `bytes`; literals begin at `skip_bytes`, which moves on.
-    /// The error says what is wrong.
+    /// The error names the broken rule.
     pub(crate) fn decode(
         &mut self,
         header: &DeltaHeader,

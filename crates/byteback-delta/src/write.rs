@@ -5,7 +5,7 @@
 //! one. Memory: one block, raw and compressed.
 //!
 //! If a call fails, the stream is incomplete and useless: every later call fails too, and a reader
-//! of what was written notices.
+//! detects that the stream is cut off.
 
 use std::io::{self, Read, Write};
 
@@ -23,11 +23,11 @@ use crate::wire::{
 #[cfg(test)]
 mod tests;
 
-/// How a stream is to be written.
+/// Options for writing a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriterOptions {
-    /// Whether [`DeltaWriter::copy`] may be called. The header says so, as only a stream without
-    /// copies can be applied in place.
+    /// Whether [`DeltaWriter::copy`] may be called. The header records this, as only a stream
+    /// without copies can be applied in place.
     pub copies: bool,
     /// Whether frames are compressed where that pays. Off for bytes known not to compress, such as
     /// encrypted ones.
@@ -35,7 +35,7 @@ pub struct WriterOptions {
 }
 
 impl WriterOptions {
-    /// Sets up what compresses frames, if anything is to.
+    /// Sets up the frame encoder, if frames are to be compressed.
     fn encoder(self, effort: Effort) -> Result<Option<FrameEncoder>, WriteError> {
         match self.compress {
             true => FrameEncoder::with_effort(effort)
@@ -60,9 +60,9 @@ impl Default for WriterOptions {
 pub struct DeltaWriter<W> {
     out: W,
     header: DeltaHeader,
-    /// What it has told is written, or in `extents`.
+    /// Checks the order of extents. All that it accepted is written, or is in `extents`.
     sequence: Sequence,
-    /// `None` if nothing is to be compressed.
+    /// `None` if frames are not compressed.
     encoder: Option<FrameEncoder>,
     context: ExtentContext,
     extents: Vec<Extent>,
@@ -79,12 +79,13 @@ impl<W: Write> DeltaWriter<W> {
     /// of its own.
     ///
     /// # Errors
-    /// If a length is no file's, the compressor cannot be set up, or `out` refuses the header.
+    /// If a length is larger than any file's, the compressor cannot be set up, or `out` refuses the
+    /// header.
     pub fn new(out: W, base_len_bytes: u64, new_len_bytes: u64, options: WriterOptions) -> Result<Self, WriteError> {
         Self::with_effort(out, base_len_bytes, new_len_bytes, options, Effort::default())
     }
 
-    /// As [`Self::new`], with so much work for compression.
+    /// As [`Self::new`], with the given compression effort.
     ///
     /// # Errors
     /// As [`Self::new`].
@@ -133,7 +134,7 @@ impl<W: Write> DeltaWriter<W> {
         self.guarded(|writer| writer.add_literal(range, &mut |_, buffer| bytes.read_exact(buffer)))
     }
 
-    /// Gives the bytes from `offset` on the values `bytes`; no bytes are no extent.
+    /// Adds `bytes` as a literal at `offset`; an empty slice adds no extent.
     ///
     /// # Errors
     /// As [`Self::literal`].
@@ -163,8 +164,8 @@ impl<W: Write> DeltaWriter<W> {
         self.guarded(|writer| writer.add_zeros(range))
     }
 
-    /// Writes all extents of `map`; `read_literal` fills a buffer with the bytes that begin at a
-    /// literal. Copies need [`WriterOptions::copies`].
+    /// Writes all extents of `map`; `read_literal` fills a buffer with the bytes of a literal.
+    /// Copies need [`WriterOptions::copies`].
     ///
     /// # Errors
     /// As the calls for single extents; the lengths of `map` are not compared with the header's.
@@ -176,8 +177,8 @@ impl<W: Write> DeltaWriter<W> {
         self.add_map(map, read_literal)
     }
 
-    /// Writes what is pending and the trailer, and flushes `out`. A writer that is dropped without
-    /// this leaves an incomplete stream.
+    /// Writes the pending block and the trailer, and flushes `out`. A writer that is dropped
+    /// without this leaves an incomplete stream.
     ///
     /// # Errors
     /// If an earlier call failed or `out` refuses the bytes.
@@ -205,7 +206,7 @@ impl<W: Write> DeltaWriter<W> {
         Ok(())
     }
 
-    /// Adds an extent to the block, as part of the one before if it continues that; the literal
+    /// Adds an extent to the block, merged into the previous one if it continues that; the literal
     /// bytes are already there.
     fn push(&mut self, start: u64, end: u64, source: Source<FrameSlice>) -> Result<(), WriteError> {
         let Some(range) = ByteRange::new(start, end) else {

@@ -1,59 +1,61 @@
-//! The difference of two pages of the same length: their exclusive or, of which only what is not
-//! zero is kept (DeltaFS, section 2.3).
+//! The difference of two pages of the same length: their exclusive or, of which only the non-zero
+//! parts are kept (DeltaFS, section 2.3).
 //!
 //! ```text
 //! delta = (skip varint, len varint, len bytes of base XOR new)*
 //!       | page length varint, the whole of base XOR new as a zstd frame without its magic number
 //! ```
-//! In the first form `skip` bytes are equal, then `len` bytes are told; a page that changed in a
-//! few places takes a few bytes more than these. Where much changed the second one is shorter, and
-//! takes longer to make; it is not tried where a look at a part of the pages shows no hope. It
-//! begins as a run would that lies behind the page, which there is not. `docs/benchmarks.md` shows
-//! by which measurements these two were chosen. A delta is its own inverse: the same one leads from
-//! the new page back to the base.
+//! In the first form `skip` bytes are equal, then `len` bytes differ; a page that changed in a few
+//! places takes a few bytes more than its changes. Where much changed, the second form is shorter,
+//! but takes longer to make; it is not tried where a sample of the pages shows no hope. It begins
+//! as a run that starts at the page's end would, and there is no such run. `docs/benchmarks.md` has
+//! the measurements behind the choice of these two forms. A delta is its own inverse: it also leads
+//! from the new page back to the base.
 //!
-//! Out of scope: tell whether a delta belongs to a base. Whoever keeps it has to know.
+//! Out of scope: telling whether a delta belongs to a base. The caller that keeps the delta has to
+//! know.
 
 use std::cell::RefCell;
 
 use crate::varint;
 
-/// Runs up to this length are good enough: packing takes several times as long, and hardly makes
-/// them shorter.
+/// Deltas of runs up to this length are good enough: packing takes several times as long and hardly
+/// makes them shorter.
 const RUNS_LEN_BYTES: usize = 128;
-/// zstd's cheapest positive level; higher ones find no more in so little.
+/// zstd's cheapest positive level; higher ones gain nothing on so few bytes.
 const LEVEL: i32 = 1;
-/// What each zstd frame begins with.
+/// The magic number at the start of each zstd frame.
 const MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
 
 thread_local! {
-    /// What zstd works in: to make that takes much longer than a page does.
+    /// The zstd contexts and buffers: setting them up takes much longer than packing a page.
     static PACKER: RefCell<Option<Packer>> = const { RefCell::new(None) };
 }
 
-/// Of this many words of eight bytes one is looked at, where it is to be seen whether packing could
-/// pay.
+/// The stride of the sample that estimates whether packing could pay, in eight-byte words.
 const SAMPLED_WORDS: usize = 4;
-/// From so many bytes on they tell something.
+/// The fewest sampled bytes that allow an estimate.
 const SAMPLED_LEN_BYTES_MIN: u64 = 256;
-/// So many words that were met are remembered, as a power of two.
+/// The base-2 logarithm of the number of remembered words.
 const MET_BITS: u32 = 6;
-/// What that shows is taken as hopeless if it is so many times longer than what is allowed, and a
-/// little: zstd also finds what repeats. Of pages that recorded programs overwrote hardly one was
-/// taken as hopeless that could be packed, and most that could not were.
+/// Packing counts as hopeless if the estimate is longer than this many times the limit plus
+/// [`SPARED_LEN_BYTES`]: the margin is for the repetitions that zstd finds as well. On pages
+/// overwritten by recorded programs, hardly one that could be packed was judged hopeless, and most
+/// that could not were.
 const HOPELESS_TIMES: u64 = 2;
 const SPARED_LEN_BYTES: u64 = 128;
 
-/// Equal bytes between others are told with them up to so many: to skip them would take as many.
+/// Up to this many equal bytes between two runs are included in one run: skipping them would take
+/// as many bytes.
 const JOINED_LEN_BYTES: usize = 2;
 
-/// A delta that says something impossible.
+/// A delta that describes an impossible change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a page delta is malformed")]
 pub struct MalformedPageDelta;
 
-/// Appends the delta between two pages of one length to `out`; false if it would have more than
-/// `len_bytes_max` bytes, and `out` is then as before. Of equal pages it has none.
+/// Appends the delta between two pages of the same length to `out`; false if it would have more
+/// than `len_bytes_max` bytes, and `out` is then as before. The delta of equal pages is empty.
 pub fn put_page_delta(base: &[u8], new: &[u8], len_bytes_max: usize, out: &mut Vec<u8>) -> bool {
     let before = out.len();
     let end = before.saturating_add(len_bytes_max);
@@ -74,7 +76,7 @@ pub fn put_page_delta(base: &[u8], new: &[u8], len_bytes_max: usize, out: &mut V
     true
 }
 
-/// As [`put_page_delta`], by whichever form is the shorter one; short runs are not packed.
+/// As [`put_page_delta`], in the shorter of the two forms; short deltas of runs are not packed.
 pub fn put_packed_page_delta(base: &[u8], new: &[u8], len_bytes_max: usize, out: &mut Vec<u8>) -> bool {
     let before = out.len();
     let has_runs = put_page_delta(base, new, len_bytes_max, out);
@@ -100,10 +102,11 @@ pub fn put_packed_page_delta(base: &[u8], new: &[u8], len_bytes_max: usize, out:
     packed.is_some() || has_runs
 }
 
-/// Whether zstd will hardly make so few bytes of the exclusive or: a look at a part of it that
-/// takes a tenth of the time. Of the bytes of some words it is counted how often each is there; the
-/// fewer are alike, the more bits each needs (their collision entropy, of which Shannon's is never
-/// less). Words that are equal, or were met a moment ago, need nothing.
+/// Whether zstd is unlikely to pack the exclusive or into `len_bytes_max` bytes, estimated from a
+/// sample in a tenth of the time. The estimate counts how often each byte value occurs in the
+/// sampled words: the fewer bytes are alike, the more bits each needs (their collision entropy,
+/// which Shannon's is never below). Words that are equal in both pages, or repeat a recent one,
+/// cost nothing.
 fn is_hopeless(base: &[u8], new: &[u8], len_bytes_max: usize) -> bool {
     const WORD: usize = size_of::<u64>();
     let mut counts = [0u16; 256];
@@ -115,7 +118,7 @@ fn is_hopeless(base: &[u8], new: &[u8], len_bytes_max: usize) -> bool {
         words += 1;
         let xor = u64::from_le_bytes(*base) ^ u64::from_le_bytes(*new);
         let place = xor.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - MET_BITS);
-        // Zero is there from the beginning.
+        // Zero is remembered from the beginning.
         let Some(before) = usize::try_from(place).ok().and_then(|place| met.get_mut(place)) else {
             continue;
         };
@@ -131,7 +134,7 @@ fn is_hopeless(base: &[u8], new: &[u8], len_bytes_max: usize) -> bool {
         }
     }
     let sampled = new_words * WORD as u64;
-    // Of few bytes none are alike, whatever they are.
+    // Among few bytes hardly any are alike, whatever they are.
     if sampled < SAMPLED_LEN_BYTES_MIN {
         return false;
     }
@@ -143,7 +146,7 @@ fn is_hopeless(base: &[u8], new: &[u8], len_bytes_max: usize) -> bool {
     len_bytes > HOPELESS_TIMES.saturating_mul((len_bytes_max as u64).saturating_add(SPARED_LEN_BYTES))
 }
 
-/// A place for zstd to work in, and buffers.
+/// zstd's contexts, and buffers.
 struct Packer {
     compressor: zstd::bulk::Compressor<'static>,
     decompressor: zstd::bulk::Decompressor<'static>,
@@ -154,7 +157,7 @@ struct Packer {
 impl Packer {
     fn new() -> Option<Self> {
         let mut compressor = zstd::bulk::Compressor::new(LEVEL).ok()?;
-        // Both sides know it.
+        // Both sides know the length.
         compressor.include_contentsize(false).ok()?;
         Some(Self {
             compressor,
@@ -173,7 +176,7 @@ impl Packer {
         Some(&self.frame)
     }
 
-    /// The exclusive or; `None` if that is not what the frame holds.
+    /// The exclusive or; `None` if the frame is invalid or has another length.
     fn unpack(&mut self, rest: &[u8], len_bytes: usize) -> Option<&[u8]> {
         self.frame.clear();
         self.frame.extend(MAGIC);
@@ -187,7 +190,7 @@ impl Packer {
     }
 }
 
-/// `None` if there is no memory for one.
+/// Calls `work` with this thread's packer; `None` if that cannot be set up, or `work` returns it.
 fn with_packer<T>(work: impl FnOnce(&mut Packer) -> Option<T>) -> Option<T> {
     PACKER.with_borrow_mut(|packer| {
         if packer.is_none() {
@@ -197,12 +200,12 @@ fn with_packer<T>(work: impl FnOnce(&mut Packer) -> Option<T>) -> Option<T> {
     })
 }
 
-/// Where the pages differ next.
+/// The index of the next byte in which the pages differ.
 fn next_difference(base: &[u8], new: &[u8], from: usize) -> Option<usize> {
     const STEP: usize = 32;
     let mut at = from;
     let (base_rest, new_rest) = (base.get(from..)?, new.get(from..)?);
-    // Mostly all is equal: by long steps first.
+    // Most bytes are equal: take long steps first.
     for (base, new) in base_rest.chunks_exact(STEP).zip(new_rest.chunks_exact(STEP)) {
         if base != new {
             break;
@@ -213,7 +216,7 @@ fn next_difference(base: &[u8], new: &[u8], from: usize) -> Option<usize> {
     rest.position(|(base, new)| base != new).map(|index| at + index)
 }
 
-/// Behind the last byte of what differs from `start` on, short equal pieces included.
+/// The end of the differing run that begins at `start`, short equal pieces included.
 fn end_of_difference(base: &[u8], new: &[u8], start: usize) -> usize {
     let mut stop = start;
     for (index, (base, new)) in base.iter().zip(new).enumerate().skip(start) {
@@ -226,18 +229,19 @@ fn end_of_difference(base: &[u8], new: &[u8], start: usize) -> usize {
     stop
 }
 
-/// What is behind the head of a delta in the second form.
+/// The zstd frame of a delta in the second form, without its magic number; `None` for the first
+/// form.
 fn packed(page_len_bytes: usize, delta: &[u8]) -> Option<&[u8]> {
     let mut rest = delta;
     let skip = varint::take(&mut rest)?;
     (skip == page_len_bytes as u64).then_some(rest)
 }
 
-/// Makes the new page of the base, or the base of the new page.
+/// Turns the base into the new page, or the new page back into the base.
 ///
 /// # Errors
-/// A delta that ends too early, goes beyond the page, or is not in its shortest form; a part of it
-/// may be done.
+/// If the delta ends too early, reaches beyond the page, or is not in its shortest form; a part of
+/// it may be applied already.
 pub fn apply_page_delta(page: &mut [u8], delta: &[u8]) -> Result<(), MalformedPageDelta> {
     if let Some(rest) = packed(page.len(), delta) {
         return with_packer(|packer| {

@@ -1,6 +1,5 @@
-//! What a block costs in memory, where it costs most: the figures in the header of `find`. Counted
-//! where memory is handed out; a test binary of its own with one test, so that nothing else is
-//! counted.
+//! The memory cost of a block, at its highest: the figures in the header of `find`. Counted in the
+//! allocator; a test binary of its own with one test, so that nothing else is counted.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -23,7 +22,7 @@ static HEAP: CountingHeap = CountingHeap;
 
 const BLOCK_LEN: usize = 16;
 
-/// What does not grow with the blocks: pieces, windows and groups.
+/// The memory that does not grow with the number of blocks: pieces, windows and groups.
 const FIXED: usize = 512 << 10;
 
 /// A content whose blocks all differ.
@@ -37,7 +36,7 @@ fn content(blocks: usize) -> Vec<u8> {
         .collect()
 }
 
-/// The blocks in the opposite order, so that none follows the one that it followed.
+/// The blocks in reverse order, so that none follows its predecessor.
 fn reversed(content: &[u8]) -> Vec<u8> {
     content.rchunks(BLOCK_LEN).flatten().copied().collect()
 }
@@ -58,7 +57,7 @@ fn stream(content: &[u8], params: SignatureParams) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// What making something took.
+/// The memory cost of a structure.
 struct Cost {
     what: &'static str,
     count: usize,
@@ -71,7 +70,7 @@ fn cost<T>(what: &'static str, count: usize, work: impl FnOnce() -> T) -> (T, Co
     let cost = Cost {
         what,
         count,
-        // Less than nothing where more was freed than made.
+        // Negative where more was freed than allocated.
         kept_bytes: usize::try_from(used.live_bytes).unwrap_or(0),
         peak_bytes: usize::try_from(used.peak_bytes).unwrap(),
     };
@@ -79,7 +78,7 @@ fn cost<T>(what: &'static str, count: usize, work: impl FnOnce() -> T) -> (T, Co
 }
 
 impl Cost {
-    /// Checks that each took so many bytes, and meanwhile so many at most.
+    /// Checks the bytes per element: at most `kept` in the end and `peak` meanwhile.
     fn is(&self, kept: usize, peak: usize) {
         let Self {
             what,
@@ -98,7 +97,7 @@ impl Cost {
     }
 }
 
-/// Keeps nothing.
+/// A sink that keeps nothing.
 struct Nowhere;
 
 impl ExtentSink for Nowhere {
@@ -117,7 +116,7 @@ impl ExtentSink for Nowhere {
     }
 }
 
-/// Both sides of a search by a signature, with so many blocks.
+/// Both sides of a search by a signature of `blocks` blocks.
 fn searches(blocks: usize, table: usize) {
     let new = content(blocks);
     let base = reversed(&new);
@@ -143,7 +142,7 @@ fn searches(blocks: usize, table: usize) {
     assert_eq!(list.runs().len(), blocks);
 }
 
-/// SkySync-F, with so many blocks.
+/// SkySync-F with `blocks` blocks.
 fn sky(blocks: usize) {
     let base = content(blocks);
     let new = reversed(&base);

@@ -1,10 +1,10 @@
-//! Fewer extents for a few bytes more: how a set is kept within a bound (SolFS section 3.2.1,
-//! dynamic granularity alignment).
+//! Fewer extents for a few bytes more: keeping a set within a bound (SolFS section 3.2.1, dynamic
+//! granularity alignment).
 //!
-//! Both ways only ever add bytes. Joining the closest neighbours adds the fewest bytes that any set
-//! of so many extents can have which covers this one: an extent less means that one gap is filled,
-//! and the smallest gaps are filled. Aligning outwards to a unit is what the paper does; it fills
-//! small gaps too, but pays at both ends of every extent.
+//! Both ways only ever add bytes. Joining the closest neighbours adds the fewest bytes possible for
+//! a covering set with that number of extents: each extent less means one gap filled, and the
+//! smallest gaps are filled. The paper aligns outwards to a unit instead; that fills small gaps,
+//! too, but pays at both ends of every extent.
 
 use std::num::NonZeroU64;
 
@@ -28,7 +28,7 @@ impl ExtentSet {
         let mut ordered = gaps(self);
         let (smaller, threshold, _) = ordered.select_nth_unstable(surplus - 1);
         let threshold = *threshold;
-        // Of the gaps as wide as the widest that is filled, so many.
+        // The number of gaps to fill among those as wide as the widest filled one.
         let mut ties = surplus - smaller.iter().filter(|gap| **gap < threshold).count();
         let mut joined = Self::new();
         let mut open: Option<ByteRange> = None;

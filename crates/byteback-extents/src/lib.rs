@@ -1,17 +1,17 @@
 //! Byte ranges, sets of them, and maps from them: the extent tree.
 //!
-//! "A change is an extent map" (DESIGN.md, first idea): the operation log, the delta, the server's
-//! layered versions and the client's queue all keep what was changed as extents, and all merge
+//! "A change is an extent map" (ARCHITECTURE.md, first idea): the operation log, the delta, the
+//! server's layered versions and the client's queue all keep changes as extents, and all merge
 //! versions by laying one extent map over another. This crate is that one structure, without I/O,
 //! files or time.
 //!
 //! - [`ByteRange`]: a half-open range of byte offsets that is never empty.
-//! - [`ExtentSet`]: which bytes; the mergeable operation log tree of SolFS (section 3.2.1).
+//! - [`ExtentSet`]: a set of bytes; the mergeable operation log tree of SolFS (section 3.2.1).
 //! - [`ExtentMap`]: ranges with values; later ranges overlay earlier ones.
-//! - [`ExtentValue`]: what a value must tell about itself so that extents can be cut and joined.
+//! - [`ExtentValue`]: the operations of a value by which extents can be cut and joined.
 //!
 //! All offsets are `u64` byte offsets. As ranges are half-open, the byte at offset `u64::MAX`
-//! cannot be named; no file has one.
+//! cannot be addressed; no file has one.
 
 mod coarse;
 mod map;

@@ -4,21 +4,21 @@
 //! [`LEAF_BYTES_MAX`]; *separators* are the first offsets of all leaves but the first.
 //!
 //! Two levels of sorted arrays instead of a B-tree: a search is two binary searches over dense
-//! memory, an insert moves at most one leaf (4 KiB for a set), and an extent of a set costs its 16
-//! bytes plus the slack of its leaf. A million extents make some six thousand leaves, whose
-//! separators still fit the second-level cache; splitting a leaf shifts the upper level, once in
-//! more than a hundred inserts. Measured beside `rangemap` by `byteback-bench extents`.
+//! memory, an insert moves at most one leaf (2 KiB for a set), and an extent of a set costs its 16
+//! bytes plus the slack of its leaf. A million extents make some ten thousand leaves, whose
+//! separators still fit the second-level cache; splitting a leaf shifts the upper level, at most
+//! once in some sixty inserts. Measured beside `rangemap` by `byteback-bench extents`.
 //!
 //! Invariants (checked by `check_invariants` after every step of the property tests):
-//! - entries are not empty, ascend and do not overlap; no two neighbours could be told as one
+//! - entries are not empty, ascend and do not overlap; no two neighbours could be merged
 //!   (`ExtentValue::continues`);
 //! - no leaf is empty or holds more than `LEAF_ENTRIES_MAX` entries; `separators[i]` is the first
 //!   offset of `leaves[i + 1]`;
-//! - `len` and `covered_bytes` are what a count would give.
+//! - `len` and `covered_bytes` equal what a count would give.
 //!
 //! The *last-touched cache* is the place of the entry that the last insert made or extended. It is
-//! only a hint: it may point nowhere after other changes, and every use checks it against the entry
-//! and its neighbours. A write that extends that entry in either direction, without reaching the
+//! only a hint: it may be stale after other changes, and every use checks it against the entry and
+//! its neighbours. A write that extends that entry in either direction, without reaching the
 //! neighbour, is O(1) (SolFS section 3.2.1, "mlog pointer cache").
 
 mod iter;
@@ -34,14 +34,14 @@ pub use iter::{Gaps, Iter, Pieces, Tiles};
 use crate::range::ByteRange;
 use crate::value::ExtentValue;
 
-/// The most bytes in a leaf: an insert moves half of it on average, and the more there are, the
-/// more rarely the upper level moves. Twice as much measured alike in time and held more memory
-/// where extents merge; half as much took a tenth longer on ascending ranges (`byteback-bench
-/// extents`). What costs is a cold leaf, which a search crosses in some five dependent cache
-/// misses: thousands of maps of hundreds of extents, each written to once in a while.
+/// The most bytes in a leaf: an insert moves half a leaf on average, and the larger leaves are, the
+/// more rarely the upper level moves. Twice the size took the same time and held more memory where
+/// extents merge; half the size took a tenth longer on ascending ranges (`byteback-bench extents`).
+/// The costly case is a cold leaf, which a search crosses in some five dependent cache misses:
+/// thousands of maps of hundreds of extents, each written to once in a while.
 const LEAF_BYTES_MAX: usize = 2048;
 
-/// One extent with its value.
+/// An extent with its value.
 #[derive(Clone, PartialEq, Eq)]
 struct Entry<V> {
     start: u64,
@@ -61,7 +61,7 @@ impl<V> Entry<V> {
 
 type Leaf<V> = Vec<Entry<V>>;
 
-/// A place in the tree: an entry's, or the one after a leaf's last entry.
+/// A place in the tree: that of an entry, or the one after a leaf's last entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Place {
     leaf: usize,
@@ -69,7 +69,7 @@ struct Place {
 }
 
 /// A map from ranges of bytes to values, in which later insertions overlay earlier ones and
-/// neighbours whose values continue each other are one extent.
+/// neighbours whose values continue each other are merged into one extent.
 #[derive(Clone)]
 pub struct ExtentMap<V> {
     leaves: Vec<Leaf<V>>,
@@ -128,13 +128,13 @@ impl<V> ExtentMap<V> {
         ByteRange::new(first.start, last.end)
     }
 
-    /// Takes everything out and frees the memory.
+    /// Removes everything and frees the memory.
     pub fn clear(&mut self) {
         *self = Self::new();
     }
 
-    /// The heap memory that the map holds for its entries, in bytes, without what the values hold
-    /// themselves.
+    /// The heap memory that the map holds for its entries, in bytes, without memory that the values
+    /// themselves hold.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         self.leaves
@@ -145,7 +145,7 @@ impl<V> ExtentMap<V> {
             + self.separators.capacity() * size_of::<u64>()
     }
 
-    /// Gives back memory that is kept for growth.
+    /// Frees memory that is reserved for growth.
     pub fn shrink_to_fit(&mut self) {
         for leaf in &mut self.leaves {
             leaf.shrink_to_fit();
@@ -168,8 +168,8 @@ impl<V> ExtentMap<V> {
         Iter::new(&self.leaves, 0)
     }
 
-    /// The extents that end after `offset`, whole and ascending. To go on after an interruption,
-    /// pass the end of the last extent that was dealt with; the map may have changed in between.
+    /// The extents that end after `offset`, whole and ascending. To resume after an interruption,
+    /// pass the end of the last extent handled; the map may have changed in between.
     #[must_use]
     pub fn iter_from(&self, offset: u64) -> Iter<'_, V> {
         let leaf_index = self.leaf_for(offset);
@@ -209,20 +209,20 @@ impl<V: ExtentValue> ExtentMap<V> {
         Tiles::new(self.iter_from(range.start()), range)
     }
 
-    /// Lays `range` with `value` over what is there. O(1) if it continues the extent that was
-    /// inserted last, in either direction, and does not reach that one's neighbour.
+    /// Lays `range` with `value` over the existing extents. O(1) if it continues the extent that
+    /// was inserted last, in either direction, and does not reach that extent's neighbour.
     pub fn insert(&mut self, range: ByteRange, value: V) {
         if let Some(value) = self.extend_last(range, value) {
             self.overlay_entry(range, value);
         }
     }
 
-    /// Takes the values of all bytes in `range` away.
+    /// Removes the values of all bytes in `range`.
     pub fn remove(&mut self, range: ByteRange) {
         self.cut_out(range);
     }
 
-    /// Takes the values of all bytes from `at_offset` on away.
+    /// Removes the values of all bytes from `at_offset` on.
     pub fn truncate(&mut self, at_offset: u64) {
         if let Some(range) = ByteRange::from_start(at_offset) {
             self.remove(range);
@@ -240,8 +240,8 @@ impl<V: ExtentValue> ExtentMap<V> {
         }
     }
 
-    /// The O(1) path: extends the last-touched entry if that is all there is to do, else gives the
-    /// value back.
+    /// The O(1) path: extends the last-touched entry if nothing else needs to change; otherwise
+    /// returns the value.
     fn extend_last(&mut self, range: ByteRange, value: V) -> Option<V> {
         let Place {
             leaf: leaf_index,
@@ -295,10 +295,10 @@ impl<V: ExtentValue> ExtentMap<V> {
         None
     }
 
-    /// Checks what must always hold; for tests of this crate and of others.
+    /// Checks the invariants; for tests of this crate and of others.
     ///
     /// # Errors
-    /// Says what does not hold.
+    /// The broken invariant, as text.
     #[doc(hidden)]
     pub fn check_invariants(&self) -> Result<(), String> {
         if self.separators.len() + 1 != self.leaves.len().max(1) {
@@ -359,7 +359,7 @@ impl<V> Default for ExtentMap<V> {
     }
 }
 
-/// The same extents with equal values; how the leaves are filled does not matter.
+/// Maps are equal if they have the same extents with equal values, however their leaves are filled.
 impl<V: PartialEq> PartialEq for ExtentMap<V> {
     fn eq(&self, other: &Self) -> bool {
         self.len == other.len && self.iter().eq(other.iter())

@@ -1,7 +1,7 @@
 //! A half-open range of byte offsets that is never empty.
 //!
-//! Emptiness is excluded by construction: a write of no bytes changes nothing, so whoever would
-//! build an empty range has nothing to record, and says so by handling `None`. No operation here
+//! Emptiness is excluded by construction: a write of no bytes changes nothing, so a caller that
+//! would build an empty range has nothing to record, and handles `None` instead. No operation here
 //! can overflow or panic.
 
 use std::fmt;
@@ -27,8 +27,8 @@ impl ByteRange {
         if start < end { Some(Self { start, end }) } else { None }
     }
 
-    /// The `len_bytes` bytes from `offset` on; `None` if that is no byte at all or if the end
-    /// exceeds `u64::MAX`.
+    /// The `len_bytes` bytes from `offset` on; `None` if `len_bytes` is 0 or the end exceeds
+    /// `u64::MAX`.
     #[must_use]
     pub const fn from_offset_len(offset: u64, len_bytes: u64) -> Option<Self> {
         match offset.checked_add(len_bytes) {
@@ -37,8 +37,7 @@ impl ByteRange {
         }
     }
 
-    /// Everything from `start` on, as a truncation or an unknown end needs it; `None` only for
-    /// `u64::MAX`.
+    /// Everything from `start` on, for truncations and unknown ends; `None` only for `u64::MAX`.
     #[must_use]
     pub const fn from_start(start: u64) -> Option<Self> {
         Self::new(start, u64::MAX)

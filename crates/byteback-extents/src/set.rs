@@ -1,9 +1,9 @@
-//! Which bytes: the mergeable operation log tree ("mlog tree") of SolFS, section 3.2.1.
+//! A set of bytes: the mergeable operation log tree ("mlog tree") of SolFS, section 3.2.1.
 //!
-//! A write is inserted as its range; ranges that overlap or lie side by side become one, so that
-//! the set stays as small as the change is simple. It is an [`ExtentMap`] without values; the
-//! last-touched cache that makes appends and sequential writes O(1) (the paper's "mlog pointer
-//! cache") lives there.
+//! A write is inserted as its range; ranges that overlap or touch are merged, so that a simple
+//! change needs only a small set. The set is an [`ExtentMap`] without values; the last-touched
+//! cache that makes appends and sequential writes O(1) (the paper's "mlog pointer cache") lives
+//! there.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::range::ByteRange;
 #[cfg(test)]
 mod tests;
 
-/// A set of bytes, kept as the fewest possible ranges in ascending order.
+/// A set of bytes, kept as the fewest possible ranges, in ascending order.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ExtentSet {
     map: ExtentMap<()>,
@@ -32,17 +32,17 @@ impl ExtentSet {
         self.map.insert(range, ());
     }
 
-    /// Takes the bytes of `range` out.
+    /// Removes the bytes of `range`.
     pub fn remove(&mut self, range: ByteRange) {
         self.map.remove(range);
     }
 
-    /// Takes all bytes from `at_offset` on out, as truncating a file to that length does.
+    /// Removes all bytes from `at_offset` on, as truncating a file to that length does.
     pub fn truncate(&mut self, at_offset: u64) {
         self.map.truncate(at_offset);
     }
 
-    /// Takes everything out and frees the memory.
+    /// Removes everything and frees the memory.
     pub fn clear(&mut self) {
         self.map.clear();
     }
@@ -99,7 +99,7 @@ impl ExtentSet {
         self.map.heap_bytes()
     }
 
-    /// Gives back memory that is kept for growth.
+    /// Frees memory that is reserved for growth.
     pub fn shrink_to_fit(&mut self) {
         self.map.shrink_to_fit();
     }
@@ -110,8 +110,8 @@ impl ExtentSet {
         Ranges { iter: self.map.iter() }
     }
 
-    /// The extents that end after `offset`, whole and ascending. To go on after an interruption,
-    /// pass the end of the last extent that was dealt with; the set may have changed in between.
+    /// The extents that end after `offset`, whole and ascending. To resume after an interruption,
+    /// pass the end of the last extent handled; the set may have changed in between.
     #[must_use]
     pub fn iter_from(&self, offset: u64) -> Ranges<'_> {
         Ranges {
@@ -138,7 +138,7 @@ impl ExtentSet {
         self.map.overlay(&other.map);
     }
 
-    /// Takes all bytes of `other` out.
+    /// Removes all bytes of `other`.
     pub fn subtract(&mut self, other: &Self) {
         if self.is_empty() {
             return;
@@ -159,10 +159,10 @@ impl ExtentSet {
         fewer.iter().flat_map(|range| more.iter_within(range)).collect()
     }
 
-    /// Checks what must always hold; for tests of this crate and of others.
+    /// Checks the invariants; for tests of this crate and of others.
     ///
     /// # Errors
-    /// Says what does not hold.
+    /// The broken invariant, as text.
     #[doc(hidden)]
     pub fn check_invariants(&self) -> Result<(), String> {
         self.map.check_invariants()

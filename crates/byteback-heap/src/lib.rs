@@ -1,10 +1,10 @@
-//! The system's allocator with a count of what is allocated, for tests and measurements of how much
-//! memory something takes.
+//! The system's allocator with a count of allocated bytes, for tests and measurements of memory
+//! use.
 //!
-//! A test binary or a program of its own makes [`CountingHeap`] its allocator; then [`used_by`]
-//! tells what some work took. Counting is off outside of it, so that times are measured with an
-//! allocator that costs one branch more than the system's. What is counted are the bytes that were
-//! asked for, of all threads, without what the allocator adds.
+//! A test binary or a separate program makes [`CountingHeap`] its allocator; then [`used_by`]
+//! reports the memory use of some work. Counting is off outside `used_by`, so that time
+//! measurements see an allocator that costs only one branch more than the system's. The count
+//! covers the bytes requested by all threads, without the allocator's overhead.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -17,13 +17,12 @@ static PEAK_BYTES: AtomicI64 = AtomicI64::new(0);
 #[derive(Debug)]
 pub struct CountingHeap;
 
-/// What some work took.
+/// The memory use of some work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeapUse {
-    /// Bytes that were allocated and not freed meanwhile; negative if more was freed that was there
-    /// before.
+    /// Bytes allocated and not freed meanwhile; negative if more bytes from before were freed.
     pub live_bytes: i64,
-    /// The most that this ever was.
+    /// The highest value of `live_bytes` meanwhile, at least 0.
     pub peak_bytes: i64,
 }
 
@@ -63,7 +62,7 @@ unsafe impl GlobalAlloc for CountingHeap {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        // Where it has to move, both are there for a moment.
+        // If the block has to move, both copies exist for a moment.
         allocated(new_size);
         freed(layout.size());
         // SAFETY: the caller's promises are the system allocator's.
@@ -71,8 +70,8 @@ unsafe impl GlobalAlloc for CountingHeap {
     }
 }
 
-/// Runs `work` and tells what it gives, with what it took. Not to be nested or called by two
-/// threads at the same time: what any thread allocates meanwhile is counted.
+/// Runs `work`; returns its result and its memory use. Must not be nested or called by two threads
+/// at the same time: allocations of all threads are counted.
 pub fn used_by<T>(work: impl FnOnce() -> T) -> (T, HeapUse) {
     LIVE_BYTES.store(0, Ordering::Relaxed);
     PEAK_BYTES.store(0, Ordering::Relaxed);

@@ -1,24 +1,24 @@
-//! Numbers and layouts of the ioctls, version 1. The same in `libbyteback/include/byteback.h`; a
+//! Numbers and layouts of the ioctls, version 1. `libbyteback/include/byteback.h` has the same; a
 //! test compares the two.
 //!
-//! The kernel passes on only calls that say their size in their number (at most 16,383 bytes, here
-//! and back), so each request is one structure of fixed size, in the byte order of the machine,
-//! without padding. Each begins with its own size and the version; what is reserved must be zero.
-//! Layouts never change: a later version adds calls with numbers of their own.
+//! The kernel passes on only calls that encode their size in their number (at most 16,383 bytes in
+//! either direction), so each request is one structure of fixed size, in the byte order of the
+//! machine, without padding. Each begins with its own size and the version; reserved fields must be
+//! zero. Layouts never change: a later version adds calls with numbers of their own.
 //!
-//! | call | number | who fills what |
+//! | call | number | in; out |
 //! |---|---|---|
-//! | [`DELTA_OPEN`] | `_IOWR(0xb7, 1, struct byteback_ioctl_open)` | the consumer's name and since when; back come the context and what is known |
-//! | [`DELTA_GETDIFF`] | `_IOWR(0xb7, 2, struct byteback_ioctl_getdiff)` | context and position; back come ranges and the next position |
-//! | [`DELTA_READ`] | `_IOWR(0xb7, 3, struct byteback_ioctl_read)` | context, offset, length; back come frozen bytes |
-//! | [`DELTA_CLOSE`] | `_IOW(0xb7, 4, struct byteback_ioctl_close)` | context, and whether it is saved |
+//! | [`DELTA_OPEN`] | `_IOWR(0xb7, 1, struct byteback_ioctl_open)` | the consumer's name and the version to start from; the context and the known changes |
+//! | [`DELTA_GETDIFF`] | `_IOWR(0xb7, 2, struct byteback_ioctl_getdiff)` | context and position; ranges and the next position |
+//! | [`DELTA_READ`] | `_IOWR(0xb7, 3, struct byteback_ioctl_read)` | context, offset, length; frozen bytes |
+//! | [`DELTA_CLOSE`] | `_IOW(0xb7, 4, struct byteback_ioctl_close)` | context, and whether the changes are saved |
 //!
-//! What arrives is untrusted: [`Layout::decode`] takes nothing but exactly as many bytes as belong
-//! to the call.
+//! Arguments are untrusted: [`Layout::decode`] accepts only exactly as many bytes as belong to the
+//! call.
 
 use std::mem::size_of;
 
-/// Of this module.
+/// The version of the numbers and layouts in this module.
 pub const VERSION: u32 = 1;
 
 /// The type byte of all calls.
@@ -32,61 +32,62 @@ const fn number(direction: u32, number: u32, size: usize) -> u32 {
     (direction << 30) | ((size as u32) << 16) | (TYPE << 8) | number
 }
 
-/// Freezes a file and asks what changed.
+/// Freezes a file and requests its changes.
 pub const DELTA_OPEN: u32 = number(READ | WRITE, 1, size_of::<DeltaOpen>());
-/// Asks for ranges.
+/// Requests changed ranges.
 pub const DELTA_GETDIFF: u32 = number(READ | WRITE, 2, size_of::<DeltaGetdiff>());
 /// Reads frozen bytes.
 pub const DELTA_READ: u32 = number(READ | WRITE, 3, size_of::<DeltaRead>());
-/// Ends it.
+/// Ends the use of a frozen file.
 pub const DELTA_CLOSE: u32 = number(WRITE, 4, size_of::<DeltaClose>());
 
-/// Bytes of a consumer's name, with the NUL that ends it.
+/// The size of a consumer's name, with its final NUL, in bytes.
 pub const CONSUMER_BYTES: usize = 64;
-/// Ranges in one answer.
+/// The most ranges in one answer.
 pub const RANGES_MAX: usize = 1000;
-/// Frozen bytes in one answer.
+/// The most frozen bytes in one answer.
 pub const READ_BYTES_MAX: usize = 16 * 1000;
 
-/// [`DeltaOpen::state`]: what changed is told as ranges.
+/// [`DeltaOpen::state`]: the changes are reported as ranges.
 pub const STATE_RANGES: u32 = 1;
 /// [`DeltaOpen::state`]: the whole file must be taken as changed, for [`DeltaOpen::reason`].
 pub const STATE_WHOLE: u32 = 2;
 
 /// [`DeltaOpen::reason`]: ranges are known.
 pub const REASON_NONE: u32 = 0;
-/// The file did not exist then.
+/// [`DeltaOpen::reason`]: the file did not exist at that version.
 pub const REASON_CREATED: u32 = 1;
-/// The consumer has no mark of this file, or asked since a version that is not known (any more).
+/// [`DeltaOpen::reason`]: the consumer has no mark of this file, or named a version that is not
+/// known (any more).
 pub const REASON_NO_MARK: u32 = 2;
-/// It was changed without passing the mount.
+/// [`DeltaOpen::reason`]: the file was changed without passing the mount.
 pub const REASON_UNTRACKED: u32 = 3;
-/// It was being changed when tracking was interrupted.
+/// [`DeltaOpen::reason`]: the file was being changed when tracking was interrupted.
 pub const REASON_INTERRUPTED: u32 = 4;
-/// Somebody could not save it.
+/// [`DeltaOpen::reason`]: a consumer could not save the file last time.
 pub const REASON_UNSAVED: u32 = 5;
-/// Another reason, of a later version.
+/// [`DeltaOpen::reason`]: another reason, of a later version.
 pub const REASON_OTHER: u32 = 255;
 
 /// [`DeltaGetdiff::next`]: there are no more ranges.
 pub const NO_MORE: u64 = u64::MAX;
 
-/// [`DeltaClose::flags`]: what was frozen is saved, so the consumer's mark of the file moves to it.
+/// [`DeltaClose::flags`]: the frozen state is saved; the consumer's mark of the file moves to it.
 pub const CLOSE_SAVED: u32 = 1;
 
-/// A structure that crosses the border as its bytes.
+/// A structure that crosses the kernel boundary as bytes.
 pub trait Layout: Sized + Copy {
-    /// How many.
+    /// The number of bytes.
     const SIZE: usize;
 
-    /// Its bytes.
+    /// The bytes of the structure.
     fn encode(&self) -> Vec<u8>;
 
-    /// What the bytes say; `None` unless there are exactly [`Layout::SIZE`].
+    /// The structure in `bytes`; `None` unless there are exactly [`Layout::SIZE`].
     fn decode(bytes: &[u8]) -> Option<Self>;
 }
 
-/// A field that is copied as it is.
+/// A field that is copied unchanged.
 trait Field: Sized {
     fn put(&self, out: &mut Vec<u8>);
     fn take(from: &mut &[u8]) -> Option<Self>;
@@ -151,7 +152,7 @@ macro_rules! layout {
         }
 
         impl $name {
-            /// Whether it says the size and the version of this module.
+            /// Whether the size and the version are those of this module.
             #[must_use]
             pub fn is_of_this_version(&self) -> bool {
                 usize::try_from(self.size) == Ok(Self::SIZE) && self.version == VERSION
@@ -167,35 +168,36 @@ layout! {
         size: u32,
         /// In: [`VERSION`].
         version: u32,
-        /// In: since which version; 0: since the consumer's mark of this file.
+        /// In: the version since which changes are wanted; 0: since the consumer's mark of this
+        /// file.
         since: u64,
-        /// In: none are known.
+        /// In: 0, as no flags are defined.
         flags: u32,
         /// Zero.
         reserved0: u32,
-        /// In: who asks: 1 to 63 bytes of UTF-8 without control characters, then a NUL. Each user
-        /// has names of their own.
+        /// In: the consumer: 1 to 63 bytes of UTF-8 without control characters, then a NUL. Each
+        /// user has a separate set of names.
         consumer: [u8; CONSUMER_BYTES],
-        /// Out: names what was frozen in the other calls, on this open file.
+        /// Out: identifies the frozen file in the other calls, on this open file.
         context: u64,
-        /// Out: the history that versions belong to. Another one means another log: versions of the
-        /// old one say nothing.
+        /// Out: the history that versions belong to. A different value means a different log, in
+        /// which older versions are meaningless.
         tree: u64,
-        /// Out: the file, as long as it lives, also under another name.
+        /// Out: the file's number, for its lifetime, even under another name.
         node: u64,
-        /// Out: the version since which changes are told; 0 if everything is.
+        /// Out: the version since which changes are reported; 0 if everything is.
         version_since: u64,
         /// Out: the version that was frozen.
         version_now: u64,
         /// Out: the length of the frozen file.
         size_bytes: u64,
-        /// Out: how many ranges there are.
+        /// Out: the number of ranges.
         range_count: u64,
-        /// Out: how many bytes these have.
+        /// Out: the number of bytes in these ranges.
         changed_bytes: u64,
         /// Out: [`STATE_RANGES`] or [`STATE_WHOLE`].
         state: u32,
-        /// Out: why the whole file is told.
+        /// Out: the reason for [`STATE_WHOLE`].
         reason: u32,
         /// Zero.
         reserved: [u64; 4],
@@ -209,13 +211,13 @@ layout! {
         size: u32,
         /// In: [`VERSION`].
         version: u32,
-        /// In: what was frozen.
+        /// In: the context of the frozen file.
         context: u64,
-        /// In: only what lies at or after this offset of the file is told; 0 at first.
+        /// In: only changes at or after this offset of the file are reported; 0 at first.
         position: u64,
-        /// Out: the position to ask with next, or [`NO_MORE`].
+        /// Out: the position for the next call, or [`NO_MORE`].
         next: u64,
-        /// Out: how many ranges follow.
+        /// Out: the number of ranges that follow.
         count: u32,
         /// Zero.
         reserved: u32,
@@ -232,12 +234,12 @@ layout! {
         size: u32,
         /// In: [`VERSION`].
         version: u32,
-        /// In: what was frozen.
+        /// In: the context of the frozen file.
         context: u64,
-        /// In: where to read.
+        /// In: the offset to read from.
         offset: u64,
-        /// In: how many bytes are wanted; out: how many there are, fewer only at the end of the
-        /// file and at [`READ_BYTES_MAX`].
+        /// In: the number of bytes wanted; out: the number read, fewer only at the end of the file
+        /// and at [`READ_BYTES_MAX`].
         len_bytes: u32,
         /// Zero.
         reserved: u32,
@@ -253,7 +255,7 @@ layout! {
         size: u32,
         /// In: [`VERSION`].
         version: u32,
-        /// In: what was frozen.
+        /// In: the context of the frozen file.
         context: u64,
         /// In: [`CLOSE_SAVED`] or 0.
         flags: u32,
@@ -269,7 +271,7 @@ const _: () = {
 };
 
 impl DeltaOpen {
-    /// The consumer's name; `None` if it is none.
+    /// The consumer's name; `None` if it is not valid.
     #[must_use]
     pub fn consumer_name(&self) -> Option<&str> {
         let end = self.consumer.iter().position(|byte| *byte == 0)?;

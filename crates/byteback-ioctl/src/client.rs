@@ -8,25 +8,25 @@ use crate::abi::{
     DeltaOpen, DeltaRead, Layout, NO_MORE, RANGES_MAX, READ_BYTES_MAX, STATE_RANGES, VERSION,
 };
 
-/// Why a call failed, and what to do next.
+/// The cause of a failed call, and the next step.
 #[derive(Debug, thiserror::Error)]
 pub enum DeltaError {
-    /// It does not lie in a folder that Byteback tracks.
+    /// The file does not lie in a folder that Byteback tracks.
     #[error("the file lies in no folder that Byteback has mounted; mount its folder first: byteback mount DIR")]
     NotTracked,
-    /// The consumer's name cannot be one.
+    /// The consumer's name is not valid.
     #[error("{name:?} cannot name a consumer: 1 to {} bytes without control characters", CONSUMER_BYTES - 1)]
     Name {
         /// The name.
         name: String,
     },
-    /// It was removed, or came into the folder without passing the mount.
+    /// The file was removed, or came into the folder without passing the mount.
     #[error("the file has no name in the tracked folder any more, or none that the log knows; save it whole")]
     Unknown,
     /// The descriptor was not opened for reading.
     #[error("the file must be open for reading")]
     NotReadable,
-    /// Too many are open.
+    /// Too many files are frozen.
     #[error("too many files are frozen; close some first")]
     TooMany,
     /// The context is not one of this open file, or was closed.
@@ -35,13 +35,13 @@ pub enum DeltaError {
     /// The two sides have different versions.
     #[error("the daemon of the folder speaks another version; restart it: byteback umount, then byteback mount")]
     Version,
-    /// Anything else.
+    /// Another error of the system.
     #[error("{call} failed: {source}")]
     System {
-        /// Which call.
+        /// The name of the call.
         call: &'static str,
-        /// The system's error; `EIO`: the frozen state is lost or the log failed, and the
-        /// daemon's log says why.
+        /// The system's error; `EIO`: the frozen state is lost or the log failed; the daemon's log
+        /// has the cause.
         source: io::Error,
     },
 }
@@ -60,59 +60,59 @@ impl DeltaError {
     }
 }
 
-/// How changes are told.
+/// How changes are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// As ranges.
+    /// The changes are reported as ranges.
     Ranges,
     /// The whole file must be taken as changed, for this reason (`REASON_...` in [`crate::abi`]).
     Whole {
-        /// Why.
+        /// The reason code.
         reason: u32,
     },
 }
 
-/// What is known of a frozen file.
+/// The properties of a frozen file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
     /// The history that versions belong to.
     pub tree: u64,
-    /// The file, under whatever name.
+    /// The file's number, independent of its name.
     pub node: u64,
-    /// Since which version changes are told; `None`: everything is.
+    /// The version since which changes are reported; `None`: everything is.
     pub since: Option<u64>,
-    /// The version that was frozen: what a program that keeps its own account passes as `since`
-    /// next time.
+    /// The version that was frozen; a program that keeps track by itself passes it as `since` next
+    /// time.
     pub version: u64,
     /// The length of the frozen file.
     pub size_bytes: u64,
-    /// How many ranges there are.
+    /// The number of ranges.
     pub range_count: u64,
-    /// How many bytes these have.
+    /// The number of bytes in these ranges.
     pub changed_bytes: u64,
-    /// How changes are told.
+    /// How changes are reported.
     pub state: State,
 }
 
 /// A changed range of a frozen file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// Where it begins, in bytes.
+    /// The offset of the first byte.
     pub offset: u64,
-    /// How long it is, in bytes; never 0.
+    /// The length in bytes; never 0.
     pub len_bytes: u64,
 }
 
 impl Range {
-    /// The first byte behind it.
+    /// The offset after the last byte.
     #[must_use]
     pub fn end(&self) -> u64 {
         self.offset.saturating_add(self.len_bytes)
     }
 }
 
-/// A file as it was when this was opened, and what had changed in it. Dropping it leaves the mark
-/// where it is.
+/// A file as it was at [`DeltaFile::open`], and its changes. Dropping this leaves the mark where it
+/// is.
 #[derive(Debug)]
 pub struct DeltaFile<'file> {
     file: BorrowedFd<'file>,
@@ -143,9 +143,9 @@ fn call<T: Layout>(file: BorrowedFd<'_>, number: u32, name: &'static str, argume
 }
 
 impl<'file> DeltaFile<'file> {
-    /// Freezes `file`, which is open for reading, and asks what changed in it since version
-    /// `since`, or without one since the mark that `consumer` has of it. What any program wrote
-    /// before this call is in the frozen file; nobody is held up.
+    /// Freezes `file`, which must be open for reading, and requests its changes since version
+    /// `since` or, if that is `None`, since the mark that `consumer` has of it. Every write that
+    /// completed before this call is in the frozen file; no writer is blocked.
     ///
     /// # Errors
     /// See [`DeltaError`].
@@ -202,29 +202,29 @@ impl<'file> DeltaFile<'file> {
         })
     }
 
-    /// What is known.
+    /// The properties of the frozen file.
     #[must_use]
     pub fn info(&self) -> &Info {
         &self.info
     }
 
     /// The number under which the mount shows the frozen file: `.byteback/delta/NUMBER` in its
-    /// root, for programs that want to map it or hand it on by its path. Only the user who opened
-    /// it may read it.
+    /// root, for programs that want to map it or pass its path on. Only the user who opened it may
+    /// read it.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.context
     }
 
-    /// The changed ranges in ascending order, within the frozen file; the one that is the whole
-    /// file if that is told. A copy of the file gets the new length first: what lies beyond the old
-    /// length and in no range is zeros.
+    /// The changed ranges in ascending order, within the frozen file; a single range if the whole
+    /// file counts as changed. A copy of the file must get the new length first: bytes beyond the
+    /// old length and outside the ranges are zeros.
     #[must_use]
     pub fn ranges(&self) -> Ranges<'_> {
         self.ranges_from(0)
     }
 
-    /// As [`DeltaFile::ranges`], from an offset on: a program that was interrupted goes on there.
+    /// As [`DeltaFile::ranges`], from an offset on, to resume after an interruption.
     #[must_use]
     pub fn ranges_from(&self, offset: u64) -> Ranges<'_> {
         Ranges {
@@ -234,11 +234,10 @@ impl<'file> DeltaFile<'file> {
         }
     }
 
-    /// Fills `buffer` with frozen bytes; answers how many there are: fewer only at the end of the
-    /// file.
+    /// Fills `buffer` with frozen bytes; returns their number, fewer only at the end of the file.
     ///
     /// # Errors
-    /// [`DeltaError::System`] with `EIO` if the frozen state is lost: open it again.
+    /// [`DeltaError::System`] with `EIO` if the frozen state is lost: open the file again.
     pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, DeltaError> {
         let mut filled = 0;
         for piece in buffer.chunks_mut(READ_BYTES_MAX) {
@@ -266,23 +265,24 @@ impl<'file> DeltaFile<'file> {
         Ok(filled)
     }
 
-    /// What was frozen is saved: the consumer's mark of this file moves to it.
+    /// Confirms that the frozen state is saved: the consumer's mark of this file moves to it.
     ///
     /// # Errors
-    /// If the log cannot be written: the mark then stays, and the same is told again next time.
+    /// If the log cannot be written: the mark then stays, and the same changes are reported again
+    /// next time.
     pub fn commit(mut self) -> Result<(), DeltaError> {
         let saved = self.end(CLOSE_SAVED);
         if saved.is_err() {
-            // Not saved, but ended.
+            // Ended, although not saved.
             let _ = self.end(0);
         }
         saved
     }
 
-    /// Nothing was saved: the mark stays.
+    /// Ends without saving: the mark stays.
     ///
     /// # Errors
-    /// If it is not open any more.
+    /// If the delta is not open any more.
     pub fn close(mut self) -> Result<(), DeltaError> {
         self.end(0)
     }
@@ -303,13 +303,13 @@ impl<'file> DeltaFile<'file> {
 impl Drop for DeltaFile<'_> {
     fn drop(&mut self) {
         if self.is_open {
-            // Otherwise it ends with the open file.
+            // On failure, the delta ends with the open file.
             let _ = self.end(0);
         }
     }
 }
 
-/// See [`DeltaFile::ranges`].
+/// The iterator of [`DeltaFile::ranges`].
 #[derive(Debug)]
 pub struct Ranges<'delta> {
     delta: &'delta DeltaFile<'delta>,
@@ -348,7 +348,7 @@ impl Iterator for Ranges<'_> {
                     len_bytes: *len_bytes,
                 })
                 .collect();
-            // A position that does not move would be asked for ever.
+            // A position that does not advance would be requested for ever.
             self.position = Some(answer.next).filter(|next| *next != NO_MORE && *next > position);
             self.page = page.into_iter();
         }

@@ -1,23 +1,24 @@
-//! What changed in one file, asked by whoever has it open (SolFS sections 3.3 and 4.3:
+//! Queries for the changes of one file, by a program that has it open (SolFS sections 3.3 and 4.3:
 //! `delta_open`, `delta_getdiff`, `delta_close`).
 //!
-//! A program that saves single files, an editor or an app with a cloud of its own, needs neither
-//! the tree nor the control socket: it has a descriptor. [`DeltaFile::open`] freezes the file as it
-//! is now, without blocking who writes it, and tells which ranges changed since the program's own
-//! mark of this file; the frozen bytes are read at leisure; [`DeltaFile::commit`] moves the mark.
+//! A program that saves single files, such as an editor or an app with a cloud of its own, needs
+//! neither the tree nor the control socket, only a descriptor. [`DeltaFile::open`] freezes the file
+//! as it is now, without blocking its writers, and reports the ranges that changed since the
+//! program's own mark of this file; the frozen bytes can be read later; [`DeltaFile::commit`] moves
+//! the mark.
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! |---|---|
-//! | [`abi`] | numbers and layouts, shared by the kernel's two sides and by `byteback.h` |
+//! | [`abi`] | numbers and layouts, shared by both sides of the kernel and by `byteback.h` |
 //! | `client` | the calls for Rust programs |
 //!
-//! It knows nothing of mounts and logs.
+//! Out of scope: mounts and logs.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), byteback_ioctl::DeltaError> {
 //! let file = std::fs::File::open("mail.db").unwrap();
 //! let delta = byteback_ioctl::DeltaFile::open(&file, "my-cloud", None)?;
-//! // The copy gets the new length first: what lies beyond the old one and in no range is zeros.
+//! // The copy gets the new length first: bytes past the old one and outside ranges are zeros.
 //! let mut buffer = vec![0; 1 << 20];
 //! for range in delta.ranges() {
 //!     let range = range?;

@@ -1,5 +1,5 @@
-//! The C header and library are C and C++, to the strictest compiler: nobody who includes it is
-//! told of anything.
+//! The C header and library compile as C and C++ with the strictest warnings, so that no program
+//! that includes them sees a warning.
 
 #![allow(
     clippy::unwrap_used,
@@ -26,7 +26,7 @@ fn library() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../libbyteback")
 }
 
-/// Runs a compiler with the strictest warnings, and answers what it said where it failed.
+/// Runs a compiler with the strictest warnings; panics with its output if it fails.
 fn compile(compiler: &str, arguments: &[&str], what: &[&Path], output: &Path) {
     let compiled = Command::new(compiler)
         .args(arguments)

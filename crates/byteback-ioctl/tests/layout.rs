@@ -1,5 +1,4 @@
-//! The C header says the same as this crate: sizes, offsets, numbers, compared by a C program that
-//! prints them.
+//! The C header agrees with this crate in sizes, offsets and numbers, which a C program prints.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,7 +14,7 @@ use std::process::Command;
 
 use byteback_ioctl::abi::{self, DeltaClose, DeltaGetdiff, DeltaOpen, DeltaRead};
 
-/// What `layout.c` prints.
+/// The output of `layout.c`.
 fn of_c() -> BTreeMap<String, u64> {
     let library = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../libbyteback");
     let dir = tempfile::tempdir().unwrap();

@@ -2,10 +2,10 @@
 //!
 //! In: `pump` moves a request's body into an [`IncomingBytes`], which a blocking thread reads. It
 //! enforces the length limit and the time between two chunks. When the reader stops early (an
-//! error), the pump goes on to read and drop what the client still sends, within the limit, so that
-//! the client gets to read the answer instead of a reset connection. Out: an [`OutgoingBytes`] is a
-//! `Write` for a blocking thread; its other end is the response's body. When the client goes away,
-//! writing fails; also when it takes a paced body too slowly, for which somebody else waits.
+//! error), the pump continues to read and drop what the client still sends, within the limit, so
+//! that the client can read the answer instead of a reset connection. Out: an [`OutgoingBytes`] is
+//! a `Write` for a blocking thread; its other end is the response's body. Writing fails when the
+//! client goes away, and also when it takes a paced body, for which other clients wait, too slowly.
 
 use crate::connection::AtWork;
 use crate::presence::Stay;
@@ -35,19 +35,19 @@ pub(crate) const CHUNK_LEN: usize = 128 * 1024;
 pub(crate) struct BodyLimits {
     pub(crate) len_max: u64,
     pub(crate) idle_timeout: Duration,
-    /// How fast it has to arrive on average once `idle_timeout` is over, for bodies that keep
+    /// Average rate at which it has to arrive once `idle_timeout` is over, for bodies that keep
     /// others waiting.
     pub(crate) bytes_per_s_min: Option<u32>,
 }
 
 impl BodyLimits {
-    /// How long the first `len` bytes may take.
+    /// Time in which the first `len` bytes must arrive.
     fn time_for(&self, len: u64) -> Duration {
         let at_least = |rate: u32| self.idle_timeout + Duration::from_secs(len) / rate.max(1);
         self.bytes_per_s_min.map_or(Duration::MAX, at_least)
     }
 
-    /// Refuses a body that says itself that it is too long.
+    /// Refuses a body whose announced length is too long.
     fn check_announced(&self, body: &Body) -> Result<(), Box<Problem>> {
         match body.size_hint().lower() > self.len_max {
             true => Err(self.too_large()),
@@ -55,7 +55,7 @@ impl BodyLimits {
         }
     }
 
-    /// Refuses a body of which `total` bytes have come since it began, if it is too long or too
+    /// Refuses a body of which `total` bytes have arrived since it began, if it is too long or too
     /// slow.
     fn check(&self, total: u64, began: Instant) -> Result<(), Box<Problem>> {
         if total > self.len_max {
@@ -82,7 +82,7 @@ pub(crate) struct IncomingBytes {
     ended: bool,
 }
 
-/// The two ends of a request's body on its way in.
+/// The two ends of an incoming request's body.
 pub(crate) fn incoming() -> (mpsc::Sender<io::Result<Bytes>>, IncomingBytes) {
     let (sender, receiver) = mpsc::channel(CHUNKS);
     (
@@ -99,8 +99,8 @@ impl Read for IncomingBytes {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.current.is_empty() && !self.ended {
             match self.receiver.blocking_recv() {
-                // An empty chunk is the body's true end. A channel that just closes is a body that
-                // was cut.
+                // An empty chunk is the body's true end. A channel that just closes means a
+                // truncated body.
                 Some(Ok(chunk)) if chunk.is_empty() => self.ended = true,
                 Some(Ok(chunk)) => self.current = chunk,
                 Some(Err(e)) => {
@@ -119,7 +119,7 @@ impl Read for IncomingBytes {
     }
 }
 
-/// The next chunk of a body that holds data.
+/// The next non-empty chunk of a body.
 async fn next_chunk(body: &mut Body, idle_timeout: Duration) -> Result<Option<Bytes>, Box<Problem>> {
     loop {
         let frame = std::future::poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx));
@@ -141,17 +141,17 @@ async fn next_chunk(body: &mut Body, idle_timeout: Duration) -> Result<Option<By
     }
 }
 
-/// The beginning of a body, kept in memory while nothing else is taken for it.
+/// The beginning of a body, kept in memory while no other resource is taken for it.
 #[derive(Debug)]
 pub(crate) struct BodyStart {
     pub(crate) bytes: Vec<u8>,
-    /// All of it is here.
+    /// Whether this is the whole body.
     pub(crate) is_whole: bool,
     began: Instant,
 }
 
 impl BodyStart {
-    /// Of a body that nobody has looked at.
+    /// The beginning of an untouched body.
     fn nothing() -> Self {
         Self {
             bytes: Vec::new(),
@@ -161,7 +161,7 @@ impl BodyStart {
     }
 }
 
-/// Takes in a body up to its end, or until more than `len_max` bytes are here.
+/// Takes in a body up to its end, or until more than `len_max` bytes have arrived.
 pub(crate) async fn take_start(body: &mut Body, len_max: usize, limits: BodyLimits) -> Result<BodyStart, Box<Problem>> {
     limits.check_announced(body)?;
     let mut start = BodyStart::nothing();
@@ -177,8 +177,8 @@ pub(crate) async fn take_start(body: &mut Body, len_max: usize, limits: BodyLimi
     Ok(start)
 }
 
-/// Moves a body to its reader. An error says why the body as such is refused, whatever the reader
-/// made of it.
+/// Moves a body to its reader. An error is the reason for which the body as such is refused,
+/// whatever the reader's result.
 pub(crate) async fn pump(
     body: Body,
     sender: mpsc::Sender<io::Result<Bytes>>,
@@ -187,7 +187,7 @@ pub(crate) async fn pump(
     pump_from(BodyStart::nothing(), body, sender, limits).await
 }
 
-/// As [`pump`], for a body whose beginning was taken in.
+/// Like [`pump`], for a body whose beginning was taken in.
 pub(crate) async fn pump_from(
     start: BodyStart,
     mut body: Body,
@@ -213,7 +213,7 @@ async fn pump_chunks(
     limits.check_announced(body)?;
     let BodyStart { bytes, is_whole, began } = start;
     let mut total = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-    // No chunk is empty but the last.
+    // Only the last chunk is empty.
     if total > 0 {
         let _ = sender.send(Ok(Bytes::from(bytes))).await;
     }
@@ -223,7 +223,7 @@ async fn pump_chunks(
     while let Some(chunk) = next_chunk(body, limits.idle_timeout).await? {
         total = total.saturating_add(u64::try_from(chunk.len()).unwrap_or(u64::MAX));
         limits.check(total, began)?;
-        // A reader that has stopped gets no more, but the client is heard out.
+        // A reader that has stopped gets no more, but the client may finish sending.
         let _ = sender.send(Ok(chunk)).await;
     }
     Ok(())
@@ -244,7 +244,7 @@ pub(crate) async fn collect(mut body: Body, limits: BodyLimits) -> Result<Vec<u8
     Ok(bytes)
 }
 
-/// Reads and drops the rest of a body that nobody wants, up to `len_max` bytes.
+/// Reads and drops the rest of an unwanted body, up to `len_max` bytes.
 pub(crate) async fn drain(mut body: Body, limits: BodyLimits) {
     let mut total = 0u64;
     while let Ok(Some(chunk)) = next_chunk(&mut body, limits.idle_timeout).await {
@@ -255,12 +255,12 @@ pub(crate) async fn drain(mut body: Body, limits: BodyLimits) {
     }
 }
 
-/// How fast a body has to be taken.
+/// The pace at which the client has to take a body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// So long one may wait for the client, all waits together,
+    /// Longest total wait for the client before anything was sent.
     pub(crate) idle_timeout: Duration,
-    /// and a second more for so many bytes.
+    /// Bytes whose sending extends that wait by a second.
     pub(crate) bytes_per_s_min: u32,
 }
 
@@ -269,14 +269,14 @@ pub(crate) struct OutgoingBytes {
     sender: mpsc::Sender<io::Result<Bytes>>,
     pending: Vec<u8>,
     pace: Option<Pace>,
-    /// Bytes that the other end got, and how long it let us wait.
+    /// Bytes that the other end received, and the total wait for it.
     sent: u64,
     waited: Duration,
     is_broken: Arc<AtomicBool>,
 }
 
 impl OutgoingBytes {
-    /// Sends what is pending.
+    /// Sends the pending bytes.
     pub(crate) fn send(&mut self) -> io::Result<()> {
         if self.pending.is_empty() {
             return Ok(());
@@ -298,14 +298,14 @@ impl OutgoingBytes {
         sent.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
-    /// Breaks the body off, so that the client cannot take it for complete. Waits for nobody.
+    /// Breaks the body off, so that the client cannot take it for complete. Does not block.
     pub(crate) fn fail(&mut self) {
         self.pending.clear();
         self.is_broken.store(true, Ordering::Release);
     }
 }
 
-/// What a future answers, if it does in time. For threads that may block.
+/// Waits for a future, for at most `time`; `None` if it takes longer. For threads that may block.
 fn wait_at_most<F: Future>(time: Duration, future: F) -> Option<F::Output> {
     struct Unpark(Thread);
     impl Wake for Unpark {
@@ -344,7 +344,7 @@ pub(crate) fn outgoing(len: Option<u64>) -> (OutgoingBytes, Body) {
     outgoing_with(len, None)
 }
 
-/// As [`outgoing`], for a body that keeps one of a few places until it is taken.
+/// Like [`outgoing`], for a body that occupies one of a few places until it is taken.
 pub(crate) fn outgoing_paced(len: Option<u64>, pace: Pace) -> (OutgoingBytes, Body) {
     outgoing_with(len, Some(pace))
 }
@@ -384,9 +384,9 @@ pub(crate) fn async_outgoing() -> (mpsc::Sender<io::Result<Bytes>>, Body) {
 struct ChannelBody {
     receiver: mpsc::Receiver<io::Result<Bytes>>,
     len: Option<u64>,
-    /// The end is none.
+    /// Whether the end of the channel is a failure.
     is_broken: Arc<AtomicBool>,
-    /// Said when it is asked for the next time.
+    /// Error that the next poll returns.
     breaks_with: Option<io::Error>,
 }
 
@@ -404,9 +404,9 @@ impl HttpBody for ChannelBody {
             None => io::ErrorKind::BrokenPipe.into(),
             Some(Err(error)) => error,
         };
-        // Whoever writes the answer drops what is not written yet, its head too, when it hears of
-        // an error. A body that is not ready makes it write first: so the client sees an answer
-        // that breaks off, not a connection that ends without one.
+        // On an error, the connection drops everything not written yet, even the head. A pending
+        // body makes it write first: so the client sees an answer that breaks off, not a connection
+        // that ends without one.
         self.breaks_with = Some(error);
         cx.waker().wake_by_ref();
         Poll::Pending
@@ -422,7 +422,7 @@ impl HttpBody for ChannelBody {
 pub(crate) struct WorkingBody {
     inner: Body,
     revoked: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    // After the future, which also counts as being here.
+    // Dropped after the future, whose receiver counts as a stay, too.
     _stay: Option<Stay>,
     _at_work: Option<AtWork>,
 }

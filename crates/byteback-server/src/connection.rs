@@ -1,11 +1,11 @@
-//! Connections: how slow they may be, and how many bytes pass.
+//! Connections: their timeouts, and the count of their bytes.
 //!
 //! A connection must bring the head of its next request within the head timeout (from its opening,
-//! TLS included, or from the end of the request before; longer once it has shown a valid token),
+//! TLS included, or from the end of the previous request; longer once it has shown a valid token),
 //! and must take bytes that are written to it within the idle timeout. While a request is at work,
-//! silence from the client is what one expects; bodies have their own timeout in `body`.
+//! silence from the client is expected; bodies have their own timeout in `body`.
 //!
-//! Every connection is accepted at once; which of them may stay is decided by `door`.
+//! Every connection is accepted at once; `door` decides which of them may stay.
 
 use crate::door::{Door, Guest};
 use crate::metrics::Metrics;
@@ -29,27 +29,27 @@ pub(crate) struct CountingListener {
     pub(crate) door: Arc<Door>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) head_timeout: Duration,
-    /// Instead of the head timeout, for connections that have shown a valid token.
+    /// Replaces the head timeout on connections that have shown a valid token.
     pub(crate) keep_timeout: Duration,
     pub(crate) idle_timeout: Duration,
-    /// The certificate; none: plain HTTP.
+    /// The certificate; `None`: plain HTTP.
     pub(crate) identity: Option<Identity>,
 }
 
-/// Who is at the other end, and whether its connection is at work.
+/// The other end of a connection, and whether the connection is at work.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peer {
     pub(crate) activity: Arc<Activity>,
 }
 
-/// Requests that began and that ended on a connection.
+/// Counts of the requests that began and that ended on a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Activity {
     begun: AtomicU64,
     ended: AtomicU64,
-    /// TLS is wanted, and the client speaks without.
+    /// Whether the client speaks plain HTTP where TLS is wanted.
     lacks_tls: AtomicBool,
-    /// The connection's place; none for connections that are not limited.
+    /// The connection's place; `None` for connections that are not limited.
     guest: Option<Guest>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Activity {
 pub(crate) struct AtWork(Arc<Activity>);
 
 impl Activity {
-    /// The client speaks plain HTTP where TLS is wanted.
+    /// Notes that the client speaks plain HTTP where TLS is wanted.
     pub(crate) fn is_without_tls(&self) {
         self.lacks_tls.store(true, Ordering::Relaxed);
     }
@@ -67,12 +67,12 @@ impl Activity {
         self.lacks_tls.load(Ordering::Relaxed)
     }
 
-    /// The client has shown a valid token. False: there are too many connections that have.
+    /// Notes that the client has shown a valid token. False: too many connections have.
     pub(crate) fn has_shown_token(&self) -> bool {
         self.guest.as_ref().is_none_or(Guest::becomes_member)
     }
 
-    /// The client has shown no valid token where one is wanted.
+    /// Notes that the client has shown no valid token where one is wanted.
     pub(crate) fn has_shown_no_token(&self) {
         if let Some(guest) = &self.guest {
             guest.becomes_stranger();
@@ -121,7 +121,7 @@ impl Listener for CountingListener {
                     };
                     return (Wire::new(stream, self.identity.as_ref()), peer);
                 }
-                // A connection that died in the queue costs nobody else time.
+                // A connection that died in the queue costs the others no time.
                 Err(error) if is_of_the_connection(&error) => {}
                 // Out of descriptors, most likely.
                 Err(_) => {
@@ -158,14 +158,14 @@ pub(crate) struct CountingStream {
     head_timeout: Duration,
     keep_timeout: Duration,
     idle_timeout: Duration,
-    /// Until when the next head must be there, for the given number of ended requests.
+    /// Number of ended requests, and the deadline for the head of the next one.
     head_deadline: Option<(u64, Pin<Box<Sleep>>)>,
     write_deadline: Option<Pin<Box<Sleep>>>,
 }
 
 impl Drop for CountingStream {
     fn drop(&mut self) {
-        // Requests may keep the guest a little longer than the descriptor.
+        // Requests may hold the guest a little longer than the descriptor.
         if let Some(guest) = &self.activity.guest {
             guest.leave();
         }
@@ -178,8 +178,8 @@ impl CountingStream {
         &self.activity
     }
 
-    /// The first byte that the client sends, which stays to be read; none if it sends nothing and
-    /// closes.
+    /// The first byte that the client sends, left in place to be read; `None` if the client closes
+    /// without sending.
     pub(crate) fn poll_first_byte(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<u8>>> {
         if let Poll::Ready(result) = self.wait_for_head(cx) {
             return Poll::Ready(result.map(|()| None));
@@ -190,9 +190,9 @@ impl CountingStream {
         Poll::Ready(peeked.map(|_| buffer.filled().first().copied()))
     }
 
-    /// Pending, or the error of a connection that has to go, or of a head that did not come in
-    /// time. It is asked before each read, not only when nothing is there to be read: bytes that
-    /// come one by one gain no time.
+    /// Returns `Pending`, or the error of a connection that has to go or whose head is late. To be
+    /// called before each read, not only when nothing can be read: bytes that come one by one gain
+    /// no time.
     fn wait_for_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let guest = self.activity.guest.as_ref();
         if guest.is_some_and(|guest| guest.exit().is_shown_to_reader(cx.waker())) {
@@ -219,7 +219,7 @@ impl CountingStream {
         }
     }
 
-    /// What a write answers, or the error of a client that takes no bytes.
+    /// Passes on a write's result, or returns the error of a client that takes no bytes.
     fn wait_for_room<T>(&mut self, cx: &mut Context<'_>, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if result.is_ready() {
             self.write_deadline = None;

@@ -1,4 +1,4 @@
-//! Between the API's types and the store's. Nothing is decided here.
+//! Conversions between the API's types and the store's. Nothing is decided here.
 
 use crate::problem::refuse;
 use byteback_api::batch::ProofRecord;
@@ -145,7 +145,7 @@ pub(crate) fn hex(digest: [u8; 32]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A SHA-256 in hexadecimal.
+/// A SHA-256 from hexadecimal.
 pub(crate) fn digest(text: &str) -> Option<[u8; 32]> {
     let mut digest = [0; 32];
     if text.len() != 64 || !text.is_ascii() {

@@ -1,4 +1,4 @@
-//! Calls about what cannot be read, and about putting it right.
+//! Calls about damaged contents, and about repairing them.
 
 use crate::body::{BodyLimits, collect};
 use crate::convert;
@@ -8,7 +8,7 @@ use crate::problem::parameter;
 use byteback_api::messages::{DamagePage, Healed, KnownDamage};
 use byteback_model::Seq;
 
-/// No frame decodes to more, in bytes.
+/// Most bytes that a frame decodes to.
 const FRAME_LEN_MAX: u64 = 256 * 1024;
 
 pub(crate) async fn damage(mut call: Call) -> Answer {

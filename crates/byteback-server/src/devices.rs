@@ -1,4 +1,4 @@
-//! Joining, and what managing devices do with others.
+//! Joining, and the management of devices.
 
 use crate::dispatch::{Answer, Call, blocking, json};
 use crate::problem::refuse;
@@ -13,7 +13,7 @@ use byteback_api::problem::{Code, Problem};
 use byteback_model::DeviceId;
 use byteback_store::devices::{Device, Invitation, NewInvitation};
 
-/// A device as the API tells of it.
+/// A device in the API's form.
 #[must_use]
 pub fn device_info(device: Device) -> DeviceInfo {
     let grant = |grant: byteback_store::devices::Grant| GrantInfo {
@@ -31,7 +31,7 @@ pub fn device_info(device: Device) -> DeviceInfo {
     }
 }
 
-/// An invitation as the API tells of it.
+/// An invitation in the API's form.
 #[must_use]
 pub fn invitation_info(invitation: Invitation) -> InvitationInfo {
     InvitationInfo {
@@ -44,7 +44,7 @@ pub fn invitation_info(invitation: Invitation) -> InvitationInfo {
     }
 }
 
-/// The answer carries a secret.
+/// Marks an answer that carries a secret as not to be stored.
 fn unstored(mut response: Response<Body>) -> Response<Body> {
     *response.status_mut() = StatusCode::CREATED;
     response
@@ -117,7 +117,7 @@ pub(crate) async fn revoke(mut call: Call) -> Answer {
     let id: DeviceId = call.param("device")?;
     let store = call.shared.store.clone();
     blocking(move || store.roster().revoke(id)).await?;
-    // One that revokes itself gets to hear that it succeeded.
+    // A device that revokes itself must still receive the success.
     if id != call.device {
         call.shared.presence.turn_out(id);
     }

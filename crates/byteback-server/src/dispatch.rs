@@ -1,10 +1,10 @@
 //! The one gate that every request passes.
 //!
-//! In this order: the connection is marked as at work; the token is checked if the route wants one,
-//! and whether its device was given what the route's [`Access`] asks for; the call runs, until its
-//! device is revoked; the answer is counted. A route cannot forget any of it, because routes have
-//! no handlers of their own: the table says which call belongs to an address, and one `match` says
-//! which function answers it.
+//! In this order: the connection is marked as at work; if the route requires it, the token is
+//! checked, and whether its device was given what the route's [`Access`] asks for; the call runs,
+//! until its device is revoked; the answer is counted. A route cannot forget any of it, because
+//! routes have no handlers of their own: the table says which call belongs to an address, and one
+//! `match` says which function answers it.
 
 use crate::body::{BodyLimits, WorkingBody, collect, drain};
 use crate::connection::{Activity, Peer};
@@ -34,8 +34,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 /// Longest body of a call that takes JSON, in bytes.
 const JSON_LEN_MAX: u64 = 64 * 1024;
 
-/// What is read and dropped of the body of a request that is refused unheard, in bytes: enough for
-/// the sender to get to read the answer, too little to be worth an attack.
+/// Most bytes of a rejected request's body that are read and dropped: enough for the sender to read
+/// the answer, too little to be worth an attack.
 const DRAIN_LEN_MAX: u64 = 256 * 1024;
 
 /// State shared by all calls.
@@ -48,21 +48,21 @@ pub(crate) struct Shared {
     pub(crate) streams: Arc<Semaphore>,
     /// Calls that read and hash a whole content for a short request.
     pub(crate) signatures: Arc<Semaphore>,
-    /// Calls that keep a list of what is looked for in memory.
+    /// Calls that keep a search list in memory.
     pub(crate) searches: Arc<Semaphore>,
-    /// Clients that listen.
+    /// Clients that listen for events.
     pub(crate) events: Arc<Semaphore>,
-    /// What they listen for.
+    /// The clients' subscriptions to the events of folders.
     pub(crate) listeners: Listeners,
     /// Whether the server is about to stop.
     pub(crate) stopping: watch::Receiver<bool>,
-    /// Of them, those whose list is too long to arrive before they are at work.
+    /// Searches whose list is too long to arrive before they are at work.
     pub(crate) long_searches: Arc<Semaphore>,
-    /// Lists on their way in that are not at work yet.
+    /// Search lists that are arriving and not at work yet.
     pub(crate) lists: Arc<Semaphore>,
 }
 
-/// A request on its way to its call.
+/// A request with everything that its call needs.
 pub(crate) struct Call {
     pub(crate) shared: Arc<Shared>,
     pub(crate) device: DeviceId,
@@ -171,7 +171,7 @@ async fn answer(
     }
 }
 
-/// The one function that answers each route.
+/// Runs the one function that answers each route.
 async fn run(route: Route, call: Call) -> Answer {
     match route {
         Route::Health => {
@@ -225,7 +225,7 @@ async fn run(route: Route, call: Call) -> Answer {
     }
 }
 
-/// Who asks, if the route wants to know; refused is who may not.
+/// Authenticates the requesting device if the route needs one; refuses a device without access.
 async fn admit(
     shared: &Arc<Shared>,
     route: Route,
@@ -250,7 +250,7 @@ async fn admit(
     }
     if pass.is_to_be_noted && shared.presence.is_to_be_noted(pass.device) {
         let store = shared.store.clone();
-        // Nobody waits for it, and nobody minds if it fails.
+        // Runs in the background; its failure does no harm.
         tokio::task::spawn_blocking(move || store.roster().note_seen(pass.device));
     }
     let folder = folder.map_or("", String::as_str);
@@ -260,7 +260,7 @@ async fn admit(
         Access::Manages if pass.manages => Ok(Some(pass)),
         Access::Manages => refused("this device may not manage devices".to_owned()),
         Access::Reads | Access::Writes if pass.folder == FolderAccess::Nothing => {
-            // Whether the folder exists is none of its business.
+            // The device must not learn whether the folder exists.
             refused(format!("this device was not given a folder '{folder}'"))
         }
         Access::Writes if pass.folder < FolderAccess::Writes => {
@@ -331,7 +331,7 @@ impl Call {
             .map_err(|e| parameter(e.to_string()))
     }
 
-    /// The body as JSON; the call goes on without it.
+    /// Takes the body as JSON; the call continues without it.
     pub(crate) async fn take_json<T: serde::de::DeserializeOwned>(&mut self) -> Result<T, Box<Problem>> {
         let limits = BodyLimits {
             len_max: JSON_LEN_MAX,
@@ -354,27 +354,27 @@ pub(crate) async fn blocking<T: Send + 'static>(
     }
 }
 
-/// The right to hold a blocking thread for as long as a client sends or receives.
+/// A permit to hold a blocking thread for as long as a client sends or receives.
 pub(crate) async fn stream_permit(shared: &Shared) -> Result<OwnedSemaphorePermit, Box<Problem>> {
     permit(shared, &shared.streams, "transfers").await
 }
 
-/// The right to keep a processor busy with a whole content.
+/// A permit to keep a processor busy with a whole content.
 pub(crate) async fn signature_permit(shared: &Shared) -> Result<OwnedSemaphorePermit, Box<Problem>> {
     permit(shared, &shared.signatures, "signatures").await
 }
 
-/// The right to keep a list of what is looked for in memory.
+/// A permit to keep a search list in memory.
 pub(crate) async fn search_permit(shared: &Shared) -> Result<OwnedSemaphorePermit, Box<Problem>> {
     permit(shared, &shared.searches, "searches").await
 }
 
-/// The right to be one of the searches whose lists arrive while they keep their place.
+/// A permit for a search whose list arrives while it is at work.
 pub(crate) async fn long_search_permit(shared: &Shared) -> Result<OwnedSemaphorePermit, Box<Problem>> {
     permit(shared, &shared.long_searches, "searches for long lists").await
 }
 
-/// The right to bring a list.
+/// A permit to send a list.
 pub(crate) async fn list_permit(shared: &Shared) -> Result<OwnedSemaphorePermit, Box<Problem>> {
     permit(shared, &shared.lists, "searches").await
 }

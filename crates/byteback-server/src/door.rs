@@ -1,19 +1,19 @@
-//! The door: which connections may stay, so that strangers cannot keep devices out.
+//! The door decides which connections may stay, so that strangers cannot keep devices out.
 //!
 //! A connection is a *stranger's* until a request on it has shown a valid token; then it is a
-//! *member's*. Both have places of their own. Nobody waits for a place: a stranger always comes in,
-//! and when the strangers' part is full the oldest of them makes room. One address has a part of
-//! that part; above it, its own oldest connection goes. When the whole part is full, the oldest
-//! connection of the address that holds most goes, so that many connections from few addresses
-//! never cost another address its only one. Connections of members are never closed to make room. A
-//! request that would make one more member than there are places is refused, and its connection
-//! stays a stranger's.
+//! *member's*. Both kinds have places of their own. No connection waits for a place: a stranger is
+//! always admitted, and when the strangers' places are full, the oldest stranger makes room. One
+//! address has a share of these places; above it, its own oldest connection goes. When all of them
+//! are taken, the oldest connection of the address that holds most goes, so that many connections
+//! from few addresses never cost another address its only one. Connections of members are never
+//! closed to make room. A request that would make one more member than there are places is refused,
+//! and its connection stays a stranger's.
 //!
-//! An IPv6 address counts by its first 64 bits, which is what one customer of a provider has at
-//! least.
+//! An IPv6 address counts by its first 64 bits: one customer of a provider has at least that
+//! prefix.
 //!
-//! A connection that has to go finds out through its [`Exit`]: whoever reads from it or writes to
-//! it is woken and gets an error. Its place is free at once, whether or not it has been closed yet.
+//! A connection that has to go finds out through its [`Exit`]: its reader and its writer are woken
+//! and get an error. Its place is free at once, whether or not it has been closed yet.
 
 use crate::metrics::Metrics;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-/// How many connections may be open.
+/// Limits of open connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DoorLimits {
     /// Connections that have shown a valid token.
@@ -33,7 +33,7 @@ pub(crate) struct DoorLimits {
     pub(crate) strangers_per_address_max: usize,
 }
 
-/// See the module.
+/// The places of connections; see the module's header.
 #[derive(Debug)]
 pub(crate) struct Door {
     limits: DoorLimits,
@@ -78,7 +78,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What counts as one address.
+/// The part of an address that counts as one address.
 fn counted(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
@@ -98,7 +98,7 @@ impl Exit {
     }
 
     fn is_shown_to(&self, slot: &Mutex<Option<Waker>>, waker: &Waker) -> bool {
-        // The waker first: whoever shows the exit in between wakes it.
+        // The waker is stored first, so that an exit that is shown in between wakes it.
         let mut slot = locked(slot);
         match &mut *slot {
             Some(known) => known.clone_from(waker),
@@ -127,7 +127,7 @@ impl Door {
         })
     }
 
-    /// A new connection from `address`.
+    /// Admits a new connection from `address`.
     pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> Guest {
         let address = counted(address);
         let exit = Arc::new(Exit::default());
@@ -143,7 +143,7 @@ impl Door {
         }
     }
 
-    /// Frees a descriptor: the stranger goes who would go next.
+    /// Frees a descriptor by turning out the stranger that would go next.
     pub(crate) fn make_room(&self) {
         let mut state = locked(&self.state);
         self.turn_out_of_heaviest(&mut state);
@@ -210,8 +210,8 @@ impl Guest {
         locked(&self.door.state).members.contains(&self.number())
     }
 
-    /// The connection has shown a valid token. False: there is no place for one more member, or the
-    /// connection has to go.
+    /// Makes the connection a member's, after a valid token. False: there is no place for one more
+    /// member, or the connection has to go.
     pub(crate) fn becomes_member(&self) -> bool {
         let number = self.number();
         let mut state = locked(&self.door.state);
@@ -230,11 +230,11 @@ impl Guest {
         true
     }
 
-    /// The connection has shown a token that is not valid, or not any more.
+    /// Makes the connection a stranger's, after a token that is not, or no longer, valid.
     pub(crate) fn becomes_stranger(&self) {
         let mut state = locked(&self.door.state);
         if state.members.remove(&self.number()) {
-            // As the newest of the strangers, so that the refusal arrives.
+            // It becomes the newest of the strangers, so that the refusal arrives.
             let number = self.door.add_stranger(&mut state, self.address, &self.exit);
             self.number.store(number, Ordering::Relaxed);
             self.door.count(&state);
@@ -242,12 +242,11 @@ impl Guest {
     }
 
     fn number(&self) -> u64 {
-        // Changed under the lock of the state, by requests of one connection, which follow each
-        // other.
+        // Changed under the lock of the state, by consecutive requests of one connection.
         self.number.load(Ordering::Relaxed)
     }
 
-    /// The connection is closed. Its place is free.
+    /// Frees the place of a closed connection.
     pub(crate) fn leave(&self) {
         let number = self.number();
         let mut state = locked(&self.door.state);

@@ -1,18 +1,18 @@
-//! Events: what was applied to a folder, told as it happens (DeltaCFS section III-D: the server
+//! Events: batches of a folder, reported as they are applied (DeltaCFS section III-D: the server
 //! forwards to the other clients).
 //!
-//! An answer of server-sent events, one for each batch after the sequence number that the client
-//! names, in order and without a gap; it ends when the client goes, loses its right, or the server
-//! stops. Events only say that there is something: names and contents are fetched by `diff`,
-//! `changes` and `content`, as of the sequence number that an event has, so that an event is small,
-//! and whoever comes late or breaks off misses nothing: the number of the last event is where to go
-//! on.
+//! The answer is a stream of server-sent events, one for each batch after the sequence number that
+//! the client names, in order and without a gap. It ends when the client goes, loses its right, or
+//! the server stops. Events only announce changes: names and contents are fetched by `diff`,
+//! `changes` and `content`, as of the sequence number that an event has. So an event is small, and
+//! a client that is late or breaks off misses nothing: it continues after the number of its last
+//! event.
 //!
 //! Each stream is a task of its own, without a thread: it sleeps until its folder gets a batch. A
-//! comment is sent now and then, so that either end notices when the other one is gone; on the way,
-//! the token is looked at again.
+//! comment is sent now and then, so that either end notices when the other one is gone. The token
+//! is checked again whenever the stream wakes.
 //!
-//! Out of scope: keep events. They are the rows of the batches.
+//! Out of scope: keeping events. They are the rows of the batches.
 
 use crate::body::async_outgoing;
 use crate::convert;
@@ -29,17 +29,17 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, watch};
 
-/// Batches that are read from the catalog at once.
+/// Batches that one query reads from the catalog.
 const BATCHES_AT_ONCE: u32 = 500;
 
-/// Who listens for batches of which folder.
+/// The clients' subscriptions to the batches of folders.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
     folders: Mutex<HashMap<String, watch::Sender<Seq>>>,
 }
 
 impl Listeners {
-    /// Wakes whoever waits for a batch of this folder.
+    /// Wakes the streams that wait for a batch of this folder.
     pub(crate) fn applied(&self, folder: &str, seq: Seq) {
         let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sender) = folders.get(folder) {
@@ -62,7 +62,7 @@ pub(crate) async fn events(mut call: Call) -> Answer {
     let folder = call.folder()?;
     let after = call.query::<Seq>("after")?;
     call.finish_query()?;
-    // What a browser or any other reader of event streams sends when it connects again.
+    // Browsers and other readers of event streams send this header when they connect again.
     let after = match (after, call.headers.get("last-event-id")) {
         (_, Some(last)) => {
             let last = last.to_str().ok().and_then(|text| text.parse().ok());
@@ -73,7 +73,7 @@ pub(crate) async fn events(mut call: Call) -> Answer {
     let permit = Arc::clone(&call.shared.events)
         .try_acquire_owned()
         .map_err(|_| refuse(Code::Unavailable, "too many clients wait for events"))?;
-    // Before the first look: what is applied in between is seen by either.
+    // Subscribed before the first query, so that no batch in between is missed.
     let woken = call.shared.listeners.listen_to(&folder);
     let first = batches(&call.shared, &folder, after).await?;
     let (sender, body) = async_outgoing();
@@ -100,7 +100,7 @@ async fn batches(shared: &Shared, folder: &str, after: Seq) -> Result<Vec<Applie
     blocking(move || store.batches(&folder, after, BATCHES_AT_ONCE)).await
 }
 
-/// One client that listens.
+/// The stream of one listening client.
 struct Stream {
     shared: Arc<Shared>,
     headers: HeaderMap,
@@ -112,7 +112,7 @@ struct Stream {
 impl Stream {
     async fn run(mut self, first: Vec<AppliedBatch>, mut woken: watch::Receiver<Seq>) {
         let mut stopping = self.shared.stopping.clone();
-        // At once, so that the client sees that it is heard.
+        // Sent at once, so that the client sees that its request was accepted.
         let mut text = String::from(":\n\n");
         let mut found = first;
         loop {
@@ -125,8 +125,8 @@ impl Stream {
             }
             if found.is_empty() {
                 tokio::select! {
-                    // The sender is kept while there are receivers; if it were not, the pause below
-                    // looks.
+                    // The sender is kept while there are receivers; if it were not, the query after
+                    // the pause would find the batches.
                     _ = woken.changed() => {}
                     () = tokio::time::sleep(self.shared.config.events_pause) => text.push_str(":\n\n"),
                     _ = stopping.wait_for(|is_stopping| *is_stopping) => return,

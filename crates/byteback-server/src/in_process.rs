@@ -1,8 +1,8 @@
-//! A server for clients of the same process: connections are pipes in memory instead of sockets,
+//! A server for clients in the same process: connections are pipes in memory instead of sockets,
 //! and the threads are the caller's.
 //!
-//! For simulations, which let the real server run on a runtime and a clock of their own, and hand
-//! it whatever their network makes of a request. Everything behind the socket is the same as over
+//! For simulations, which run the real server on a runtime and a clock of their own, and pass it
+//! the requests as their network delivers them. Everything behind the socket is the same as over
 //! TCP: routes, authentication, limits, bodies.
 
 use crate::connection::Peer;
@@ -17,38 +17,38 @@ use std::sync::Arc;
 use tokio::io::{DuplexStream, duplex};
 use tokio::sync::{mpsc, oneshot};
 
-/// Bytes that are on their way in one direction at most; more wait.
+/// Most bytes on their way in one direction; further ones wait.
 const PIPE_LEN_BYTES: usize = 64 * 1024;
 
-/// Opens connections to a server of the same process.
+/// Opens connections to a server in the same process.
 #[derive(Clone, Debug)]
 pub struct InProcess {
     connections: mpsc::UnboundedSender<DuplexStream>,
 }
 
 impl InProcess {
-    /// A server that serves `store` while the future is polled, on a runtime of tokio's with time;
-    /// it ends only if it fails. Whoever drops it, or its runtime, ends it as a crash does: nothing
-    /// that was acknowledged is lost. Address and identity of `config` do not count.
+    /// A server that serves `store` while the future is polled, on a tokio runtime with time; it
+    /// ends only if it fails. Dropping the future, or its runtime, ends the server as a crash does:
+    /// nothing that was acknowledged is lost. The address and the identity in `config` are ignored.
     pub fn serve(
         config: ServerConfig,
         store: Store,
     ) -> (Self, impl Future<Output = Result<(), ServerError>> + Send + 'static) {
         let (connections, arriving) = mpsc::unbounded_channel();
         let serving = async move {
-            // Nobody asks it to stop.
+            // The server is never asked to stop.
             let (_stop, stopped) = oneshot::channel();
             serve(config, store, Pipes { arriving }, Arc::new(Metrics::new()), stopped).await
         };
         (Self { connections }, serving)
     }
 
-    /// A new connection, on which requests are written and answers are read. To a server that has
-    /// ended it is closed at once.
+    /// A new connection, on which requests are written and answers are read. It is closed at once
+    /// if the server has ended.
     #[must_use]
     pub fn connect(&self) -> DuplexStream {
         let (ours, theirs) = duplex(PIPE_LEN_BYTES);
-        // What nobody takes is dropped, which closes it.
+        // A connection that the server does not take is dropped, which closes it.
         let _ = self.connections.send(theirs);
         ours
     }
@@ -65,7 +65,7 @@ impl Listener for Pipes {
     async fn accept(&mut self) -> (DuplexStream, Peer) {
         match self.arriving.recv().await {
             Some(stream) => (stream, Peer::default()),
-            // Nobody is left who could come.
+            // All clients are gone: there will be no more connections.
             None => pending().await,
         }
     }

@@ -1,17 +1,16 @@
 //! The HTTP server over a store.
 //!
-//! [`Server::start`] binds an address, serves on threads of its own and gives a [`ServerHandle`].
-//! Every request passes one gate, `dispatch`: it knows the route from the one table in
-//! `byteback-api`, checks the token and what the device was given, counts, runs the call and turns
-//! whatever went wrong into `application/problem+json`. Calls of the store block and run on
-//! blocking threads; bodies in both directions stream through short channels, so that memory does
-//! not grow with them.
+//! [`Server::start`] binds an address, serves on threads of its own and returns a [`ServerHandle`].
+//! Every request passes one gate, `dispatch`: it takes the route from the one table in
+//! `byteback-api`, checks the token and the device's access, counts, runs the call and turns any
+//! failure into `application/problem+json`. Calls of the store block and run on blocking threads;
+//! bodies in both directions stream through short channels, so that memory does not grow with them.
 //!
-//! Shutdown: no new connections, requests at work finish (up to a limit), then the threads end. A
-//! killed server loses nothing that it acknowledged, because it acknowledges after the store's
-//! commit.
+//! Shutdown: no new connections are accepted, requests at work finish (up to a limit), then the
+//! threads end. A killed server loses nothing that it acknowledged, because it acknowledges after
+//! the store's commit.
 //!
-//! [`InProcess`] is the same without sockets and threads of its own.
+//! [`InProcess`] is the same server without sockets and threads of its own.
 //!
 //! This crate knows no FUSE and no client state, and decides nothing about versions.
 

@@ -1,7 +1,7 @@
 //! Calls that answer JSON: folders, snapshots, trees, nodes, extents, changes, differences.
 //!
-//! Cursors are positions in text form; a client passes them back and does not look inside. Names in
-//! cursors are hexadecimal.
+//! Cursors are positions in text form, opaque to clients, which pass them back. Names in cursors
+//! are hexadecimal.
 
 use crate::convert;
 use crate::dispatch::{Answer, Call, blocking, json, stream_permit};
@@ -201,7 +201,7 @@ pub(crate) async fn extents(mut call: Call) -> Answer {
     })
 }
 
-/// Whether something is asked for that is left out otherwise.
+/// Whether the query asks for an optional part of the answer.
 fn flag(call: &mut Call, name: &str) -> Result<bool, Box<Problem>> {
     match call.query::<u8>(name)? {
         None | Some(0) => Ok(false),

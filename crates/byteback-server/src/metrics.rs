@@ -1,5 +1,5 @@
-//! Counters of the server, told in Prometheus' text format. None of them carries a folder's or a
-//! file's name.
+//! Counters of the server, in Prometheus' text format. None of them carries a folder's or a file's
+//! name.
 
 use byteback_api::routes::Route;
 use byteback_store::sums::SumsCost;
@@ -22,7 +22,7 @@ pub(crate) struct Metrics {
     pub(crate) batches_repeated: AtomicU64,
     pub(crate) stored_bytes: AtomicU64,
     pub(crate) searched_bytes: AtomicU64,
-    /// Per route, and per class of status (1xx to 5xx).
+    /// Requests per route, and per class of status (1xx to 5xx).
     requests: Vec<[AtomicU64; 5]>,
     other_requests: AtomicU64,
     unauthorized: AtomicU64,
@@ -82,7 +82,7 @@ impl Metrics {
         add(&self.connections_closed, 1);
     }
 
-    /// How many connections of each kind have a place.
+    /// Sets the number of connections of each kind that have a place.
     pub(crate) fn at_the_door(&self, strangers: usize, members: usize) {
         self.strangers
             .store(u64::try_from(strangers).unwrap_or(0), Ordering::Relaxed);
@@ -102,7 +102,7 @@ impl Metrics {
         add(&self.heads_late, 1);
     }
 
-    /// Counts an answered request; `None` for an address that is no route.
+    /// Counts an answered request; `None` for an address without a route.
     pub(crate) fn answered(&self, route: Option<Route>, status: u16) {
         if status == 401 {
             add(&self.unauthorized, 1);

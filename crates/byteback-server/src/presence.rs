@@ -1,12 +1,12 @@
-//! Which devices have requests at work, so that one that is revoked is stopped in the middle of
-//! them.
+//! The devices that have requests at work, so that these can be stopped when their device is
+//! revoked.
 //!
 //! Every request of a device holds a [`Stay`] from its authentication to the last byte of its
-//! answer. Whoever revokes a device through this server turns it out at once; for what another
-//! process does to the catalog (`byteback devices revoke --data`), [`watch`] looks every
-//! [`LOOK_EVERY`], while anybody is here. Between requests nothing is needed: each is authenticated
-//! anew. That nothing is applied in the moments between is kept by the store, in the transaction
-//! that applies.
+//! answer. A revocation through this server turns the device out at once. For revocations in the
+//! catalog by another process (`byteback devices revoke --data`), [`watch`] looks every
+//! [`LOOK_EVERY`] while any device is present. Between requests nothing is needed: each is
+//! authenticated again. The store ensures that nothing is applied in the moments between, in the
+//! transaction that applies.
 
 use crate::dispatch::Shared;
 use byteback_model::DeviceId;
@@ -17,14 +17,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch::{Receiver, Sender, channel};
 
-/// Time between two looks for devices that somebody else revoked.
+/// Time between two looks for devices that another process revoked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The devices that have requests at work.
 #[derive(Debug, Default)]
 pub(crate) struct Presence {
     at_work: Mutex<HashMap<DeviceId, Sender<bool>>>,
-    /// When it was last tried to note that a device was seen. At most as many as there are devices.
+    /// Time of the last attempt to note that a device was seen. At most one entry per device.
     noted: Mutex<HashMap<DeviceId, Instant>>,
 }
 
@@ -41,7 +41,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Presence {
-    /// A request begins.
+    /// Begins a request.
     pub(crate) fn enter(self: &Arc<Self>, device: DeviceId) -> Stay {
         let mut at_work = locked(&self.at_work);
         let sender = at_work.entry(device).or_insert_with(|| channel(false).0);
@@ -59,7 +59,7 @@ impl Presence {
         }
     }
 
-    /// Whether it is time to try to note that a device was seen; then it counts as tried.
+    /// Whether it is time to note that a device was seen; then the attempt counts as made.
     pub(crate) fn is_to_be_noted(&self, device: DeviceId) -> bool {
         let mut noted = locked(&self.noted);
         let is_recent = noted
@@ -91,7 +91,7 @@ impl Stay {
 impl Drop for Stay {
     fn drop(&mut self) {
         let mut at_work = locked(&self.presence.at_work);
-        // Ours is the last.
+        // This stay is the device's last.
         if at_work
             .get(&self.device)
             .is_some_and(|sender| sender.receiver_count() <= 1)
@@ -101,7 +101,7 @@ impl Drop for Stay {
     }
 }
 
-/// Turns devices out that another process revoked. Never ends.
+/// Turns out devices that another process revoked. Never ends.
 pub(crate) async fn watch(shared: Arc<Shared>) {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
@@ -111,8 +111,8 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
         }
         let store = shared.store.clone();
         let looked = tokio::task::spawn_blocking(move || store.roster().revoked_among(&devices)).await;
-        // What cannot be read now is looked at again in a moment; requests that begin are refused
-        // for the same reason.
+        // After a failure the next look follows in a moment; requests that begin are refused for
+        // the same reason.
         for device in looked.into_iter().flatten().flatten() {
             shared.presence.turn_out(device);
         }

@@ -1,4 +1,4 @@
-//! Turns what went wrong into an answer.
+//! Turns failures into answers.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
@@ -12,7 +12,7 @@ pub(crate) fn refuse(code: Code, detail: impl Into<String>) -> Box<Problem> {
     Box::new(Problem::new(code, detail))
 }
 
-/// The problem that a failure of the store is.
+/// The problem for a failure of the store.
 pub(crate) fn of_store(error: &StoreError) -> Box<Problem> {
     let code = match error {
         StoreError::FolderNotFound(_) => Code::FolderNotFound,
@@ -60,7 +60,7 @@ pub(crate) fn of_store(error: &StoreError) -> Box<Problem> {
     problem
 }
 
-/// The problem that a malformed batch stream is.
+/// The problem for a malformed batch stream.
 pub(crate) fn of_batch(error: &BatchError) -> Box<Problem> {
     refuse(Code::InvalidBody, error.to_string())
 }
@@ -70,7 +70,7 @@ pub(crate) fn parameter(detail: impl Into<String>) -> Box<Problem> {
     refuse(Code::InvalidParameter, detail)
 }
 
-/// The answer that tells a problem.
+/// The answer that carries a problem.
 pub(crate) fn respond(problem: &Problem) -> Response<Body> {
     let body = serde_json::to_vec(problem).unwrap_or_default();
     let mut response = Response::new(Body::from(body));

@@ -1,4 +1,4 @@
-//! Calls that answer streams: contents, deltas over nothing, verifications.
+//! Calls that answer with streams: contents, deltas over nothing, verifications.
 //!
 //! A stream that fails after its first byte is broken off, never ended: contents have their length
 //! in the head, a delta has a trailer, and a verification has a last line, so that no client takes
@@ -113,8 +113,8 @@ fn byteback_store_range((start, end): (u64, u64)) -> Option<byteback_store::Byte
 }
 
 /// The range \[start, end) that a `Range` header asks for; `Ok(None)` for none, or for one that RFC
-/// 9110 lets a server ignore (another unit, several ranges, malformed). `Err` when no byte of it
-/// exists.
+/// 9110 lets a server ignore (another unit, several ranges, malformed). `Err` when none of its
+/// bytes exist.
 fn requested_range(headers: &HeaderMap, size: u64) -> Result<Option<(u64, u64)>, ()> {
     let Some(text) = headers.get(header::RANGE).and_then(|value| value.to_str().ok()) else {
         return Ok(None);
@@ -123,7 +123,7 @@ fn requested_range(headers: &HeaderMap, size: u64) -> Result<Option<(u64, u64)>,
         return Ok(None);
     };
     let number = |text: &str| match text.bytes().all(|byte| byte.is_ascii_digit()) {
-        // Digits that do not fit lie beyond every file.
+        // A number that does not fit lies beyond every file.
         true => Some(text.parse::<u64>().unwrap_or(u64::MAX)),
         false => None,
     };
@@ -145,7 +145,7 @@ fn requested_range(headers: &HeaderMap, size: u64) -> Result<Option<(u64, u64)>,
     if start >= end { Err(()) } else { Ok(Some((start, end))) }
 }
 
-/// A client that goes away is no error of ours.
+/// Sends the contents. A client that goes away is no error of the server.
 fn send_bytes(mut reader: ContentReader, out: &mut OutgoingBytes) -> Result<(), StoreError> {
     let mut chunk = Vec::new();
     loop {
@@ -236,7 +236,7 @@ fn verify_into(store: &Store, folder: &str, at: Option<Seq>, out: &mut OutgoingB
     let mut told_files = 0;
     let result = store.verify(folder, at, |event| {
         let event = convert::verify_event(event);
-        // A line per file would be more than anyone reads; damage is always told at once.
+        // A line per file would be more than anyone reads; damage is always reported at once.
         if let VerifyEvent::Progress { files, .. } = &event {
             if *files > 0 && *files < told_files + FILES_PER_LINE {
                 return ControlFlow::Continue(());
@@ -260,7 +260,7 @@ fn verify_into(store: &Store, folder: &str, at: Option<Seq>, out: &mut OutgoingB
             detail: error.to_string(),
         },
     };
-    // Nobody is left to hear of a failure to say the last line.
+    // A failure to send the last line has no one left to report it to.
     let _ = line(out, &last);
 }
 

@@ -1,18 +1,18 @@
-//! Searches in stored contents: a client sends checksums of what it has, and learns what of that is
+//! Searches in stored contents: a client sends checksums of its content, and learns which of it is
 //! here.
 //!
 //! Three calls, `matches` (blocks, found at any offset of the stored content), `chunks`
-//! (content-defined) and `groups` (sums of MiBs, compared in place). All go three steps:
+//! (content-defined) and `groups` (sums of MiBs, compared in place). All take three steps:
 //! 1. The list arrives, with the limits of `byteback_store::search`, and takes one of a few places
-//!    (`ServerConfig::searches_max`). Up to [`WAITED_FOR_LEN_MAX`] it is waited for first, as it
-//!    is: however slowly lists come, they keep no place from one that is here. A longer one is read
-//!    while it arrives, and such lists get half of the places only. Bodies have a lowest speed both
-//!    ways.
-//! 2. The stored content is read through and hashed, which takes turns with signatures
-//!    (`ServerConfig::signatures_max`). It ends early when the client goes away.
-//! 3. The answer is streamed. It says itself how long it is and has checksums of its own. That of
-//!    `groups` may have to be made from the stored content still, so that it keeps its turn until
-//!    it is written.
+//!    (`ServerConfig::searches_max`). Up to [`WAITED_FOR_LEN_MAX`] bytes of it are awaited first:
+//!    lists that arrive slowly keep no place from one that is here. A longer list is read while it
+//!    arrives, and such lists get only half of the places. Bodies have a minimum speed in both
+//!    directions.
+//! 2. The stored content is read through and hashed, taking turns with signatures
+//!    (`ServerConfig::signatures_max`). This ends early when the client goes away.
+//! 3. The answer is streamed. It states its own length and has its own checksums. The answer of
+//!    `groups` may still have to be made from the stored content, so it keeps its turn until it is
+//!    written.
 //!
 //! Nothing is kept, and nothing is changed.
 
@@ -37,15 +37,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::OwnedSemaphorePermit;
 
-/// A list that arrives more slowly than this on average is refused, an answer that is taken more
-/// slowly is broken off, in bytes per second.
+/// Slowest average rate at which a list may arrive and an answer may be taken, in bytes per second;
+/// slower lists are refused, slower answers are broken off.
 pub(crate) const BYTES_PER_S_MIN: u32 = 4096;
 
-/// A list is waited for up to so many bytes: that of a content of some hundred megabytes.
+/// Bytes of a list that are awaited before it takes a place: a list for a content of some hundred
+/// megabytes.
 const WAITED_FOR_LEN_MAX: usize = 512 * 1024;
 
-/// How many lists may arrive at once: so often [`WAITED_FOR_LEN_MAX`] is what they have in memory
-/// at most.
+/// Most lists that may arrive at once; each has at most [`WAITED_FOR_LEN_MAX`] in memory.
 pub(crate) const LISTS_MAX: usize = 256;
 
 pub(crate) async fn groups(mut call: Call) -> Answer {
@@ -69,7 +69,7 @@ pub(crate) async fn groups(mut call: Call) -> Answer {
     tokio::task::spawn_blocking(move || {
         match found.write(&mut out) {
             Ok(Ok(())) => {}
-            // An error of the destination means that the client went away, or is too slow.
+            // An error of the destination means that the client went away or is too slow.
             Ok(Err(_)) => out.fail(),
             Err(error) => {
                 shared.config.report(&format!("groups of {file}: {error}"));
@@ -124,7 +124,7 @@ struct Place {
     _of_long: Option<OwnedSemaphorePermit>,
 }
 
-/// Reads what is looked for from the body; answers the place that it has at work, too.
+/// Reads a search list from the body; returns it with its place at work.
 async fn take_list<T: Send + 'static>(
     call: &mut Call,
     media: &str,
@@ -157,11 +157,11 @@ async fn take_list<T: Send + 'static>(
     let taken = worker
         .await
         .unwrap_or_else(|_| Err(refuse(Code::Internal, "the call panicked")));
-    // A body that is refused as such is no list, whatever came of it.
+    // If the body as such is refused, the result of reading the list does not matter.
     pumped.and(taken).map(|sought| (sought, place))
 }
 
-/// Set when nobody waits for an answer any more: the call is dropped with its connection.
+/// Sets its flag when the client no longer waits: the call is dropped with its connection.
 struct Waiting(Arc<AtomicBool>);
 
 impl Drop for Waiting {
@@ -184,7 +184,7 @@ async fn searched<T: Send + 'static>(
     .await
 }
 
-/// Runs a search on a blocking thread; it is told when nobody waits for it any more.
+/// Runs a search on a blocking thread; its `is_wanted` turns false when the client no longer waits.
 async fn while_waited_for<T: Send + 'static>(
     shared: &Shared,
     search: impl FnOnce(&Store, &dyn Fn() -> bool) -> Result<Option<T>, StoreError> + Send + 'static,
@@ -193,7 +193,7 @@ async fn while_waited_for<T: Send + 'static>(
     let is_gone = Arc::new(AtomicBool::new(false));
     let _waiting = Waiting(Arc::clone(&is_gone));
     let found = blocking(move || search(&store, &|| !is_gone.load(Ordering::Relaxed)));
-    // Nobody will read this.
+    // The client is gone and will not read this.
     found
         .await?
         .ok_or_else(|| refuse(Code::Unavailable, "the search was given up"))
@@ -211,7 +211,7 @@ fn count(shared: &Shared, searched_bytes: u64) {
     counter.fetch_add(searched_bytes, Ordering::Relaxed);
 }
 
-/// Streams what was found.
+/// Streams a search's result.
 fn answer(
     shared: &Shared,
     media: &'static str,
@@ -220,7 +220,7 @@ fn answer(
 ) -> Response<Body> {
     let (mut out, body) = outgoing_paced(None, pace(shared));
     tokio::task::spawn_blocking(move || {
-        // An error of the destination means that the client went away, or is too slow.
+        // An error of the destination means that the client went away or is too slow.
         if write(&mut out).is_err() {
             out.fail();
         }

@@ -1,10 +1,10 @@
 //! Starting and stopping the server.
 //!
-//! A server owns a thread with a runtime; whoever started it keeps a [`ServerHandle`]. Stopping:
-//! the listener closes, idle connections close, requests at work finish or are cut off after
-//! [`ServerConfig::shutdown_timeout`]. What is cut off was not acknowledged.
+//! A server owns a thread with a runtime; its starter keeps a [`ServerHandle`]. Stopping: the
+//! listener closes, idle connections close, requests at work finish or are cut off after
+//! [`ServerConfig::shutdown_timeout`]. Requests that are cut off were not acknowledged.
 //!
-//! In the background, expired parts and unreferenced segments are collected now and then.
+//! In the background, expired parts and unreferenced segments are collected periodically.
 
 use crate::connection::{CountingListener, Peer};
 use crate::dispatch::{Shared, dispatch};
@@ -30,51 +30,51 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot, watch};
 
-/// Where a server tells what a person must look at.
+/// Receives the messages that an operator must look at.
 type Report = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// How a server behaves.
+/// Configuration of a server.
 #[derive(Clone)]
 pub struct ServerConfig {
-    /// Where to listen; port 0 takes any free one.
+    /// Address to listen on; port 0 takes any free one.
     pub listen: SocketAddr,
-    /// The certificate to show; none: plain HTTP.
+    /// The certificate to show; `None`: plain HTTP.
     pub identity: Option<Identity>,
     /// Longest body that carries a piece of a batch, in bytes.
     pub part_len_max: u64,
-    /// Open connections; all but `strangers_max` are for those that have shown a valid token.
-    /// Requests on more of these are refused.
+    /// Open connections; all but `strangers_max` are for clients that have shown a valid token.
+    /// Requests on further ones of these are refused.
     pub connections_max: usize,
     /// Open connections that have shown no valid token; the oldest make room for new ones.
     pub strangers_max: usize,
-    /// Of them, those from one address.
+    /// Open connections from one address that have shown no valid token.
     pub strangers_per_address_max: usize,
-    /// Transfers at work at once; more wait, and are refused after `idle_timeout`.
+    /// Transfers at work at once; further ones wait, and are refused after `idle_timeout`.
     pub streams_max: usize,
     /// Signatures that are made at once: each reads and hashes a whole content for a short request.
-    /// More wait, and are refused after `idle_timeout`.
+    /// Further ones wait, and are refused after `idle_timeout`.
     pub signatures_max: usize,
-    /// Searches for what a client has (`matches`, `chunks`) that are at work or wait for their turn
-    /// among the signatures: each keeps a list in memory, some 200 MiB for the longest. More wait,
+    /// Searches (`matches`, `chunks`, `groups`) that are at work or wait for their turn among the
+    /// signatures: each keeps a list in memory, some 200 MiB for the longest. Further ones wait,
     /// and are refused after `idle_timeout`. A list counts once it has arrived; half of the places
     /// are open to lists that are too long to wait for.
     pub searches_max: usize,
-    /// Clients that listen for events at once; more are refused.
+    /// Clients that listen for events at once; further ones are refused.
     pub events_max: usize,
-    /// How often a client that listens for events hears that the server is still there.
+    /// Time between two signs of life to a client that listens for events.
     pub events_pause: Duration,
-    /// How long the head of a request may take on a connection that has shown no valid token; of
-    /// the first one, from the opening of the connection.
+    /// Time for the head of a request on a connection that has shown no valid token; for the first
+    /// head it begins when the connection opens.
     pub head_timeout: Duration,
-    /// How long it may take on one that has, which may idle that long.
+    /// The same time on a connection that has shown one; it may idle that long.
     pub keep_timeout: Duration,
-    /// How long a client may be silent inside a body, or refuse to take bytes.
+    /// Time for which a client may be silent inside a body, or refuse to take bytes.
     pub idle_timeout: Duration,
-    /// How long requests at work may take to finish when the server stops.
+    /// Time for requests at work to finish when the server stops.
     pub shutdown_timeout: Duration,
-    /// Time between two collections of what nothing refers to.
+    /// Time between two collections of unreferenced data.
     pub collect_interval: Duration,
-    /// Hears of failures that are the server's own; nothing else is told.
+    /// Receives failures that are the server's own, and nothing else.
     pub report: Option<Report>,
 }
 
@@ -118,7 +118,7 @@ impl ServerConfig {
     }
 }
 
-/// A server cannot start or stop.
+/// Errors of starting and stopping a server.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The address cannot be listened on.
@@ -126,7 +126,7 @@ pub enum ServerError {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
     /// Threads cannot be started.
@@ -144,7 +144,7 @@ pub enum ServerError {
 #[derive(Debug)]
 pub struct Server;
 
-/// A running server. Dropping it stops the server and waits for it.
+/// A running server. Dropping the handle stops the server and waits for it.
 #[derive(Debug)]
 pub struct ServerHandle {
     address: SocketAddr,
@@ -154,14 +154,14 @@ pub struct ServerHandle {
 }
 
 impl Server {
-    /// Binds the address and serves `store`. It accepts connections when this returns.
+    /// Binds the address and serves `store`. The server accepts connections when this returns.
     ///
     /// # Errors
     /// The address is taken or not ours; threads cannot be started.
     pub fn start(config: ServerConfig, store: Store) -> Result<ServerHandle, ServerError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
-            // Streams may hold theirs for long; the rest is for short calls.
+            // Streams may hold their threads for long; the rest is for short calls.
             .max_blocking_threads(
                 config
                     .streams_max
@@ -201,8 +201,8 @@ impl Server {
                     identity: config.identity.clone(),
                 };
                 let result = runtime.block_on(serve(config, store, listener, serving_metrics, stopped));
-                // Blocking calls that still run get the same time to end; then they are left to the
-                // process's end.
+                // Blocking calls that still run get the same time to end; then the end of the
+                // process ends them.
                 runtime.shutdown_timeout(shutdown_timeout);
                 result
             })
@@ -217,7 +217,7 @@ impl Server {
 }
 
 impl ServerHandle {
-    /// The address that is listened on.
+    /// The address that the server listens on.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -244,7 +244,7 @@ impl ServerHandle {
     /// Stops accepting, lets requests at work finish, and waits for the end.
     ///
     /// # Errors
-    /// The server had failed before.
+    /// The server failed before.
     pub fn shutdown(mut self) -> Result<(), ServerError> {
         self.stop_and_wait()
     }
@@ -252,7 +252,7 @@ impl ServerHandle {
     /// Waits until the server ends by itself, which it only does when it fails.
     ///
     /// # Errors
-    /// Why it ended.
+    /// The failure that ended the server.
     pub fn wait(mut self) -> Result<(), ServerError> {
         let result = self.thread.take().map_or(Ok(Ok(())), JoinHandle::join);
         result.unwrap_or(Err(ServerError::Panicked))
@@ -260,7 +260,7 @@ impl ServerHandle {
 
     fn stop_and_wait(&mut self) -> Result<(), ServerError> {
         if let Some(stop) = self.stop.take() {
-            // A server that ended by itself hears nothing any more.
+            // A server that ended by itself no longer receives this.
             let _ = stop.send(());
         }
         let result = self.thread.take().map_or(Ok(Ok(())), JoinHandle::join);
@@ -270,12 +270,12 @@ impl ServerHandle {
 
 impl Drop for ServerHandle {
     fn drop(&mut self) {
-        // Whoever wants to know calls `shutdown`.
+        // A caller that wants the result calls `shutdown`.
         let _ = self.stop_and_wait();
     }
 }
 
-/// Serves who comes by `listener`, until `stopped` says so.
+/// Serves the connections of `listener` until `stopped` is sent.
 pub(crate) async fn serve<L: Listener>(
     config: ServerConfig,
     store: Store,
@@ -314,13 +314,13 @@ where
     let (stopping, mut deadline) = oneshot::channel();
     let service = router(shared).into_make_service_with_connect_info::<Peer>();
     let serving = axum::serve(listener, service).with_graceful_shutdown(async move {
-        // A handle that is gone without a word means the same.
+        // A dropped handle means the same.
         let _ = stopped.await;
         tell_stopping.send_replace(true);
         let _ = stopping.send(());
     });
     let cut_off = async move {
-        // The sender lives as long as the server serves.
+        // The sender lives as long as the server.
         let _ = (&mut deadline).await;
         tokio::time::sleep(shutdown_timeout).await;
     };

@@ -1,11 +1,10 @@
-//! The signature of a stored content: a short request that may read and hash all of it (but for
-//! what the store keeps, `byteback_store::sums`).
+//! The signature of a stored content: a short request that may read and hash all of it (except for
+//! kept sums, `byteback_store::sums`).
 //!
 //! Hence few are made at once (`ServerConfig::signatures_max`), and one whose client goes away, or
 //! takes it too slowly, ends at its next chunk. Memory is a few MiB of decoded frames and a group
-//! of checksums, whatever the length. The stream's length is known before it is made and stands in
-//! the head, so that no client takes a part for the whole; the stream has checksums of its own,
-//! too.
+//! of checksums, whatever the length. The stream's length is known before it is made and is in the
+//! head, so that no client takes a part for the whole; the stream also has its own checksums.
 
 use crate::body::{Pace, outgoing_paced};
 use crate::dispatch::{Answer, Call, blocking, signature_permit};
@@ -18,7 +17,8 @@ use byteback_model::Seq;
 use byteback_store::signature::{BLOCK_LEN_MAX, STRONG_LEN_MAX, STRONG_LEN_MIN, SignatureRequest};
 use std::sync::Arc;
 
-/// The smallest block that is asked for: a signature is then at most a tenth of the content.
+/// The smallest block that a client may ask for: a signature is then at most a tenth of the
+/// content.
 const BLOCK_LEN_MIN: u32 = 256;
 
 pub(crate) async fn signature(mut call: Call) -> Answer {
@@ -39,7 +39,7 @@ pub(crate) async fn signature(mut call: Call) -> Answer {
     tokio::task::spawn_blocking(move || {
         match reader.write(&mut out) {
             Ok(Ok(())) => {}
-            // An error of the destination means that the client went away, or is too slow.
+            // An error of the destination means that the client went away or is too slow.
             Ok(Err(_)) => out.fail(),
             Err(error) => {
                 shared.config.report(&format!("signature of {file}: {error}"));

@@ -1,16 +1,15 @@
-//! TLS: the server's certificate, and connections that speak it.
+//! TLS: the server's certificate, and connections that use it.
 //!
-//! A server makes its certificate itself ([`Identity::make`]) and is known by the SHA-256 of it, so
-//! neither names nor dates nor anybody's signature matter: it is valid from 1975 to 4096, and a
-//! small device whose clock stands in 1970 at every start need not ask for the time first. The
-//! names in it are for other programs (`curl --cacert`). A certificate that somebody signed is used
-//! in the same way.
+//! A server makes its certificate itself ([`Identity::make`]) and is known by its SHA-256, so
+//! names, dates and signatures do not matter: it is valid from 1975 to 4096, and a small device
+//! whose clock starts in 1970 need not ask for the time first. The names in it are for other
+//! programs (`curl --cacert`). A certificate that an authority signed is used in the same way.
 //!
-//! The handshake is part of the connection's first read, so that a slow client holds up nobody but
-//! itself, and the head timeout covers it. A client that speaks plain HTTP to a port of TLS is
-//! recognised by its first byte and told so, as an answer that it understands.
+//! The handshake is part of the connection's first read, so that a slow client holds up only
+//! itself, and the head timeout covers it. A client that speaks plain HTTP to a TLS port is
+//! recognised by its first byte and gets an answer in plain HTTP that says so.
 //!
-//! This module keeps no files: whoever starts a server does.
+//! Out of scope: keeping files. The program that starts a server does that.
 
 use crate::connection::CountingStream;
 use byteback_api::Fingerprint;
@@ -31,16 +30,16 @@ use tokio_rustls::{Accept, TlsAcceptor};
 /// The first byte of a TLS connection: a handshake record.
 const HANDSHAKE: u8 = 0x16;
 
-/// A certificate cannot be made or used.
+/// Errors of making or using a certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// There is no certificate, or no key.
     #[error("there is no {0} in PEM format in it")]
     Missing(&'static str),
-    /// Something in it is broken.
+    /// A part of it is broken.
     #[error("it cannot be read: {0}")]
     Pem(String),
-    /// Certificate and key do not belong together, or are of a kind that is not known.
+    /// Certificate and key do not belong together, or are of an unknown kind.
     #[error("certificate and key cannot be used: {0}")]
     Unusable(#[source] tokio_rustls::rustls::Error),
     /// No certificate could be made.
@@ -65,7 +64,7 @@ impl std::fmt::Debug for Identity {
 
 impl Identity {
     /// A new key with a certificate for these names and IP addresses, both in PEM format in one
-    /// text. It is a secret.
+    /// text, which is a secret.
     ///
     /// # Errors
     /// A name cannot be in a certificate; there is no randomness.
@@ -80,11 +79,11 @@ impl Identity {
         Ok(format!("{}{}", key.serialize_pem(), certificate.pem()))
     }
 
-    /// The certificate (the server's own first, then those between it and the root) and its key, in
-    /// PEM format in one text.
+    /// Reads the certificate (the server's own first, then those between it and the root) and its
+    /// key, in PEM format in one text.
     ///
     /// # Errors
-    /// One is missing, broken or of an unknown kind, or they do not belong together.
+    /// A part is missing, broken or of an unknown kind, or they do not belong together.
     pub fn from_pem(pem: &[u8]) -> Result<Self, IdentityError> {
         let broken = |error: tokio_rustls::rustls::pki_types::pem::Error| IdentityError::Pem(error.to_string());
         let certificates: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(pem)
@@ -121,7 +120,7 @@ pub(crate) struct Wire(State);
 
 enum State {
     Plain(CountingStream),
-    /// TLS is wanted, and nothing has come yet.
+    /// TLS is wanted, and nothing has arrived yet.
     Silent(CountingStream, TlsAcceptor),
     Greeting(Box<Accept<CountingStream>>),
     Secured(Box<TlsStream<CountingStream>>),
@@ -137,7 +136,7 @@ impl Wire {
         })
     }
 
-    /// Ready when requests can be read and answers be written.
+    /// Ready when requests can be read and answers can be written.
     fn poll_open(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             match &mut self.0 {
@@ -201,7 +200,7 @@ impl AsyncWrite for Wire {
     }
 
     fn is_write_vectored(&self) -> bool {
-        // Both of the kinds that carry anything can.
+        // Both kinds of open connections can.
         true
     }
 

@@ -1,8 +1,8 @@
 //! Calls that take a piece of a batch: its body is decoded on a blocking thread while it arrives.
 //!
-//! Literals go to segments chunk by chunk. A client that dies in the middle leaves bytes in a
-//! segment that nothing refers to. When a body is refused as a body (too long, too slow, broken
-//! off), that is the answer, whatever the decoder made of the rest.
+//! Literals go to segments chunk by chunk. A client that dies in the middle leaves unreferenced
+//! bytes in a segment. When a body is refused as such (too long, too slow, broken off), that is the
+//! answer, whatever the decoder made of the rest.
 
 use crate::body::{BodyLimits, IncomingBytes, incoming, pump};
 use crate::convert;
@@ -57,7 +57,7 @@ pub(crate) async fn batch_commit(mut call: Call) -> Answer {
     };
     let (store, device) = (call.shared.store.clone(), call.device);
     let name = folder.clone();
-    // A batch that is applied already needs no second look at its body: it is read and dropped.
+    // The body of a batch that is already applied need not be decoded: it is read and dropped.
     let known = {
         let (store, folder) = (store.clone(), folder.clone());
         blocking(move || store.batch_status(&folder, device, counter))
@@ -91,8 +91,8 @@ pub(crate) async fn batch_commit(mut call: Call) -> Answer {
     json(&applied)
 }
 
-/// Before a client is told that the disk is full: gives back the room of its batch's parts, which
-/// would keep it from everybody until they expire. The client sends them again once there is room.
+/// If the disk is full, frees the space of the batch's parts before the client learns of it; they
+/// would occupy it until they expire. The client sends them again once there is space.
 async fn give_back_if_full<T>(
     result: Result<T, Box<Problem>>,
     store: Store,
@@ -100,13 +100,13 @@ async fn give_back_if_full<T>(
     (device, counter): (u64, u64),
 ) -> Result<T, Box<Problem>> {
     if result.as_ref().is_err_and(|problem| problem.code == Code::StorageFull) {
-        // If that fails as well, they expire.
+        // If that fails as well, the parts expire.
         let _ = blocking(move || store.abandon(&folder, device, counter)).await;
     }
     result
 }
 
-/// Runs `work` on a blocking thread over the request's body, while that arrives.
+/// Runs `work` on a blocking thread over the request's body, while the body arrives.
 async fn take_piece<T: Send + 'static>(
     call: &mut Call,
     work: impl FnOnce(IncomingBytes) -> Result<T, Box<Problem>> + Send + 'static,
@@ -142,7 +142,7 @@ async fn take_piece<T: Send + 'static>(
     }
 }
 
-/// Bytes with their SHA-256.
+/// Reads bytes and hashes them by SHA-256.
 struct Hashed {
     bytes: IncomingBytes,
     hash: Sha256,
@@ -154,7 +154,7 @@ impl Hashed {
         Self { bytes, hash }
     }
 
-    /// Of all that was read.
+    /// Digest of everything that was read.
     fn digest(self) -> [u8; 32] {
         self.hash.finalize().into()
     }
@@ -168,7 +168,7 @@ impl Read for Hashed {
     }
 }
 
-/// Gives up a batch that is not applied.
+/// Abandons a batch that is not applied.
 pub(crate) async fn batch_abandon(mut call: Call) -> Answer {
     call.finish_query()?;
     let (folder, counter) = (call.folder()?, call.param::<u64>("counter")?);

@@ -1,10 +1,10 @@
 //! Applies a batch: the one place that decides what a batch may do to a folder.
 //!
-//! All of it happens in one catalog transaction, record by record in their order, so that memory
-//! holds numbers of nodes but no records. What can only be judged as a whole is judged at the end,
-//! before the commit: that every node that is mentioned exists, that parents are directories, that
-//! directories form a tree, that each file got the deltas that were announced and has the size that
-//! its attributes say. Any error drops the transaction: nothing happened.
+//! All of it happens in one catalog transaction, record by record in their order, so memory holds
+//! node numbers but no records. Rules about the batch as a whole are checked at the end, before the
+//! commit: every mentioned node exists, parents are directories, directories form a tree, each file
+//! got the deltas that were announced and has the size that its attributes give. Any error drops
+//! the transaction: nothing happened.
 //!
 //! Order: (1) literals of the last piece are synced; (2) proofs are compared (`prove`), outside of
 //! the transaction, as that reads whole contents; (3) the transaction refers to them, applies,
@@ -12,14 +12,14 @@
 //! (`sums`). A crash before the commit leaves the staged parts as they were, one after it at most
 //! loses checksums.
 //!
-//! Contents that follow those of another file ([`ContentBase::Of`]) *share* the layers from which
-//! that one is read: the few rows that there are, renumbered, over the same pages
-//! (`LayerRow::shared`). So a copy of a file costs a few rows, whatever its length, and from then
-//! on it is a file like others: its deltas lie over those rows, merging makes rows of its own.
+//! Contents that follow those of another file ([`ContentBase::Of`]) *share* its layers: its few
+//! rows are copied under new numbers and point at the same pages (`LayerRow::shared`). So a copy of
+//! a file costs a few rows, whatever its length. From then on it is a file like any other: its
+//! deltas lie over those rows, and merging gives it rows of its own.
 //!
-//! Conflicts: a name or node whose newest change is younger than the batch's `base_seq` was changed
-//! by somebody who came first ([`basis`]), or would be lost by what the batch does elsewhere
-//! ([`loss`]). Then nothing is applied and the first [`CONFLICTS_MAX`] places are told.
+//! Conflicts: a name or node whose newest change is later than the batch's `base_seq` was changed
+//! by another device first ([`basis`]), or would be lost by a change that the batch makes elsewhere
+//! ([`loss`]). Then nothing is applied and the first [`CONFLICTS_MAX`] places are reported.
 
 mod basis;
 mod directory_time;
@@ -43,20 +43,20 @@ use staged::{MISSING_MAX, check_parts};
 pub(crate) use basis::{Basis, conflict, file_with_contents};
 pub(crate) use staged::staged_part_ids;
 
-/// How many places of a conflict are told.
+/// Most places that one conflict reports.
 const CONFLICTS_MAX: usize = 8;
 
-/// Deepest directory that a batch may make.
+/// Deepest directory that a batch may create.
 const DEPTH_MAX: usize = 100_000;
 
-/// What became of a batch.
+/// State of a batch: applied, or its staged parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchStatus {
-    /// Present once it is applied.
+    /// The result, once the batch is applied.
     pub applied: Option<BatchApplied>,
-    /// Numbers of its staged parts.
+    /// Part numbers of its staged parts.
     pub staged_parts: Vec<u32>,
-    /// The SHA-256 of each.
+    /// The SHA-256 of each staged part, in the same order.
     pub digests: Vec<Option<[u8; 32]>>,
 }
 
@@ -70,7 +70,7 @@ fn applied(row: &BatchRow, repeated: bool) -> BatchApplied {
 }
 
 impl Store {
-    /// What became of the batch (device, counter) of a folder.
+    /// The state of the batch (device, counter) of a folder.
     ///
     /// # Errors
     /// There is no such folder; the catalog fails.
@@ -90,8 +90,8 @@ impl Store {
         })
     }
 
-    /// Applies a batch: its staged parts 1 to `staged_parts`, then `last`. If it was applied
-    /// before, answers what the first time answered and ignores everything else.
+    /// Applies a batch: its staged parts 1 to `staged_parts`, then `last`. If the batch was applied
+    /// before, returns the first result and ignores everything else.
     ///
     /// # Errors
     /// A conflict; missing parts; the batch contradicts itself or the folder; a limit; the disk is
@@ -106,7 +106,7 @@ impl Store {
         if let Some(row) = catalog.batch_by_key(last.key)? {
             return Ok(applied(&row, true));
         }
-        // Here, as whoever revoked a device meanwhile was told that nothing more comes of it.
+        // Checked inside the transaction: revoking a device promises that nothing more comes of it.
         if catalog
             .device(last.key.device)?
             .is_some_and(|device| device.revoked_ns.is_some())
@@ -120,7 +120,8 @@ impl Store {
         if let Some(proven) = &proven
             && proven.parts != parts
         {
-            // Somebody staged one of them anew meanwhile: it may be another one.
+            // Another request replaced a staged part meanwhile; the proofs may not hold for the new
+            // one.
             let missing = (1..).zip(proven.parts.iter().zip(&parts));
             let missing = missing.filter(|(_, (before, now))| before != now);
             return Err(StoreError::PartsMissing {
@@ -147,7 +148,7 @@ impl Store {
         last.is_kept = true;
         catalog.commit()?;
         for rows in proven.into_iter().flat_map(|proven| proven.kept) {
-            // What is not kept is made anew; the batch is applied.
+            // Sums that could not be kept are computed again; the batch is applied.
             let _ = rows.write_committed(self);
         }
         Ok(applied(&row, false))
@@ -167,7 +168,7 @@ struct Apply<'a> {
     numbers: HashMap<FileId, i64>,
     /// Kinds of the nodes that the batch describes.
     kinds: HashMap<i64, NodeKind>,
-    /// Nodes that were mentioned, and are neither in the folder nor described yet.
+    /// Nodes that were mentioned but are neither in the folder nor described yet.
     undescribed: HashMap<i64, FileId>,
     /// Files that still wait for deltas.
     pending: HashMap<i64, Pending>,
@@ -181,23 +182,23 @@ struct Apply<'a> {
 /// The contents that the first delta of a file applies to.
 #[derive(Clone, Copy, Debug, Default)]
 struct Start {
-    /// The file's newest layer, which they are unless they are nothing.
+    /// The file's newest layer. It holds these contents unless `is_nothing`.
     layer: u64,
-    /// Their length in bytes.
+    /// Length of the contents in bytes.
     len: u64,
-    /// They are empty, whatever lies below.
+    /// Whether the contents are empty, whatever lies below.
     is_nothing: bool,
 }
 
-/// A file whose deltas arrive.
+/// A file that waits for announced deltas.
 pub(crate) struct Pending {
     pub(crate) file: FileId,
     pub(crate) deltas_left: u32,
-    /// Its newest layer so far.
+    /// The file's newest layer so far.
     pub(crate) layer: u64,
     /// Length of the contents so far, in bytes.
     pub(crate) len: u64,
-    /// The next delta applies to nothing, not to the layer before.
+    /// Whether the next delta applies to nothing, not to the layer before.
     pub(crate) resets: bool,
     /// Length that the attributes announce, in bytes.
     pub(crate) size: u64,
@@ -247,7 +248,7 @@ impl<'a> Apply<'a> {
                 self.totals.deltas += 1;
                 self.delta(&delta)
             }
-            // Compared before.
+            // Proofs were compared before the transaction.
             StagedRecord::Proof(..) => {
                 self.totals.proofs += 1;
                 Ok(())
@@ -305,8 +306,8 @@ impl<'a> Apply<'a> {
         Ok(())
     }
 
-    /// Refuses a batch that replaces another moment than the folder's newest: whoever came
-    /// meanwhile would be undone unseen.
+    /// Refuses a batch that replaces a moment other than the folder's newest: it would silently
+    /// undo the batches in between.
     fn check_replaced(&self, replaces: Seq) -> Result<(), StoreError> {
         let newest = self.folder.seq;
         if replaces > newest {
@@ -335,7 +336,7 @@ impl<'a> Apply<'a> {
         self.base_seq().is_none()
     }
 
-    /// The node number of a file, given now if it is new.
+    /// The node number of a file, assigned now if it is new.
     fn number(&mut self, file: FileId) -> Result<i64, StoreError> {
         if let Some(number) = self.numbers.get(&file) {
             return Ok(*number);
@@ -352,7 +353,7 @@ impl<'a> Apply<'a> {
         Ok(number)
     }
 
-    /// Whether the folder or the batch so far has this file.
+    /// Whether the folder, or the batch so far, has this file.
     fn is_mentioned(&self, file: FileId) -> Result<bool, StoreError> {
         Ok(self.numbers.contains_key(&file) || self.catalog.node_number(self.folder.id, file)?.is_some())
     }
@@ -429,7 +430,7 @@ impl<'a> Apply<'a> {
                 start = self.shared(other, &contents, node, start.layer)?;
             }
             Some(ContentBase::Empty) => start.is_nothing = true,
-            // At first contact nothing that the folder had counts any more.
+            // At first contact the folder's former contents do not count.
             _ => start.is_nothing = self.is_first_contact() && start.layer > 0,
         }
         if deltas == 0 && start.is_nothing {
@@ -477,7 +478,7 @@ impl<'a> Apply<'a> {
         )
     }
 
-    /// Gives a node whose newest layer is `layer` those contents that `other` has or had.
+    /// Gives the node whose newest layer is `layer` the `contents` that `other` has or had.
     fn shared(&mut self, other: i64, contents: &AttributeRow, node: i64, layer: u64) -> Result<Start, StoreError> {
         let mut start = Start {
             layer,
@@ -485,7 +486,7 @@ impl<'a> Apply<'a> {
             is_nothing: contents.layer == 0,
         };
         if start.is_nothing || (other == node && contents.layer == layer) {
-            // In the second case these are the node's own.
+            // In the second case these are the node's own contents.
             return Ok(start);
         }
         let rows = layer_rows(self.catalog, other, contents.layer, 0)?;
@@ -494,7 +495,7 @@ impl<'a> Apply<'a> {
                 "the layers of node {other} stand on nothing"
             )));
         }
-        // Each is as much work as a record.
+        // Each row is as much work as a record.
         self.count_records(usize_u64(rows.len()))?;
         for shared in rows.iter().rev() {
             start.layer = start.layer.saturating_add(1);
@@ -536,8 +537,8 @@ impl<'a> Apply<'a> {
     }
 
     fn entry(&mut self, change: NameChange<FileId>) -> Result<(), StoreError> {
-        // Whoever watches a tree tells the end of names also in directories that came and went
-        // between two batches: the folder never had them, so there is nothing to remove.
+        // A device that watches its tree also sends removals in directories that came and went
+        // between two batches. The folder never had them, so there is nothing to remove.
         if change.child.is_none() && !self.is_mentioned(change.parent)? {
             return Ok(());
         }
@@ -566,7 +567,7 @@ impl<'a> Apply<'a> {
             self.linked.insert(child);
         }
         if current.as_ref().map(|row| row.child) == child {
-            // Also the removal of what is not there: the result is what the sender wants.
+            // Also the removal of an absent name: the result is what the sender wants.
             return Ok(());
         }
         if let Some(current) = &current {
@@ -667,8 +668,8 @@ impl<'a> Apply<'a> {
         Ok(row.attributes.kind)
     }
 
-    /// Directories hang below each other: the batch contradicts itself, or moved one into another
-    /// that others moved into it.
+    /// Reports a cycle of directories: either the batch contradicts itself, or it moved a directory
+    /// into one that others moved into it.
     fn inside_itself(&self, child: i64, cycle: &HashSet<i64>, base_seq: Seq) -> Result<(), StoreError> {
         let mut conflicts = Vec::new();
         for node in cycle {
@@ -711,8 +712,8 @@ impl<'a> Apply<'a> {
         Err(StoreError::Conflict { conflicts })
     }
 
-    /// Directories that were linked have one name each, and nobody is its own ancestor. Only these
-    /// can have gone wrong: a new cycle needs a new entry.
+    /// Checks that linked directories have one name each and that none is its own ancestor. Only
+    /// linked directories can have gone wrong: a new cycle needs a new entry.
     fn check_tree(&self, base_seq: Option<Seq>) -> Result<(), StoreError> {
         let mut above_root: HashSet<i64> = HashSet::new();
         for &child in &self.linked {
@@ -746,11 +747,11 @@ impl<'a> Apply<'a> {
 }
 
 impl Pending {
-    /// The layer that a delta makes of the contents so far.
+    /// The layer that a delta adds to the contents so far.
     pub(crate) fn next_layer(&mut self, delta: &StagedDelta) -> Result<LayerRow, StoreError> {
-        // The sender need not know how long the file was: the base is first cut off or filled up
-        // with zeros to the length that the delta says. Copies name bytes of the base, so their
-        // sender has to know it.
+        // The sender need not know how long the file was: the base is first cut or zero-filled to
+        // the length that the delta gives. Copies name bytes of the base, so a sender of copies has
+        // to know its length.
         if delta.base_len != self.len && delta.copies {
             return invalid(&format!(
                 "a delta with copies of file {} starts from {} bytes, but the file has {} at that point",
@@ -769,7 +770,7 @@ impl Pending {
 }
 
 fn layer_row(layer: u64, base_len: u64, new_len: u64, extents: u64, resets: bool) -> LayerRow {
-    // What stands on nothing needs nothing from below.
+    // A layer over nothing needs nothing from below.
     let resets = resets || base_len == 0;
     LayerRow {
         id: 0,

@@ -2,22 +2,21 @@
 //!
 //! Two traits: [`CatalogRead`] answers from one consistent state, [`CatalogWrite`] adds changes
 //! that become visible and durable together with [`CatalogWrite::commit`], or not at all when it is
-//! dropped. They speak of rows; what rows mean, which are allowed and in what order they come is
-//! decided in `apply` and `read`, once for every engine. There is one writer at a time; readers
-//! never wait for it.
+//! dropped. They deal in rows; the meaning, validity and order of rows are decided in `apply` and
+//! `read`, once for every engine. There is one writer at a time; readers never wait for it.
 //!
-//! Words
+//! Terms
 //! - *node number*: the catalog's own short number for a (folder, [`FileId`]).
 //! - *attribute row*: a node's attributes from a sequence number on, until the next row of the
 //!   node.
-//! - *entry row*: (parent, name) -> child in `[from_seq, to_seq)`; a current one has [`OPEN`] as
-//!   its end.
-//! - *layer number*: counts the contents' changes of one node from 1; 0 means that there never were
+//! - *entry row*: (parent, name) -> child in `[from_seq, to_seq)`; a current entry ends at
+//!   [`OPEN`].
+//! - *layer number*: counts the content changes of one node from 1; 0 means that there never were
 //!   contents. A layer row spans the layers `first..=last`: one delta when they are equal, several
 //!   merged ones otherwise.
 //!
-//! History is only added to: attribute, entry and layer rows of the past never change, except that
-//! an entry is closed once. So several short read transactions see the same past as one long one.
+//! History is append-only: past attribute, entry and layer rows never change, except that an entry
+//! is closed once. So several short read transactions see the same past as one long one.
 
 mod devices;
 mod schema;
@@ -86,13 +85,13 @@ pub struct BatchRow {
 /// A node's attributes from `seq` on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttributeRow {
-    /// Since when.
+    /// Sequence number from which the row holds.
     pub seq: Seq,
     /// The attributes.
     pub attributes: Attributes,
-    /// Which layer its contents are; 0 for none.
+    /// Layer number of the node's contents; 0 for none.
     pub layer: u64,
-    /// When that layer was applied; 0 for none.
+    /// Sequence number at which that layer was applied; 0 for none.
     pub content_seq: Seq,
 }
 
@@ -103,11 +102,11 @@ pub struct EntryRow {
     pub parent: i64,
     /// Name.
     pub name: Vec<u8>,
-    /// Node number of what it names.
+    /// Node number of the named node.
     pub child: i64,
     /// First sequence number at which it exists.
     pub from_seq: Seq,
-    /// First sequence number at which it does not exist any more.
+    /// First sequence number at which it no longer exists.
     pub to_seq: Seq,
 }
 
@@ -126,16 +125,16 @@ pub struct LayerRow {
     pub new_len: u64,
     /// Extents in its pages.
     pub extents: u64,
-    /// It takes nothing from its base: layers before it are not needed to read it.
+    /// Takes nothing from its base: the layers before it are not needed to read it.
     pub resets: bool,
-    /// Merging it with older ones was given up; see `compact`.
+    /// Must not be merged with older layers; see `compact`.
     pub barrier: bool,
-    /// The row whose pages it has, and whose segments it refers to; `None`: its own.
+    /// The row whose pages and segment references it shares; `None`: it has its own.
     pub shared: Option<i64>,
 }
 
 impl LayerRow {
-    /// The number under which its pages and segments are found.
+    /// The row number under which its pages and segments are found.
     #[must_use]
     pub fn pages(&self) -> i64 {
         self.shared.unwrap_or(self.id)
@@ -145,30 +144,30 @@ impl LayerRow {
 /// A staged part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagedPartRow {
-    /// Its own number.
+    /// Row number.
     pub id: i64,
-    /// Its number in the batch.
+    /// Part number in the batch.
     pub part: u32,
-    /// When it was staged, ns since the Unix epoch.
+    /// Time of staging, ns since the Unix epoch.
     pub created_ns: i64,
-    /// The SHA-256 of the bytes that it came as, if it was noted.
+    /// SHA-256 of the bytes as they arrived, if it was noted.
     pub digest: Option<[u8; 32]>,
 }
 
-/// What is kept of one file: its sums of one kind.
+/// The kept sums of one kind for one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SumsRow {
     /// Number of the leaves' kind.
     pub kind: u8,
-    /// When they were last used, ns since the Unix epoch.
+    /// Time of their last use, ns since the Unix epoch.
     pub used_ns: i64,
     /// Bytes of its rows.
     pub len_bytes: u64,
-    /// The highest number of a row.
+    /// The highest chunk number of its rows.
     pub last_chunk: Option<u64>,
 }
 
-/// Whose batch.
+/// The identity of a batch: its folder, device and counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BatchKey {
     /// Number of the folder.
@@ -181,13 +180,13 @@ pub struct BatchKey {
 
 /// A transactional catalog.
 pub trait Catalog: Send + Sync + Debug {
-    /// Begins to read one consistent state.
+    /// Begins a read transaction on one consistent state.
     ///
     /// # Errors
     /// The engine failed.
     fn read(&self) -> Result<Box<dyn CatalogRead + '_>, StoreError>;
 
-    /// Begins to write; waits for the writer before.
+    /// Begins a write transaction; waits for the writer before.
     ///
     /// # Errors
     /// The engine failed.
@@ -218,29 +217,27 @@ pub trait CatalogRead: DeviceRead {
     fn entries(&self, parent: i64, at: Seq, after: Option<&[u8]>, limit: u32) -> Result<Vec<EntryRow>, StoreError>;
     /// Entries that name `child` at `at`.
     fn parents(&self, child: i64, at: Seq, limit: u32) -> Result<Vec<EntryRow>, StoreError>;
-    /// Of the names that a node has or had, one that it has, or the one that it lost last.
+    /// The open entry of a node if it has one, otherwise the one that was closed last.
     fn newest_name(&self, child: i64) -> Result<Option<EntryRow>, StoreError>;
-    /// A batch by who made it.
+    /// A batch by folder, device and counter.
     fn batch_by_key(&self, key: BatchKey) -> Result<Option<BatchRow>, StoreError>;
     /// A batch by its sequence number.
     fn batch_by_seq(&self, folder: i64, seq: Seq) -> Result<Option<BatchRow>, StoreError>;
     /// The first batches after a sequence number, in order.
     fn batches_after(&self, folder: i64, after: Seq, limit: u32) -> Result<Vec<BatchRow>, StoreError>;
-    /// The newest batch up to a sequence number, by its number, after which the root was another
-    /// one than this node.
+    /// The newest batch, by sequence number up to `at`, whose root is not this node.
     fn newest_of_other_root(&self, folder: i64, at: Seq, root: i64) -> Result<Option<Seq>, StoreError>;
     /// The newest batch that was made at this time (ns since the Unix epoch) or earlier.
     fn newest_batch_until(&self, folder: i64, time_ns: i64) -> Result<Option<BatchRow>, StoreError>;
-    /// Whether a device has a batch after a sequence number. Looks at the folder's batches since
-    /// then.
+    /// Whether a device has a batch after a sequence number. Scans the folder's batches since then.
     fn has_batch_after(&self, folder: i64, device: u64, after: Seq) -> Result<bool, StoreError>;
     /// Snapshots with numbers above `after`.
     fn snapshots(&self, folder: i64, after: u64, limit: u32) -> Result<Vec<Snapshot>, StoreError>;
-    /// The row that ends with layer `last`, begins with `first_min` or later, and covers the most
+    /// The row that ends with layer `last`, begins at `first_min` or later, and covers the most
     /// layers.
     fn longest_layer(&self, node: i64, last: u64, first_min: u64) -> Result<Option<LayerRow>, StoreError>;
-    /// Of the pages of a layer ([`LayerRow::pages`]) the one that begins at or before `offset`,
-    /// nearest to it, and where the page after that begins.
+    /// The page of a layer ([`LayerRow::pages`]) that begins at or nearest before `offset`, and the
+    /// offset at which the next page begins.
     fn page(&self, layer: i64, offset: u64) -> Result<(Option<Vec<u8>>, Option<u64>), StoreError>;
     /// Names that changed in `(from, to]`, by (parent, name), after the given one.
     fn changed_names(
@@ -259,16 +256,16 @@ pub trait CatalogRead: DeviceRead {
     fn staged_record(&self, part: i64, ordinal: u32) -> Result<Option<Vec<u8>>, StoreError>;
     /// Highest segment number ever referred to; 0 for none.
     fn segment_id_max(&self) -> Result<u64, StoreError>;
-    /// The length in bytes of a segment up to which the catalog refers to it; `None` for an unknown
+    /// The length in bytes up to which the catalog refers to a segment; `None` for an unknown
     /// segment.
     fn segment_len(&self, segment: u64) -> Result<Option<u64>, StoreError>;
     /// Whether any layer or staged part refers to a segment.
     fn is_segment_referenced(&self, segment: u64) -> Result<bool, StoreError>;
     /// Segments that the catalog knows, by number.
     fn known_segments(&self) -> Result<Vec<u64>, StoreError>;
-    /// The row of kept sums with this number.
+    /// The row of kept sums with this chunk number.
     fn sum_chunk(&self, node: i64, kind: u8, chunk: u64) -> Result<Option<Vec<u8>>, StoreError>;
-    /// What is kept of a file, by kind.
+    /// The kept sums of a file, by kind.
     fn sums(&self, node: i64) -> Result<Vec<SumsRow>, StoreError>;
     /// Bytes of all rows of kept sums.
     fn sums_len(&self) -> Result<u64, StoreError>;
@@ -297,17 +294,17 @@ pub trait CatalogWrite: CatalogRead + DeviceWrite {
     fn insert_entry(&self, folder: i64, row: &EntryRow) -> Result<(), StoreError>;
     /// Closes an open entry.
     fn close_entry(&self, parent: i64, name: &[u8], to_seq: Seq) -> Result<(), StoreError>;
-    /// Closes all open entries of a folder; answers how many.
+    /// Closes all open entries of a folder; returns their number.
     fn close_all_entries(&self, folder: i64, to_seq: Seq) -> Result<u64, StoreError>;
     /// Adds a batch.
     fn insert_batch(&self, folder: i64, row: &BatchRow) -> Result<(), StoreError>;
-    /// Adds a snapshot; answers its number.
+    /// Adds a snapshot; returns its number.
     fn insert_snapshot(&self, folder: i64, seq: Seq, label: &SnapshotLabel) -> Result<u64, StoreError>;
-    /// Removes a snapshot; answers whether it existed.
+    /// Removes a snapshot; returns whether it existed.
     fn delete_snapshot(&self, folder: i64, id: u64) -> Result<bool, StoreError>;
-    /// Adds a layer (its `id` is ignored) with its pages and the segments that they refer to, or
-    /// none of both if it shares those of another row; answers its number. A row whose pages are
-    /// shared cannot be removed.
+    /// Adds a layer (its `id` is ignored) and returns its row number. It comes with its pages and
+    /// the segments that they refer to, or with neither if it shares those of another row. A row
+    /// whose pages are shared cannot be removed.
     fn insert_layer(
         &self,
         node: i64,
@@ -335,17 +332,18 @@ pub trait CatalogWrite: CatalogRead + DeviceWrite {
     ) -> Result<(), StoreError>;
     /// Removes all staged parts of a batch.
     fn delete_staged_parts(&self, key: BatchKey) -> Result<(), StoreError>;
-    /// Removes the parts of batches whose newest part was staged before; answers how many.
+    /// Removes the parts of batches whose newest part was staged before this time; returns their
+    /// number.
     fn delete_expired_parts(&self, before_ns: i64) -> Result<u64, StoreError>;
-    /// Notes that a frame is damaged, unless so many are noted already.
+    /// Notes that a frame is damaged, unless `noted_max` frames are noted already.
     fn note_damage(&self, segment: u64, offset: u64, noted_max: u32) -> Result<(), StoreError>;
-    /// Forgets that.
+    /// Removes the note that a frame is damaged.
     fn forget_damage(&self, segment: u64, offset: u64) -> Result<(), StoreError>;
-    /// Keeps sums: adds or replaces rows, and notes that they were used. There may be no rows.
+    /// Keeps sums: adds or replaces rows and notes their use. There may be no rows.
     fn put_sums(&self, node: i64, kind: u8, used_ns: i64, rows: &[(u64, Vec<u8>)]) -> Result<(), StoreError>;
-    /// Removes a file's rows of kept sums from a number on.
+    /// Removes a file's chunks of kept sums from a number on.
     fn delete_sums(&self, node: i64, kind: u8, from_chunk: u64) -> Result<(), StoreError>;
-    /// Removes at most so many rows of kept sums, those that were not used for longest, of another
-    /// file than this one or of another kind; answers how many bytes they had.
+    /// Removes at most `rows_max` chunks of the least recently used sums other than those of the
+    /// given file and kind; returns their size in bytes.
     fn evict_sums(&self, except: (i64, u8), rows_max: u32) -> Result<u64, StoreError>;
 }

@@ -1,4 +1,4 @@
-//! Bytes in and out for the blobs that the catalog holds: varints, strings, attributes, staged
+//! Encoding and decoding of the blobs that the catalog holds: varints, strings, attributes, staged
 //! records.
 //!
 //! Everything read here was written by this program, but disks lie, so every read is checked and a
@@ -167,7 +167,7 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    /// So many bytes without their number.
+    /// `N` bytes without a length before them.
     pub(crate) fn array<const N: usize>(&mut self) -> Result<&'a [u8; N], StoreError> {
         let (value, rest) = self.rest.split_first_chunk::<N>().ok_or_else(|| self.damaged())?;
         self.rest = rest;
@@ -197,7 +197,7 @@ pub(crate) fn usize_u64(value: usize) -> u64 {
     u64::try_from(value).unwrap_or(u64::MAX)
 }
 
-/// The number by which a kind of node is stored, here and in the catalog.
+/// The stored number of a kind of node, here and in the catalog.
 pub(crate) fn number_of_kind(kind: NodeKind) -> u8 {
     match kind {
         NodeKind::File => 1,
@@ -210,7 +210,7 @@ pub(crate) fn number_of_kind(kind: NodeKind) -> u8 {
     }
 }
 
-/// The kind that a stored number stands for.
+/// The kind of node that a stored number stands for.
 pub(crate) fn kind_of_number(number: u8) -> Option<NodeKind> {
     Some(match number {
         1 => NodeKind::File,
@@ -281,21 +281,21 @@ fn read_rare(reader: &mut Reader<'_>, attributes: &mut Attributes) -> Result<(),
     Ok(())
 }
 
-/// A record of a batch as it waits in a staged part.
+/// A record of a batch as it is stored in a staged part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StagedRecord {
     Manifest(Manifest),
     Node(NodeRecord),
     Entry(NameChange<FileId>),
     Delta(StagedDelta),
-    /// What the contents of a file are to be.
+    /// The digest that the contents of a file must have.
     Proof(FileId, Proof),
-    /// When names in a directory came or went, ns.
+    /// The time of a directory in which names came or went, ns.
     DirectoryTime(FileId, i128),
     End(Totals),
 }
 
-/// A delta whose literals lie in segments already.
+/// A delta whose literals are already in segments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StagedDelta {
     pub(crate) file: u128,
@@ -321,7 +321,7 @@ impl StagedRecord {
                     (None, None) => 1,
                     (Some(_), None) => 8,
                     (None, Some(_)) => 9,
-                    // Contradicts itself; kept as it is, to be refused for that.
+                    // A contradiction, stored as it is so that `apply` refuses it.
                     (Some(_), Some(_)) => 10,
                 });
                 out.varint(manifest.device);
@@ -412,7 +412,7 @@ impl StagedRecord {
                 out.varint(totals.nodes);
                 out.varint(totals.entries);
                 out.varint(totals.deltas);
-                // As it was before there were any, where there are none.
+                // Omitted when both are zero, as in records older than these totals.
                 if totals.proofs > 0 || totals.directory_times > 0 {
                     out.varint(totals.proofs);
                 }
@@ -590,7 +590,7 @@ pub(crate) fn encode_tags(tags: &[String]) -> Vec<u8> {
     out.bytes
 }
 
-/// The tags of a blob.
+/// The tags in a blob.
 pub(crate) fn decode_tags(blob: &[u8]) -> Result<Vec<String>, StoreError> {
     let mut reader = Reader::new(blob, "a list of tags");
     let mut tags = Vec::new();

@@ -1,5 +1,5 @@
-//! Throws away what nothing refers to: expired staged parts, those of batches that were given up,
-//! and segments without references.
+//! Removes what nothing refers to: expired staged parts, those of abandoned batches, and segments
+//! without references.
 //!
 //! Order: the catalog forgets a segment, then its file is removed. A crash in between leaves a file
 //! that the catalog does not know; the next start removes it. Frames of expired parts inside
@@ -9,18 +9,18 @@ use crate::catalog::BatchKey;
 use crate::error::StoreError;
 use crate::store::{Store, folder_row};
 
-/// What a collection removed.
+/// Counts of what a collection removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
     /// Staged parts that had expired.
     pub expired_parts: u64,
-    /// Segment files that nothing referred to.
+    /// Segment files without references.
     pub segments: u64,
 }
 
 impl Store {
-    /// Forgets the staged parts of a batch that will not be committed as it is, and gives back the
-    /// room that nothing else needs. The sender may begin the batch anew.
+    /// Removes the staged parts of a batch that will not be committed as it is, and frees the space
+    /// that nothing else needs. The sender may begin the batch anew.
     ///
     /// # Errors
     /// The catalog or the segments fail; then the parts expire like others.
@@ -38,7 +38,7 @@ impl Store {
         self.collect()
     }
 
-    /// Removes expired parts and unreferenced segments. Call it now and then.
+    /// Removes expired parts and unreferenced segments. To be called periodically.
     ///
     /// # Errors
     /// The catalog or the segments fail; what is left is removed next time.
@@ -49,8 +49,8 @@ impl Store {
         let expired_parts = catalog.delete_expired_parts(now.saturating_sub(self.parts.limits.staged_expiry_ns))?;
         let mut unreferenced = Vec::new();
         for segment in segments {
-            // In this order: a writer pins only what is active, and a reference appears only under
-            // this transaction.
+            // In this order: a writer pins only the active segment, and references appear only in a
+            // write transaction, of which there is one at a time: this one.
             if !self.parts.segments.is_in_use(segment.id) && !catalog.is_segment_referenced(segment.id)? {
                 catalog.forget_segment(segment.id)?;
                 unreferenced.push(segment.id);

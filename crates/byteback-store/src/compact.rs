@@ -34,13 +34,13 @@ pub(crate) const FAN_IN: usize = 8;
 /// Pieces that a merge may look at, per extent that goes in.
 const GROWTH_MAX: u64 = 16;
 
-/// The tier of a run with so many extents.
+/// The tier of a run with this number of extents.
 pub(crate) fn tier(extents: u64) -> u32 {
     extents.checked_ilog(8).unwrap_or(0)
 }
 
 /// Merges the top runs of the stack of `node` whose newest layer is `layer`, as often as the rule
-/// asks for.
+/// requires.
 pub(crate) fn compact(catalog: &dyn CatalogWrite, node: i64, layer: u64) -> Result<(), StoreError> {
     loop {
         let group = group_to_merge(catalog, node, layer)?;
@@ -50,7 +50,7 @@ pub(crate) fn compact(catalog: &dyn CatalogWrite, node: i64, layer: u64) -> Resu
     }
 }
 
-/// The runs that are to become one, newest first; fewer than two when the stack is in order.
+/// The runs to merge into one, newest first; fewer than two when the stack is in order.
 fn group_to_merge(catalog: &dyn CatalogWrite, node: i64, layer: u64) -> Result<Vec<LayerRow>, StoreError> {
     let Some(top) = catalog.longest_layer(node, layer, 1)? else {
         return Ok(Vec::new());
@@ -76,12 +76,12 @@ fn group_to_merge(catalog: &dyn CatalogWrite, node: i64, layer: u64) -> Result<V
             return Ok(group);
         }
     }
-    // Not enough for a merge of the tier: only absorb smaller runs, down to the lowest of them.
+    // Too few runs for a merge of the tier: only absorb smaller runs, down to the lowest of them.
     group.truncate(if smaller == 0 { 1 } else { smaller.saturating_add(1) });
     Ok(group)
 }
 
-/// Merges adjacent runs; answers false when it was given up.
+/// Merges adjacent runs; returns false when the merge was given up.
 fn merge(catalog: &dyn CatalogWrite, node: i64, group: &[LayerRow]) -> Result<bool, StoreError> {
     let (Some(newest), Some(oldest)) = (group.first(), group.last()) else {
         return Ok(false);
@@ -102,7 +102,7 @@ fn merge(catalog: &dyn CatalogWrite, node: i64, group: &[LayerRow]) -> Result<bo
         }
         match source {
             Source::Copy { base_offset } if base_offset == range.start() => {}
-            // Zeros past the base's end are what a gap there means.
+            // A gap past the base's end means zeros anyway.
             Source::Zero => {
                 if let Some(in_base) = ByteRange::new(range.start(), range.end().min(oldest.base_len)) {
                     builder.push(in_base, source);

@@ -24,10 +24,10 @@ use std::io::{self, Write};
 /// Bytes of decoded frames that are kept; each has at most 256 KiB.
 const FRAMES_KEPT_LEN: usize = 8 << 20;
 
-/// How many of them at most: they are looked through one by one.
+/// Most decoded frames that are kept: they are searched one by one.
 const FRAMES_KEPT: usize = 512;
 
-/// A part of a content: where, and its bytes or `None` for zeros.
+/// A part of a content: its range, and its bytes or `None` for zeros.
 pub(crate) type Part<'a> = (ByteRange, Option<&'a [u8]>);
 
 /// Contents that are being read.
@@ -35,7 +35,7 @@ pub struct ContentReader {
     store: Store,
     resolver: Resolver,
     size: u64,
-    /// What is left of the piece that did not fit into the last chunk.
+    /// Rest of the piece that did not fit into the last chunk.
     rest: Option<Piece>,
     frames: FrameCache,
 }
@@ -90,7 +90,7 @@ impl Store {
 
 impl Store {
     /// The digests of contents of at most `len_max` bytes at a moment, in the order asked; `None`
-    /// of what is no such file, or cannot be read.
+    /// for a file that is missing, too long or unreadable.
     ///
     /// # Errors
     /// The folder or the moment does not exist; the catalog fails.
@@ -107,8 +107,8 @@ impl Store {
     }
 
     /// Contents of at most `len_max` bytes at a moment as a bundle ([`byteback_delta::bundle`]), in
-    /// the order asked, as long as there is room for them in `total_max`. Not told is what is no
-    /// such file, or cannot be read.
+    /// the order asked, as long as there is room for them in `total_max`. Files that are missing,
+    /// too long or unreadable have no contents in it.
     ///
     /// # Errors
     /// The folder or the moment does not exist; the catalog fails.
@@ -183,7 +183,7 @@ impl Store {
 }
 
 impl ContentReader {
-    /// Of contents of `size` bytes, through whatever resolves them.
+    /// A reader of contents of `size` bytes that `resolver` resolves.
     pub(crate) fn of_resolver(store: &Store, resolver: Resolver, size: u64) -> Result<Self, StoreError> {
         Ok(Self {
             store: store.clone(),
@@ -251,8 +251,8 @@ impl ContentReader {
         Ok(writer.finish().map(|_| ()).map_err(into_io))
     }
 
-    /// The next part of the range: bytes, or `None` for zeros. A short transaction per part: who
-    /// uses it may be slow.
+    /// The next part of the range: bytes, or `None` for zeros. Each part has a short transaction of
+    /// its own, because the caller may be slow.
     ///
     /// # Errors
     /// A frame is damaged; the catalog or a segment fails.
@@ -282,8 +282,8 @@ impl ContentReader {
     }
 }
 
-/// Of many files that are asked for at once, one that cannot be told does not keep the others from
-/// being told.
+/// Maps an error that concerns only one file to `None`, so that it does not fail a request for many
+/// files.
 fn unless_untold<T>(told: Result<Option<T>, StoreError>) -> Result<Option<T>, StoreError> {
     match told {
         Err(StoreError::NodeNotFound(_) | StoreError::InvalidParameter(_)) => Ok(None),
@@ -303,12 +303,12 @@ fn unresolved() -> StoreError {
     StoreError::CatalogDamaged("a copy was left unresolved".to_owned())
 }
 
-/// The decoded frames that were used last.
+/// The most recently used decoded frames.
 pub(crate) struct FrameCache {
     decoder: FrameDecoder,
-    /// The one that was used last stands last.
+    /// Least recently used first.
     frames: VecDeque<(FrameRef, Vec<u8>)>,
-    /// What these have in memory.
+    /// Memory of these frames, in bytes.
     kept_len: usize,
     stored: Vec<u8>,
 }
@@ -347,17 +347,18 @@ impl FrameCache {
             .ok_or_else(|| damaged(&frame, "an extent reaches past its frame".to_owned()))
     }
 
-    /// A frame, read and decoded now; nothing is kept.
+    /// Reads and decodes a frame again, without the cache.
     pub(crate) fn decoded_anew(&mut self, segments: &dyn Segments, frame: &FrameRef) -> Result<Vec<u8>, StoreError> {
         let mut raw = Vec::new();
         self.decode(segments, frame, &mut raw)?;
         Ok(raw)
     }
 
-    /// A frame that is not kept yet, in the memory of those that have to go for it.
+    /// Reads and decodes a frame that is not in the cache, into the memory of a frame that it
+    /// evicts.
     fn decoded(&mut self, segments: &dyn Segments, frame: &FrameRef) -> Result<Vec<u8>, StoreError> {
         let mut raw = Vec::new();
-        // No frame is longer than the longest, whatever the catalog says: the decoder sees to that.
+        // The decoder ensures that no frame exceeds the longest, whatever the catalog says.
         let room = FRAMES_KEPT_LEN.saturating_sub(FRAME_RAW_LEN_MAX as usize);
         while self.kept_len > room || self.frames.len() >= FRAMES_KEPT {
             let Some((_, eldest)) = self.frames.pop_front() else {

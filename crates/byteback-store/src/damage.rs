@@ -1,19 +1,17 @@
-//! What of a content cannot be read, and putting it right from whoever still has the bytes.
+//! Ranges of contents that cannot be read, and their repair from a client that still has the bytes.
 //!
-//! Frames that turn out to be damaged are *noted* in the catalog, by segment and offset, wherever
-//! they were found: by [`Store::verify`], or by somebody who read a content. So a backup can ask
-//! what is damaged without anything being read anew ([`Store::known_damage`]).
+//! Damaged frames are *noted* in the catalog, by segment and offset, whether [`Store::verify`] or a
+//! reader of contents finds them. So a backup can ask what is damaged without another pass over all
+//! contents ([`Store::known_damage`]).
 //!
 //! *Healing* ([`Store::heal`]) writes the stored bytes of one frame back to their place, and so
-//! heals every version of every file that refers to it. Nobody is believed: the bytes that are
-//! offered are stored as the frame says (raw, or compressed by each effort that a sender may have
-//! used), and what comes out must have the length and the checksum that the frame's header has. A
-//! header that is damaged itself proves nothing, so that such a frame stays damaged; so does one
-//! that was compressed by another version of zstd. Its file is whole again as of the next version
-//! that a sender gives it.
+//! heals every version of every file that refers to it. The offered bytes are not trusted: they are
+//! encoded in the frame's form (raw, or compressed by each effort that a sender may have used), and
+//! the result must have the length and the checksum in the frame's header. A damaged header proves
+//! nothing, so such a frame stays damaged; so does one that was compressed by another version of
+//! zstd. Its file is whole again from the next version that a sender gives it.
 //!
-//! A crash in the middle of healing leaves a frame that does not agree with its checksum, as
-//! before.
+//! A crash during healing leaves a frame that disagrees with its checksum, as before.
 
 use crate::catalog::CatalogRead;
 use crate::content::FrameCache;
@@ -27,13 +25,13 @@ use byteback_extents::ByteRange;
 use byteback_model::{FileId, NodeKind, Seq};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Stored bytes that one page of damage reads at most.
+/// Most stored bytes that are read for one page of damage.
 const PAGE_READ_LEN: u64 = 256 << 20;
 
-/// Frames that are noted at most; a disk with more is beyond healing one by one.
+/// Most frames that are noted; a disk with more is beyond healing frame by frame.
 const NOTED_MAX: u32 = 100_000;
 
-/// Files that are looked through for damaged frames at most.
+/// Most files that are searched for the damaged frames of one segment.
 const NODES_MAX: u32 = 100_000;
 
 /// A page of ranges that cannot be read.
@@ -47,16 +45,16 @@ pub struct DamagePage {
     pub next_offset: Option<u64>,
 }
 
-/// Where some decoded bytes of a frame lie in a file.
+/// The place in a file of some decoded bytes of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FramePiece {
-    /// Decoded bytes of the frame before them.
+    /// Decoded bytes of the frame before the piece.
     pub skip: u64,
-    /// Their place in the file.
+    /// Range of the piece in the file.
     pub range: ByteRange,
 }
 
-/// A damaged frame, as one file shows it.
+/// A damaged frame, as seen from one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedFrame {
     /// The file.
@@ -69,12 +67,12 @@ pub struct DamagedFrame {
     pub offset: u64,
     /// Decoded bytes of the frame.
     pub raw_len: u64,
-    /// What the file has of them, by `skip`.
+    /// The file's pieces of the frame, by `skip`.
     pub pieces: Vec<FramePiece>,
 }
 
-/// Whether an error says that a frame cannot be read, and not that something is wrong with the
-/// program, the catalog or its resources.
+/// Whether an error means that a frame cannot be read, and not that the program, the catalog or its
+/// resources failed.
 pub(crate) fn is_of_frame(error: &StoreError) -> bool {
     match error {
         StoreError::Damaged { .. } => true,
@@ -84,7 +82,7 @@ pub(crate) fn is_of_frame(error: &StoreError) -> bool {
     }
 }
 
-/// Adds a range behind those that are there, joined with the last one if they touch.
+/// Appends a range behind the others, joined with the last one if they touch.
 pub(crate) fn push_range(ranges: &mut Vec<ByteRange>, range: ByteRange) {
     match ranges.last_mut() {
         Some(last) if last.end() == range.start() => *last = last.hull(range),
@@ -93,8 +91,8 @@ pub(crate) fn push_range(ranges: &mut Vec<ByteRange>, range: ByteRange) {
 }
 
 impl Store {
-    /// Ranges of a file's contents at a moment that cannot be read, from `offset` on. Reads them.
-    /// What is found is noted.
+    /// Unreadable ranges of a file's contents at a moment, from `offset` on. Reads the contents and
+    /// notes the damage.
     ///
     /// # Errors
     /// The folder, the moment or the file does not exist; the catalog fails.
@@ -149,7 +147,7 @@ impl Store {
         Ok(page)
     }
 
-    /// Notes what an error says of a frame, if it does.
+    /// Notes the frame that an error reports as damaged, if it does.
     ///
     /// # Errors
     /// The catalog fails.
@@ -184,8 +182,8 @@ impl Store {
         Ok(!self.catalog().read()?.noted_damage(1)?.is_empty())
     }
 
-    /// Damaged frames that were noted, as the files of a folder show them now; at most `limit`.
-    /// Each is read again, and one that can be read is forgotten.
+    /// Noted frames, as the files of a folder refer to them now; at most `limit`. Each is read
+    /// again, and the note of a readable one is removed.
     ///
     /// # Errors
     /// There is no such folder; the catalog fails.
@@ -254,7 +252,7 @@ impl Store {
     }
 
     /// Writes a damaged frame that a file refers to at a moment back to its place, if `raw` are its
-    /// decoded bytes; answers whether the frame can be read now. See the module's header.
+    /// decoded bytes; returns whether the frame can be read now. See the module's header.
     ///
     /// # Errors
     /// The folder, the moment or the file does not exist, or the file does not refer to the frame;
@@ -292,7 +290,7 @@ impl Store {
         Ok(true)
     }
 
-    /// Writes a frame's stored bytes, if one of the ways in which `raw` may be stored gives them.
+    /// Writes a frame's stored bytes, if one of the encodings of `raw` yields them.
     fn rewrite(&self, frame: &FrameRef, raw: &[u8]) -> Result<bool, StoreError> {
         let segments = &*self.parts.segments;
         if frame.codec == Codec::Raw.code() {
@@ -322,8 +320,8 @@ impl Store {
     }
 }
 
-/// The noted frames that contents show, each with where its bytes are, by their places in the
-/// frame. A segment that is noted as a whole, at offset 0, has all its frames noted.
+/// The noted frames that contents refer to, each with its pieces, by their places in the frame. A
+/// note at offset 0 covers all frames of its segment.
 fn shown_frames(
     catalog: &dyn CatalogRead,
     node: i64,

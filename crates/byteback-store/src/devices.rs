@@ -1,19 +1,19 @@
-//! Who may do what: devices, the folders that they were given, and invitations.
+//! Access control: devices, the folders that they were given, and invitations.
 //!
-//! Words
+//! Terms
 //! - *device*: a machine (or a user on one) that joined. Its number is the client id of its
 //!   versions and is never used twice.
 //! - *managing device*: may use every folder, invite, rename and revoke. The first device of a
-//!   store is one, and those that joined before catalogs knew folders of devices.
-//! - *invitation*: a join token, for one folder or to manage. It works once: used by a device, it
-//!   is that device's, who may use it again when the answer was lost ([`Roster::join`]). Used,
-//!   expired and withdrawn ones are told apart until [`REMEMBERED_NS`] after their end.
+//!   store is one, and so are those that joined before catalogs recorded the folders of devices.
+//! - *invitation*: a join token, for one folder or to manage. It works once: the device that used
+//!   it may use it again when the answer was lost ([`Roster::join`]). Used, expired and withdrawn
+//!   invitations are distinguished until [`REMEMBERED_NS`] after their end.
 //! - *revoked*: the device's token is void from the moment that [`Roster::revoke`] returns: no
-//!   request is accepted, and no batch is applied that was on its way (`apply` looks in the very
-//!   transaction). Its history stays.
+//!   request is accepted, and no batch already on its way is applied (`apply` checks in its
+//!   transaction). The device's history stays.
 //!
 //! A [`Roster`] works on the catalog of an opened store ([`Store::roster`]) or beside a serving
-//! process ([`RosterFile`]): the engine puts the writers in order. Each call is one transaction.
+//! process ([`RosterFile`]): the engine serializes the writers. Each call is one transaction.
 
 use crate::catalog::{Catalog, DeviceRow, InvitationRow, SqliteCatalog};
 use crate::error::StoreError;
@@ -27,11 +27,11 @@ use subtle::ConstantTimeEq as _;
 /// Longest device name in bytes.
 const DEVICE_NAME_LEN_MAX: usize = 255;
 
-/// For how long after its end an invitation is told from one that never was.
+/// Time after its end for which an invitation is distinguished from an unknown one.
 pub const REMEMBERED_NS: i64 = 90 * 24 * 3600 * 1_000_000_000;
 
-/// For how long a device's last request may be older than what is noted of it: a note is a write to
-/// the disk.
+/// Longest time by which the noted last request of a device may lag: each note is a write to the
+/// disk.
 pub const SEEN_WITHIN_NS: i64 = 5 * 60 * 1_000_000_000;
 
 /// A folder that a device was given.
@@ -50,11 +50,11 @@ pub struct Device {
     pub id: u64,
     /// Its name.
     pub name: String,
-    /// When it joined.
+    /// Time at which it joined.
     pub created_ns: i64,
-    /// When it was last heard of, at most [`SEEN_WITHIN_NS`] too early.
+    /// Time of its last request, at most [`SEEN_WITHIN_NS`] too early.
     pub seen_ns: Option<i64>,
-    /// Since when its token is void.
+    /// Time since which its token is void.
     pub revoked_ns: Option<i64>,
     /// Whether it may use all folders and manage devices.
     pub manages: bool,
@@ -62,21 +62,21 @@ pub struct Device {
     pub folders: Vec<Grant>,
 }
 
-/// What an invitation is to be.
+/// The terms of an invitation to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewInvitation {
-    /// To which folder; `None`: to all, and to manage devices.
+    /// The folder that it gives; `None`: all folders, and to manage devices.
     pub folder: Option<String>,
     /// Whether the device may change the folder.
     pub writes: bool,
-    /// What the device is to be called; empty: as it calls itself.
+    /// Name for the device; empty: the device names itself.
     pub name: String,
-    /// For how long it may wait to be used.
+    /// Time for which it can be used.
     pub valid_ns: i64,
 }
 
 impl NewInvitation {
-    /// To all folders, and to manage devices.
+    /// An invitation to all folders, and to manage devices.
     #[must_use]
     pub fn to_manage(valid_ns: i64) -> Self {
         Self {
@@ -93,11 +93,11 @@ impl NewInvitation {
 pub struct Invited {
     /// Its number.
     pub id: u64,
-    /// The join token, which is nowhere else.
+    /// The join token, which is kept nowhere else.
     pub token: String,
-    /// Until when it is valid.
+    /// Time of its expiry.
     pub expires_ns: i64,
-    /// Whether the folder was made for it.
+    /// Whether the folder was created for it.
     pub folder_is_new: bool,
 }
 
@@ -107,31 +107,31 @@ impl std::fmt::Debug for Invited {
     }
 }
 
-/// An invitation that waits to be used.
+/// An unused invitation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invitation {
     /// Its number.
     pub id: u64,
-    /// To which folder.
+    /// The folder that it gives; `None`: all folders, and to manage devices.
     pub folder: Option<String>,
     /// Whether the device may change the folder.
     pub writes: bool,
-    /// What the device is to be called.
+    /// Name for the device; empty: the device names itself.
     pub name: String,
-    /// When it was made.
+    /// Time of its creation.
     pub created_ns: i64,
-    /// Until when it is valid.
+    /// Time of its expiry.
     pub expires_ns: i64,
 }
 
-/// A device has joined.
+/// Result of joining.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Joined {
-    /// Its number.
+    /// Number of the device.
     pub device: u64,
-    /// Its token.
+    /// Token of the device.
     pub token: String,
-    /// Its name.
+    /// Name of the device.
     pub name: String,
     /// The folder that it was given; `None`: all.
     pub folder: Option<String>,
@@ -150,28 +150,28 @@ impl std::fmt::Debug for Joined {
 /// The access of a device to a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FolderAccess {
-    /// Nothing: for it, the folder is not there.
+    /// None: for the device, the folder does not exist.
     Nothing,
-    /// Read it.
+    /// The device may read the folder.
     Reads,
-    /// Change it.
+    /// The device may change the folder.
     Writes,
 }
 
 /// A device that showed its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pass {
-    /// Which one.
+    /// Number of the device.
     pub device: u64,
     /// Whether it may manage devices.
     pub manages: bool,
-    /// What it may do in the folder that was asked for.
+    /// Its access to the folder that was asked for.
     pub folder: FolderAccess,
-    /// Whether it is time to [`Roster::note_seen`].
+    /// Whether its use should be noted now ([`Roster::note_seen`]).
     pub is_to_be_noted: bool,
 }
 
-/// The devices of a store; see the module.
+/// The devices of a store; see the module's header.
 #[derive(Clone, Copy)]
 pub struct Roster<'a> {
     catalog: &'a dyn Catalog,
@@ -185,7 +185,7 @@ impl std::fmt::Debug for Roster<'_> {
     }
 }
 
-/// The catalog of a store that another process may serve.
+/// The catalog of a store that another process may be serving.
 #[derive(Debug)]
 pub struct RosterFile(SqliteCatalog);
 
@@ -196,12 +196,12 @@ impl RosterFile {
     /// There is no store; its catalog is of a newer program; the engine fails.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         let catalog = path.as_ref().join("catalog.sqlite");
-        // Opening it would create it.
+        // Opening a missing catalog would create it.
         std::fs::metadata(&catalog).map_err(|e| StoreError::io("find the catalog of the store", e))?;
         Ok(Self(SqliteCatalog::open(catalog)?))
     }
 
-    /// Its devices.
+    /// The devices of the store.
     #[must_use]
     pub fn roster(&self) -> Roster<'_> {
         Roster {
@@ -223,7 +223,7 @@ impl Store {
         }
     }
 
-    /// Makes a join token to use all folders and manage devices, valid for `valid_ns`.
+    /// Creates a join token to use all folders and manage devices, valid for `valid_ns`.
     ///
     /// # Errors
     /// There is no randomness; the catalog fails.
@@ -233,7 +233,7 @@ impl Store {
 }
 
 impl Roster<'_> {
-    /// Whether any device has joined or may join: a store that has none makes its first invitation.
+    /// Whether any device has joined or may join. A store without any makes its first invitation.
     ///
     /// # Errors
     /// The catalog fails.
@@ -241,8 +241,8 @@ impl Roster<'_> {
         self.catalog.read()?.has_credentials(self.clock.now_ns())
     }
 
-    /// Makes an invitation; a folder that does not exist is made, if the device is to change it.
-    /// The caller has checked the folder's name.
+    /// Creates an invitation. A folder that does not exist is created if the device is to change
+    /// it. The caller has checked the folder's name.
     ///
     /// # Errors
     /// A device that may only read is invited to a folder that does not exist; the name is not
@@ -285,8 +285,8 @@ impl Roster<'_> {
     }
 
     /// Uses an invitation. `device_token` is the token that the device drew for itself, or has from
-    /// an earlier invitation (then it gets what this one gives in addition); without one, it is
-    /// given one. A device that comes again with the same two is told the same again.
+    /// an earlier invitation (then it gets this folder in addition); without one, the device is
+    /// given one. A device that repeats the call with the same two tokens gets the same result.
     ///
     /// # Errors
     /// The join token is unknown, used by another device, expired or withdrawn; the device was
@@ -320,7 +320,7 @@ impl Roster<'_> {
             writes: invitation.writes,
         };
         match (invitation.device, &known) {
-            // The answer was lost.
+            // The device repeats its call because the answer was lost.
             (Some(user), Some(known)) if user == known.id => return Ok(joined(known.id, &known.name)),
             (Some(_), _) => return Err(StoreError::JoinTokenUsed),
             _ if invitation.withdrawn_ns.is_some() => return Err(StoreError::JoinTokenWithdrawn),
@@ -346,7 +346,7 @@ impl Roster<'_> {
         Ok(joined(device, &name))
     }
 
-    /// The device that a token belongs to, and what it may do in `folder`.
+    /// The device that a token belongs to, and its access to `folder`.
     ///
     /// # Errors
     /// The device was revoked; the catalog fails.
@@ -377,14 +377,14 @@ impl Roster<'_> {
             device: row.id,
             manages: row.manages,
             folder,
-            // Also when the clock was set back.
+            // The absolute difference also covers a clock that was set back.
             is_to_be_noted: row
                 .seen_ns
                 .is_none_or(|seen_ns| now_ns.abs_diff(seen_ns) > SEEN_WITHIN_NS.unsigned_abs()),
         }))
     }
 
-    /// Those of these devices that are revoked.
+    /// Those of the given devices that are revoked.
     ///
     /// # Errors
     /// The catalog fails.
@@ -408,7 +408,7 @@ impl Roster<'_> {
         Ok(folders.into_iter().map(|(folder, _)| folder).collect())
     }
 
-    /// Remembers that a device was heard of now.
+    /// Notes a request of a device at the present time.
     ///
     /// # Errors
     /// The catalog fails.
@@ -419,7 +419,7 @@ impl Roster<'_> {
         catalog.commit()
     }
 
-    /// All devices, revoked ones too, by number.
+    /// All devices by number, including revoked ones.
     ///
     /// # Errors
     /// The catalog fails.
@@ -434,14 +434,14 @@ impl Roster<'_> {
     /// A device.
     ///
     /// # Errors
-    /// There is none of this number; the catalog fails.
+    /// There is no device of this number; the catalog fails.
     pub fn device(&self, id: u64) -> Result<Device, StoreError> {
         let catalog = self.catalog.read()?;
         let row = catalog.device(id)?.ok_or(StoreError::DeviceNotFound(id))?;
         Ok(device(catalog.device_folders(id)?, row))
     }
 
-    /// The invitations that wait to be used, by number.
+    /// The unused and still valid invitations, by number.
     ///
     /// # Errors
     /// The catalog fails.
@@ -474,7 +474,7 @@ impl Roster<'_> {
         }
     }
 
-    /// Makes a device's token void at once. To do so again changes nothing.
+    /// Revokes a device's token at once. Revoking again changes nothing.
     ///
     /// # Errors
     /// There is no such device; the catalog fails.
@@ -486,7 +486,7 @@ impl Roster<'_> {
         }
     }
 
-    /// Withdraws an invitation that nobody has used.
+    /// Withdraws an unused invitation.
     ///
     /// # Errors
     /// There is no such invitation; the catalog fails.

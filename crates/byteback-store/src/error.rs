@@ -1,15 +1,15 @@
-//! What can go wrong in the store, sorted by what the caller has to do.
+//! Errors of the store, sorted by what the caller has to do.
 //!
-//! `Invalid*`, `Conflict`, `ContentMismatch`, `PartsMissing` and `TooLarge` are the client's;
-//! `Full` is the operator's; `Damaged` names what is lost and where; everything else is a fault of
-//! the machine or of the program. After every error the store is as it was before the call, apart
-//! from leaked segment bytes.
+//! `Invalid*`, `Conflict`, `ContentMismatch`, `PartsMissing` and `TooLarge` are the client's fault;
+//! `Full` is for the operator; `Damaged` names what is lost and where; everything else is a fault
+//! of the machine or of the program. After every error the store is as it was before the call,
+//! apart from leaked segment bytes.
 
 use crate::model::Conflict;
 use byteback_model::FileId;
 use std::io;
 
-/// Why the store could not do something.
+/// An error of the store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// No folder of this name.
@@ -23,10 +23,10 @@ pub enum StoreError {
         /// The snapshot.
         id: u64,
     },
-    /// Nothing there at that moment.
+    /// No such node at that moment.
     #[error("{0}")]
     NodeNotFound(String),
-    /// A sequence number or range that the folder does not have, a bad cursor.
+    /// A sequence number or range that the folder does not have, or a bad cursor.
     #[error("{0}")]
     InvalidParameter(String),
     /// A delta stream is malformed.
@@ -37,27 +37,27 @@ pub enum StoreError {
         /// The error of the delta reader.
         source: byteback_delta::ReadError,
     },
-    /// A list of what is looked for is malformed, or asks for more than is looked for at once.
+    /// A search list is malformed or exceeds a limit.
     #[error("the list of what is looked for cannot be taken: {0}")]
     InvalidSearch(String),
     /// A batch contradicts itself or the folder. Nothing was applied.
     #[error("{0}")]
     InvalidBatch(String),
-    /// Somebody else changed the same things first. Nothing was applied.
+    /// Another device changed the same things first. Nothing was applied.
     #[error("{} of the batch's changes are older than what the folder holds", conflicts.len())]
     Conflict {
-        /// The first few of them.
+        /// The first few conflicts.
         conflicts: Vec<Conflict>,
     },
-    /// A batch follows another one, which is not the newest of its device in the folder.
+    /// A batch follows another one that is not the newest of its device in the folder.
     #[error("the batch follows number {follows} of its device, {}", if *is_applied { "after which younger ones came" } else { "which is not applied" })]
     OutOfOrder {
-        /// Which one it follows.
+        /// Counter of the batch that it follows.
         follows: u64,
-        /// Whether that one is applied at all.
+        /// Whether that batch is applied at all.
         is_applied: bool,
     },
-    /// A batch would make other contents than its proofs say.
+    /// A batch would produce contents other than its proofs say.
     #[error(
         "the batch would make other contents of {} than its sender has: nothing was applied",
         files_text(files)
@@ -69,13 +69,13 @@ pub enum StoreError {
     /// A commit names parts that are not staged.
     #[error("part {} of the batch is not staged", missing.first().copied().unwrap_or(0))]
     PartsMissing {
-        /// The first few of them.
+        /// The first few missing parts.
         missing: Vec<u32>,
     },
     /// A batch exceeds a limit.
     #[error("{0}")]
     TooLarge(String),
-    /// A join token is none that this store gave, or one that expired long ago.
+    /// A join token was never given by this store, or expired long ago.
     #[error("this server did not give this code")]
     JoinTokenUnknown,
     /// A join token was used by another device.
@@ -93,23 +93,23 @@ pub enum StoreError {
     /// No such device.
     #[error("there is no device {0}")]
     DeviceNotFound(u64),
-    /// No such invitation that waits to be used.
+    /// No such unused invitation.
     #[error("there is no invitation {0} that waits to be used")]
     InvitationNotFound(u64),
-    /// The disk is full. Nothing was lost; the next try continues where this one began.
+    /// The disk is full. Nothing was lost; the next attempt continues where this one began.
     #[error("the disk is full while writing {what}; free some space and try again: {source}")]
     Full {
-        /// What was being written.
+        /// Description of the attempted write.
         what: String,
-        /// The system's answer.
+        /// The system's error.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// Stored bytes are not what was written.
+    /// Stored bytes differ from what was written.
     #[error("segment {segment} is damaged at offset {offset}: {what}")]
     Damaged {
         /// The segment file's number.
         segment: u64,
-        /// Where in it, in bytes.
+        /// Offset in the segment, in bytes.
         offset: u64,
         /// The damage.
         what: String,
@@ -133,7 +133,7 @@ pub enum StoreError {
     Catalog {
         /// The attempted operation.
         what: &'static str,
-        /// The engine's answer.
+        /// The engine's error.
         source: rusqlite::Error,
     },
     /// A segment file could not be read or written.
@@ -143,19 +143,19 @@ pub enum StoreError {
         segment: u64,
         /// The attempted operation.
         what: &'static str,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// Something else of the machine failed.
+    /// Another operation of the system failed.
     #[error("cannot {what}: {source}")]
     Io {
         /// The attempted operation.
         what: &'static str,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// A write to this segment failed before, so nothing more is known about its tail. Send the
-    /// data again.
+    /// An earlier write to this segment failed, so the state of its tail is unknown. Send the data
+    /// again.
     #[error("segment {0} was given up after a failed sync; send the data again")]
     SegmentAbandoned(u64),
 }

@@ -1,8 +1,8 @@
-//! What the fuzz targets call (`fuzz/`): the readers of the catalog's blobs and of segments, which
-//! are private. Compiled for tests, which call them with the seeds, and with the feature `fuzzing`.
+//! Entry points of the fuzz targets (`fuzz/`): the readers of the catalog's blobs and of segments,
+//! which are private. Compiled for tests, which call them with the seeds, and with the feature
+//! `fuzzing`.
 //!
-//! Each takes any bytes. It asserts that what was read is written as the same thing again, and
-//! panics if it is not.
+//! Each takes any bytes. It panics unless a decoded value survives encoding and decoding.
 
 use crate::codec::{
     StagedDelta, StagedRecord, Writer, decode_rare_attributes, decode_tags, encode_rare_attributes, encode_tags,
@@ -21,21 +21,21 @@ use byteback_model::{
     Xattr,
 };
 
-/// Whose row of kept sums the rows are.
+/// Key of the row of kept sums.
 const ROW: ChunkKey = ChunkKey {
     node: 7,
     kind: LeafKind::Blake3,
     chunk: 3,
 };
 
-/// Any blob: the first byte says which, the others are the blob without its checksum, which is
-/// made.
+/// Any blob: the first byte selects its kind, the others are the blob without its checksum, which
+/// is added.
 pub fn blob(data: &[u8]) {
     let Some((which, bytes)) = data.split_first() else {
         return;
     };
     let sealed = Writer { bytes: bytes.to_vec() }.finish_with_crc();
-    // As it is, too: mostly refused for its checksum.
+    // Also without the added checksum: mostly refused.
     for blob in [&sealed[..], bytes] {
         match which % 6 {
             0 => same(blob, StagedRecord::decode, StagedRecord::encode),
@@ -48,7 +48,7 @@ pub fn blob(data: &[u8]) {
     }
 }
 
-/// What is read once is the same after writing and reading it.
+/// Asserts that a decoded value is the same after encoding and decoding it.
 fn same<T: PartialEq + std::fmt::Debug>(
     blob: &[u8],
     decode: impl Fn(&[u8]) -> Result<T, StoreError>,
@@ -58,8 +58,8 @@ fn same<T: PartialEq + std::fmt::Debug>(
     assert_eq!(decode(&encode(&value)).ok(), Some(value), "another value comes back");
 }
 
-/// A page. Written again, neighbours that continue each other are one; after that nothing changes
-/// any more.
+/// A page. Encoding it joins neighbours that continue each other; after that nothing changes any
+/// more.
 fn page(blob: &[u8]) {
     let Ok(page) = Page::decode(blob) else { return };
     let ascend = page
@@ -72,8 +72,7 @@ fn page(blob: &[u8]) {
     assert_eq!(again.as_ref().and_then(encode_page), written, "another page comes back");
 }
 
-/// A row of kept sums. Its page may be written in another way; then it is the same row all the
-/// same.
+/// A row of kept sums. Its page may be encoded in another way; then it must still be the same row.
 fn row(bytes: &[u8]) {
     let sealed = [bytes, &crc_of(ROW, bytes).to_le_bytes()].concat();
     for blob in [&sealed[..], bytes] {
@@ -99,7 +98,7 @@ fn row(bytes: &[u8]) {
     }
 }
 
-/// As one page; `None` if that would be none, or several.
+/// The page in encoded form; `None` if that takes no page, or several.
 fn encode_page(page: &Page) -> Option<Vec<u8>> {
     let mut builder = PageBuilder::default();
     for extent in &page.extents {
@@ -133,7 +132,7 @@ fn decode_attributes(blob: &[u8]) -> Result<Attributes, StoreError> {
     Ok(attributes)
 }
 
-/// A frame in a segment, beside what the catalog says of it; and a segment's header.
+/// A frame in a segment, with the reference that the catalog would have; and a segment's header.
 fn frame(bytes: &[u8]) {
     if let Some((header, _)) = bytes.split_first_chunk::<20>() {
         let number = 7;
@@ -162,7 +161,7 @@ fn frame(bytes: &[u8]) {
     }
 }
 
-/// Blobs of every kind, as [`blob`] takes them.
+/// Blobs of every kind, in the form that [`blob`] takes.
 #[must_use]
 pub fn blob_seeds() -> Vec<Vec<u8>> {
     let id = FileId(42);
@@ -283,7 +282,7 @@ fn literal() -> Source<Literal> {
     Source::Literal(Literal { frame, skip: 7 })
 }
 
-/// Whether a seed is a whole blob of its kind.
+/// Whether a seed is a complete blob of its kind.
 #[cfg(test)]
 fn is_read(seed: &[u8]) -> bool {
     let sealed = Writer {

@@ -1,17 +1,17 @@
-//! A client's sums of groups of leaves, compared with those of a stored content: it is told which
-//! are equal, and the signature of the rest (`byteback_delta::groups`).
+//! Comparison of a client's sums of groups of leaves with those of a stored content. The answer
+//! says which groups are equal and has the signature of the rest (`byteback_delta::groups`).
 //!
 //! The stored content's leaves are kept ones, or made ([`crate::sums`]), as for a signature. One
-//! pass over them finds the groups that differ. Their leaves are held meanwhile, because what is
-//! answered begins with which are equal; if there are too many ([`HELD_LEAVES_MAX`]), they are
-//! fetched once more while the answer is written.
+//! pass over them finds the groups that differ. Their leaves are held meanwhile, because the answer
+//! begins with the equal groups; if there are too many ([`HELD_LEAVES_MAX`]), they are fetched once
+//! more while the answer is written.
 //!
-//! *What a hostile list can cost.* No more than a signature does, twice: the contents are gone
-//! through once, and what differs once more. Memory is the list, of at most [`GROUPS_MAX`] sums,
-//! and the leaves that are held. Nothing is looked up.
+//! *The cost of a hostile list* is at most twice that of a signature: one pass over the contents,
+//! and another over what differs. Memory is the list, of at most [`GROUPS_MAX`] sums, and the held
+//! leaves. Nothing is looked up.
 //!
-//! Nothing here is a promise: who takes copies sends a proof (`prove`), which is compared with the
-//! same leaves.
+//! The result is no promise: a client that uses copies sends a proof (`prove`), which is compared
+//! with the same leaves.
 
 use crate::error::StoreError;
 use crate::search::{IsWanted, end, refused};
@@ -31,13 +31,13 @@ use std::io::{self, Read, Write};
 
 pub use byteback_delta::groups::GROUPS_MAX;
 
-/// No stream of a list of groups is longer than this, in bytes.
+/// Longest stream of a list of groups, in bytes.
 pub const STREAM_LEN_MAX: u64 = 4096 + GROUPS_MAX * 33;
 
-/// Leaves of groups that differ which are held at most: those of 512 MiB, about 5 MB.
+/// Most leaves of differing groups that are held: those of 512 MiB, about 5 MB.
 const HELD_LEAVES_MAX: usize = if cfg!(test) { 1000 } else { 1 << 17 };
 
-// Rows of kept sums are of groups.
+// A row of kept sums covers one group.
 const _: () = assert!(CHUNK_LEN == GROUP_LEN_BYTES);
 
 /// The sums of a new content's groups.
@@ -45,7 +45,7 @@ const _: () = assert!(CHUNK_LEN == GROUP_LEN_BYTES);
 pub struct SoughtGroups(GroupList);
 
 impl SoughtGroups {
-    /// Reads the stream of a list, which ends where its sums do.
+    /// Reads the stream of a list, which ends with its sums.
     ///
     /// # Errors
     /// [`StoreError::InvalidSearch`].
@@ -56,22 +56,22 @@ impl SoughtGroups {
     }
 }
 
-/// Which groups are equal, and what is needed to tell the rest.
+/// The equal groups, and the data for the signature of the rest.
 pub struct FoundGroups {
     store: Store,
     content: HashedContent,
     kind: LeafKind,
     equal: EqualGroups,
     params: SignatureParams,
-    /// Length of what is left of the stored content.
+    /// Length of the differing rest of the stored content, in bytes.
     left_len: u64,
-    /// Its leaves; `None`: there were too many to be held.
+    /// Leaves of the rest; `None`: there were too many to hold.
     held: Option<Vec<HeldLeaves>>,
 }
 
-/// Leaves that follow each other.
+/// Consecutive leaves.
 enum HeldLeaves {
-    /// Of so many bytes of zeros.
+    /// Leaves of this number of bytes of zeros.
     Zeros(u64),
     Sums(Vec<LeafSum>),
 }
@@ -85,8 +85,8 @@ impl std::fmt::Debug for FoundGroups {
 }
 
 impl Store {
-    /// Compares a list of groups with a file's contents at a moment; `None` when nobody wants to
-    /// know any more.
+    /// Compares a list of groups with a file's contents at a moment; `None` when the result is no
+    /// longer wanted.
     ///
     /// # Errors
     /// The folder, the moment or the file does not exist; the contents are longer than the store
@@ -120,7 +120,8 @@ impl Store {
                 Leaves::Sums(sums) => comparison.add(sums),
             }
         }
-        // Before anything is told: whoever has it comes back with a proof.
+        // Kept before anything is answered: the client that gets the answer comes back with a
+        // proof.
         if let Some(keeper) = leaves.finish() {
             keeper.finish();
         }
@@ -142,11 +143,11 @@ struct Comparison<'a> {
     list: &'a GroupList,
     base_len: u64,
     equal: EqualGroups,
-    /// The group that comes next.
+    /// Index of the next group.
     group: u64,
-    /// Of a whole group of zeros, once one was met.
+    /// Sum of a whole group of zeros, once there was one.
     zero_group: Option<GroupSum>,
-    /// `None` once there are too many.
+    /// Leaves of differing groups; `None` once there are too many.
     held: Option<Vec<HeldLeaves>>,
     held_leaves: usize,
 }
@@ -181,7 +182,7 @@ impl Comparison<'_> {
                 && let Some(held) = &mut self.held
             {
                 match held.last_mut() {
-                    // All but the content's last group are whole ones.
+                    // All groups but the content's last are whole.
                     Some(HeldLeaves::Zeros(before)) => *before += now,
                     _ => held.push(HeldLeaves::Zeros(now)),
                 }
@@ -190,7 +191,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// Whether the next group is equal, which is noted.
+    /// Whether the next group is equal; notes it.
     fn is_equal(&mut self, sum: &GroupSum) -> bool {
         let is_equal = self.list.is_equal(self.group, sum, self.base_len);
         if is_equal {
@@ -212,7 +213,7 @@ fn zero_group(kind: LeafKind, len: u64) -> GroupSum {
 }
 
 impl FoundGroups {
-    /// Length of the stream that [`Self::write`] will write.
+    /// Length of the stream that [`Self::write`] will write, in bytes.
     #[must_use]
     pub fn stream_len_bytes(&self) -> u64 {
         self.equal.stream_len_bytes() + self.params.stream_len_bytes(self.left_len)
@@ -265,14 +266,14 @@ impl FoundGroups {
     }
 }
 
-/// A signature that is made from leaves.
+/// A signature made from leaves.
 pub(crate) struct LeafSignature<W> {
     pub(crate) writer: SignatureWriter<W>,
     pub(crate) blocks: LeafBlocks,
 }
 
 impl<W: Write> LeafSignature<W> {
-    /// Adds what comes next.
+    /// Adds the next leaves.
     pub(crate) fn add(&mut self, sums: &[LeafSum]) -> io::Result<()> {
         for sum in sums {
             if let Some(block) = self.blocks.push(Some(sum.crc), Some(&sum.leaf)) {
@@ -282,7 +283,7 @@ impl<W: Write> LeafSignature<W> {
         Ok(())
     }
 
-    /// Adds so many bytes of zeros, which end with a leaf.
+    /// Adds zeros of this length in bytes, which end with a leaf.
     pub(crate) fn add_zeros(&mut self, len: u64) -> io::Result<()> {
         let writer = &mut self.writer;
         self.blocks.push_zeros(leaf_count(len), |block| push(writer, block))

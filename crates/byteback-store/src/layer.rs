@@ -1,10 +1,10 @@
-//! A layer: how one version of a file's contents follows from the one before, as pages of extents.
+//! A layer: how one version of a file's contents follows from the previous one, as pages of
+//! extents.
 //!
-//! A layer is a delta whose literals lie in segments. What no extent covers is kept from the base
-//! at the same offset, and is zero where the base has no byte: the meaning that
-//! `byteback_delta::DeltaMap` gives it. Extents are kept in *pages* of at most
-//! [`PAGE_EXTENTS_MAX`], found by the offset of their first extent, so that reading a few bytes of
-//! a large layer reads one page.
+//! A layer is a delta whose literals lie in segments. Bytes that no extent covers are kept from the
+//! base at the same offset, and are zero where the base has none, as in `byteback_delta::DeltaMap`.
+//! Extents are kept in *pages* of at most [`PAGE_EXTENTS_MAX`], found by the offset of their first
+//! extent, so that reading a few bytes of a large layer reads one page.
 //!
 //! ```text
 //! page   = version u8 = 1 | frames varint | frame* | extents varint | extent* | crc32c u32
@@ -46,7 +46,7 @@ impl ExtentValue for Literal {
     }
 }
 
-/// A range of the new contents and where its bytes come from.
+/// A range of the new contents and the source of its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LayerExtent {
     pub(crate) range: ByteRange,
@@ -125,7 +125,7 @@ pub(crate) struct PageBuilder {
 }
 
 impl PageBuilder {
-    /// Adds an extent that begins at or after the end of the one before.
+    /// Adds an extent that begins at or after the end of the previous one.
     pub(crate) fn push(&mut self, range: ByteRange, source: Source<Literal>) {
         self.copies |= matches!(source, Source::Copy { .. });
         if range.start() == self.covered_to {

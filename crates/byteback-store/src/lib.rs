@@ -7,14 +7,14 @@
 //! applying a delta costs the delta, not the file.
 //!
 //! Map: [`segments`] literal frames; [`catalog`] rows and transactions; `layer`, `resolve`,
-//! `compact` extents laid over each other; [`stage`] what arrives; `apply` what a batch may do;
-//! [`read`], [`versions`], [`content`], [`verify`] what comes back; [`damage`] what does not, and
-//! putting it right; [`signature`], [`search`] what helps to find a change; [`sums`] checksums that
-//! are kept for that; [`token`], [`devices`] who may ask; `collect` what is thrown away.
+//! `compact` extents laid over each other; [`stage`] the parts of a batch as they arrive; `apply`
+//! the rules of a batch; [`read`], [`versions`], [`content`], [`verify`] reading; [`damage`]
+//! finding and repairing damaged frames; [`signature`], [`search`] help for finding changes, with
+//! the checksums kept in [`sums`]; [`token`], [`devices`] access; `collect` garbage collection.
 //!
 //! Order of durable steps: segments are written and synced, then one catalog transaction refers to
-//! them, deletion comes last. A crash between them leaves bytes that nothing refers to; they are
-//! collected at the next start.
+//! them, deletion comes last. A crash between them leaves unreferenced bytes, which the next start
+//! collects.
 //!
 //! This crate knows no HTTP, no JSON and no client.
 

@@ -1,4 +1,4 @@
-//! The store's own words for what clients send and read; free of JSON and HTTP.
+//! The store's own types for what clients send and read; free of JSON and HTTP.
 
 use byteback_delta::DIGEST_LEN;
 use byteback_delta::leaves::LeafKind;
@@ -23,17 +23,17 @@ pub struct Folder {
     pub created_ns: i64,
 }
 
-/// What the contents of a file are to be after a batch.
+/// A digest that the contents of a file must have after a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proof {
     /// The digest of the whole contents.
     pub digest: [u8; DIGEST_LEN],
-    /// Of their leaves of this kind, or else of their bytes.
+    /// Kind of the leaves that the digest is of; `None`: it is of the bytes.
     pub sums: Option<LeafKind>,
 }
 
 impl From<[u8; DIGEST_LEN]> for Proof {
-    /// By the bytes.
+    /// A proof by the bytes.
     fn from(digest: [u8; DIGEST_LEN]) -> Self {
         Self { digest, sums: None }
     }
@@ -46,6 +46,6 @@ pub struct Conflict {
     pub id: FileId,
     /// A path of the node.
     pub path: Option<Vec<u8>>,
-    /// When it was changed.
+    /// Sequence number of the newer change.
     pub seq: Seq,
 }

@@ -4,17 +4,16 @@ use crate::catalog::CatalogRead;
 use crate::error::StoreError;
 use byteback_model::Seq;
 
-/// Deepest path that is told. Deeper nodes exist, only without a path in messages.
+/// Deepest path that is reported. Deeper nodes exist, only without a path in messages.
 const DEPTH_MAX: usize = 4096;
 
 /// One path of `node` from `root` at `at`, without a leading slash; empty for the root itself,
-/// `None` for what the root does not reach.
+/// `None` for a node that the root does not reach.
 pub(crate) fn path_of(catalog: &dyn CatalogRead, root: i64, node: i64, at: Seq) -> Result<Option<Vec<u8>>, StoreError> {
     let mut names: Vec<Vec<u8>> = Vec::new();
     let mut current = node;
     while current != root {
-        // A file may have several names, and some of them may be out of reach; directories have
-        // one.
+        // A file may have several names, some of them unreachable; directories have one.
         let Some(entry) = catalog.parents(current, at, 1)?.pop() else {
             return Ok(None);
         };

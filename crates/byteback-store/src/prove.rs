@@ -1,26 +1,27 @@
-//! Proofs: whether a batch makes of a file what its sender has, before anything of it counts.
+//! Proofs: whether a batch gives a file the contents that its sender has, checked before it is
+//! applied.
 //!
 //! A client that finds copies by a signature trusts checksums of a content that it cannot see. If
-//! these were wrong (a defect, a chance in 2^24, bytes that changed), its delta would put other
-//! bytes together than it has, and nobody would ever notice. So it adds the digest of what it has,
-//! and here the new contents are read as they would be after the batch and compared: the stored
-//! layers of the base with the staged deltas on top, through the same resolver that later serves
-//! them.
+//! these were wrong (a defect, a chance in 2^24, bytes that changed), its delta would assemble
+//! bytes other than its own, and nobody would ever notice. So the client adds the digest of its
+//! contents. Here the new contents are read as they would be after the batch and compared: the
+//! stored layers of the base with the staged deltas on top, through the same resolver that later
+//! serves them.
 //!
-//! A proof by sums is compared leaf by leaf: those whose bytes are where they were when their sums
-//! were kept are not read ([`crate::sums`], which says why they can be believed), so that it costs
-//! what the batch changes. What it sums is kept once the batch is committed.
+//! A proof by sums is compared leaf by leaf. Leaves whose bytes lie where they lay when their sums
+//! were kept are not read ([`crate::sums`] says why they can be trusted), so that the comparison
+//! costs what the batch changes. New sums are kept once the batch is committed.
 //!
 //! Contents that follow those of another file ([`ContentBase::Of`]) are compared in the same way,
-//! with the sums that are kept of that one. Sums of the new file are not kept yet: it has no number
-//! before the batch is applied.
+//! with the kept sums of that file. Sums of the new file are not kept yet: it has no number before
+//! the batch is applied.
 //!
-//! A proof by the bytes reads whole contents. Either happens before the transaction that applies
-//! the batch. What it has seen is what is applied: the base is the one at the batch's `base_seq`,
-//! which never changes, and a younger one is a conflict; staged parts are told by their row
-//! numbers, which are never used twice.
+//! A proof by the bytes reads whole contents. Both happen before the transaction that applies the
+//! batch. The contents seen here are those that are applied: the base is the one at the batch's
+//! `base_seq`, which never changes, and a newer one is a conflict; staged parts are identified by
+//! their row numbers, which are never used twice.
 //!
-//! Memory: the pages of the files that are being put together, and the decoded frames that a reader
+//! Memory: the pages of the files that are being assembled, and the decoded frames that a reader
 //! keeps (`content`).
 
 use crate::apply::{Basis, Pending, conflict, file_with_contents, staged_part_ids};
@@ -42,41 +43,40 @@ use byteback_model::{ContentBase, FileId, NodeRecord};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
-/// How many files of a mismatch are told.
+/// Most files that one mismatch reports.
 const MISMATCHES_MAX: usize = 8;
 
-/// What was proven.
+/// Result of comparing the proofs of a batch.
 pub(crate) struct Proven {
-    /// Row numbers of the staged parts that were looked at.
+    /// Row numbers of the staged parts that were read.
     pub(crate) parts: Vec<i64>,
-    /// Sums that were made meanwhile, to be written once the batch is committed.
+    /// New sums, to be written once the batch is committed.
     pub(crate) kept: Vec<KeptRows>,
 }
 
-/// What is known of a file that has a proof.
+/// A file that has a proof.
 struct Claim {
     proof: Proof,
-    /// Whether it was compared.
+    /// Whether the contents were compared.
     is_done: bool,
     content: Option<Assembly>,
 }
 
-/// Contents that are being put together.
+/// Contents that are being assembled.
 struct Assembly {
     pending: Pending,
-    /// If the file was there before.
+    /// Node number, if the file existed before.
     node: Option<i64>,
-    /// Whose kept sums are of these contents, for the most part: the file whose contents they
-    /// follow.
+    /// The node whose kept sums cover most of these contents: the file whose contents they follow.
     summed: Option<i64>,
-    /// Newest last.
+    /// Layers of the batch, newest last.
     staged: Vec<Run>,
     stored: Vec<Run>,
 }
 
 impl Store {
-    /// Compares what the batch makes of each file that it has a proof of; `None` if the batch is
-    /// applied already, and nothing was.
+    /// Compares the new contents of each file that has a proof; `None` if the batch is already
+    /// applied, and nothing was compared.
     ///
     /// # Errors
     /// `ContentMismatch`; missing parts; a proof of a file that gets no contents, or of one that is
@@ -142,7 +142,7 @@ impl Store {
                 };
                 if digest != Some(claim.proof.digest) {
                     if let (Some(kind), Some(node)) = (claim.proof.sums, summed) {
-                        // In case a wrong sum was the reason, the next proof is compared with the
+                        // A wrong sum may have been the reason: the next proof is compared with the
                         // bytes.
                         forget(self, node, kind)?;
                     }
@@ -216,7 +216,7 @@ impl Store {
             (ContentBase::Previous, Some(seq), Some(node)) if !is_first_contact => {
                 catalog.attributes(node, seq)?.map(|row| (node, row))
             }
-            // At first contact, as in `apply`, nothing that the folder had counts any more.
+            // At first contact, as in `apply`, the folder's former contents do not count.
             _ => None,
         };
         if let (Some((node, row)), ContentBase::Previous | ContentBase::Of(_)) = (&base, change.base)
@@ -287,7 +287,7 @@ impl Store {
         Ok(digest.finish())
     }
 
-    /// What puts the contents together, and their length.
+    /// The resolver of the assembled contents, and their length in bytes.
     fn resolver(&self, content: Assembly) -> Result<(Resolver, u64), StoreError> {
         let len = content.pending.len;
         let len_max = self.parts.limits.hashed_len_max;
@@ -302,7 +302,7 @@ impl Store {
     }
 }
 
-/// Throws away what is kept of a file.
+/// Removes the kept sums of a file.
 fn forget(store: &Store, node: i64, kind: LeafKind) -> Result<(), StoreError> {
     let catalog = store.catalog().write()?;
     catalog.delete_sums(node, kind.code(), 0)?;
@@ -310,10 +310,10 @@ fn forget(store: &Store, node: i64, kind: LeafKind) -> Result<(), StoreError> {
 }
 
 impl Claim {
-    /// Lays a delta over the contents so far; false if it is of contents of another length, which
-    /// the sender was told wrongly.
+    /// Lays a delta over the contents so far; false if it is over contents of another length,
+    /// because the sender was given a wrong one.
     fn add(&mut self, delta: StagedDelta) -> Result<bool, StoreError> {
-        // What `apply` refuses anyway: a delta before its node, or one too many.
+        // Refused by `apply` anyway: a delta before its node, or one too many.
         let Some(content) = &mut self.content else {
             let file = FileId(delta.file);
             let message = format!("a delta of file {file} comes that its node record does not announce");

@@ -15,24 +15,24 @@ use byteback_extents::ByteRange;
 use byteback_model::{Attributes, ContentVersion, FileId, NAMES_COUNTED_MAX, NodeInfo, NodeKind, Seq};
 use std::collections::HashMap;
 
-/// Pieces that a difference looks at per file before it calls the rest changed. A bound on work,
-/// not on truth: what is said to be changed then is a superset of what is.
+/// Most pieces that a difference looks at per file before it reports the rest as changed. This
+/// bounds the work, not the truth: the report is then a superset of the changes.
 const DIFF_PIECES_MAX: u32 = 1_000_000;
 
-/// Batches of which a page of differences remembers who made them.
+/// Batches whose devices a page of differences remembers.
 const DEVICES_MAX: usize = 10_000;
 
-/// Names of a node that are told at most.
+/// Most names of a node that are returned.
 const PLACES_MAX: u32 = NAMES_COUNTED_MAX;
 
-/// Which node of a tree is meant.
+/// The node of a tree that is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TreeTarget {
     /// The root.
     Root,
     /// A node by its identity.
     Node(FileId),
-    /// A path from the root; `/` separates, leading, trailing and double ones do not matter.
+    /// A path from the root; `/` separates. Leading, trailing and double slashes do not matter.
     /// Symlinks are not followed.
     Path(Vec<u8>),
 }
@@ -40,11 +40,11 @@ pub enum TreeTarget {
 /// A node and a page of its entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreePage {
-    /// What was read.
+    /// The moment that was read.
     pub at: Seq,
     /// The node.
     pub node: NodeInfo,
-    /// Names and what they name; none unless the node is a directory.
+    /// Names with their nodes; none unless the node is a directory.
     pub entries: Vec<(Vec<u8>, NodeInfo)>,
     /// Whether more entries follow the last one.
     pub more: bool,
@@ -53,9 +53,9 @@ pub struct TreePage {
 /// A range of contents: stored bytes, or zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContentExtent {
-    /// Which bytes.
+    /// Range in the contents.
     pub range: ByteRange,
-    /// Stored bytes; otherwise zeros.
+    /// Whether the bytes are stored; otherwise they are zeros.
     pub is_data: bool,
 }
 
@@ -110,7 +110,7 @@ pub enum DiffItem {
     },
 }
 
-/// Where a difference goes on.
+/// Position at which a difference continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DiffCursor {
     /// After this name in this directory (a node number).
@@ -126,7 +126,7 @@ pub struct DiffPage {
     pub to: Seq,
     /// Names first, then nodes.
     pub changes: Vec<DiffItem>,
-    /// Where the next page begins.
+    /// Position at which the next page begins.
     pub next: Option<DiffCursor>,
 }
 
@@ -139,9 +139,9 @@ pub struct AppliedBatch {
     pub device: u64,
     /// The device's number for it.
     pub counter: u64,
-    /// When it was made, ns since the Unix epoch.
+    /// Time of its creation, ns since the Unix epoch.
     pub created_ns: i64,
-    /// The host that it comes from.
+    /// The host that sent it.
     pub host: Vec<u8>,
 }
 
@@ -218,8 +218,8 @@ impl Store {
         describe(&*catalog, &folder, node, at)
     }
 
-    /// The names that a node has at a moment, with their directories; of very many, some. Also
-    /// those in directories that the root does not reach.
+    /// The names that a node has at a moment, with their directories, including directories that
+    /// the root does not reach; only some if there are very many.
     ///
     /// # Errors
     /// The folder, the moment or the node does not exist; the catalog fails.
@@ -296,7 +296,7 @@ impl Store {
         let size_from = older.map_or(0, |row| row.attributes.size);
         let rows = layer_rows(catalog, node, newer.layer, after)?;
         let mut page = Paged::new(limit);
-        // No layer between them: the same contents.
+        // Without a layer between them the contents are the same.
         if newer.layer != after {
             let mut resolver = Resolver::to_base(rows, ByteRange::new(offset, size_to));
             let mut pieces = 0u32;
@@ -307,7 +307,7 @@ impl Store {
                         break;
                     }
                 } else if pieces > DIFF_PIECES_MAX {
-                    // Enough work for one answer: the next page goes on here.
+                    // Enough work for one answer: the next page continues here.
                     page.stop_at(range.end(), size_to);
                     break;
                 }
@@ -323,10 +323,9 @@ impl Store {
         })
     }
 
-    /// Differences of the tree in `(from, to]`. With `own`, those that others than this device
-    /// made: what the device changed itself counts as what it had before, so that each name and
-    /// each node is compared with what it was after the device's newest change of it, if there is
-    /// one in `(from, to]`.
+    /// Differences of the tree in `(from, to]`. With `own`, only those that other devices made: the
+    /// device's own changes count as known to it. So each name and each node is compared with its
+    /// state after the device's newest change of it, if there is one in `(from, to]`.
     ///
     /// # Errors
     /// The folder or the moments do not exist; the catalog fails.
@@ -396,15 +395,15 @@ struct Diff<'a> {
     folder: &'a FolderRow,
     from: Seq,
     to: Seq,
-    /// Whose changes count as known.
+    /// Device whose changes count as known.
     own: Option<u64>,
-    /// Who made the batches that were asked for.
+    /// Devices of the batches looked up so far.
     devices: HashMap<Seq, u64>,
     changes: Vec<DiffItem>,
 }
 
 impl Diff<'_> {
-    /// Whether what happened at this moment is known to whoever asks.
+    /// Whether the change at this moment was made by the device that asks.
     fn is_own(&mut self, seq: Seq) -> Result<bool, StoreError> {
         let Some(own) = self.own else { return Ok(false) };
         if let Some(device) = self.devices.get(&seq) {
@@ -418,7 +417,7 @@ impl Diff<'_> {
         Ok(batch.device == own)
     }
 
-    /// The moment with which a name is compared.
+    /// The moment whose state a name is compared with.
     fn name_since(&mut self, parent: i64, name: &[u8]) -> Result<Seq, StoreError> {
         let mut at = self.to;
         while self.own.is_some()
@@ -436,7 +435,7 @@ impl Diff<'_> {
         Ok(self.from)
     }
 
-    /// The moment with which a node is compared.
+    /// The moment whose state a node is compared with.
     fn node_since(&mut self, node: i64) -> Result<Seq, StoreError> {
         let mut at = self.to;
         while self.own.is_some()
@@ -581,7 +580,7 @@ impl Paged {
         }
     }
 
-    /// Answers true when the page is full and the range belongs to the next one.
+    /// Adds a range. Returns true when the page is full and the range belongs to the next one.
     fn push(&mut self, range: ByteRange, kind: bool) -> bool {
         if let Some((last, last_kind)) = self.pieces.last_mut()
             && *last_kind == kind
@@ -689,7 +688,8 @@ pub(crate) fn describe(
         })
     };
     let names = match row.attributes.kind {
-        // Nearly all have one, and looking for a second costs as much as finding the first.
+        // Nearly all files have one name, and looking for a second costs as much as finding the
+        // first.
         NodeKind::File if catalog.parents(node, at, 2)?.len() > 1 => {
             let names = catalog.parents(node, at, NAMES_COUNTED_MAX)?.len();
             Some(u32::try_from(names).unwrap_or(NAMES_COUNTED_MAX))

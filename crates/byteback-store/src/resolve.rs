@@ -1,11 +1,11 @@
-//! Where each byte of a version comes from: the layers of a file laid over each other, lazily.
+//! Finds the source of each byte of a version: the layers of a file laid over each other, lazily.
 //!
 //! [`Resolver`] walks a range of the newest layer's contents. Where that layer has a literal or
-//! zeros, it answers; where it keeps or copies bytes of its base, it looks into the next older row
-//! at that place, and so on. Only the pages that the range needs are read, and memory is one page
-//! per row and one step per row, whatever the length of the file. Reading, merging and comparing
-//! versions all use it: reading walks to the bottom, merging and comparing stop at a version, and
-//! what is taken from that version is answered as `Source::Copy`.
+//! zeros, it returns them; where it keeps or copies bytes of its base, it looks into the next older
+//! row at that place, and so on. Only the pages that the range needs are read, and memory is one
+//! page per row and one step per row, whatever the length of the file. Reading, merging and
+//! comparing versions all use it: reading walks to the bottom; merging and comparing stop at a
+//! version, and bytes from that version are returned as `Source::Copy`.
 //!
 //! [`layer_rows`] picks the rows: from the wanted layer downwards, always the row that covers the
 //! most layers. By `compact`'s rule these are the runs that existed when that layer was applied,
@@ -17,7 +17,7 @@ use crate::layer::{LayerExtent, Literal, Page};
 use byteback_delta::Source;
 use byteback_extents::{ByteRange, ExtentValue};
 
-/// A range of the resolved contents and where it comes from.
+/// A range of the resolved contents and its source.
 pub(crate) type Piece = (ByteRange, Source<Literal>);
 
 /// The rows, newest first, that lead from the contents after layer `after` to those after layer
@@ -49,11 +49,12 @@ pub(crate) fn layer_rows(
 pub(crate) struct Resolver {
     runs: Vec<Run>,
     steps: Vec<Step>,
-    /// Bytes from below the last row are told as copies; otherwise their absence is damage.
+    /// Whether bytes from below the last row are returned as copies; otherwise their absence is
+    /// damage.
     open_bottom: bool,
 }
 
-/// A row, and where its pages are: in the catalog, or here because it is not applied yet.
+/// A row and the place of its pages: in the catalog, or here because it is not applied yet.
 #[derive(Debug)]
 pub(crate) struct Run {
     row: LayerRow,
@@ -61,7 +62,7 @@ pub(crate) struct Run {
     cached: Option<Cached>,
 }
 
-/// What `catalog.page` answered, and for which offsets it is the answer.
+/// A result of `catalog.page`, and the offsets for which it is valid.
 #[derive(Debug)]
 struct Cached {
     valid: std::ops::Range<u64>,
@@ -74,22 +75,22 @@ struct Step {
     run: usize,
     at: u64,
     end: u64,
-    /// Where `at` lies in the newest contents.
+    /// Offset of `at` in the newest contents.
     target: u64,
 }
 
 impl Resolver {
-    /// To the bottom: answers no copies.
+    /// A resolver down to the bottom: it returns no copies.
     pub(crate) fn to_bottom(rows: Vec<LayerRow>, range: Option<ByteRange>) -> Self {
         Self::new(rows.into_iter().map(Run::stored).collect(), range, false)
     }
 
-    /// As [`Self::to_bottom`] through runs of either kind.
+    /// Like [`Self::to_bottom`], through runs of either kind.
     pub(crate) fn through(runs: Vec<Run>, range: Option<ByteRange>) -> Self {
         Self::new(runs, range, false)
     }
 
-    /// Down to the base of the last row: what is taken from it is answered as a copy.
+    /// A resolver down to the base of the last row, whose bytes are returned as copies.
     pub(crate) fn to_base(rows: Vec<LayerRow>, range: Option<ByteRange>) -> Self {
         Self::new(rows.into_iter().map(Run::stored).collect(), range, true)
     }
@@ -123,7 +124,7 @@ impl Resolver {
             }
             let Step { run, at, end, target } = *step;
             let Some(layer) = self.runs.get_mut(run) else {
-                // Below the last row, which has no older one here.
+                // Below the last row; no older one is at hand.
                 step.at = end;
                 if !self.open_bottom {
                     return Err(StoreError::CatalogDamaged(
@@ -168,7 +169,7 @@ fn piece(start: u64, len: u64, source: Source<Literal>) -> Result<Piece, StoreEr
 }
 
 impl Run {
-    /// Of the catalog.
+    /// A row of the catalog.
     pub(crate) fn stored(row: LayerRow) -> Self {
         Self {
             row,
@@ -177,7 +178,7 @@ impl Run {
         }
     }
 
-    /// Not applied yet; pages ascend by their first offset.
+    /// A row that is not applied yet; pages ascend by their first offset.
     pub(crate) fn staged(row: LayerRow, pages: Vec<(u64, Vec<u8>)>) -> Self {
         Self {
             row,
@@ -186,7 +187,7 @@ impl Run {
         }
     }
 
-    /// The page that holds what is known of the byte at `at`, and where the next page begins.
+    /// The page that covers the byte at `at`, and the offset at which the next page begins.
     fn page(&self, catalog: &dyn CatalogRead, at: u64) -> Result<(Option<Page>, Option<u64>), StoreError> {
         let Some(pages) = &self.pages else {
             let (blob, next) = catalog.page(self.row.pages(), at)?;
@@ -198,8 +199,8 @@ impl Run {
         Ok((page, pages.get(following).map(|(start, _)| *start)))
     }
 
-    /// The source of the byte at `at`, if an extent covers it, and where this source or this gap
-    /// ends at the latest.
+    /// The source of the byte at `at`, if an extent covers it, and the latest offset at which this
+    /// source or this gap ends.
     fn locate(&mut self, catalog: &dyn CatalogRead, at: u64) -> Result<(u64, Option<Source<Literal>>), StoreError> {
         if self.cached.as_ref().is_none_or(|cached| !cached.valid.contains(&at)) {
             let (page, next) = self.page(catalog, at)?;

@@ -1,20 +1,22 @@
-//! Searches in a stored content: a client tells checksums of what it has, and is told what of that
+//! Searches in a stored content: a client sends checksums of its content, and gets back which of it
 //! is here.
 //!
-//! Two kinds, the two finders of `byteback-delta` that let the end work that has the base:
+//! Two kinds, for the two finders of `byteback-delta` in which the side that has the base works:
 //! - [`SoughtBlocks`], the signature of a new content (WebR2sync+): [`Store::find_blocks`] moves
 //!   the window over the stored content.
 //! - [`SoughtChunks`], the list of its chunks (dsync, `SkySync`): [`Store::find_chunks`] cuts the
-//!   stored content alike, and reads once more, from front to back, what the pairs need as proof.
+//!   stored content in the same way, and reads once more, from front to back, what the pairs need
+//!   as proof.
 //!
-//! *What a hostile list can cost.* Lists are read with limits before anything is searched:
+//! *The cost of a hostile list.* Lists are read with limits before anything is searched:
 //! [`BLOCKS_MAX`] blocks, none shorter than [`BLOCK_LEN_MIN`]; [`CHUNKS_MAX`] chunks, and as many
 //! of the stored content. Memory follows these alone, some 100 bytes for each, never a length that
 //! a list claims. Work is a constant number of passes over the stored content, whatever the
-//! checksums: the finders keep accounts of what they hash in vain. A search whose client went away
-//! stops at the next piece of the content.
+//! checksums: the finders account for what they hash in vain. A search whose client went away stops
+//! at the next piece of the content.
 //!
-//! Nothing is kept, and nothing here is a promise: who takes copies sends a proof (`prove`).
+//! Nothing is kept, and the result is no promise: a client that uses copies sends a proof
+//! (`prove`).
 
 use crate::content::ContentReader;
 use crate::error::StoreError;
@@ -42,8 +44,8 @@ pub const BLOCK_LEN_MIN: u32 = 256;
 /// with.
 pub const CHUNKS_MAX: u64 = 1 << 21;
 
-/// No stream of a list within these limits is longer than this, in bytes: a header, and for each
-/// entry numbers and checksums.
+/// Longest stream of a list within these limits, in bytes: a header, and for each entry numbers and
+/// checksums.
 pub const STREAM_LEN_MAX: u64 = 4096
     + (if BLOCKS_MAX > CHUNKS_MAX {
         BLOCKS_MAX
@@ -51,13 +53,13 @@ pub const STREAM_LEN_MAX: u64 = 4096
         CHUNKS_MAX
     }) * 40;
 
-/// Bytes of a stored content that are read at once.
+/// Bytes of a stored content that one read takes.
 const READ_LEN: usize = 256 * 1024;
 
-/// Bytes that are read over rather than looked up anew.
+/// Longest gap that is read through rather than skipped by a new lookup, in bytes.
 const PASSED_LEN_MAX: u64 = 1024 * 1024;
 
-/// Whether somebody still waits for what is searched.
+/// Whether the result of a search is still wanted.
 pub type IsWanted<'a> = &'a dyn Fn() -> bool;
 
 /// The blocks of a new content.
@@ -68,25 +70,25 @@ pub struct SoughtBlocks(BlockIndex);
 #[derive(Debug)]
 pub struct SoughtChunks(ChunkList);
 
-/// Which blocks were found.
+/// Result of a search for blocks.
 #[derive(Debug)]
 pub struct FoundBlocks {
     list: MatchList,
-    /// Bytes of the stored content that were looked at.
+    /// Bytes of the stored content that were searched.
     pub searched_bytes: u64,
 }
 
-/// Which chunks were found.
+/// Result of a search for chunks.
 #[derive(Debug)]
 pub struct FoundChunks {
     list: ChunkList,
     answer: MatchAnswer,
-    /// Bytes of the stored content that were looked at, and those that were read once more.
+    /// Bytes of the stored content that were searched, plus those that were read once more.
     pub searched_bytes: u64,
 }
 
 impl SoughtBlocks {
-    /// Reads a signature stream, which ends where its blocks do.
+    /// Reads a signature stream, which ends with its blocks.
     ///
     /// # Errors
     /// [`StoreError::InvalidSearch`].
@@ -105,7 +107,7 @@ impl SoughtBlocks {
 }
 
 impl SoughtChunks {
-    /// Reads the stream of a chunk list, which ends where its chunks do.
+    /// Reads the stream of a chunk list, which ends with its chunks.
     ///
     /// # Errors
     /// [`StoreError::InvalidSearch`].
@@ -137,8 +139,8 @@ impl FoundChunks {
 }
 
 impl Store {
-    /// Looks for blocks in a file's contents at a moment; `None` when nobody wants to know any
-    /// more.
+    /// Looks for blocks in a file's contents at a moment; `None` when the result is no longer
+    /// wanted.
     ///
     /// # Errors
     /// The folder, the moment or the file does not exist; the contents are longer than the store
@@ -169,9 +171,9 @@ impl Store {
         }))
     }
 
-    /// Looks for chunks in a file's contents at a moment; `None` when nobody wants to know any
-    /// more. With `has_unproven`, long runs of chunks are answered by their weak checksums alone,
-    /// for who proves the new content as a whole.
+    /// Looks for chunks in a file's contents at a moment; `None` when the result is no longer
+    /// wanted. With `has_unproven`, long runs of chunks are answered by their weak checksums alone,
+    /// for clients that prove the new content as a whole.
     ///
     /// # Errors
     /// As [`Self::find_blocks`]; the contents have more than [`CHUNKS_MAX`] chunks of the asked
@@ -233,7 +235,7 @@ impl Store {
         }
     }
 
-    /// A content that may be searched.
+    /// Opens a content that is short enough to be searched.
     fn searched(&self, folder: &str, file: FileId, at: Option<Seq>) -> Result<ContentReader, StoreError> {
         let content = self.content(folder, file, at, None)?;
         let (len, len_max) = (content.size(), self.parts.limits.hashed_len_max);
@@ -250,8 +252,7 @@ pub(crate) fn refused(what: impl ToString) -> StoreError {
     StoreError::InvalidSearch(what.to_string())
 }
 
-/// Makes sure that nothing comes behind a list: it is also how one knows that all of the body has
-/// come.
+/// Ensures that nothing follows a list, which also shows that the whole body has arrived.
 pub(crate) fn end(mut stream: impl Read) -> Result<(), StoreError> {
     loop {
         match stream.read(&mut [0]) {
@@ -263,7 +264,7 @@ pub(crate) fn end(mut stream: impl Read) -> Result<(), StoreError> {
     }
 }
 
-/// A stored content for who reads ranges of it in ascending order, neighbours often sharing bytes.
+/// A stored content that is read in ascending ranges, neighbours often sharing bytes.
 struct StoredBase<'a> {
     size: u64,
     open: &'a dyn Fn(ByteRange) -> Result<ContentReader, StoreError>,
@@ -271,7 +272,7 @@ struct StoredBase<'a> {
     window: RefCell<Window>,
 }
 
-/// Bytes that were read, from `start` on, and what goes on behind them.
+/// Bytes already read, from `start` on, and the reader that continues behind them.
 #[derive(Default)]
 struct Window {
     start: u64,
@@ -305,8 +306,8 @@ impl Base for StoredBase<'_> {
             window.bytes.clear();
         }
         while window.end() < end {
-            // What lies before is not asked for again; it goes when there is much of it, or nothing
-            // else.
+            // Bytes before `offset` are not asked for again. They are dropped when they are many,
+            // or all.
             let passed = usize::try_from(offset - window.start).unwrap_or(usize::MAX);
             if passed >= window.bytes.len() || passed > 2 * READ_LEN {
                 let passed = passed.min(window.bytes.len());

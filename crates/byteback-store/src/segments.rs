@@ -1,6 +1,6 @@
 //! Segments: append-only files that hold the literal frames of all versions.
 //!
-//! Words: a *frame* is the stored form of one delta block's literals, opaque to the store; a
+//! Terms: a *frame* is the stored form of one delta block's literals, opaque to the store; a
 //! [`FrameRef`] says where it lies. One segment is *active* and takes appends from all writers
 //! until it reaches [`SEGMENT_LEN_MAX`]; then a new one is begun. A segment is *pinned* while a
 //! [`SegmentWriter`] that wrote to it is alive, because its frames may be about to be referred to.
@@ -12,12 +12,12 @@
 //! store removes at its next start. After a restart the old active segment is never appended to
 //! again, so bytes beyond what the catalog knows can't be mistaken for frames.
 //!
-//! After a failed sync nothing is known of a file's tail: the segment is *abandoned*, every writer
-//! with unsynced frames in it fails, and the next append begins a new one. A failed append (disk
-//! full) is harmless: the next one writes over it.
+//! After a failed sync the state of a file's tail is unknown: the segment is *abandoned*, every
+//! writer with unsynced frames in it fails, and the next append begins a new one. A failed append
+//! (disk full) is harmless: the next one overwrites it.
 //!
-//! A number that the catalog ever referred to is never used twice. Out of scope: interpret
-//! frames, count references, compact.
+//! A number that the catalog ever referred to is never used twice. Out of scope: interpreting
+//! frames, counting references, compaction.
 
 mod files;
 pub(crate) mod format;
@@ -33,7 +33,7 @@ pub use format::{FRAME_HEADER_LEN, SEGMENT_HEADER_LEN};
 /// A segment that is at least this long takes no more frames, in bytes.
 pub const SEGMENT_LEN_MAX: u64 = 64 * 1024 * 1024;
 
-/// Where a frame lies, and what its record must say.
+/// The place of a frame, and what its record must say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FrameRef {
     /// Number of the segment.
@@ -48,7 +48,7 @@ pub struct FrameRef {
     pub codec: u8,
 }
 
-/// A segment file as it lies there.
+/// A segment file in the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {
     /// Its number.
@@ -59,18 +59,18 @@ pub struct SegmentInfo {
 
 /// Immutable storage of frames.
 pub trait Segments: Send + Sync + Debug {
-    /// Begins to write; what the writer wrote to stays pinned until it is dropped.
+    /// A new writer; the segments that it writes to stay pinned until it is dropped.
     fn writer(&self) -> Box<dyn SegmentWriter>;
 
-    /// The stored bytes of a frame, checked against its record, into `stored`.
+    /// Reads the stored bytes of a frame into `stored`, checked against its record.
     ///
     /// # Errors
-    /// `Damaged` if the bytes are not those that were written; otherwise what the system answered.
+    /// `Damaged` if the bytes are not those that were written; otherwise the system's error.
     fn read(&self, frame: &FrameRef, stored: &mut Vec<u8>) -> Result<(), StoreError>;
 
     /// Writes the stored bytes of a damaged frame back to their place and makes them durable, if
-    /// the frame's header there agrees with its own checksum and says that these are its bytes;
-    /// answers whether it does.
+    /// the frame's header there agrees with its own checksum and these are its bytes; returns
+    /// whether they are.
     ///
     /// # Errors
     /// The system's error.
@@ -97,18 +97,18 @@ pub trait SegmentWriter: Send + Debug {
     /// Appends a frame. It is readable at once, and durable after [`Self::sync`].
     ///
     /// # Errors
-    /// `Full` when the disk is full; otherwise what the system answered. Nothing refers to the
-    /// frame then.
+    /// `Full` when the disk is full; otherwise the system's error. Nothing refers to the frame
+    /// then.
     fn append(&mut self, codec: Codec, raw_len: u32, stored: &[u8]) -> Result<FrameRef, StoreError>;
 
     /// Makes all frames of this writer durable.
     ///
     /// # Errors
-    /// When any of them may not be: the writer's frames must then not be referred to.
+    /// The frames may not be durable: nothing may refer to the writer's frames then.
     fn sync(&mut self) -> Result<(), StoreError>;
 
-    /// Gives back what was appended, as far as nothing was appended behind it; nothing refers to
-    /// it, and nothing will.
+    /// Gives back the space of the appended frames, as far as nothing was appended behind them.
+    /// Nothing refers to them, and nothing will.
     fn discard(&mut self) {}
 
     /// The segments that this writer appended to.

@@ -1,11 +1,10 @@
-//! The signature of a stored content: the checksums by which a client finds it in a content of its
-//! own.
+//! The signature of a stored content: the checksums by which a client finds it in its own content.
 //!
-//! Made from the resolved layers, piece by piece; holes cost a constant per block. What follows
-//! from kept sums (CRC-32C and a tree kind) is made from these ([`crate::sums`]), so that only what
-//! changed since they were kept is read; the rest of what the client can ask for is made by reading
-//! all. Sums are kept of a file's newest contents only; a signature of older ones takes what is
-//! still the same, and leaves what is kept as it is.
+//! A signature is made from the resolved layers, piece by piece; holes cost a constant per block.
+//! The kinds that follow from kept sums (CRC-32C and a tree kind) are made from these
+//! ([`crate::sums`]), so that only changes since they were kept are read; the other kinds that a
+//! client can ask for read everything. Sums are kept of a file's newest contents only; a signature
+//! of older ones uses the sums that still hold, and changes none.
 
 use crate::content::ContentReader;
 use crate::error::StoreError;
@@ -29,7 +28,7 @@ pub use byteback_delta::signature::{BLOCK_LEN_MAX, STRONG_LEN_MIN, SignatureRequ
 /// The longest strong checksum, in bytes.
 pub const STRONG_LEN_MAX: u8 = byteback_delta::strong::STRONG_LEN_MAX as u8;
 
-/// A content whose signature is to be made.
+/// Makes the signature of a content.
 pub struct SignatureReader {
     store: Store,
     contents: Contents,
@@ -37,7 +36,7 @@ pub struct SignatureReader {
     len: u64,
 }
 
-/// What it is made from.
+/// The source of a signature.
 enum Contents {
     Bytes(Box<ContentReader>),
     Leaves(Box<(LeafReader, LeafBlocks)>),
@@ -51,7 +50,7 @@ impl std::fmt::Debug for SignatureReader {
     }
 }
 
-/// The contents of a file at a moment, which may be hashed.
+/// The contents of a file at a moment, which are short enough to be hashed.
 pub(crate) struct HashedContent {
     pub(crate) node: i64,
     pub(crate) layer: u64,
@@ -60,8 +59,8 @@ pub(crate) struct HashedContent {
 }
 
 impl Store {
-    /// Begins the signature of a file's contents at a moment, as `request` wants it. It is keyed by
-    /// a random number.
+    /// Begins the signature of a file's contents at a moment, as `request` wants it. A random
+    /// number keys it.
     ///
     /// # Errors
     /// The folder, the moment or the file does not exist; the contents are longer than the store
@@ -94,7 +93,7 @@ impl Store {
         })
     }
 
-    /// A number that keys the checksums of one signature.
+    /// A random number that keys the checksums of one signature.
     pub(crate) fn draw_seed(&self) -> Result<u64, StoreError> {
         let seed = self.parts.randomness.next_u64();
         seed.map_err(|e| StoreError::io("draw a random number", e))
@@ -127,7 +126,7 @@ impl Store {
         })
     }
 
-    /// What puts a range of the contents together.
+    /// The resolver of a range of the contents.
     pub(crate) fn resolver_of(
         &self,
         content: &HashedContent,
@@ -137,7 +136,7 @@ impl Store {
         Ok(Resolver::to_bottom(rows, range))
     }
 
-    /// All leaves of the contents; those that are made are kept if these are the newest.
+    /// All leaves of the contents; new ones are kept if the contents are the newest.
     pub(crate) fn leaves_of(&self, content: &HashedContent, kind: LeafKind) -> Result<LeafReader, StoreError> {
         let (node, len) = (content.node, content.len);
         let resolver = self.resolver_of(content, ByteRange::new(0, len))?;
@@ -148,7 +147,7 @@ impl Store {
 }
 
 impl SignatureReader {
-    /// Length of the stream that [`Self::write`] will write.
+    /// Length of the stream that [`Self::write`] will write, in bytes.
     #[must_use]
     pub fn stream_len_bytes(&self) -> u64 {
         self.params.stream_len_bytes(self.len)
@@ -195,7 +194,8 @@ impl SignatureReader {
                         return Ok(Err(e));
                     }
                 }
-                // Before the last group is told: whoever has it comes back with a proof.
+                // Kept before the last group is sent: the client that gets it comes back with a
+                // proof.
                 if let Some(keeper) = leaves.finish() {
                     keeper.finish();
                 }

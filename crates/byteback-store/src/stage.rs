@@ -1,14 +1,14 @@
-//! Takes in a piece of a batch: literals into segments while they arrive, the rest as records.
+//! Takes in a piece of a batch: literals go into segments as they arrive, the rest into records.
 //!
 //! A [`PartWriter`] is fed record by record. It is then either staged ([`Store::stage`]), which
 //! makes it durable until it expires, or committed as the last piece ([`Store::commit`]). Dropped
-//! without either, it leaves at most bytes in a segment that nothing refers to.
+//! without either, it leaves at most unreferenced bytes in a segment.
 //!
 //! Memory: the records of one piece without literals, in encoded form, at most about three times
 //! the piece's bytes without literals; one delta block at a time.
 //!
-//! Checked here: the shape of each record by itself. Whether records fit together and to the folder
-//! is `apply`'s work.
+//! Checked here: the shape of each record by itself. `apply` checks whether records fit together
+//! and to the folder.
 
 use crate::catalog::BatchKey;
 use crate::codec::{StagedDelta, StagedRecord};
@@ -22,22 +22,22 @@ use byteback_model::{Attributes, FileId, Manifest, NameChange, NodeKind, NodeRec
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
-/// A piece of a batch on its way in.
+/// An incoming piece of a batch.
 #[derive(Debug)]
 pub struct PartWriter {
     pub(crate) key: BatchKey,
     pub(crate) folder: String,
     pub(crate) records: Vec<Vec<u8>>,
-    /// How far the catalog will refer to each segment, in bytes.
+    /// Length in bytes up to which the catalog will refer to each segment.
     pub(crate) segment_ends: BTreeMap<u64, u64>,
     pub(crate) segments: Box<dyn SegmentWriter>,
-    /// Proofs of the whole batch, as its end says.
+    /// Number of proofs in the whole batch, according to its end.
     pub(crate) proofs: u64,
-    /// The SHA-256 of the bytes that it came as.
+    /// SHA-256 of the bytes in which the piece arrived.
     pub(crate) digest: Option<[u8; 32]>,
-    /// What the digests of the staged parts before it must be together.
+    /// SHA-256 that the digests of the staged parts before it must have together.
     pub(crate) parts_digest: Option<[u8; 32]>,
-    /// The catalog refers to its frames, or may.
+    /// Whether the catalog refers, or may refer, to its frames.
     pub(crate) is_kept: bool,
     limits: StoreLimits,
 }
@@ -68,8 +68,8 @@ impl Store {
     }
 
     /// Stages a piece as part `number` (from 1) of its batch, in place of an earlier one of that
-    /// number; answers when it expires (unless another part of the batch follows), in ns since the
-    /// Unix epoch. Durable when it returns.
+    /// number. Returns the time at which it expires unless another part of the batch follows, in ns
+    /// since the Unix epoch. Durable when it returns.
     ///
     /// # Errors
     /// The number is out of range; the disk is full; the catalog or a segment fails.
@@ -88,7 +88,7 @@ impl Store {
             catalog.touch_segment(*segment, *end)?;
         }
         let segments: Vec<u64> = part.segment_ends.keys().copied().collect();
-        // A part of a batch that is applied already has nothing to wait for.
+        // A part of a batch that is already applied waits for nothing.
         if catalog.batch_by_key(part.key)?.is_none() {
             let noted = (now, part.digest.as_ref());
             catalog.replace_staged_part(part.key, number, noted, &part.records, &segments)?;
@@ -99,8 +99,7 @@ impl Store {
     }
 }
 
-/// What was written for a piece that came to nothing is given back, as far as nothing was written
-/// behind it.
+/// Gives back the frames of a discarded piece, as far as nothing was written behind them.
 impl Drop for PartWriter {
     fn drop(&mut self) {
         if !self.is_kept {
@@ -110,12 +109,13 @@ impl Drop for PartWriter {
 }
 
 impl PartWriter {
-    /// Notes the SHA-256 of the bytes that it came as, for whoever asks which parts are staged.
+    /// Sets the SHA-256 of the bytes in which the piece arrived, for clients that ask which parts
+    /// are staged.
     pub fn set_digest(&mut self, digest: [u8; 32]) {
         self.digest = Some(digest);
     }
 
-    /// Lets the commit that this piece ends apply nothing unless the SHA-256s of the staged parts,
+    /// Makes the commit that this piece ends apply nothing unless the SHA-256s of the staged parts,
     /// one after the other, have this SHA-256.
     pub fn expect_parts(&mut self, digest: [u8; 32]) {
         self.parts_digest = Some(digest);
@@ -133,7 +133,7 @@ impl PartWriter {
     /// Takes in the manifest.
     ///
     /// # Errors
-    /// It is of another batch.
+    /// The manifest is of another batch.
     pub fn manifest(&mut self, manifest: Manifest) -> Result<(), StoreError> {
         if manifest.device != self.key.device || manifest.counter != self.key.counter {
             let message = format!(
@@ -177,7 +177,7 @@ impl PartWriter {
         self.push(&StagedRecord::DirectoryTime(directory, mtime_ns))
     }
 
-    /// Takes in what the contents of a file, to which the batch gives new ones, are to be.
+    /// Takes in the proof of a file to which the batch gives new contents.
     ///
     /// # Errors
     /// There are too many records.
@@ -226,7 +226,7 @@ impl PartWriter {
                         frame,
                         skip: slice.skip_bytes,
                     }),
-                    // The reader gives no literal without literal bytes.
+                    // The reader returns no literal without literal bytes.
                     (byteback_delta::Source::Literal(_), None) => continue,
                     (byteback_delta::Source::Copy { base_offset }, _) => byteback_delta::Source::Copy { base_offset },
                     (byteback_delta::Source::Zero, _) => byteback_delta::Source::Zero,

@@ -1,8 +1,8 @@
-//! The store as a whole: what it is made of, how it is opened, and its folders and snapshots.
+//! The store as a whole: its parts, how it is opened, and its folders and snapshots.
 //!
 //! Data directory: `catalog.sqlite` (with SQLite's `-wal` and `-shm`), `segments/`, `lock`. Opening
-//! takes the lock, opens the catalog, begins a new segment for new frames and removes segments that
-//! nothing refers to.
+//! takes the lock, opens the catalog, begins a new segment for new frames and removes unreferenced
+//! segments.
 
 use crate::catalog::{Catalog, CatalogRead, FolderRow, SqliteCatalog};
 use crate::error::StoreError;
@@ -16,7 +16,7 @@ use byteback_model::{Seq, Snapshot, SnapshotLabel};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What the store refuses, so that no client can exhaust it.
+/// Limits of the store, so that no client can exhaust it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreLimits {
     /// Parts of one batch.
@@ -27,20 +27,21 @@ pub struct StoreLimits {
     pub xattr_value_len_max: usize,
     /// Bytes of all names and values of one node's xattrs.
     pub xattrs_len_max: usize,
-    /// How long staged parts wait for the next part of their batch or its commit, in ns: an upload
-    /// may take days as long as it goes on.
+    /// Time for which staged parts wait for the next part of their batch or its commit, in ns: an
+    /// upload may take days as long as it continues.
     pub staged_expiry_ns: i64,
-    /// Bytes of a content that is read and hashed as a whole, for its signature or for a proof.
+    /// Longest content that is read and hashed as a whole, for its signature or for a proof, in
+    /// bytes.
     pub hashed_len_max: u64,
-    /// Bytes of the catalog for checksums that are kept so that contents need not be read for
-    /// signatures and proofs; about a hundredth of the contents. 0 keeps none.
+    /// Bytes of the catalog for kept checksums, which save reading contents for signatures and
+    /// proofs; about a hundredth of the contents. 0 keeps none.
     pub sums_len_max: u64,
 }
 
 impl Default for StoreLimits {
     fn default() -> Self {
         Self {
-            // Of 16 MiB: 16 TiB.
+            // At 16 MiB each: 16 TiB.
             parts_max: 1 << 20,
             records_max: 20_000_000,
             xattr_value_len_max: 64 * 1024,
@@ -52,18 +53,18 @@ impl Default for StoreLimits {
     }
 }
 
-/// What a store is made of; tests put other things in.
+/// The parts of a store; tests use others.
 #[derive(Clone)]
 pub struct StoreParts {
-    /// Rows.
+    /// Storage of rows.
     pub catalog: Arc<dyn Catalog>,
-    /// Literals.
+    /// Storage of literals.
     pub segments: Arc<dyn Segments>,
-    /// Time.
+    /// Source of time.
     pub clock: Arc<dyn Clock>,
-    /// Tokens.
+    /// Source of tokens and signature keys.
     pub randomness: Arc<dyn Randomness>,
-    /// Limits.
+    /// The store's limits.
     pub limits: StoreLimits,
 }
 
@@ -75,7 +76,7 @@ impl std::fmt::Debug for StoreParts {
     }
 }
 
-/// A store. Clones share it.
+/// A store. Clones share its state.
 #[derive(Clone, Debug)]
 pub struct Store {
     pub(crate) parts: Arc<StoreParts>,
@@ -117,7 +118,7 @@ impl Store {
         Ok(store)
     }
 
-    /// A store of these parts; removes what nothing refers to.
+    /// Builds a store from these parts; removes what nothing refers to.
     ///
     /// # Errors
     /// The catalog or the segments fail.
@@ -131,7 +132,7 @@ impl Store {
         Ok(store)
     }
 
-    /// What signatures and proofs have cost since the store was opened.
+    /// Cost of signatures and proofs since the store was opened.
     #[must_use]
     pub fn sums_cost(&self) -> SumsCost {
         self.sums_work.cost()
@@ -154,14 +155,14 @@ impl Store {
     /// A folder.
     ///
     /// # Errors
-    /// There is none of this name; the catalog fails.
+    /// There is no folder of this name; the catalog fails.
     pub fn folder(&self, name: &str) -> Result<Folder, StoreError> {
         let catalog = self.catalog().read()?;
         let row = folder_row(&*catalog, name)?;
         describe(&*catalog, row)
     }
 
-    /// Creates a folder unless it exists; answers it and whether it is new. The caller has checked
+    /// Creates a folder unless it exists; returns it and whether it is new. The caller has checked
     /// the name.
     ///
     /// # Errors
@@ -187,7 +188,7 @@ impl Store {
         catalog.snapshots(row.id, after, limit)
     }
 
-    /// Names a sequence number, the newest if none is given.
+    /// Names a sequence number, by default the newest.
     ///
     /// # Errors
     /// There is no such folder or sequence number; the catalog fails.
@@ -207,7 +208,8 @@ impl Store {
         Ok(Snapshot { id, seq, label })
     }
 
-    /// Forgets a snapshot. What it named stays readable by its sequence number until it is pruned.
+    /// Removes a snapshot. The moment that it named stays readable by its sequence number until it
+    /// is pruned.
     ///
     /// # Errors
     /// There is no such folder or snapshot; the catalog fails.
@@ -237,7 +239,7 @@ pub(crate) fn folder_row(catalog: &dyn CatalogRead, name: &str) -> Result<Folder
         .ok_or_else(|| StoreError::FolderNotFound(name.to_owned()))
 }
 
-/// The sequence number asked for, or the newest; there must be one.
+/// The given sequence number, or the newest; there must be one.
 pub(crate) fn existing_seq(folder: &FolderRow, seq: Option<Seq>) -> Result<Seq, StoreError> {
     let seq = seq.unwrap_or(folder.seq);
     if folder.seq == 0 {

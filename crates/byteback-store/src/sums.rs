@@ -1,39 +1,39 @@
-//! Checksums of 4 KiB blocks that the store keeps, so that signatures and proofs cost what changed
-//! and not what there is.
+//! Checksums of 4 KiB blocks that the store keeps, so that the cost of signatures and proofs
+//! follows the change and not the contents.
 //!
 //! Of a file's newest contents, CRC-32C and leaf (`byteback_delta::leaves`) of each 4 KiB are kept
-//! in the catalog, a MiB in a row (a *chunk*). They are made by the first signature or proof that
-//! needs them; writing costs nothing. A cache: what is missing, damaged or of something else is
-//! made anew from the bytes; the least recently used file's go when there are too many.
+//! in the catalog, one row for each MiB (a *chunk*). The first signature or proof that needs them
+//! makes them; writing costs nothing. They are a cache: missing, damaged or outdated sums are made
+//! again from the bytes; the sums of the least recently used file go when there are too many.
 //!
-//! *What binds a sum to its bytes.* Each chunk has a list of where its bytes lay when they were
-//! summed: frames in segments, places in them, zeros. Frames never change, and a number that the
-//! catalog ever referred to is never used for another segment. Who needs the sums of a version
+//! *The binding of a sum to its bytes.* Each chunk lists where its bytes lay when they were summed:
+//! frames in segments, places in them, zeros. Frames never change, and a number that the catalog
+//! ever referred to is never used for another segment. A reader that needs the sums of a version
 //! resolves its layers anyway, sees where *its* bytes lie, and takes the leaves of which every byte
 //! lies in the same place ([`chunk::KeptChunk::unchanged`]); the others are read and summed. So no
-//! claim about versions is believed ("these sums are of layer 7", "nothing changed since"): sums of
+//! claim about versions is trusted ("these sums are of layer 7", "nothing changed since"): sums of
 //! another version, of a file that was set back, of a batch that came in between, of two requests
-//! that kept at the same time, all are valid for exactly those leaves that are the same bytes.
+//! that kept at the same time are all valid for exactly those leaves that are the same bytes.
 //! Merged runs name the same frames as the layers that they were made of.
 //!
 //! That matters because a kept leaf can vouch for itself: a signature says "equal" by it, the
-//! client leaves the block out, and the proof by sums takes the very same leaf for what the client
-//! meant. Hence also:
-//! - Rows are written for contents whose frames the catalog refers to, only: those of a batch that
+//! client leaves the block out, and the proof by sums takes the very same leaf for the client's
+//! content. Hence also:
+//! - Rows are written only for contents whose frames the catalog refers to: those of a batch that
 //!   is being proven wait until it is committed ([`keep::KeptRows`]). A frame of a batch that
-//!   failed may lie in a segment whose number comes again after a crash.
-//! - A row's checksum covers whose row it is. One that does not decode counts as missing.
-//! - [`Store::verify`](crate::store::Store::verify) reads the bytes and compares; sums that do not
-//!   agree are told and thrown away (`audit`).
+//!   failed may lie in a segment whose number is used again after a crash.
+//! - A row's checksum covers its key. A row that does not decode counts as missing.
+//! - [`Store::verify`](crate::store::Store::verify) reads the bytes and compares; sums that
+//!   disagree are reported and thrown away (`audit`).
 //!
-//! A sum that is wrong at random (memory that lied while it was made) is nobody's leaf: the client
-//! finds the block changed and sends it, so that it is summed anew, or a proof does not agree,
-//! which throws the file's sums away.
+//! A sum that is wrong at random (memory failed while it was made) matches no client's leaf: either
+//! the client finds the block changed and sends it, so that it is summed again, or a proof
+//! disagrees, which throws the file's sums away.
 //!
-//! What is not excluded: bytes that were summed right and rot later. Their frames have checksums;
-//! reading finds that, as it does for bytes that no signature ever looked at.
+//! Not excluded: bytes that were summed correctly and rot later. Their frames have checksums;
+//! reading finds the damage, as it does for bytes that no signature ever covered.
 //!
-//! | room | what it does |
+//! | module | purpose |
 //! |---|---|
 //! | `chunk` | a row: its bytes, and which of its leaves still hold |
 //! | `leaves` | leaves from bytes |
@@ -50,14 +50,14 @@ pub(crate) mod reader;
 use byteback_delta::leaves::{GROUP_LEAVES, LEAF_LEN_BYTES};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of contents under a row.
+/// Bytes of contents that one row covers.
 pub(crate) const CHUNK_LEN: u64 = GROUP_LEAVES * LEAF_LEN_BYTES as u64;
 
-/// Contents that are shorter are read each time: that costs less than looking rows up and writing
-/// them.
+/// Shortest contents whose sums are kept, in bytes: reading shorter ones costs less than looking
+/// rows up and writing them.
 pub(crate) const KEPT_LEN_MIN: u64 = 256 * 1024;
 
-/// What signatures and proofs cost since the store was opened, in bytes of contents.
+/// Cost of signatures and proofs since the store was opened, in bytes of contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SumsCost {
     /// Read for signatures.
@@ -70,7 +70,7 @@ pub struct SumsCost {
     pub proof_unread_bytes: u64,
 }
 
-/// What somebody reads contents for.
+/// The purpose for which contents are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     Signature,

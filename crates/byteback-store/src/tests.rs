@@ -1,5 +1,5 @@
-//! The durable forms, byte by byte, as docs/format-store.md describes them. Whoever has to change a
-//! line here changes what elder stores say: that needs a new version, and a reader of the old one.
+//! The durable forms, byte by byte, as docs/format-store.md describes them. Changing a line here
+//! changes the meaning of older stores: it needs a new version, and a reader of the old one.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use byteback_model::{
     Xattr,
 };
 
-/// `body` and the CRC-32C of it.
+/// `body` followed by its CRC-32C.
 fn with_crc(body: &[u8]) -> Vec<u8> {
     [body, &crc32c::crc32c(body).to_le_bytes()].concat()
 }

@@ -1,9 +1,9 @@
-//! Tokens: the secrets by which devices show who they are.
+//! Tokens: the secrets by which devices identify themselves.
 //!
 //! A token is a readable prefix and random bytes in base64url: `bbj_...` (16 bytes) joins once,
 //! `bbd_...` (32 bytes) is a device's for good. Only SHA-256 hashes are stored. A hash needs no
-//! salt and no slow function, because so many random bits cannot be guessed; comparisons take the
-//! same time wherever hashes differ.
+//! salt and no slow function, because 128 random bits or more cannot be guessed; comparisons take
+//! the same time wherever hashes differ.
 //!
 //! A device draws its token itself and keeps it before it joins ([`new_device_token`]): when the
 //! answer is lost, it joins again with the same code and the same token, and is the same device.
@@ -17,7 +17,7 @@ use sha2::{Digest as _, Sha256};
 /// Prefix of join tokens.
 pub const JOIN_PREFIX: &str = "bbj_";
 
-/// Random bytes of a join token: what nobody guesses in the days that it lives.
+/// Random bytes of a join token: enough not to be guessed in the days of its validity.
 pub const JOIN_SECRET_LEN: usize = 16;
 
 /// Prefix of device tokens.
@@ -54,8 +54,8 @@ pub fn new_device_token() -> Result<String, StoreError> {
     draw_device_token(&byteback_host::random::RealRandomness)
 }
 
-/// Whether a text has the form of a device token. That its bits were drawn well is the device's own
-/// affair.
+/// Whether a text has the form of a device token. The quality of its random bits is the device's
+/// own affair.
 pub(crate) fn is_device_token(text: &str) -> bool {
     let secret = text
         .strip_prefix(DEVICE_PREFIX)

@@ -1,5 +1,5 @@
-//! How much one moment of a folder has below a node: what whoever is about to read all of it has to
-//! know first, to say how far it is.
+//! Totals of a subtree at one moment of a folder, for a client that is about to read all of it and
+//! to show its progress.
 //!
 //! The tree is walked in the catalog; no content is read.
 
@@ -9,17 +9,17 @@ use crate::store::{Store, existing_seq, folder_row};
 use byteback_model::{FileId, NodeKind, Seq};
 use std::collections::HashSet;
 
-/// Entries that are looked at in one go.
+/// Entries that one query fetches.
 const ENTRIES_AT_ONCE: u32 = 1000;
 
-/// What there is below a node, itself included.
+/// Totals of a subtree, its top node included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TreeTotals {
-    /// Names of what is no directory.
+    /// Names of nodes other than directories.
     pub names: u64,
     /// Regular files, each once however many names it has.
     pub files: u64,
-    /// Their lengths, holes included.
+    /// Lengths of these files in bytes, holes included.
     pub bytes: u64,
 }
 
@@ -36,7 +36,7 @@ impl TreeTotals {
 }
 
 impl Store {
-    /// Counts what there is below a node at a moment.
+    /// Counts the subtree of a node at a moment.
     ///
     /// # Errors
     /// The folder, the moment or the node does not exist; the catalog fails.
@@ -50,7 +50,7 @@ impl Store {
         let mut totals = TreeTotals::default();
         totals.count(row.attributes.kind, row.attributes.size, true);
         let mut seen = HashSet::new();
-        // Directories still to be listed, each with the name after which to go on.
+        // Directories still to be listed, each with the name after which to continue.
         let mut directories: Vec<(i64, Option<Vec<u8>>)> = Vec::new();
         if row.attributes.kind == NodeKind::Directory {
             directories.push((node, None));

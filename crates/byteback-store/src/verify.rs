@@ -1,11 +1,11 @@
 //! Re-reads and checks everything that one moment of a folder needs.
 //!
-//! The tree is walked from its root; of each file every piece is resolved, and every frame is read
+//! The tree is walked from its root; every piece of each file is resolved, and every frame is read
 //! from its segment, checked and decoded, once however many files and versions refer to it.
 //! Checksums that are kept of a file's bytes are compared with them (`sums`): for that, frames that
 //! were read for another file are read again, and a frame that the file needs in several places is
-//! held until the last of them ([`Held`]). A damaged file is reported with the ranges that are
-//! lost, its frames are noted (`damage`), and the walk goes on.
+//! held until the last of them ([`Held`]). A damaged file is reported with the lost ranges, its
+//! frames are noted (`damage`), and the walk continues.
 //!
 //! Memory: the directories on the way, one number per file that was seen (a file with several names
 //! is checked once), two numbers per frame, and [`HELD_LEN_MAX`].
@@ -25,13 +25,13 @@ use byteback_model::{FileId, NodeKind, Seq};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::ControlFlow;
 
-/// Entries that are looked at in one go.
+/// Entries that one query fetches.
 const ENTRIES_AT_ONCE: u32 = 1000;
 
-/// Pieces between two looks at whether to stop.
+/// Pieces between two reports of progress, at which the caller may stop.
 const PIECES_PER_PROGRESS: u64 = 4096;
 
-/// Ranges of one damaged file that are told.
+/// Most ranges that are reported of one damaged file.
 const RANGES_TOLD_MAX: usize = 1000;
 
 /// Decoded frames that are held for later places of the same file, in bytes.
@@ -48,15 +48,16 @@ pub struct VerifyTotals {
     pub bytes: u64,
     /// Files that cannot be read in full.
     pub damaged_files: u64,
-    /// Files whose kept checksums did not agree with their bytes. They were thrown away and will be
-    /// made anew; the bytes are whole. Yet something lied: a defect, the catalog's disk, or memory.
+    /// Files whose kept checksums disagreed with their bytes. These checksums were thrown away and
+    /// will be made again; the bytes are whole. Yet there is a fault: a defect, the catalog's disk,
+    /// or memory.
     pub wrong_sums: u64,
 }
 
-/// What a verification tells on its way.
+/// An event during a verification.
 #[derive(Debug)]
 pub enum VerifyEvent {
-    /// How far it is.
+    /// The totals so far.
     Progress(VerifyTotals),
     /// A file that cannot be read in full.
     Damage {
@@ -64,18 +65,18 @@ pub enum VerifyEvent {
         id: FileId,
         /// A path of the file.
         path: Option<Vec<u8>>,
-        /// The first thing that is wrong with it.
+        /// The first error.
         error: StoreError,
-        /// Which bytes are lost: the first ranges of them, ascending. None if nothing is known of
-        /// the file's contents.
+        /// The first lost ranges, ascending. Empty if the file's contents are unknown altogether.
         ranges: Vec<ByteRange>,
-        /// How many bytes these are in all.
+        /// Lost bytes in all.
         lost_bytes: u64,
     },
 }
 
 impl Store {
-    /// Checks a moment of a folder. `tell` may stop it; then the totals are of what was checked.
+    /// Checks a moment of a folder. `tell` may stop it; then the totals cover only what was
+    /// checked.
     ///
     /// # Errors
     /// The folder or the moment does not exist, or the tree itself cannot be read.
@@ -95,7 +96,7 @@ impl Store {
         let mut totals = VerifyTotals::default();
         let mut frames = Frames::new(self)?;
         let mut seen = HashSet::new();
-        // Directories still to be listed, each with the name after which to go on.
+        // Directories still to be listed, each with the name after which to continue.
         let mut directories: Vec<(i64, Option<Vec<u8>>)> = vec![(root, None)];
         while let Some((directory, after)) = directories.pop() {
             let entries = self
@@ -242,9 +243,9 @@ impl Store {
     }
 }
 
-/// What cannot be read of a file.
+/// The losses of a file.
 struct Lost {
-    /// The first thing that is wrong.
+    /// The first error.
     error: StoreError,
     ranges: Vec<ByteRange>,
     bytes: u64,
@@ -254,8 +255,8 @@ struct Lost {
 struct Frames<'a> {
     store: &'a Store,
     cache: FrameCache,
-    /// By segment and offset, what else their references say: two references to one place that
-    /// differ are not both right.
+    /// The other fields of each reference, by segment and offset: of two references to one place
+    /// that differ, at least one is wrong.
     checked: HashMap<(u64, u64), (u32, u32, u8)>,
     damaged: HashMap<FrameRef, String>,
     /// Damaged frames that are not noted in the catalog yet.
@@ -318,7 +319,7 @@ impl<'a> Frames<'a> {
 /// Decoded frames of one file, each until its last place in the file.
 #[derive(Default)]
 struct Held {
-    /// Places that are still to come.
+    /// Places in the file that are still to come.
     uses: HashMap<FrameRef, u32>,
     frames: HashMap<FrameRef, Vec<u8>>,
     len: usize,
@@ -343,7 +344,7 @@ impl Held {
     fn give_back(&mut self, frame: FrameRef, raw: Vec<u8>) {
         let left = self.uses.entry(frame).or_default();
         *left = left.saturating_sub(1);
-        // Without room it is read again.
+        // Without room for it, it is read again.
         if *left > 0 && self.len.saturating_add(raw.len()) <= HELD_LEN_MAX {
             self.len += raw.len();
             self.frames.insert(frame, raw);

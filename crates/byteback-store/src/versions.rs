@@ -1,13 +1,13 @@
-//! What stood at a path, moment after moment, newest first.
+//! The versions at a path, moment after moment, newest first.
 //!
-//! Every sequence number can be read for ever, whether a snapshot names it or not: so whatever was
-//! at a path when some batch had been applied is still here, also what continuous sync replaced or
-//! removed within seconds. This walks back from a moment: it finds what is at the path, since which
-//! batch that has been so, and goes on with the batch before. Each step costs a few lookups by
-//! name, however many batches lie between.
+//! Every sequence number can be read for ever, whether a snapshot names it or not: so a node that
+//! was at a path after any batch is still here, even if continuous sync replaced or removed it
+//! within seconds. The walk goes back from a moment: it finds the node at the path and the batch
+//! since which that has been so, and continues with the batch before. Each step costs a few lookups
+//! by name, however many batches lie between.
 //!
-//! A path is followed by its names: what was moved there has its history from then on, what was
-//! moved away has it up to then.
+//! A path is followed by its names: a node that was moved there has its history from then on, one
+//! that was moved away has it up to then.
 
 use crate::catalog::{BatchRow, CatalogRead, FolderRow};
 use crate::error::StoreError;
@@ -18,12 +18,12 @@ use byteback_model::{NodeInfo, Seq};
 /// Steps of one page: a path may have been empty again and again.
 const STEPS_MAX: u32 = 20_000;
 
-/// What stood at a path for a while.
+/// A node that stood at a path for a while, unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathVersion {
     /// The batch with which it came.
     pub since: AppliedBatch,
-    /// The batch with which it went, or something else took its place; `None`: it is there.
+    /// The batch with which it went or was replaced; `None`: it is there.
     pub until: Option<AppliedBatch>,
     /// The node.
     pub node: NodeInfo,
@@ -38,7 +38,7 @@ pub struct VersionsPage {
     pub next: Option<Seq>,
 }
 
-/// What is at a path at a moment, and since when.
+/// The node at a path at a moment, if any, and since when that has been so.
 struct Found {
     since: Seq,
     node: Option<i64>,
@@ -57,7 +57,7 @@ impl From<BatchRow> for AppliedBatch {
 }
 
 impl Store {
-    /// Versions of what stood at `path` (`/` separates) at the moment `before` and earlier.
+    /// Versions at `path` (`/` separates) at the moment `before` and earlier.
     ///
     /// # Errors
     /// The folder or the moment does not exist; the catalog fails.
@@ -79,7 +79,7 @@ impl Store {
             return Ok(page);
         }
         let mut at = existing_seq(&folder, before)?;
-        // The root, and since when: nearly always from the beginning.
+        // The root and the moment since which it has been so: nearly always the first.
         let mut root: Option<(i64, Seq)> = None;
         for _ in 0..STEPS_MAX {
             if page.versions.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {

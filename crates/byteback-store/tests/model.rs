@@ -56,15 +56,15 @@ fn attributes(kind: NodeKind, size: usize, mode: u32) -> Attributes {
     }
 }
 
-/// One batch in the making: model changes and the records that carry them.
+/// A batch in the making: model changes and the records that carry them.
 #[derive(Clone)]
 struct Batch {
     nodes: Vec<NodeRecord>,
     entries: Vec<NameChange<FileId>>,
     deltas: Vec<(FileId, Vec<u8>)>,
-    /// What contents are to be; some of them.
+    /// Proofs of some of the contents.
     proofs: Vec<(FileId, Proof)>,
-    /// It holds the whole tree and replaces the one before, to whose contents it refers.
+    /// The batch holds the whole tree and replaces the one before, whose contents it refers to.
     replaces: bool,
 }
 
@@ -91,7 +91,7 @@ impl Run {
         (0..len).map(|_| self.rng.next_u64() as u8).collect()
     }
 
-    /// A random delta of `base`: the stream and the bytes that it leads to.
+    /// A random delta of `base`: the stream and the resulting bytes.
     fn delta(&mut self, base: &[u8]) -> (Vec<u8>, Vec<u8>) {
         let new_len = match self.rng.below(5) {
             0 => self.rng.below(base.len() as u64 + 1) as usize,
@@ -99,8 +99,7 @@ impl Run {
             2 if base.len() > 20_000 => self.rng.below(100) as usize,
             _ => base.len(),
         };
-        // Without copies, the base is cut off or filled up with zeros to whatever length the delta
-        // says.
+        // Without copies, the base is cut or zero-filled to any length that the delta gives.
         let copies = self.rng.below(3) > 0;
         let claimed_len = match self.rng.below(3) {
             _ if copies => base.len(),
@@ -193,9 +192,9 @@ impl Run {
         now.files.insert(file, content);
     }
 
-    /// What a sender makes that has lost what it knew: the whole tree, under other identities or
-    /// the same ones, moved and changed a little, of contents that follow those of any file that
-    /// the folder ever had.
+    /// The batch of a sender that has lost its state: the whole tree, under other identities or the
+    /// same ones, moved and changed a little, with contents that follow those of any file that the
+    /// folder ever had.
     fn replace_all(&mut self, now: &mut Moment, batch: &mut Batch) {
         let before = now.clone();
         batch.replaces = true;
@@ -233,7 +232,7 @@ impl Run {
             self.content_over(now, batch, *id, base, content);
         }
         for (parent, name, child) in reachable_names(&before) {
-            // Something may be gone, with all that is in it, and files have other names now.
+            // A node may be gone, with everything in it, and files have other names now.
             let name = match self.rng.below(8) {
                 0 => continue,
                 1 if before.files.contains_key(&child) => [&name[..], b"-moved"].concat(),
@@ -336,7 +335,7 @@ impl Run {
                     }
                 }
                 4 => {
-                    // Rename; over whatever is there, but not a directory below itself.
+                    // Rename, over an existing node, too, but not a directory below itself.
                     let Some((old_parent, old_name, child)) = self.pick(&names) else {
                         continue;
                     };
@@ -371,7 +370,7 @@ impl Run {
                     let Some((_, _, child)) = self.pick(&files) else {
                         continue;
                     };
-                    // A name that names the file already is no change, hence nobody's conflict.
+                    // A name that names the file already is no change, hence no conflict.
                     let there = now.directories[&parent].get(&name) == Some(&child);
                     if !there && touched_names.insert((parent, name.clone())) {
                         now.directories.get_mut(&parent).unwrap().insert(name.clone(), child);
@@ -590,7 +589,7 @@ fn check_moment(store: &Store, run: &mut Run, seq: u64) {
     }
 }
 
-/// Every byte that differs is told, and the tree's differences turn one moment into the other.
+/// Every byte that differs is reported, and the tree's differences turn one moment into the other.
 fn check_diff(store: &Store, run: &mut Run, from: u64, to: u64) {
     let (older, newer) = (run.moments[from as usize].clone(), run.moments[to as usize].clone());
     let mut names: BTreeMap<(FileId, Vec<u8>), FileId> = all_names(&older)
@@ -693,7 +692,7 @@ fn run(seed: u64, batches: u64) {
         next_id: 100,
         counter: 0,
     };
-    // Attributes as they were told last, before the present batch.
+    // Attributes as they were last sent, before the present batch.
     let mut told: BTreeMap<FileId, Attributes> = BTreeMap::new();
     let mut telling: Vec<NodeRecord> = Vec::new();
     for seq in 1..=batches {
@@ -704,8 +703,8 @@ fn run(seed: u64, batches: u64) {
         let base = if seq == 1 { None } else { Some(seq - 1) };
         let parts = run.rng.below(3) as u32;
         if let Some(proof) = run.pick(&batch.proofs) {
-            // A single wrong proof, and nothing of it is applied; the same batch with the right one
-            // is.
+            // With a single wrong proof nothing of the batch is applied; with the right one the
+            // same batch is.
             let mut wrong = batch.clone();
             let at = wrong.proofs.iter().position(|known| *known == proof).unwrap();
             wrong.proofs[at].1.digest[7] ^= 1;
@@ -731,7 +730,7 @@ fn run(seed: u64, batches: u64) {
         let changes_something = !batch.nodes.is_empty() || !batch.entries.is_empty();
         if seq > 1 && changes_something && run.rng.below(4) == 0 {
             // Another device, with the same old picture, changes the same things. A directory that
-            // was told unchanged is in no conflict.
+            // was sent unchanged is in no conflict.
             let is_same = |node: &NodeRecord| {
                 node.attributes.kind == NodeKind::Directory && told.get(&node.id) == Some(&node.attributes)
             };
@@ -758,8 +757,8 @@ fn run(seed: u64, batches: u64) {
             }
         }
         if seq > 1 && batch.replaces {
-            // The same whole tree from somebody who replaces what was there before that: nothing
-            // may be undone unseen.
+            // The same whole tree from a sender that replaces the moment before that: nothing may
+            // be undone unseen.
             match send(&store, other, 2_000_000 + seq, Some(seq - 1), &batch, 0) {
                 Err(StoreError::Conflict { conflicts }) => {
                     assert_eq!((conflicts.len(), conflicts[0].id, conflicts[0].seq), (1, ROOT, seq));

@@ -9,8 +9,7 @@
 //! 3. *Note* the batch's counter in the log, before the first byte of the batch leaves. (Crash: the
 //!    next run asks the server about this counter: not applied, given up.)
 //! 4. *Stage* full parts, keep the last one. (Crash: as 3; the next batch has the same number, and
-//!    parts that come out the same are not sent again ([`resume`]). What cannot be used is given
-//!    back.)
+//!    parts that come out the same are not sent again ([`resume`]). Unusable parts are given back.)
 //! 5. If something could not be saved, note that too (the counter's lowest bit: real counters are
 //!    even).
 //! 6. *Commit*: the server applies all or nothing. (Crash: the next run finds it applied. If all
@@ -19,15 +18,15 @@
 //! 7. *Finish*: the mark moves, with the note for next time.
 //!
 //! Nothing is ever decided by a file's time or by the absence of an answer. If the server
-//! contradicts the note (another server, restored from an old copy, changed by somebody else),
-//! everything is sent, on top of whatever is there, and the report says why. Sent as far as the
-//! server lacks it: what it has at the same path is looked at first ([`followed`]).
+//! contradicts the note (another server, one restored from an old copy, a folder changed by another
+//! client), everything is sent, on top of whatever is there, and the report says why. That means
+//! everything that the server lacks: its file at the same path is looked at first ([`followed`]).
 //!
-//! A *counter* must never be used for two contents, also when the state folder was restored from an
+//! A *counter* must never be used for two contents, even when the state folder was restored from an
 //! old copy: it is made of the time, random bits and the last one used, and not only of what is
 //! remembered.
 //!
-//! Out of scope: find changes (the tree's log does), mount, print.
+//! Out of scope: finding changes (the tree's log does), mounting, printing.
 
 mod content;
 mod cut_batch;
@@ -78,15 +77,16 @@ pub use report::{BackupDurations, BackupReport, UnsavedFile, WholeFiles};
 /// Length of the parts that a large batch is cut into, in bytes.
 pub const PART_LEN_BYTES_DEFAULT: usize = 16 * 1024 * 1024;
 
-/// The smallest and the largest part length that is used, whatever was asked for.
+/// The smallest and the largest part length in use, whatever was asked for.
 pub(crate) const PART_LEN_BYTES_RANGE: std::ops::RangeInclusive<usize> = 4 * 1024..=48 * 1024 * 1024;
 
-/// What to back up as what.
+/// The source, the destination and the manner of a backup.
 #[derive(Clone, Debug)]
 pub struct BackupOptions {
-    /// Whose mark counts in the folder's log, for example `backup:` and the folder's address.
+    /// The consumer whose mark in the folder's log counts, for example `backup:` and the folder's
+    /// address.
     pub consumer: String,
-    /// This machine, as the server numbers it: what `join` answered together with the token.
+    /// This machine's number at the server, as `join` returned it together with the token.
     pub device: DeviceId,
     /// Tags of the snapshot.
     pub tags: Vec<String>,
@@ -96,27 +96,26 @@ pub struct BackupOptions {
     pub path: ByteString,
     /// Length of a part of the batch; [`PART_LEN_BYTES_DEFAULT`].
     pub part_len_bytes: usize,
-    /// Only say what would be sent.
+    /// Only report what would be sent.
     pub dry_run: bool,
     /// Send everything, as if nothing had ever been saved.
     pub force_full: bool,
     /// Make a snapshot also when nothing has changed.
     pub snapshot_if_unchanged: bool,
-    /// Where checksums of what the server has are kept between backups; nobody else uses this
-    /// directory meanwhile. Without it, all that may have changed is sent, or looked for at the
+    /// Directory for checksums of the server's contents, kept between backups; nothing else may use
+    /// it meanwhile. Without it, everything that may have changed is sent, or looked for at the
     /// server.
     pub block_checksums: Option<Arc<dyn DurableDir>>,
-    /// How changes are to be found.
+    /// How to find changes.
     pub delta: DeltaChoice,
-    /// Which part of a processor a thread gets here and now, above 0, at most 1
-    /// (`byteback_host::load`): what searching costs.
+    /// The share of a processor that a thread gets on this machine now, above 0, at most 1
+    /// (`byteback_host::load`): the cost of searching depends on it.
     pub processor_share: f64,
-    /// Where is remembered which batch was begun, so that the next run goes on where this one
-    /// stops; nobody else uses this directory meanwhile. Without it, an interrupted backup begins
-    /// anew.
+    /// Directory that remembers the batch that was begun, so that the next run goes on where this
+    /// one stops; nothing else may use it meanwhile. Without it, an interrupted backup begins anew.
     pub unfinished: Option<Arc<dyn DurableDir>>,
-    /// Where is kept how each file was saved and why (see [`crate::decisions`]); nobody else uses
-    /// this directory meanwhile.
+    /// Directory that records how each file was saved and why (see [`crate::decisions`]); nothing
+    /// else may use it meanwhile.
     pub decisions: Option<Arc<dyn DurableDir>>,
 }
 
@@ -155,11 +154,11 @@ pub(crate) fn draw_counter(server: &ServerClient, last: u64) -> Result<u64> {
         .next_u64()
         .map_err(|error| SyncError::local("draw", "a batch number", error))?;
     let now_ns = u64::try_from(server.clock().now_ns()).unwrap_or(0);
-    // A millisecond or so of the time gives way to random bits: also a clock that was set back, or
-    // a copy of this machine that starts at the same moment, draws another number.
+    // A millisecond or so of the time gives way to random bits: a clock that was set back, or a
+    // copy of this machine that starts at the same moment, still draws another number.
     let drawn = (now_ns & !0xf_ffff) | (random & 0xf_fffe);
     let counter = drawn.max(last.saturating_add(2) & !1);
-    // The server's numbers have 63 bits, which nanoseconds fill in the year 2262.
+    // The server's numbers have 63 bits; nanoseconds fill those in the year 2262.
     Ok(counter.clamp(2, u64::MAX >> 1 & !1))
 }
 
@@ -169,18 +168,18 @@ pub(crate) fn is_root_of_tree(root: FileId) -> bool {
     root.to_bytes().get(8..) == Some(&NodeId::ROOT.0.to_be_bytes()[..])
 }
 
-/// What the batch stands on.
+/// The state of the server that a batch builds on.
 struct Basis {
-    /// Send everything, and why.
+    /// Send everything, and the reason.
     everything: Option<String>,
-    /// The reason is one that a person must hear of: the server, or the log, has lost what it had.
+    /// The reason is one that the user must hear of: the server, or the log, has lost data.
     is_alarming: bool,
     /// The folder's sequence number that the changes follow; `None` with everything.
     base_seq: Option<Seq>,
     /// With everything: the folder's sequence number that the batch replaces, in which files are
     /// looked for; `None`: nothing is looked for.
     replaces: Option<Seq>,
-    /// With a base: this device's newest batch, which the changes stand on as well.
+    /// With a base: this device's newest batch, which the changes build on as well.
     follows: Option<OwnBatch>,
     note: Option<Note>,
 }
@@ -207,8 +206,8 @@ impl Basis {
         Self { replaces, ..self }
     }
 
-    /// The batch that brought the contents which the server has at `base_seq`, if it is one of ours
-    /// and known.
+    /// The batch that brought the contents which the server has at `base_seq`, if it is a known one
+    /// of ours.
     fn batch(&self) -> Option<u64> {
         let note = self.note.as_ref()?;
         (self.base_seq == Some(note.seq)).then_some(note.counter)
@@ -222,46 +221,46 @@ impl Basis {
     }
 }
 
-/// All that a backup needs to know where it works.
+/// The context of a backup.
 struct Job<'a> {
     tree: &'a dyn TreeService,
     server: &'a ServerClient,
     folder: &'a FolderName,
     options: &'a BackupOptions,
     monitor: &'a Meter<'a>,
-    /// What the server is worth asking; not any more when it has no such call, or is busy.
+    /// The calls worth making: one that the server lacks is dropped, all are if it is busy or gone.
     answers: Cell<Answers>,
-    /// Whether it refused what was found by one: then nothing is looked for any more.
+    /// Whether the server refused a proof of what was found: then nothing is looked for any more.
     proof_refused: Cell<bool>,
-    /// Checksums of what the server has.
+    /// Checksums of the server's contents.
     store: Option<ChecksumStore>,
-    /// What a node is called at the server, if not as [`file_id`] says.
+    /// The identity of a node at the server, if it is not that of [`file_id`].
     identities: Option<&'a (dyn Fn(NodeId) -> FileId + Sync)>,
-    /// What files grew from that the server has under other names.
+    /// The server's files, under other names, from which files here grew.
     origins: Option<&'a (dyn Fn(NodeId) -> Option<Origin> + Sync)>,
-    /// Of which directories nothing is told but the time, in which others' changes are in no
-    /// conflict with it.
+    /// Directories of which only the time is sent, so that it conflicts with no change of others in
+    /// them.
     tells_time_only: Option<&'a (dyn Fn(NodeId) -> bool + Sync)>,
-    /// The batch is to leave a snapshot.
+    /// Whether the batch leaves a snapshot.
     makes_snapshot: bool,
-    /// The server said that it knows of damage.
+    /// Whether the server reported known damage.
     knows_damage: Cell<bool>,
-    /// Files that are damaged at the server and cannot be healed there: nothing that it has of them
-    /// counts.
+    /// Files that are damaged at the server and cannot be healed there: none of the server's bytes
+    /// of them count.
     damaged: BTreeSet<NodeId>,
-    /// What is staged of an earlier batch may be used.
+    /// Whether staged parts of an earlier batch may be used.
     may_resume: Cell<bool>,
-    /// How many of them were not sent anew, and are reported by the log to the next batch.
+    /// Number of damaged files that were not sent anew; the log reports them to the next batch.
     unmended: Cell<usize>,
 }
 
 /// Backs up the changes of `tree` since the last backup of this consumer to `folder` of `server`.
 ///
 /// # Errors
-/// Whatever keeps the whole backup from being made; then nothing was saved and the next backup
-/// covers it again, except for [`SyncError::OutcomeUnknown`] and [`SyncError::SavedNotNoted`],
-/// after which the next backup finds out. A file that cannot be read is no error: see
-/// [`BackupReport::unsaved`].
+/// Everything that keeps the whole backup from being made; then nothing was saved and the next
+/// backup covers it again, except for [`SyncError::OutcomeUnknown`] and
+/// [`SyncError::SavedNotNoted`], after which the next backup finds out. A file that cannot be read
+/// is no error: see [`BackupReport::unsaved`].
 pub fn backup(
     tree: &dyn TreeService,
     server: &ServerClient,
@@ -316,8 +315,8 @@ pub fn backup(
         }
         match job.attempt(&basis, &mut report) {
             Ok(()) => {
-                // The log reports files that are damaged at the server and had not changed only
-                // now. Once: what cannot be sent stays reported.
+                // The log reports only now those files that are damaged at the server and unchanged
+                // here. Once: files that cannot be sent stay reported.
                 if job.unmended.get() > 0 && saved.is_none() {
                     basis = job.basis()?;
                     saved = Some(std::mem::replace(&mut report, fresh.clone()));
@@ -333,8 +332,8 @@ pub fn backup(
                 );
                 basis = Basis::alarming(why).replacing(job.replaced(&newest));
             }
-            // It is elder than batches that follow what they replace, or somebody else was here.
-            // Nothing was applied.
+            // The server is older than batches that follow what they replace, or another client
+            // came between. Nothing was applied.
             Err(SyncError::Server(error))
                 if basis.base_seq.is_none() && basis.replaces.is_some() && refuses_to_follow(&error) =>
             {
@@ -345,7 +344,7 @@ pub fn backup(
                     error.message
                 )));
             }
-            // The server's checksums were not those of what it has. Nothing was applied.
+            // The server's checksums did not match its contents. Nothing was applied.
             Err(SyncError::Server(error))
                 if error.kind == ServerErrorKind::ContentMismatch && !job.proof_refused.get() =>
             {
@@ -355,15 +354,15 @@ pub fn backup(
                     error.message
                 )));
             }
-            // Nothing was applied, so the same can be sent as another batch. Once: what loses parts
-            // twice loses them again.
+            // Nothing was applied, so the same can be sent as another batch. Once: a server that
+            // loses parts twice will lose them again.
             Err(SyncError::Server(error)) if error.kind == ServerErrorKind::PartsMissing && !was_sent_anew => {
                 was_sent_anew = true;
                 monitor.event(Event::Warning(&format!("{}; sending it again", error.message)));
             }
             Err(error) => return Err(error),
         }
-        // Another batch, of which nothing is there yet.
+        // Another batch, of which nothing is staged yet.
         job.may_resume.set(false);
         report = fresh.clone();
     }
@@ -375,7 +374,7 @@ pub fn backup(
     Ok(report)
 }
 
-/// Why the log before this one was lost, if it was.
+/// Why the previous log was lost, if it was.
 fn lost(ledger: &[LedgerEntry]) -> Option<&str> {
     ledger.iter().rev().find_map(|entry| match &entry.event {
         LedgerEvent::LogLost { reason, .. } => Some(reason.as_str()),
@@ -383,7 +382,7 @@ fn lost(ledger: &[LedgerEntry]) -> Option<&str> {
     })
 }
 
-/// Whether another batch may succeed where this one, of which nothing was applied, did not.
+/// Whether another batch may succeed after this one, of which nothing was applied.
 fn may_be_tried_anew(error: &crate::ServerError) -> bool {
     refuses_to_follow(error)
         || matches!(
@@ -392,8 +391,7 @@ fn may_be_tried_anew(error: &crate::ServerError) -> bool {
         )
 }
 
-/// Whether an error says that the batch does not fit onto what the server has; nothing was applied
-/// then.
+/// Whether an error says that the batch does not fit the server's state; nothing was applied then.
 fn contradicts_basis(error: &crate::ServerError) -> bool {
     error.kind == ServerErrorKind::Conflict
         || error
@@ -402,15 +400,15 @@ fn contradicts_basis(error: &crate::ServerError) -> bool {
             .is_some_and(|problem| problem.code == Code::InvalidBatch)
 }
 
-/// Whether an error may say that contents cannot follow those of other files: servers from before
-/// that do not understand such a batch, and to others it may be too much.
+/// Whether an error may mean that contents cannot follow those of other files: older servers do not
+/// understand such a batch, and for others it may be too large.
 fn refuses_to_follow(error: &crate::ServerError) -> bool {
     let code = error.problem.as_ref().map(|problem| problem.code);
     contradicts_basis(error) || matches!(code, Some(Code::InvalidBody | Code::BatchTooLarge))
 }
 
 impl Job<'_> {
-    /// What a node is called at the server.
+    /// The identity of a node at the server.
     fn file_id(&self, tree: TreeId, node: NodeId) -> FileId {
         match self.identities {
             Some(identities) => identities(node),
@@ -418,17 +416,16 @@ impl Job<'_> {
         }
     }
 
-    /// Finds out what the server has, and settles what an earlier run left.
+    /// Finds out the server's state, and settles what an earlier run left.
     fn basis(&self) -> Result<Basis> {
         let info = self.server.folder(self.folder)?;
         self.knows_damage.set(info.knows_damage);
         let basis = self.basis_on(&info)?;
-        // Also if that is only for the case that the log turns out to have forgotten the last
-        // backup.
+        // Needed even with a base, in case the log turns out to have forgotten the last backup.
         Ok(basis.replacing(self.replaced(&info)))
     }
 
-    /// What a batch of everything replaces, and files are looked for in.
+    /// The moment that a batch of everything replaces, and in which files are looked for.
     fn replaced(&self, info: &FolderInfo) -> Option<Seq> {
         let options = self.options;
         let is_wanted = !options.force_full && options.delta != DeltaChoice::Full;
@@ -459,7 +456,7 @@ impl Job<'_> {
             }
             match settled {
                 Some((saved, true)) => note = Some(saved),
-                // Applied, but not everything was: the same changes go on top of it once more.
+                // Applied, but incomplete: the same changes go on top of it once more.
                 Some((saved, false)) => later_seq = Some(saved.seq),
                 None => {}
             }
@@ -470,7 +467,7 @@ impl Job<'_> {
         let (Some(note), Some(_)) = (note, mark) else {
             let other = info.root.is_some_and(|other| other != root);
             return Ok(match lost(&status.ledger) {
-                // With the log went what it remembered of this server, which still has the backups.
+                // The lost log also held the note of this server, which still has the backups.
                 Some(why) if other => Basis::alarming(format!("the folder's log was lost ({why})")),
                 None if other => {
                     Basis::alarming("the folder's log was made anew since the last backup, or another tree made that")
@@ -520,7 +517,7 @@ impl Job<'_> {
         })
     }
 
-    /// Another tree has backed up into the folder since batch `since`: whose it is, for people.
+    /// Another tree has backed up into the folder since batch `since`: names it, for people.
     fn who_came_between(&self, since: Seq) -> Result<String> {
         let mut newest = None;
         snapshots(self.server, self.folder, |snapshot| {
@@ -538,7 +535,8 @@ impl Job<'_> {
         })
     }
 
-    /// Settles a pending cut: what the server has of it, and whether the mark moved.
+    /// Settles a pending cut: returns the note of its batch, if that was applied, and whether the
+    /// mark moved.
     fn settle(&self, batch: u64, root: FileId, last: Option<&Note>) -> Result<Option<(Note, bool)>> {
         let consumer = &self.options.consumer;
         let (counter, is_complete) = (batch & !1, batch & 1 == 0);
@@ -568,7 +566,7 @@ impl Job<'_> {
         Ok(Some((note, is_complete)))
     }
 
-    /// One backup on a given basis.
+    /// Makes one backup on a given basis.
     fn attempt(&self, basis: &Basis, report: &mut BackupReport) -> Result<()> {
         check_cancelled(self.monitor)?;
         self.monitor.event(Event::Phase(Phase::Cutting));
@@ -588,8 +586,7 @@ impl Job<'_> {
             report.unsaved.push(unsaved(unreadable));
             self.tell_failure(report.unsaved.last());
         }
-        // The tree knows why it reports everything when it was not asked to: it has no mark (any
-        // more).
+        // The tree reported everything without being asked to: it has no mark (any more).
         let forgotten;
         let basis = if cut.since.is_none() && basis.everything.is_none() {
             let why = "the folder's log no longer knows the last backup";
@@ -637,10 +634,10 @@ impl Job<'_> {
                 };
                 let finished = self.tree.finish(cut.cut, &outcome);
                 return match (error, finished) {
-                    // Another try would have to begin with a new cut, which a log that fails cannot
+                    // Another try would have to begin with a new cut, which a failing log cannot
                     // make.
                     (SyncError::Server(error), Err(log)) if may_be_tried_anew(&error) => Err(log.into()),
-                    // The first error is the one to tell; a log that fails as well keeps the mark
+                    // The first error is the one to report; a log that fails as well keeps the mark
                     // anyway.
                     (error, _) => Err(error),
                 };
@@ -653,7 +650,7 @@ impl Job<'_> {
             left_out,
             mended,
         } = sent;
-        // The log reports to the next backup what this one did not send.
+        // Files that this backup did not send are reported to the next one by the log.
         let is_unmended = |node: &&NodeId| !mended.contains(*node) && !unsaved.contains(*node);
         let unmended: Vec<NodeId> = self.damaged.iter().filter(is_unmended).copied().collect();
         self.unmended.set(unmended.len());
@@ -730,8 +727,8 @@ impl Job<'_> {
         }
     }
 
-    /// The number of an interrupted batch that can be gone on with, or one that this device has
-    /// never used for a batch of this folder; even.
+    /// The number of an interrupted batch that can be resumed, or one that this device has never
+    /// used for a batch of this folder; even.
     fn number(&self, basis: &Basis, tree: TreeId) -> Result<Numbered> {
         let may_resume = self.may_resume.get();
         if let Some(left) = Numbered::left(self, tree, may_resume)? {
@@ -758,7 +755,7 @@ fn unsaved(error: &byteback_control::ServiceError) -> UnsavedFile {
     }
 }
 
-/// What a note says is missing at the server: nodes, and how many names.
+/// The nodes that a note lists as missing at the server, and the number of left-out names.
 #[cfg(test)]
 pub(crate) fn note_of(bytes: &[u8]) -> (Vec<NodeId>, usize) {
     Note::from_bytes(bytes).map_or((Vec::new(), 0), |note| (note.missing, note.left_out.len()))

@@ -1,4 +1,4 @@
-//! What of a file the server cannot read: asked for, checked, and put into words.
+//! Ranges of a file that the server cannot read: requested, checked, and put into words.
 
 use crate::error::{Result, SyncError};
 use crate::monitor::{Monitor, check_cancelled};
@@ -8,18 +8,18 @@ use byteback_api::messages::DamagedRange;
 use byteback_extents::ByteRange;
 use byteback_model::{FileId, Seq};
 
-/// Ranges of one file that are kept in memory; a file with more of them is told as damaged from
-/// there on.
+/// Ranges of one file that are kept in memory; a file with more is reported as damaged from there
+/// on.
 const RANGES_MAX: usize = 1 << 20;
 
-/// Ranges that a message names.
+/// Ranges named in a message.
 const NAMED_MAX: usize = 3;
 
 /// The ranges of a file of `size` bytes that the server cannot read at a moment, ascending, not
-/// touching each other. It reads the whole file.
+/// touching each other. The server reads the whole file for this.
 ///
 /// # Errors
-/// As every call; a server that names other ranges than the file has is not to be trusted.
+/// As every call; also if the server names ranges that the file does not have.
 pub(crate) fn damaged_ranges(
     server: &ServerClient,
     folder: &FolderName,
@@ -54,14 +54,14 @@ pub(crate) fn damaged_ranges(
         }
         match page.next_cursor {
             None => return Ok(ranges),
-            // Cursors are offsets, which grow; one that does not never ends.
+            // Cursors are offsets and grow; a repeated one would loop forever.
             Some(next) if Some(&next) == cursor.as_ref() => return Err(hostile()),
             next => cursor = next,
         }
     }
 }
 
-/// What lies between ranges of a file of `size` bytes.
+/// The gaps between ranges of a file of `size` bytes.
 pub(crate) fn between(ranges: &[ByteRange], size: u64) -> Vec<ByteRange> {
     let mut between = Vec::new();
     let mut from = 0;

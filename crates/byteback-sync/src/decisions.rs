@@ -1,16 +1,16 @@
-//! How each file was saved, and why so: what the planner decided, kept so that it can be asked
+//! How each file was saved, and why: the planner's decisions, kept so that they can be looked up
 //! later (`byteback explain`).
 //!
 //! A file `decisions` of *frames*, appended to by each backup: a head (which batch, when), some
-//! [`Decision`]s, an end (it was applied). What has no end did not happen. docs/format-decisions.md
-//! describes every byte.
+//! [`Decision`]s, an end (it was applied). A batch without an end did not happen.
+//! docs/format-decisions.md describes every byte.
 //!
 //! Bounded: a file that would pass [`FILE_LEN_MAX`] becomes `decisions.old`, replacing the one
-//! before. So the youngest decisions are kept, some hundred thousand at least.
+//! before. So the newest decisions are kept, some hundred thousand at least.
 //!
-//! *Nothing depends on it.* It is written without waiting for the disk, and whatever cannot be read
-//! is not known; a backup that cannot write it goes on. After a tear (the machine stopped), the
-//! torn file is set aside as the old one and a new one begins.
+//! *Nothing depends on it.* Decisions are written without waiting for the disk, and unreadable ones
+//! are treated as unknown; a backup that cannot write them goes on. After a tear (the machine
+//! stopped), the torn file is set aside as the old one and a new one begins.
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
@@ -29,82 +29,82 @@ use serde::Serialize;
 
 use wire::{FRAME_LEN_MAX, Frame};
 
-/// The young file, the old one.
+/// The new file, the old one.
 const FILE_NAMES: [&str; 2] = ["decisions", "decisions.old"];
 
-/// A file does not become longer, in bytes.
+/// Longest file, in bytes.
 const FILE_LEN_MAX: u64 = if cfg!(test) { 16 << 10 } else { 16 << 20 };
 
-/// Of how many files [`sent_shares`] tells.
+/// Most files in the result of [`sent_shares`].
 const SHARES_MAX: usize = if cfg!(test) { 64 } else { 1 << 16 };
 
-/// How the bytes of a file were found that had to be sent.
+/// How the bytes to send of a file were found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeltaMethod {
     /// The log knew the ranges.
     Log,
-    /// The client's own block checksums told what differs.
+    /// The client's own block checksums told which blocks differ.
     Sums,
-    /// rsync's rolling checksums found it in what the server had.
+    /// rsync's rolling checksums found the file in the server's content.
     Rsync,
     /// Hashes of blocks at multiples of their length found it.
     Hash,
-    /// The server looked for hashes of its blocks in what it had.
+    /// The server searched its content for hashes of the file's blocks.
     Webr,
-    /// Chunks that the content itself delimits were compared with those of what the server had.
+    /// Content-defined chunks were compared with those of the server's content.
     Cdc,
-    /// Checksums that existed already told what was equal in place; the rest was searched by a
+    /// Existing checksums told which blocks are equal in place; the rest was searched by a rolling
     /// window.
     SkyF,
-    /// Checksums that existed already told what was equal in place; the rest was cut into chunks.
+    /// Existing checksums told which blocks are equal in place; the rest was cut into chunks.
     SkyC,
-    /// It was sent as it is.
+    /// The file was sent whole.
     Full,
 }
 
-/// Why that way was gone.
+/// Why that method was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
     /// The log knew which bytes had been written.
     LogKnew,
-    /// The server had no version of it.
+    /// The server had no version of the file.
     New,
-    /// It was asked for.
+    /// The user asked for it.
     Asked,
-    /// A program had written it anew, from the first byte to the last.
+    /// A program had rewritten the file, from the first byte to the last.
     Rewritten,
-    /// All that the log knew is that any byte may have changed.
+    /// The log knew only that any byte may have changed.
     Whole(WholeReason),
     /// Everything had to be sent anew, as the log and the server did not know each other, and the
     /// server had a file at the same path.
     SamePath,
-    /// The same, and the server had a file like it elsewhere: of the same length and time, or one
+    /// Likewise, and the server had a similar file elsewhere: of the same length and time, or one
     /// of this name that is gone here.
     Moved,
 }
 
-/// Why a file was sent as it is although it was to be looked for in what the server had, or why
-/// that cost more than it was to.
+/// Why a file was sent whole although it was to be looked for in the server's content, or why that
+/// cost more than planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fallback {
     /// Asking costs more than sending.
     TooShort,
-    /// Servers do not prove contents as long as this.
+    /// Servers do not prove contents of this length.
     TooLong,
-    /// The server told nothing of what it had: it is older, busy, or has an empty file.
+    /// The server gave no signature of its content: it is older, busy, or has an empty file.
     NoSignature,
-    /// It consists of too many pieces.
+    /// The file consists of too many pieces.
     TooScattered,
-    /// The server found that what was found is not what it has, and everything was sent once more.
+    /// The server found that the matches are not of its content, and everything was sent once more.
     ProofRefused,
-    /// Sending it was expected to take no longer than looking for it: a fast link, a busy machine,
-    /// or a file that changes as a whole.
+    /// Sending the file was expected to take no longer than looking for it: a fast link, a busy
+    /// machine, or a file that changes as a whole.
     CostsLess,
-    /// Nobody had checksums of it, or it was written meanwhile: it was read and summed, and then
-    /// looked for as planned.
+    /// There were no checksums of the file, or it was written meanwhile: it was read and summed,
+    /// and then looked for as planned.
     NotSummed,
 }
 
@@ -113,19 +113,19 @@ pub enum Fallback {
 pub struct Decision {
     /// The file.
     pub node: NodeId,
-    /// How.
+    /// The method.
     pub method: DeltaMethod,
-    /// Why.
+    /// The reason for it.
     pub cause: Cause,
-    /// Why not as it was planned.
+    /// Why the plan was not followed, if so.
     pub fallback: Option<Fallback>,
-    /// How long it was.
+    /// Length of the file.
     pub size_bytes: u64,
     /// Bytes that may have changed, as the log said.
     pub changed_bytes: u64,
     /// Bytes that were hashed to find the change.
     pub hashed_bytes: u64,
-    /// Of them, bytes that the server had.
+    /// The hashed bytes that the server had.
     pub found_bytes: u64,
     /// Bytes that were sent, before compression.
     pub literal_bytes: u64,
@@ -135,9 +135,9 @@ pub struct Decision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CompressionEffort {
-    /// Little: the link took bytes faster than more work would have spared them.
+    /// Little: the link took bytes faster than more work would have saved them.
     Fast,
-    /// As by default.
+    /// The default.
     Standard,
     /// Much: the link was slow.
     Thorough,
@@ -146,9 +146,9 @@ pub enum CompressionEffort {
 /// How a backup was compressed in the end, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Compression {
-    /// How hard.
+    /// The effort.
     pub effort: CompressionEffort,
-    /// What the link was taken for in bytes per second; `None`: nothing was known of it.
+    /// The estimated speed of the link in bytes per second; `None`: unknown.
     pub link_bytes_per_s: Option<u64>,
 }
 
@@ -174,26 +174,26 @@ pub struct Decided {
     pub batch: u64,
     /// The sequence number that the server gave it.
     pub seq: u64,
-    /// How the file was saved.
+    /// The decision.
     pub decision: Decision,
-    /// How that backup was compressed, if it says so.
+    /// The compression of that backup, if it was recorded.
     pub compression: Option<Compression>,
 }
 
-/// A backup's decisions on their way into the file. An error ends the writing, and nothing else.
+/// Writes the decisions of a backup. An error ends the writing, and nothing else.
 #[derive(Debug)]
 pub(crate) struct DecisionWriter {
     dir: Arc<dyn DurableDir>,
-    /// With its length; `None` after an error.
+    /// The file with its length; `None` after an error.
     file: Option<(Arc<dyn DurableFile>, u64)>,
     batch: u64,
-    /// The frame with which the backup begins, in each file that it comes to.
+    /// The frame that begins the backup, repeated in each file that it comes to.
     begin: Vec<u8>,
     pending: Vec<u8>,
 }
 
 impl DecisionWriter {
-    /// Begins those of the batch `batch` of a tree, `at_ns` on the wall clock.
+    /// Begins the decisions of the batch `batch` of a tree, at wall-clock time `at_ns`.
     pub(crate) fn begin(dir: &Arc<dyn DurableDir>, tree: TreeId, batch: u64, at_ns: i64) -> Self {
         let mut writer = Self {
             dir: Arc::clone(dir),
@@ -217,7 +217,7 @@ impl DecisionWriter {
         }
     }
 
-    /// The batch was applied, compressed like this.
+    /// Notes that the batch was applied, compressed like this.
     pub(crate) fn end(mut self, seq: u64, compression: Option<Compression>) {
         self.flush();
         if let Some(compression) = compression {
@@ -259,7 +259,7 @@ impl DecisionWriter {
     }
 }
 
-/// Opens the young file, whose last frame is whole; answers its length.
+/// Opens the new file, and makes sure that its last frame is whole; returns its length.
 fn open_whole(dir: &dyn DurableDir) -> io::Result<(Arc<dyn DurableFile>, u64)> {
     let file = dir.open(FILE_NAMES[0], OpenMode::CreateIfMissing)?;
     let len = file.len()?;
@@ -280,14 +280,14 @@ fn begin_anew(dir: &dyn DurableDir) -> io::Result<(Arc<dyn DurableFile>, u64)> {
     Ok((file, wire::HEAD.len() as u64))
 }
 
-/// How a file was saved last, as far as is known.
+/// The last decision about a file, as far as is known.
 ///
 /// # Errors
-/// The files cannot be read. What is damaged in them is not known.
+/// The files cannot be read. Damaged parts of them are skipped.
 pub fn last_decision(dir: &dyn DurableDir, tree: TreeId, node: NodeId) -> io::Result<Option<Decided>> {
     let mut last = None;
     let mut section = Section::default();
-    // The elder file first: a backup may have begun in it and ended in the younger.
+    // The old file first: a backup may have begun in it and ended in the new one.
     for name in FILE_NAMES.iter().rev() {
         let file = match dir.open(name, OpenMode::Existing) {
             Ok(file) => file,
@@ -301,8 +301,8 @@ pub fn last_decision(dir: &dyn DurableDir, tree: TreeId, node: NodeId) -> io::Re
     Ok(last)
 }
 
-/// Which share of each file was sent when it was saved last: the best guess for the next time. At
-/// most [`SHARES_MAX`] files are told; what cannot be read is not known.
+/// The share of each file that was sent when it was last saved: the best guess for the next time.
+/// At most [`SHARES_MAX`] files; unreadable ones are left out.
 pub(crate) fn sent_shares(dir: &dyn DurableDir, tree: TreeId) -> HashMap<NodeId, f64> {
     let mut shares = HashMap::new();
     let mut section = Sections::default();
@@ -310,13 +310,13 @@ pub(crate) fn sent_shares(dir: &dyn DurableDir, tree: TreeId) -> HashMap<NodeId,
         let Ok(file) = dir.open(name, OpenMode::Existing) else {
             continue;
         };
-        // What comes before the damage counts.
+        // Frames before the damage count.
         let _ = wire::for_each_frame(file.as_ref(), |frame| section.take(&frame, tree, &mut shares));
     }
     shares
 }
 
-/// Backups whose frames are being read, of which all files matter.
+/// Backups whose frames are being read for all files.
 #[derive(Default)]
 struct Sections {
     batch: u64,
@@ -363,7 +363,7 @@ struct Section {
     batch: u64,
     at_ns: i64,
     is_of_tree: bool,
-    /// The last one about the file that is asked for.
+    /// The last decision about the file in question.
     decision: Option<Decision>,
     compression: Option<Compression>,
 }
@@ -371,7 +371,7 @@ struct Section {
 impl Section {
     fn take(&mut self, frame: &Frame<'_>, asked: TreeId, node: NodeId) -> Option<Decided> {
         match *frame {
-            // Told again where the backup came to another file.
+            // Repeated where the backup came to another file.
             Frame::Begin { batch, .. } if batch == self.batch => None,
             Frame::Begin { batch, tree, at_ns } => {
                 *self = Self {

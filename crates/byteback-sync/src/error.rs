@@ -1,10 +1,10 @@
-//! What can go wrong in the client engine, sorted by what a person or a program can do about it.
+//! Errors of the client engine, sorted by what a person or a program can do about them.
 //!
 //! [`ServerError`] is about the other end of the network: its [`ServerErrorKind`] decides about
 //! retries and, in the binary, about the exit code; its text says what was asked, what was answered
-//! and what to do next. [`SyncError`] is everything that ends an operation. What concerns one file
-//! only and lets the rest go on is no error here but an event of the [`Monitor`](crate::Monitor)
-//! and a line of the report.
+//! and what to do next. [`SyncError`] is everything that ends an operation. A failure that concerns
+//! one file and lets the rest go on is not an error here but an event of the
+//! [`Monitor`](crate::Monitor) and a line of the report.
 
 use crate::server_client::{CertificateChanged, TooSlow};
 use byteback_api::Problem;
@@ -13,20 +13,20 @@ use byteback_api::problem::Code;
 use byteback_control::ServiceError;
 use std::io;
 
-/// What kind of failure at the server or on the way to it.
+/// The kind of a failure at the server or on the way to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ServerErrorKind {
     /// The folder, snapshot, path or version does not exist there.
     NotFound,
     /// The server does not accept the token.
     WrongToken,
-    /// The device was not given what it asks for.
+    /// The device lacks the right that the request needs.
     Forbidden,
-    /// Somebody else changed the same files first.
+    /// Another client changed the same files first.
     Conflict,
-    /// The batch follows another one of the device, which is not its newest there.
+    /// The batch names a predecessor that is not the device's newest batch there.
     OutOfOrder,
-    /// What a batch makes of a file is not what its proof says; nothing was applied.
+    /// The content that a batch makes of a file does not match its proof; nothing was applied.
     ContentMismatch,
     /// Staged parts have expired or were lost: the batch has to be sent anew.
     PartsMissing,
@@ -40,11 +40,11 @@ pub enum ServerErrorKind {
     Busy,
     /// Stored bytes are damaged.
     Damaged,
-    /// The server refuses what was sent: the two ends do not agree.
+    /// The server refuses the request: the two ends do not agree.
     Refused,
     /// The server failed inside.
     Internal,
-    /// The answer is none that this program understands, or breaks the rules of the API.
+    /// This program does not understand the answer, or the answer breaks the rules of the API.
     Protocol,
     /// The certificate or the TLS settings do not fit.
     Tls,
@@ -109,17 +109,17 @@ impl ServerErrorKind {
 #[derive(Debug, thiserror::Error)]
 #[error("{request}: {message}")]
 pub struct ServerError {
-    /// What kind of failure.
+    /// The kind of failure.
     pub kind: ServerErrorKind,
-    /// What was asked for: method and address without the query.
+    /// The request: method and address without the query.
     pub request: String,
-    /// What happened.
+    /// The failure in words.
     pub message: String,
-    /// What to do next.
+    /// The next step for the user.
     pub next: String,
-    /// The server's own words, if it had any.
+    /// The server's problem document, if it sent one.
     pub problem: Option<Box<Problem>>,
-    /// What failed below.
+    /// The error below.
     #[source]
     pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -137,7 +137,7 @@ impl ServerError {
         host_end.and_then(|end| url.get(..host_at + end)).unwrap_or(url)
     }
 
-    /// That the server is away, and why, in a sentence for people.
+    /// A sentence for people: the server is away, and why.
     pub(crate) fn away_in_words(&self) -> String {
         match self.kind {
             ServerErrorKind::Busy => format!(
@@ -173,7 +173,7 @@ impl ServerError {
         }
     }
 
-    /// Whether somebody else answered at the address, who was sent nothing.
+    /// Whether a different server answered at the address; it was sent nothing.
     pub(crate) fn is_of_another_server(&self) -> bool {
         let error: Option<&ureq::Error> = self.source.as_ref().and_then(|source| source.downcast_ref());
         match error {
@@ -183,7 +183,7 @@ impl ServerError {
         }
     }
 
-    /// Whether there was a connection, which broke.
+    /// Whether an established connection broke.
     pub(crate) fn is_broken_off(&self) -> bool {
         let error = self.source.as_ref().and_then(|source| source.downcast_ref());
         matches!(error, Some(ureq::Error::Io(io)) if !matches!(
@@ -195,7 +195,7 @@ impl ServerError {
         ))
     }
 
-    /// An error status without a problem document: something else than a Byteback server may have
+    /// An error status without a problem document: something other than a Byteback server may have
     /// answered.
     pub(crate) fn of_status(request: &str, status: u16) -> Self {
         Self {
@@ -249,7 +249,7 @@ impl ServerError {
             kind,
             request: request.to_owned(),
             message: match &error {
-                // Without the name of the layer that said it.
+                // Without the name of the layer that reported it.
                 ureq::Error::Other(other) => other.to_string(),
                 error if speaks_no_tls(error) => "what answers there does not speak TLS".to_owned(),
                 ureq::Error::Io(io) => in_words(io),
@@ -282,7 +282,7 @@ fn in_words(error: &io::Error) -> String {
     }
 }
 
-/// Whether something answered that is no TLS.
+/// Whether the peer does not speak TLS.
 fn speaks_no_tls(error: &ureq::Error) -> bool {
     let inner = match error {
         ureq::Error::Rustls(inner) => Some(inner),
@@ -316,9 +316,9 @@ pub enum SyncError {
     /// A delta could not be written or read.
     #[error("a delta of {subject} is unusable")]
     Delta {
-        /// Which file.
+        /// The file.
         subject: String,
-        /// What is wrong.
+        /// The cause.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -330,7 +330,7 @@ pub enum SyncError {
     OutcomeUnknown {
         /// The batch.
         counter: u64,
-        /// Why it is unknown.
+        /// Why the outcome is unknown.
         source: Box<ServerError>,
     },
     /// The server applied the batch, but the folder's log could not note that.
@@ -339,18 +339,18 @@ pub enum SyncError {
     /// The server sends what no honest server would send.
     #[error("the server's answer is not to be trusted: {what}; nothing of it was used")]
     Hostile {
-        /// What is wrong with it.
+        /// The broken rule.
         what: String,
     },
     /// No snapshot fits the specification.
     #[error("there is no snapshot '{spec}' in folder '{folder}'; list them with 'snapshots'")]
     NoSuchSnapshot {
-        /// What was asked for.
+        /// The specification as given.
         spec: String,
-        /// Where.
+        /// The folder.
         folder: String,
     },
-    /// Restoring would mix with what is there.
+    /// Restoring would mix with what is in the target.
     #[error("{target} is not empty; choose an empty directory, or allow overwriting")]
     TargetNotEmpty {
         /// The directory.
@@ -365,30 +365,30 @@ pub enum SyncError {
         /// The folder.
         folder: String,
     },
-    /// The place to push to cannot be one.
+    /// The path cannot be pushed to.
     #[error("cannot push to '{path}': {why}")]
     BadDestination {
         /// The place.
         path: String,
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
-    /// Somebody else came first.
+    /// Another client came first.
     #[error(
         "somebody else has changed the same files at the server since this push began, and came first ({what}); nothing was changed"
     )]
     ChangedMeanwhile {
-        /// What the server said.
+        /// The server's message.
         what: String,
-        /// Its answer.
+        /// The server's answer.
         source: Box<ServerError>,
     },
     /// Something on this machine could not be done.
     #[error("cannot {operation} {subject}: {source}")]
     Local {
-        /// What, as an infinitive.
+        /// The operation, as an infinitive.
         operation: &'static str,
-        /// With which file.
+        /// The file or other subject.
         subject: String,
         /// The system's error.
         source: io::Error,
@@ -396,7 +396,7 @@ pub enum SyncError {
 }
 
 impl SyncError {
-    /// What to do next, where that is not already part of the text.
+    /// The next step for the user, where that is not already part of the text.
     #[must_use]
     pub fn next_step(&self) -> Option<&str> {
         match self {
@@ -443,13 +443,13 @@ impl SyncError {
     }
 }
 
-/// An error with all that caused it, in one line.
+/// An error and its causes, in one line.
 pub(crate) fn told_with_causes(error: &dyn std::error::Error) -> String {
     let mut told = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         let text = error.to_string();
-        // Some wrappers say what they wrap.
+        // Some wrappers repeat the text of the error that they wrap.
         if !told.contains(&text) {
             told.push_str(": ");
             told.push_str(&text);

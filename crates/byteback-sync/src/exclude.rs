@@ -1,12 +1,12 @@
-//! Which paths are left alone: patterns in the grammar of `.gitignore`.
+//! Paths that are left alone: patterns in the grammar of `.gitignore`.
 //!
 //! Later patterns win over earlier ones, `!` takes a path back in, a `/` at the beginning or in the
 //! middle ties a pattern to the root of what is sent or fetched, a `/` at the end lets it match
-//! directories only. What is below an excluded directory is excluded with it, whatever other
+//! directories only. Everything below an excluded directory is excluded with it, whatever other
 //! patterns say, as it is never looked at.
 //!
-//! What is excluded is not removed with the directory that it is in either: that stays, and so does
-//! what is on the way to it.
+//! Excluded paths are not removed with the directory that they are in either: that directory stays,
+//! and so do the directories on the way to it.
 
 use crate::error::{Result, SyncError};
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
@@ -29,7 +29,7 @@ impl Exclude {
     /// Reads patterns, one in each text; empty ones and comments (`#`) count for nothing.
     ///
     /// # Errors
-    /// [`SyncError::Local`] for a pattern that is none.
+    /// [`SyncError::Local`] for an invalid pattern.
     pub fn new<T: AsRef<str>>(patterns: impl IntoIterator<Item = T>) -> Result<Self> {
         let mut builder = GitignoreBuilder::new("");
         for pattern in patterns {

@@ -1,14 +1,14 @@
-//! What checksums that storage keeps of two contents say about their being equal, without a byte of
-//! either (SkySync, sections 3.1 and 3.3).
+//! Comparison of two contents by checksums that storage keeps of them, without a byte of either
+//! (SkySync, sections 3.1 and 3.3).
 //!
 //! Both lists are walked side by side, piece by piece: a block, a chunk, or a part of a stretch
 //! that is zeros or unknown, which may be cut anywhere. Where pieces of both begin and end
 //! together, their checksums are compared; CRCs of several pieces are combined to that of all of
 //! them (section 3.3.1).
 //!
-//! What is told is true of the states that the lists describe, and only as true as the checksums
-//! are: [`Likeness`] says what follows from each. Nothing is read here and nothing is sent; who
-//! leaves something out of a transfer because of a CRC has to prove it otherwise.
+//! The result is true of the states that the lists describe, and only as true as the checksums are:
+//! [`Likeness`] says what follows from each. Nothing is read here and nothing is sent; a caller
+//! that leaves something out of a transfer because of a CRC has to prove it otherwise.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -17,31 +17,31 @@ use byteback_checksums::source::{FileChecksums, Kind, Layout, Run, Summer, Tail}
 use byteback_delta::crc::CrcKind;
 use byteback_extents::{ByteRange, ExtentSet};
 
-/// What is known about a range of the new content.
+/// The relation of a range of the new content to the base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Likeness {
     /// The base has the same bytes at the same place: cryptographic checksums are equal, or both
     /// are zeros.
     Equal,
-    /// It probably has: checksums are equal that anybody could make so.
+    /// The base probably has the same bytes: the checksums are equal, but anyone could forge that.
     Likely,
     /// The base has the same bytes, at another place.
     Moved,
-    /// It does not have the same bytes at that place; behind its end it has none.
+    /// The base does not have the same bytes at that place; behind its end it has none.
     Differs,
-    /// Nothing follows from the checksums; who wants to know has to read.
+    /// Nothing follows from the checksums; a caller that needs to know has to read.
     Unknown,
 }
 
-/// What two lists of checksums say; see the module.
+/// The result of comparing two lists of checksums; see the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
-    /// Ranges of the new content, ascending, without gaps, neighbours that are alike as one.
+    /// Ranges of the new content, ascending and without gaps; equal neighbours are merged.
     pub ranges: Vec<(ByteRange, Likeness)>,
 }
 
 impl Comparison {
-    /// Of a content of which it is proven that nothing but `differing` differs.
+    /// The comparison of a content proven to differ in nothing but `differing`.
     #[must_use]
     pub fn all_but(differing: &ExtentSet, len_bytes: u64) -> Self {
         let mut comparison = Self::default();
@@ -55,14 +55,14 @@ impl Comparison {
         comparison
     }
 
-    /// How many bytes are of this likeness.
+    /// The number of bytes of this likeness.
     #[must_use]
     pub fn bytes(&self, likeness: Likeness) -> u64 {
         let alike = self.ranges.iter().filter(|(_, own)| *own == likeness);
         alike.map(|(range, _)| range.len_bytes()).sum()
     }
 
-    /// Of the range that follows what was noted before.
+    /// Appends the range that follows the last one.
     fn note(&mut self, start: u64, end: u64, likeness: Likeness) {
         let Some(range) = ByteRange::new(start, end) else {
             return;
@@ -74,10 +74,10 @@ impl Comparison {
     }
 }
 
-/// Two lists of checksums say nothing about each other.
+/// Two lists of checksums that say nothing about each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Incomparable {
-    /// They are made by different functions.
+    /// The checksums are made by different functions.
     #[error("one has {}, the other {}", .base.name(), .new.name())]
     Kinds {
         /// Of the base.
@@ -85,12 +85,12 @@ pub enum Incomparable {
         /// Of the new content.
         new: Kind,
     },
-    /// Each block of one has other bytes before it than those of the other.
+    /// The lists have different salts (the bytes summed before each block).
     #[error("their checksums have different salts")]
     Salts,
 }
 
-/// What the checksums of `base` and of `new` say about each byte of the new content.
+/// Compares the checksums of `base` and of `new`, for each byte of the new content.
 ///
 /// # Errors
 /// If the checksums are of different kinds.
@@ -140,16 +140,16 @@ fn named_chunks(base: &FileChecksums) -> HashSet<(u64, &[u8])> {
 /// A checksum of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sum<'a> {
-    /// Of exactly its bytes.
+    /// Of exactly the range's bytes.
     Crc(u64),
-    /// Of its bytes, and zeros behind them up to this length.
+    /// Of the range's bytes, and zeros behind them up to this length.
     Bytes { sum: &'a [u8], summed_len: u64 },
 }
 
-/// Something that ends somewhere.
+/// A piece, by where it ends.
 #[derive(Clone, Copy, Debug)]
 enum Piece<'a> {
-    /// A block or a chunk; its checksum, if that makes sense.
+    /// A block; its checksum, if there is a usable one.
     Whole(u64, Option<Sum<'a>>),
     Chunk(u64, &'a [u8], Option<Sum<'a>>),
     Zeros(u64),
@@ -176,16 +176,16 @@ impl Piece<'_> {
     }
 }
 
-/// One of the two contents, on the way through its pieces.
+/// The base or the new content, walked piece by piece.
 struct Side<'a> {
     layout: &'a Layout,
     crc: Option<CrcKind>,
     runs: Vec<Run<'a>>,
-    /// The run that the next piece is of.
+    /// The run that holds the next piece.
     run: usize,
     /// Where the next piece begins.
     at: u64,
-    /// What was taken since both began together.
+    /// The pieces taken since both sides last began together.
     taken: Option<Taken<'a>>,
 }
 
@@ -210,7 +210,7 @@ impl<'a> Side<'a> {
         let layout = told.layout();
         Self {
             layout,
-            // A salt is no beginning that could be taken off again without knowing where it went.
+            // A salted CRC cannot be combined: the salt's contribution cannot be taken off again.
             crc: crc_kind(layout.kind).filter(|_| layout.salt.is_empty()),
             runs: told.runs().collect(),
             run: 0,
@@ -288,7 +288,7 @@ impl<'a> Side<'a> {
 /// The checksums of zeros.
 struct Zeros<'a> {
     layout: &'a Layout,
-    /// The one that was asked for last, and of how many it is.
+    /// Length and checksum of the zeros asked for last.
     last: Option<(u64, Vec<u8>)>,
 }
 
@@ -328,7 +328,7 @@ struct Walk<'a> {
     new: Side<'a>,
     zeros: Zeros<'a>,
     base_chunks: HashSet<(u64, &'a [u8])>,
-    /// The new content's chunks among what was taken since both began together: start, end, name.
+    /// The new content's chunks taken since both sides last began together: start, end, name.
     new_chunks: Vec<(u64, u64, &'a [u8])>,
     told: Comparison,
 }
@@ -344,12 +344,12 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Takes pieces of both until they end together, or one of them has no more. False if the new
-    /// content is at its end.
+    /// Takes pieces of both sides until they end together, or one of them has no more. Returns
+    /// false if the new content is at its end.
     fn step(&mut self) -> bool {
         match (self.new.next(), self.base.next()) {
             (None, _) => return false,
-            // The base has ended here, or before.
+            // The base ended here, or before.
             (Some(new), None) => {
                 self.take_new(new);
                 return true;
@@ -364,7 +364,7 @@ impl<'a> Walk<'a> {
                 self.base.take(base.cut(end));
             }
         }
-        // Whoever is behind follows.
+        // The side that is behind follows.
         loop {
             let (new_at, base_at) = (self.new.at, self.base.at);
             match new_at.cmp(&base_at) {
@@ -396,7 +396,7 @@ impl<'a> Walk<'a> {
             self.told.note(start, end, likeness);
             return;
         }
-        // What did not stay at its place may have moved, chunk by chunk.
+        // Chunks that did not stay at their place may have moved, each by itself.
         let mut at = start;
         for (chunk_start, chunk_end, name) in self.new_chunks.drain(..) {
             self.told.note(at, chunk_start, likeness);
@@ -409,11 +409,11 @@ impl<'a> Walk<'a> {
     }
 
     fn likeness(&mut self) -> Likeness {
-        // Nothing was taken of a base that ended before.
+        // The base ended before: nothing of it was taken.
         let (Some(new), Some(base)) = (self.new.taken, self.base.taken) else {
             return Likeness::Differs;
         };
-        // One of them ended inside of the other's piece.
+        // One side ended inside the other's piece.
         if self.base.at != self.new.at {
             return Likeness::Unknown;
         }

@@ -1,19 +1,19 @@
 //! The change of one file since a mark, as a delta for `rdiff patch`.
 //!
-//! The old content is not looked at: what the log does not report is copied from it, what it
-//! reports is read, as of one moment.
+//! The old content is not looked at: ranges that the log does not report are copied from it,
+//! reported ranges are read, as of one moment.
 //!
-//! **The old length.** What a write beyond the end leaves between is not reported: it reads as
-//! zeros, before as after, for whoever takes a missing byte for zero. `rdiff` does not; it must not
-//! be told to copy what the old copy does not have. Nobody noted where that ended, but there is
-//! proof: bytes behind the last reported range were always there, and so was whatever lies before a
-//! byte that is neither zero nor reported. All that is not reported behind such a byte is zeros and
-//! can be written as such.
+//! **The old length.** A write beyond the end leaves a gap that the log does not report: the gap
+//! reads as zeros, before as after, for a reader that takes a missing byte for zero. `rdiff` does
+//! not; the delta must not make it copy bytes that the old copy lacks. The old length was not
+//! recorded, but it can be bounded: bytes behind the last reported range were always there, and so
+//! was whatever lies before a byte that is neither zero nor reported. Everything unreported behind
+//! such a byte is zeros and can be written as such.
 //!
 //! **Holes.** librsync's format has no zeros, but a hole of the file that the log does not report
 //! is one of the old copy too, and copying from that costs next to nothing. The holes are looked at
 //! after the cut; a second look at the log then says which of them were there at the cut: those
-//! that nobody wrote to since.
+//! without a write since.
 
 use std::io::Write;
 
@@ -28,55 +28,55 @@ use crate::error::{Result, SyncError};
 use crate::file_change::{FileContent, WholeFileReason, file_change};
 use crate::monitor::{Event, Monitor, check_cancelled};
 
-/// How much is read at a time to find the last byte that is not zero: the more zeros were found,
-/// the more.
+/// Bytes read at a time to find the last byte that is not zero: the window doubles while only zeros
+/// are found.
 const WINDOW_BYTES_MIN: u64 = 64 << 10;
 const WINDOW_BYTES_MAX: u64 = 64 << 20;
 
-/// What was exported.
+/// Result of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ExportReport {
     /// The first epoch after the content that the delta makes.
     pub epoch: Epoch,
-    /// Since when; `None`: the log knows no such time.
+    /// The epoch of the old content; `None` if the log knows no such epoch.
     pub since: Option<Epoch>,
-    /// Length of that content.
+    /// Length of the new content.
     pub len_bytes: u64,
-    /// How much of it is reported as changed.
+    /// Bytes of it reported as changed.
     pub changed_bytes: u64,
     /// Bytes that the delta carries.
     pub literal_bytes: u64,
-    /// Of these, zeros that stand for holes.
+    /// Zeros among the literal bytes that stand for holes.
     pub zero_bytes: u64,
-    /// Bytes that it copies from the old content.
+    /// Bytes that the delta copies from the old content.
     pub copied_bytes: u64,
     /// Length of the delta.
     pub delta_bytes: u64,
-    /// Why it carries all of the file, if it does.
+    /// Why the delta carries all of the file, if it does.
     #[serde(skip)]
     pub whole: Option<WholeFileReason>,
 }
 
-/// What is asked for.
+/// The file to export, and since when.
 #[derive(Clone, Copy, Debug)]
 pub struct ExportRequest<'a> {
-    /// Whose mark counts.
+    /// The consumer whose mark is the start.
     pub consumer: &'a str,
-    /// Since this epoch instead.
+    /// An epoch to start from in place of the mark.
     pub since: Option<Epoch>,
-    /// The file, below the root.
+    /// Path of the file, below the root.
     pub path: &'a ByteString,
     /// Length of the old content, if it is known.
     pub old_len_bytes: Option<u64>,
 }
 
-/// Writes the change of a file to `out`; give it a buffer. `holes` answers the holes of the file as
-/// it is now, if the tree is mounted; none: they are written as zeros. `Ok(None)`: there is no file
-/// of that name.
+/// Writes the change of a file to `out`, which should be buffered. `holes` returns the holes of the
+/// file as it is now, if the tree is mounted; if it returns none, holes are written as zeros.
+/// `Ok(None)`: there is no file of that name.
 ///
 /// # Errors
-/// If the tree cannot be asked, the file cannot be read, or `out` refuses the bytes. What was
-/// written is then useless, and `rdiff` refuses it.
+/// If the tree cannot be asked, the file cannot be read, or `out` refuses the bytes. The output is
+/// then incomplete, and `rdiff` refuses it.
 pub fn export_delta(
     tree: &dyn TreeService,
     request: &ExportRequest<'_>,
@@ -90,7 +90,7 @@ pub fn export_delta(
         ..CutRequest::of(request.consumer)
     })?;
     let exported = export(tree, &cut, request, holes, out, monitor);
-    // The export's own error is the one to tell.
+    // The export's own error is reported first.
     let finished = tree.finish(cut.cut, &Outcome::Abandoned);
     let exported = exported?;
     finished?;
@@ -210,8 +210,8 @@ fn zeros_in_base(
     Ok(zeros.iter().max_by_key(|zeros| zeros.len_bytes()))
 }
 
-/// A length that the old content surely had, such that all that is not reported and lies behind it
-/// is zeros. `changed` is not cut off at the file's end.
+/// A length that the old content surely had, such that everything unreported behind it is zeros.
+/// `changed` is not cut off at the file's end.
 fn proven_old_len(
     tree: &dyn TreeService,
     cut: &CutInfo,
@@ -220,7 +220,7 @@ fn proven_old_len(
     len_bytes: u64,
     monitor: &dyn Monitor,
 ) -> Result<u64> {
-    // A file grows by what is reported, and what is between that and its old end lies before it.
+    // A file grows by reported writes, and the gap up to its old end lies before them.
     if changed.hull().is_none_or(|hull| hull.end() < len_bytes) {
         return Ok(len_bytes);
     }

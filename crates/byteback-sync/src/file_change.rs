@@ -1,11 +1,11 @@
-//! What changed in one file, named by its path, for programs that have an elder copy of what was at
+//! The change of one file, named by its path, for programs that keep an older copy of what was at
 //! that path.
 //!
-//! **The path decides, not the file.** Our own backups follow a file through renames. Whoever holds
-//! a copy under a path must be told that all of it changed if the path leads to another file than
-//! at the mark, though nobody wrote to that one: after `mv other image`, not one byte of `other`
-//! has changed, and all of `image` has. So no name on the way may have changed since the mark;
-//! names of directories count as much as the file's own.
+//! **The path decides, not the file.** Our own backups follow a file through renames. A program
+//! that holds a copy under a path must be told that all of it changed if the path leads to another
+//! file than at the mark, even if that file was never written to: after `mv other image`, not one
+//! byte of `other` has changed, and all of `image` has. So no name on the way may have changed
+//! since the mark; names of directories count as much as the file's own.
 
 use std::collections::HashSet;
 
@@ -16,20 +16,20 @@ use byteback_oplog::WholeReason;
 
 use crate::error::Result;
 
-/// How much of what is at a path may differ from what was there at the mark.
+/// The part of a path's content that may differ from the content at the mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileContent {
-    /// These ranges, none: nothing does. They may lie beyond the file's end; every other byte of
-    /// the file was at the same offset then.
+    /// These ranges; if empty, nothing. They may lie beyond the file's end; every other byte of the
+    /// file was at the same offset then.
     Ranges(ExtentSet),
-    /// All of it.
+    /// The whole file.
     Whole(WholeFileReason),
 }
 
 /// Why all of a file counts as changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WholeFileReason {
-    /// What the log says of the file.
+    /// The log's own reason.
     Log(WholeReason),
     /// The path led elsewhere at the mark, or may have.
     Renamed,
@@ -40,11 +40,11 @@ pub enum WholeFileReason {
 pub struct FileChange {
     /// The file.
     pub node: NodeId,
-    /// What of it changed.
+    /// The changed part of its content.
     pub content: FileContent,
 }
 
-/// What changed in the file at `path` up to an open cut; `None` if there is no file of that name.
+/// The change of the file at `path` up to an open cut; `None` if there is no file of that name.
 /// Costs as much as there are changes.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
-//! What the fuzz targets call (`fuzz/`): the readers of what the client keeps, which are private.
-//! Compiled for tests, which call them with the seeds, and with the feature `fuzzing`.
+//! Entry points of the fuzz targets (`fuzz/`): the readers of the client's own files, which are
+//! private. Compiled for tests, which call them with the seeds, and with the feature `fuzzing`.
 
 pub use crate::decisions::fuzzing::{decisions, decisions_seeds};
 
@@ -9,8 +9,8 @@ use crate::live::identities::fuzzing::{identities, identities_seed};
 use crate::live::patches::fuzzing::{head, head_seed};
 use crate::snapshot_spec::SnapshotSpec;
 
-/// The note of a backup: what is understood is written as the same note again. And the name of a
-/// snapshot, the head of a set of patches, a map of identities, and a file of JSON.
+/// The note of a backup: a note that is understood is written as the same note again. Also the name
+/// of a snapshot, the head of a set of patches, a map of identities, and a file of JSON.
 pub fn note(data: &[u8]) {
     head(data);
     identities(data);

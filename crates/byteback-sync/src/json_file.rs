@@ -1,13 +1,13 @@
 //! Small files of JSON in which a folder in sync remembers what its log does not
-//! (docs/format-identities.md): where it stands, conflicts, names that are left out, what is wanted
-//! of the wire.
+//! (docs/format-identities.md): its position, conflicts, names that are left out, limits on network
+//! use.
 //!
 //! Each is written as a whole, beside the old one and renamed, so that a crash leaves one or the
 //! other. It carries a version, and a checksum over what is understood: a flipped bit that changes
-//! nothing harms nobody, and a file that cannot be understood is never taken for none.
+//! nothing does no harm, and a file that cannot be understood is never taken for a missing one.
 //!
-//! Out of scope: say what that means for people, which who keeps such a file does; hold
-//! large things, as all of it is in memory.
+//! Out of scope: saying what a failure means for people, which the owner of the file does; large
+//! contents, as all of a file is in memory.
 
 use std::io;
 
@@ -15,23 +15,23 @@ use byteback_host::durable::{DurableDir, OpenMode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// One of these files.
+/// The name, version and limit of a kind of file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JsonFile {
     pub(crate) name: &'static str,
-    /// Under which it is written first.
+    /// Name under which it is written first.
     pub(crate) new_name: &'static str,
     pub(crate) version: u32,
-    /// A longer one is none of ours.
+    /// A longer file is not ours.
     pub(crate) len_max_bytes: u64,
 }
 
-/// It cannot be read or written.
+/// A file that cannot be read or written.
 #[derive(Debug)]
 pub(crate) enum JsonFileError {
-    /// The file system: what was attempted, and its answer.
+    /// The file system failed: the operation, and its error.
     Io(&'static str, io::Error),
-    /// It cannot be understood.
+    /// The content cannot be understood.
     Damaged(String),
 }
 
@@ -40,13 +40,13 @@ struct Framed<'a, B> {
     version: u32,
     #[serde(flatten)]
     body: &'a B,
-    /// CRC-32C of the same without this, as JSON without white space.
+    /// CRC-32C of the JSON without this field and without white space.
     #[serde(skip_serializing_if = "Option::is_none")]
     crc32c: Option<String>,
 }
 
 impl JsonFile {
-    /// What is noted; nothing if there is no file.
+    /// Reads the file; `None` if there is none.
     pub(crate) fn read<B: Serialize + DeserializeOwned>(
         &self,
         dir: &dyn DurableDir,
@@ -66,7 +66,7 @@ impl JsonFile {
         self.body_of(&bytes).map(Some)
     }
 
-    /// Notes it durably; if that fails, what was noted before is still there.
+    /// Writes the file durably; if that fails, the old content is still there.
     pub(crate) fn write<B: Serialize>(&self, dir: &dyn DurableDir, body: &B) -> Result<(), JsonFileError> {
         let bytes = self.bytes_of(body)?;
         let write = || {

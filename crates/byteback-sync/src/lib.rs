@@ -1,9 +1,9 @@
-//! The client engine: backup, restore, verification and comparison of tracked folders with a
-//! server.
+//! The client engine: backup, restore, continuous sync, verification and comparison of tracked
+//! folders with a server.
 //!
-//! It talks to a tree through [`byteback_control::TreeService`] (in this process, or a daemon
-//! behind a socket: it does not know which) and to a server through the HTTP API. It decides what
-//! is sent, in which order and what happens when one side fails; it never prints and reads no
+//! The engine talks to a tree through [`byteback_control::TreeService`] (in this process, or a
+//! daemon behind a socket: it does not know which) and to a server through the HTTP API. It decides
+//! what is sent, in which order and what happens when one side fails; it never prints and reads no
 //! environment. Progress goes to a [`Monitor`].
 //!
 //! | to do | call |
@@ -18,7 +18,7 @@
 //! | compare two contents by checksums that storage keeps of them | [`compare_checksums()`] |
 //! | look at it | [`snapshots()`], [`list()`], [`diff()`], [`changes()`], [`changed_paths()`], [`file_change()`] |
 //!
-//! It must not know how folders are mounted or how the server stores.
+//! The engine must not know how folders are mounted or how the server stores.
 
 mod backup;
 mod damage;

@@ -1,8 +1,7 @@
-//! Looking without changing: the names of a snapshot, what differs between two moments, and what
-//! has changed in a folder since its last backup.
+//! Read-only views: the names of a snapshot, the differences between two moments, and the changes
+//! of a folder since its last backup.
 //!
-//! Everything is handed on as it comes, one item at a time, so that memory does not grow with the
-//! folder.
+//! Items are handed on one at a time as they come, so that memory does not grow with the folder.
 
 use crate::error::{Result, SyncError};
 use crate::monitor::{Monitor, check_cancelled};
@@ -21,12 +20,12 @@ use std::collections::HashMap;
 pub struct ListedEntry {
     /// Path below the snapshot's root.
     pub path: ByteString,
-    /// What is there.
+    /// The node that the name stands for.
     pub node: NodeInfo,
 }
 
-/// Hands what lies at `path` of a moment to `each`: the entries of a directory (with `recursive`
-/// also those below, a directory before what is in it), or the one thing that is no directory.
+/// Hands the nodes at `path` of a moment to `each`: the entries of a directory (with `recursive`
+/// also those below, a directory before its entries), or the one node that is not a directory.
 ///
 /// # Errors
 /// If the server cannot be asked or contradicts itself, or `each` fails.
@@ -83,7 +82,7 @@ pub fn diff(
     loop {
         check_cancelled(monitor)?;
         let page = server.diff_page(folder, from, to, cursor.as_deref())?;
-        // Of what came and went meanwhile nothing is told, so a page may be empty.
+        // Nodes that came and went between the moments are not reported, so a page may be empty.
         if page.next_cursor.is_some() && page.next_cursor == cursor {
             return Err(SyncError::hostile("the list of differences does not go on"));
         }
@@ -97,12 +96,12 @@ pub fn diff(
     }
 }
 
-/// Since when changes are listed.
+/// The start and the size of a list of changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ChangesHeader {
-    /// The first epoch after what is listed.
+    /// The first epoch after the listed changes.
     pub epoch: Epoch,
-    /// Since when; `None`: everything there is, as nothing was saved before.
+    /// The first epoch listed; `None`: everything there is, as nothing was saved before.
     pub since: Option<Epoch>,
     /// Changed nodes.
     pub nodes: u64,
@@ -119,26 +118,26 @@ pub struct ChangedNode {
     pub path: Option<ByteString>,
     /// Its number in the tree.
     pub node: NodeId,
-    /// What it is.
+    /// The kind of node.
     pub kind: byteback_model::NodeKind,
-    /// How much of its content may have changed.
+    /// The part of its content that may have changed.
     pub content: ContentChange,
-    /// It did not exist before.
+    /// Whether the node did not exist before.
     pub is_new: bool,
 }
 
-/// A name that was given, or taken away.
+/// A name that was added, or removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ChangedName {
     /// The directory, where it still exists.
     pub dir: Option<ByteString>,
     /// The name.
     pub name: ByteString,
-    /// What it stands for now; `None`: nothing.
+    /// The node that the name stands for now; `None` if it is gone.
     pub node: Option<NodeId>,
 }
 
-/// One line of what changed in a folder.
+/// An item in the list of a folder's changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "change", rename_all = "snake_case")]
 pub enum TreeChange {
@@ -150,7 +149,7 @@ pub enum TreeChange {
     Name(ChangedName),
 }
 
-/// Hands what changed up to an open cut to `each`.
+/// Hands the changes up to an open cut to `each`.
 ///
 /// # Errors
 /// If the tree cannot be asked, or `each` fails.
@@ -219,7 +218,7 @@ fn list_changes(
     }
 }
 
-/// A path below a root, however it was written.
+/// A path below a root, without slashes around it.
 pub(crate) fn trim_slashes(path: &[u8]) -> &[u8] {
     let mut path = path;
     while let Some(rest) = path.strip_prefix(b"/").or_else(|| path.strip_prefix(b"./")) {

@@ -1,19 +1,19 @@
-//! Continuous sync (DeltaCFS), the client engine's side: how what happened here gets to the server,
-//! and what others changed gets here.
+//! Continuous sync (DeltaCFS), the client engine's side: how local changes reach the server, and
+//! how others' changes arrive here.
 //!
 //! | room | what is in it |
 //! |---|---|
 //! | [`engine`] | the loop that sends what the tree hands out, and lets in what others did |
 //! | [`identities`] | which node here is which file at the server |
 //! | [`ignore_rules`] | which paths are ignored, by the rules in the folder |
-//! | `ignored` | what of the tree here is ignored by them |
-//! | [`standing`] | with which server, and up to which of its batches |
-//! | [`incoming`] | what others did: fetched, and planned as steps that bring the tree here to the state of the server |
+//! | `ignored` | which nodes of the tree here those rules ignore |
+//! | [`standing`] | with which server the folder is in sync, and up to which of its batches |
+//! | [`incoming`] | others' changes: fetched, and planned as steps that bring the tree here to the state of the server |
 //! | [`receive`] | the steps of that plan, done in the tree while programs use it; conflicts |
 //! | [`upload`] | a group of changes as one batch on top of what its sender has seen and sent |
-//! | [`patches`] | deltas of others on their way into the files they change, so that a crash in between is noticed and mended |
+//! | [`patches`] | others' deltas on their way into the files they change, so that a crash in between is noticed and repaired |
 //!
-//! What is sent, and in which order, is decided by the crate `byteback-queue`.
+//! The crate `byteback-queue` decides which changes are sent, and in which order.
 
 pub mod engine;
 pub mod identities;

@@ -1,14 +1,14 @@
 //! A node of a directory on this machine: its attributes in the API's words, and its content read
 //! once or not at all.
 //!
-//! Nobody holds such a node still. So a file that is read has a *stamp* (who it is, its length, the
-//! times of its content and of its inode) that is taken before and compared after each reading:
+//! Nothing holds such a node still. So a file that is read has a *stamp* (its identity, its length,
+//! the times of its content and of its inode) that is taken before and compared after each reading:
 //! bytes of two moments are never taken for those of one. A change in the very clock tick of the
-//! stamp would not show, hence [`LocalNode::settle`] first waits until that tick is over. What
-//! programs write through a shared mapping shows when the kernel writes it back, not before; only a
-//! tracked folder knows better.
+//! stamp would not show, hence [`LocalNode::settle`] first waits until that tick is over. Writes
+//! through a shared mapping show when the kernel writes them back, not before; only a tracked
+//! folder knows better.
 //!
-//! Out of scope: walk directories, follow symlinks.
+//! Out of scope: walking directories, following symlinks.
 
 mod leaves;
 
@@ -32,16 +32,16 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How many bytes are read at once.
+/// Bytes read at once.
 const BUFFER_LEN: usize = 256 * 1024;
 
-/// No clock of a file system ticks more slowly, those apart that keep whole seconds.
+/// No file system's clock ticks more slowly, except those that keep whole seconds.
 const TICK: Duration = Duration::from_millis(20);
 
-/// How often a file that is being written is waited for.
+/// Attempts to wait for a file that is being written.
 const SETTLE_TRIES: usize = 3;
 
-/// What must stay as it is while a content is read.
+/// The attributes that must stay as they are while a content is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     identity: Identity,
@@ -74,12 +74,12 @@ impl LocalNode {
         Self::of(tree::open_path_at(dir, name)?)
     }
 
-    /// Its flags that forbid changes, as [`tree::inode_flags`] finds them.
+    /// Flags that forbid changes, as [`tree::inode_flags`] finds them.
     pub(crate) fn inode_flags(&self) -> io::Result<InodeFlags> {
         tree::inode_flags(&self.fd)
     }
 
-    /// What a descriptor names.
+    /// The node of a descriptor.
     pub(crate) fn of(fd: OwnedFd) -> io::Result<Self> {
         let stat = tree::stat_fd(&fd)?;
         Ok(Self { fd, stat })
@@ -89,7 +89,7 @@ impl LocalNode {
         self.stat.kind
     }
 
-    /// All its attributes, those of the inode as they were when it was opened or [`Self::settle`]d.
+    /// All attributes; those of the inode as of opening or the last [`Self::settle`].
     pub(crate) fn attributes(&self) -> io::Result<Attributes> {
         let stat = &self.stat;
         let target = match stat.kind {
@@ -102,7 +102,7 @@ impl LocalNode {
         };
         let mut xattrs = Vec::new();
         for name in names {
-            // Gone since it was listed, or hidden from us: not ours to send.
+            // Removed since it was listed, or hidden from us: not ours to send.
             if let Ok(Some(value)) = tree::get_xattr(&self.fd, &name) {
                 xattrs.push(Xattr {
                     name: ByteString::from(name.into_vec()),
@@ -128,7 +128,7 @@ impl LocalNode {
         })
     }
 
-    /// Waits until a change that comes now shows in the stamp, and takes it anew.
+    /// Waits until a later change would show in the stamp, and takes the stamp anew.
     pub(crate) fn settle(&mut self, clock: &dyn Clock) -> io::Result<()> {
         let tick_ns = u64::try_from(TICK.as_nanos()).unwrap_or(u64::MAX);
         for _ in 0..SETTLE_TRIES {
@@ -142,8 +142,8 @@ impl LocalNode {
         Ok(())
     }
 
-    /// Opens the content of a regular file, as it is at the stamp: a write whose times the stamp
-    /// has is waited for, so that it is read as a whole.
+    /// Opens the content of a regular file, as of the stamp: a write whose times the stamp has is
+    /// waited for, so that it is read as a whole.
     pub(crate) fn content(&self) -> io::Result<LocalContent> {
         tree::wait_for_writers(&self.fd);
         Ok(LocalContent {
@@ -166,14 +166,14 @@ pub(crate) struct LocalContent {
     file: File,
     stamp: Stamp,
     read_bytes: AtomicU64,
-    /// The digest of the whole content, once it was read, if it is wanted.
+    /// The digest of the whole content, once that was read, if it is wanted.
     digests: Option<OnceLock<[u8; DIGEST_LEN]>>,
-    /// Whatever its file system has of it is not asked for.
+    /// Checksums that the file system keeps are not asked for.
     is_only_read: bool,
 }
 
 impl LocalContent {
-    /// What its file system keeps of it counts for nothing: it is read.
+    /// Ignores checksums that the file system keeps: the bytes are read.
     pub(crate) fn only_read(self) -> Self {
         Self {
             is_only_read: true,
@@ -194,12 +194,12 @@ impl LocalContent {
         self.digests.as_ref()?.get().copied()
     }
 
-    /// Bytes that were read from the file.
+    /// Bytes read from the file.
     pub(crate) fn read_bytes(&self) -> u64 {
         self.read_bytes.load(Ordering::Relaxed)
     }
 
-    /// As [`Self::read_ranges`]; if the digest is wanted, it is made of what is read as a whole.
+    /// Like [`Self::read_ranges`]; a wanted digest is made when the whole content is read.
     pub(crate) fn read(
         &self,
         ranges: &[(u64, u64)],
@@ -224,10 +224,10 @@ impl LocalContent {
         Ok(())
     }
 
-    /// Hands ranges to `sink`, ascending: data and holes. An error of `sink` is handed back.
+    /// Hands ranges to `sink`, ascending: data and holes. Returns an error of `sink` as it is.
     ///
     /// # Errors
-    /// [`ErrorKind::Node`] if the file cannot be read, or is not any more what it was.
+    /// [`ErrorKind::Node`] if the file cannot be read, or has changed since the stamp.
     fn read_ranges(
         &self,
         ranges: &[(u64, u64)],
@@ -262,7 +262,7 @@ impl LocalContent {
         self.check()
     }
 
-    /// Whether all that was read since the stamp is of one moment.
+    /// Whether everything read since the stamp is of one moment.
     fn check(&self) -> Result<(), ServiceError> {
         let stat = tree::stat_fd(&self.file).map_err(|error| unreadable(&error))?;
         match Stamp::of(&stat) == self.stamp {
@@ -291,8 +291,8 @@ fn no_log<T>() -> Result<T, ServiceError> {
     ))
 }
 
-/// A file that no log knows, as a tree that can only be read: what sends contents sends it like any
-/// other.
+/// A file that no log knows, as a tree that can only be read: the code that sends contents sends it
+/// like any other.
 impl TreeService for LocalContent {
     fn status(&self) -> Result<TreeStatus, ServiceError> {
         no_log()

@@ -1,9 +1,9 @@
-//! How an operation tells what it is doing, and learns that it shall stop.
+//! How an operation reports its progress, and learns that it is to stop.
 //!
-//! The engine never prints. Everything that a person may want to see while it works goes to a
-//! [`Monitor`]; what they want to know afterwards stands in the report. Numbers are increments, so
-//! that several threads can report without agreeing. A monitor is called from several threads, must
-//! not block for long, and its answers may be late.
+//! The engine never prints. Everything that a person may want to see during the work goes to a
+//! [`Monitor`]; the result is in the report. Numbers are increments, so that several threads can
+//! report without agreeing. A monitor is called from several threads, must not block for long, and
+//! its answers may be late.
 
 mod meter;
 
@@ -11,20 +11,20 @@ use byteback_model::ByteString;
 
 pub(crate) use meter::Meter;
 
-/// What an operation is doing.
+/// The phase of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Asking the server and the folder's log what is known.
+    /// Asking the server and the folder's log for their state.
     Preparing,
     /// Taking one moment of the tree.
     Cutting,
-    /// Reading what changed and sending it.
+    /// Reading the changes and sending them.
     Transferring,
     /// Waiting for the server to apply the batch.
     Committing,
     /// Making files and directories.
     Restoring,
-    /// Setting owners, permissions and times of directories, removing what is too much.
+    /// Setting owners, permissions and times of directories, removing surplus nodes.
     Finishing,
     /// The server reads what it has stored.
     Verifying,
@@ -32,83 +32,83 @@ pub enum Phase {
     Comparing,
 }
 
-/// What a transfer does to one path at its destination.
+/// The effect of a transfer on one path at its destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// It is new there.
+    /// The path is new there.
     New,
-    /// It gets another content.
+    /// The path gets another content.
     Content,
     /// Only its attributes change.
     Attributes,
-    /// It goes away.
+    /// The path is removed.
     Removed,
 }
 
-/// Something worth telling.
+/// Something worth reporting.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
     /// A new phase begins.
     Phase(Phase),
-    /// How much there is to do in all, as soon as it is known. It does not grow, except of a push,
-    /// which compares as it goes.
+    /// The total amount of work, as soon as it is known. It does not grow, except for a push, which
+    /// compares as it goes.
     Totals {
         /// Files and other nodes.
         files: u64,
         /// Bytes of content; 0 also where only files are known.
         bytes: u64,
     },
-    /// So many more bytes of content were read, from the folder or from the server.
+    /// Further bytes of content read, from the folder or from the server.
     BytesRead(u64),
-    /// So many more bytes of content need not be read: holes, what is there already, what failed.
+    /// Further bytes of content that need not be read: holes, present already, or failed.
     BytesSkipped(u64),
-    /// So many more bytes were handed to the server.
+    /// Further bytes handed to the server.
     BytesSent(u64),
-    /// One more file or other node is done.
+    /// A file or other node is done.
     FileDone {
-        /// Its path, where it is known without asking for it.
+        /// The path, where it is known without asking for it.
         path: Option<&'a ByteString>,
     },
     /// A path is changed at the destination, or would be.
     Changed {
-        /// The path below what is transferred; `.` for that itself.
+        /// The path below what is transferred; `.` for the root of the transfer.
         path: &'a ByteString,
-        /// How.
+        /// The effect on it.
         change: Change,
     },
-    /// One file failed; the others go on.
+    /// A file failed; the operation goes on with the others.
     FileFailed {
         /// Its path, or a description where it has none.
         path: &'a ByteString,
-        /// Why.
+        /// The reason.
         reason: &'a str,
     },
-    /// So many changes of others are still to be made here.
+    /// Number of changes by others that are still to be applied here.
     ChangesToCome(u64),
-    /// Files of both sides of which nothing is known about which is newer.
+    /// Comparing files on both sides when it is unknown which one is newer.
     Comparing {
-        /// So many were compared.
+        /// Files compared so far.
         done: u64,
-        /// So many are to be.
+        /// Files to compare in all.
         total: u64,
     },
-    /// Something that the user should know, but that needs no action now.
+    /// A message that the user should see, but that needs no action now.
     Warning(&'a str),
 }
 
-/// Where an operation reports to.
+/// Receives the events of an operation.
 pub trait Monitor: Send + Sync {
     /// Takes note of an event.
     fn event(&self, event: Event<'_>);
 
-    /// Whether the operation shall end as soon as it can without damage.
+    /// Whether the operation is to end as soon as it can without damage.
     fn is_cancelled(&self) -> bool {
         false
     }
 }
 
-/// Takes no note of anything.
+/// A monitor that ignores everything.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 
@@ -116,7 +116,7 @@ impl Monitor for Silent {
     fn event(&self, _event: Event<'_>) {}
 }
 
-/// Stops an operation that shall stop.
+/// Returns [`SyncError::Cancelled`](crate::SyncError::Cancelled) if the operation is to stop.
 pub(crate) fn check_cancelled(monitor: &dyn Monitor) -> crate::Result<()> {
     if monitor.is_cancelled() {
         return Err(crate::SyncError::Cancelled);

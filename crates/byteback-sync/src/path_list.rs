@@ -1,30 +1,30 @@
-//! What changed in a tree as paths, for programs that know files by their names alone (rsync, tar,
+//! The changes of a tree as paths, for programs that know files by their names alone (rsync, tar,
 //! restic, Borg).
 //!
 //! Our own backups know nodes, so that a directory that was renamed costs one name, and a file with
-//! two names is one file. Whoever knows only paths must be told more:
+//! two names is one file. A program that knows only paths must be told more:
 //!
-//! - a node that changed is *present* under each of its names: who has two copies of a file must
-//!   renew both;
+//! - a node that changed is *present* under each of its names: a program with two copies of a file
+//!   must renew both;
 //! - below a directory that got a new name, everything is present: its paths are new;
 //! - a name that stands for nothing any more is *gone*, and so is one that now stands for another
-//!   directory, as what lay in the old one would otherwise stay. Where a directory may have lain
-//!   that was not empty, so is a name that now stands for a file. All that is gone is removed
-//!   first, whole directories at a time; then what is present is copied over what is there.
+//!   directory, as the entries of the old one would otherwise stay. Where a directory may have lain
+//!   that was not empty, so is a name that now stands for a file. All gone paths are removed first,
+//!   whole directories at a time; then the present ones are copied over what is there.
 //!
-//! **Removing is dangerous**: what was a directory's name may have been a symlink at the mark, and
-//! still is one in the copy. Whoever removed what is told below it would follow it to wherever it
-//! leads. So what is gone comes in order of its bytes, each path after all that lead to it: the
+//! **Removing is dangerous**: the name of a directory may have been a symlink at the mark, and may
+//! still be one in the copy. Removing a path below it would follow the symlink to wherever it
+//! leads. So gone paths come in order of their bytes, each path after all that lead to it: the
 //! symlink is removed before anything below its name is.
 //!
-//! A copy of the tree that is treated so holds the tree as it is at the cut. The copy may be of any
+//! A copy that is updated this way holds the tree as it is at the cut. The copy may be of any
 //! moment between the mark and its 'done', as programs copy after 'begin': a directory that the
-//! mark does not know can lie in the copy under a name that it left since.
+//! mark does not know can lie in the copy under a name that it has left since.
 //!
-//! Where the log knows no mark, everything is present and nothing gone: what is too much in a copy,
-//! nobody can tell.
+//! Where the log knows no mark, everything is present and nothing gone: surplus paths in a copy
+//! cannot be known.
 //!
-//! Memory follows the change: the numbers of the nodes that were told, and the paths that are gone.
+//! Memory follows the change: the numbers of the reported nodes, and the gone paths.
 
 use byteback_model::{ByteString, NameChange, NodeId, NodeKind};
 use std::collections::{HashMap, HashSet};
@@ -37,28 +37,28 @@ use crate::tree_reader::join_path;
 
 /// Nodes whose names are asked for at a time.
 const BATCH: usize = 1000;
-/// Directories whose paths are remembered; names of one directory mostly come together.
+/// Directories whose paths are cached; names of one directory mostly come together.
 const PATHS_MAX: usize = 10_000;
 
-/// One path below the root of a tree; the root itself is the empty one.
+/// A path below the root of a tree; the root itself is the empty path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathChange {
-    /// What is there now is new there, or changed.
+    /// The node at this path is new there, or changed.
     Present {
         /// The path.
         path: ByteString,
-        /// What is there.
+        /// The kind of node there.
         kind: NodeKind,
     },
-    /// What was there is gone. Something else may be there now.
+    /// The node at this path is gone. Another one may be there now.
     Gone {
         /// The path.
         path: ByteString,
     },
 }
 
-/// Hands what changed up to an open cut to `each`, each path once: what is present in no particular
-/// order, and after it what is gone, each path before all that lie below it.
+/// Hands the changes up to an open cut to `each`, each path once: present paths in no particular
+/// order, and after them the gone ones, each path before all that lie below it.
 ///
 /// # Errors
 /// If the tree cannot be asked, or `each` fails.
@@ -89,7 +89,7 @@ pub fn changed_paths(
             lister.tell_nodes(&nodes)?;
             lister.tell_names(&page.names)?;
         } else {
-            // Each name there is comes by itself; only kinds are missing, and most things are
+            // Every existing name is listed by itself; only kinds are missing, and most nodes are
             // files.
             let others = page.nodes.iter().filter(|change| change.kind != NodeKind::File);
             lister.kinds.extend(others.map(|change| (change.node, change.kind)));
@@ -114,17 +114,17 @@ struct Lister<'a, F> {
     cut: &'a CutInfo,
     monitor: &'a dyn Monitor,
     each: F,
-    /// Nodes that were told under all their names.
+    /// Nodes reported under all their names.
     told: HashSet<NodeId>,
-    /// What is gone, until all is known.
+    /// Gone paths, until all are known.
     gone: Vec<ByteString>,
-    /// Names that now stand for something else than a directory.
+    /// Names that now stand for something other than a directory.
     replacing: Vec<ByteString>,
-    /// A directory with something in it may have left its place. Which that was, nobody noted.
+    /// A directory with entries may have left its place. The log does not say which.
     has_lost_directories: bool,
-    /// Directories below which everything was told.
+    /// Directories below which everything was reported.
     walked: HashSet<NodeId>,
-    /// What is no file, where everything is told.
+    /// Kinds of nodes that are not files, where everything is reported.
     kinds: HashMap<NodeId, NodeKind>,
     paths: HashMap<NodeId, Option<ByteString>>,
 }
@@ -148,7 +148,7 @@ impl<F: FnMut(PathChange) -> Result<()>> Lister<'_, F> {
         Ok(directory.map(|path| ByteString::from(join_path(path.as_bytes(), name.as_bytes()))))
     }
 
-    /// Tells nodes under all their names, unless they were told before. Answers what they are.
+    /// Reports nodes under all their names, unless they were reported before. Returns their kinds.
     fn tell_nodes(&mut self, nodes: &[NodeId]) -> Result<HashMap<NodeId, NodeKind>> {
         let mut kinds = HashMap::new();
         for nodes in nodes.chunks(BATCH) {
@@ -178,7 +178,7 @@ impl<F: FnMut(PathChange) -> Result<()>> Lister<'_, F> {
         for change in names {
             let kind = change.child.and_then(|child| kinds.get(&child).copied());
             let Some(path) = self.path(change.parent, &change.name)? else {
-                // It lay in a directory that is gone.
+                // The name lay in a directory that is gone.
                 self.has_lost_directories = true;
                 continue;
             };
@@ -200,7 +200,7 @@ impl<F: FnMut(PathChange) -> Result<()>> Lister<'_, F> {
         if self.has_lost_directories {
             gone.append(&mut self.replacing);
         }
-        // A path comes before all that begin with it.
+        // A path sorts before all that begin with it.
         gone.sort_unstable();
         for path in gone {
             check_cancelled(self.monitor)?;
@@ -209,8 +209,8 @@ impl<F: FnMut(PathChange) -> Result<()>> Lister<'_, F> {
         Ok(())
     }
 
-    /// Tells everything below a directory. That a directory was told does not say that what is in
-    /// it was.
+    /// Reports everything below a directory. A reported directory does not imply that its entries
+    /// were reported.
     fn tell_below(&mut self, directory: NodeId) -> Result<()> {
         let mut to_do = vec![directory];
         while let Some(directory) = to_do.pop() {

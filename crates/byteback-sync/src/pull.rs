@@ -1,10 +1,10 @@
-//! Pull: a directory of this machine is made what a server has at a place, without a mount, a log
-//! or any state of its own.
+//! Pull: makes a directory of this machine equal to a place at a server, without a mount, a log or
+//! any state of its own.
 //!
-//! It is a restore that looks first. What has the same path, kind, length and time of change is
-//! taken for unchanged (with [`PullOptions::checksum`], what has the same content); contents that
-//! differ are put together from what is here and what is fetched (`restore/near`). Nothing gets its
-//! name before it is whole and durable.
+//! A pull is a restore that looks first. A node with the same path, kind, length and modification
+//! time is taken for unchanged (with [`PullOptions::checksum`], one with the same content);
+//! contents that differ are put together from local and fetched bytes (`restore/near`). Nothing
+//! gets its name before it is whole and durable.
 //!
 //! *Paths.* The content of a directory at the server becomes the content of the target, which is
 //! made if it is missing; anything else goes into the target under its own name. Names that are one
@@ -14,8 +14,8 @@
 //! hexadecimal digits, in its own directory. The next pull goes on from there. Such names are
 //! neither pushed nor pulled.
 //!
-//! Out of scope: write into a file in place (its old content stays until the new one is
-//! whole, so there must be room for both).
+//! Out of scope: writing into a file in place (its old content stays until the new one is whole, so
+//! there must be room for both).
 
 use crate::error::{Result, ServerError, ServerErrorKind, SyncError};
 use crate::exclude::Exclude;
@@ -29,18 +29,18 @@ use std::path::Path;
 /// How to pull.
 #[derive(Clone, Debug)]
 pub struct PullOptions {
-    /// Only say what would be changed.
+    /// Only report what would be changed.
     pub dry_run: bool,
-    /// Remove here what the server does not have.
+    /// Remove local nodes that the server does not have.
     pub delete: bool,
-    /// Look into files of the same length and time, too.
+    /// Compare the contents of files of the same length and time, too.
     pub checksum: bool,
-    /// Make immutable and append-only flags the same, too, and change what has them here: needs
-    /// privilege.
+    /// Make immutable and append-only flags the same, too, and change local nodes that have them:
+    /// needs privilege.
     pub flags: bool,
-    /// What is neither fetched nor removed.
+    /// Paths that are neither fetched nor removed.
     pub exclude: Exclude,
-    /// How many files are fetched at the same time.
+    /// Number of files fetched at the same time.
     pub jobs: usize,
 }
 
@@ -57,22 +57,22 @@ impl Default for PullOptions {
     }
 }
 
-/// What a pull did, or with a dry run would do.
+/// Result of a pull, or with a dry run the expected one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PullReport {
-    /// Nothing was changed: only looked at.
+    /// Whether it was a dry run: nothing was changed.
     pub dry_run: bool,
-    /// Names that were not here.
+    /// Names that did not exist here.
     pub new: u64,
-    /// Nodes that were something else, or had another content.
+    /// Nodes of another kind or with another content.
     pub changed: u64,
     /// Nodes of which only attributes changed.
     pub attributes_changed: u64,
-    /// Bytes that were taken from files that were here.
+    /// Bytes taken from files that were here.
     pub found_bytes: u64,
-    /// Bytes that an interrupted pull had left.
+    /// Bytes left by an interrupted pull.
     pub resumed_bytes: u64,
-    /// All else that a restore tells.
+    /// The remaining numbers, as of any restore.
     #[serde(flatten)]
     pub restored: RestoreReport,
 }
@@ -85,11 +85,11 @@ impl PullReport {
     }
 }
 
-/// Makes `target` what lies at `path` of the newest state of a folder.
+/// Makes `target` equal to `path` in the newest state of a folder.
 ///
 /// # Errors
-/// A server that fails or is not to be trusted, an unusable target or a full disk; what is whole by
-/// then is in its place. What concerns one file only is no error: see
+/// A server that fails or is not to be trusted, an unusable target or a full disk; files that are
+/// whole by then are in their place. A failure that concerns one file only is no error: see
 /// [`RestoreReport::not_restored`].
 pub fn pull(
     server: &ServerClient,

@@ -1,34 +1,35 @@
-//! Push: a file or directory of this machine is made the same at a server, without a mount, a log
-//! or any state of its own.
+//! Push: makes a place at a server equal to a file or directory of this machine, without a mount, a
+//! log or any state of its own.
 //!
-//! The local tree is walked beside the server's, directory by directory in the order of names. What
-//! has the same path, kind, length and time of change is taken for unchanged (with
-//! [`PushOptions::checksum`], what has the same content); of the rest, names and attributes are
-//! sent as they are and contents as what the server lacks of them, found and proven as in a backup.
+//! The local tree is walked beside the server's, directory by directory in the order of names. A
+//! node with the same path, kind, length and modification time is taken for unchanged (with
+//! [`PushOptions::checksum`], one with the same content); of the rest, names and attributes are
+//! sent as they are and contents as their difference from the server's, found and proven as in a
+//! backup.
 //!
-//! *Paths.* The content of a directory becomes the content of the place that was named, in which
-//! missing directories are made. A file becomes the named place, or goes under its own name into it
-//! if that is a directory there, ends in a slash, or is the folder itself. A slash behind a local
-//! directory means nothing.
+//! *Paths.* The content of a directory becomes the content of the named place, in which missing
+//! directories are made. A file becomes the named place, or goes under its own name into it if that
+//! is a directory there, ends in a slash, or is the folder itself. A slash behind a local directory
+//! means nothing.
 //!
 //! *Identity* follows the path: a file keeps its identity at the server while there is one of its
 //! kind at its path. Names of one local inode become names of one file; names that are one file at
-//! the server and two here are parted. A name that is not compared (outside the place, excluded, or
-//! gone here without [`PushOptions::delete`]) keeps what it has: a file that changed is parted from
-//! it (`names`).
+//! the server and two here are separated. A name that is not compared (outside the place, excluded,
+//! or gone here without [`PushOptions::delete`]) keeps its content: a file that changed is
+//! separated from it (`names`).
 //!
-//! *One batch*: a run is applied as a whole or not at all, and everybody else sees either. It
-//! stands on the sequence number that was compared with: if somebody else has changed the same
-//! files since, the server refuses it (first write wins), and nothing happened. A server takes 20
-//! million records in a batch, which is some seven million new files; push more directory by
-//! directory. Memory: the names of a directory on both ends, 16 bytes for each file that both have,
-//! and the parts on their way.
+//! *One batch*: a run is applied as a whole or not at all, and all others see either. It builds on
+//! the sequence number that was compared with: if another client has changed the same files since,
+//! the server refuses it (first write wins), and nothing happened. A server takes 20 million
+//! records in a batch, which is some seven million new files; push more directory by directory.
+//! Memory: the names of a directory on both ends, 16 bytes for each file that both have, and the
+//! parts on their way.
 //!
 //! *A file that changes while it is read* is tried once more, then left as the server has it and
-//! told.
+//! reported.
 //!
 //! *Tracked folders.* A folder that a tracked tree backs up into is refused: that tree's next
-//! backup would find a sequence number that it did not make, and would either keep strange files in
+//! backup would find a sequence number that it did not make, and would either keep foreign files in
 //! its snapshots or look at everything anew ([`SyncError::BackedUpFolder`]).
 //!
 //! Order of durable steps with [`PushOptions::state`], and what a crash after each leaves:
@@ -39,11 +40,10 @@
 //! 3. The batch is committed. (The next run asks what became of it, and compares anew.)
 //! 4. The record is removed.
 //!
-//! Without a state, everything is sent again, and what was staged expires at the server after a
-//! day.
+//! Without a state, everything is sent again, and staged parts expire at the server after a day.
 //!
-//! Out of scope: hold the tree still (a mounted folder's backup does), recognise what was
-//! renamed, print.
+//! Out of scope: holding the tree still (a mounted folder's backup does), recognising renamed
+//! nodes, printing.
 
 mod compare;
 mod destination;
@@ -72,34 +72,34 @@ use std::sync::Arc;
 pub use report::PushReport;
 pub use resume::push_state_name;
 
-/// What to push, and how.
+/// The manner of a push.
 #[derive(Clone, Debug)]
 pub struct PushOptions {
-    /// This machine, as the server numbers it.
+    /// This machine's number at the server.
     pub device: DeviceId,
     /// Host, for the snapshot's label.
     pub host: ByteString,
     /// Tags of the snapshot.
     pub tags: Vec<String>,
-    /// Only say what would be sent.
+    /// Only report what would be sent.
     pub dry_run: bool,
-    /// Remove at the server what is not here.
+    /// Remove names at the server that do not exist here.
     pub delete: bool,
-    /// Look into files of the same length and time, too.
+    /// Compare the contents of files of the same length and time, too.
     pub checksum: bool,
     /// Leave mounted file systems alone.
     pub one_file_system: bool,
-    /// What is neither sent nor removed.
+    /// Paths that are neither sent nor removed.
     pub exclude: Exclude,
-    /// How changes are found.
+    /// How to find changes.
     pub delta: DeltaChoice,
-    /// Which part of a processor a thread gets here and now, above 0, at most 1: what searching
-    /// costs.
+    /// The share of a processor that a thread gets on this machine now, above 0, at most 1: the
+    /// cost of searching depends on it.
     pub processor_share: f64,
     /// Length of a part of the batch, in bytes.
     pub part_len_bytes: usize,
-    /// Where is remembered what the server has of an interrupted push. For one source and one
-    /// destination; nobody else uses it meanwhile.
+    /// Directory that remembers which parts the server has of an interrupted push. For one source
+    /// and one destination; nothing else may use it meanwhile.
     pub state: Option<Arc<dyn DurableDir>>,
 }
 
@@ -124,25 +124,25 @@ impl PushOptions {
     }
 }
 
-/// All that a push needs to know where it works.
+/// The context of a push.
 struct Job<'a> {
     server: &'a ServerClient,
     folder: &'a FolderName,
     /// The place in the folder; without slashes at its ends.
     to: &'a [u8],
-    /// It names a directory, by a slash at its end.
+    /// Whether it names a directory, by a slash at its end.
     to_is_directory: bool,
     source: &'a Path,
     options: &'a PushOptions,
     monitor: &'a dyn Monitor,
 }
 
-/// Makes `to`, a path below the root of `folder`, what `source` is; see the module's header for how
-/// paths are meant.
+/// Makes `to`, a path below the root of `folder`, equal to `source`; see the module's header for
+/// how paths are meant.
 ///
 /// # Errors
-/// Whatever keeps the whole from being sent; then nothing was changed at the server,
-/// [`SyncError::OutcomeUnknown`] apart. What concerns one file only is no error: see
+/// Everything that keeps the whole from being sent; then nothing was changed at the server, except
+/// with [`SyncError::OutcomeUnknown`]. A failure that concerns one file only is no error: see
 /// [`PushReport::unsaved`].
 pub fn push(
     server: &ServerClient,
@@ -203,8 +203,7 @@ impl Job<'_> {
                     if !record.is_resumed() || stood_on == base_seq {
                         return Ok(report);
                     }
-                    // What somebody else has done since the interrupted run began was not compared
-                    // with.
+                    // Changes by others since the interrupted run began were not compared with.
                     earlier = report;
                     let now = self.server.folder(self.folder)?;
                     record = Record::begin(self, now.seq)?;
@@ -213,12 +212,12 @@ impl Job<'_> {
                     continue;
                 }
                 Err(SyncError::Server(error)) => error,
-                // What is staged stays for the next run.
+                // Staged parts stay for the next run.
                 Err(error) => return Err(error),
             };
             // Nothing was applied.
             let kind = match error.kind {
-                // Somebody else has given the folder its root meanwhile.
+                // Another client has given the folder its root meanwhile.
                 ServerErrorKind::Refused
                     if record.begun().base_seq == 0 && self.server.folder(self.folder).is_ok_and(|now| now.seq > 0) =>
                 {
@@ -239,8 +238,8 @@ impl Job<'_> {
                     let message = format!("{}; sending it again", error.message);
                     self.monitor.event(Event::Warning(&message));
                 }
-                // Stands on what the server does not have (any more): the interrupted push cannot
-                // be ended, but a new one may succeed.
+                // The base is no longer at the server: the interrupted push cannot be completed,
+                // but a new one may succeed.
                 ServerErrorKind::Conflict | ServerErrorKind::NotFound if record.is_resumed() => {
                     record.remove();
                     record = Record::begin(self, base_seq)?;
@@ -282,15 +281,15 @@ impl Job<'_> {
         }
     }
 
-    /// What an interrupted push has left, or a new beginning.
+    /// The record that an interrupted push has left, or a new one.
     fn record(&self, base_seq: u64, report: &mut PushReport) -> Result<Record> {
         if self.options.dry_run {
             return Record::begin(self, base_seq);
         }
         if let Some((mut left, begun)) = Record::left(self) {
             let status = self.server.batch_status(self.folder, begun.counter)?;
-            // One that was applied is part of what is compared with; of one without parts nothing
-            // can be used.
+            // A batch that was applied is part of what is compared with; one without parts is of no
+            // use.
             if status.applied.is_none() && !status.staged_parts.is_empty() && begun.base_seq <= base_seq {
                 left.at_server(status.staged_parts);
                 report.resumed = true;

@@ -1,10 +1,10 @@
-//! A restore: a snapshot, or what lies at one path of it, becomes files again.
+//! A restore: a snapshot, or the node at one path of it, becomes files again.
 //!
 //! Order: directories are made as they are met; files are written under a temporary name, get all
 //! their attributes, are synced and only then get their own name (see `publish`); hard links follow
 //! when all files are there; the attributes of directories come after that, deepest first, because
-//! whatever is made in a directory moves its times; flags that forbid changes come last of all (see
-//! `flags`). One sync of the file system ends it.
+//! making an entry in a directory changes its times; flags that forbid changes come last of all
+//! (see `flags`). One sync of the file system ends it.
 //!
 //! A restore that was interrupted, even by a power failure, leaves whole files and files with
 //! temporary names, and can be run again into the same directory: a file of the same length and
@@ -14,12 +14,12 @@
 //! from a descriptor of its directory, never through a symlink. A server that sends other names
 //! ends the restore.
 //!
-//! What this machine or this user cannot do (owners and devices without privilege, attributes that
-//! the file system does not keep) is counted by kind and leaves the rest alone. Where an owner
-//! could not be given, set-id bits are not given either: a program must not gain the rights of
-//! somebody else than its owner.
+//! Attributes that this machine or this user cannot restore (owners and devices without privilege,
+//! attributes that the file system does not keep) are counted by kind and leave the rest alone.
+//! Where an owner could not be given, set-id bits are not given either: a program must not gain the
+//! rights of another user than its owner.
 //!
-//! Out of scope: map user names of another machine to numbers, merge contents.
+//! Out of scope: mapping user names of another machine to numbers, merging contents.
 
 mod attributes;
 mod file;
@@ -70,18 +70,18 @@ pub use report::{LostRange, NotRestored, NotRestoredKind, RestoreReport, Salvage
 /// How to restore.
 #[derive(Clone, Copy, Debug)]
 pub struct RestoreOptions {
-    /// Restore into a directory that is not empty, replacing what has the same name.
+    /// Restore into a directory that is not empty, replacing nodes of the same name.
     pub overwrite: bool,
-    /// Remove what is in the restored directories and not in the snapshot.
+    /// Remove names in the restored directories that are not in the snapshot.
     pub delete: bool,
-    /// Write also those files again that have the right length and time already.
+    /// Rewrite even files that have the right length and time already.
     pub verify: bool,
-    /// Of a file that the server cannot read in full, restore what it can.
+    /// Restore the readable part of a file that the server cannot read in full.
     pub salvage: bool,
-    /// Restore immutable and append-only flags as well, and change what has them here: needs
-    /// privilege.
+    /// Restore immutable and append-only flags as well, and change local nodes that have them:
+    /// needs privilege.
     pub flags: bool,
-    /// How many files are fetched at the same time.
+    /// Number of files fetched at the same time.
     pub jobs: usize,
 }
 
@@ -98,13 +98,13 @@ impl Default for RestoreOptions {
     }
 }
 
-/// Restores what lies at `path` (empty: all) of a snapshot into the directory `target`, which is
-/// made if it is missing. The contents of a directory come directly into `target`; anything else
+/// Restores the node at `path` (empty: the root) of a snapshot into the directory `target`, which
+/// is made if it is missing. The entries of a directory come directly into `target`; any other node
 /// comes there under its own name.
 ///
 /// # Errors
 /// [`SyncError::TargetNotEmpty`], [`SyncError::Hostile`], a server that fails or an unusable
-/// target. What concerns one file only is no error: see [`RestoreReport::not_restored`].
+/// target. A failure that concerns one file only is no error: see [`RestoreReport::not_restored`].
 pub fn restore(
     server: &ServerClient,
     folder: &FolderName,
@@ -132,7 +132,7 @@ pub fn restore(
     Ok(report)
 }
 
-/// What is restored.
+/// The folder and moment to restore.
 #[derive(Clone, Copy)]
 pub(crate) struct Origin<'a> {
     pub(crate) server: &'a ServerClient,
@@ -141,7 +141,7 @@ pub(crate) struct Origin<'a> {
     pub(crate) path: &'a [u8],
 }
 
-/// What a pull wants.
+/// The options of a pull.
 #[derive(Clone, Copy)]
 pub(crate) struct Wishes<'a> {
     pub(crate) exclude: &'a Exclude,
@@ -151,7 +151,7 @@ pub(crate) struct Wishes<'a> {
     pub(crate) jobs: usize,
 }
 
-/// What a pull found and did beside what a restore does.
+/// The counts of a pull beyond those of a restore.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pulled {
     pub(crate) new: u64,
@@ -162,7 +162,7 @@ pub(crate) struct Pulled {
 }
 
 impl<'a> Origin<'a> {
-    /// Makes `target` what this is, looking first at what is there.
+    /// Makes `target` equal to this, looking first at what is there.
     pub(crate) fn pull_into(
         self,
         target: &Path,
@@ -182,7 +182,7 @@ impl<'a> Origin<'a> {
         Ok((report, pulled))
     }
 
-    /// As [`Self::pull_into`], but only looks: what would be told is told, and counted.
+    /// Like [`Self::pull_into`], but only looks: the changes are reported and counted.
     pub(crate) fn look_at(
         self,
         target: &Path,
@@ -236,7 +236,7 @@ impl<'a> Origin<'a> {
         monitor.event(Event::Phase(Phase::Restoring));
         let root = node.id;
         std::thread::scope(|scope| {
-            // How much there is, the server says while the first files come.
+            // The server counts the total while the first files come.
             scope.spawn(move || tell_totals(server, folder, (root, at), monitor));
             restore.run(&mut tree, node, path)
         })?;
@@ -251,7 +251,7 @@ impl<'a> Origin<'a> {
     }
 }
 
-/// Tells how much there is to restore. Nothing depends on it, so a failure is only less to tell.
+/// Reports the total of the restore. Nothing depends on it, so a failure is ignored.
 fn tell_totals(server: &ServerClient, folder: &FolderName, (root, at): (FileId, Seq), monitor: &dyn Monitor) {
     if let Ok(totals) = server.totals(folder, root, at) {
         let (files, bytes) = (totals.names, totals.bytes);
@@ -259,7 +259,7 @@ fn tell_totals(server: &ServerClient, folder: &FolderName, (root, at): (FileId, 
     }
 }
 
-/// Opens the directory that everything goes into, made if it is missing.
+/// Opens the target directory, which is made if it is missing.
 fn open_target(target: &Path, options: &RestoreOptions) -> Result<OwnedFd> {
     let failed =
         |operation: &'static str, error: io::Error| SyncError::local(operation, target.display().to_string(), error);
@@ -314,13 +314,13 @@ struct Restore<'a> {
     tally: &'a Tally<'a>,
     temporary_names: TemporaryNames,
     unpublished: Mutex<Unpublished>,
-    /// The way to the directory that was opened last.
+    /// Descriptors on the way to the directory that was opened last.
     way: Mutex<tree::Descent>,
-    /// Directories that were closed to their owner, with the permissions that they had.
+    /// Directories that were closed to their owner, with their former permissions.
     opened_up: Mutex<Vec<(Vec<u8>, u32)>>,
-    /// Flags that forbid changes.
+    /// Flags that forbid changes, for the end.
     last_flags: Mutex<LastFlags>,
-    /// What is looked at first, and told, if this is a pull.
+    /// The rules by which names are judged first, if this is a pull.
     pull: Option<Rules<'a>>,
 }
 
@@ -356,7 +356,7 @@ impl Restore<'_> {
         finished
     }
 
-    /// Restores what is no directory into the target, which stays as it is.
+    /// Restores a node other than a directory into the target, which stays as it is.
     fn one_file(&self, place: Place, entry: &EntryInfo) -> Result<()> {
         let finished = match self.open_dir_to_fill(&place.dir) {
             Ok(_) => self
@@ -388,7 +388,7 @@ impl Restore<'_> {
         self.set_last_flags()
     }
 
-    /// Makes all directories below `root`, hands files on and remembers what comes later.
+    /// Makes all directories below `root`, hands files on and collects the work for later.
     fn walk(
         &self,
         tree: &mut TreeReader<'_>,
@@ -461,7 +461,7 @@ impl Restore<'_> {
         Ok(())
     }
 
-    /// Restores what is neither a directory nor a further name of something.
+    /// Restores a node that is neither a directory nor a further name of a file.
     fn entry(
         &self,
         dir: &OwnedFd,
@@ -563,7 +563,7 @@ impl Restore<'_> {
     fn hard_links(&self, links: Vec<HardLink>) -> Result<()> {
         for link in links {
             check_cancelled(self.monitor)?;
-            // Its first name failed, and was told.
+            // Its first name failed, and was reported.
             let Some(first) = self.tally.first_place(link.file) else {
                 self.tally.failed(
                     &link.place.path(),
@@ -605,7 +605,7 @@ impl Restore<'_> {
         rename_into_place(&to, &temporary, &link.place.name)
     }
 
-    /// Removes what the snapshot does not have.
+    /// Removes names that the snapshot does not have.
     fn remove_others(&self, dir: &OwnedFd, path: &[u8], names: &HashSet<OsString>) {
         // Files that are being written now.
         let is_ours = |name: &OsStr| self.temporary_names.is_ours(name);
@@ -627,7 +627,7 @@ impl Restore<'_> {
         );
     }
 
-    /// Counts something that could not be restored.
+    /// Counts a node that could not be restored.
     fn failed(&self, path: &[u8], error: io::Error) {
         self.tally.failed(path, &self.told_with_flags(path, error));
     }
@@ -654,11 +654,11 @@ impl Restore<'_> {
             made
         })
         .or_else(|error| match error {
-            // The walk was stopped because of this one.
+            // The walk was stopped because of this error.
             SyncError::Cancelled if lock(&first_error).is_some() => Ok(()),
             error => Err(error),
         });
-        // Whatever ended it: what is whole gets its name.
+        // Whole files get their names even after an error.
         let published = self.publish_all();
         made?;
         match lock(&first_error).take() {
@@ -670,7 +670,7 @@ impl Restore<'_> {
     fn work(&self, jobs: &Mutex<Receiver<FileJob>>, first_error: &Mutex<Option<SyncError>>) {
         loop {
             let Ok(job) = lock(jobs).recv() else { return };
-            // After an error that ends everything the rest is only taken out of the way.
+            // After an error that ends everything the remaining jobs are only drained.
             if lock(first_error).is_some() {
                 continue;
             }
@@ -689,7 +689,7 @@ impl Restore<'_> {
         tree::reopen(&named, OFlags::RDONLY | OFlags::DIRECTORY)
     }
 
-    /// The same, to put things into; its own permissions come at the end.
+    /// The same, to make entries in; its own permissions come at the end.
     fn open_dir_to_fill(&self, path: &[u8]) -> io::Result<OwnedFd> {
         if self.options.overwrite {
             let named = match path {
@@ -704,7 +704,7 @@ impl Restore<'_> {
         self.open_dir(path)
     }
 
-    /// Makes sure that something that is no directory can take a name.
+    /// Makes sure that a node other than a directory can take a name.
     fn clear_way(&self, dir: &OwnedFd, name: &OsStr) -> io::Result<()> {
         clear_way(dir, name, self.force())
     }
@@ -716,11 +716,11 @@ impl Restore<'_> {
         }
     }
 
-    /// Gives directories that were closed to their owner the permissions that they had: the restore
-    /// does not come to its end.
+    /// Gives directories that were closed to their owner their former permissions back, when the
+    /// restore does not come to its end.
     fn close_again(&self) {
         for (path, mode) in lock(&self.opened_up).drain(..).rev() {
-            // What is not there any more, or not ours, needs none.
+            // A directory that is gone, or not ours, needs none.
             let _ = self.open_dir(&path).and_then(|dir| tree::set_mode(&dir, mode));
         }
     }

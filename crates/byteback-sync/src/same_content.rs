@@ -1,11 +1,11 @@
-//! Whether a local file holds what the server has, without fetching it.
+//! Checks whether a local file equals the server's content, without fetching it.
 //!
 //! The server is asked for a signature of long blocks, which it keys with a random number of its
 //! own; the file is read once and summed block by block, with whole checksums. Contents that are
-//! longer than servers sum are compared with the bytes themselves, as they come: that costs what
-//! the file has in data, and nothing for its holes. A server that is older than this wish cuts them
-//! to some 60 bits, which is enough against chance, as nobody could know the key when the contents
-//! were made.
+//! longer than servers sum are compared with the bytes themselves, as they come: that costs the
+//! file's data, and nothing for its holes. A server too old to know the requested checksum length
+//! cuts the checksums to some 60 bits, which is enough against chance, as nobody could know the key
+//! when the contents were made.
 
 use crate::error::{Result, SyncError};
 use crate::monitor::{Event, Monitor, check_cancelled};
@@ -18,16 +18,16 @@ use byteback_extents::ByteRange;
 use byteback_model::{FileId, Seq};
 use std::io;
 
-/// Length of a block, in bytes; that is also the memory that it takes.
+/// Length of a block in bytes; also the memory that a comparison takes.
 pub(crate) const BLOCK_LEN: u32 = 1 << 20;
 
-/// Longer contents are not summed by servers (`hashed_len_max` of the store).
+/// Servers do not sum longer contents (`hashed_len_max` of the store).
 const SUMMED_LEN_MAX: u64 = 1 << 40;
 
-/// Length of its checksum, in bytes.
+/// Length of a block's checksum, in bytes.
 const STRONG_LEN: u8 = 32;
 
-/// What signature proves a content.
+/// The parameters of a signature that proves a content.
 pub(crate) fn proving() -> SignatureRequest {
     SignatureRequest {
         block_len_bytes: Some(BLOCK_LEN),
@@ -36,11 +36,11 @@ pub(crate) fn proving() -> SignatureRequest {
     }
 }
 
-/// What a content's pieces are handed to.
+/// Receives the pieces of a content.
 pub(crate) type PieceSink<'a> = dyn FnMut(Piece<'_>) -> Result<(), ServiceError> + 'a;
 
-/// Compares a file's content, which `read` reads by offsets and lengths, with the server's of the
-/// same length. The inner error is of the file.
+/// Compares a file's content with the server's of the same length; `read` reads it by offsets and
+/// lengths. The inner error concerns the file.
 pub(crate) fn is_same_content(
     (server, folder, at): (&ServerClient, &FolderName, Seq),
     id: FileId,
@@ -78,7 +78,7 @@ pub(crate) fn is_same_content(
     Ok(read.map(|()| beside.finish()))
 }
 
-/// Compares a content with the server's, whose data are fetched.
+/// Compares a content with the server's by fetching the server's data.
 fn is_same_as_it_comes(
     (server, folder, at): (&ServerClient, &FolderName, Seq),
     id: FileId,
@@ -113,7 +113,7 @@ fn is_same_as_it_comes(
             )));
         }
         if applied.is_ok() && here.ended.is_none() {
-            // Behind the last data.
+            // The zeros behind the last data.
             let _ = here.expect_zeros(len_bytes);
         }
         return match (here.ended.take(), applied) {
@@ -142,7 +142,7 @@ enum Ended {
     Unreadable(ServiceError),
 }
 
-/// A "target" that compares what it is given with what is here: what is not given must be zero.
+/// A "target" that compares the bytes written to it with the local file; gaps must be zero.
 struct Here<'a> {
     read: &'a Reading<'a>,
     monitor: &'a dyn Monitor,
@@ -151,7 +151,7 @@ struct Here<'a> {
 }
 
 impl Here<'_> {
-    /// Compares what is here from the last place on with these bytes, or with zeros.
+    /// Compares the local bytes from the last compared place on with these bytes, or with zeros.
     fn compare(&mut self, end: u64, wanted: Option<&[u8]>) -> io::Result<()> {
         let from = self.same_to;
         let mut is_same = true;
@@ -222,7 +222,7 @@ impl Target for Here<'_> {
     }
 }
 
-/// A content that comes piece by piece, beside a signature.
+/// A content compared piece by piece with a signature.
 pub(crate) struct Beside<'s> {
     signature: &'s Signature,
     block_len: usize,
@@ -264,7 +264,7 @@ impl<'s> Beside<'s> {
         }
     }
 
-    /// Whether all of it was as the signature says.
+    /// Whether all of it matched the signature.
     pub(crate) fn finish(mut self) -> bool {
         if !self.block.is_empty() {
             self.end_block();

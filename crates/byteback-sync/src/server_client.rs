@@ -3,13 +3,12 @@
 //!
 //! Retries: every request that may be sent twice without harm (all of them but invitations) is
 //! repeated with growing pauses when the connection fails or the server is busy, a bounded number
-//! of times, and never after an answer that says no. A commit is idempotent by (device, counter),
-//! so it may be repeated too; see [`ServerClient::commit`] for what happens when its outcome stays
-//! unknown.
+//! of times, and never after a refusal. A commit is idempotent by (device, counter), so it may be
+//! repeated too; see [`ServerClient::commit`] for an outcome that stays unknown.
 //!
-//! Nothing that the server says is believed: sizes of answers are limited, JSON is parsed into the
-//! types of the API, and whoever uses the answers checks what they claim (names, order, cycles).
-//! The token appears in no error.
+//! The server is never trusted: sizes of answers are limited, JSON is parsed into the types of the
+//! API, and the callers check the claims in the answers (names, order, cycles). The token appears
+//! in no error.
 //!
 //! The client neither follows redirects (the token would go with them) nor reads proxies from the
 //! environment.
@@ -68,12 +67,12 @@ const JSON_LEN_MAX: u64 = 64 * 1024 * 1024;
 /// How to reach a server.
 #[derive(Clone)]
 pub struct ClientOptions {
-    /// Certificates (PEM, one or more) that the server's must be signed by; without them Mozilla's
-    /// list counts.
+    /// Certificates (PEM, one or more), one of which must have signed the server's; without them,
+    /// Mozilla's list counts.
     pub ca_pem: Option<Vec<u8>>,
-    /// The one certificate that the server must show, whoever signed it.
+    /// The one certificate that the server must show, whatever its signature.
     pub certificate: Option<Fingerprint>,
-    /// Where else the server may be reached, `HOST:PORT`: tried in turn when its address cannot be
+    /// Other addresses of the server, `HOST:PORT`: tried in turn when its own address cannot be
     /// connected to.
     pub other_addresses: Vec<String>,
     /// Longest wait for a connection.
@@ -82,26 +81,26 @@ pub struct ClientOptions {
     pub idle_timeout: Duration,
     /// Longest wait for the answer to a commit, which may have to sync a lot of data.
     pub commit_timeout: Duration,
-    /// How often a request is sent at most.
+    /// Most attempts to send a request.
     pub attempts_max: u32,
-    /// How often a piece of a transfer is sent or asked for at most: what was transferred before is
-    /// worth waiting for a server that starts anew.
+    /// Most attempts to transfer a piece: the bytes transferred before are worth waiting for a
+    /// server that restarts.
     pub transfer_attempts_max: u32,
     /// The pause after the first failure; it doubles each time, up to 32 times.
     pub first_pause: Duration,
     /// Most bytes per second on the socket, both directions together.
     pub bytes_per_second_max: Option<u64>,
-    /// Instead of that: a limit that may change, and a pause.
+    /// A limit that may change, and a pause; replaces `bytes_per_second_max`.
     pub throttle: Option<Arc<Throttle>>,
-    /// Where connections come from instead of the machine's network, in a simulation.
+    /// Source of connections instead of the machine's network, in a simulation.
     pub network: Option<Arc<dyn Network>>,
     /// Measures the pauses.
     pub clock: Arc<dyn Clock>,
-    /// Whether somebody asked to stop: then nothing is waited for, and nothing tried again.
+    /// Whether to stop: then nothing is waited for, and nothing tried again.
     pub is_cancelled: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
-/// How soon a pause ends once somebody asks to stop.
+/// Longest time until a pause ends after a request to stop.
 const CANCEL_WITHIN: Duration = Duration::from_millis(100);
 
 impl Default for ClientOptions {
@@ -137,21 +136,21 @@ impl std::fmt::Debug for ClientOptions {
     }
 }
 
-/// Who asks.
+/// The name of this client.
 const USER_AGENT: &str = concat!("byteback/", env!("CARGO_PKG_VERSION"));
 
 /// A Byteback server, reached with one device's token.
 pub struct ServerClient {
     agent: ureq::Agent,
     base_url: String,
-    /// What is shown to the server; empty: nothing.
+    /// The value of the `Authorization` header; empty: no header.
     authorization: RwLock<String>,
     counter: Arc<WireCounter>,
     link: LinkMeter,
     turn: Turn,
     throttle: Option<Arc<Throttle>>,
     options: ClientOptions,
-    /// The server is from before packed pieces.
+    /// Whether the server is too old for packed pieces.
     refuses_packed: AtomicBool,
 }
 
@@ -163,7 +162,7 @@ impl std::fmt::Debug for ServerClient {
     }
 }
 
-/// What is sent with a request.
+/// The body of a request.
 enum Body<'a> {
     Nothing,
     Bytes {
@@ -174,7 +173,7 @@ enum Body<'a> {
     BatchPiece(&'a [u8]),
 }
 
-/// One request, ready to be sent as often as needed.
+/// A request, ready to be sent as often as needed.
 struct Ask<'a> {
     /// Address of the server, for messages.
     base_url: &'a str,
@@ -204,7 +203,7 @@ impl ServerClient {
     /// path). Does not connect.
     ///
     /// # Errors
-    /// [`ServerErrorKind::Refused`] for an address that cannot be one; [`ServerErrorKind::Tls`] for
+    /// [`ServerErrorKind::Refused`] for an invalid address; [`ServerErrorKind::Tls`] for
     /// certificates that cannot be read.
     pub fn new(base_url: &str, token: &str, options: ClientOptions) -> Result<Self, ServerError> {
         let base_url = base_url.trim_end_matches('/').to_owned();
@@ -240,8 +239,8 @@ impl ServerClient {
             .max_redirects(0)
             .max_redirects_will_error(false)
             .proxy(None)
-            // Requests that say who asks do so themselves: one whose configuration said otherwise
-            // would get no connection of the pool.
+            // Requests that name the client do so themselves: a request with a configuration of its
+            // own would get no connection of the pool.
             .user_agent("")
             .accept_encoding("")
             // The same as the usual "*/*", which is 13 bytes longer.
@@ -286,7 +285,7 @@ impl ServerClient {
         })
     }
 
-    /// From now on this token is shown, in all that begins.
+    /// Uses this token for all requests from now on.
     pub fn show_token(&self, token: &str) {
         *self.authorization.write().unwrap_or_else(PoisonError::into_inner) = format!("Bearer {token}");
     }
@@ -304,7 +303,7 @@ impl ServerClient {
         &self.base_url
     }
 
-    /// Bytes on the socket since the client was made, headers (and with TLS its records) included.
+    /// Bytes on the socket since the client was made, including headers and TLS records.
     #[must_use]
     pub fn wire_bytes(&self) -> WireBytes {
         self.counter.read()
@@ -315,12 +314,12 @@ impl ServerClient {
         self.link.bytes_per_s()
     }
 
-    /// From a request to its answer, in nanoseconds, if one was answered.
+    /// Time from a request to its answer, in nanoseconds, if one was answered.
     pub(crate) fn round_trip_ns(&self) -> Option<u64> {
         self.link.round_trip_ns()
     }
 
-    /// What may move per second now; of a pause, what may move after it is unknown.
+    /// The limit in bytes per second now; none during a pause, as the limit after it is unknown.
     pub(crate) fn bytes_per_second_max(&self) -> Option<u64> {
         let rate = self.throttle.as_ref()?.bytes_per_second_max();
         rate.filter(|rate| *rate > 0)
@@ -367,7 +366,7 @@ impl ServerClient {
         }
     }
 
-    /// Sends a request until it is answered or will not be; an answer that says no is an error.
+    /// Sends a request until it is answered, or attempts run out; a refusal is an error.
     fn send(&self, ask: &Ask<'_>) -> Result<http::Response<ureq::Body>, ServerError> {
         persist(self.pauses(), &|_| true, || self.send_once(ask))
     }
@@ -459,8 +458,8 @@ impl ServerClient {
         self.pauses_of(self.options.attempts_max)
     }
 
-    /// For a stream that breaks while the server answers: it may also be that what is stored there
-    /// is damaged, which waiting does not mend.
+    /// For a stream that breaks while the server answers: stored bytes may also be damaged there,
+    /// which waiting does not mend.
     pub(crate) fn stream_pauses(&self) -> Pauses<'_> {
         self.pauses()
     }
@@ -481,10 +480,10 @@ impl ServerClient {
     }
 }
 
-/// Hears of a failure that may pass, and answers whether to go on trying.
+/// Called with each transient failure; returns whether to go on trying.
 pub(crate) type GoOn<'a> = &'a dyn Fn(&ServerError) -> bool;
 
-/// Tries again while the failure may pass and there are attempts left.
+/// Tries again while the failure is transient and attempts are left.
 fn persist<T>(
     mut pauses: Pauses<'_>,
     go_on: GoOn<'_>,

@@ -1,5 +1,5 @@
-//! Which snapshot: `latest`, `latest~N` (the N-th before the latest) or the number of one; or any
-//! moment of the folder, `@N` for its sequence number.
+//! Specifications of a snapshot: `latest`, `latest~N` (the N-th before the latest), its number, or
+//! `@N` for any moment of the folder by its sequence number.
 
 use crate::error::{Result, SyncError};
 use crate::server_client::ServerClient;
@@ -12,11 +12,11 @@ use std::str::FromStr;
 /// Names one snapshot of a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SnapshotSpec {
-    /// The newest but so many; 0 is the newest.
+    /// The N-th before the newest; 0 is the newest.
     Latest(u32),
-    /// The one of this number.
+    /// The snapshot of this number.
     Id(u64),
-    /// The folder after this batch, whether it has a snapshot's name or not.
+    /// The folder after this batch, whether a snapshot names it or not.
     Moment(Seq),
 }
 
@@ -26,7 +26,7 @@ impl Default for SnapshotSpec {
     }
 }
 
-/// A text names no snapshot.
+/// A text that names no snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "'{0}' names no snapshot; write 'latest', 'latest~1' for the one before, a number from 'snapshots', or @ and a number from 'versions'"
@@ -38,7 +38,7 @@ impl FromStr for SnapshotSpec {
 
     fn from_str(text: &str) -> Result<Self, ParseSnapshotSpecError> {
         let wrong = || ParseSnapshotSpecError(text.to_owned());
-        // `parse` also takes a plus sign, which nobody means.
+        // `parse` also accepts a plus sign, which nobody means.
         let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         if text == "latest" {
             return Ok(Self::Latest(0));
@@ -90,7 +90,7 @@ pub fn snapshots(
             return Err(SyncError::hostile("an empty page of snapshots that has a next one"));
         }
         for snapshot in page.snapshots {
-            // Ascending numbers also mean that the pages cannot go in circles.
+            // Ascending numbers also rule out pages that go in circles.
             if last_id >= Some(snapshot.id) {
                 return Err(SyncError::hostile(format!(
                     "snapshot {} is listed out of order",
@@ -107,8 +107,8 @@ pub fn snapshots(
     }
 }
 
-/// Finds the snapshot that `spec` names.
-/// A moment without a name is told with the number 0 and an empty label.
+/// Finds the snapshot that `spec` names. A moment without a snapshot is returned with the number 0
+/// and an empty label.
 ///
 /// # Errors
 /// [`SyncError::NoSuchSnapshot`], or if the server cannot be asked.
@@ -119,7 +119,7 @@ pub fn resolve_snapshot(server: &ServerClient, folder: &FolderName, spec: Snapsh
     };
     if let SnapshotSpec::Moment(seq) = spec {
         let is_there = (1..=server.folder(folder)?.seq).contains(&seq);
-        // It has no number of its own.
+        // A moment has no number of its own.
         let label = SnapshotLabel {
             time_ns: 0,
             host: "".into(),

@@ -2,22 +2,22 @@
 //!
 //! | room | what is in it |
 //! |---|---|
-//! | `scripted_tree` | a tree in memory with a log as simple as can be, and what it must look like when restored |
+//! | `scripted_tree` | a tree in memory with a log as simple as can be, and its expected restored form |
 //! | `rig` | server, proxy that cuts connections, scripted answers |
 //! | `model` | random changes, backups and restores of every snapshot |
 //! | `client` | what is repeated, what is not, what is counted |
 //! | `faults` | connections cut anywhere, servers that die or are full, files that cannot be read |
 //! | `engine` | continuous sync: a real mount that programs change at random, kept in sync with a server that dies and comes back |
-//! | `examining` | whole files that are looked for in what the server has of them |
-//! | `following` | everything is sent anew, by a log that the server does not know: as what differs from what it has at the same paths |
+//! | `examining` | whole files that are looked for in the server's version of them |
+//! | `following` | everything is sent anew, by a log that the server does not know: as the difference from the files at the same paths there |
 //! | `hostile` | answers that no honest server gives |
-//! | `incoming` | what others did since the cursor, fetched while connections break, and not what this device sent itself |
+//! | `incoming` | changes by others since the cursor, fetched while connections break, without this device's own |
 //! | `listening` | a folder's batches, heard of as they are applied |
 //! | `local_tree`, `pushing`, `pulling` | real directories, changed at random, pushed to the server and pulled from it |
 //! | `on_btrfs` | SkySync with the checksums of a real btrfs, mounted and not |
 //! | `path_list` | a copy that follows the listed paths is the tree |
 //! | `random_lives` | files that change at random between backups, for `examining` and `sky` |
-//! | `restoring` | what a restore does to a target |
+//! | `restoring` | the effect of a restore on a target |
 //! | `sky` | changes found by checksums that exist already |
 //! | `trimming` | the client's own block checksums |
 //! | `uploading` | groups of the sync queue as batches: chains of contents, lost answers, conflicts |

@@ -1,16 +1,16 @@
-//! How fast the wire to a server may be used, and whether at all: limits by the time of day, and a
-//! pause. Both may change while it is used.
+//! The speed at which the wire to a server may be used, if at all: limits by the time of day, and a
+//! pause. Both may change during use.
 //!
-//! A [`Throttle`] is shared by whoever says so and the connections of a client
+//! A [`Throttle`] is shared by the caller that sets it and the connections of a client
 //! ([`crate::ClientOptions::throttle`]), which ask it before and after each piece that they move.
-//! So there is one place for both directions, and for whatever is sent or received over it: nobody
-//! above has to know. Who is held for long may find his connection closed by the server, as after
-//! any silence, and does what he does then.
+//! So there is one place for both directions, and for everything that is sent or received: no layer
+//! above has to know. A connection that is held for long may be closed by the server, as after any
+//! silence, and is handled as usual then.
 //!
-//! What is wanted ([`Wish`]) is kept durably ([`noted`]), so that it outlives the process.
+//! The user's setting ([`Wish`]) is kept durably ([`noted`]), so that it outlives the process.
 //!
-//! Out of scope: count bytes or wait (`server_client/pacing`); know the clock or where on
-//! earth the machine is.
+//! Out of scope: counting bytes or waiting (`server_client/pacing`); knowing the time or the time
+//! zone.
 
 mod noted;
 
@@ -27,16 +27,15 @@ pub const MINUTES_PER_DAY: u16 = 24 * 60;
 /// A part of each day, in minutes since midnight, local time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartOfDay {
-    /// It begins with this minute, less than [`MINUTES_PER_DAY`].
+    /// The first minute, less than [`MINUTES_PER_DAY`].
     pub from_minute: u16,
-    /// This is the first minute that does not belong to it. Less than `from_minute`: it reaches
-    /// over midnight.
+    /// The first minute behind its end. Less than `from_minute`: the part reaches over midnight.
     pub to_minute: u16,
 }
 
 impl PartOfDay {
     /// From the beginning of one minute to that of another; `None` if there is no such part: it
-    /// would be empty, or a day has not that many minutes.
+    /// would be empty, or a day has fewer minutes.
     #[must_use]
     pub fn new(from_minute: u16, to_minute: u16) -> Option<Self> {
         let is_one = from_minute < MINUTES_PER_DAY && to_minute <= MINUTES_PER_DAY && from_minute != to_minute;
@@ -65,23 +64,23 @@ impl fmt::Display for PartOfDay {
     }
 }
 
-/// How fast, and when.
+/// A speed limit, and when it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RateLimit {
-    /// When; `None`: always.
+    /// The part of the day; `None`: always.
     pub during: Option<PartOfDay>,
-    /// Bytes per second, both directions together. 0: none at all. `None`: as fast as it goes.
+    /// Bytes per second, both directions together. 0: none at all. `None`: unlimited.
     pub bytes_per_second_max: Option<u64>,
 }
 
-/// Several of them.
+/// Several limits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RateLimits(pub Vec<RateLimit>);
 
 impl RateLimits {
-    /// What counts at a minute of the day: the last that names a part of the day with it in it,
-    /// otherwise the last that names none, otherwise no limit.
+    /// The limit at a minute of the day: the last one with a part of the day that contains it,
+    /// otherwise the last one without a part of the day, otherwise none.
     #[must_use]
     pub fn bytes_per_second_max_at(&self, minute: u16) -> Option<u64> {
         let last = |is_meant: &dyn Fn(&RateLimit) -> bool| self.0.iter().rfind(|limit| is_meant(limit));
@@ -95,19 +94,19 @@ impl RateLimits {
     }
 }
 
-/// What somebody wants of the wire.
+/// The user's setting for the wire.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wish {
-    /// Nothing is to move, and since when somebody wants that, nanoseconds since 1970.
+    /// The start of a pause, in nanoseconds since 1970; `None`: there is no pause.
     pub paused_since_ns: Option<i64>,
-    /// How fast, otherwise.
+    /// The limits outside of a pause.
     pub limits: RateLimits,
 }
 
-/// See the module.
+/// The current limit of the wire; see the module.
 pub struct Throttle {
     wish: Mutex<Wish>,
-    /// How often it was changed.
+    /// Number of changes.
     generation: AtomicU64,
     minute_of_day: Box<dyn Fn() -> u16 + Send + Sync>,
 }
@@ -121,8 +120,8 @@ impl fmt::Debug for Throttle {
 }
 
 impl Throttle {
-    /// As `wish` wants it, until it is changed; `minute_of_day` tells the time, as [`PartOfDay`]
-    /// means it.
+    /// Follows `wish` until that is changed; `minute_of_day` returns the time, in the terms of
+    /// [`PartOfDay`].
     pub fn new(wish: Wish, minute_of_day: impl Fn() -> u16 + Send + Sync + 'static) -> Self {
         Self {
             wish: Mutex::new(wish),
@@ -131,7 +130,7 @@ impl Throttle {
         }
     }
 
-    /// Always the same.
+    /// A limit that is always the same.
     #[must_use]
     pub fn fixed(bytes_per_second_max: u64) -> Self {
         let limit = RateLimit {
@@ -146,23 +145,23 @@ impl Throttle {
     }
 
     fn lock(&self) -> MutexGuard<'_, Wish> {
-        // Each change is whole by itself.
+        // Each change is complete by itself.
         self.wish.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is wanted now.
+    /// The current setting.
     #[must_use]
     pub fn wish(&self) -> Wish {
         self.lock().clone()
     }
 
-    /// From now on, this is wanted.
+    /// Changes the setting.
     pub fn set(&self, wish: Wish) {
         *self.lock() = wish;
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// Bytes per second that may move now; 0: none; `None`: as fast as it goes.
+    /// Bytes per second that may move now; 0: none; `None`: unlimited.
     #[must_use]
     pub fn bytes_per_second_max(&self) -> Option<u64> {
         let wish = self.lock();

@@ -2,8 +2,8 @@
 //!
 //! A name is one component; names of a directory ascend, hence none comes twice and pages cannot go
 //! in circles; a directory is met once, hence there are no cycles; all pages are of the moment that
-//! was asked for. What breaks this ends the operation: a server that invents names could also
-//! invent contents, so nothing of it is used further.
+//! was asked for. An answer that breaks one of these rules ends the operation: a server that
+//! invents names could also invent contents, so nothing of it is used further.
 
 use crate::error::{Result, SyncError};
 use crate::server_client::{ServerClient, TreePlace};
@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-/// Longest name that Linux has.
+/// Longest name that Linux allows.
 const NAME_LEN_MAX: usize = 255;
 
 /// The directories of one folder at one moment.
@@ -23,7 +23,7 @@ pub(crate) struct TreeReader<'a> {
     server: &'a ServerClient,
     folder: &'a FolderName,
     at: Seq,
-    /// Directories that were met.
+    /// Directories met so far.
     met: HashSet<FileId>,
 }
 
@@ -106,7 +106,7 @@ impl<'a> TreeReader<'a> {
     }
 }
 
-/// What must hold for attributes to be used at all.
+/// Checks the rules without which attributes cannot be used at all.
 fn check_attributes(node: &NodeInfo, name: &[u8]) -> Result<()> {
     let attributes = &node.attributes;
     let wrong = |what: &str| {

@@ -1,8 +1,8 @@
-//! Checking a snapshot: the server re-reads every stored byte that it needs, and, if asked, each
-//! file is compared with the folder, byte by byte.
+//! Verification of a snapshot: the server re-reads every stored byte that it needs, and, if asked,
+//! each file is compared with the folder, byte by byte.
 //!
-//! The comparison walks the snapshot and the directory together. What is on both sides is compared
-//! in kind, attributes and content; what is on one side only is told. A folder that was changed
+//! The comparison walks the snapshot and the directory together. Nodes on both sides are compared
+//! in kind, attributes and content; nodes on one side only are reported. A folder that was changed
 //! after the snapshot differs rightly: the user knows, this module does not. Contents are never
 //! held: the stream of the server is compared as it comes.
 //!
@@ -25,10 +25,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// How many damaged files a report lists. The monitor hears of each.
+/// Most damaged files listed in a report. The monitor gets each of them.
 pub const DAMAGED_LISTED_MAX: usize = 10_000;
 
-/// Bytes of paths and reasons that a report lists.
+/// Most bytes of paths and reasons listed in a report.
 const LISTED_LEN_MAX: usize = 64 * 1024 * 1024;
 
 /// Longest line of a verification, in bytes: paths can be longer than the system's calls take.
@@ -49,28 +49,28 @@ pub struct VerifyOptions<'a> {
 pub struct VerifyDamage {
     /// The file.
     pub id: FileId,
-    /// One of its paths.
+    /// A path of the file.
     pub path: Option<ByteString>,
-    /// What is wrong.
+    /// The error.
     pub detail: String,
     /// The first ranges that are lost, ascending.
     pub ranges: Vec<DamagedRange>,
-    /// How many bytes are lost in all; 0 if nothing is known of the contents.
+    /// Number of lost bytes in all; 0 if nothing is known of the contents.
     pub lost_bytes: u64,
-    /// The folder has a file of the same length and time at this path, with which a backup heals
-    /// it; null if there was no folder to look into.
+    /// Whether the folder has a file of the same length and time at this path, with which a backup
+    /// heals it; null if there was no folder to look into.
     pub healable: Option<bool>,
 }
 
-/// In what the folder differs from the snapshot.
+/// A difference between the folder and the snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "difference", rename_all = "snake_case")]
 pub enum DifferenceKind {
-    /// The snapshot has it, the folder does not.
+    /// The snapshot has the path, the folder does not.
     Missing,
-    /// The folder has it, the snapshot does not.
+    /// The folder has the path, the snapshot does not.
     Extra,
-    /// One is, for example, a file, the other a directory.
+    /// Another kind of node, for example a file and a directory.
     Kind,
     /// Another length.
     Size {
@@ -81,19 +81,19 @@ pub enum DifferenceKind {
     },
     /// Other bytes.
     Content {
-        /// Where the first one is.
+        /// Offset of the first one.
         first_offset: u64,
     },
     /// Other attributes.
     Attribute {
-        /// Which: `mode`, `owner`, `mtime`, `rdev`, `target`, `xattrs`.
+        /// The attribute: `mode`, `owner`, `mtime`, `rdev`, `target`, `xattrs`.
         which: &'static str,
     },
     /// Two names of one file in the snapshot are two files in the folder.
     NotLinked,
-    /// It cannot be read in the folder.
+    /// The node cannot be read in the folder.
     Unreadable {
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
@@ -101,14 +101,14 @@ pub enum DifferenceKind {
 /// A difference at a path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// Where.
+    /// The path.
     pub path: ByteString,
-    /// What.
+    /// The difference.
     #[serde(flatten)]
     pub kind: DifferenceKind,
 }
 
-/// What a verification found.
+/// Result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct VerifyReport {
     /// The snapshot.
@@ -123,7 +123,7 @@ pub struct VerifyReport {
     pub bytes: u64,
     /// Files that it cannot read in full; beyond [`DAMAGED_LISTED_MAX`] they are only counted.
     pub damaged: Vec<VerifyDamage>,
-    /// How many these are.
+    /// The number of them.
     pub damaged_files: u64,
     /// Files whose checksums, which the server kept to save reading, did not agree with their
     /// bytes; it threw them away. The bytes are whole, but its memory or its disk may not be.
@@ -134,11 +134,11 @@ pub struct VerifyReport {
     pub compared: u64,
     /// Bytes of content compared with the folder.
     pub compared_bytes: u64,
-    /// What differs.
+    /// The differences.
     pub differences: Vec<Difference>,
     /// Bytes on the socket.
     pub wire: WireBytes,
-    /// How long it took, in nanoseconds.
+    /// Total duration, in nanoseconds.
     pub total_ns: u64,
 }
 
@@ -153,7 +153,7 @@ impl VerifyReport {
 /// Verifies a snapshot at the server and, with [`VerifyOptions::deep`], against a directory.
 ///
 /// # Errors
-/// If the verification itself fails; what it finds is in the report.
+/// If the verification itself fails; its findings are in the report.
 pub fn verify(
     server: &ServerClient,
     folder: &FolderName,
@@ -171,10 +171,10 @@ pub fn verify(
         seq: snapshot.seq,
         ..VerifyReport::default()
     };
-    // Only for who waits: without it there is less to tell.
+    // Only for progress: without it, less is shown.
     let root = TreeReader::new(server, folder, report.seq).node_at(&[]).ok();
     let totals = root.and_then(|root| server.totals(folder, root.id, report.seq).ok());
-    // The server reads each stored byte once, and how many these are is known at the end; files are
+    // The server reads each stored byte once, and their number is known only at the end; files are
     // what can be counted.
     let (files, bytes) = (totals.as_ref().map_or(0, |totals| totals.files), 0);
     monitor.event(Event::Totals { files, bytes });
@@ -200,7 +200,7 @@ pub fn verify(
     Ok(report)
 }
 
-/// Whether the folder has a file as it was when it was saved, as far as length and time tell. The
+/// Whether the folder has the file as it was when it was saved, as far as length and time tell. The
 /// backup that heals compares the bytes.
 fn is_here(server: &ServerClient, folder: &FolderName, (damage, at): (&VerifyDamage, Seq), dir: &Path) -> bool {
     let Some(path) = &damage.path else { return false };
@@ -228,7 +228,7 @@ fn is_here(server: &ServerClient, folder: &FolderName, (damage, at): (&VerifyDam
     })
 }
 
-/// Lets the server check what it stores.
+/// Lets the server check its stored bytes.
 fn verify_stored(
     server: &ServerClient,
     folder: &FolderName,

@@ -1,6 +1,6 @@
-//! How much memory a backup, a restore and a verification take, client and server together, must
-//! not depend on how long a file is. Counted where memory is handed out; a test binary of its own,
-//! so that nothing else is counted.
+//! The memory of a backup, a restore and a verification, client and server together, must not
+//! depend on the length of a file. The allocator counts it; a test binary of its own, so that
+//! nothing else is counted.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -25,23 +25,23 @@ use std::sync::Mutex;
 #[global_allocator]
 static HEAP: CountingHeap = CountingHeap;
 
-/// The most memory that was in use during `work`, beyond what was before, in bytes.
+/// Peak memory during `work`, beyond that in use before, in bytes.
 fn peak_of(work: impl FnOnce()) -> usize {
     usize::try_from(used_by(work).1.peak_bytes).unwrap()
 }
 
-/// A tree of one file whose bytes are made while they are read. After each backup that was saved,
-/// something is inserted in its middle.
+/// A tree of one file whose bytes are generated while they are read. After each saved backup, bytes
+/// are inserted in its middle.
 struct GeneratedTree {
     len: u64,
-    /// The note of the last backup, and how many there were.
+    /// The note of the last backup, and the number of backups.
     saved: Mutex<(Vec<u8>, u64)>,
 }
 
-/// Bytes that are inserted each time.
+/// Number of bytes inserted each time.
 const INSERTED: u64 = 1001;
 
-/// Nothing that compresses.
+/// Incompressible bytes.
 fn byte_at(offset: u64) -> u8 {
     let mut state = (offset / 8).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     state ^= state >> 29;
@@ -50,7 +50,7 @@ fn byte_at(offset: u64) -> u8 {
 }
 
 impl GeneratedTree {
-    /// Bytes that were inserted so far.
+    /// Number of bytes inserted so far.
     fn inserted(&self) -> u64 {
         self.saved.lock().unwrap().1 * INSERTED
     }

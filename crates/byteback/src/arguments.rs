@@ -1,5 +1,5 @@
-//! The command line: the verbs, and the flags that several of them share. Each command's own flags
-//! are in its file.
+//! The command line: the verbs and the flags that several of them share. The flags of a single
+//! command are in that command's file.
 
 use std::path::PathBuf;
 
@@ -34,7 +34,7 @@ First steps:
 'byteback COMMAND --help' explains each command.";
 
 impl Arguments {
-    /// The command line as the parser sees it, with the texts that are made from other tables.
+    /// The command line as clap sees it, with the help texts that are generated from other tables.
     pub(crate) fn described() -> clap::Command {
         let mut text = format!("{FIRST_STEPS}\n\nEnvironment:\n");
         for Variable { name, meaning } in VARIABLES {
@@ -52,7 +52,8 @@ impl Arguments {
             .after_long_help(text)
     }
 
-    /// Parses the command line; ends the process with the help or a message if it is none.
+    /// Parses the command line. Prints the help or an error message and ends the process if there
+    /// is no command to run.
     pub(crate) fn read() -> Self {
         let matches = Self::described()
             .try_get_matches()
@@ -100,7 +101,7 @@ pub(crate) struct GlobalArguments {
 }
 
 impl GlobalArguments {
-    /// How to print.
+    /// The output options.
     pub(crate) fn output(&self) -> Output {
         Output {
             json: self.json,

@@ -1,12 +1,12 @@
-//! Going to the background: the command starts itself once more, detached, and waits until that one
-//! is ready.
+//! Running in the background: the command starts itself once more, detached, and waits until the
+//! second process is ready.
 //!
 //! Nothing is forked: a process with threads cannot be. The second process leads a session of its
-//! own, has nowhere as input, the log file as standard error, and as standard output a pipe to the
-//! first. Over the pipe it tells, one JSON object per line, how far it is, that it is ready, or why
-//! it is not; then it lets go of the pipe. If the first process is gone before that (Ctrl-C), the
-//! second one notices when it writes, and ends as well. If the second one dies, the pipe ends, and
-//! the first one says where its log is.
+//! own; its standard input is /dev/null, its standard error is the log file, and its standard
+//! output is a pipe to the first process. Over the pipe it reports, one JSON object per line, its
+//! progress, that it is ready, or why it is not; then it closes the pipe. If the first process has
+//! ended before that (Ctrl-C), the second one notices when it writes, and ends as well. If the
+//! second one dies, the pipe ends, and the first one says where the log is.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -18,36 +18,36 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{CommandError, Result};
 
-/// A longer log begins anew at the next start; the one before is kept beside it.
+/// Size in bytes beyond which the next start begins a new log. The previous log is kept beside it.
 const LOG_BYTES_MAX: u64 = 1 << 20;
 
-/// What the detached process tells.
+/// A message from the detached process.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "tell", rename_all = "snake_case")]
 pub(crate) enum Tell<R> {
-    /// So many entries are compared with the record.
+    /// Progress: entries compared with the record so far.
     Compared {
-        /// How many.
+        /// Number of entries.
         nodes: u64,
     },
-    /// It serves.
+    /// The mount is live.
     Ready(R),
-    /// It cannot.
+    /// The start failed.
     Failed {
         /// The exit code.
         code: u8,
-        /// Why.
+        /// The cause.
         message: String,
-        /// What to do next.
+        /// The next step for the user.
         next: Option<String>,
     },
 }
 
-/// How the detached process ended its start.
+/// Outcome of the start of a detached process.
 pub(crate) enum Started<R> {
-    /// It serves.
+    /// The mount is live.
     Ready(R),
-    /// It does not.
+    /// The start failed.
     Failed {
         code: u8,
         message: String,
@@ -55,15 +55,15 @@ pub(crate) enum Started<R> {
     },
 }
 
-/// Starts this program again with `arguments` and waits until it serves; `compared` hears how far
-/// it is.
+/// Starts this program again with `arguments` and waits until its mount is live. `compared` is
+/// called with the number of entries compared so far.
 pub(crate) fn start<R: for<'de> Deserialize<'de>>(
     arguments: &[std::ffi::OsString],
     log: &Path,
     mut compared: impl FnMut(u64),
 ) -> Result<Started<R>> {
     let failed = |error: io::Error| CommandError::new(format!("cannot start the daemon: {error}"));
-    // Also right after the file was replaced by a newer version: it is this very program.
+    // Even after its file was replaced by a newer version, /proc/self/exe is this very program.
     let program = Path::new("/proc/self/exe");
     let program = fs::read_link(program)
         .ok()
@@ -98,35 +98,35 @@ pub(crate) fn start<R: for<'de> Deserialize<'de>>(
     )
 }
 
-/// Where the daemon of a folder writes its log.
+/// Path of the log of a folder's daemon.
 pub(crate) fn log_path(state_folder: &Path) -> PathBuf {
     state_folder.join("daemon.log")
 }
 
 fn open_log(path: &Path) -> Result<File> {
     if fs::metadata(path).is_ok_and(|log| log.len() > LOG_BYTES_MAX) {
-        // If it cannot be moved it grows on, which harms nobody.
+        // A log that cannot be moved keeps growing, which does no harm.
         let _ = fs::rename(path, path.with_extension("log.old"));
     }
     let opened = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
     opened.map_err(|error| CommandError::file("open the daemon's log", path, &error))
 }
 
-/// The other end: what the detached process does.
+/// The detached process's side of the start.
 pub(crate) struct Starter {
     out: io::Stdout,
 }
 
 impl Starter {
-    /// Leaves the terminal and the directory of whoever started us.
+    /// Leaves the terminal and the current directory of the process that started this one.
     pub(crate) fn detach() -> Self {
-        // Refused only for the leader of a process group, which then has no terminal to lose.
+        // Fails only for the leader of a process group, which then has no terminal to lose.
         let _ = rustix::process::setsid();
         let _ = rustix::process::chdir("/");
         Self { out: io::stdout() }
     }
 
-    /// Tells something; false if nobody listens any more.
+    /// Sends a message; false if the other end of the pipe is closed.
     pub(crate) fn tell<R: Serialize>(&mut self, tell: &Tell<R>) -> bool {
         let Ok(mut line) = serde_json::to_vec(tell) else {
             return false;
@@ -135,7 +135,7 @@ impl Starter {
         self.out.write_all(&line).and_then(|()| self.out.flush()).is_ok()
     }
 
-    /// Lets go of the pipe.
+    /// Closes the pipe.
     pub(crate) fn let_go(self) {
         let nowhere = OpenOptions::new().write(true).open("/dev/null");
         if let Ok(nowhere) = nowhere {

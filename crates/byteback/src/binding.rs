@@ -1,9 +1,9 @@
-//! The binding: to which folder of which server a directory is backed up. `binding.json` in its
-//! state folder.
+//! The binding of a directory: the server and the folder there that it is backed up to. Stored as
+//! `binding.json` in the directory's state folder.
 //!
-//! A flipped bit in it could name another folder that the server has, and the backup would go
-//! there: it carries a checksum, and is refused if that is wrong. Version 1 had none; it is still
-//! read, and [`Binding::write`] makes it version 2.
+//! A flipped bit could name another folder of the server, and the backup would go there. So the
+//! file carries a checksum, and a file with a wrong one is refused. Version 1 had no checksum; it
+//! is still read, and [`Binding::write`] turns it into version 2.
 
 use std::ffi::OsString;
 use std::fs;
@@ -24,7 +24,7 @@ const VERSION: u32 = 2;
 
 const DAMAGED: &str = "its checksum is wrong: it was damaged, or changed by hand";
 
-/// Only this is asked of any version.
+/// The field that every version has.
 #[derive(Debug, Deserialize)]
 struct AnyVersion {
     version: u32,
@@ -36,20 +36,20 @@ struct File {
     version: u32,
     server: String,
     folder: FolderName,
-    /// Only where the token is not in its usual place.
+    /// Present only if the token is not in its usual place.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     token_file: Option<ByteString>,
-    /// Only where they are kept.
+    /// Present only if checksums are kept.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     block_checksums: bool,
-    /// Of all the others, since version 2.
+    /// Checksum of all other fields, since version 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     crc32c: Option<String>,
 }
 
 impl File {
-    /// The checksum of everything else, as it is written: of the JSON without any white space, the
-    /// keys in their order.
+    /// The checksum of all other fields as they are written: of the JSON without white space, with
+    /// the keys in their order.
     fn checksum(&self) -> serde_json::Result<String> {
         let others = Self {
             version: self.version,
@@ -63,18 +63,18 @@ impl File {
     }
 }
 
-/// See the module.
+/// The binding of a directory; see the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Binding {
     pub(crate) repository: Repository,
     /// The token file that was named when the directory was bound.
     pub(crate) token_file: Option<PathBuf>,
-    /// Whether checksums of what the server has are kept between backups.
+    /// Whether checksums of the server's content are kept between backups.
     pub(crate) block_checksums: bool,
 }
 
 impl Binding {
-    /// The binding of a directory, if it has one.
+    /// Reads the binding of a directory; `None` if it has none.
     pub(crate) fn read(folder: &StateFolder) -> Result<Option<Self>> {
         let path = path(folder);
         let bytes = match fs::read(&path) {
@@ -85,7 +85,7 @@ impl Binding {
         Self::parse(&bytes, &path).map(Some)
     }
 
-    /// What the file `path` holds.
+    /// Parses the content of the file `path`.
     fn parse(bytes: &[u8], path: &Path) -> Result<Self> {
         let unusable = |why: &dyn std::fmt::Display| {
             CommandError::file("understand", path, why)
@@ -141,7 +141,7 @@ impl Binding {
     }
 }
 
-/// Where the binding of a directory is.
+/// Path of a directory's binding file.
 pub(crate) fn path(folder: &StateFolder) -> PathBuf {
     Path::new(folder.path()).join("binding.json")
 }

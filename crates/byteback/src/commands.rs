@@ -1,4 +1,4 @@
-//! One file per command: its flags, what it calls, what it prints. Nothing is decided here.
+//! One file per command: its flags, the calls that it makes, its output. Nothing is decided here.
 
 pub(crate) mod backup;
 pub(crate) mod changes;

@@ -16,8 +16,8 @@
 //! drop_after_days = 180
 //! ```
 //!
-//! A key that is not known is an error that names it: a misspelt one would otherwise do nothing,
-//! silently.
+//! An unknown key is an error that names the key: a misspelt one would otherwise silently do
+//! nothing.
 
 use std::fs;
 use std::io;
@@ -34,7 +34,7 @@ use crate::error::{CommandError, Result};
 /// The system's configuration folder.
 const SYSTEM_DIR: &str = "/etc/byteback";
 
-/// What both files say.
+/// Both files, merged.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Configuration {
@@ -50,15 +50,15 @@ pub(crate) struct Configuration {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LogSection {
-    /// In which units ranges are kept.
+    /// Unit of the changed ranges.
     pub(crate) granularity: Option<GranularityName>,
-    /// The most ranges of one file.
+    /// Most ranges kept per file.
     pub(crate) extents_per_file: Option<NonZeroU32>,
-    /// The most consumers of one folder.
+    /// Most consumers of one folder.
     pub(crate) consumers: Option<NonZeroU32>,
-    /// From so many days of silence on, it is said when a consumer will be dropped.
+    /// Days of silence after which users are warned that a consumer will be dropped.
     pub(crate) warn_after_days: Option<u32>,
-    /// After so many days of silence a consumer is dropped.
+    /// Days of silence after which a consumer is dropped.
     pub(crate) drop_after_days: Option<u32>,
 }
 
@@ -85,7 +85,7 @@ impl LogSection {
         }
     }
 
-    /// As the log wants it.
+    /// The options of the log.
     pub(crate) fn options(self) -> LogOptions {
         let mut options = LogOptions::default();
         let days = |days: u32| Duration::from_secs(u64::from(days) * 24 * 60 * 60);
@@ -112,7 +112,7 @@ impl LogSection {
     }
 }
 
-/// What holds unless a flag or a variable says otherwise.
+/// Defaults, which flags and environment variables override.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Defaults {
@@ -120,16 +120,16 @@ pub(crate) struct Defaults {
     pub(crate) repo: Option<String>,
     /// The file with the device token.
     pub(crate) token_file: Option<PathBuf>,
-    /// How often progress is shown per second.
+    /// Progress updates per second.
     pub(crate) progress_fps: Option<f64>,
-    /// For how long `mount` keeps what is overwritten.
+    /// How long `mount` keeps overwritten bytes.
     pub(crate) undo_window: Option<String>,
-    /// How much of it.
+    /// How many overwritten bytes `mount` keeps at most.
     pub(crate) undo_budget: Option<String>,
 }
 
 impl Configuration {
-    /// Reads both files; one that is missing is empty.
+    /// Reads both files; a missing file counts as empty.
     pub(crate) fn read(user_dir: Option<&Path>) -> Result<Self> {
         let system = read_file(&Path::new(SYSTEM_DIR).join("config.toml"))?;
         let Some(user_dir) = user_dir else { return Ok(system) };

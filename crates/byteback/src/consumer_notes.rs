@@ -1,5 +1,5 @@
-//! What is said of consumers that nobody hears of any more: before they are dropped, and after.
-//! Never silently.
+//! Messages about consumers that went silent, before and after they are dropped: no consumer is
+//! dropped silently.
 
 use byteback_control::ConsumerStatus;
 use byteback_daemon::StateFolder;
@@ -9,8 +9,7 @@ use crate::output::Output;
 use crate::timestamp;
 use crate::wording::age;
 
-/// What a user should know of a consumer, in one sentence, and what can be done; none if all is
-/// well.
+/// A sentence on what the user should know about a consumer and can do; `None` if all is well.
 pub(crate) fn note(consumer: &ConsumerStatus, now_ns: i64) -> Option<String> {
     let name = &consumer.name;
     if let Some(expires_at_ns) = consumer.expires_at_ns {
@@ -31,7 +30,7 @@ pub(crate) fn note(consumer: &ConsumerStatus, now_ns: i64) -> Option<String> {
     ))
 }
 
-/// Says so of each consumer of a folder.
+/// Warns about each consumer of a folder that needs it.
 pub(crate) fn warn(consumers: &[ConsumerStatus], folder: &StateFolder, output: Output) {
     let now_ns = timestamp::now_ns();
     for consumer in consumers {

@@ -1,9 +1,9 @@
 //! The coverage ledger in words: since when a folder is tracked without a gap, and every gap with
 //! its cause.
 //!
-//! A *gap* begins when tracking ended (in good order, or because the daemon or the machine stopped)
-//! and lasts until it began again. What the comparison with the record found belongs to the gap in
-//! which it was looked for.
+//! A *gap* begins when tracking ends (in good order, or because the daemon or the machine stopped)
+//! and lasts until tracking begins again. Changes found by the comparison with the record belong to
+//! the gap in which the comparison was made.
 
 use byteback_oplog::{LedgerEntry, LedgerEvent};
 use serde::Serialize;
@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::timestamp;
 use crate::wording::{counted, listed};
 
-/// Why nobody saw the changes.
+/// Why changes were not tracked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "cause", rename_all = "snake_case")]
 pub(crate) enum Cause {
@@ -19,19 +19,19 @@ pub(crate) enum Cause {
     NotMounted,
     /// The daemon or the machine stopped.
     Interrupted {
-        /// Files that were open for change then.
+        /// Files that were open for writing at that time.
         open_files: u64,
     },
-    /// The log was damaged or taken away, and with it what it knew.
+    /// The log was damaged or removed, and its knowledge with it.
     LogLost,
 }
 
-/// A time in which nobody saw the changes.
+/// A period in which changes were not tracked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gap {
-    /// When tracking ended; of an interruption only the time is known at which it was noticed.
+    /// When tracking ended; for an interruption, when that was noticed: the exact time is unknown.
     pub(crate) from_ns: i64,
-    /// When it began again; none: it has not.
+    /// When tracking began again; `None` if it has not.
     pub(crate) to_ns: Option<i64>,
     pub(crate) cause: Cause,
     /// Files found changed.
@@ -40,17 +40,17 @@ pub(crate) struct Gap {
     pub(crate) changed_names: u64,
 }
 
-/// What the ledger says.
+/// The content of the ledger.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Coverage {
-    /// Tracked since then, without a gap; none: it is not tracked now.
+    /// Start of tracking without a gap; `None` if the folder is not tracked now.
     pub(crate) tracked_since_ns: Option<i64>,
-    /// Eldest first; the last one may not have ended.
+    /// Oldest first; the last one may not have ended.
     pub(crate) gaps: Vec<Gap>,
 }
 
 impl Coverage {
-    /// Reads the ledger, eldest entry first.
+    /// Reads the ledger, oldest entry first.
     pub(crate) fn of(ledger: &[LedgerEntry]) -> Self {
         let mut coverage = Self::default();
         let mut gap: Option<Gap> = None;
@@ -64,7 +64,7 @@ impl Coverage {
             };
             match entry.event {
                 LedgerEvent::Created | LedgerEvent::ConsumerDropped { .. } => {}
-                // The log that tells of the time before is gone; what this one knows begins here.
+                // The log of the time before is gone; the knowledge of this one begins here.
                 LedgerEvent::LogLost { .. } => {
                     coverage.tracked_since_ns = None;
                     gap = Some(begun(Cause::LogLost));

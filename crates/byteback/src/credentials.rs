@@ -1,5 +1,4 @@
-//! Device tokens: what the server gave this machine when it joined, kept where it is found again by
-//! the server's address.
+//! Device tokens: what the server gave this machine when it joined, stored by the server's address.
 //!
 //! One file per server in `tokens/` of the user's configuration folder, mode 0600, as TOML:
 //!
@@ -11,13 +10,13 @@
 //! addresses = ["backup.example.org:7117"]
 //! ```
 //!
-//! The last two are there only if the code by which the machine joined had them. `--token-file`
-//! names another file of the same form.
+//! The last two keys are present only if the code by which the machine joined had them.
+//! `--token-file` names another file of the same form.
 //!
 //! A joining machine draws its token itself and keeps it in a *draft*, the same file with
-//! `.joining` behind its name, before it asks the server: if it dies before the answer came, it
-//! joins again with the same code and the same token, and the server knows it
-//! (`byteback_store::token`). Order: draft, request, token file, the draft is removed.
+//! `.joining` appended to its name, before it asks the server. If the machine dies before the
+//! answer arrives, it joins again with the same code and the same token, and the server recognises
+//! it (`byteback_store::token`). Order: draft, request, token file, removal of the draft.
 
 use std::ffi::OsString;
 use std::fs;
@@ -32,31 +31,31 @@ use crate::error::{CommandError, Result};
 use crate::exit_code::Exit;
 use crate::private_file;
 
-/// What a machine shows to a server.
+/// The credentials that this machine presents to a server.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Credentials {
-    /// The server that gave it.
+    /// Address of the server that issued the token.
     pub(crate) server: String,
-    /// This machine's number there.
+    /// This machine's number at that server.
     pub(crate) device: DeviceId,
-    /// The secret.
+    /// The secret token.
     pub(crate) token: String,
-    /// The certificate by which the server is known.
+    /// The certificate that the server must present.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) certificate: Option<Fingerprint>,
-    /// Where else it may be reached.
+    /// Other addresses of the server.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) addresses: Vec<String>,
 }
 
-/// Where the token of `server` is kept below the configuration folder.
+/// Path of the token file of `server` below the configuration folder.
 pub(crate) fn default_path(config_dir: &Path, server: &str) -> PathBuf {
     let name = byteback_api::query::encode(server.as_bytes()).replace('/', "%2F");
     config_dir.join("tokens").join(name)
 }
 
-/// Reads a token file; `None` if there is none.
+/// Reads a token file; `None` if it does not exist.
 pub(crate) fn read(path: &Path) -> Result<Option<Credentials>> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
@@ -81,7 +80,7 @@ fn unusable(path: &Path, why: &str) -> CommandError {
     .next("Name another one with --token-file, or remove it and join the server again with a join token.")
 }
 
-/// Where the draft of a token file is.
+/// Path of the draft of a token file.
 pub(crate) fn draft_path(path: &Path) -> PathBuf {
     let mut name = path.file_name().map_or_else(OsString::new, OsString::from);
     name.push(".joining");

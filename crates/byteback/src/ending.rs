@@ -1,8 +1,8 @@
-//! A daemon that ends: waiting for it, and saying what keeps it.
+//! Waiting for a daemon that is ending, and saying what keeps it.
 //!
-//! The mount of a folder is gone from its place at once. Its daemon lives on as long as something
-//! holds the mounted file system (a copy of the mount in another mount namespace, an open file),
-//! and then until its log is settled. Nobody else may have the folder before that.
+//! The mount of a folder disappears from its place at once. Its daemon lives on as long as
+//! something holds the mounted file system (a copy of the mount in another mount namespace, an open
+//! file), and then until its log is settled. No other process may use the folder before that.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -21,22 +21,22 @@ use crate::output::Output;
 use crate::tracked_folder;
 use crate::wording::{counted, listed};
 
-/// A wait that is longer than this is explained.
+/// Wait after which the user is told the reason.
 const SILENT_FOR: Duration = Duration::from_secs(2);
-/// The same, where nothing is found that the wait is for.
+/// The same, if no holder of the mount is found.
 const UNEXPLAINED_FOR: Duration = Duration::from_secs(6);
-/// How long a mount waits for a folder that something still holds.
+/// How long a mount waits for a folder that is still held.
 const HELD_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a daemon may take to settle its log. It only has files to stat, but there may be many.
+/// How long a daemon may take to settle its log. It only has to stat files, but there may be many.
 pub(crate) const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Between two looks at a daemon whose process cannot be watched.
+/// Interval for polling a daemon whose process cannot be watched.
 const PAUSE: Duration = Duration::from_millis(50);
-/// A daemon that takes requests and answers none is not asked for ever.
+/// Lost answers after which a daemon that accepts requests is not asked again.
 const LOST_ANSWERS_MAX: u32 = 200;
-/// More than this are only counted.
+/// Holders named in a message; the rest are only counted.
 const NAMED_MAX: usize = 4;
 
-/// Something that keeps a mount alive, for programs.
+/// A holder of a mount, as a JSON line.
 #[derive(Debug, Serialize)]
 pub(crate) struct HolderLine {
     pid: Option<u32>,
@@ -59,7 +59,7 @@ impl HolderLine {
     }
 }
 
-/// A process that is waited for.
+/// A process whose end is awaited.
 pub(crate) struct Ending {
     pid: u32,
     process: Option<OwnedFd>,
@@ -67,7 +67,7 @@ pub(crate) struct Ending {
 }
 
 impl Ending {
-    /// Watches the process from now on: its number cannot come to mean another one.
+    /// Watches the process from now on: its number cannot come to mean another process.
     pub(crate) fn of(pid: u32) -> Self {
         let watched = i32::try_from(pid).ok().and_then(Pid::from_raw);
         Self {
@@ -77,12 +77,12 @@ impl Ending {
         }
     }
 
-    /// Waits until the process has ended, at most until `timeout` after the beginning; tells
-    /// whether it has.
+    /// Waits until the process has ended, at most until `timeout` after the creation of `self`;
+    /// returns whether it has ended.
     pub(crate) fn ends_within(&self, timeout: Duration) -> bool {
         let deadline = self.since + timeout;
         let Some(process) = &self.process else {
-            // It had most likely ended before it could be watched.
+            // Most likely the process had ended before it could be watched.
             let is_there = || Path::new(&format!("/proc/{}", self.pid)).exists();
             while is_there() && Instant::now() < deadline {
                 std::thread::sleep(PAUSE);
@@ -104,25 +104,25 @@ impl Ending {
     }
 }
 
-/// What a folder's daemon does after its mount is gone.
+/// State of a folder's daemon after its mount is gone.
 pub(crate) enum Waited {
-    /// It has ended.
+    /// The daemon has ended.
     Ended,
     /// Something still holds the mount.
     Held(Vec<Holder>),
-    /// It is still settling its log.
+    /// The daemon is still settling its log.
     Settling,
 }
 
-/// Waits for the end of a daemon whose mount is gone, and says what it waits for; `patience` counts
-/// while something still holds the mount.
+/// Waits for the end of a daemon whose mount is gone, and says what the wait is for. `patience`
+/// limits the wait while something still holds the mount.
 pub(crate) fn wait(folder: &StateFolder, ending: &Ending, patience: Duration, output: Output) -> Waited {
     if ending.ends_within(SILENT_FOR) {
         return Waited::Ended;
     }
     let mut held_by = holders(folder);
     if held_by.as_ref().is_some_and(Vec::is_empty) {
-        // A busy machine may just be slow to end what nobody holds.
+        // A busy machine may just be slow to end a daemon whose mount has no holder.
         if ending.ends_within(UNEXPLAINED_FOR) {
             return Waited::Ended;
         }
@@ -147,14 +147,14 @@ pub(crate) fn wait(folder: &StateFolder, ending: &Ending, patience: Duration, ou
     }
 }
 
-/// What holds the mount of a daemon; `None` if nothing does, so that the daemon is ending.
+/// The holders of a daemon's mount; `None` if there are none, so that the daemon is ending.
 pub(crate) fn holders(folder: &StateFolder) -> Option<Vec<Holder>> {
     let client = Client::connect(&folder.socket()).ok()?;
     let detached = client.status().ok()?.detached?;
     (!detached.has_ended).then_some(detached.held_by)
 }
 
-/// What keeps a mount alive, as the second half of a sentence.
+/// The holders of a mount, as the second half of a sentence.
 pub(crate) fn held_words(holders: &[Holder]) -> String {
     let mut named: Vec<String> = holders.iter().take(NAMED_MAX).map(words).collect();
     match holders.len() {
@@ -184,8 +184,8 @@ fn words(holder: &Holder) -> String {
     }
 }
 
-/// Waits for a daemon of the folder that is ending, if there is one. A folder that is mounted is
-/// refused by `is_mounted`.
+/// Waits for a daemon of the folder that is ending, if there is one. If the folder is mounted,
+/// `is_mounted` makes the error.
 pub(crate) fn wait_for_place(
     folder: &StateFolder,
     output: Output,
@@ -198,7 +198,7 @@ pub(crate) fn wait_for_place(
             Some(daemon) => match daemon.status() {
                 Ok(status) if status.detached.is_none() => return Err(is_mounted(&daemon)),
                 Ok(status) => status.pid,
-                // It has ended meanwhile, or does so now.
+                // The daemon has ended meanwhile, or is just ending.
                 Err(error) if error.kind == ErrorKind::Gone && lost_answers < LOST_ANSWERS_MAX => {
                     lost_answers += 1;
                     std::thread::sleep(PAUSE);

@@ -1,13 +1,13 @@
 //! The environment variables, all of them, and the only place that reads them.
 //!
-//! `docs/environment.md` is made from this file; a test keeps the two equal. Precedence everywhere:
-//! flag, then environment variable, then the user's configuration, then the system's, then the
-//! default.
+//! `docs/environment.md` is generated from this file; a test keeps the two equal. Precedence
+//! everywhere: flag, then environment variable, then the user's configuration, then the system's,
+//! then the default.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// One variable, for the documentation.
+/// A variable, for the documentation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Variable {
     pub(crate) name: &'static str,
@@ -63,7 +63,7 @@ variables! {
         "Set by systemd: where `serve`, `mount --foreground` and `sync --foreground` say that they are ready.";
 }
 
-/// How S3 is reached: the variables that its own tools have.
+/// Access to S3: the variables that S3's own tools use.
 #[derive(Clone, Default)]
 pub(crate) struct S3Environment {
     pub(crate) endpoint: Option<String>,
@@ -75,13 +75,13 @@ pub(crate) struct S3Environment {
 
 impl std::fmt::Debug for S3Environment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Neither secrets nor tokens.
+        // Secrets and tokens are left out.
         let shown = (&self.endpoint, &self.region, &self.access_key);
         f.debug_tuple("S3Environment").field(&shown).finish()
     }
 }
 
-/// The variables as they were at the start. An empty one counts as not set.
+/// The variables as they were at the start. An empty variable counts as not set.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Environment {
     pub(crate) repository: Option<String>,
@@ -91,11 +91,11 @@ pub(crate) struct Environment {
     pub(crate) progress_fps: Option<String>,
     pub(crate) notify_socket: Option<OsString>,
     pub(crate) s3: S3Environment,
-    /// Folders with programs.
+    /// Folders that are searched for programs.
     pub(crate) program_folders: Vec<PathBuf>,
-    /// Where large files are that nobody needs afterwards.
+    /// Folder for large temporary files.
     pub(crate) scratch: Option<PathBuf>,
-    /// Where the user's programs have sockets.
+    /// Folder of the sockets of the user's programs.
     pub(crate) runtime_dir: Option<PathBuf>,
     state_dir: Option<PathBuf>,
     xdg_config_home: Option<PathBuf>,
@@ -108,7 +108,7 @@ impl Environment {
     pub(crate) fn read() -> Self {
         let get = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let path = |name: &str| get(name).map(PathBuf::from);
-        // The XDG rules: a relative path is to be ignored.
+        // The XDG rules: a relative path is ignored.
         let base = |name: &str| path(name).filter(|path| path.is_absolute());
         let text = |name: &str| get(name).map(|value| value.to_string_lossy().into_owned());
         Self {
@@ -135,8 +135,8 @@ impl Environment {
         }
     }
 
-    /// The variables, as they are set now, that a service needs to find the same server, tokens and
-    /// state as a command does.
+    /// The variables that a service needs to find the same server, tokens and state as a command
+    /// does, with their present values.
     pub(crate) fn of_services(&self) -> Vec<(&'static str, OsString)> {
         let absolute = |path: &PathBuf| {
             std::path::absolute(path)
@@ -159,17 +159,17 @@ impl Environment {
             .collect()
     }
 
-    /// Where the user's configuration begins.
+    /// Root of the user's configuration folders.
     pub(crate) fn config_home(&self) -> Option<PathBuf> {
         self.xdg_config_home.clone().or_else(|| self.in_home(".config"))
     }
 
-    /// Where the user's configuration and tokens are; none without a home directory.
+    /// Folder of the user's configuration and tokens; `None` without a home directory.
     pub(crate) fn config_dir(&self) -> Option<PathBuf> {
         Some(self.config_home()?.join("byteback"))
     }
 
-    /// Where operation logs are, unless a flag says otherwise; none without a home directory.
+    /// Folder of the operation logs, unless a flag names another; `None` without a home directory.
     pub(crate) fn state_root(&self, is_root: bool) -> Option<PathBuf> {
         if let Some(dir) = &self.state_dir {
             return Some(dir.clone());

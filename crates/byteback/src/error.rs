@@ -1,4 +1,4 @@
-//! What a command says when it fails: what failed, on which file, and what to do next.
+//! The errors of commands: what failed, on which file, and what to do next.
 //!
 //! The libraries' errors are typed and keep their sources; here they become one sentence for a
 //! person, a next step where there is one, and an exit code. Nothing is decided by the text.
@@ -22,11 +22,12 @@ use crate::signals;
 /// Why a command ended early.
 #[derive(Debug)]
 pub(crate) enum CommandError {
-    /// It failed, and the user has to be told.
+    /// A failure that the user must be told about.
     Failed(Failure),
-    /// Whoever read our output had enough: `byteback ls | head`. Nobody is left to be told.
+    /// The reader of our output is gone, as in `byteback ls | head`: there is nothing left to
+    /// report.
     OutputClosed,
-    /// Everything was told already.
+    /// Everything was reported already.
     Reported(Exit),
 }
 
@@ -34,9 +35,9 @@ pub(crate) enum CommandError {
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) exit: Exit,
-    /// What failed, without a full stop.
+    /// The failed operation, without a full stop.
     pub(crate) message: String,
-    /// What to do next: one or more sentences.
+    /// The next step for the user: one or more sentences.
     pub(crate) next: Option<String>,
 }
 
@@ -58,7 +59,7 @@ impl CommandError {
         })
     }
 
-    /// "cannot OPERATION PATH: what the system said".
+    /// The message "cannot OPERATION PATH: CAUSE".
     pub(crate) fn file(operation: &str, path: &Path, error: &dyn Display) -> Self {
         Self::new(format!("cannot {operation} {}: {error}", path.display()))
     }
@@ -73,7 +74,7 @@ impl CommandError {
     }
 }
 
-/// The error and what is below it, each said once.
+/// The messages of an error and of its sources, each once.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut below = error.source();
@@ -117,7 +118,7 @@ impl From<ServerError> for CommandError {
     }
 }
 
-/// What to do next, in the words of the command line where the server's are those of its interface.
+/// The next step, in terms of the command line where the server's text uses those of its API.
 fn next_step(error: &ServerError) -> String {
     let next = match error.problem.as_ref().map(|problem| problem.code) {
         Some(Code::FolderNotFound) => "Check the name behind the last slash; 'byteback init DIR -r URL' makes it.",
@@ -144,7 +145,7 @@ impl From<SyncError> for CommandError {
     fn from(error: SyncError) -> Self {
         let exit = Exit::of_sync(&error);
         match error {
-            // Whoever asks to stop does not want to hear that a connection was not waited for.
+            // A user who asked to stop does not want to hear about an abandoned connection.
             SyncError::Server(error) if error.kind.is_transient() && signals::stop_is_asked() => {
                 SyncError::Cancelled.into()
             }

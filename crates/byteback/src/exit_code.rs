@@ -1,8 +1,8 @@
 //! The exit codes, and which failure ends with which.
 //!
-//! They are restic's, so that scripts written for it go on working. Whatever is not listed here is
-//! [`Exit::Failed`]. Wrong usage (an unknown flag, a missing argument) ends with 2, as the argument
-//! parser decides it.
+//! They are restic's, so that scripts written for it keep working. A failure that is not listed
+//! here is [`Exit::Failed`]. Wrong usage (an unknown flag, a missing argument) ends with 2, which
+//! the argument parser decides.
 
 use byteback_api::problem::Code;
 use byteback_daemon::DaemonError;
@@ -13,19 +13,19 @@ use byteback_sync::{ServerError, ServerErrorKind, SyncError};
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// All was done.
+    /// Success.
     Fine = 0,
-    /// It failed.
+    /// Failure.
     Failed = 1,
-    /// Some of the source could not be read; the rest is saved, or restored with `--salvage`.
+    /// Part of the source could not be read; the rest is saved, or restored with `--salvage`.
     SourceUnreadable = 3,
-    /// `status`: a folder needs somebody.
+    /// `status`: a folder needs attention.
     NeedsAttention = 4,
-    /// `status --check`: something is on its way, or the server is away.
+    /// `status --check`: changes are on their way, or the server is away.
     Behind = 5,
     /// The server has no such folder, or no server is named.
     NoRepository = 10,
-    /// Somebody else is using the folder or the store.
+    /// The folder or the store is in use by another process.
     Locked = 11,
     /// The token is missing or wrong.
     WrongCredentials = 12,

@@ -1,12 +1,12 @@
-//! What people are told of a directory that is perhaps not the folder that was tracked
-//! (`byteback_daemon::presence`), and what they can do.
+//! Messages about a directory that is perhaps not the folder that was tracked
+//! (`byteback_daemon::presence`), and about what the user can do.
 
 use byteback_daemon::{Doubt, HeldBack, StateFolder};
 
 use crate::error::CommandError;
 use crate::output::Output;
 
-/// The failure of a sync that does not begin.
+/// The failure of a sync that is held back.
 pub(crate) fn explained(folder: &StateFolder, held: &HeldBack) -> CommandError {
     let directory = folder.directory().display();
     CommandError::new(format!(
@@ -16,7 +16,7 @@ pub(crate) fn explained(folder: &StateFolder, held: &HeldBack) -> CommandError {
     .next(ways_on(folder, held))
 }
 
-/// What can be done.
+/// The choices of the user.
 pub(crate) fn ways_on(folder: &StateFolder, held: &HeldBack) -> String {
     let directory = folder.directory().display();
     let back = match (held.is_recorded, held.doubt) {
@@ -35,7 +35,7 @@ pub(crate) fn ways_on(folder: &StateFolder, held: &HeldBack) -> String {
     )
 }
 
-/// Says that what is saved is perhaps not what was meant.
+/// Warns that the saved directory is perhaps not the one that was meant.
 pub(crate) fn warn(folder: &StateFolder, doubt: Doubt, output: Output) {
     let directory = folder.directory().display();
     output.warn(&format!(

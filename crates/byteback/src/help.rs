@@ -1,7 +1,7 @@
-//! The list of commands in `--help`, in groups, and the verbs that users of other programs type
+//! The list of commands in `--help`, in groups, and the verbs that users of other programs try
 //! first.
 //!
-//! A test holds the groups against the parser: each command stands in exactly one of them.
+//! A test checks the groups against the parser: each command is in exactly one of them.
 
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -42,7 +42,8 @@ const SNAPSHOTS_LIST: &str = "'byteback snapshots DIR' lists what the server has
 const REPOSITORY: &str = "'byteback serve' starts a server; its folders begin with 'byteback invite NAME'.";
 const FORMATS_FOLLOW: &str = "Formats are brought up to date by the programs that open them; nothing is to be done.";
 
-/// Verbs of restic, Borg, rsync's and Syncthing's users, and what does that here.
+/// Verbs that users of restic, Borg, rsync and Syncthing know, and the command that does the same
+/// here.
 const FOREIGN_VERBS: &[(&str, &str)] = &[
     (
         "create",
@@ -177,7 +178,7 @@ const FOREIGN_VERBS: &[(&str, &str)] = &[
     ),
 ];
 
-/// The template of the help of all commands.
+/// The template of the help that lists all commands.
 pub(crate) fn template(command: &Command) -> String {
     let mut text = "{before-help}{about-with-newline}\n{usage-heading} {usage}\n".to_owned();
     for (heading, names) in GROUPS {
@@ -194,7 +195,7 @@ pub(crate) fn template(command: &Command) -> String {
     text
 }
 
-/// An error of the parser; one about a verb that another program has says what ours is.
+/// An error of the parser; for a verb of another program, with the name of our command.
 pub(crate) fn with_our_verb(error: clap::Error) -> clap::Error {
     let (ErrorKind::InvalidSubcommand, Some(ContextValue::String(verb))) =
         (error.kind(), error.get(ContextKind::InvalidSubcommand))

@@ -1,4 +1,4 @@
-//! The network for sources of checksums that are reached by it: HTTP, and plain connections.
+//! The network access of remote checksum sources: HTTP and plain TCP connections.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,19 +8,19 @@ use byteback_checksums::http::{Answer, Http, Method, Request};
 use byteback_checksums::tcp::{Connect, Stream};
 use ureq::tls::{PemItem, RootCerts, TlsConfig};
 
-/// How long a connection, and the first byte of an answer, may take.
+/// Timeout of a connection, and of the first byte of an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long the body of an answer may take, which has a few MiB, and a whole conversation.
+/// Timeout of the body of an answer, which has a few MiB, and of a whole conversation.
 const PATIENCE_FOR_ALL: Duration = Duration::from_secs(300);
 
-/// Asks over the machine's network.
+/// Requests over the machine's network.
 pub(crate) struct Network {
     agent: ureq::Agent,
 }
 
 impl Network {
-    /// With the certificates (PEM) that may sign servers', instead of the public ones.
+    /// Trusts the issuers in `ca_pem` (PEM), if given, instead of the public ones.
     pub(crate) fn new(ca_pem: Option<&[u8]>) -> Self {
         let mut tls = TlsConfig::builder();
         if let Some(pem) = ca_pem {
@@ -85,11 +85,11 @@ impl Http for Network {
     }
 }
 
-/// A port that is none would be taken for the one that is meant if none is named, where somebody
-/// else may answer.
+/// Refuses an invalid port: it would be taken for the default port, where another server may
+/// answer.
 fn check_port(url: &str) -> io::Result<()> {
     let authority = url.split('/').nth(2).unwrap_or_default();
-    // Colons of an address of version 6 are in brackets.
+    // Colons within an IPv6 address are in brackets.
     let behind = authority.rsplit(']').next().unwrap_or_default();
     match behind.split_once(':').map(|(_, port)| port) {
         Some(port) if !port.parse().is_ok_and(|number: u16| number > 0) => Err(io::Error::new(
@@ -116,14 +116,14 @@ impl Connect for Network {
     }
 }
 
-/// A connection that ends at some time, whatever the other side does until then.
+/// A connection with a deadline that holds whatever the other side does.
 struct Limited {
     stream: TcpStream,
     until: Instant,
 }
 
 impl Limited {
-    /// How long the next call may take.
+    /// Timeout of the next call.
     fn rest(&self) -> io::Result<Option<Duration>> {
         match self.until.saturating_duration_since(Instant::now()) {
             Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
@@ -132,7 +132,7 @@ impl Limited {
     }
 }
 
-/// A call that took too long is said to have to wait.
+/// A socket reports a timeout as `WouldBlock`.
 fn timed_out(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),

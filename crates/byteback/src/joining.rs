@@ -2,9 +2,10 @@
 //!
 //! Order of the steps, and what a crash leaves: (1) the device's own token is drawn and kept in a
 //! draft; (2) the server is asked, which uses up the code for this token; (3) the token file is
-//! written, the draft removed. Dead before 2, nothing happened. Dead between 2 and 3, the same
-//! command finds the draft, asks again, and gets the same answer. A machine that has a token of the
-//! server shows that one, and gets what the code gives in addition.
+//! written, the draft removed. After a crash before 2, nothing has happened. After a crash between
+//! 2 and 3, the same command finds the draft, asks again, and gets the same answer. A machine that
+//! already has a token of the server presents that one, and gets the rights of the code in
+//! addition.
 
 use std::fs;
 use std::io::Read;
@@ -22,19 +23,19 @@ use crate::exit_code::Exit;
 use crate::served::names_this_machine;
 use crate::settings::Settings;
 
-/// Longest text that may be a code.
+/// Longest text that may be a code, in bytes.
 const CODE_LEN_MAX: u64 = 8192;
 
-/// What somebody was given to join with.
+/// The text that this machine was given to join with.
 pub(crate) enum Voucher {
-    /// All that is needed.
+    /// A complete code.
     Code(Box<JoinCode>),
-    /// The token alone, as servers gave it before there were codes.
+    /// The bare token, as servers issued it before there were codes.
     Token(String),
 }
 
 impl Voucher {
-    /// Understands what was given.
+    /// Parses the given text.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let text = text.trim();
         if text.is_empty() {
@@ -60,7 +61,7 @@ impl Voucher {
         }
     }
 
-    /// It must be for a server that is reached like that.
+    /// Checks that the scheme of `url` is the one that the code's server speaks.
     pub(crate) fn check_scheme(&self, url: &str) -> Result<()> {
         let Self::Code(code) = self else { return Ok(()) };
         if code.is_plain == url.starts_with("http://") {
@@ -80,7 +81,7 @@ fn refused(message: impl Into<String>) -> CommandError {
         .next("Make a new one on the server: byteback invite FOLDER --data DIR")
 }
 
-/// Reads a code.
+/// Parses a code.
 pub(crate) fn code(text: &str) -> Result<JoinCode> {
     text.parse().map_err(|error: ParseJoinCodeError| {
         let failed = CommandError::with_exit(Exit::WrongCredentials, error.to_string());
@@ -96,7 +97,7 @@ pub(crate) fn code(text: &str) -> Result<JoinCode> {
     })
 }
 
-/// The text that an argument stands for: itself, standard input if it is `-`.
+/// The text that an argument stands for: itself, or standard input if it is `-`.
 pub(crate) fn given_text(argument: &str) -> Result<String> {
     if argument != "-" {
         return Ok(argument.to_owned());
@@ -121,20 +122,20 @@ pub(crate) fn text_in(path: &Path) -> Result<String> {
 
 /// A machine that has joined.
 pub(crate) struct Joined {
-    /// What it shows from now on.
+    /// The credentials that the machine presents from now on.
     pub(crate) credentials: Credentials,
-    /// What it was given.
+    /// The server's answer.
     pub(crate) answer: JoinResponse,
 }
 
-/// Joins the server at `server`; the token is kept in `token_path`.
+/// Joins the server at `server` and keeps the token in `token_path`.
 pub(crate) fn join_server(voucher: &Voucher, server: &str, settings: &Settings, token_path: &Path) -> Result<Joined> {
     voucher.check_scheme(server)?;
     let draft_path = credentials::draft_path(token_path);
     let is_of_this = |kept: &Credentials| kept.server == server && kept.certificate == voucher.certificate();
     let known = credentials::read(token_path)?.filter(is_of_this);
     let known = match known {
-        // One that this server does not know was another's, which has seen it.
+        // A token that this server does not know was for another server, which has seen it.
         Some(known) => match settings.client(&known)?.folders() {
             Err(error) if error.kind == ServerErrorKind::WrongToken => None,
             _ => Some(known),
@@ -143,7 +144,7 @@ pub(crate) fn join_server(voucher: &Voucher, server: &str, settings: &Settings, 
     };
     let draft = match known {
         Some(known) => Some(known),
-        // What cannot be read is worth nothing.
+        // An unreadable draft is of no use.
         None => credentials::read(&draft_path).ok().flatten().filter(is_of_this),
     };
     let (mut token, mut is_new) = match draft {
@@ -168,16 +169,16 @@ pub(crate) fn join_server(voucher: &Voucher, server: &str, settings: &Settings, 
         match join(server, &request, settings.options_for(&credentials)?) {
             Ok(answer) => {
                 credentials.device = answer.device_id;
-                // A server that knows no tokens of devices' own drew one.
+                // A server that does not know tokens drawn by devices has drawn one itself.
                 credentials.token.clone_from(&answer.token);
                 credentials::write(token_path, &credentials).map_err(|error| {
                     error.next("Do the same again: the server knows this machine by what it has shown.")
                 })?;
-                // One that stays is replaced by the next.
+                // A draft that stays is replaced by the next one.
                 let _ = fs::remove_file(&draft_path);
                 return Ok(Joined { credentials, answer });
             }
-            // The token that was here is worth nothing any more.
+            // The existing token was revoked.
             Err(error)
                 if !is_new
                     && error
@@ -189,7 +190,7 @@ pub(crate) fn join_server(voucher: &Voucher, server: &str, settings: &Settings, 
                 is_new = true;
             }
             Err(error) => {
-                // Unless the answer is lost, the server has not heard of this token.
+                // Unless the answer was lost, the server has not heard of this token.
                 if is_new && !matches!(error.kind, ServerErrorKind::Unreachable | ServerErrorKind::Busy) {
                     let _ = fs::remove_file(&draft_path);
                 }
@@ -207,14 +208,14 @@ pub(crate) fn join_server(voucher: &Voucher, server: &str, settings: &Settings, 
     }
 }
 
-/// The addresses of the code, without the one that is used; none if none of them is.
+/// The other addresses of the code; none if `server` is not one of its addresses.
 fn other_addresses(voucher: &Voucher, server: &str) -> Vec<String> {
     let Voucher::Code(code) = voucher else {
         return Vec::new();
     };
     let used = server.split_once("://").map_or(server, |(_, address)| address);
     let all: Vec<String> = code.addresses.iter().map(ToString::to_string).collect();
-    // Whoever named another way to the server wants that one: a tunnel, a proxy.
+    // A user who names another way to the server wants that one: a tunnel, a proxy.
     match all.iter().any(|address| address == used) {
         true => all.into_iter().filter(|address| address != used).collect(),
         false => Vec::new(),

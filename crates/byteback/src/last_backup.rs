@@ -1,11 +1,11 @@
-//! What is remembered of the last backup of a folder: the consumer's state in the folder's log, and
-//! the few fields of the engine's note that people want to see.
+//! The record of a folder's last backup: the consumer's state in the folder's log, and the few
+//! fields of the engine's note that users want to see.
 
 use byteback_control::{ConsumerStatus, TreeStatus};
 use byteback_model::Seq;
 use serde::Deserialize;
 
-/// See the module.
+/// The last backup of a folder; see the module.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LastBackup<'a> {
     consumer: &'a ConsumerStatus,
@@ -18,28 +18,28 @@ struct Note {
 }
 
 impl<'a> LastBackup<'a> {
-    /// Of the backups that are known under this name.
+    /// Finds the last of the backups of this consumer.
     pub(crate) fn find(status: &'a TreeStatus, consumer: &str) -> Option<Self> {
         let consumer = status.consumers.iter().find(|known| known.name == consumer)?;
         Some(Self { consumer })
     }
 
-    /// When it was made, if one ever ended.
+    /// When the backup was made; `None` if none was ever completed.
     pub(crate) fn saved_at_ns(self) -> Option<i64> {
         self.consumer.mark.map(|_| self.consumer.saved_at_ns)
     }
 
-    /// The snapshot that it made.
+    /// The snapshot that the backup made.
     pub(crate) fn snapshot_id(self) -> Option<u64> {
         self.note()?.snapshot_id
     }
 
-    /// The folder's sequence number then.
+    /// The folder's sequence number at that time.
     pub(crate) fn seq(self) -> Option<Seq> {
         Some(self.note()?.seq)
     }
 
-    /// Whether a later one did not end: the next one asks the server what became of it.
+    /// Whether a later backup did not complete: the next one asks the server for its outcome.
     pub(crate) fn has_pending(self) -> bool {
         self.consumer.pending.is_some()
     }

@@ -3,16 +3,16 @@
 //! | room | what is in it |
 //! |---|---|
 //! | `arguments`, `operands`, `help`, `commands` | the command line; one file per command |
-//! | `environment`, `configuration`, `settings` | what the user set where, made into one answer |
+//! | `environment`, `configuration`, `settings` | the user's settings from all sources, merged into one answer |
 //! | `repository`, `credentials`, `joining`, `binding`, `tracked_folder` | which server, which token, which folder |
-//! | `output`, `progress`, `wording`, `timestamp`, `when` | what is printed, for people and for programs |
-//! | `coverage`, `last_backup`, `consumer_notes` | what a log says, for people |
-//! | `error`, `exit_code` | what is said when something fails, and how the command ends |
-//! | `http` | the network for sources of checksums |
-//! | `served` | how a server of ours is reached, for codes |
-//! | `throttling` | how fast a folder is kept in sync, and whether that is paused |
-//! | `signals`, `notify`, `background`, `ending` | the process and its system |
-//! | `volume_losses` | what a volume lost because its device refused writes |
+//! | `output`, `progress`, `wording`, `timestamp`, `when` | output, for people and for programs |
+//! | `coverage`, `last_backup`, `consumer_notes` | the state of a log, in words |
+//! | `error`, `exit_code` | error messages and exit codes |
+//! | `http` | network access for checksum sources |
+//! | `served` | how our own server is reached, for codes |
+//! | `throttling` | rate limits and pauses of continuous sync |
+//! | `signals`, `notify`, `background`, `ending` | the process and the operating system |
+//! | `volume_losses` | writes that a volume lost because its device refused them |
 
 mod arguments;
 mod background;

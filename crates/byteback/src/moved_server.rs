@@ -1,9 +1,9 @@
-//! A server that is reached at another address from now on: what this machine keeps under the old
-//! one is moved to the new one, for all folders at once.
+//! A server with a new address: everything that this machine keeps under the old address is moved
+//! to the new one, for all folders at once.
 //!
-//! Order: the token under the new address; of each folder where it stands in sync, then its
-//! binding; the token under the old address goes last. Whatever ends in between, the same again
-//! goes on.
+//! Order: the token under the new address; of each folder the record of its sync, then its binding;
+//! the token under the old address last. After a crash in between, the same command run again
+//! completes the move.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,8 +24,8 @@ use crate::settings::Settings;
 use crate::throttling;
 use crate::tracked_folder;
 
-/// Moves everything from `old` to `new`; answers the folders. `is_proven`: that the same server
-/// answers there is known already; otherwise it is asked.
+/// Moves everything from `old` to `new` and returns the folders. `is_proven` says that the same
+/// server is already known to answer at `new`; otherwise it is asked.
 pub(crate) fn follow(old: &str, new: &str, is_proven: bool, settings: &Settings) -> Result<Vec<PathBuf>> {
     let mut bound: Vec<(StateFolder, Binding)> = Vec::new();
     for folder in tracked_folder::known_folders(settings)? {
@@ -56,7 +56,8 @@ pub(crate) fn follow(old: &str, new: &str, is_proven: bool, settings: &Settings)
             ..known
         };
         if !is_proven {
-            // By its certificate or its name, as always; and it must know this machine.
+            // The client checks certificate or name as always; and the server must know this
+            // machine.
             settings.client(&moved)?.folders()?;
         }
         let to = if *path == old_path { &new_path } else { path };
@@ -95,7 +96,7 @@ pub(crate) fn follow(old: &str, new: &str, is_proven: bool, settings: &Settings)
         .collect())
 }
 
-/// What runs would go on with the old address, and note it once more.
+/// A running sync would go on with the old address, and note it again.
 fn refuse_running(folder: &StateFolder) -> Result<()> {
     match tracked_folder::daemon(folder)? {
         Some(daemon) if daemon.status()?.sync.is_some() => {

@@ -1,18 +1,17 @@
-//! Tells systemd that a service is ready (`sd_notify`): one datagram to the socket named by the
-//! environment.
+//! Readiness notification for systemd (`sd_notify`): one datagram to the socket that the
+//! environment names.
 
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Says `READY=1`, if anybody wants to hear it. A supervisor that does not listen is no reason to
-/// fail.
+/// Sends `READY=1`, if there is a socket. A supervisor that does not listen is no reason to fail.
 pub(crate) fn ready(socket: Option<&OsStr>) {
     tell(socket, b"READY=1\n");
 }
 
-/// Says that the end has begun.
+/// Reports that the service is stopping.
 pub(crate) fn stopping(socket: Option<&OsStr>) {
     tell(socket, b"STOPPING=1\n");
 }

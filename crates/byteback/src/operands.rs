@@ -1,9 +1,9 @@
-//! Operands that are told apart by how they read.
+//! Operands that are told apart by their form.
 //!
 //! The folder is an operand of every command, without a flag before it. Where other operands are
-//! optional, each is taken for what it reads as: `latest`, `latest~2:etc` and `17` are snapshots,
-//! everything else is the folder. A directory that is called like a snapshot is written as `./17`.
-//! The flags `--dir` and `--folder` say the same as the operand.
+//! optional, the form decides: `latest`, `latest~2:etc` and `17` are snapshots, everything else is
+//! the folder. A directory whose name reads like a snapshot is written as `./17`. The flags `--dir`
+//! and `--folder` mean the same as the operand.
 
 use std::ffi::OsString;
 use std::fs;
@@ -30,17 +30,17 @@ pub(crate) struct SourceArguments {
     dir: Option<PathBuf>,
 }
 
-/// Snapshots, and the folder that has them.
+/// Snapshots, and the folder that they belong to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Chosen {
-    /// In the order in which they were named.
+    /// The snapshots, in the order in which they were named.
     pub(crate) snapshots: Vec<SnapshotPath>,
     /// The folder, if one was named.
     pub(crate) dir: Option<PathBuf>,
 }
 
 impl Chosen {
-    /// The snapshot at `index`, or the newest if so many were not named.
+    /// The snapshot at `index`, or the newest one if fewer were named.
     pub(crate) fn snapshot(&self, index: usize) -> SnapshotPath {
         self.snapshots.get(index).cloned().unwrap_or_else(SnapshotPath::latest)
     }
@@ -52,7 +52,7 @@ impl SourceArguments {
         self.dir.clone().or_else(|| self.operand.as_ref().map(PathBuf::from))
     }
 
-    /// Tells the snapshots (`snapshots_max` of them) and the folder apart; ends the process with a
+    /// Tells the snapshots (at most `snapshots_max`) and the folder apart. Ends the process with a
     /// message if an operand is neither.
     pub(crate) fn choose<'a>(
         &'a self,
@@ -92,7 +92,7 @@ fn choose<'a>(
     Ok(chosen)
 }
 
-/// Also where a dead mount hides the directory.
+/// Whether a path is a directory, or a dead mount that hides one.
 fn is_directory(path: &Path) -> bool {
     match fs::metadata(path) {
         Ok(found) => found.is_dir(),
@@ -115,9 +115,9 @@ pub(crate) struct FilesArguments {
 impl FilesArguments {
     /// The folder, if one was named, and the files.
     ///
-    /// The first operand is the folder if it is the root of one that is known, or a directory
-    /// outside of all of them (which the caller then says). Without a folder, the first file says
-    /// which one is meant.
+    /// The first operand is the folder if it is the root of a known folder, or a directory outside
+    /// of all known folders (which the caller then reports). Otherwise the first file decides which
+    /// folder is meant.
     pub(crate) fn split(&self, settings: &Settings) -> Result<(Option<PathBuf>, &[PathBuf])> {
         if let Some(folder) = &self.folder {
             return Ok((Some(folder.clone()), &self.operands));

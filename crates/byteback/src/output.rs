@@ -1,4 +1,4 @@
-//! What a command prints: sentences for people, or with `--json` one object per line for programs.
+//! The output of commands: sentences for people, or with `--json` one object per line for programs.
 //!
 //! Results go to standard output; errors, warnings and progress to standard error. Each JSON line
 //! has a `message_type`; fields are only ever added. A reader that goes away ends a listing quietly
@@ -11,12 +11,12 @@ use serde::Serialize;
 
 use crate::error::{CommandError, Failure, Result};
 
-/// How to print.
+/// The output options.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
     pub(crate) json: bool,
     pub(crate) quiet: bool,
-    /// How often `-v` was given.
+    /// Number of `-v` flags.
     pub(crate) verbosity: u8,
 }
 
@@ -54,12 +54,12 @@ struct Warning<'a> {
 }
 
 impl Output {
-    /// A line that was asked for: the content of a list.
+    /// Prints a line that was asked for: the content of a list.
     pub(crate) fn line(self, text: impl Display) -> Result<()> {
         written(writeln!(io::stdout().lock(), "{text}"))
     }
 
-    /// A line that tells what was done; nothing with `--quiet` or `--json`.
+    /// Prints a line that reports what was done; nothing with `--quiet` or `--json`.
     pub(crate) fn say(self, text: impl Display) -> Result<()> {
         if self.quiet || self.json {
             return Ok(());
@@ -67,12 +67,12 @@ impl Output {
         self.line(text)
     }
 
-    /// An object on a line of its own.
+    /// Prints an object on a line of its own.
     pub(crate) fn object<T: Serialize>(self, message_type: &str, body: &T) -> Result<()> {
         written(write_object(&mut io::stdout().lock(), message_type, body))
     }
 
-    /// A warning: something that the user should know, but that needs no action now.
+    /// Prints a warning: something that the user should know, but that needs no action now.
     pub(crate) fn warn(self, text: &str) {
         let mut out = io::stderr().lock();
         let _ = if self.json {
@@ -82,7 +82,7 @@ impl Output {
         };
     }
 
-    /// One file that failed while the others go on.
+    /// Reports one file that failed while the others go on.
     pub(crate) fn item_error(self, during: &str, item: Option<&byteback_model::ByteString>, reason: &str) {
         let mut out = io::stderr().lock();
         let _ = if self.json {
@@ -97,7 +97,7 @@ impl Output {
         };
     }
 
-    /// The failure that ends the command.
+    /// Prints the failure that ends the command.
     pub(crate) fn failure(self, failure: &Failure) {
         let mut out = io::stderr().lock();
         let next = failure.next.as_deref();
@@ -120,8 +120,8 @@ impl Output {
     }
 }
 
-/// A message without the numbers that the system gives its errors: they tell people nothing.
-/// Programs get them, with `--json`.
+/// A message without the numbers of system errors, which mean nothing to people. Programs get them,
+/// with `--json`.
 fn in_words(message: &str) -> String {
     const START: &str = " (os error ";
     let mut parts = message.split(START);
@@ -135,7 +135,7 @@ fn in_words(message: &str) -> String {
     words
 }
 
-/// Whether a message names an item already. A name that is part of a word is not meant by it.
+/// Whether a message names an item already. A name that is part of a longer word does not count.
 fn names(message: &str, item: &str) -> bool {
     message.match_indices(item).any(|(at, _)| {
         let before = message[..at].chars().next_back();
@@ -151,7 +151,7 @@ fn write_object<T: Serialize>(out: &mut impl Write, message_type: &str, body: &T
     out.write_all(&line)
 }
 
-/// A failure to write to standard output, in words.
+/// A failed write to standard output as an error of the command.
 pub(crate) fn written(result: io::Result<()>) -> Result<()> {
     result.map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => CommandError::OutputClosed,
@@ -159,7 +159,7 @@ pub(crate) fn written(result: io::Result<()>) -> Result<()> {
     })
 }
 
-/// A table: columns as wide as their widest cell, the last one open.
+/// Prints a table: columns as wide as their widest cell, the last one open.
 pub(crate) fn table<const N: usize>(output: Output, head: [&str; N], rows: &[[String; N]]) -> Result<()> {
     let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
     let width = |column: usize, head: &str| {

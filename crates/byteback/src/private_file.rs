@@ -11,8 +11,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// A file that is about to be written. Made before something that cannot be repeated is done for
-/// its content.
+/// A file that is about to be written. It is created before an action that cannot be repeated,
+/// whose result is its content.
 #[derive(Debug)]
 pub(crate) struct PrivateFile {
     path: PathBuf,
@@ -32,7 +32,7 @@ impl PrivateFile {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        // Somebody who puts a symlink there in between is refused.
+        // A symlink that another process puts there in between is refused.
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         Ok(Self {
             path: path.to_owned(),
@@ -55,13 +55,13 @@ impl PrivateFile {
         File::open(parent(&self.path))?.sync_all()
     }
 
-    /// Leaves everything as it was.
+    /// Removes the new file; the old one stays as it was.
     pub(crate) fn discard(self) {
         let _ = fs::remove_file(&self.new);
     }
 }
 
-/// Writes `content` to `path` as one step.
+/// Writes `content` to `path` in one step.
 pub(crate) fn write(path: &Path, content: &[u8]) -> io::Result<()> {
     PrivateFile::create(path)?.finish(content)
 }

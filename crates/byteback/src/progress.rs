@@ -1,8 +1,7 @@
-//! Progress while something long goes on: a bar on a terminal, `status` lines with `--json`,
-//! otherwise nothing.
+//! Progress of long work: a bar on a terminal, `status` lines with `--json`, otherwise nothing.
 //!
-//! The engine reports increments from several threads; here they are summed up and shown at most so
-//! many times a second. Errors of single files are told at once, above the bar.
+//! The engine reports increments from several threads; here they are summed up and shown at most a
+//! given number of times per second. Errors of single files are reported at once, above the bar.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,13 +16,13 @@ use crate::output::Output;
 use crate::settings::Settings;
 use crate::signals::{self, Interrupt};
 
-/// See the module.
+/// The progress of one command; see the module.
 pub(crate) struct Progress {
     output: Output,
-    /// What is being done, for messages: `backup`, `restore`, ...
+    /// Name of the work, for messages: `backup`, `restore`, ...
     during: &'static str,
     interrupt: Option<Interrupt>,
-    /// Print each path that is changed.
+    /// Whether each changed path is printed.
     tells_changes: bool,
     bar: ProgressBar,
     status_every: Option<std::time::Duration>,
@@ -73,7 +72,7 @@ struct FileDone<'a> {
 }
 
 impl Progress {
-    /// Progress of the work that is called `during`; `interrupt` ends it early.
+    /// Progress of the work called `during`; `interrupt` ends it early.
     pub(crate) fn new(settings: &Settings, during: &'static str, interrupt: Option<Interrupt>) -> Self {
         let output = settings.output;
         let bar = match settings.progress_every.filter(|_| output.shows_progress()) {
@@ -116,8 +115,8 @@ impl Progress {
         }
     }
 
-    /// Prints each path that is changed, if more is to be told, or in any case; then no path is
-    /// told once it is done.
+    /// Prints each changed path with `-v`, or always if `in_any_case`. Paths are then not printed
+    /// again when their files are done.
     pub(crate) fn telling_changes(mut self, in_any_case: bool) -> Self {
         self.tells_changes = in_any_case || self.output.verbosity > 0;
         self
@@ -138,7 +137,7 @@ impl Progress {
         });
     }
 
-    /// So many nodes of the folder were compared with the log's record.
+    /// Shows how many nodes of the folder were compared with the log's record.
     pub(crate) fn compared(&self, nodes: u64) {
         if nodes == 1 || nodes.is_multiple_of(256) {
             let count = crate::wording::counted(nodes, "entry", "entries");
@@ -147,7 +146,7 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away, so that the result can be printed.
+    /// Removes the bar, so that the result can be printed.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }
@@ -163,7 +162,7 @@ impl Progress {
             self.files_done.load(Ordering::Relaxed),
         );
         if state.measure != Measure::Nothing {
-            // What was not foreseen, as a file that is read twice, does not make the whole longer.
+            // Unforeseen work, such as a file that is read twice, does not raise the total.
             let (done, whole) = match state.measure {
                 Measure::Files => (files_done, state.files),
                 Measure::Bytes | Measure::Nothing => (bytes_done, state.bytes),
@@ -194,11 +193,12 @@ impl Progress {
             bytes_sent: self.bytes_sent.load(Ordering::Relaxed),
         };
         drop(state);
-        // A reader that went away does not end the work; whoever prints the result will notice.
+        // A reader that went away does not end the work; the code that prints the result will
+        // notice.
         let _ = self.output.object("status", &status);
     }
 
-    /// The bar's form: with an end only once that is known.
+    /// Sets the form of the bar: with an end only once the total is known.
     fn shape(&self, state: &State) {
         let template = match state.measure {
             Measure::Nothing => "{spinner} {msg}",
@@ -217,8 +217,8 @@ impl Progress {
     fn begin(&self, phase: Phase) {
         let Ok(mut state) = self.state.lock() else { return };
         let before = state.phase.replace(phase);
-        // The second thing that one command does, or another try; a backup knows the whole before
-        // it sends.
+        // The next work of the same command, or another attempt. A backup knows the total before it
+        // sends.
         let is_anew = match phase {
             Phase::Comparing | Phase::Cutting => true,
             Phase::Transferring => before != Some(Phase::Cutting),
@@ -230,7 +230,7 @@ impl Progress {
             self.bytes_read.store(0, Ordering::Relaxed);
         }
         state.measure = match measure(phase) {
-            // Too many files to ask for their sizes.
+            // There were too many files to ask for their sizes.
             Measure::Bytes if state.knows_files_alone() && phase == Phase::Transferring => Measure::Files,
             measure => measure,
         };
@@ -240,7 +240,7 @@ impl Progress {
     }
 }
 
-/// By what a phase is measured.
+/// The unit in which a phase is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Measure {
     Nothing,
@@ -256,7 +256,7 @@ fn measure(phase: Phase) -> Measure {
     }
 }
 
-/// How much of the whole, from 0 to 1.
+/// The part done, from 0 to 1.
 #[expect(clippy::cast_precision_loss, reason = "a rough portion for people")]
 fn portion(done: u64, whole: u64) -> f64 {
     if whole == 0 {
@@ -334,7 +334,7 @@ impl Monitor for Progress {
             Event::FileFailed { path, reason } => {
                 self.above_bar(|| self.output.item_error(self.during, Some(path), reason));
             }
-            // Of continuous sync, whose status tells them.
+            // Events of continuous sync, whose status reports them.
             Event::ChangesToCome(_) | Event::Comparing { .. } => {}
             Event::Warning(text) => self.above_bar(|| self.output.warn(text)),
         }

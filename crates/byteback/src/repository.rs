@@ -1,4 +1,4 @@
-//! Where backups are kept: `https://HOST:PORT/FOLDER`, a server and a folder on it.
+//! The place of backups: `https://HOST:PORT/FOLDER`, a server and a folder on it.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -13,11 +13,11 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 pub(crate) struct Repository {
     /// Address of the server, without a slash at the end.
     pub(crate) server: String,
-    /// The folder.
+    /// Name of the folder.
     pub(crate) folder: FolderName,
 }
 
-/// A text is no address of a repository.
+/// The text is not the address of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ParseRepositoryError(String);
 
@@ -70,30 +70,30 @@ impl FromStr for Repository {
     }
 }
 
-/// A place in a folder of a server: `https://HOST:PORT/FOLDER/PATH`. The path is meant as it is
-/// written: nothing in it is encoded.
+/// A place in a folder of a server: `https://HOST:PORT/FOLDER/PATH`. The path is taken literally:
+/// nothing in it is percent-encoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Location {
-    /// Where.
+    /// The server and the folder.
     pub(crate) repository: Repository,
-    /// What in it; empty for all. A slash at its end is kept.
+    /// The path in the folder; empty for the whole folder. A slash at its end is kept.
     pub(crate) path: Vec<u8>,
 }
 
 impl Location {
-    /// For the command line.
+    /// The parser for the command line.
     pub(crate) fn parser() -> impl TypedValueParser<Value = Self> {
         OsStringValueParser::new().try_map(|text: OsString| Self::parse(&text))
     }
 
-    /// Reads an address.
+    /// Parses an address.
     pub(crate) fn parse(text: &OsStr) -> Result<Self, String> {
         let bytes = text.as_bytes();
         let begin = match bytes.windows(3).position(|three| three == b"://") {
             Some(scheme) => scheme + 3,
             None => 0,
         };
-        // The server ends at the first slash behind the scheme, the folder at the next.
+        // The server ends at the first slash after the scheme, the folder at the next one.
         let mut slashes = (begin..bytes.len()).filter(|at| bytes.get(*at) == Some(&b'/'));
         let end = slashes.nth(1).unwrap_or(bytes.len());
         let (head, path) = bytes.split_at(end);

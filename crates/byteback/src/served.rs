@@ -1,5 +1,5 @@
-//! How a server can be reached, noted in its data folder by `serve` for `invite`, which may run
-//! beside it or when it does not run.
+//! The addresses of a server, noted in its data folder by `serve` for `invite`, which may run
+//! beside the server or while it is stopped.
 
 use std::fs;
 use std::io;
@@ -13,18 +13,18 @@ use serde::{Deserialize, Serialize};
 use crate::error::{CommandError, Result};
 use crate::private_file;
 
-/// The only version there is.
+/// The only version so far.
 const VERSION: u32 = 1;
 
-/// `serve.json` in the data folder.
+/// The content of `serve.json` in the data folder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Served {
     version: u32,
-    /// `HOST:PORT`, the best first.
+    /// Addresses as `HOST:PORT`, the best first.
     pub(crate) addresses: Vec<String>,
-    /// Whether it speaks HTTP without TLS.
+    /// Whether the server speaks HTTP without TLS.
     pub(crate) plain: bool,
-    /// The certificate by which it is to be known; none: somebody whom everybody trusts signed it.
+    /// The certificate that clients must see; `None` if a public authority signed it.
     pub(crate) certificate: Option<Fingerprint>,
 }
 
@@ -39,7 +39,7 @@ impl Served {
         }
     }
 
-    /// What was noted in the data folder.
+    /// Reads the note in the data folder.
     pub(crate) fn read(data: &Path) -> Result<Self> {
         let path = path(data);
         let bytes = fs::read(&path).map_err(|error| {
@@ -64,7 +64,7 @@ impl Served {
         }
     }
 
-    /// Notes it, if it is not noted already.
+    /// Writes the note, unless the same one is there already.
     pub(crate) fn write(&self, data: &Path) -> Result<()> {
         let path = path(data);
         let failed = |error: &dyn std::fmt::Display| CommandError::file("write", &path, error);
@@ -81,8 +81,8 @@ fn path(data: &Path) -> PathBuf {
     data.join("serve.json")
 }
 
-/// Addresses as they are given on the command line, `HOST[:PORT]` or, where something before the
-/// server speaks otherwise than itself, a URL; and whether they are spoken to without TLS.
+/// Addresses as given on the command line, `HOST[:PORT]` or, where a proxy in front of the server
+/// uses another scheme, a URL; and whether they are used without TLS.
 pub(crate) fn given(texts: &[String], is_plain: bool, port: u16) -> Result<(Vec<Address>, bool)> {
     if texts.len() > ADDRESSES_MAX {
         return Err(
@@ -110,22 +110,22 @@ pub(crate) fn given(texts: &[String], is_plain: bool, port: u16) -> Result<(Vec<
     Ok((addresses, plain.unwrap_or(is_plain)))
 }
 
-/// Where others reach what listens at `listening`: there, or if that is every address of the
-/// machine, at those that it has now, the one by which it speaks to the outside first. Loopback
-/// only if there is nothing else.
+/// The addresses at which others reach a listener at `listening`: that one, or if it is the
+/// wildcard address, the machine's present addresses, the one used for outgoing packets first.
+/// Loopback only if there is nothing else.
 pub(crate) fn reachable(listening: SocketAddr) -> Vec<Address> {
     let (ip, port) = (listening.ip(), listening.port());
     let mut own: Vec<IpAddr> = match ip {
         ip if !ip.is_unspecified() => vec![ip],
         IpAddr::V4(_) => outward(Ipv4Addr::UNSPECIFIED.into()).into_iter().collect(),
-        // Both kinds, as a socket of all addresses has.
+        // IPv4 and IPv6, as an IPv6 wildcard socket accepts both.
         IpAddr::V6(_) => outward(Ipv4Addr::UNSPECIFIED.into())
             .into_iter()
             .chain(outward(Ipv6Addr::UNSPECIFIED.into()))
             .collect(),
     };
     if ip.is_unspecified() {
-        // A machine without a way to the outside is still reached by its neighbours.
+        // A machine without a route to the outside is still reached by its neighbours.
         let others = if_addrs::get_if_addrs()
             .unwrap_or_default()
             .into_iter()
@@ -146,7 +146,7 @@ pub(crate) fn reachable(listening: SocketAddr) -> Vec<Address> {
         .collect()
 }
 
-/// An address that means nothing without the name of an interface.
+/// Whether an address means nothing without the name of an interface.
 fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
@@ -169,7 +169,7 @@ pub(crate) fn names_this_machine(server: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// The addresses for a code: without loopback ones where there are others.
+/// The addresses for a code: without loopback addresses if there are others.
 pub(crate) fn for_others(mut addresses: Vec<Address>) -> Vec<Address> {
     if !addresses.iter().all(is_loopback) {
         addresses.retain(|address| !is_loopback(address));
@@ -177,10 +177,10 @@ pub(crate) fn for_others(mut addresses: Vec<Address>) -> Vec<Address> {
     addresses
 }
 
-/// The address that the system would give a packet to the outside. None is sent: a datagram socket
-/// only looks up its way.
+/// The source address that the system would choose for a packet to the outside. No packet is sent:
+/// connecting a datagram socket only looks up the route.
 fn outward(from: IpAddr) -> Option<IpAddr> {
-    // Addresses for documentation, which nobody has.
+    // Addresses reserved for documentation, which no machine has.
     let somewhere = match from {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),

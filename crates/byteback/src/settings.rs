@@ -1,4 +1,4 @@
-//! Flags, environment and configuration, made into one answer each.
+//! Flags, environment and configuration, merged into one answer each.
 
 use std::ffi::OsString;
 use std::fs;
@@ -23,14 +23,14 @@ use crate::repository::Repository;
 use crate::signals;
 use crate::when;
 
-/// What undo keeps at most if nothing is said.
+/// Default limit of the bytes that undo keeps.
 const UNDO_BUDGET: &str = "1G";
-/// Less would hold nothing for any time.
+/// Smallest undo budget: a smaller one would hold nothing for any time.
 const UNDO_BUDGET_BYTES_MIN: u64 = 16 << 20;
-/// More would only cost time.
+/// Most progress updates per second: more would only cost time.
 const PROGRESS_FPS_MAX: f64 = 60.0;
 
-/// Where distributions keep the certificates that they trust.
+/// Where distributions keep their trusted certificates.
 const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -38,11 +38,11 @@ const SYSTEM_ROOTS: [&str; 4] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// What holds for this run.
+/// The settings of this run.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) output: Output,
-    /// Time between two looks at the progress; `None`: it is not shown.
+    /// Time between two updates of the progress; `None` if it is not shown.
     pub(crate) progress_every: Option<Duration>,
     pub(crate) notify_socket: Option<OsString>,
     repository: Option<Repository>,
@@ -51,27 +51,27 @@ pub(crate) struct Settings {
     state_root: Option<PathBuf>,
     config_dir: Option<PathBuf>,
     host: Option<OsString>,
-    /// How operation logs are kept.
+    /// Options of the operation logs.
     pub(crate) log: LogSection,
     undo_window: Option<String>,
     undo_budget: Option<String>,
-    /// How S3 is reached.
+    /// Access to S3.
     pub(crate) s3: S3Environment,
     program_folders: Vec<PathBuf>,
-    /// What was given as flags of all commands, with absolute paths.
+    /// The given flags that all commands have, with absolute paths.
     flags: Vec<OsString>,
-    /// What of the environment services are given.
+    /// The environment variables that services are given.
     pub(crate) of_services: Vec<(&'static str, OsString)>,
-    /// Where the user's configuration begins; none without a home directory.
+    /// Root of the user's configuration folders; `None` without a home directory.
     pub(crate) config_home: Option<PathBuf>,
-    /// Where the user's own systemd has its socket, if it runs.
+    /// Folder of the socket of the user's own systemd, if that runs.
     pub(crate) runtime_dir: Option<PathBuf>,
-    /// Where large files are that nobody needs afterwards.
+    /// Folder for large temporary files.
     pub(crate) scratch: PathBuf,
 }
 
 impl Settings {
-    /// Puts them together.
+    /// Merges flags, environment and configuration.
     pub(crate) fn new(global: &GlobalArguments, environment: Environment) -> Result<Self> {
         let config_dir = environment.config_dir();
         let (of_services, config_home) = (environment.of_services(), environment.config_home());
@@ -119,15 +119,15 @@ impl Settings {
         })
     }
 
-    /// The programs that storage comes with.
+    /// The programs of storage systems.
     pub(crate) fn programs(&self) -> Programs {
         let folders = self.program_folders.iter().cloned();
-        // Those of administrators are not in everybody's PATH.
+        // The administrators' folders are not in every user's PATH.
         Programs::new(folders.chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from)))
     }
 
-    /// For how long and how much a mount keeps of what is overwritten, as given or else as
-    /// configured; `None`: nothing.
+    /// How long a mount keeps overwritten bytes, and how many, as given or else as configured;
+    /// `None` if it keeps none.
     pub(crate) fn undo(&self, window: Option<&str>, budget: Option<&str>) -> Result<Option<UndoOptions>> {
         let Some(window) = window.or(self.undo_window.as_deref()).filter(|window| *window != "off") else {
             return Ok(None);
@@ -152,7 +152,7 @@ impl Settings {
         self.token_file.as_deref()
     }
 
-    /// Where operation logs are.
+    /// Folder of the operation logs.
     pub(crate) fn state_root(&self) -> Result<&Path> {
         self.state_root.as_deref().ok_or_else(|| {
             CommandError::new("it is unknown where operation logs are to be kept: HOME is not set")
@@ -160,7 +160,7 @@ impl Settings {
         })
     }
 
-    /// What this machine is called: `given`, the environment's, or the system's own name.
+    /// Name of this machine: `given`, the environment's, or the system's own name.
     pub(crate) fn host(&self, given: Option<&OsString>) -> ByteString {
         match given.or(self.host.as_ref()) {
             Some(host) => ByteString::from(host.as_bytes()),
@@ -168,7 +168,7 @@ impl Settings {
         }
     }
 
-    /// Where the token of a server is looked for, and kept when this machine joins it.
+    /// Path of the token of a server, where it is looked for, and kept when this machine joins.
     pub(crate) fn token_path(&self, server: &str, binding: Option<&Binding>) -> Result<PathBuf> {
         if let Some(path) = &self.token_file {
             return Ok(std::path::absolute(path).unwrap_or_else(|_| path.clone()));
@@ -186,20 +186,20 @@ impl Settings {
         Ok(credentials::default_path(config_dir, server))
     }
 
-    /// A client of the server, with what this machine shows to it.
+    /// A client of the server, with the credentials that it presents.
     pub(crate) fn connect(&self, server: &str, binding: Option<&Binding>) -> Result<(ServerClient, Credentials)> {
         let path = self.token_path(server, binding)?;
         let credentials = Self::credentials_of(&path, server)?;
         Ok((self.client(&credentials)?, credentials))
     }
 
-    /// A client that shows these credentials.
+    /// A client that presents these credentials.
     pub(crate) fn client(&self, credentials: &Credentials) -> Result<ServerClient> {
         let options = self.options_for(credentials)?;
         Ok(ServerClient::new(&credentials.server, &credentials.token, options)?)
     }
 
-    /// What is kept in `path`, which must be for `server`.
+    /// The credentials in `path`, which must be for `server`.
     fn credentials_of(path: &Path, server: &str) -> Result<Credentials> {
         let credentials = credentials::read(path)?.ok_or_else(|| {
             let message = format!("this machine has no token for {server} (looked for {})", path.display());
@@ -220,7 +220,7 @@ impl Settings {
         Ok(credentials)
     }
 
-    /// As [`Self::connect`], with at most so many bytes per second.
+    /// As [`Self::connect`], with at most `limit` bytes per second.
     pub(crate) fn connect_limited(
         &self,
         server: &str,
@@ -233,7 +233,7 @@ impl Settings {
         })
     }
 
-    /// As [`Self::connect`], with other options than the usual ones.
+    /// As [`Self::connect`], with options altered by `change`.
     pub(crate) fn connect_with(
         &self,
         server: &str,
@@ -247,7 +247,7 @@ impl Settings {
         Ok((client, credentials))
     }
 
-    /// The flags that say how a server is reached, for a process of ours that works elsewhere.
+    /// The flags for reaching a server, for a process of ours in another working directory.
     pub(crate) fn passed_on(&self) -> Vec<OsString> {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         let flags = [("--token-file", &self.token_file), ("--cacert", &self.cacert)];
@@ -258,14 +258,14 @@ impl Settings {
             .collect()
     }
 
-    /// The flags of this command that all commands have, for a service: those that say which
-    /// server, token and state.
+    /// The given flags that all commands have, for a service: those that name the server, the token
+    /// and the state.
     pub(crate) fn of_flags(&self) -> Vec<OsString> {
         self.flags.clone()
     }
 
-    /// The certificates (PEM) that may sign those of servers that are not ours; `None`: the list
-    /// that is built in.
+    /// The trusted issuers (PEM) of certificates of servers that are not ours; `None` means the
+    /// built-in list.
     pub(crate) fn roots(&self) -> Result<Option<Vec<u8>>> {
         match &self.cacert {
             Some(path) => fs::read(path)
@@ -275,7 +275,7 @@ impl Settings {
         }
     }
 
-    /// How to reach the server that gave these credentials.
+    /// The options for reaching the server that issued these credentials.
     pub(crate) fn options_for(&self, credentials: &Credentials) -> Result<ClientOptions> {
         let mut options = ClientOptions {
             is_cancelled: std::sync::Arc::new(signals::stop_is_asked),
@@ -287,14 +287,14 @@ impl Settings {
             let pem = fs::read(path).map_err(|error| CommandError::file("read the certificates", path, &error))?;
             options.ca_pem = Some(pem);
         } else if credentials.certificate.is_none() && credentials.server.starts_with("https://") {
-            // Those whom this machine trusts; without them, the list that is built in.
+            // The issuers that this machine trusts; without them, the built-in list.
             options.ca_pem = SYSTEM_ROOTS.iter().find_map(|path| fs::read(path).ok());
         }
         Ok(options)
     }
 }
 
-/// The flags of all commands that say which server, token and state are meant, with absolute paths.
+/// The flags of all commands that name the server, the token and the state, with absolute paths.
 fn flags_again(global: &GlobalArguments) -> Vec<OsString> {
     let mut flags: Vec<OsString> = Vec::new();
     if let Some(repository) = &global.repo {
@@ -324,6 +324,6 @@ fn progress_every(fps: Option<f64>, output: Output) -> Option<Duration> {
         return None;
     }
     let fps = fps.unwrap_or(if output.json { 1.0 } else { 10.0 });
-    // Not a number, zero and less: never.
+    // Zero, negative numbers and NaN mean never.
     (fps > 0.0).then(|| Duration::from_secs_f64(1.0 / fps.clamp(0.001, PROGRESS_FPS_MAX)))
 }

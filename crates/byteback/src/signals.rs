@@ -1,8 +1,8 @@
-//! Signals, turned into something that a command can act upon.
+//! Signals, turned into a form that a command can act upon.
 //!
-//! Long work ends at its next safe point after the first SIGINT or SIGTERM, and at once after the
-//! second. Services end in good order. The handlers live on a thread of their own; nothing runs
-//! inside a signal.
+//! Long work ends at its next safe point after the first SIGINT, SIGTERM or SIGHUP, and at once
+//! after the second. Services end in good order. The signals are handled on a thread of their own;
+//! nothing runs inside a signal handler.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,17 +12,16 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::error::{CommandError, Result};
 use crate::exit_code::Exit;
 
-/// Of the whole process, as signals are: also what was set up before anybody watched must hear of
-/// it.
+/// Process-wide, as signals are: code that was set up before the watch began must see it too.
 static STOP_ASKED: AtomicBool = AtomicBool::new(false);
 
-/// Whether somebody asked to stop.
+/// Proof that stop signals are watched.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Interrupt(());
 
 impl Interrupt {
-    /// Watches for SIGINT and SIGTERM from now on. The second one ends the process at once:
-    /// whatever is lost by that is covered by the next run.
+    /// Watches for SIGINT, SIGTERM and SIGHUP from now on. The second signal ends the process at
+    /// once; the next run makes up for any work that is lost by that.
     pub(crate) fn watch() -> Result<Self> {
         on_stop_signals(|| {
             if STOP_ASKED.swap(true, Ordering::SeqCst) {
@@ -33,13 +32,13 @@ impl Interrupt {
     }
 }
 
-/// Whether a signal that an [`Interrupt`] watches for has come.
+/// Whether a signal that an [`Interrupt`] watches for has arrived.
 pub(crate) fn stop_is_asked() -> bool {
     STOP_ASKED.load(Ordering::SeqCst)
 }
 
-/// Calls `act` at each SIGINT, SIGTERM or SIGHUP. One that is ignored stays ignored: `nohup` and
-/// shells that put a command into the background mean it.
+/// Calls `act` at each SIGINT, SIGTERM or SIGHUP. An ignored signal stays ignored: `nohup` and
+/// shells that put a command into the background want that.
 pub(crate) fn on_stop_signals(mut act: impl FnMut() + Send + 'static) -> Result<()> {
     let failed = |error: io::Error| CommandError::new(format!("cannot watch for signals: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -78,7 +77,7 @@ pub(crate) fn on_stop_signals(mut act: impl FnMut() + Send + 'static) -> Result<
     Ok(())
 }
 
-/// Waits until one of several is done.
+/// Waits until one of several futures is ready.
 async fn first_of<T>(mut waiting: Vec<std::pin::Pin<Box<impl Future<Output = T>>>>) -> T {
     std::future::poll_fn(|context| {
         for future in &mut waiting {
@@ -91,7 +90,7 @@ async fn first_of<T>(mut waiting: Vec<std::pin::Pin<Box<impl Future<Output = T>>
     .await
 }
 
-/// The signals that this process ignores, as a mask with the lowest bit for signal 1; none if the
+/// The signals that this process ignores, as a mask with the lowest bit for signal 1; 0 if the
 /// system does not say.
 fn ignored_signals() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

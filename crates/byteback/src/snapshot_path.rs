@@ -1,4 +1,4 @@
-//! `SNAPSHOT[:PATH]`, as commands take it: `latest`, `latest~2:etc/passwd`, `17:/var/mail`.
+//! `SNAPSHOT[:PATH]`, as commands accept it: `latest`, `latest~2:etc/passwd`, `17:/var/mail`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -9,12 +9,12 @@ use byteback_sync::SnapshotSpec;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SnapshotPath {
     pub(crate) snapshot: SnapshotSpec,
-    /// Below the root; empty for the root itself. Names are bytes.
+    /// Path below the root, as bytes; empty for the root itself.
     pub(crate) path: Vec<u8>,
 }
 
 impl SnapshotPath {
-    /// All of the newest snapshot.
+    /// The root of the newest snapshot.
     pub(crate) fn latest() -> Self {
         Self {
             snapshot: SnapshotSpec::Latest(0),

@@ -1,5 +1,5 @@
-//! How fast a folder is kept in sync, and whether that is paused: what people write, what is noted
-//! of it in the folder's state, and how the process that keeps it in sync hears of a change.
+//! The rate limits and pauses of a folder's sync: their form on the command line, their record in
+//! the folder's state, and how the process that keeps the folder in sync learns of a change.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::tracked_folder;
 use crate::when;
 use crate::wording::size;
 
-/// What continuous sync remembers, in the state folder.
+/// Name of continuous sync's directory in the state folder.
 pub(crate) const DIR_NAME: &str = "sync";
 
-/// A slower connection would be taken for a dead one.
+/// Lowest rate: a slower connection would be taken for a dead one.
 const RATE_BYTES_MIN: u64 = 8 << 10;
 
-/// A rate, as in `500K`, `2MiB/s`.
+/// Parses a rate, such as `500K` or `2MiB/s`, in bytes per second.
 pub(crate) fn rate(text: &str) -> Result<u64> {
     let bytes = when::amount(text.trim_end_matches("/s")).map_err(CommandError::new)?;
     if bytes < RATE_BYTES_MIN {
@@ -32,7 +32,7 @@ pub(crate) fn rate(text: &str) -> Result<u64> {
     Ok(bytes)
 }
 
-/// `HH:MM`, as minutes.
+/// Parses `HH:MM`, as minutes since midnight.
 fn minute(text: &str) -> Option<u16> {
     let (hours, minutes) = text.trim().split_once(':')?;
     let number = |text: &str| match text.len() {
@@ -68,8 +68,7 @@ fn limit(text: &str) -> Result<RateLimit> {
     })
 }
 
-/// Limits as people write them: `1MiB`, `08:00-18:00=200K`, `12:00-13:00=unlimited`,
-/// `08:00-18:00=pause`.
+/// Parses limits: `1MiB`, `08:00-18:00=200K`, `12:00-13:00=unlimited`, `08:00-18:00=pause`.
 pub(crate) fn limits(texts: &[String]) -> Result<RateLimits> {
     let limits = texts.iter().map(|text| limit(text)).collect::<Result<Vec<_>>>()?;
     if limits
@@ -85,7 +84,7 @@ pub(crate) fn limits(texts: &[String]) -> Result<RateLimits> {
     Ok(RateLimits(if is_none { Vec::new() } else { limits }))
 }
 
-/// Limits as [`limits`] reads them.
+/// Limits in the form that [`limits`] parses.
 pub(crate) fn told(limits: &RateLimits) -> Vec<String> {
     let told = |limit: &RateLimit| {
         let rate = match limit.bytes_per_second_max {
@@ -117,7 +116,7 @@ pub(crate) fn in_words(limits: &RateLimits) -> String {
     limits.0.iter().map(words).collect::<Vec<_>>().join("; ")
 }
 
-/// A rate, exactly, for people: `200 KiB/s`.
+/// An exact rate for people: `200 KiB/s`.
 fn rate_in_words(bytes: u64) -> String {
     let told = rate_told(bytes);
     let digits = told.bytes().take_while(u8::is_ascii_digit).count();
@@ -125,7 +124,7 @@ fn rate_in_words(bytes: u64) -> String {
     format!("{number} {unit}")
 }
 
-/// A rate as [`rate`] reads it, exactly.
+/// An exact rate in the form that [`rate`] parses.
 fn rate_told(bytes: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB/s"), (1 << 20, "MiB/s"), (1 << 10, "KiB/s")];
     let unit = UNITS.into_iter().find(|(unit, _)| bytes.is_multiple_of(*unit));
@@ -135,7 +134,7 @@ fn rate_told(bytes: u64) -> String {
     )
 }
 
-/// What moves now, in words.
+/// The present rate, in words.
 pub(crate) fn now_told(bytes_per_second_max: Option<u64>) -> String {
     match bytes_per_second_max {
         None => "unlimited now".to_owned(),
@@ -156,13 +155,13 @@ fn directory(folder: &StateFolder) -> Result<(RealDir, File)> {
     Ok((dir, lock))
 }
 
-/// What is noted for a folder.
+/// The recorded wish for a folder.
 pub(crate) fn noted(folder: &StateFolder) -> Result<Wish> {
     let (dir, _) = directory(folder)?;
     Wish::read(&dir).map_err(|error| unusable(error, folder))
 }
 
-/// The same, for the process that keeps the folder in sync and is asked from elsewhere.
+/// The same, for the process that keeps the folder in sync when another process asks it.
 pub(crate) fn noted_for_others(folder: &StateFolder) -> std::result::Result<Wish, ServiceError> {
     noted(folder).map_err(|error| {
         let why = match error {
@@ -173,11 +172,11 @@ pub(crate) fn noted_for_others(folder: &StateFolder) -> std::result::Result<Wish
     })
 }
 
-/// Changes what is noted for a folder, and tells the process that keeps it in sync. Answers what is
-/// noted now, and whether there is such a process.
+/// Changes the recorded wish for a folder, and notifies the process that keeps it in sync. Returns
+/// the new wish, and whether there is such a process.
 pub(crate) fn change(folder: &StateFolder, change: impl FnOnce(&mut Wish)) -> Result<(Wish, bool)> {
     let (dir, lock) = directory(folder)?;
-    // Of two commands at once, neither undoes what the other says.
+    // Of two concurrent commands, neither undoes the other's change.
     flock(&lock, FlockOperation::LockExclusive)
         .map_err(|error| CommandError::file("lock", &folder.path().join(DIR_NAME), &std::io::Error::from(error)))?;
     let mut wish = Wish::read(&dir).map_err(|error| unusable(error, folder))?;
@@ -190,9 +189,9 @@ pub(crate) fn change(folder: &StateFolder, change: impl FnOnce(&mut Wish)) -> Re
     Ok((wish, is_heard))
 }
 
-/// A throttle for the start, which never holds anybody up: as fast as is wanted at this moment,
-/// without a pause, until [`Throttle::set`]; and whether nothing is to move at this moment: then
-/// nobody may use it before that.
+/// A throttle for the start, which never blocks: it has the rate allowed at this moment and no
+/// pause, until [`Throttle::set`]. Also returns whether nothing may move at this moment; if so, the
+/// throttle must not be used before that.
 pub(crate) fn for_the_start(wish: &Wish) -> (Arc<Throttle>, bool) {
     let throttle = Throttle::new(wish.clone(), timestamp::minute_of_day);
     let now = throttle.bytes_per_second_max();

@@ -1,16 +1,16 @@
-//! Times as people and programs read them. Inside, a time is nanoseconds since 1970, in 64 bits or,
-//! as files have them, in 128.
+//! Times as people and programs read them. Internally, a time is nanoseconds since 1970, in 64 bits
+//! or, for times of files, in 128.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-/// Now.
+/// The current time.
 pub(crate) fn now_ns() -> i64 {
     nanoseconds(Timestamp::now())
 }
 
 fn nanoseconds(time: Timestamp) -> i64 {
-    // 2262 is far enough away.
+    // The year 2262 is far enough away.
     i64::try_from(time.as_nanosecond()).unwrap_or(i64::MAX)
 }
 
@@ -21,25 +21,25 @@ fn timestamp(ns: impl Into<i128>) -> Timestamp {
     Timestamp::from_nanosecond(ns).unwrap_or(nearest)
 }
 
-/// How far the local clocks are east of UTC now, in seconds.
+/// Present offset of the local time zone, in seconds east of UTC.
 pub(crate) fn east_of_utc_s() -> i64 {
     Timestamp::now().to_zoned(TimeZone::system()).offset().seconds().into()
 }
 
-/// RFC 3339 in UTC, to the nanosecond where there are any: for programs.
+/// RFC 3339 in UTC, with nanoseconds where there are any: for programs.
 pub(crate) fn rfc3339(ns: impl Into<i128>) -> String {
     timestamp(ns).to_string()
 }
 
-/// Date and time of day to the microsecond in the local time zone, never after what it stands for:
-/// for people who give it back.
+/// Date and time of day to the microsecond in the local time zone, rounded down: for people who
+/// type it back in.
 pub(crate) fn local_exact(ns: i64) -> String {
     let ns = ns.div_euclid(1000) * 1000;
     let time = timestamp(ns).to_zoned(TimeZone::system());
     time.strftime("%Y-%m-%d %H:%M:%S%.6f").to_string()
 }
 
-/// The minute of the day in the local time zone, now.
+/// The current minute of the day in the local time zone.
 pub(crate) fn minute_of_day() -> u16 {
     let now = Timestamp::now().to_zoned(TimeZone::system());
     // Neither is ever negative.

@@ -1,8 +1,8 @@
 //! Finding the folder that a command is about, and the process that owns it.
 //!
-//! A folder is named by its path, by the place where it is mounted (`mount --at`), or by standing
-//! in it. It is then asked through its daemon if one answers, and otherwise opened here; whoever
-//! asks need not know which.
+//! A folder is named by its path, by the place where it is mounted (`mount --at`), or by the
+//! current directory within it. It is then accessed through its daemon if one answers, and
+//! otherwise opened here; the caller need not know which.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -26,14 +26,14 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::settings::Settings;
 
-/// A folder that is known, and where it is backed up to.
+/// A known folder, and where it is backed up to.
 #[derive(Debug)]
 pub(crate) struct BoundFolder {
     pub(crate) folder: StateFolder,
     pub(crate) binding: Binding,
 }
 
-/// The path without symlinks, absolute; also of a directory that a dead mount hides.
+/// The absolute path without symlinks, also of a directory that a dead mount hides.
 pub(crate) fn canonical(path: &Path) -> Result<PathBuf> {
     let failed = |error: &std::io::Error| {
         let failed = CommandError::file("find", path, error);
@@ -83,7 +83,7 @@ pub(crate) fn known_folders(settings: &Settings) -> Result<Vec<StateFolder>> {
     StateFolder::all(root).map_err(|error| CommandError::file("read the state folder", root, &error))
 }
 
-/// The folder that is mounted at `point`, if that is another place than its own.
+/// The folder that is mounted at `point`, if that is not its own place.
 fn mounted_at(point: &Path, settings: &Settings) -> Result<Option<StateFolder>> {
     let Some(mount) = mount_table::at(point) else {
         return Ok(None);
@@ -93,7 +93,7 @@ fn mounted_at(point: &Path, settings: &Settings) -> Result<Option<StateFolder>> 
         .find(|folder| folder.directory() == mount.directory))
 }
 
-/// The bound folder at `path`, or without one the nearest above the current directory.
+/// The bound folder at `path`, or without a path the nearest above the current directory.
 pub(crate) fn bound_folder(path: Option<&Path>, settings: &Settings) -> Result<BoundFolder> {
     let folder = match path {
         Some(path) => state_folder(path, settings)?,
@@ -122,7 +122,7 @@ pub(crate) fn bound_folder(path: Option<&Path>, settings: &Settings) -> Result<B
     Ok(BoundFolder { folder, binding })
 }
 
-/// A folder that is bound or was mounted once.
+/// A folder that is bound or was once mounted.
 #[derive(Debug)]
 pub(crate) struct KnownFolder {
     pub(crate) folder: StateFolder,
@@ -138,7 +138,7 @@ impl KnownFolder {
         Ok(Self { folder, binding })
     }
 
-    /// The consumer of this name; without one, the backups of the bound repository.
+    /// The consumer of this name; without a name, the backups to the bound repository.
     pub(crate) fn consumer(&self, name: Option<&str>) -> Result<String> {
         match (name, &self.binding) {
             (Some(name), _) => Ok(name.to_owned()),
@@ -154,8 +154,8 @@ impl KnownFolder {
     }
 }
 
-/// The known folder at `path`, or without one the nearest above the current directory; it need not
-/// be bound.
+/// The known folder at `path`, or without a path the nearest above the current directory; it need
+/// not be bound.
 pub(crate) fn known_folder(path: Option<&Path>, settings: &Settings) -> Result<KnownFolder> {
     let Some(path) = path else {
         let here = std::env::current_dir().ok();
@@ -178,13 +178,12 @@ pub(crate) fn known_folder(path: Option<&Path>, settings: &Settings) -> Result<K
     KnownFolder::of(folder, settings)
 }
 
-/// As [`canonical`], of a directory that need not be there any more, nor those above it.
+/// As [`canonical`], for a directory that may be gone, along with directories above it.
 fn canonical_if_gone(directory: &Path) -> Result<PathBuf> {
     let mut there = directory;
     let mut gone = Vec::new();
     while let (Some(above), Some(name)) = (there.parent(), there.file_name()) {
-        // Also a symlink to nowhere is there; and what cannot be looked at is for `canonical` to
-        // say.
+        // A dangling symlink exists as well; other errors are left to `canonical` to report.
         if !matches!(fs::symlink_metadata(there), Err(error) if error.kind() == std::io::ErrorKind::NotFound) {
             break;
         }
@@ -212,7 +211,7 @@ pub(crate) fn resolved(file: &Path) -> Result<PathBuf> {
 }
 
 /// The known folder that a file lies in, and the file's path in it. The last component may be a
-/// symlink, and neither it nor the directories above need exist.
+/// symlink, and neither it nor the directories above it need exist.
 pub(crate) fn folder_of_file(file: &Path, settings: &Settings) -> Result<(KnownFolder, ByteString)> {
     let (Some(parent), Some(name)) = (file.parent(), file.file_name()) else {
         return Err(
@@ -242,14 +241,14 @@ pub(crate) fn folder_of_file(file: &Path, settings: &Settings) -> Result<(KnownF
     Ok((KnownFolder::of(folder, settings)?, path))
 }
 
-/// Whether a directory is the root of a known folder, or where one is mounted, or lies in none: not
-/// a directory inside of a folder.
+/// Whether a directory is the root of a known folder, or the place where one is mounted, or in no
+/// known folder: anything but a directory inside a folder.
 pub(crate) fn is_root_or_unknown(directory: &Path, settings: &Settings) -> Result<bool> {
     let directory = canonical(directory)?;
     Ok(known_above(&directory, settings)?.is_none_or(|(_, top)| top == directory))
 }
 
-/// As [`folder_of_file`]; of a known folder itself the path is empty.
+/// As [`folder_of_file`]; for a known folder itself the path is empty.
 pub(crate) fn place_in_folder(path: &Path, settings: &Settings) -> Result<(KnownFolder, ByteString)> {
     if path.is_dir() {
         let folder = state_folder(path, settings)?;
@@ -260,10 +259,10 @@ pub(crate) fn place_in_folder(path: &Path, settings: &Settings) -> Result<(Known
     folder_of_file(path, settings)
 }
 
-/// The nearest known folder above a directory, itself included, and where it is seen.
+/// The nearest known folder above a directory, itself included, and the place where it is seen.
 fn known_above(directory: &Path, settings: &Settings) -> Result<Option<(StateFolder, PathBuf)>> {
     for above in directory.ancestors() {
-        // A folder that is shown elsewhere first: there it is really tracked.
+        // A folder that is shown elsewhere comes first: that is where it is really tracked.
         if let Some(folder) = mounted_at(above, settings)? {
             return Ok(Some((folder, above.to_owned())));
         }
@@ -275,7 +274,8 @@ fn known_above(directory: &Path, settings: &Settings) -> Result<Option<(StateFol
     Ok(None)
 }
 
-/// The nearest bound folder above the current directory, itself included.
+/// The nearest bound folder above the current directory, itself included; else the folder that is
+/// mounted there.
 pub(crate) fn folder_here(settings: &Settings) -> Result<Option<StateFolder>> {
     let Ok(here) = std::env::current_dir() else {
         return Ok(None);
@@ -305,7 +305,7 @@ fn above(folder: &StateFolder, settings: &Settings) -> Result<Option<StateFolder
     Ok(known.into_iter().rev().find(above))
 }
 
-/// Whoever answers for a folder.
+/// The process that answers for a folder.
 pub(crate) enum Owner {
     /// The daemon of the mounted folder.
     Daemon(Client),
@@ -339,14 +339,14 @@ impl Owner {
     }
 }
 
-/// Opens a folder in this process and compares it with its record; `compared` hears how far that
-/// is.
+/// Opens a folder in this process and compares it with its record. `compared` is called with the
+/// number of nodes compared so far.
 pub(crate) fn open(folder: &StateFolder, options: LogOptions, compared: &mut dyn FnMut(u64)) -> Result<TrackedTree> {
     opened(folder, TrackedTree::open_with(folder.clone(), options, compared))
 }
 
-/// The same, to be mounted, with old bytes kept if `undo` says so. Of a folder in doubt becomes
-/// what `on_doubt` says.
+/// The same, for mounting, with overwritten bytes kept as `undo` says. `on_doubt` decides about a
+/// folder in doubt.
 pub(crate) fn open_to_mount(
     folder: &StateFolder,
     options: LogOptions,
@@ -384,14 +384,14 @@ fn opened(folder: &StateFolder, tree: Result<TrackedTree, DaemonError>) -> Resul
     })
 }
 
-/// What to do about a damaged log; none if the error is another one.
+/// The way out of a damaged log; `None` if the error is another one.
 pub(crate) fn way_out_of_damage(folder: &StateFolder, error: &LogError) -> Option<String> {
     let state = folder.path().display();
     matches!(error, LogError::Damaged { .. } | LogError::Corrupted(_))
         .then(|| format!("Begin a new one: rm {state}/log.redb {state}/intents    (the next backup reads every file)"))
 }
 
-/// Says which parts of a folder lie in other file systems: these are not tracked and not saved.
+/// Warns about parts of a folder that are other file systems: they are neither tracked nor saved.
 pub(crate) fn warn_of_other_file_systems(folder: &StateFolder, output: Output) {
     for point in mount_table::hiding_below(folder.directory()) {
         output.warn(&format!(
@@ -401,7 +401,7 @@ pub(crate) fn warn_of_other_file_systems(folder: &StateFolder, output: Output) {
     }
 }
 
-/// Takes away the mount of a daemon that died, which would hide the folder.
+/// Removes the mount of a daemon that died, which would hide the folder.
 pub(crate) fn remove_leftover(folder: &StateFolder) -> Result<()> {
     byteback_mount::remove_leftover(folder.directory()).map_err(|error| CommandError::new(chain(&error)))
 }
@@ -423,7 +423,7 @@ pub(crate) fn daemon(folder: &StateFolder) -> Result<Option<Client>> {
     }
 }
 
-/// The consumer under which a repository's backups are known to the log of a folder.
+/// The consumer name of a repository's backups in the log of a folder.
 pub(crate) fn consumer(binding: &Binding) -> String {
     format!("backup:{}", binding.repository)
 }

@@ -1,4 +1,4 @@
-//! What a volume lost because its device refused writes, said where people look.
+//! Messages about writes that a volume lost because its device refused them.
 
 use byteback_control::TreeStatus;
 use byteback_daemon::{LostWrites, StateFolder};
@@ -7,7 +7,7 @@ use crate::error::CommandError;
 use crate::output::Output;
 use crate::timestamp;
 
-/// Why writes of programs are lost: what the daemon says, or what was noted when it ended.
+/// Why writes of programs are lost: from the daemon, or from the note of its end.
 pub(crate) fn reason(folder: &StateFolder, status: Option<&TreeStatus>) -> Option<String> {
     match status.filter(|status| status.mounted_at.is_some()) {
         Some(status) => status.volume_failure.clone(),
@@ -15,7 +15,7 @@ pub(crate) fn reason(folder: &StateFolder, status: Option<&TreeStatus>) -> Optio
     }
 }
 
-/// Says, once the volume is mounted again, what happened when it was mounted last.
+/// Reports, once the volume is mounted again, the losses of its last mount.
 pub(crate) fn warn(lost: Option<&LostWrites>, output: Output) {
     let Some(lost) = lost else { return };
     output.warn(&format!(

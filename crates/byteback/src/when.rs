@@ -4,8 +4,9 @@ use jiff::civil::{DateTime, Time};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 
-/// A moment of the past, in nanoseconds since 1970. A duration counts back from `now_ns`, with or
-/// without the word "ago"; a time of day is the last one in the local time zone `zone`.
+/// Parses a moment of the past, in nanoseconds since 1970. A duration counts back from `now_ns`,
+/// with or without the word "ago"; a time of day is its last occurrence in the local time zone
+/// `zone`.
 pub(crate) fn past(text: &str, now_ns: i64, zone: &TimeZone) -> Result<i64, String> {
     let text = text.trim();
     let failed = || {
@@ -25,7 +26,7 @@ pub(crate) fn past(text: &str, now_ns: i64, zone: &TimeZone) -> Result<i64, Stri
         return Ok(now_ns.saturating_sub(length));
     }
     let local = |time: DateTime| time.to_zoned(zone.clone()).map_err(|_| failed());
-    // Before a date with a time, of which it may be the beginning.
+    // Tried before a date with a time, which may begin like a time of day.
     if let (Ok(time), false) = (text.parse::<Time>(), text.contains('-') || !text.contains(':')) {
         let today = now.to_zoned(zone.clone()).date();
         let last = local(today.to_datetime(time))?;
@@ -40,7 +41,7 @@ pub(crate) fn past(text: &str, now_ns: i64, zone: &TimeZone) -> Result<i64, Stri
     ns(local(time)?.timestamp())
 }
 
-/// A duration in nanoseconds, more than zero: `90s`, `30m`, `2 hours`, `1d 12h`.
+/// Parses a duration in nanoseconds, more than zero: `90s`, `30m`, `2 hours`, `1d 12h`.
 pub(crate) fn duration(text: &str) -> Result<i64, String> {
     let failed = || format!("'{}' is no duration; write for example 90s, 30m, 2h or 1d", text.trim());
     let span: Span = text.trim().parse().map_err(|_| failed())?;
@@ -53,7 +54,7 @@ pub(crate) fn duration(text: &str) -> Result<i64, String> {
     }
 }
 
-/// An amount in bytes: `500M`, `1G`, `1.5GiB`; units are powers of 1024.
+/// Parses an amount in bytes: `500M`, `1G`, `1.5GiB`; units are powers of 1024.
 pub(crate) fn amount(text: &str) -> Result<u64, String> {
     let failed = || format!("'{text}' is no amount; write for example 500M or 1G");
     let text = text.trim();
@@ -76,7 +77,7 @@ pub(crate) fn amount(text: &str) -> Result<u64, String> {
     };
     let (whole, part) = number.split_once('.').unwrap_or((number, ""));
     let whole: u64 = whole.parse().map_err(|_| failed())?;
-    // To thousandths, which is finer than anybody means.
+    // Thousandths are finer than any use needs.
     let thousandths: u64 = format!("{part:0<3}")
         .get(..3)
         .unwrap_or("000")

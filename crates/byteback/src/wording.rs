@@ -1,4 +1,4 @@
-//! Numbers in the words of people: sizes, counts, durations.
+//! Numbers in words: sizes, counts, durations.
 
 /// A size in binary units with one decimal: `1.0 MiB`. Exact bytes below 1 KiB.
 pub(crate) fn size(bytes: u64) -> String {
@@ -18,7 +18,7 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
-/// A size, with the exact number of bytes behind it if wanted.
+/// A size, followed by the exact number of bytes if `exact`.
 pub(crate) fn size_exact(bytes: u64, exact: bool) -> String {
     if exact && bytes >= 1024 {
         format!("{} ({bytes} bytes)", size(bytes))
@@ -32,18 +32,18 @@ pub(crate) fn counted(count: u64, one: &str, many: &str) -> String {
     format!("{} {}", grouped(count), if count == 1 { one } else { many })
 }
 
-/// Counts with their names in the singular and the plural; without those of which there are none.
+/// Counts with their names in the singular or the plural; zero counts are left out.
 pub(crate) fn counts(counts: &[(u64, &str, &str)]) -> Vec<String> {
     let some = counts.iter().filter(|(count, ..)| *count > 0);
     some.map(|&(count, one, many)| counted(count, one, many)).collect()
 }
 
-/// Nodes of a tree, counted.
+/// A count of nodes of a tree.
 pub(crate) fn nodes(count: u64) -> String {
     counted(count, "file or directory", "files and directories")
 }
 
-/// Digits in groups of three.
+/// A number with its digits in groups of three.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -56,7 +56,7 @@ pub(crate) fn grouped(number: u64) -> String {
     text
 }
 
-/// How long something took: `0.42 s`, `12 s`, `3 min 5 s`, `2 h 10 min`.
+/// A duration in words: `0.42 s`, `12 s`, `3 min 5 s`, `2 h 10 min`.
 pub(crate) fn duration(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
     match seconds {
@@ -70,7 +70,7 @@ pub(crate) fn duration(ns: u64) -> String {
     }
 }
 
-/// How long ago something was, roughly: `moments`, `5 minutes`, `3 days`.
+/// A rough age: `a moment`, `5 minutes`, `3 days`.
 pub(crate) fn age(from_ns: i64, now_ns: i64) -> String {
     let seconds = u64::try_from(now_ns.saturating_sub(from_ns)).unwrap_or(0) / 1_000_000_000;
     match seconds {

@@ -1,9 +1,10 @@
-//! Which crate may use which: the table of ARCHITECTURE.md against what cargo says.
+//! The dependencies between our crates: the table of ARCHITECTURE.md against cargo's metadata.
 //!
 //! The table is the one whose first column is headed `crate`. A row reads `` `byteback-oplog` ->
-//! extents, host ``: the crates before the arrow may use those behind it (the prefix `byteback-`
-//! may be left out there), and `all` means any library. A row without an arrow uses nothing of
-//! ours. Text in brackets is for people. Tests are free: only normal and build dependencies count.
+//! extents, host ``: the crates before the arrow may use those after it (the prefix `byteback-` may
+//! be left out there), and `all` means any library. The crates of a row without an arrow use none
+//! of ours. Text in brackets is for human readers. Tests are exempt: only normal and build
+//! dependencies count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +16,7 @@ pub(crate) type Edges = BTreeMap<String, BTreeSet<String>>;
 /// Stands for every library in the table.
 const ALL: &str = "all";
 
-/// Reads the table out of the Markdown text `document`.
+/// Reads the table from the Markdown text `document`.
 pub(crate) fn parse_table(document: &str) -> Edges {
     let mut edges = Edges::new();
     let mut inside = false;
@@ -78,7 +79,7 @@ fn full_name(short: &str) -> String {
     }
 }
 
-/// Reads the edges out of what `cargo metadata` printed.
+/// Reads the edges from the output of `cargo metadata`.
 pub(crate) fn actual(metadata: &Value) -> Result<Edges, String> {
     let packages = metadata["packages"].as_array().ok_or("cargo metadata: no packages")?;
     let name_of = |value: &Value| {
@@ -104,7 +105,7 @@ pub(crate) fn actual(metadata: &Value) -> Result<Edges, String> {
     Ok(edges)
 }
 
-/// What is wrong, a line each.
+/// The problems, one line each.
 pub(crate) fn compare(table: &Edges, actual: &Edges) -> Vec<String> {
     let mut problems = Vec::new();
     if table.is_empty() {
@@ -118,7 +119,7 @@ pub(crate) fn compare(table: &Edges, actual: &Edges) -> Vec<String> {
             continue;
         };
         for target in used {
-            // Whoever may use all may use all libraries: neither evaluation nor chores are one.
+            // `all` means all libraries: neither evaluation nor chores are libraries.
             let by_all = allowed.contains(ALL) && !matches!(target.as_str(), "byteback-bench" | "xtask");
             if !by_all && !allowed.contains(target) {
                 problems.push(format!(

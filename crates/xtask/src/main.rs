@@ -1,10 +1,11 @@
 //! Chores of the workspace, run as `cargo xtask COMMAND`.
 //!
 //! `edges` compares the crates' dependencies on each other with the table in ARCHITECTURE.md,
-//! `tidy` checks rules that neither compiler nor clippy holds, `prose` those of docs/style.md,
-//! `check` does all three. `prose CRATE` lists the places in a crate, `prose --lower` lowers the
-//! ceilings to what is there. Each problem is one line that names the file and what to do; the exit
-//! status is 1 if there is any, 2 if the check itself could not run.
+//! `tidy` checks rules that neither the compiler nor clippy enforces, `prose` those of
+//! docs/style.md, `check` does all three. `prose CRATE` lists the places in a crate, `prose
+//! --lower` lowers the ceilings to the current counts. Each problem is one line that names the file
+//! and the remedy; the exit status is 1 if there is any problem, 2 if the check itself could not
+//! run.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "printing is what a chore does")]
 
 mod edges;
@@ -51,8 +52,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// The folder of the workspace: cargo runs us with the folder of this crate in the environment.
-/// What was there when this was built does not count: clones may share a target folder.
+/// The folder of the workspace, from the folder of this crate in the environment that cargo sets at
+/// run time. Its value at build time does not count: clones may share a target folder.
 fn workspace_root() -> Result<PathBuf, Box<dyn Error>> {
     let manifest_dir = std::env::var_os("CARGO_MANIFEST_DIR").ok_or("run this as 'cargo xtask'")?;
     let root = Path::new(&manifest_dir).ancestors().nth(2);
@@ -85,7 +86,7 @@ fn check_prose() -> Result<Vec<String>, Box<dyn Error>> {
     Ok(prose::compare(&prose::find(&files()?), &ceilings()?))
 }
 
-/// Lists where the rules are broken in a crate.
+/// Lists the places in a crate where rules are broken.
 fn list_prose(name: &str) -> Result<Vec<String>, Box<dyn Error>> {
     let places = prose::find(&files()?);
     let of_crate = places.into_iter().filter(|((of, _), _)| of == name);
@@ -96,7 +97,7 @@ fn list_prose(name: &str) -> Result<Vec<String>, Box<dyn Error>> {
     Ok(lines.collect())
 }
 
-/// Lowers the ceilings to what is there. None is raised.
+/// Lowers the ceilings to the current counts. None is raised.
 fn lower_ceilings() -> Result<(), Box<dyn Error>> {
     let mut counts = prose::counts(&prose::find(&files()?));
     let ceilings = ceilings()?;
@@ -110,7 +111,7 @@ fn lower_ceilings() -> Result<(), Box<dyn Error>> {
 /// All files of the project, by their path from its folder.
 fn files() -> Result<BTreeMap<String, Vec<u8>>, Box<dyn Error>> {
     let root = workspace_root()?;
-    // New files count before they are added: that is when their author wants to know.
+    // New files count before they are added to git: that is when their author wants to know.
     let listing = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
     let listed = output(Command::new("git").args(listing).current_dir(&root))?;
     let mut files = BTreeMap::new();
@@ -119,7 +120,7 @@ fn files() -> Result<BTreeMap<String, Vec<u8>>, Box<dyn Error>> {
             Ok(bytes) => {
                 files.insert(path.to_owned(), bytes);
             }
-            // Listed but gone: deleted and not yet committed.
+            // Listed but missing: deleted and not yet committed.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(format!("{path}: {error}").into()),
         }

@@ -1,38 +1,38 @@
 //! The rules of `docs/style.md` that can be counted, held for each crate by a ratchet.
 //!
-//! What was written before the rules were breaks them in thousands of places. So each crate has a
-//! ceiling for each rule, in `crates/xtask/prose.txt`: no change may pass it, and a change that
-//! gets below it lowers it, with `cargo xtask prose --lower`.
+//! Text from before the rules breaks them in thousands of places. So each crate has a ceiling for
+//! each rule, in `crates/xtask/prose.txt`: no change may exceed it, and a change that gets below it
+//! lowers it, with `cargo xtask prose --lower`.
 //!
-//! Only comments and names of tests are looked at. Whether a text is good no tool tells.
+//! Only comments and names of tests are checked. No tool can tell whether a text is good.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// Where the ceilings are.
+/// The file of the ceilings.
 pub(crate) const CEILINGS: &str = "crates/xtask/prose.txt";
 
-/// Columns that a comment line may have, its indentation included.
+/// The most columns of a comment line, including its indentation.
 const COMMENT_COLUMNS_MAX: usize = 100;
 
-/// Characters that the name of a test may have.
+/// The most characters in the name of a test.
 const TEST_NAME_LEN_MAX: usize = 60;
 
-/// Words with which no sentence begins: its subject is to be a noun.
+/// Words with which no sentence may begin: its subject must be a noun.
 const RELATIVES: &[&str] = &["What", "Who", "Whoever", "Whatever"];
 
-/// Phrases for which English has others.
+/// Phrases for which there is better English.
 const STIFF: &[&str] = &["so many", "of which it is", "somebody", "youngest", "elder"];
 
-/// Words that need a noun before them, and begin a comment of one line that has none.
+/// Words that need a noun before them, and so must not begin a one-line comment.
 const PRONOUNS: &[&str] = &["It", "They", "That", "These", "Those", "One", "Which"];
 
-/// What is counted.
+/// A rule whose violations are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rule {
     /// A sentence begins with one of [`RELATIVES`].
     Relative,
-    /// One of the phrases of [`STIFF`].
+    /// A line contains one of the phrases of [`STIFF`].
     Stiff,
     /// The documentation of an item is one line and begins with one of [`PRONOUNS`].
     Pronoun,
@@ -130,7 +130,7 @@ fn comment(line: &str) -> Option<&str> {
     Some(rest.trim_start_matches(['/', '!']).trim())
 }
 
-/// Whether a line of a comment is a row of a table, or a sample: indented by four spaces or more.
+/// Whether a comment line is a row of a table, or a sample, indented by four spaces or more.
 fn is_verbatim(line: &str, text: &str) -> bool {
     let behind_slashes = line.trim_start().trim_start_matches(['/', '!']);
     text.starts_with('|') || behind_slashes.starts_with("     ")
@@ -147,7 +147,7 @@ fn starts_with_any(text: &str, words: &[&str]) -> bool {
     words.contains(&first)
 }
 
-/// Whether a line names a test at too great length.
+/// Whether a line declares a test with too long a name.
 fn is_long_test(lines: &[&str], at: usize) -> bool {
     let name = lines[at]
         .trim_start()
@@ -162,13 +162,13 @@ fn is_long_test(lines: &[&str], at: usize) -> bool {
     name.is_some_and(|name| name.len() > TEST_NAME_LEN_MAX) && is_test()
 }
 
-/// The numbers of places.
+/// The number of places for each crate and rule.
 pub(crate) fn counts(places: &Places) -> Counts {
     let count = |(key, found): (&(String, Rule), &Vec<String>)| (key.clone(), found.len() as u64);
     places.iter().map(count).collect()
 }
 
-/// The ceilings as they are written down: a line for each crate and rule, `CRATE RULE COUNT`; none
+/// Parses the file of ceilings: a line for each crate and rule, `CRATE RULE COUNT`; a missing line
 /// means 0.
 pub(crate) fn parse(text: &str) -> Result<Counts, String> {
     let mut ceilings = Counts::new();
@@ -186,7 +186,7 @@ pub(crate) fn parse(text: &str) -> Result<Counts, String> {
     Ok(ceilings)
 }
 
-/// The ceilings, to be written down.
+/// The text of the file of ceilings.
 pub(crate) fn print(counts: &Counts) -> String {
     let mut text =
         "# Ceilings of the rules in docs/style.md, by crate. They only go down: cargo xtask prose --lower\n".to_owned();

@@ -1,29 +1,29 @@
-//! Rules of this project that neither the compiler nor clippy holds.
+//! Rules of this project that neither the compiler nor clippy enforces.
 //!
-//! - every Rust file but `tests.rs`, whose name says it all, starts with a `//!` header, and stays
-//!   below a length that can be read, tests aside;
+//! - every Rust file but `tests.rs`, whose name says enough, starts with a `//!` header and stays
+//!   below a readable length, tests aside;
 //! - every Rust file is declared as a module: a forgotten `tests.rs` looks like a passing test;
 //! - sources, scripts and build files are ASCII;
-//! - nothing is left to be done later in the code, and no path of somebody's machine is in any
-//!   file;
-//! - the crates that decide ask neither the clock nor the environment nor an unseeded generator,
-//!   and do not print: all that reaches them through `byteback-host` or their arguments. Clippy
-//!   could ban the calls too, but then in tests as well, and in the crates at the edges, which may.
+//! - no code is marked as unfinished, and no file contains a path of a particular machine;
+//! - the deciding crates use neither the clock nor the environment nor an unseeded generator, and
+//!   do not print: such inputs reach them through `byteback-host` or as arguments. Clippy could ban
+//!   these calls, too, but then also in tests and in the outer crates, which may use them.
 //!
-//! The words looked for are put together from pieces below, so that this file does not find itself.
+//! The words searched for are assembled from pieces below, so that this file does not report
+//! itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Production lines that a file may have.
+/// The most production lines in a file.
 const LINES_MAX: usize = 800;
 
 /// Files that may be longer, each with the reason.
 const LONG_FILES: &[(&str, &str)] = &[];
 
-/// The crates whose production code decides and must therefore be replayable.
+/// The deciding crates, whose production code must be replayable.
 const DECIDING: &[&str] = &["oplog", "delta", "extents", "queue", "store", "sync", "volume"];
 
-/// What deciding code must not call, and what it calls instead.
+/// Calls that are banned in deciding code, each with its replacement.
 const BANNED: &[(&str, &str)] = &[
     (concat!("SystemTime", "::now"), "take a byteback_host::clock::Clock"),
     (concat!("Instant", "::now"), "take a byteback_host::clock::Clock"),
@@ -40,7 +40,7 @@ const BANNED: &[(&str, &str)] = &[
     ),
 ];
 
-/// What no Rust file may hold.
+/// Words that no Rust file may contain.
 const UNFINISHED: &[&str] = &[
     concat!("to", "do!"),
     concat!("unimple", "mented!"),
@@ -48,10 +48,10 @@ const UNFINISHED: &[&str] = &[
     concat!("TO", "DO"),
 ];
 
-/// What no file may hold.
+/// Paths that no file may contain.
 const MACHINE_PATHS: &[&str] = &[concat!("/wo", "rk/"), concat!("/ro", "ot/")];
 
-/// What is wrong with these files (path from the root of the workspace, contents), a line each.
+/// The problems in these files (path from the root of the workspace, contents), one line each.
 pub(crate) fn check(files: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
     let mut problems = Vec::new();
     for (path, bytes) in files {
@@ -131,8 +131,8 @@ fn check_rust(path: &str, text: &str, problems: &mut Vec<String>) {
     }
 }
 
-/// Whether `word` stands in `line` by itself, not as a part of a longer one (of encoded bytes,
-/// say).
+/// Whether `word` occurs in `line` by itself, not as a part of a longer word (such as encoded
+/// bytes).
 fn contains_word(line: &str, word: &str) -> bool {
     let is_letter = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {
@@ -145,7 +145,7 @@ fn contains_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// Whether a file is for tests, benchmarks or examples as a whole.
+/// Whether a whole file is for tests, benchmarks or examples.
 fn is_test(path: &str) -> bool {
     let mut folders: Vec<&str> = path.split('/').collect();
     let name = folders.pop().unwrap_or_default();
@@ -155,7 +155,7 @@ fn is_test(path: &str) -> bool {
             .any(|folder| matches!(*folder, "tests" | "benches" | "examples"))
 }
 
-/// The lines above a test module that is written into the file itself.
+/// The lines above an inline test module.
 fn production_lines(text: &str) -> Vec<&str> {
     let lines: Vec<&str> = text.lines().collect();
     let is_inline_tests =

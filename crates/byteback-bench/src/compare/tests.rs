@@ -36,7 +36,7 @@ fn make(path: &Path) {
     fs::write(path.join("empty"), b"").unwrap();
 }
 
-/// What comparing tells after `change` was done to the second of two equal trees.
+/// The differences reported after `change` was applied to the second of two equal trees.
 fn told(change: impl Fn(&Path)) -> String {
     let (_work, one, other) = twins(make);
     assert!(compare(&one, &other, |_| ()).unwrap().is_equal(), "twins are equal");

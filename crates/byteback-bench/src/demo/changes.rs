@@ -1,4 +1,5 @@
-//! What real programs do to the demo's folder between the two backups, through its mount.
+//! The changes that real programs make to the demo's folder between the two backups, through its
+//! mount.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -8,7 +9,7 @@ use super::data::{Data, administration, git};
 use crate::SuiteError;
 use crate::rig::process::{program, run, run_with_input};
 
-/// Source files that are edited.
+/// The number of source files that are edited.
 const EDITED_FILES: usize = 25;
 
 /// Three transactions, each a connection of its own: rows updated all over the largest tables, rows
@@ -19,11 +20,10 @@ const TRANSACTIONS: [&str; 3] = [
     "BEGIN; DELETE FROM available WHERE rowid % 1000 = 3; UPDATE available SET section = 'demo' WHERE rowid % 500 = 1; COMMIT;",
 ];
 
-/// A change: what is done, in words, and how.
+/// A change: its description and its function.
 pub(super) type Change = (&'static str, fn(&Path, &Data, &Path) -> Result<(), SuiteError>);
 
-/// All changes, in order. Each gets the mounted folder, what is in it, and a folder for other
-/// files.
+/// All changes, in order. Each gets the mounted folder, its data, and a folder for other files.
 pub(super) const CHANGES: [Change; 6] = [
     ("sqlite3: three transactions", transactions),
     ("debugfs: files written into the disk image, others removed", edit_image),
@@ -45,7 +45,7 @@ fn edit_image(folder: &Path, data: &Data, work: &Path) -> Result<(), SuiteError>
     let mut commands = String::from("mkdir /demo\ncd /demo\n");
     for (index, sample) in data.samples.iter().enumerate() {
         let quoted = sample.display().to_string();
-        // What debugfs would take for two words is left out.
+        // debugfs would take such a path for two words.
         if quoted.contains(['"', ' ']) {
             continue;
         }
@@ -100,7 +100,7 @@ fn names_and_attributes(folder: &Path, _: &Data, _: &Path) -> Result<(), SuiteEr
     Ok(())
 }
 
-/// Asks the programs themselves whether a restored folder is sound.
+/// Has the programs themselves check that a restored folder is sound.
 pub(super) fn check_soundness(folder: &Path) -> Result<(), SuiteError> {
     let database = folder.join("packages.sqlite");
     let answer = run_with_input(program("sqlite3").arg(&database), b"PRAGMA integrity_check;")?.text();

@@ -6,9 +6,9 @@
 //! | `packages.sqlite` | those files as a table, the installed and the available Debian packages |
 //! | `mail/inbox` | licences and notes of the installed packages, each a message |
 //! | `source` | a git repository: the one that the demo is started in, and the sources of crates that it was built from |
-//! | `odds` | what is rare but must come back too: hard links, holes, ACLs, extended attributes, odd names, a pipe |
+//! | `odds` | rare kinds of nodes: hard links, holes, ACLs, extended attributes, odd names, a pipe |
 //!
-//! What a machine lacks is left out, and so is what the user may not read.
+//! Data that a machine lacks is left out, and so is data that the user may not read.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -32,22 +32,22 @@ mod tests;
 
 /// Length of the disk image.
 pub(super) const IMAGE_BYTES: u64 = 1 << 30;
-/// So much of it is filled with files: many small ones and, for the rest, large ones. `mkfs.ext4
-/// -d` gets slow with more names.
+/// Files that fill a part of it: many small ones and, for the rest, large ones. `mkfs.ext4 -d` gets
+/// slow with more names.
 const IMAGE_FILES: [(&str, u64, usize); 3] = [
     ("/usr/share", 128 << 20, 6000),
     ("/usr/lib", 224 << 20, 3000),
     ("/usr/bin", 48 << 20, 500),
 ];
-/// Files that the database has a row for.
+/// The number of files with a row in the database, at most.
 const FILE_ROWS_MAX: usize = 40_000;
-/// Sources of crates in the source tree.
+/// Bytes of crates' sources in the source tree.
 const VENDOR_BYTES: u64 = 12 << 20;
 const MAILBOX_BYTES: usize = 32 << 20;
-/// Messages that arrive between the two backups.
+/// The number of messages that arrive between the two backups.
 const NEW_MESSAGES: usize = 40;
 
-/// What was put into the folder, for those who change it later.
+/// The contents of the folder, for the changes made later.
 #[derive(Debug)]
 pub(super) struct Data {
     /// Messages that have not arrived yet.
@@ -58,7 +58,7 @@ pub(super) struct Data {
     pub(super) sources: Vec<PathBuf>,
 }
 
-/// Fills `folder`; `work` is for what is needed on the way.
+/// Fills `folder`; `work` is for temporary files.
 pub(super) fn build(folder: &Path, work: &Path, progress: &Progress) -> Result<Data, SuiteError> {
     let mut files = Vec::new();
     for (root, bytes_max, count_max) in IMAGE_FILES {
@@ -122,7 +122,7 @@ fn copy_below(file: &Path, root: &Path) -> Result<PathBuf, SuiteError> {
     Ok(target)
 }
 
-/// A program that an ordinary user's PATH may not lead to.
+/// The path of a program that may not be in an ordinary user's PATH.
 pub(super) fn administration(name: &str) -> PathBuf {
     let folders = ["/usr/sbin", "/sbin"].iter().map(|folder| Path::new(folder).join(name));
     folders
@@ -157,7 +157,7 @@ fn database(path: &Path, files: &[RealFile]) -> Result<(), SuiteError> {
         )?;
     }
     let installed = fs::read("/var/lib/dpkg/status").unwrap_or_default();
-    // Not on every machine, and empty where the lists were never fetched.
+    // Missing on some machines, and empty where the lists were never fetched.
     let available = run(program("apt-cache").arg("dumpavail")).map(|finished| finished.stdout);
     interrupt::check()?;
     for (table, stanzas) in [("installed", installed), ("available", available.unwrap_or_default())] {
@@ -181,7 +181,7 @@ fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''").replace('\0', ""))
 }
 
-/// The packages of a list as dpkg and apt write it: the first line of each field in
+/// The packages of a list in the format of dpkg and apt: the first line of each field in
 /// [`PACKAGE_FIELDS`], empty where absent.
 fn packages(stanzas: &str) -> impl Iterator<Item = [&str; PACKAGE_FIELDS.len()]> {
     stanzas.split("\n\n").filter_map(|stanza| {
@@ -198,7 +198,7 @@ fn packages(stanzas: &str) -> impl Iterator<Item = [&str; PACKAGE_FIELDS.len()]>
     })
 }
 
-/// Makes the mailbox; the messages that are to arrive later.
+/// Creates the mailbox, and returns the messages that are to arrive later.
 fn mailbox(folder: &Path) -> Result<Vec<u8>, SuiteError> {
     let texts = readable_files(&["/usr/share/doc", "/usr/share/common-licenses"], 1 << 30, usize::MAX)?;
     let is_text = |file: &&RealFile| {
@@ -223,7 +223,7 @@ fn mailbox(folder: &Path) -> Result<Vec<u8>, SuiteError> {
     Ok(new.concat())
 }
 
-/// A text as a message of an mbox file.
+/// Converts a text to a message of an mbox file.
 fn message(file: &RealFile) -> Result<Vec<u8>, SuiteError> {
     let body = fs::read(&file.path).map_err(|error| format!("cannot read {}: {error}", file.path.display()))?;
     Ok(mbox(&file.path, &body))
@@ -241,7 +241,7 @@ fn mbox(path: &Path, body: &[u8]) -> Vec<u8> {
     )
     .into_bytes();
     for line in body.split_inclusive(|&byte| byte == b'\n') {
-        // Or it would begin a new message.
+        // Otherwise the line would begin a new message.
         if line.starts_with(b"From ") {
             message.push(b'>');
         }
@@ -251,7 +251,7 @@ fn mbox(path: &Path, body: &[u8]) -> Vec<u8> {
     message
 }
 
-/// A git command that reads nobody's configuration.
+/// A git command that reads no configuration of a user or the system.
 pub(super) fn git(repository: &Path) -> Command {
     let mut command = program("git");
     command
@@ -271,7 +271,7 @@ pub(super) fn git(repository: &Path) -> Command {
     command
 }
 
-/// Makes the source tree; some of its files, relative to it.
+/// Creates the source tree, and returns some of its files, relative to it.
 fn source_tree(source: &Path) -> Result<Vec<PathBuf>, SuiteError> {
     let here = std::env::current_dir()?;
     let is_cloned = here.join(".git").exists()
@@ -313,7 +313,7 @@ fn source_tree(source: &Path) -> Result<Vec<PathBuf>, SuiteError> {
     Ok(names.map(|name| PathBuf::from(OsStr::from_bytes(name))).collect())
 }
 
-/// What is rare.
+/// Creates nodes of rare kinds.
 fn odds(folder: &Path) -> Result<(), SuiteError> {
     fs::create_dir(folder)?;
     let file = folder.join("one file");
@@ -332,7 +332,7 @@ fn odds(folder: &Path) -> Result<(), SuiteError> {
     fs::set_permissions(secret.join("secret"), fs::Permissions::from_mode(0o600))?;
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o700))?;
     run(program("mkfifo").arg(folder.join("pipe")))?;
-    // File systems may know neither; the folder is real without them.
+    // Some file systems support neither; the folder is real without them.
     let _ = rustix::fs::setxattr(&file, "user.origin", b"demo", rustix::fs::XattrFlags::empty());
     let _ = run(program("setfacl").args(["-m", "u:65534:r"]).arg(&file));
     interrupt::check()?;

@@ -9,28 +9,28 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::SuiteError;
 
 const TICK: Duration = Duration::from_millis(100);
-/// Where the durations stand.
+/// The column of the durations.
 const COLUMNS: usize = 66;
 const SPINNER: &str = "  {msg} {spinner} {elapsed}";
 /// Fits into 80 columns with the longest title.
 const BAR: &str = "  {msg} {bar:10} {percent:>3} %";
 
-/// Tells one step after the other.
+/// Shows one step after the other.
 #[derive(Debug)]
 pub(crate) struct Progress {
     is_terminal: bool,
 }
 
-/// A step that is being done.
+/// A step in progress.
 pub(crate) struct Step(ProgressBar);
 
 impl Step {
-    /// So many more bytes are done.
+    /// Adds `bytes` to the progress.
     pub(crate) fn advance(&self, bytes: u64) {
         self.0.inc(bytes);
     }
 
-    /// So many bytes of all are done.
+    /// Sets the progress to `done_bytes` of `total_bytes`.
     pub(crate) fn reach(&self, done_bytes: u64, total_bytes: u64) {
         if total_bytes > 0 && self.0.length() != Some(total_bytes) {
             self.0.set_length(total_bytes);
@@ -43,14 +43,14 @@ impl Step {
 impl Progress {
     pub(crate) fn new() -> Self {
         Self {
-            // Finished steps go to the output and the bar to the other stream: it is of use only
-            // where both are seen.
+            // Finished steps go to standard output and the bar to standard error: it is of use only
+            // where both are visible.
             is_terminal: io::stderr().is_terminal() && io::stdout().is_terminal(),
         }
     }
 
-    /// Does `work` under a title. With `total_bytes`, or where the work tells it, its end can be
-    /// foreseen.
+    /// Does `work` under a title. With `total_bytes`, or where the work reports its progress, a bar
+    /// is shown.
     pub(crate) fn step<T>(
         &self,
         title: &str,
@@ -82,21 +82,21 @@ impl Progress {
         self.say(&format!("\n{title}"));
     }
 
-    /// A line of its own.
+    /// Prints a line of its own.
     pub(crate) fn say(&self, line: &str) {
-        // Somebody who closed the output is not waiting for it.
+        // A closed output needs no message.
         let _ = writeln!(io::stdout(), "{line}");
     }
 }
 
 fn style(template: &str) -> ProgressStyle {
-    // Both templates are ours and right; the other arm is never taken.
+    // Both templates are ours and correct; the other arm is never taken.
     ProgressStyle::with_template(template)
         .unwrap_or_else(|_| ProgressStyle::default_bar())
         .progress_chars("=>-")
 }
 
-/// The line of a step that is done.
+/// The line of a finished step.
 fn finished(title: &str, duration: Duration) -> String {
     let dots = ".".repeat(COLUMNS.saturating_sub(title.chars().count()).max(2));
     format!("  {title} {dots} {:5.1} s", duration.as_secs_f64())

@@ -1,11 +1,11 @@
-//! The demo's result: two columns side by side, in units that people read.
+//! The demo's result: two columns side by side, in human-readable units.
 
 use std::fmt::Write as _;
 
 #[cfg(test)]
 mod tests;
 
-/// A line: what it is, and the value of each contender.
+/// A line: its label, and the value of each contender.
 pub(super) type Row = (&'static str, String, String);
 
 /// The rows under their headings, aligned.
@@ -22,19 +22,19 @@ pub(super) fn table(ours: &str, theirs: &str, rows: &[Row]) -> String {
     let other = width(|row| row.2.chars().count(), theirs.len());
     let mut text = String::new();
     for (name, mine, yours) in std::iter::once(("", ours, theirs)).chain(all()) {
-        // A String takes everything.
+        // Writing to a String does not fail.
         let _ = writeln!(text, "  {name:names$}  {mine:>one$}  {yours:>other$}");
     }
     text
 }
 
-/// Bytes in a binary unit, with three figures that count.
+/// Bytes in a binary unit, with three significant digits.
 pub(super) fn bytes(count: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if count < 1024 {
         return format!("{count} B");
     }
-    // Below 2^53 exact, and nobody reads more than three figures.
+    // Exact below 2^53, and only three digits are shown.
     let mut value = count as f64 / 1024.0;
     let mut unit = 0;
     while value >= 999.5 && unit + 1 < UNITS.len() {

@@ -25,6 +25,6 @@ fn a_goal_is_met_by_the_median() {
     assert!(goal(Limit::AtLeast(0.95)).is_met());
     assert!(!goal(Limit::AtLeast(0.97)).is_met());
     assert!(goal(Limit::AtMost(0.96)).is_met());
-    // What cannot be measured is not met.
+    // A goal that cannot be measured is not met.
     assert!(!GoalRow::new("speed", "", Limit::AtMost(1.0), f64::NAN).is_met());
 }

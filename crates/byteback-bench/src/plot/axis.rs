@@ -1,6 +1,6 @@
 //! An axis of values: from zero with round ticks, or logarithmic over whole decades.
 
-/// The number of parts that a linear axis is divided into, about.
+/// The approximate number of parts that a linear axis is divided into.
 const PARTS: f64 = 5.0;
 
 /// The axis.
@@ -13,7 +13,7 @@ pub(super) enum Axis {
 }
 
 impl Axis {
-    /// An axis that has room for all values.
+    /// An axis with room for all values.
     pub(super) fn over(values: &[f64], logarithmic: bool) -> Self {
         let largest = values.iter().copied().fold(0.0, f64::max);
         let least = values
@@ -43,7 +43,7 @@ impl Axis {
         }
     }
 
-    /// Where bars begin.
+    /// The value at which bars begin.
     pub(super) fn floor(self) -> f64 {
         match self {
             Self::Linear { .. } => 0.0,
@@ -51,13 +51,13 @@ impl Axis {
         }
     }
 
-    /// Where a value is: 0 at the bottom, 1 at the top.
+    /// The position of a value: 0 at the bottom, 1 at the top.
     pub(super) fn place(self, value: f64) -> f64 {
         let place = match self {
             Self::Linear { end, .. } => value / end,
             Self::Decades { first, last } => (value.log10() - f64::from(first)) / f64::from(last - first),
         };
-        // What has no logarithm is at the bottom.
+        // Values without a logarithm are at the bottom.
         if place.is_finite() { place.clamp(0.0, 1.0) } else { 0.0 }
     }
 
@@ -72,7 +72,7 @@ impl Axis {
     }
 }
 
-/// A tick in words: as short as it is exact.
+/// The label of a tick: as short as exactness permits.
 pub(super) fn label(tick: f64) -> String {
     let rounded = (tick * 1e6).round() / 1e6;
     let text = format!("{rounded}");

@@ -8,11 +8,11 @@ use super::process::{program, run};
 use super::scratch::Scratch;
 use crate::SuiteError;
 
-/// Where it is mounted. `checksum` is its kind of checksums, as `mkfs.btrfs --csum` names them;
-/// `len_bytes` its size, of which the image takes what is used.
+/// Creates and mounts it, and returns its mount point. `checksum` is its kind of checksums, as in
+/// `mkfs.btrfs --csum`; `len_bytes` is its size, of which the image takes only the used part.
 ///
 /// # Errors
-/// If it cannot be made or mounted: not root, no loop devices, or a kernel without btrfs.
+/// If it cannot be created or mounted: not root, no loop devices, or a kernel without btrfs.
 pub(crate) fn mount(scratch: &Scratch, checksum: &str, len_bytes: u64) -> Result<PathBuf, SuiteError> {
     let image = scratch.path().join(format!("btrfs-{checksum}.image"));
     File::create(&image)?.set_len(len_bytes)?;

@@ -25,14 +25,14 @@ mod tests;
 
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The program, and where it keeps its state.
+/// The program, and the folder of its state.
 #[derive(Clone, Debug)]
 pub(crate) struct Byteback {
     binary: PathBuf,
     home: PathBuf,
 }
 
-/// What a backup says about itself; what is measured from outside stands in [`Backup`].
+/// A backup's report about itself; [`Backup`] has the values measured from outside.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Summary {
     pub(crate) changed_bytes: u64,
@@ -42,15 +42,15 @@ pub(crate) struct Summary {
     pub(crate) snapshot_id: Option<u64>,
 }
 
-/// A backup and what it cost.
+/// A backup and its cost.
 #[derive(Clone, Debug)]
 pub(crate) struct Backup {
     pub(crate) summary: Summary,
-    /// The program that the user runs.
+    /// The cost of the program that the user runs.
     pub(crate) command: Cost,
-    /// The mount's daemon, while that program ran.
+    /// The cost of the mount's daemon while that program ran.
     pub(crate) daemon: Cost,
-    /// The server, while that program ran.
+    /// The cost of the server while that program ran.
     pub(crate) server: Cost,
     pub(crate) wire: Wire,
     pub(crate) wall_s: f64,
@@ -62,7 +62,7 @@ impl Backup {
         self.command.cpu_s + self.daemon.cpu_s
     }
 
-    /// Bytes read on the client's side by any call: an upper bound of what was read from the
+    /// Bytes read on the client's side by any call: an upper bound of the bytes read from the
     /// folder.
     pub(crate) fn client_read_bytes(&self) -> u64 {
         self.command.read_bytes + self.daemon.read_bytes
@@ -83,7 +83,7 @@ impl Byteback {
         Ok(Self { binary, home })
     }
 
-    /// A command of the program, with an environment of its own.
+    /// A command of the program, with a clean environment.
     pub(crate) fn command(&self) -> Command {
         let mut command = program(&self.binary);
         for (name, _) in std::env::vars_os() {
@@ -100,19 +100,19 @@ impl Byteback {
         command
     }
 
-    /// Where the daemon of `folder` listens.
+    /// The control socket of the daemon of `folder`.
     pub(crate) fn socket(&self, folder: &Path) -> Result<PathBuf, SuiteError> {
         Ok(StateFolder::of(folder, &self.home.join("state"))?.socket())
     }
 
     /// Starts a server with an embedded store in `data`, on a free port of loopback, and a proxy
-    /// before it. It speaks without TLS: what is compared with it does, too; docs/benchmarks.md
-    /// says what TLS costs.
+    /// before it. The server runs without TLS, as the peers do; docs/benchmarks.md has the cost of
+    /// TLS.
     pub(crate) fn serve(&self, data: &Path) -> Result<Server, SuiteError> {
         self.serve_with(data, Scheme::Plain)
     }
 
-    /// As [`serve`](Self::serve), with TLS, as it is without flags.
+    /// Like [`serve`](Self::serve), with TLS, which is the default without flags.
     pub(crate) fn serve_tls(&self, data: &Path) -> Result<Server, SuiteError> {
         self.serve_with(data, Scheme::Tls)
     }
@@ -154,8 +154,8 @@ impl Byteback {
         Ok(())
     }
 
-    /// As [`Self::init`], on a machine that joins with a code for the folder `name`, for which the
-    /// server is asked.
+    /// Like [`Self::init`], on a machine that joins with a code for the folder `name`, which the
+    /// server issues.
     pub(crate) fn init_invited(&self, server: &Server, folder: &Path, name: &str) -> Result<(), SuiteError> {
         let mut command = self.command();
         command.args(["invite", name, "--data"]).arg(&server.data);
@@ -175,7 +175,7 @@ impl Byteback {
         if let Some(at) = at {
             command.arg("--at").arg(at);
         }
-        // Ours from here on, so that an answer that cannot be understood leaves no mount either.
+        // In our charge from here on, so that an unexpected answer leaves no mount either.
         let mut mount = Mount {
             byteback: self.clone(),
             folder: folder.to_owned(),
@@ -186,7 +186,7 @@ impl Byteback {
         Ok(mount)
     }
 
-    /// Makes a volume in a file.
+    /// Creates a volume in a file.
     pub(crate) fn create_volume(&self, image: &Path, len_bytes: u64) -> Result<(), SuiteError> {
         let mut command = self.command();
         command.args(["volume", "create", "--size", &len_bytes.to_string()]);
@@ -208,8 +208,8 @@ impl Byteback {
         Ok(mount)
     }
 
-    /// Mounts a bound folder over itself and keeps its server up to date; what was left alone for
-    /// `delay_ms` is sent.
+    /// Mounts a bound folder over itself and keeps its server up to date; changes are sent after
+    /// `delay_ms` without further ones.
     pub(crate) fn sync(&self, folder: &Path, delay_ms: u64) -> Result<Mount, SuiteError> {
         let mut command = self.command();
         command
@@ -225,13 +225,13 @@ impl Byteback {
         Ok(mount)
     }
 
-    /// Makes the missing folder `target` what the server's folder `name` holds.
+    /// Fills the missing folder `target` with the server's folder `name`.
     pub(crate) fn pull(&self, server: &Server, name: &str, target: &Path) -> Result<(), SuiteError> {
         run(self.command().arg("pull").arg(server.repository(name)).arg(target))?;
         Ok(())
     }
 
-    /// Backs up a mounted folder. `on_status` is told how far it is.
+    /// Backs up a mounted folder. `on_status` is called with its progress.
     pub(crate) fn backup(
         &self,
         server: &Server,
@@ -254,7 +254,7 @@ impl Byteback {
         })
     }
 
-    /// Backs up a folder that is not mounted; `delta` says how changes are to be found.
+    /// Backs up a folder that is not mounted; `delta` selects the way of finding changes.
     pub(crate) fn backup_unmounted(&self, server: &Server, folder: &Path, delta: &str) -> Result<Backup, SuiteError> {
         let (server_before, wire_before) = (server.process.cost()?, server.proxy.settled()?);
         let mut command = self.command();
@@ -278,8 +278,8 @@ impl Byteback {
             .any(|word| word == delta))
     }
 
-    /// Restores a snapshot of `folder` into the empty folder `target`. `on_status` is told how far
-    /// it is.
+    /// Restores a snapshot of `folder` into the empty folder `target`. `on_status` is called with
+    /// its progress.
     pub(crate) fn restore(
         &self,
         folder: &Path,
@@ -299,7 +299,7 @@ impl Byteback {
     }
 }
 
-/// How far a command is.
+/// The progress of a command.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 pub(crate) struct Status {
     pub(crate) bytes_done: u64,
@@ -332,13 +332,13 @@ fn is_of_type(line: &str, message_type: &str) -> bool {
     serde_json::from_str::<Line>(line).is_ok_and(|line| line.message_type == message_type)
 }
 
-/// What `mount --json` says.
+/// The output of `mount --json`.
 #[derive(Deserialize)]
 struct Ready {
     pid: i32,
 }
 
-/// The address in a line `... listening on http://ADDRESS ...`, or with `https`, that is complete.
+/// The address in a complete line `... listening on http://ADDRESS ...`, or with `https`.
 fn listening_on(said: &str) -> Option<SocketAddr> {
     let (complete, _) = said.rsplit_once('\n')?;
     let url = complete
@@ -350,7 +350,7 @@ fn listening_on(said: &str) -> Option<SocketAddr> {
     rest.split_whitespace().next()?.trim_end_matches('/').parse().ok()
 }
 
-/// How a server is spoken to.
+/// The scheme of a server's URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scheme {
     Plain,
@@ -376,32 +376,32 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// The URL of a folder of it, through the proxy.
+    /// The URL of a folder on the server, through the proxy.
     fn repository(&self, name: &str) -> String {
         format!("{}{}/{name}", self.scheme.prefix(), self.proxy.address())
     }
 
-    /// What it has cost so far.
+    /// The server's cost so far.
     pub(crate) fn cost(&self) -> Result<Cost, SuiteError> {
         self.process.cost()
     }
 
-    /// What passed between it and its clients so far.
+    /// The traffic between the server and its clients so far.
     pub(crate) fn wire(&self) -> Wire {
         self.proxy.so_far()
     }
 
-    /// Makes the link to it as slow as this, in each direction; `None`: as fast as it goes.
+    /// Limits the link to the server to this rate in each direction; `None` for no limit.
     pub(crate) fn limit_link(&self, bits_per_s: Option<u64>) {
         self.proxy.limit(bits_per_s);
     }
 
-    /// Begins a new measurement of the peak memory.
+    /// Begins a new measurement of the server's peak memory.
     pub(crate) fn reset_peak(&self) -> Result<(), SuiteError> {
         self.process.reset_peak()
     }
 
-    /// Stops it; what it cost in all.
+    /// Stops the server. Returns its total cost.
     pub(crate) fn stop(mut self) -> Result<Cost, SuiteError> {
         self.process.stop()
     }
@@ -425,17 +425,17 @@ impl Mount {
         Ok(())
     }
 
-    /// Where programs see the folder.
+    /// The path at which programs see the folder.
     pub(crate) fn point(&self) -> &Path {
         &self.point
     }
 
-    /// What its daemon has cost so far.
+    /// The cost of the mount's daemon so far.
     pub(crate) fn cost(&self) -> Result<Cost, SuiteError> {
         self.daemon.as_ref().ok_or("the folder is not mounted")?.cost()
     }
 
-    /// Resident memory of its daemon now, bytes.
+    /// Resident memory of the mount's daemon now, bytes.
     pub(crate) fn resident_bytes(&self) -> Result<u64, SuiteError> {
         self.daemon
             .as_ref()
@@ -448,7 +448,7 @@ impl Mount {
         self.daemon.as_ref().ok_or("the folder is not mounted")?.reset_peak()
     }
 
-    /// Unmounts it; the daemon ends.
+    /// Unmounts the folder; the daemon ends.
     pub(crate) fn unmount(mut self) -> Result<(), SuiteError> {
         run(self.byteback.command().arg("umount").arg(&self.folder))?;
         if let Some(mut daemon) = self.daemon.take() {
@@ -466,8 +466,8 @@ impl Drop for Mount {
         if self.daemon.is_none() {
             return;
         }
-        // Not through `run`, which does nothing once the user has asked to stop. What this leaves,
-        // the scratch folder clears.
+        // Not through `run`, which does nothing once the user has asked to stop. The scratch folder
+        // clears any leftovers.
         let mut command = self.byteback.command();
         command
             .arg("umount")

@@ -1,8 +1,8 @@
-//! A mount with or without tracking, held by a process of its own: this program, started once more.
+//! A mount with or without tracking, held by its own process: this program, started once more.
 //!
-//! The product has no switch that turns tracking off, and should not have one. To know what
-//! tracking costs, both kinds of mount are served by the same program and the same code; only the
-//! gate differs: one keeps account, the other passes through.
+//! The product has no switch that turns tracking off, and should not have one. To measure the cost
+//! of tracking, both kinds of mount are served by the same program and the same code. Only the gate
+//! differs: one keeps account, the other passes through.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -22,28 +22,28 @@ use super::scheduling::Placement;
 use crate::SuiteError;
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// What was left alone for so long would be sent.
+/// The delay after the last change before data is sent.
 const SYNC_DELAY: Duration = Duration::from_secs(1);
 const READY: &str = "ready\n";
 
-/// What the started process is told.
+/// The arguments of the started process.
 #[derive(Args, Debug)]
 pub(crate) struct HoldArguments {
     /// The folder to mount over itself.
     directory: PathBuf,
-    /// Keep account of changes below this state root; without it nothing is tracked.
+    /// Track changes below this state root; without it nothing is tracked.
     #[arg(long)]
     state: Option<PathBuf>,
     /// Mode `fast` instead of `exact`.
     #[arg(long)]
     fast: bool,
-    /// Gather what changes as continuous sync does; what is to be sent is read and dropped.
+    /// Queue changes as continuous sync does; data to be sent is read and dropped.
     #[arg(long, requires = "state")]
     sync: bool,
-    /// Keep checksums of what is written.
+    /// Keep checksums of written data.
     #[arg(long, requires = "state")]
     checksums: bool,
-    /// How many threads serve; without it as many as in the product.
+    /// The number of threads that serve; without it as many as in the product.
     #[arg(long)]
     threads: Option<usize>,
     /// Run on this processor only, with this real-time priority.
@@ -51,13 +51,13 @@ pub(crate) struct HoldArguments {
     pin: Option<Vec<u32>>,
 }
 
-/// Serves until somebody unmounts.
+/// Serves the mount until it is unmounted.
 ///
 /// # Errors
-/// If it cannot be mounted.
+/// If the folder cannot be mounted.
 pub(crate) fn serve(arguments: &HoldArguments) -> Result<(), SuiteError> {
     if let Some([cpu, priority]) = arguments.pin.as_deref() {
-        // Before any thread is started: all inherit it.
+        // Before any thread is started, because all inherit it.
         Placement::Pinned { cpu: *cpu }.apply(*priority)?;
     }
     let mount = MountOptions {
@@ -102,7 +102,7 @@ pub(crate) fn serve(arguments: &HoldArguments) -> Result<(), SuiteError> {
     Ok(())
 }
 
-/// Reads all that is to be sent and says that it was, until the mount is gone.
+/// Reads all data to be sent and confirms it as sent, until the mount is gone.
 fn drain(live: &dyn LiveTree, service: &dyn TreeService) -> Result<(), SuiteError> {
     loop {
         match live.poll()? {
@@ -123,7 +123,7 @@ fn take(live: &dyn LiveTree, service: &dyn TreeService, group: &LiveGroup) -> Re
             LiveSource::Delta { stamp, .. } => live.read_delta(stamp, &mut |_| Ok(())),
         };
         if read.is_err() {
-            // The order was given up; `poll` tells what follows.
+            // The order was dropped; `poll` reports what follows.
             return Ok(());
         }
     }
@@ -143,7 +143,7 @@ fn tell_ready() -> std::io::Result<()> {
     stdout.flush()
 }
 
-/// What to hold.
+/// The mount to be held.
 #[derive(Clone, Debug)]
 pub(crate) struct Held<'a> {
     pub(crate) directory: &'a Path,
@@ -151,14 +151,14 @@ pub(crate) struct Held<'a> {
     pub(crate) state: Option<&'a Path>,
     pub(crate) mode: CacheMode,
     pub(crate) placement: Placement,
-    /// What continuous sync is to do in a tracked mount, if it is to.
+    /// The continuous sync of a tracked mount, if any.
     pub(crate) sync: Option<Sync>,
 }
 
 /// Continuous sync without the server and the network: contents to be sent are read and dropped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sync {
-    /// Checksums of what is written are kept.
+    /// Keep checksums of written data.
     pub(crate) with_checksums: bool,
 }
 
@@ -169,11 +169,11 @@ pub(crate) struct HeldMount {
     process: Option<Background>,
 }
 
-/// Of the daemon, below that of whoever measures.
+/// The priority of the daemon, below that of the measuring thread.
 const DAEMON_PRIORITY: u32 = 4;
 
 impl HeldMount {
-    /// Mounts; `log` is a file for what the process says.
+    /// Mounts; `log` is a file for the output of the process.
     pub(crate) fn start(held: &Held<'_>, log: &Path) -> Result<Self, SuiteError> {
         let output = File::create(log).map_err(|error| format!("cannot write {}: {error}", log.display()))?;
         let mut command = program(std::env::current_exe()?);
@@ -212,7 +212,7 @@ impl HeldMount {
         Ok(mount)
     }
 
-    /// What the process has cost so far.
+    /// The cost of the process so far.
     pub(crate) fn cost(&self) -> Result<Cost, SuiteError> {
         self.process.as_ref().ok_or("the mount has ended")?.cost()
     }
@@ -222,7 +222,7 @@ impl HeldMount {
         self.process.as_ref().ok_or("the mount has ended")?.resident_bytes()
     }
 
-    /// Unmounts and waits for the end of the process; what it cost in all.
+    /// Unmounts and waits for the process to end. Returns its total cost.
     pub(crate) fn end(mut self) -> Result<Cost, SuiteError> {
         run(program("umount").arg(&self.point))?;
         let mut process = self.process.take().ok_or("the mount has ended")?;
@@ -235,7 +235,7 @@ impl Drop for HeldMount {
         if self.process.is_none() {
             return;
         }
-        // Whatever this leaves, the scratch folder clears. The process ends when its mount is gone.
+        // The scratch folder clears any leftovers. The process ends when its mount is gone.
         let mut command = program("umount");
         command
             .arg("-l")

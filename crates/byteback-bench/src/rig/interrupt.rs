@@ -1,11 +1,10 @@
 //! Ctrl-C as an error.
 //!
-//! SIGINT, SIGTERM and SIGHUP are blocked in all threads and received by one of their own. It notes
-//! the wish to stop, and ends the program that is being waited for; whoever waits then gets
-//! [`Interrupted`], and the stack unwinds past every guard. A second signal, or some seconds in
-//! which the program has not ended, end it the hard way. The programs run in process groups of
-//! their own, so that the terminal's Ctrl-C reaches only us: otherwise servers would die before
-//! their mounts.
+//! SIGINT, SIGTERM and SIGHUP are blocked in all threads and received by a dedicated one. It
+//! records the request to stop, and ends the program that is being waited for. The waiting thread
+//! then gets [`Interrupted`], and the stack unwinds past every guard. A second signal, or some
+//! seconds without the program's end, kill it. The programs run in process groups of their own, so
+//! that the terminal's Ctrl-C reaches only us: otherwise servers would die before their mounts.
 
 use std::fmt;
 use std::io;
@@ -18,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::SuiteError;
 
-/// How long the program that is being waited for may take to end when asked, seconds.
+/// The time that the awaited program may take to end when asked, in seconds.
 const END_TIMEOUT_S: libc::time_t = 10;
 
 /// The user asked to stop.
@@ -49,7 +48,7 @@ fn state() -> MutexGuard<'static, State> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Begins to receive signals. To be called once, before any other thread exists.
+/// Starts receiving signals. Call it once, before any other thread exists.
 pub(crate) fn install() -> Result<(), SuiteError> {
     // SAFETY: the set is initialised by sigemptyset before it is used; blocking signals has no
     // other precondition.
@@ -88,32 +87,32 @@ pub(crate) fn install() -> Result<(), SuiteError> {
     Ok(())
 }
 
-/// Returns when one of the blocked signals has come, or the time is over.
+/// Returns when one of the blocked signals arrives, or at the timeout.
 fn wait_for_signal(set: &libc::sigset_t, timeout_s: Option<libc::time_t>) -> io::Result<()> {
     let time = timeout_s.map(|tv_sec| libc::timespec { tv_sec, tv_nsec: 0 });
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     loop {
-        // SAFETY: the set and the time, if there is one, are live values of the right types; nobody
-        // wants the signal's details.
+        // SAFETY: the set and the time, if there is one, are live values of the right types; the
+        // signal's details are not requested.
         if unsafe { libc::sigtimedwait(set, std::ptr::null_mut(), time) } >= 0 {
             return Ok(());
         }
         match io::Error::last_os_error() {
             error if error.kind() == io::ErrorKind::Interrupted => {}
-            // The time is over.
+            // Timeout.
             error if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             error => return Err(error),
         }
     }
 }
 
-/// An error once the user has asked to stop.
+/// Returns an error once the user has asked to stop.
 pub(crate) fn check() -> Result<(), Interrupted> {
     if state().interrupted { Err(Interrupted) } else { Ok(()) }
 }
 
-/// Lets a program receive signals again: it inherits those that are blocked here, and could not
-/// even be asked to end.
+/// Lets a program receive signals again: it inherits the blocked signals, and could not even be
+/// asked to end.
 pub(super) fn unblock_signals(command: &mut Command) {
     // SAFETY: what runs between fork and exec is two calls that are allowed there, on memory of its
     // own.
@@ -129,8 +128,8 @@ pub(super) fn unblock_signals(command: &mut Command) {
     }
 }
 
-/// Starts a program that is to end when the user asks to stop, and that [`forget`] is called for
-/// before it is reaped.
+/// Starts a program that must end when the user asks to stop. [`forget`] must be called before it
+/// is reaped.
 pub(super) fn spawn_awaited(command: &mut Command) -> Result<io::Result<Child>, Interrupted> {
     // Under the lock, so that a signal comes either before the start or after the program is
     // listed.
@@ -146,7 +145,7 @@ pub(super) fn spawn_awaited(command: &mut Command) -> Result<io::Result<Child>, 
     Ok(child)
 }
 
-/// The program has ended and will be reaped.
+/// Removes a program that has ended and will be reaped.
 pub(super) fn forget(pid: Pid) {
     state().awaited.retain(|awaited| *awaited != pid);
 }

@@ -1,14 +1,15 @@
-//! Running programs, and what they cost.
+//! Running programs, and measuring their cost.
 //!
-//! The kernel keeps the accounts. Of a program that has ended they are complete, with those
+//! The kernel keeps the accounts. For a program that has ended they are complete and include the
 //! children that it waited for: CPU time and peak memory from `wait4`, bytes read from
-//! `/proc/PID/io` while it is still a zombie. Of one that runs on, CPU time comes from its CPU
+//! `/proc/PID/io` while it is still a zombie. For a running program, CPU time comes from its CPU
 //! clock (nanoseconds, all its threads, living and dead), the rest from `/proc`.
 //!
-//! *Bytes read* are those of the read family of calls on anything, page cache or not, and are
-//! therefore an upper bound of what was read from the files in question: libraries, configuration
+//! *Bytes read* are those of the read family of calls on anything, page cache or not. They are
+//! therefore an upper bound of the bytes read from the files in question: libraries, configuration
 //! and databases count too. `recv` on sockets does not count, `read` on sockets does. *Peak memory*
-//! of a program that has ended is at least that of whoever started it, by a quirk of the kernel.
+//! of a program that has ended is at least that of the process that started it, by a quirk of the
+//! kernel.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -28,14 +29,14 @@ use crate::SuiteError;
 #[cfg(test)]
 mod tests;
 
-/// How long a program may take to end when asked, before it is killed.
+/// The time that a program may take to end when asked, before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often the output of a watched program is looked at.
+/// The interval at which the output of a watched program is read.
 const WATCH_EVERY: Duration = Duration::from_millis(50);
-/// So much of what a failed program wrote goes into the error.
+/// The number of a failed program's last output lines in the error, at most.
 const ERROR_LINES_MAX: usize = 12;
 
-/// What a program cost.
+/// The cost of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Cost {
     /// User and system time, seconds.
@@ -47,8 +48,7 @@ pub(crate) struct Cost {
 }
 
 impl Cost {
-    /// The cost since `earlier` of a program that was running already. The peak is that of its
-    /// whole life.
+    /// The cost of a running program since `earlier`. The peak is that of its whole life.
     pub(crate) fn since(self, earlier: Self) -> Self {
         Self {
             cpu_s: self.cpu_s - earlier.cpu_s,
@@ -58,7 +58,7 @@ impl Cost {
     }
 }
 
-/// A program that ended well, or as it was allowed to.
+/// A program that ended successfully, or with a status that was allowed.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) stdout: Vec<u8>,
@@ -67,7 +67,7 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
-    /// What it wrote, as text.
+    /// The standard output as text.
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.stdout).into_owned()
     }
@@ -107,7 +107,7 @@ fn failed(command: &Command, reason: impl Into<String>, output: &[u8]) -> Progra
     }
 }
 
-/// Runs a program to its end. Its standard input is what `command` says, or empty.
+/// Runs a program to its end. Its standard input is that of `command`, or empty.
 ///
 /// # Errors
 /// [`Interrupted`] if the user asked to stop; [`ProgramFailed`] if it could not be started or did
@@ -116,7 +116,7 @@ pub(crate) fn run(command: &mut Command) -> Result<Finished, SuiteError> {
     run_then(command, |_, pid| Ok(reap(pid)?))
 }
 
-/// As [`run`], and tells `on_line` each whole line of the standard output soon after it was
+/// Like [`run`], and calls `on_line` with each whole line of the standard output soon after it was
 /// written.
 pub(crate) fn run_watched(command: &mut Command, mut on_line: impl FnMut(&str) + Send) -> Result<Finished, SuiteError> {
     run_then(command, |stdout, pid| {
@@ -127,7 +127,7 @@ pub(crate) fn run_watched(command: &mut Command, mut on_line: impl FnMut(&str) +
                 let mut seen = Vec::new();
                 let mut offset = 0;
                 while let Err(mpsc::RecvTimeoutError::Timeout) = has_ended.recv_timeout(WATCH_EVERY) {
-                    // What cannot be read now is read with the result.
+                    // Output that cannot be read now is read with the result.
                     offset += read_from(stdout, offset, &mut seen).unwrap_or(0);
                     while let Some(end) = seen.iter().position(|&byte| byte == b'\n') {
                         on_line(&String::from_utf8_lossy(&seen[..end]));
@@ -146,7 +146,7 @@ fn run_then(
     command: &mut Command,
     wait: impl FnOnce(&File, Pid) -> Result<(ExitStatus, Cost), SuiteError>,
 ) -> Result<Finished, SuiteError> {
-    // Files rather than pipes: nobody has to empty them while the program runs.
+    // Files rather than pipes, because they need no reader while the program runs.
     let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command
         .stdout(stdout.try_clone()?)
@@ -170,8 +170,8 @@ fn run_then(
     })
 }
 
-/// Adds what `file` holds from `offset` on; how many bytes that were. The program that writes it
-/// keeps its place.
+/// Appends the content of `file` from `offset` on. Returns the number of bytes. The offset at which
+/// the program writes is not moved.
 fn read_from(file: &File, offset: u64, bytes: &mut Vec<u8>) -> io::Result<u64> {
     let mut buffer = [0; 4096];
     let mut count = 0;
@@ -187,7 +187,7 @@ fn read_from(file: &File, offset: u64, bytes: &mut Vec<u8>) -> io::Result<u64> {
     }
 }
 
-/// Runs a program that gets `input` on its standard input; see [`run`].
+/// Runs a program with `input` as its standard input; see [`run`].
 pub(crate) fn run_with_input(command: &mut Command, input: &[u8]) -> Result<Finished, SuiteError> {
     let mut file = tempfile::tempfile()?;
     io::Write::write_all(&mut file, input)?;
@@ -195,7 +195,7 @@ pub(crate) fn run_with_input(command: &mut Command, input: &[u8]) -> Result<Fini
     run(command.stdin(file))
 }
 
-/// A command without input and with messages in the language that can be parsed.
+/// A command without input and with messages in a language that can be parsed.
 pub(crate) fn program(name: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(name);
     command.stdin(Stdio::null()).env("LC_ALL", "C");
@@ -217,7 +217,7 @@ fn reap(pid: Pid) -> io::Result<(ExitStatus, Cost)> {
             return Err(error.into());
         }
     }
-    // A zombie now: its number cannot be given to another process before wait4 below.
+    // The process is a zombie now: its number cannot be reused before wait4 below.
     interrupt::forget(pid);
     let read_bytes = read_bytes(pid).unwrap_or(0);
     let mut status = 0;
@@ -260,7 +260,7 @@ fn read_bytes(pid: Pid) -> Result<u64, SuiteError> {
     proc_field(&proc_file(pid, "io")?, "rchar").ok_or_else(|| "no rchar in /proc/PID/io".into())
 }
 
-/// What a running process has cost so far.
+/// The cost of a running process so far.
 pub(crate) fn cost_so_far(pid: Pid) -> Result<Cost, SuiteError> {
     Ok(Cost {
         cpu_s: cpu_s(pid)?,
@@ -288,7 +288,7 @@ fn timespec_s(time: libc::timespec) -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// A program that runs on until it is stopped: when dropped, at the latest.
+/// A program that runs until it is stopped or dropped.
 #[derive(Debug)]
 pub(crate) struct Background {
     name: String,
@@ -296,7 +296,7 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Starts a program. Its outputs are what `command` says.
+    /// Starts a program. Its outputs are those of `command`.
     pub(crate) fn start(name: &str, command: &mut Command) -> Result<Self, SuiteError> {
         interrupt::check()?;
         interrupt::unblock_signals(command);
@@ -323,12 +323,12 @@ impl Background {
         self.pid.ok_or_else(|| format!("{} has been stopped", self.name).into())
     }
 
-    /// What it has cost so far.
+    /// The cost of the program so far.
     pub(crate) fn cost(&self) -> Result<Cost, SuiteError> {
         cost_so_far(self.pid()?).map_err(|error| format!("{}: {error}", self.name).into())
     }
 
-    /// Its resident memory now, bytes.
+    /// The program's resident memory now, bytes.
     pub(crate) fn resident_bytes(&self) -> Result<u64, SuiteError> {
         let text = proc_file(self.pid()?, "status")?;
         let kib = proc_field(&text, "VmRSS").ok_or_else(|| format!("no VmRSS of {}", self.name))?;
@@ -341,15 +341,15 @@ impl Background {
         fs::write(&path, "5").map_err(|error| format!("cannot write {path}: {error}").into())
     }
 
-    /// Whether it has ended by itself.
+    /// Whether the program has ended by itself.
     pub(crate) fn has_ended(&self) -> bool {
         let Some(pid) = self.pid else { return true };
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
         !matches!(waitid(WaitId::Pid(pid), options), Ok(None))
     }
 
-    /// Asks it to end, kills it if it does not, and tells what it cost in all, with the children
-    /// that it waited for.
+    /// Asks the program to end, and kills it if it does not. Returns its total cost, with the
+    /// children that it waited for.
     pub(crate) fn stop(&mut self) -> Result<Cost, SuiteError> {
         let pid = self.pid()?;
         if !self.has_ended() {
@@ -359,7 +359,7 @@ impl Background {
         self.end()
     }
 
-    /// Waits for it to end by itself, and kills it if that takes too long.
+    /// Waits for the program to end by itself, and kills it after a timeout.
     pub(crate) fn end(&mut self) -> Result<Cost, SuiteError> {
         let pid = self.pid()?;
         let deadline = Instant::now() + STOP_TIMEOUT;
@@ -377,12 +377,12 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        // Nobody is left to tell.
+        // The error has no receiver.
         let _ = self.stop();
     }
 }
 
-/// Waits until `ready` gives something, looking every few milliseconds.
+/// Waits until `ready` returns a value, polling every few milliseconds.
 pub(crate) fn wait_for<T>(
     what: &str,
     timeout: Duration,
@@ -401,7 +401,7 @@ pub(crate) fn wait_for<T>(
     }
 }
 
-/// Whether an error is the user's wish to stop.
+/// Whether an error is the user's request to stop.
 pub(crate) fn is_interrupted(error: &SuiteError) -> bool {
     error.is::<Interrupted>()
 }

@@ -1,11 +1,11 @@
-//! Bytes on the wire, counted the same way for everybody.
+//! Bytes on the wire, counted the same way for all contenders.
 //!
-//! A proxy on loopback stands between a client and its server and counts what it passes on, in each
-//! direction: the payload of TCP, without TCP's own headers. Whatever a protocol does (headers,
-//! keep-alive, retries, handshakes) is in the sum.
+//! A proxy on loopback stands between a client and its server, and counts the bytes that it passes
+//! on in each direction: the payload of TCP, without TCP's own headers. Everything that a protocol
+//! does (headers, keep-alive, retries, handshakes) is in the sum.
 //!
-//! On request it is a slow link, too: in each direction, over all connections, a byte is handed on
-//! only when the link would have carried it.
+//! On request the proxy simulates a slow link: in each direction, over all connections, a byte is
+//! passed on only when the link would have carried it.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -20,9 +20,9 @@ use crate::SuiteError;
 mod tests;
 
 const BUFFER_BYTES: usize = 128 * 1024;
-/// Of a slow link: what it carries while nobody can see how far it is.
+/// The unit in which a slow link passes bytes on; short enough that its progress stays invisible.
 const SLICE_BYTES: usize = 8 * 1024;
-/// How long a connection whose client has ended may take to close.
+/// The time that a connection may take to close after its client has ended.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Bytes that were passed on.
@@ -38,7 +38,7 @@ impl Wire {
         self.to_server + self.to_client
     }
 
-    /// What came in addition since `earlier`.
+    /// The traffic since `earlier`.
     pub(crate) fn since(self, earlier: Self) -> Self {
         Self {
             to_server: self.to_server - earlier.to_server,
@@ -53,9 +53,9 @@ struct Counters {
     to_client: AtomicU64,
     open_connections: AtomicU64,
     stopped: AtomicBool,
-    /// Bits in a second; 0 for as fast as it goes.
+    /// Bits per second; 0 for no limit.
     bits_per_s: AtomicU64,
-    /// When the link has carried what it was given, to the server and to the client.
+    /// The time at which the link will have carried its bytes, to the server and to the client.
     free_at: [Mutex<Option<Instant>>; 2],
 }
 
@@ -100,7 +100,7 @@ impl Proxy {
                     if counters.stopped.load(Ordering::SeqCst) {
                         return;
                     }
-                    // A connection that fails is the client's to notice: it sees it closed.
+                    // A connection that fails is left to the client, which sees it closed.
                     if let Ok(client) = client {
                         let _ = pass_on(&client, server, &counters);
                     }
@@ -114,20 +114,19 @@ impl Proxy {
         })
     }
 
-    /// Where clients connect to.
+    /// The address that clients connect to.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Makes the link as slow as this, in each direction; `None`: as fast as it goes.
+    /// Limits the link to this rate in each direction; `None` for no limit.
     pub(crate) fn limit(&self, bits_per_s: Option<u64>) {
         self.counters
             .bits_per_s
             .store(bits_per_s.unwrap_or(0), Ordering::SeqCst);
     }
 
-    /// The traffic passed on so far, once all clients have ended: waits until their connections are
-    /// closed.
+    /// The total traffic, once all clients have ended: waits until their connections are closed.
     pub(crate) fn settled(&self) -> Result<Wire, SuiteError> {
         let deadline = Instant::now() + SETTLE_TIMEOUT;
         while self.counters.open_connections.load(Ordering::SeqCst) > 0 {
@@ -139,7 +138,7 @@ impl Proxy {
         Ok(self.so_far())
     }
 
-    /// What was passed on so far, whoever may go on.
+    /// The traffic so far, while clients may still be active.
     pub(crate) fn so_far(&self) -> Wire {
         Wire {
             to_server: self.counters.to_server.load(Ordering::SeqCst),
@@ -151,17 +150,17 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.counters.stopped.store(true, Ordering::SeqCst);
-        // The acceptor looks at the flag when somebody connects.
+        // The acceptor checks the flag at the next connection.
         let woken = TcpStream::connect(self.address).is_ok();
         if let (true, Some(acceptor)) = (woken, self.acceptor.take()) {
-            // It does not panic.
+            // The thread does not panic.
             let _ = acceptor.join();
         }
     }
 }
 
-/// Two threads per connection, one for each direction; the last one to end takes the connection off
-/// the count.
+/// Connects to the server and starts two threads, one for each direction; the last one to end
+/// removes the connection from the count.
 fn pass_on(client: &TcpStream, server: SocketAddr, counters: &Arc<Counters>) -> io::Result<()> {
     let server = TcpStream::connect(server)?;
     for stream in [client, &server] {
@@ -198,7 +197,7 @@ impl Drop for Connection {
     }
 }
 
-/// Passes on until either side ends, and tells the end to both.
+/// Passes bytes on until either side ends, and forwards the end.
 fn copy(mut from: &TcpStream, to: &TcpStream, counters: &Counters, is_to_server: bool) {
     let counter = match is_to_server {
         true => &counters.to_server,
@@ -210,11 +209,11 @@ fn copy(mut from: &TcpStream, to: &TcpStream, counters: &Counters, is_to_server:
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Ok(len) if len > 0 => {
                 if hand_on(&buffer[..len], to, counters, is_to_server).is_err() {
-                    // Nobody listens any more: the sender shall notice.
+                    // The receiver is gone: the sender must notice.
                     let _ = from.shutdown(Shutdown::Both);
                     return;
                 }
-                // No buffer is larger than 2^64.
+                // No buffer is longer than 2^64.
                 counter.fetch_add(len as u64, Ordering::SeqCst);
             }
             Ok(_) => {
@@ -229,7 +228,7 @@ fn copy(mut from: &TcpStream, to: &TcpStream, counters: &Counters, is_to_server:
     }
 }
 
-/// Writes as fast as the link carries.
+/// Writes at the rate of the link.
 fn hand_on(bytes: &[u8], mut to: &TcpStream, counters: &Counters, is_to_server: bool) -> io::Result<()> {
     let slice_bytes = match counters.bits_per_s.load(Ordering::SeqCst) {
         0 => BUFFER_BYTES,

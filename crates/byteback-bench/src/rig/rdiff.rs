@@ -1,8 +1,8 @@
 //! rdiff, the program of librsync: signature, delta and patch as three commands.
 //!
-//! It has no network of its own. Signature and delta are the bytes that would travel, and the time
-//! that they would take on a link is added to that of the commands. Making the signature and
-//! patching count as the server's work, finding the delta as the client's.
+//! rdiff has no network of its own. Signature and delta are the bytes that would travel, and the
+//! time that they would take on a link is added to that of the commands. Signature and patch count
+//! as the server's work, the delta as the client's.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::process::{Finished, program, run};
 use super::proxy::Wire;
 use crate::SuiteError;
 
-/// The old file on the server, and a folder for what travels.
+/// The old file on the server, and a folder for the files that would travel.
 #[derive(Debug)]
 pub(crate) struct Rdiff {
     copy: PathBuf,
@@ -19,20 +19,20 @@ pub(crate) struct Rdiff {
     block_bytes: u32,
 }
 
-/// What an update cost.
+/// The cost of an update.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Update {
     pub(crate) client_cpu_s: f64,
     pub(crate) server_cpu_s: f64,
-    /// The part of the server's work that the signature was.
+    /// The part of the server's work that went into the signature.
     pub(crate) signature_cpu_s: f64,
     pub(crate) wire: Wire,
-    /// Of the three commands, one after the other; without the network.
+    /// The time of the three commands in sequence, without the network.
     pub(crate) wall_s: f64,
 }
 
 impl Rdiff {
-    /// Updates go into the file `copy`.
+    /// Updates are applied to the file `copy`.
     pub(crate) fn new(copy: &Path, work: &Path, block_bytes: u32) -> Self {
         Self {
             copy: copy.to_owned(),

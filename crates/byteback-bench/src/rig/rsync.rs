@@ -1,8 +1,8 @@
 //! rsync as its users run it against a server: a daemon on loopback, one for each transfer.
 //!
-//! The daemon of one transfer ends with it, and its accounts then hold those of all its children to
-//! the microsecond. Its start costs a few milliseconds, which are charged to rsync: next to the
-//! seconds that it works, they don't show.
+//! The daemon of one transfer ends with it, and its accounts then include those of all its children
+//! to the microsecond. Its start costs a few milliseconds, which are charged to rsync and are
+//! negligible next to seconds of work.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -27,13 +27,13 @@ pub(crate) struct Rsync {
     bits_per_s: Option<u64>,
 }
 
-/// What a transfer cost.
+/// The cost of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Transfer {
-    /// The program that the user runs, with its children. Bytes read include what it read from its
-    /// socket.
+    /// The cost of the program that the user runs, with its children. Bytes read include those from
+    /// its socket.
     pub(crate) client: Cost,
-    /// The daemon with its children.
+    /// The cost of the daemon with its children.
     pub(crate) server: Cost,
     pub(crate) wire: Wire,
     pub(crate) wall_s: f64,
@@ -41,12 +41,12 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
-    /// Bytes that the client read from files: what it read at all, less what came from the socket.
+    /// Bytes that the client read from files: all bytes read, less those from the socket.
     pub(crate) fn file_read_bytes(&self) -> u64 {
         self.client.read_bytes.saturating_sub(self.wire.to_client)
     }
 
-    /// Bytes that the daemon read from files: what it read at all, less what came from the socket.
+    /// Bytes that the daemon read from files: all bytes read, less those from the socket.
     pub(crate) fn server_file_read_bytes(&self) -> u64 {
         self.server.read_bytes.saturating_sub(self.wire.to_server)
     }
@@ -58,11 +58,11 @@ impl Transfer {
     }
 }
 
-/// What rsync says about a transfer (`--stats`).
+/// rsync's report on a transfer (`--stats`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stats {
-    /// Lengths of the files that were not skipped by size and time. Each is read and hashed as a
-    /// whole.
+    /// Total length of the files that were not skipped by size and time. Each is read and hashed as
+    /// a whole.
     pub(crate) transferred_file_bytes: u64,
     /// Bytes of content that were sent.
     pub(crate) literal_bytes: u64,
@@ -102,7 +102,7 @@ impl Rsync {
         }
     }
 
-    /// Over a link that is so slow, in each direction.
+    /// Limits the link to this rate in each direction.
     pub(crate) fn over_link(mut self, bits_per_s: u64) -> Self {
         self.bits_per_s = Some(bits_per_s);
         self
@@ -141,13 +141,13 @@ impl Rsync {
 
     /// Starts the daemon itself.
     fn start_daemon(&self) -> Result<(Background, SocketAddr), SuiteError> {
-        // rsync cannot choose a free port itself. Nobody else is likely to take this one meanwhile;
-        // if so, the start fails.
+        // rsync cannot choose a free port itself. Another process is unlikely to take this one
+        // meanwhile; if one does, the start fails.
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let config = self.work.join("rsyncd.conf");
         let log = self.work.join("rsyncd.log");
-        // As root it keeps owners, otherwise it can only be the user.
+        // As root the daemon keeps owners; otherwise it can only act as the user.
         let user = if rustix::process::geteuid().is_root() {
             "uid = 0\ngid = 0\n"
         } else {
@@ -197,7 +197,7 @@ impl Running {
         run(program("rsync").args(options).arg("--stats").arg(from).arg(to))
     }
 
-    /// Stops the daemon: what it cost with the children that served, and what was transferred.
+    /// Stops the daemon. Returns its cost with its serving children, and the traffic.
     pub(crate) fn end(mut self) -> Result<(Cost, Wire), SuiteError> {
         let wire = self.proxy.settled()?;
         Ok((self.daemon.stop()?, wire))

@@ -1,10 +1,10 @@
-//! Where threads run.
+//! The placement of threads on processors.
 //!
-//! A request of a mount wakes another thread. Whether that thread is on the caller's processor or
-//! on another one costs more than all the rest of a small write (here 4 against 49 microseconds),
-//! and an ordinary scheduler decides it anew each time. *Pinned*, both are on the same processor,
-//! in real-time classes, so that other programs neither move nor interrupt them: it shows what the
-//! code costs. *Free* is what users have.
+//! A request to a mount wakes another thread. Whether that thread is on the caller's processor or
+//! on another one matters more than all the rest of a small write (here 4 against 49 microseconds),
+//! and an ordinary scheduler decides it anew each time. *Pinned* puts both on the same processor,
+//! in real-time classes, so that other programs neither move nor interrupt them: it shows the cost
+//! of the code. *Free* is what users have.
 
 use std::fmt;
 use std::io;
@@ -13,15 +13,16 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::SuiteError;
 
-/// Of whoever measures; above the daemons', so that it runs on as soon as it is answered.
+/// The priority of the measuring thread; above the daemons', so that it continues as soon as it is
+/// answered.
 pub(crate) const CLIENT_PRIORITY: u32 = 5;
 
-/// Where threads run.
+/// The placement of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placement {
-    /// As the scheduler likes.
+    /// The scheduler's choice.
     Free,
-    /// On this processor, with a real-time priority.
+    /// This processor, with a real-time priority.
     Pinned { cpu: u32 },
 }
 
@@ -35,10 +36,10 @@ impl fmt::Display for Placement {
 }
 
 impl Placement {
-    /// Places the calling thread and those that it starts from now on.
+    /// Places the calling thread and all threads that it starts from now on.
     ///
     /// # Errors
-    /// If the system refuses: real-time priorities are for root.
+    /// If the system refuses: real-time priorities need root.
     pub(crate) fn apply(self, priority: u32) -> Result<(), SuiteError> {
         let Self::Pinned { cpu } = self else { return Ok(()) };
         let mut cpus = CpuSet::new();
@@ -55,10 +56,10 @@ impl Placement {
         Ok(())
     }
 
-    /// Runs `work` in a thread of its own that is placed so, and waits for it.
+    /// Runs `work` in a thread of its own with this placement, and waits for it.
     ///
     /// # Errors
-    /// What `work` gives, or if the thread cannot be placed.
+    /// The error of `work`, or the failure to place the thread.
     pub(crate) fn run<T: Send>(self, work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, SuiteError> {
         let result = std::thread::scope(|scope| {
             let worker = scope.spawn(move || {

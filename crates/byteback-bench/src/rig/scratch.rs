@@ -1,9 +1,10 @@
 //! A temporary folder that leaves nothing behind: no mount, no process, no file.
 //!
-//! Guards of their own stop servers and unmount what they mounted, in the right order. This one is
-//! the last, and relies on none of them: it ends every process that descends from us, unmounts what
-//! is still mounted below the folder, and only then removes the folder. A folder that still holds a
-//! mount is left alone and named: removing files through a mount could reach anything.
+//! Other guards stop servers and unmount their mounts, in the right order. This one is the last,
+//! and relies on none of them: it ends every process that descends from us, unmounts everything
+//! that is still mounted below the folder, and only then removes the folder. A folder that still
+//! holds a mount is left alone and named, because removing files through a mount could reach
+//! anything.
 //!
 //! To know its descendants, the process becomes a *subreaper*: a daemon whose parent has ended
 //! becomes our child.
@@ -25,7 +26,7 @@ use crate::SuiteError;
 #[cfg(test)]
 mod tests;
 
-/// How long descendants may take to end when asked, before they are killed.
+/// The time that descendants may take to end when asked, before they are killed.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The folder.
@@ -35,8 +36,8 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Makes a fresh folder in `parent`, where `needed_bytes` must be free. All children that this
-    /// process has from now on are taken to belong to it.
+    /// Creates a fresh folder in `parent`, where `needed_bytes` must be free. All children that
+    /// this process has from now on are considered to belong to it.
     pub(crate) fn create(parent: &Path, needed_bytes: u64) -> Result<Self, SuiteError> {
         interrupt::check()?;
         set_child_subreaper(Some(getpid()))?;
@@ -63,8 +64,8 @@ impl Scratch {
         })
     }
 
-    /// Where large temporary files go: `TMPDIR`, or else the target folder that this program was
-    /// built into, since `/tmp` is often small or in memory.
+    /// The place for large temporary files: `TMPDIR`, or else the target folder of this program,
+    /// because `/tmp` is often small or in memory.
     pub(crate) fn default_parent() -> Result<PathBuf, SuiteError> {
         if let Some(parent) = std::env::var_os("TMPDIR").filter(|value| !value.is_empty()) {
             return Ok(PathBuf::from(parent));
@@ -79,17 +80,17 @@ impl Scratch {
         &self.path
     }
 
-    /// Makes a folder in it.
+    /// Creates a folder in it.
     pub(crate) fn folder(&self, name: &str) -> Result<PathBuf, SuiteError> {
         let path = self.path.join(name);
         fs::create_dir(&path).map_err(|error| format!("cannot make {}: {error}", path.display()))?;
         Ok(path)
     }
 
-    /// Takes everything away, as dropping does, and says whether that worked.
+    /// Removes everything, as dropping does, and returns whether that worked.
     ///
     /// # Errors
-    /// If something is left; it is named.
+    /// If something is left; the error names it.
     pub(crate) fn remove(self) -> Result<(), SuiteError> {
         let cleaned = self.clean();
         std::mem::forget(self);
@@ -119,7 +120,7 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let mut stderr = io::stderr();
         if stderr.is_terminal() {
-            // A progress line that was cut off would stay.
+            // A partial progress line would stay.
             let _ = write!(stderr, "\r\x1b[K");
         }
         if interrupt::check().is_err() {
@@ -131,7 +132,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Removes a folder, also one that holds folders without write permission.
+/// Removes a folder, even if it contains folders without write permission.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -155,12 +156,11 @@ fn open_folders(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Ends all processes whose parent we are, and those that become our children by that, until there
-/// are none.
+/// Ends all our child processes, and those that become our children by that, until there are none.
 fn end_descendants() {
     let started = Instant::now();
     loop {
-        // Reaping first, so that the list holds none that has ended.
+        // Reaping first, so that the list holds no ended process.
         while let Ok(Some(_)) = waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {}
         let children = children();
         if children.is_empty() {
@@ -176,14 +176,14 @@ fn end_descendants() {
             Signal::TERM
         };
         for child in children {
-            // A child that we did not reap keeps its number.
+            // A child that was not reaped keeps its number.
             let _ = kill_process(child, signal);
         }
         thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Our children, as `/proc` knows them.
+/// Our children, according to `/proc`.
 fn children() -> Vec<Pid> {
     let us = getpid();
     let Ok(entries) = fs::read_dir("/proc") else {
@@ -224,7 +224,7 @@ fn parse_mounts(table: &[u8], below: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Spaces and the like stand as a backslash and three octal digits.
+/// Decodes characters such as spaces from a backslash and three octal digits.
 fn unescape(escaped: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(escaped.len());
     let mut rest = escaped;
@@ -244,7 +244,7 @@ fn unescape(escaped: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Unmounts the hard way: the place is free at once, whoever still uses it keeps it for a while.
+/// Detaches a mount: the place is free at once, and users of the mount keep it until they end.
 fn unmount(point: &Path) {
     let tries: [(&str, &[&str]); 2] = [("umount", &["-l"]), ("fusermount3", &["-u", "-z"])];
     for (program, options) in tries {

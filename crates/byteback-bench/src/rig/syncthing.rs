@@ -1,8 +1,8 @@
-//! Syncthing, as a client and a server that keep one folder equal.
+//! Syncthing, as a client and a server that keep one folder in sync.
 //!
 //! Two processes with configurations of their own; the client dials the server through a counting
-//! proxy. Nothing of the network outside loopback is asked, nobody watches the folders: the client
-//! scans when it is told to, which is the best that a watcher could do.
+//! proxy. No network outside of loopback is used, and the folders are not watched: the client scans
+//! on request, which is the best that a watcher could do.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -22,7 +22,7 @@ const SCAN_TIMEOUT: Duration = Duration::from_secs(300);
 const API_KEY: &str = "bench";
 const FOLDER: &str = "bench";
 
-/// Both ends, running.
+/// Both ends while they run.
 #[derive(Debug)]
 pub(crate) struct Syncthing {
     client: Background,
@@ -32,7 +32,7 @@ pub(crate) struct Syncthing {
     server_id: String,
 }
 
-/// One end before it runs.
+/// An end before it runs.
 struct End {
     home: PathBuf,
     id: String,
@@ -40,7 +40,7 @@ struct End {
     listen: SocketAddr,
 }
 
-/// What `completion` says.
+/// The answer of `completion`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Completion {
@@ -51,12 +51,12 @@ struct Completion {
     remote_state: Option<String>,
 }
 
-/// Whether the program is there.
+/// Whether the program is installed.
 pub(crate) fn is_installed() -> bool {
     run(program("syncthing").arg("--version")).is_ok()
 }
 
-/// A port of loopback that nobody else is likely to take meanwhile.
+/// A port of loopback that another process is unlikely to take meanwhile.
 fn free_address() -> Result<SocketAddr, SuiteError> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
@@ -83,7 +83,7 @@ impl End {
         })
     }
 
-    /// `other` is dialled where it is told, or not at all.
+    /// Starts the end. It dials `other` at the given address, or not at all.
     fn start(
         &self,
         name: &str,
@@ -118,7 +118,7 @@ impl End {
         command
             .args(["serve", "--no-browser", "--no-upgrade", "--home"])
             .arg(&self.home);
-        // One process instead of one that watches over another.
+        // A single process instead of one that watches over another.
         command.env("STMONITORED", "yes").env("HOME", &self.home);
         command.stdout(log.try_clone()?).stderr(log);
         let process = Background::start(name, &mut command)?;
@@ -134,7 +134,7 @@ impl End {
 }
 
 impl Syncthing {
-    /// Starts both ends with their state below `work`, and waits until `copy` is what `folder` is.
+    /// Starts both ends with their state below `work`, and waits until `copy` equals `folder`.
     pub(crate) fn start(work: &Path, folder: &Path, copy: &Path) -> Result<Self, SuiteError> {
         let ends = ["syncthing-client", "syncthing-server"].map(|name| End::make(work.join(name)));
         let [client, server] = ends;
@@ -153,7 +153,7 @@ impl Syncthing {
         Ok(this)
     }
 
-    /// Looks for changes and waits until the server has them.
+    /// Scans for changes and waits until the server has them.
     pub(crate) fn bring(&self) -> Result<(), SuiteError> {
         call(self.client_api, "POST", &format!("/rest/db/scan?folder={FOLDER}"))?;
         let path = format!("/rest/db/completion?folder={FOLDER}&device={}", self.server_id);
@@ -165,13 +165,13 @@ impl Syncthing {
         })
     }
 
-    /// What the client and the server cost so far, and what passed between them.
+    /// The cost of client and server so far, and the traffic between them.
     pub(crate) fn spent(&self) -> Result<(Cost, Cost, Wire), SuiteError> {
         Ok((self.client.cost()?, self.server.cost()?, self.proxy.so_far()))
     }
 }
 
-/// Calls the API; the body of a good answer.
+/// Calls the API. Returns the body of a successful answer.
 fn call(api: SocketAddr, method: &str, path: &str) -> Result<String, SuiteError> {
     let mut stream = TcpStream::connect(api)?;
     stream.set_read_timeout(Some(SCAN_TIMEOUT))?;

@@ -1,4 +1,4 @@
-//! Unison: a client that is run for each sync, and a server that waits for it.
+//! Unison: a client that runs for each sync, and a server that waits for it.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use crate::SuiteError;
 
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A server that runs, and what its clients cost.
+/// A running server, and the cost of its clients.
 #[derive(Debug)]
 pub(crate) struct Unison {
     server: Background,
@@ -22,7 +22,7 @@ pub(crate) struct Unison {
     client: Cost,
 }
 
-/// Whether the program is there.
+/// Whether the program is installed.
 pub(crate) fn is_installed() -> bool {
     run(program("unison").arg("-version")).is_ok()
 }
@@ -63,7 +63,7 @@ impl Unison {
         Ok(this)
     }
 
-    /// Makes the copy what the folder is.
+    /// Makes the copy equal to the folder.
     pub(crate) fn bring(&mut self) -> Result<(), SuiteError> {
         let mut command = program("unison");
         command
@@ -83,7 +83,7 @@ impl Unison {
         Ok(())
     }
 
-    /// What the clients and the server cost so far, and what passed between them.
+    /// The cost of the clients and the server so far, and the traffic between them.
     pub(crate) fn spent(&self) -> Result<(Cost, Cost, Wire), SuiteError> {
         Ok((self.client, self.server.cost()?, self.proxy.so_far()))
     }

@@ -1,7 +1,7 @@
-//! xdelta3: what a delta of two contents that both are at hand can be, if one takes the time.
+//! xdelta3: how short a delta can be if both contents are at hand and time does not matter.
 //!
-//! As rdiff it has no network of its own; the delta is what would travel. The old content is the
-//! server's copy, which the client would have to keep as well; that it must is not counted.
+//! Like rdiff it has no network of its own; the delta is what would travel. The old content is the
+//! server's copy, of which the client would need one, too; that cost is not counted.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 use super::process::{program, run};
 use crate::SuiteError;
 
-/// The source window: longer than any file that is measured.
+/// The source window: longer than any measured file.
 const WINDOW_BYTES: u32 = 256 << 20;
 
-/// The old file on the server, and a folder for what travels.
+/// The old file on the server, and a folder for the files that would travel.
 #[derive(Debug)]
 pub(crate) struct Xdelta {
     copy: PathBuf,
     work: PathBuf,
 }
 
-/// What an update cost.
+/// The cost of an update.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Update {
     pub(crate) client_cpu_s: f64,
@@ -27,13 +27,13 @@ pub(crate) struct Update {
     pub(crate) delta_bytes: u64,
 }
 
-/// Whether the program is there.
+/// Whether the program is installed.
 pub(crate) fn is_installed() -> bool {
     run(program("xdelta3").arg("-V")).is_ok()
 }
 
 impl Xdelta {
-    /// Updates go into the file `copy`.
+    /// Updates are applied to the file `copy`.
     pub(crate) fn new(copy: &Path, work: &Path) -> Self {
         Self {
             copy: copy.to_owned(),

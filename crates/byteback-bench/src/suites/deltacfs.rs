@@ -4,11 +4,10 @@
 //! | part | what it measures |
 //! |---|---|
 //! | [`traffic`] | CPU of client and server (Table II) and bytes up and down (Fig. 8), for programs at work |
-//! | [`latency`] | from a write to the server's answer that it has it |
-//! | [`local`] | throughput of the mounted folder (Table III), and what the checksums cost a write |
+//! | [`latency`] | the time from a write to the server's acknowledgement |
+//! | [`local`] | throughput of the mounted folder (Table III), and the cost of the checksums for a write |
 //!
-//! Peers that are not installed are left out and named; nobody needs more than what the repository
-//! builds.
+//! Peers that are not installed are left out and named; the repository's own build is enough.
 
 mod keepers;
 mod latency;
@@ -23,16 +22,16 @@ use clap::{Args, ValueEnum};
 use crate::findings::Findings;
 use crate::{Options, SuiteError};
 
-/// What to measure.
+/// The parts to measure.
 #[derive(Args, Debug)]
 pub(crate) struct DeltacfsArguments {
-    /// What to measure; everything if nothing is named.
+    /// The parts to measure; all if none is named.
     #[arg(value_enum)]
     parts: Vec<Part>,
     /// Only workloads and contenders whose names contain this.
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// The recorded traces: programs that were seen saving a document, and keeping chats in a
+    /// The recorded traces: programs that were recorded saving a document, and keeping chats in a
     /// database.
     #[arg(long, value_name = "DIR", env = "BYTEBACK_BENCH_TRACES")]
     traces: Option<PathBuf>,
@@ -45,7 +44,7 @@ pub(crate) struct DeltacfsArguments {
 enum Part {
     /// CPU and bytes of a sync while programs work (Table II, Fig. 8).
     Traffic,
-    /// From a write to the server's answer.
+    /// Time from a write to the server's acknowledgement.
     Latency,
     /// Throughput of the mounted folder, with and without checksums (Table III).
     Local,
@@ -70,7 +69,7 @@ pub(crate) fn run(arguments: &DeltacfsArguments, options: Options, json: Option<
     findings.tell("deltacfs", arguments.plots.as_deref(), json)
 }
 
-/// Progress for whoever watches; nobody has to.
+/// Reports progress on standard error.
 fn tell(what: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "deltacfs: {what}");

@@ -3,16 +3,16 @@
 //!
 //! | part | what it measures |
 //! |---|---|
-//! | [`applications`] | bytes that reach the device, and how long writes and reads take, while recorded programs work (Fig. 9 to 12 and 14, Table 2) |
-//! | [`threshold`] | how many deltas a page of the main area has at least: what that saves, and what it costs readers (Fig. 13) |
+//! | [`applications`] | bytes that reach the device, and the time of writes and reads, while recorded programs work (Fig. 9 to 12 and 14, Table 2) |
+//! | [`threshold`] | the minimum number of deltas in a page of the main area: savings, and cost for readers (Fig. 13) |
 //! | [`throughput`] | long files through a mount, beside a mounted directory |
-//! | [`costs`] | what it takes to write the difference of two pages down and to restore a page, by several codes (section 6.4) |
+//! | [`costs`] | the time to encode the difference of two pages and to restore a page, by several codes (section 6.4) |
 //!
-//! Recorded programs are replayed at full speed with the syncs that they made. Beyond that
+//! Recorded programs are replayed at full speed with the syncs that they made. In addition,
 //! everything is synced once in thirty seconds of recorded time, on all file systems alike, as
-//! Linux writes back what is older than that. [`stage`] is the common way of replaying,
-//! [`on_volume`] and [`on_directory`] where it is done, the latter also in a [`guest`];
-//! [`database`] is a program that was not recorded but is imitated.
+//! Linux writes back data older than that. [`stage`] is the common way of replaying, [`on_volume`]
+//! and [`on_directory`] are its places, the latter also in a [`guest`]; [`database`] is a program
+//! that was not recorded but is imitated.
 
 mod applications;
 mod costs;
@@ -35,16 +35,17 @@ use crate::rig::interrupt;
 use crate::traces::{self, Trace};
 use crate::{Options, SuiteError};
 
-/// What to measure.
+/// The parts to measure.
 #[derive(Args, Debug)]
 pub(crate) struct DeltafsArguments {
-    /// What to measure; everything if nothing is named.
+    /// The parts to measure; all if none is named.
     #[arg(value_enum)]
     parts: Vec<Part>,
     /// Only programs whose names contain this.
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// Of programs at work only what volumes write, in one round: it is the same in each
+    /// For programs at work, only the bytes that volumes write, in one round: they are the same in
+    /// each
     #[arg(long)]
     volumes_only: bool,
     /// The recorded traces.
@@ -59,13 +60,11 @@ pub(crate) struct DeltafsArguments {
 enum Part {
     /// Programs at work: bytes written, latency, hits (Fig. 9 to 12 and 14, Table 2).
     Applications,
-    /// How many deltas go into one page of the main area at least: bytes written, and reads (Fig.
-    /// 13).
+    /// The minimum number of deltas in a page of the main area: bytes written, and reads (Fig. 13).
     Threshold,
-    /// Long files through a mount: written, read, written over, beside a mounted directory. As
-    /// root.
+    /// Long files through a mount: written, read, overwritten, beside a mounted directory. As root.
     Throughput,
-    /// One page: to write its difference down, to restore it, by several codes (section 6.4).
+    /// Encoding the difference of one page, and restoring it, by several codes (section 6.4).
     Costs,
 }
 
@@ -92,7 +91,7 @@ pub(crate) fn run(arguments: &DeltafsArguments, options: Options, json: Option<&
     findings.tell("deltafs", arguments.plots.as_deref(), json)
 }
 
-/// The programs whose names are asked for.
+/// The programs whose names were requested.
 fn load(only: &[String], traces: Option<&Path>) -> Result<Vec<Trace>, SuiteError> {
     let is_wanted = |name: &str| only.is_empty() || only.iter().any(|part| name.contains(part.as_str()));
     let mut loaded = Vec::new();
@@ -112,7 +111,7 @@ fn load(only: &[String], traces: Option<&Path>) -> Result<Vec<Trace>, SuiteError
     Ok(loaded)
 }
 
-/// Progress for whoever watches; nobody has to.
+/// Reports progress on standard error.
 fn tell(what: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "deltafs: {what}");

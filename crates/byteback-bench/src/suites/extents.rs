@@ -1,10 +1,10 @@
 //! Inserting ranges into extent sets and maps, beside `RangeSet` and `RangeMap` of the crate
 //! rangemap.
 //!
-//! All contenders insert the same ranges in the same order into an empty structure; the ranges are
-//! made before. Before anything is timed, both results are compared extent by extent. The time is
-//! the thread's CPU time, so that whoever else uses the machine takes less part in it. Memory is
-//! counted in a run of its own.
+//! All contenders insert the same ranges, which are generated before, in the same order into an
+//! empty structure. Before anything is timed, both results are compared extent by extent. The time
+//! is the thread's CPU time, which other activity on the machine affects less. Memory is counted in
+//! a run of its own.
 
 use std::hint::black_box;
 
@@ -36,14 +36,15 @@ const METRICS: [Metric; 2] = [
 const INSERTS: u64 = 1_000_000;
 const INSERTS_QUICK: u64 = 200_000;
 
-/// A case: its name, into how many structures it inserts in turn, and the range of each insert.
+/// A case: its name, the number of structures that it inserts into in turn, and the range of each
+/// insert.
 struct Case {
     name: &'static str,
     structures: usize,
     ranges: Vec<ByteRange>,
 }
 
-/// A value without a place, as rangemap knows them: equal values continue each other.
+/// A value without a position, as in rangemap: equal values continue each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tag(u32);
 
@@ -57,7 +58,7 @@ impl ExtentValue for Tag {
     }
 }
 
-/// The range of an insert: offset and length, from the number of the insert.
+/// Generates the range of an insert, as offset and length, from the insert's number.
 type MakeRange = Box<dyn FnMut(u64, &mut Random) -> (u64, u64)>;
 
 fn cases(inserts: u64) -> Vec<Case> {
@@ -155,7 +156,7 @@ pub(crate) fn run(options: Options) -> Result<Vec<Record>, SuiteError> {
                 .filter_map(|&metric| record("extents", &name, metric, &results)),
         );
 
-        // Few values, so that neighbours are sometimes joined; the value depends on the offset
+        // Few values, so that neighbours are sometimes joined. The value depends on the offset
         // alone.
         let tag = |range: ByteRange| Tag((range.start() >> 14 & 3) as u32);
         same_extents(

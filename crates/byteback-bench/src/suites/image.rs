@@ -2,11 +2,11 @@
 //! GiB, beside rsync.
 //!
 //! Before each round the pieces are written through the mount; then Byteback and rsync transfer the
-//! same change, in turn. rsync reads the file where it really lies, not through the mount, and its
-//! destination holds the state of the round before; so does our server. Both have the file in the
-//! page cache. The image holds random bytes, so that nobody profits from repetitions. Two cases:
-//! pieces of random bytes, and pieces of real source text, which compress; there rsync also runs
-//! with `-z`. At the end of a case the restored image and rsync's copies are compared with the
+//! same change, in turn. rsync reads the file in its backing folder, not through the mount, and its
+//! destination holds the state of the previous round; so does our server. Both have the file in the
+//! page cache. The image holds random bytes, so that no contender profits from repetitions. Two
+//! cases: pieces of random bytes, and pieces of real source text, which compress; there rsync also
+//! runs with `-z`. At the end of a case the restored image and rsync's copies are compared with the
 //! image.
 //!
 //! Goals: on the wire at most 1.02 x changed + 2 KiB; read at most 1.1 x changed; CPU time of
@@ -61,13 +61,13 @@ const fn metric(name: &'static str, unit: &'static str, goal: Option<Goal>) -> M
     Metric { name, unit, goal }
 }
 
-/// The common ground of all rounds. Fields are dropped in order: the mount before the server, and
-/// the folder last.
+/// The equipment of all rounds. Fields are dropped in order: the mount before the server, and the
+/// folder last.
 struct Stand {
     mount: Mount,
     server: Server,
     byteback: Byteback,
-    /// Where the image really lies.
+    /// The backing folder of the image.
     folder: PathBuf,
     scratch: Scratch,
 }
@@ -75,10 +75,10 @@ struct Stand {
 /// Runs the suite.
 ///
 /// # Errors
-/// If a program fails, if what comes back differs, or if the user asks to stop.
+/// If a program fails, if a restored file differs, or if the user asks to stop.
 pub(crate) fn run(options: Options) -> Result<Vec<Record>, SuiteError> {
     let image_bytes = if options.quick { IMAGE_BYTES_QUICK } else { IMAGE_BYTES };
-    // The image, its store, two destinations of rsync and one restored image.
+    // Room for the image, its store, two destinations of rsync and one restored image.
     let scratch = Scratch::create(&Scratch::default_parent()?, 5 * image_bytes + (1 << 30))?;
     let byteback = Byteback::locate(scratch.folder("home")?)?;
     let (folder, point) = (scratch.folder("data")?, scratch.folder("mounted")?);
@@ -108,7 +108,7 @@ pub(crate) fn run(options: Options) -> Result<Vec<Record>, SuiteError> {
 }
 
 fn tell(what: &str) {
-    // Progress for whoever watches; nobody has to.
+    // Reports progress on standard error; a failure to do so does not matter.
     let _ = writeln!(io::stderr(), "image: {what}");
 }
 
@@ -200,8 +200,8 @@ fn our_measures(backup: &Backup) -> Measures {
         ("CPU", (backup.client_cpu_s() + backup.server.cpu_s) * 1e3),
         ("wall", backup.wall_s * 1e3),
         ("stored", kib(backup.summary.stored_bytes)),
-        // Not the command's: the kernel charges a program that has ended with its starter's memory,
-        // too.
+        // Not the command's, because the kernel charges a program that has ended with its starter's
+        // memory, too.
         ("mount peak memory", kib(backup.daemon.peak_bytes) / 1024.0),
         ("server peak memory", kib(backup.server.peak_bytes) / 1024.0),
     ])

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | [`micro`] | every finder by itself: insertions, cuts, inversions of 256 bytes; unmodified (Fig. 7 to 13, 17) |
 //! | [`pairs`] | successive versions of real packages (Fig. 14 to 17) |
-//! | [`machine`] | what the planner counts with: CPU for a byte of each kind of work |
+//! | [`machine`] | the planner's constants: CPU for a byte of each kind of work |
 //! | [`service`] | the same finders through the program and a real server |
 //!
 //! [`content`] makes the files, [`sources`] the places whose checksums are used, [`finders`] runs
@@ -28,13 +28,13 @@ use clap::{Args, ValueEnum};
 use crate::findings::Findings;
 use crate::{Options, SuiteError};
 
-/// What to measure.
+/// The parts to measure.
 #[derive(Args, Debug)]
 pub(crate) struct SkysyncArguments {
-    /// What to measure; everything if nothing is named.
+    /// The parts to measure; all if none is named.
     #[arg(value_enum)]
     parts: Vec<Part>,
-    /// Where packages are kept that were fetched; without it below the target folder.
+    /// The folder of fetched packages; without it they are kept below the target folder.
     #[arg(long, value_name = "DIR", env = "BYTEBACK_BENCH_PACKAGES")]
     packages: Option<PathBuf>,
     /// Write each chart into this folder, as SVG.
@@ -50,7 +50,7 @@ enum Part {
     Pairs,
     /// Through the program and a real server.
     Service,
-    /// CPU for a byte of each kind of work, which the planner counts with.
+    /// The planner's constants: CPU for a byte of each kind of work.
     Machine,
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn run(arguments: &SkysyncArguments, options: Options, json: Option<&
     findings.tell("skysync", arguments.plots.as_deref(), json)
 }
 
-/// Progress for whoever watches; nobody has to.
+/// Reports progress on standard error.
 fn tell(what: &str) {
     use std::io::Write;
     let _ = writeln!(io::stderr(), "skysync: {what}");

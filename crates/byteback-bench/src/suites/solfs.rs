@@ -1,18 +1,18 @@
 //! The figures of the SolFS paper (USENIX ATC'25, section 5), measured on our operation log, and
-//! the goals that we set it.
+//! its goals.
 //!
 //! | part | what it measures |
 //! |---|---|
 //! | [`speed`] | the cost of a mount and of tracking, operation by operation and for whole jobs |
 //! | [`applications`] | traces of real applications: speed, memory, storage (Fig. 14) |
-//! | [`pace`] | CPU of the whole system while they run at recorded pace (Fig. 14, text) |
+//! | [`pace`] | CPU of the whole system while they run at their recorded pace (Fig. 14, text) |
 //! | [`sync`] | time, traffic and CPU of a sync (Fig. 10 to 12) |
 //! | [`app_backup`] | time, traffic and CPU of a backup after each application (Fig. 13) |
 //! | [`micro`] | the log by itself: search, conversion, memory, bytes on disk (Fig. 15, sections 3.2.1 and 5.3) |
-//! | [`getdiff`] | the calls of a backup program at the mount (section 4.3) |
+//! | [`getdiff`] | a backup program's calls to the mount (section 4.3) |
 //! | [`million`] | a million tracked files |
 //!
-//! Each part prints tables in the form in which `docs/benchmarks.md` has them.
+//! Each part prints tables in the format of `docs/benchmarks.md`.
 
 mod app_backup;
 mod applications;
@@ -36,21 +36,22 @@ use crate::findings::Findings;
 use crate::rig::scheduling::Placement;
 use crate::{Options, SuiteError};
 
-/// What to measure, and with what.
+/// The parts to measure, and their inputs.
 #[derive(Args, Debug)]
 pub(crate) struct SolfsArguments {
-    /// What to measure; everything if nothing is named.
+    /// The parts to measure; all if none is named.
     #[arg(value_enum)]
     parts: Vec<Part>,
-    /// The folder with traces of real applications; without it what needs them is left out.
+    /// The folder with traces of real applications; without it the parts that need them are left
+    /// out.
     #[arg(long, value_name = "DIR", env = "BYTEBACK_BENCH_TRACES")]
     traces: Option<PathBuf>,
     /// Write each chart into this folder, as SVG.
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
     /// Keep the measured program and the daemons on this processor, in real-time classes (needs
-    /// root): shows what the code costs, not what the scheduler does. Without it they run where the
-    /// scheduler likes.
+    /// root): shows the cost of the code, without the scheduler. Without it the scheduler places
+    /// them.
     #[arg(long, value_name = "CPU")]
     pin: Option<u32>,
 }
@@ -67,7 +68,7 @@ enum Part {
     Sync,
     /// Time of a sync by part, over links of 50, 100 and 200 Mbit/s (Fig. 12).
     Parts,
-    /// The log by itself, and the calls that ask it: versions, mlogs, granularity, bytes on disk
+    /// The log by itself, and the calls that query it: versions, mlogs, granularity, bytes on disk
     /// (Fig. 15, sections 3.2.1, 4.3, 5.3).
     Log,
     /// Time, traffic and CPU of a backup after each application (Fig. 13).
@@ -76,7 +77,7 @@ enum Part {
     Million,
 }
 
-/// What all parts are given.
+/// The inputs of all parts.
 pub(crate) struct Setting<'a> {
     pub(crate) options: Options,
     pub(crate) traces: Option<&'a Path>,
@@ -123,7 +124,7 @@ pub(crate) fn run(arguments: &SolfsArguments, options: Options, json: Option<&Pa
     findings.tell("solfs", arguments.plots.as_deref(), json)
 }
 
-/// Progress for whoever watches; nobody has to.
+/// Reports progress on standard error.
 fn tell(what: &str) {
     use std::io::Write;
     let _ = writeln!(io::stderr(), "solfs: {what}");

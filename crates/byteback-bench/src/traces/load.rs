@@ -1,7 +1,7 @@
 //! A trace in memory.
 //!
-//! Everything that takes time of its own (unpacking, parsing) happens here, so that a replay is
-//! system calls and nothing else.
+//! All work that takes time of its own (unpacking, parsing) happens here, so that a replay consists
+//! of system calls alone.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -18,32 +18,32 @@ mod tests;
 
 /// The largest window that the files may ask for: 2^27 bytes.
 const WINDOW_LOG_MAX: u32 = 27;
-/// Where the trace set keeps the script that makes the left-out parts of some traces.
+/// The path, in the trace set, of the script that generates the omitted parts of some traces.
 const GENERATOR: &str = "tools/gentext.py";
 
 /// A trace.
 pub(crate) struct Trace {
     pub(crate) name: String,
-    /// What the program did, in a sentence.
+    /// The work of the program, in a sentence.
     pub(crate) about: String,
-    /// What the tree must hash to at the end, if that was recorded.
+    /// The hash that the tree must have at the end, if it was recorded.
     pub(crate) final_hash: Option<String>,
     pub(crate) operations: Vec<Timed>,
     initial: Initial,
     payload: Vec<u8>,
-    /// The folder that it was read from; none if it was not recorded.
+    /// The folder that the trace was read from; `None` if it was not recorded.
     source: Option<PathBuf>,
 }
 
 /// The initial tree.
 enum Initial {
-    /// As a tar.
+    /// A tar.
     Tar(Vec<u8>),
-    /// Files by their names, all in the root.
+    /// Files with their names, all in the root.
     Files(Vec<(&'static str, Vec<u8>)>),
 }
 
-/// What `trace.json` says.
+/// The contents of `trace.json`.
 #[derive(Deserialize)]
 struct Description {
     format: u32,
@@ -60,7 +60,7 @@ struct Description {
 /// The traces in a folder, by name.
 ///
 /// # Errors
-/// If the folder cannot be read or holds none; the text says what a trace is.
+/// If the folder cannot be read or holds none; the text explains traces.
 pub(crate) fn find(folder: &Path) -> Result<Vec<PathBuf>, SuiteError> {
     let entries = fs::read_dir(folder).map_err(|error| format!("cannot read {}: {error}", folder.display()))?;
     let mut traces: Vec<PathBuf> = entries
@@ -95,8 +95,8 @@ impl Trace {
     /// Reads the trace in `folder`.
     ///
     /// # Errors
-    /// If a file is missing or is not as described; for some traces also if there is no `python3`
-    /// for the trace set's generator.
+    /// If a file is missing or not as described; for some traces also if there is no `python3` for
+    /// the trace set's generator.
     pub(crate) fn load(folder: &Path) -> Result<Self, SuiteError> {
         let path = folder.join("trace.json");
         let text = fs::read(&path).map_err(|error| failed(&path, &error))?;
@@ -140,8 +140,8 @@ impl Trace {
         })
     }
 
-    /// A trace of a program that was not recorded but is imitated: files that are there at first,
-    /// then what it does. Each write's bytes lie in the payload, one after the other.
+    /// A trace of a program that was not recorded but is imitated: initial files, followed by its
+    /// operations. The bytes of the writes are concatenated in the payload.
     pub(crate) fn imitated(
         name: &str,
         about: &str,
@@ -161,13 +161,13 @@ impl Trace {
         })
     }
 
-    /// The folder that it was read from; none if it was not recorded.
+    /// The folder that the trace was read from; `None` if it was not recorded.
     pub(crate) fn source(&self) -> Option<&Path> {
         self.source.as_deref()
     }
 
-    /// Writes it, as it was read from `source`, into the empty folder `target`, with an initial
-    /// tree that is empty.
+    /// Writes the trace, as read from `source`, into the empty folder `target`, with an empty
+    /// initial tree.
     ///
     /// # Errors
     /// If something cannot be read or written.
@@ -188,11 +188,11 @@ impl Trace {
 
     /// The bytes of a write.
     pub(crate) fn bytes(&self, payload: Payload) -> &[u8] {
-        // In bounds: checked when it was loaded.
+        // In bounds: checked when the trace was loaded.
         &self.payload[payload.start..payload.start + payload.len]
     }
 
-    /// Lays the initial tree into the empty folder `target`.
+    /// Unpacks the initial tree into the empty folder `target`.
     ///
     /// # Errors
     /// If `tar` is missing or fails, or a file cannot be written.
@@ -231,7 +231,7 @@ fn operations(path: &Path) -> Result<Vec<Timed>, SuiteError> {
         .collect()
 }
 
-/// Each write's bytes must lie in the payload, one after the other.
+/// Checks that the bytes of the writes are concatenated in the payload.
 fn check_payload(operations: &[Timed], payload_bytes: usize) -> Result<(), SuiteError> {
     let mut next = 0;
     for timed in operations {
@@ -255,11 +255,11 @@ fn exactly(from: &mut impl Read, len: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What the trace set's script makes, and where it belongs in the tar.
+/// The text generated by the trace set's script, and its places in the tar.
 struct Generated {
     text: Vec<u8>,
-    /// Triples of 32-bit numbers: bytes to take from the data, where to begin in the text, bytes to
-    /// take from there.
+    /// Triples of 32-bit numbers: the bytes to take from the data, the offset in the text, the
+    /// bytes to take from there.
     map: Vec<u8>,
 }
 
@@ -276,7 +276,7 @@ impl Generated {
             let copied = self.text.get(number(1)..number(1).saturating_add(number(2)));
             tar.extend_from_slice(copied.ok_or(io::ErrorKind::InvalidData)?);
         }
-        // What the map does not reach is literal.
+        // The rest, which the map does not cover, is literal.
         let missing = len.checked_sub(tar.len()).ok_or(io::ErrorKind::InvalidData)?;
         tar.extend(exactly(data, missing)?);
         Ok(tar)

@@ -1,8 +1,8 @@
 //! One operation of a trace.
 //!
-//! Names are bytes. The file holds them as JSON strings in which each byte that is no UTF-8 stands
-//! as a lone surrogate (U+DC80 to U+DCFF, as Python's `os.fsencode` reads them); a parser that
-//! gives strings would refuse these.
+//! Names are bytes. In the file they are JSON strings, with each byte that is not UTF-8 as a lone
+//! surrogate (U+DC80 to U+DCFF, as in Python's `os.fsencode`). A parser that returns strings would
+//! refuse these.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -17,17 +17,17 @@ use crate::SuiteError;
 #[cfg(test)]
 mod tests;
 
-/// A handle of the recorded program: what was opened under it is written through it.
+/// A handle of the recorded program, for writes to the file opened under it.
 pub(crate) type Handle = u64;
 
-/// Whom something is given to. `None` keeps user or group as they are, in the file -1.
+/// A new owner. `None` (-1 in the file) keeps user or group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) uid: Option<u32>,
     pub(crate) gid: Option<u32>,
 }
 
-/// An operation and when it was recorded.
+/// An operation and the time of its recording.
 #[derive(Debug)]
 pub(crate) struct Timed {
     /// Microseconds since the recording began.
@@ -35,15 +35,15 @@ pub(crate) struct Timed {
     pub(crate) operation: Operation,
 }
 
-/// Where the bytes of a write lie in the trace's payload.
+/// The place of a write's bytes in the trace's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Payload {
     pub(crate) start: usize,
     pub(crate) len: usize,
 }
 
-/// What a program did. Paths are relative to the root of the tree; `None` stands for a file that
-/// had no name any more.
+/// An operation of a program. Paths are relative to the root of the tree; `None` stands for a file
+/// that had no name any more.
 #[derive(Debug)]
 pub(crate) enum Operation {
     Create {
@@ -141,11 +141,11 @@ pub(crate) enum Operation {
     },
     /// A point that the recording script marked.
     Mark,
-    /// It changed nothing: a process was seen, or a handle flushed.
+    /// An operation without effect on the tree: a process was seen, or a handle flushed.
     Nothing,
 }
 
-/// A line of the file: every field of every kind of operation.
+/// A line of the file, with the fields of all kinds of operations.
 #[derive(Deserialize)]
 pub(crate) struct Line<'a> {
     t: u64,
@@ -177,7 +177,7 @@ pub(crate) struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// The operation that the line tells of.
+    /// Converts the line to its operation.
     ///
     /// # Errors
     /// If a field is missing or the kind is unknown.
@@ -189,7 +189,7 @@ impl Line<'_> {
         Ok(Timed { at_us, operation })
     }
 
-    /// `None` if a field is missing.
+    /// Returns `None` if a field is missing.
     fn operation(self) -> Result<Option<Operation>, SuiteError> {
         let id = |id: i64| u32::try_from(id).ok();
         let owner = self.uid.zip(self.gid).map(|(uid, gid)| Owner {
@@ -319,8 +319,8 @@ impl Visitor<'_> for NameVisitor {
     }
 }
 
-/// The parser hands on a lone surrogate as three bytes, as if it were a character; U+DC80 to U+DCFF
-/// mean the bytes 80 to FF.
+/// Converts lone surrogates to bytes: the parser passes each on as three bytes, as if it were a
+/// character; U+DC80 to U+DCFF stand for the bytes 80 to FF.
 fn without_surrogates(bytes: &[u8]) -> Vec<u8> {
     let mut name = Vec::with_capacity(bytes.len());
     let mut rest = bytes;

@@ -1,8 +1,8 @@
-//! Carrying a trace out in a folder.
+//! Replay of a trace in a folder.
 //!
 //! Everything is done relative to one descriptor of the folder, by one thread, without looking
-//! anything up first: the time of a replay is the time of its system calls. As the recording did, a
-//! replay logs `fsync` without carrying it out, unless it is asked to.
+//! anything up first: the time of a replay is the time of its system calls. Like the recording, a
+//! replay skips `fsync` unless it is asked to perform it.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,16 +24,16 @@ use crate::rig::interrupt;
 #[cfg(test)]
 mod tests;
 
-/// How fast.
+/// The pace of a replay.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pace {
-    /// One operation after the other.
+    /// Each operation directly after the previous one.
     FullSpeed,
-    /// Each operation when it was recorded, but no pause longer than `gap_max`.
+    /// Each operation at its recorded time, but without pauses longer than `gap_max`.
     Recorded { gap_max: Duration },
 }
 
-/// What a replay did.
+/// The result of a replay.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Replayed {
     pub(crate) wall_s: f64,
@@ -43,10 +43,10 @@ pub(crate) struct Replayed {
     pub(crate) skipped: u64,
 }
 
-/// Carries all operations of `trace` out in `target`, which holds its initial tree.
+/// Performs all operations of `trace` in `target`, which holds its initial tree.
 ///
 /// # Errors
-/// If an operation fails: each did succeed when it was recorded.
+/// If an operation fails: each succeeded when it was recorded.
 pub(crate) fn replay(
     trace: &Trace,
     target: &Path,
@@ -57,9 +57,9 @@ pub(crate) fn replay(
     Replayer::begin(trace, target, with_fsync)?.run(pace)
 }
 
-/// While this lives, what the process creates gets exactly the mode that it asks for: recorded
-/// modes are those after the umask. The umask belongs to the whole process, so replays at the same
-/// time share one of these.
+/// While this lives, nodes that the process creates get exactly the requested mode: recorded modes
+/// are those after the umask. The umask belongs to the whole process, so concurrent replays share
+/// one of these.
 #[derive(Debug)]
 pub(crate) struct Unmasked(Mode);
 
@@ -75,7 +75,7 @@ impl Drop for Unmasked {
     }
 }
 
-/// A trace on its way, for whoever stops at its marks. [`replay`] goes through at once.
+/// A replay that can stop at the trace's marks. [`replay`] runs through at once.
 pub(crate) struct Replayer<'a> {
     trace: &'a Trace,
     target: &'a Path,
@@ -84,15 +84,15 @@ pub(crate) struct Replayer<'a> {
     is_root: bool,
     with_fsync: bool,
     skipped: u64,
-    /// The operation that is next.
+    /// The index of the next operation.
     next: usize,
 }
 
 impl<'a> Replayer<'a> {
-    /// Before the first operation. `target` holds the initial tree.
+    /// A replay before its first operation. `target` holds the initial tree.
     ///
     /// # Errors
-    /// If it cannot be opened.
+    /// If the folder cannot be opened.
     pub(crate) fn begin(trace: &'a Trace, target: &'a Path, with_fsync: bool) -> Result<Self, SuiteError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::openat(CWD, target, flags, Mode::empty())
@@ -109,7 +109,7 @@ impl<'a> Replayer<'a> {
         })
     }
 
-    /// Goes on up to the next mark, or to the end if there is none.
+    /// Continues up to the next mark, or to the end if there is none.
     ///
     /// # Errors
     /// As [`replay`].
@@ -157,12 +157,12 @@ impl<'a> Replayer<'a> {
                 return Ok(());
             }
         }
-        // What is still open is closed as part of the work.
+        // Closing the open files is part of the work.
         self.handles.clear();
         Ok(())
     }
 
-    /// Carries one operation out, whichever is next otherwise.
+    /// Performs one operation, whichever would be next.
     ///
     /// # Errors
     /// The system's error.
@@ -342,7 +342,7 @@ impl<'a> Replayer<'a> {
         Ok(())
     }
 
-    /// Only root may give files away, as when it was recorded.
+    /// Changes the owner, if we are root: only root may, as in the recording.
     fn own(&self, path: &Path, owner: Option<Owner>) -> Result<(), Errno> {
         match owner {
             Some(owner) if self.is_root => rustix::fs::chownat(

@@ -1,8 +1,8 @@
-//! What a tree holds, as one number: the trace set's own definition.
+//! The hash of a tree, by the trace set's own definition.
 //!
 //! SHA-256 over one line per entry, in the order of their paths: kind, permissions, path, for files
 //! length and hash of the content, for symlinks the target, and the extended attributes that users
-//! can set; then one line per group of names of one file. No times, no owners.
+//! can set; then one line per group of names of one file. Times and owners do not count.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -24,10 +24,10 @@ mod tests;
 
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// The hash of what is below `root`, as hexadecimal digits.
+/// The hash of the tree below `root`, as hexadecimal digits.
 ///
 /// # Errors
-/// If something in it cannot be read.
+/// If a part of it cannot be read.
 pub(crate) fn tree_hash(root: &Path) -> Result<String, SuiteError> {
     let mut listing = Listing::default();
     listing.walk(root, b"")?;
@@ -55,7 +55,7 @@ pub(crate) fn tree_hash(root: &Path) -> Result<String, SuiteError> {
 #[derive(Default)]
 struct Listing {
     rows: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Names of files that have several, by device and inode.
+    /// Names of files with several names, by device and inode.
     groups: BTreeMap<(u64, u64), Vec<Vec<u8>>>,
 }
 
@@ -80,7 +80,7 @@ impl Listing {
         Ok(())
     }
 
-    /// Adds one entry; whether it is a folder.
+    /// Adds one entry. Returns whether it is a folder.
     fn add(&mut self, path: &Path, relative: Vec<u8>) -> std::io::Result<bool> {
         let metadata = fs::symlink_metadata(path)?;
         let mut mode = metadata.mode() & 0o7777;
@@ -129,7 +129,7 @@ fn content_hash(path: &Path) -> std::io::Result<String> {
     }
 }
 
-/// ` NAME=VALUE` for each, in order; nothing where there are none or the file system has none.
+/// ` NAME=VALUE` for each, in order; empty without attributes or support for them.
 fn user_xattrs(path: &Path) -> Vec<u8> {
     let mut text = Vec::new();
     let mut names = [0_u8; 1 << 16];

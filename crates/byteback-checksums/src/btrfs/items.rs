@@ -2,14 +2,14 @@
 //! trusted: every length is checked, and impossible input yields [`Malformed`], never a panic or
 //! endless work.
 //!
-//! The layouts are those of Linux's `include/uapi/linux/btrfs.h` and `btrfs_tree.h`: the headers
-//! around items are in the machine's byte order, the items, which lie on the disk so, are
+//! The layouts are those of Linux's `include/uapi/linux/btrfs.h` and `btrfs_tree.h`. The headers
+//! around items are in the machine's byte order; the items, which have this form on the disk, are
 //! little-endian.
 
 use super::Unknown;
 use crate::source::Kind;
 
-/// An answer that cannot be.
+/// An impossible answer; the text names the defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
@@ -22,7 +22,7 @@ pub(crate) const FS_INFO_LEN: usize = 1024;
 /// answer by kernels that know them.
 pub(crate) const FS_INFO_WANTED: u64 = 0b11;
 
-/// Where the flags lie in it.
+/// The offset of the flags in it.
 pub(crate) const FS_INFO_FLAGS_AT: usize = 48;
 
 /// The properties of the file system.
@@ -30,10 +30,10 @@ pub(crate) const FS_INFO_FLAGS_AT: usize = 48;
 pub(crate) struct FsInfo {
     /// Bytes of a tree's node.
     pub(crate) node_len: u32,
-    /// Bytes of a block of data, and so of what one checksum is of.
+    /// Bytes of a block of data, which one checksum covers.
     pub(crate) sector_len: u32,
     pub(crate) kind: Kind,
-    /// The number of the transaction that is being gathered.
+    /// The number of the current transaction.
     pub(crate) generation: u64,
 }
 
@@ -50,8 +50,8 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<[u8; 8]> {
 }
 
 impl FsInfo {
-    /// `None` if the kernel is too old to tell which checksums there are, or they are of a kind
-    /// that this program does not know.
+    /// Returns `None` if the kernel is too old to report the kind of checksums, or the kind is
+    /// unknown to this program.
     pub(crate) fn parse(bytes: &[u8; FS_INFO_LEN]) -> Result<Option<Self>> {
         let number = |at| u32_at(bytes, at).map_or(0, u32::from_ne_bytes);
         let long = |at| u64_at(bytes, at).map_or(0, u64::from_ne_bytes);
@@ -94,7 +94,7 @@ pub(crate) struct Item<'a> {
     pub(crate) body: &'a [u8],
 }
 
-/// Bytes before each item.
+/// Bytes of the header before each item.
 pub(crate) const ITEM_HEADER_LEN: usize = 32;
 
 /// The items of an answer that holds `count` of them in `bytes`.
@@ -142,9 +142,9 @@ impl<'a> Iterator for Items<'a> {
 pub(crate) enum Body {
     /// Nothing: it reads as zeros.
     Zeros,
-    /// Data as it is, from this logical address on.
+    /// Data stored as it is, from this logical address on.
     Data { address: u64 },
-    /// Something that has no checksums of the content.
+    /// Data without checksums of the content.
     Unknown(Unknown),
 }
 
@@ -152,7 +152,7 @@ pub(crate) enum Body {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) start: u64,
-    /// Whole sectors, also where the file ends before.
+    /// The length in whole sectors, even where the file ends before.
     pub(crate) len_bytes: u64,
     pub(crate) body: Body,
 }
@@ -164,11 +164,11 @@ const TYPE_PREALLOCATED: u8 = 2;
 /// Bytes of an item that is not inline.
 const EXTENT_LEN: usize = 53;
 
-/// No extent of data is longer; btrfs's own limit is 128 MiB.
+/// Limit of an extent of data; btrfs's own limit is 128 MiB.
 pub(crate) const DATA_LEN_MAX: u64 = 1 << 30;
 
 impl Extent {
-    /// Takes a file extent item apart, whose key has this offset.
+    /// Parses a file extent item whose key has this offset.
     pub(crate) fn parse(start: u64, body: &[u8], sector_len: u32) -> Result<Self> {
         let whole = |value: u64| value.is_multiple_of(u64::from(sector_len));
         let long = |at| {

@@ -1,5 +1,5 @@
-//! The calls into the kernel, behind a trait so that what is made of their answers can be tested
-//! against a file system that does not exist.
+//! The calls into the kernel, behind a trait so that the logic can be tested against a simulated
+//! file system.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -8,11 +8,11 @@ use byteback_host::tree::{Stat, stat_fd};
 
 use super::items::{FS_INFO_FLAGS_AT, FS_INFO_LEN, FS_INFO_WANTED};
 
-/// Which items of which tree: all whose keys lie between (`objectid`, `item_type`, `offset_min`)
-/// and (..., `offset_max`), both included.
+/// A selection of items of a tree: all whose keys lie between (`objectid`, `item_type`,
+/// `offset_min`) and (..., `offset_max`), both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Query {
-    /// 0: the subvolume of the open file.
+    /// The tree's number; 0 for the subvolume of the open file.
     pub(crate) tree: u64,
     pub(crate) objectid: u64,
     pub(crate) item_type: u32,
@@ -31,15 +31,15 @@ pub(crate) trait Kernel {
     /// system's trees.
     fn flush(&self) -> io::Result<()>;
 
-    /// `BTRFS_IOC_TREE_SEARCH_V2`: how many items, and where. As many as fit, from the first one
-    /// on; none means that there are none.
+    /// `BTRFS_IOC_TREE_SEARCH_V2`: returns the number of items, and the items. As many as fit, from
+    /// the first one on; none if there are none.
     fn search(&mut self, query: &Query) -> io::Result<(u32, &[u8])>;
 }
 
 /// Bytes of `struct btrfs_ioctl_search_args_v2` before the items.
 const SEARCH_HEADER_LEN: usize = 112;
 
-/// Where the number of items is in it.
+/// The offset of the number of items in it.
 const SEARCH_COUNT_AT: usize = 64;
 
 /// Bytes for items. The largest item has nearly 64 KiB, so one always fits.
@@ -59,7 +59,7 @@ pub(crate) struct RealKernel<'file> {
     file: BorrowedFd<'file>,
     /// `struct btrfs_ioctl_search_args_v2`; words, for its alignment.
     answer: Vec<u64>,
-    /// Whether [`FS_IOC_FIEMAP`] waits until trees show what was written.
+    /// Whether [`FS_IOC_FIEMAP`] waits until the trees show written data.
     fiemap_waits: bool,
 }
 
@@ -76,7 +76,7 @@ impl<'file> RealKernel<'file> {
     /// Calls ioctl `number`, again while a signal interrupts.
     ///
     /// # Safety
-    /// `argument` points to what the call reads and writes.
+    /// `argument` points to the memory that the call reads and writes.
     unsafe fn ioctl(&self, number: libc::Ioctl, argument: *mut u8) -> io::Result<()> {
         loop {
             // SAFETY: as the caller promises.
@@ -119,11 +119,11 @@ impl Kernel for RealKernel<'_> {
         Ok(bytes)
     }
 
-    /// Two steps. `fsync` waits for writers that are at work (they hold the inode) and writes what
-    /// they left. Since Linux 5.10 it returns as soon as the data is on the disk and in the log,
-    /// when the trees may still show the old extents (rare: tests with random files saw it once in
-    /// about two thousand extractions); so FIEMAP with its sync flag is asked, which since 6.1
-    /// waits for those too. On older kernels the whole file system is synced, which always does.
+    /// Two steps. `fsync` waits for running writes (they hold the inode) and writes the dirty data.
+    /// Since Linux 5.10 it returns as soon as the data is on the disk and in the log, when the
+    /// trees may still show the old extents (rare: tests with random files saw it once in about two
+    /// thousand extractions). So FIEMAP is called with its sync flag, which since 6.1 waits for the
+    /// trees, too. On older kernels the whole file system is synced, which always does.
     fn flush(&self) -> io::Result<()> {
         rustix::fs::fsync(self.file)?;
         if !self.fiemap_waits {

@@ -2,43 +2,42 @@
 //!
 //! One search of the checksum tree per extent costs nearly as much as reading and summing the data
 //! (measured: 37,005 extents, 4 s). So the extents are sorted by their place on the disk, those
-//! with small gaps between them are taken together, and each such stretch of the disk is gone
-//! through once.
+//! with small gaps between them are grouped, and each such stretch of the disk is scanned once.
 
 use super::items::{CsumItem, Items};
 use super::kernel::{Kernel, Query};
 use super::{Filesystem, Result, malformed, search_failed};
 use crate::source::SourceError;
 
-/// Extents whose distance on the disk is no longer are looked for together. Of what lies between,
-/// checksums are read in vain: 4 KiB per 4 MiB with CRC-32C, 32 KiB with SHA-256.
+/// Extents whose distance on the disk is no longer are searched together. The checksums of the gaps
+/// are read in vain: 4 KiB per 4 MiB with CRC-32C, 32 KiB with SHA-256.
 const GAP_MAX: u64 = 4 << 20;
 
 const CSUM_TREE: u64 = 7;
 const CSUM_OBJECTID: u64 = (-10_i64).cast_unsigned();
 const CSUM_ITEM: u32 = 128;
 
-/// Sectors whose checksums are looked for.
+/// Sectors whose checksums are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Wanted {
     /// The logical address of the first one.
     pub(super) address: u64,
     /// The address behind the last one.
     pub(super) end: u64,
-    /// Where its checksum goes, in checksums.
+    /// The index of its checksum in the result.
     pub(super) first: usize,
 }
 
-/// Checksums that are being found.
+/// The checksums found so far.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) sums: Vec<u8>,
-    /// The checksums that were found.
+    /// Whether each checksum was found.
     pub(super) is_present: Vec<bool>,
 }
 
 impl Found {
-    /// Makes room for `count` checksums, none of which is found.
+    /// Makes room for `count` checksums, all of them missing.
     pub(super) fn reset(&mut self, count: usize, sum_len: usize) {
         self.sums.clear();
         self.sums.resize(count * sum_len, 0);
@@ -47,8 +46,8 @@ impl Found {
     }
 }
 
-/// Looks for all that is `wanted`; what there is goes to `found`. Answers how many searches it
-/// took.
+/// Searches for all `wanted` checksums and stores those that exist in `found`. Returns the number
+/// of searches.
 pub(super) fn scan(
     kernel: &mut impl Kernel,
     filesystem: &Filesystem,
@@ -73,7 +72,7 @@ pub(super) fn scan(
     Ok(searches)
 }
 
-/// Goes through the stretch of the disk that `wanted`, sorted, lies in.
+/// Scans the stretch of the disk that contains the sorted `wanted`.
 fn scan_stretch(
     kernel: &mut impl Kernel,
     filesystem: &Filesystem,
@@ -87,9 +86,9 @@ fn scan_stretch(
         .iter()
         .map(|wanted| (wanted.end - wanted.address) / sector_len)
         .sum();
-    // The item that the first sector's checksum is in may begin so long before it.
+    // The item with the first sector's checksum may begin this far before it.
     let mut from = start.saturating_sub(filesystem.item_reach());
-    // Those of which something may be in the next item.
+    // The wanted sectors that the next item may cover.
     let (mut near, mut next) = (Vec::new(), wanted.iter().copied().peekable());
     let mut searches = 0;
     while missing > 0 && from < end {
@@ -126,7 +125,8 @@ fn scan_stretch(
     Ok(searches)
 }
 
-/// Copies what `item` has of `wanted`; answers how many checksums that were missing until then.
+/// Copies the part of `wanted` that `item` has. Returns the number of checksums that were missing
+/// before.
 fn take(wanted: &Wanted, item: &CsumItem<'_>, filesystem: &Filesystem, found: &mut Found) -> u64 {
     let (sector_len, sum_len) = (u64::from(filesystem.sector_len), filesystem.sum_len());
     let (start, end) = (wanted.address.max(item.address), wanted.end.min(item.end));

@@ -1,5 +1,5 @@
-//! Where btrfs keeps what fs-verity needs: items beside those of the file's extents, in the
-//! subvolume's tree. Its ioctl for them is not implemented (Linux 6.1), so they are found by the
+//! The place where btrfs stores fs-verity's data: items beside those of the file's extents, in the
+//! subvolume's tree. Its ioctl for them is not implemented (Linux 6.1), so they are read by the
 //! tree search.
 
 use std::io;
@@ -10,12 +10,12 @@ use byteback_host::tree::stat_fd;
 use super::items::Items;
 use super::kernel::{Kernel, Query, RealKernel};
 
-/// At offset 0 lies what btrfs itself notes, from 1 on the descriptor.
+/// btrfs's own record is at offset 0, the descriptor from offset 1 on.
 const DESCRIPTOR_ITEM: u32 = 36;
 /// The tree, at the offset of its bytes.
 const TREE_ITEM: u32 = 37;
 
-/// An item of the tree has at most as many bytes (2048, but for the end of a page).
+/// Limit of an item's length (2048 bytes, except at the end of a page).
 const ITEM_LEN_MAX: u64 = 1 << 16;
 
 /// The items of one open file.
@@ -33,23 +33,23 @@ impl<'file> SealItems<'file> {
         }
     }
 
-    /// As many bytes of the descriptor as there are and fit.
+    /// Reads as many bytes of the descriptor as there are and fit.
     pub(crate) fn descriptor(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let ino = stat_fd(self.file)?.ino;
         gather(&mut self.kernel, ino, DESCRIPTOR_ITEM, 1, buffer)
     }
 
-    /// As many bytes of the hash tree from `offset` on as there are and fit, or some of them.
+    /// Reads as many bytes of the hash tree from `offset` on as there are and fit, or fewer.
     pub(crate) fn tree(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let ino = stat_fd(self.file)?.ino;
         gather(&mut self.kernel, ino, TREE_ITEM, offset, buffer)
     }
 }
 
-/// Copies what lies in the items of one type from `at` on, until one is missing.
+/// Copies the content of the items of one type from `at` on, up to the first gap.
 fn gather(kernel: &mut impl Kernel, ino: u64, item_type: u32, at: u64, buffer: &mut [u8]) -> io::Result<usize> {
     let end = at.saturating_add(buffer.len() as u64);
-    // The item that `at` lies in may begin before it.
+    // The item that contains `at` may begin before it.
     let query = Query {
         tree: 0,
         objectid: ino,

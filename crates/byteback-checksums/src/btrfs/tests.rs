@@ -1,5 +1,4 @@
-//! Extractions from a file system that does not exist, while anything happens between any two
-//! calls.
+//! Extractions from a simulated file system, while anything happens between any two calls.
 
 mod world;
 
@@ -24,8 +23,7 @@ fn attempt(world: &Rc<RefCell<World>>) -> Result<FileChecksums> {
     })
 }
 
-/// Compares what was told with a file's content; answers how many sectors were told, and how many
-/// were not.
+/// Compares a result with a file's content. Returns the numbers of known and unknown sectors.
 fn check(told: &FileChecksums, content: &[u32], seed: u64) -> (usize, usize) {
     let (mut known, mut unknown, mut at) = (0, 0, 0);
     for run in told.runs() {
@@ -149,7 +147,8 @@ fn small() -> Rc<RefCell<World>> {
     Rc::new(RefCell::new(world))
 }
 
-/// The list is the same before and after; in between the extent's address was another file's.
+/// The list is the same before and after, but in between the extent's address belonged to another
+/// file.
 #[test]
 fn an_address_that_was_lent_to_others_meanwhile_is_noticed() {
     let world = small();

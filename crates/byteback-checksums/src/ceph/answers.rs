@@ -4,7 +4,7 @@
 //! `--op list` has a line for each object, which names it to the other operations:
 //!
 //! ```text
-//! ["1.0",{"oid":"name","key":"","snapid":-2,"hash":2852038402,"max":0,"pool":1,"namespace":"","max":0}]
+//! ["1.0",{"oid":"name","snapid":-2,..,"max":0,"pool":1,"namespace":"","max":0}]
 //! ```
 //!
 //! `dump` is one object of JSON, from Luminous on with the same names where we look:
@@ -63,8 +63,8 @@ impl Id {
     }
 }
 
-/// Whether a line of the list is about the object at `place`. Lines that nobody understands are
-/// about others.
+/// Whether a line of the list is about the object at `place`. Lines that cannot be parsed are about
+/// others.
 pub(crate) fn listed(line: &[u8], place: &Place) -> bool {
     let told = serde_json::from_slice::<(String, Id)>(line);
     told.is_ok_and(|(pg, id)| pg == place.pg && id.is(place))
@@ -116,7 +116,8 @@ struct Blob {
 }
 
 impl Blob {
-    /// Why its checksums say nothing of its bytes; otherwise of how many bytes each is.
+    /// The reason why the checksums say nothing about the bytes; otherwise the number of bytes that
+    /// each covers, as a power of two.
     fn chunk_order(&self) -> std::result::Result<u32, Unknown> {
         if self.flags & !FLAGS != 0 {
             return Err(Unknown::Encoded);
@@ -137,28 +138,28 @@ impl Blob {
 /// The knowledge about a piece of an object, which may begin and end anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Piece {
-    /// Its CRC-32C, as [`Kind::Crc32c`] has it.
+    /// The CRC-32C in the form of [`Kind::Crc32c`].
     Sum(u32),
     Unknown(Unknown),
 }
 
-/// An object, as the tool tells it.
+/// An object as reported by the tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Object {
     pub(crate) len_bytes: u64,
-    /// Of all that was said.
+    /// The digest of the whole output.
     pub(crate) digest: [u8; 32],
-    /// Of how many bytes, as a power of two, the checksums of most of it are.
+    /// The number of bytes that most of its checksums cover, as a power of two.
     chunk_order: u32,
-    /// Without those that are zeros; ascending.
+    /// The pieces that are not zeros; ascending.
     pieces: Vec<(ByteRange, Piece)>,
 }
 
-/// Of the object at `place`.
+/// Parses the output about the object at `place`.
 ///
 /// # Errors
-/// [`SourceError::Missing`] and [`SourceError::NotHere`] for what is no object with bytes of its
-/// own; [`SourceError::Malformed`] for what makes no sense.
+/// [`SourceError::Missing`] and [`SourceError::NotHere`] if it is not an object with bytes of its
+/// own; [`SourceError::Malformed`] for impossible output.
 pub(crate) fn parse(said: &[u8], place: &Place) -> Result<Object> {
     const MALFORMED: SourceError = SourceError::Malformed("an object that is not described as Ceph describes one");
     let dump: Dump = serde_json::from_slice(said).map_err(|_| MALFORMED)?;
@@ -197,7 +198,7 @@ type Pieces = Vec<(ByteRange, Piece)>;
 
 fn pieces(onode: &Onode) -> std::result::Result<(u32, Pieces), &'static str> {
     let mut pieces = Vec::new();
-    // For each order, of how many bytes there are checksums.
+    // The number of summed bytes for each order.
     let mut summed_bytes = [0_u64; u32::BITS as usize];
     let mut at = 0;
     for extent in &onode.extents {
@@ -213,7 +214,7 @@ fn pieces(onode: &Onode) -> std::result::Result<(u32, Pieces), &'static str> {
         let blob_end = extent.blob_offset.checked_add(extent.length);
         let blob_end = blob_end.filter(|end| *end <= blob.logical_length);
         let blob_end = blob_end.ok_or("an extent that shows more of a blob than there is")?;
-        // Bytes behind the end are not the object's.
+        // Bytes behind the end do not belong to the object.
         let Some(range) = ByteRange::new(extent.logical_offset, end.min(onode.size)) else {
             continue;
         };
@@ -229,7 +230,7 @@ fn pieces(onode: &Onode) -> std::result::Result<(u32, Pieces), &'static str> {
         if len_bytes != Some(blob.logical_length) {
             return Err("a blob with more or fewer checksums than chunks");
         }
-        // The chunks that it shows something of.
+        // The chunks of which the extent shows a part.
         for number in extent.blob_offset >> order..=(blob_end - 1) >> order {
             let chunk = ByteRange::new(number << order, (number + 1) << order).ok_or("a chunk without bytes")?;
             let start = chunk.start().max(extent.blob_offset);
@@ -253,7 +254,7 @@ fn pieces(onode: &Onode) -> std::result::Result<(u32, Pieces), &'static str> {
             pieces.push((shown, piece));
         }
     }
-    // Of equals the shortest.
+    // Of equal ones the shortest.
     let most = (0..u32::BITS).zip(summed_bytes).rev().max_by_key(|(_, bytes)| *bytes);
     let order = most
         .filter(|(_, bytes)| *bytes > 0)
@@ -264,7 +265,7 @@ fn pieces(onode: &Onode) -> std::result::Result<(u32, Pieces), &'static str> {
 /// The knowledge about the beginning of a block.
 #[derive(Clone, Copy)]
 enum Block {
-    /// So many zeros.
+    /// The number of zeros.
     Zeros(u64),
     Sum(u32),
     Unknown(Unknown),
@@ -301,13 +302,14 @@ struct Blocks {
     stretches: Stretches,
     block_len: u64,
     len_bytes: u64,
-    /// Up to where pieces were taken; `present` is what is known of the block up to there.
+    /// The end of the pieces processed so far; `present` is the knowledge about the block up to
+    /// there.
     at: u64,
     present: Block,
 }
 
 impl Blocks {
-    /// Where the block ends that the next byte is in.
+    /// The end of the block that contains the next byte.
     fn end_of_block(&self) -> u64 {
         (self.at / self.block_len + 1)
             .saturating_mul(self.block_len)
@@ -318,7 +320,7 @@ impl Blocks {
         self.up_to(end, Known::Zeros);
     }
 
-    /// Takes what is the same for each of its bytes; blocks in the midst of it at once.
+    /// Adds a piece with the same knowledge about each byte; whole blocks within it at once.
     fn up_to(&mut self, end: u64, known: Known) {
         while self.at < end {
             let is_at_start = self.at.is_multiple_of(self.block_len);
@@ -342,10 +344,10 @@ impl Blocks {
         }
     }
 
-    /// Takes a chunk.
+    /// Adds a summed chunk.
     fn sum(&mut self, sum: u32, end: u64) {
         if end > self.end_of_block() {
-            // Nobody summed the parts of it that are in each block.
+            // The chunk's parts in each block have no checksums of their own.
             return self.up_to(end, Known::Unknown(Unknown::NotSummed));
         }
         let len_bytes = end - self.at;
@@ -358,7 +360,7 @@ impl Blocks {
         self.advance(end);
     }
 
-    /// Goes on to `next`, which is in this block or its end.
+    /// Advances to `next`, which lies in this block or at its end.
     fn advance(&mut self, next: u64) {
         let start = self.at / self.block_len * self.block_len;
         let end = self.end_of_block();

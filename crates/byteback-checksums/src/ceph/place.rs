@@ -1,4 +1,4 @@
-//! Where an object is: `ceph://FOLDER?pg=PG&object=NAME`.
+//! The address of an object: `ceph://FOLDER?pg=PG&object=NAME`.
 
 use std::path::PathBuf;
 
@@ -15,13 +15,13 @@ pub struct Place {
     pub object: String,
     /// The namespace that it is in; mostly the empty one.
     pub namespace: String,
-    /// The number of the clone that a snapshot kept; `None` is the object as it is now.
+    /// The number of the clone that a snapshot kept; `None` for the current object.
     pub snap: Option<u32>,
 }
 
 impl Place {
-    /// Of `ceph://FOLDER?pg=PG&object=NAME`. Names are taken as they are, but for `%` and two
-    /// hexadecimal digits, which are a byte.
+    /// Parses `ceph://FOLDER?pg=PG&object=NAME`. Names are taken literally, except for `%` and two
+    /// hexadecimal digits, which stand for a byte.
     ///
     /// # Errors
     /// The defect of the address, in words.
@@ -62,7 +62,7 @@ impl Place {
     }
 }
 
-/// Whether it is the number of a pool and, hexadecimal, that of a placement group in it.
+/// Checks that it is the number of a pool and, hexadecimal, that of a placement group in it.
 fn is_pg(pg: &str) -> Result<(), &'static str> {
     const PG: &str = "a placement group is written like 1.1f; 'ceph osd map POOL OBJECT' tells it";
     let (pool, number) = pg.split_once('.').ok_or(PG)?;

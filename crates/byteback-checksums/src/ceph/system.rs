@@ -1,5 +1,5 @@
-//! The calls of Ceph's own program, behind a trait so that what is made of its answers is tested
-//! with answers that nobody gives.
+//! The calls of Ceph's own program, behind a trait so that the logic is tested with answers that no
+//! real system gives.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -11,19 +11,20 @@ use crate::source::{Result, SourceError};
 
 const PROGRAM: &str = "ceph-objectstore-tool";
 
-/// The longest accepted dump of an object: some 40 bytes for each checksum, and 500 for each
-/// extent.
+/// Limit of an object's dump: some 40 bytes for each checksum, and 500 for each extent.
 const DUMP_LEN_MAX: u64 = 128 << 20;
 
 /// The queries to one store. Each query is answered while the store is locked.
 pub(super) trait System {
-    /// Hands a line for each object in a placement group to `each`; none if there is no such group.
+    /// Passes a line for each object in a placement group to `each`; none if there is no such
+    /// group.
     fn list(&self, pg: &str, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>;
 
-    /// All that is known of an object, whose name is a line of the list.
+    /// The dump of an object, whose name is a line of the list.
     fn dump(&self, spec: &str) -> Result<Vec<u8>>;
 
-    /// Writes the object's bytes to a file; how many these were. As many as `len_max` are too many.
+    /// Writes the object's bytes to a file. Returns their number, which must be less than
+    /// `len_max`.
     fn bytes(&self, spec: &str, len_max: u64, to: &File) -> Result<u64>;
 }
 
@@ -40,7 +41,7 @@ impl<'a> RealSystem<'a> {
     }
 
     fn ask(&self, arguments: &[&str], take: impl FnOnce(&mut dyn Read) -> Result<()>) -> Result<()> {
-        // Without asking the monitors, who may be gone, for settings.
+        // Without asking the monitors, which may be gone, for settings.
         let mut all = vec![
             OsStr::new("--no-mon-config"),
             OsStr::new("--data-path"),
@@ -56,7 +57,7 @@ pub(super) fn explained(error: SourceError) -> SourceError {
     let SourceError::Program { name, said } = error else {
         return error;
     };
-    // It goes on with what it has, and says so each time.
+    // The tool continues without its configuration, and says so each time.
     let said: Vec<_> = said
         .lines()
         .filter(|line| !line.starts_with("did not load config file"))
@@ -73,7 +74,7 @@ pub(super) fn explained(error: SourceError) -> SourceError {
         said if is_opening && said.contains("No such file or directory") => SourceError::Missing(
             "there is no store of an OSD in that folder, or its device is not there; name the one that has 'type' and 'block' in it",
         ),
-        // That of an object which is no longer there.
+        // The message for an object that no longer exists.
         said if said.lines().any(|line| line.starts_with("Error getting attr on")) => {
             SourceError::Missing("the object is no longer in the OSD")
         }
@@ -83,7 +84,8 @@ pub(super) fn explained(error: SourceError) -> SourceError {
 
 impl System for RealSystem<'_> {
     fn list(&self, pg: &str, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
-        // Without the object's name, which it would compare for us: a name may look like an option.
+        // Without the object's name, which the tool would compare for us: a name may look like an
+        // option.
         self.ask(&["--op", "list", "--pgid", pg], |said| {
             crate::programs::each_line(said, &mut |line: &[u8]| each(line))
         })

@@ -1,4 +1,4 @@
-//! Objects of an OSD that nobody has. A real one: `crates/byteback/tests/systems/ceph.rs`.
+//! Objects of an imaginary OSD. Those of a real one: `crates/byteback/tests/systems/ceph.rs`.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::Write as _;
@@ -12,11 +12,11 @@ use super::system::explained;
 use super::*;
 use crate::source::{Kind, Known, Tail, Unknown, VerifyError, verify};
 
-/// What an object is made of.
+/// A part of an object's content.
 #[derive(Clone, Debug)]
 struct Blob {
     bytes: Vec<u8>,
-    /// Of a chunk.
+    /// The order of a chunk.
     order: u32,
     flags: u64,
     csum_type: u64,
@@ -46,7 +46,7 @@ impl Blob {
         }
     }
 
-    /// Why nothing is known of it.
+    /// The reason why nothing is known of its content.
     fn unknown(&self) -> Option<Unknown> {
         match (self.flags, self.csum_type) {
             (SUMMED_AND_NEW, _) => Some(Unknown::Encoded),
@@ -58,7 +58,7 @@ impl Blob {
     }
 
     fn json(&self) -> Value {
-        // BlueStore's, which is not inverted at the end.
+        // BlueStore's form, which is not inverted at the end.
         let sums = self.bytes.chunks(1 << self.order).map(|chunk| !crc32c::crc32c(chunk));
         let sums: Vec<_> = match self.unknown() {
             None => sums.collect(),
@@ -85,13 +85,13 @@ const SUMMED_AND_NEW: u64 = SUMMED | 32;
 const NONE: u64 = 1;
 const CRC32C: u64 = 4;
 
-/// An object, as an OSD has it.
+/// An object in an OSD.
 #[derive(Clone, Debug)]
 struct Model {
     name: String,
     version: u64,
     len: usize,
-    /// Where it shows which part of which blob.
+    /// The extents, each of which shows a part of a blob at a place in the object.
     extents: Vec<(usize, usize, usize, Blob)>,
 }
 
@@ -124,7 +124,7 @@ impl Model {
             at += end - start;
         }
         let len = match random.below(3) {
-            // Truncated, in the midst of what was said before.
+            // Truncated in the midst of earlier extents.
             0 => at.saturating_sub(random.below(40) as usize),
             1 => at,
             _ => at + random.below(300) as usize,
@@ -164,11 +164,11 @@ impl Model {
     fn text(&self) -> String {
         let mut text = String::new();
         write!(text, "{:#}", self.json()).unwrap();
-        // As Ceph does, which nobody minds.
+        // Duplicate fields as in Ceph's output, which must be harmless.
         text.replacen("\"key\": \"\",", "\"max\": 0,\n\"key\": \"\",\n\"max\": 0,", 1)
     }
 
-    /// How long blocks are: what most bytes are summed in, of equals the shortest.
+    /// The length of blocks: the one that most summed bytes have, of equal ones the shortest.
     fn block_len(&self) -> usize {
         let mut most = (0, 12);
         for order in 0..16 {
@@ -190,7 +190,7 @@ impl Model {
         1 << most.1
     }
 
-    /// For each block whether there is a checksum of it (true), or it is zeros (false); or why
+    /// For each block whether it has a checksum (true) or is zeros (false), or the reason why
     /// nothing is known.
     fn expected(&self, block_len: usize) -> Vec<std::result::Result<bool, Unknown>> {
         let of_byte = |byte: usize| -> std::result::Result<bool, Unknown> {
@@ -204,7 +204,7 @@ impl Model {
             if let Some(why) = blob.unknown() {
                 return Err(why);
             }
-            // Where the chunk's bytes are in the object, if all of them show.
+            // The place of the chunk's bytes in the object, if all of them show.
             let chunk_start = (byte - at + start) >> blob.order << blob.order;
             let chunk_len = 1 << blob.order;
             let shown_end = (start + len).min(self.len.saturating_sub(*at) + start);
@@ -235,13 +235,13 @@ fn place() -> Place {
     Place::new("ceph:///osd?pg=1.0&object=name").unwrap()
 }
 
-/// An OSD with one object that is asked about again and again.
+/// An OSD with one object that is queried repeatedly.
 struct Told {
     model: RefCell<Option<Model>>,
-    /// What it is from the number of answers on that is given.
+    /// The object's later states, each with the number of the answer from which on it is given.
     later: RefCell<Vec<(usize, Option<Model>)>>,
     answers: Cell<usize>,
-    /// How many bytes fewer (or, negative, more) it hands out than it says.
+    /// How many bytes fewer (or, negative, more) the tool returns than it announces.
     missing: Cell<i64>,
 }
 
@@ -316,7 +316,7 @@ fn reader(told: &Told) -> Reader<&Told> {
     Reader::new(told, place(), tempfile::tempfile().unwrap())
 }
 
-/// Without `BYTEBACK_SEED` 1500 of them.
+/// 1500 seeds, unless `BYTEBACK_SEED` is set.
 fn seeds() -> std::ops::Range<u64> {
     let given = std::env::var("BYTEBACK_SEED").map(|seed| seed.parse().unwrap());
     given.map_or(1..1501, |seed: u64| seed..seed + 1)
@@ -366,7 +366,7 @@ fn every_block_is_told_as_it_is() {
         }
         assert_eq!(at, model.len as u64, "BYTEBACK_SEED={seed}: not all of it");
         let expected = model.expected(block_len);
-        // Of several reasons any will do.
+        // Any one of several reasons will do.
         let is_same = |(found, expected): (&std::result::Result<_, _>, &std::result::Result<_, Unknown>)| match expected
         {
             Ok(_) => found == expected,
@@ -393,7 +393,7 @@ fn every_block_is_told_as_it_is() {
     );
 }
 
-/// Each reason as it is, where there is but one.
+/// Each reason by itself.
 #[test]
 fn why_there_is_no_checksum_is_said() {
     let blob = |flags, csum_type| Blob {
@@ -446,8 +446,8 @@ fn why_there_is_no_checksum_is_said() {
             name => assert_eq!(told, [(0, 64, "sums"), (64, 128, name)], "{flags} {csum_type}"),
         }
     }
-    // Cut off, and made longer again: what the chunk has behind the cut shows no more, and is not
-    // known to be zeros.
+    // Truncated and lengthened again: the chunk's bytes behind the cut are hidden, and not known to
+    // be zeros.
     assert_eq!(
         runs(40, vec![(0, 40, 0, known.clone())]),
         [(0, 32, "sums"), (32, 40, "tail")]
@@ -521,7 +521,7 @@ fn objects_that_contradict_themselves_are_refused() {
         ("/onode/extents/0/blob/csum_chunk_order", json!(3)),
         ("/onode/extents/0/blob/csum_chunk_order", json!(5)),
         ("/onode/extents/0/blob/csum_chunk_order", json!(31)),
-        // Numbers that are none.
+        // Values that are not numbers.
         ("/onode/extents/0/length", json!("64")),
         ("/onode/extents/0/length", json!(-64)),
         ("/onode/extents/0/blob/flags", json!("csum")),
@@ -545,9 +545,9 @@ fn objects_that_contradict_themselves_are_refused() {
         *long.pointer_mut(pointer).unwrap() = json!(1_u64 << 32);
     }
     assert!(matches!(read(&long), Err(SourceError::Malformed(_))));
-    // A chunk of more bits than lengths have is one of nobody's function.
+    // A chunk with more bits than a length counts as one with an unknown function.
     assert!(changed("/onode/extents/0/blob/csum_chunk_order", json!(64)).is_ok());
-    // What is no object with bytes of its own.
+    // Not an object with bytes of its own.
     let whiteout = changed("/info/flags", json!(["dirty", "whiteout"]));
     assert!(matches!(whiteout, Err(SourceError::Missing(_))), "{whiteout:?}");
     for said in [changed("/info/manifest/type", json!(2)), changed("/onode", Value::Null)] {
@@ -561,7 +561,7 @@ fn objects_that_contradict_themselves_are_refused() {
     }
     assert!(parse(format!("{text}\n").as_bytes(), &place()).is_ok());
     assert!(parse(format!("{text}{text}").as_bytes(), &place()).is_err());
-    // What counts must be there once.
+    // Each relevant field must be there once.
     for name in [
         "\"size\"",
         "\"logical_length\"",
@@ -581,7 +581,7 @@ fn objects_that_contradict_themselves_are_refused() {
     }
 }
 
-/// Among many, by name, namespace and snapshot.
+/// An object among many, by name, namespace and snapshot.
 #[test]
 fn the_object_is_found_in_the_list() {
     struct Listing(Vec<Vec<u8>>);
@@ -686,7 +686,7 @@ fn addresses_are_read_or_refused() {
     assert!(said.contains("erasure-coded"), "{said}");
 }
 
-/// Bytes are of what was described, or are not told.
+/// Bytes are those of the described object, or not returned.
 #[test]
 fn an_object_that_changes_meanwhile_is_noticed() {
     let (mut changed, mut gone) = (0, 0);
@@ -694,13 +694,13 @@ fn an_object_that_changes_meanwhile_is_noticed() {
         let mut random = SplitMix64::new(seed);
         let model = Model::drawn(&mut random);
         let mut later = Model::drawn(&mut random);
-        // The same bytes, even: somebody wrote them.
+        // Sometimes rewritten with the same bytes.
         if random.below(3) == 0 {
             later = model.clone();
         }
         later.version = 2;
         let later = (random.below(4) > 0).then_some(later);
-        // What is asked: an object, then its bytes and the object once more, then the object.
+        // The requests: the object, then its bytes and the object once more, then the object.
         for from in 2..=4 {
             let told = Told::new(model.clone());
             told.later.borrow_mut().push((from, later.clone()));
@@ -732,7 +732,7 @@ fn an_object_that_changes_meanwhile_is_noticed() {
                 matches!(said, Err(VerifyError::Source(SourceError::ChangedMeanwhile))),
                 "BYTEBACK_SEED={seed}: {said:?}"
             );
-            // What is described anew is what is read, whatever the spool had.
+            // A new description determines the bytes that are read, whatever is in the spool.
             let sums = source.collect().unwrap();
             let mut buffer = vec![0; later.len + 9];
             assert_eq!(source.read_at(0, &mut buffer).unwrap(), later.len);
@@ -744,7 +744,7 @@ fn an_object_that_changes_meanwhile_is_noticed() {
     assert!(changed > 300 && gone > 100 || seeds().count() == 1, "{changed} {gone}");
 }
 
-/// Bytes that are missing, or too many, are no bytes of the object; and they are fetched once.
+/// Missing or excess bytes are an error; and the bytes are fetched once.
 #[test]
 fn the_bytes_are_those_of_the_object() {
     let model = Model::drawn(&mut SplitMix64::new(11));
@@ -771,7 +771,7 @@ fn the_bytes_are_those_of_the_object() {
     assert_eq!(told.answers.get(), 2);
 }
 
-/// The tool itself, in whose place something else stands.
+/// The tool itself, replaced by a script.
 #[test]
 fn the_tool_is_asked_as_it_expects_and_ended_if_it_says_too_much() {
     use std::os::unix::fs::PermissionsExt;
@@ -869,10 +869,10 @@ fn what_the_tool_complains_about_is_explained() {
     assert!(matches!(none, SourceError::NoProgram { .. }));
 }
 
-/// What Ceph 16.2.15 said of real objects. One has a clone, lies with it on the same blobs, was
-/// overwritten and written to behind its end, and then truncated; the other one was written by a
-/// client that announced long writes in order, so that checksums are of up to 64 KiB, and
-/// overwritten with shorter ones.
+/// Output of Ceph 16.2.15 for real objects. One has a clone that shares its blobs, was overwritten
+/// and written to behind its end, and then truncated. The other one was written by a client that
+/// announced long sequential writes, so that checksums cover up to 64 KiB, and was overwritten with
+/// shorter ones.
 #[test]
 fn what_ceph_says_is_understood() {
     let [clone, hinted] = [

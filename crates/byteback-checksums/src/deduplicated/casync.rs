@@ -1,14 +1,14 @@
-//! casync's formats: the index of a blob or archive, and chunks as they lie in a store. All numbers
-//! are little-endian.
+//! casync's formats: the index of a blob or archive, and chunks as stored. All numbers are
+//! little-endian.
 //!
 //! | bytes | what |
 //! |---|---|
 //! | 48 | header: its length, its type, flags, and the shortest, the average and the longest chunk |
 //! | 16 | header of the table: all ones for its length, and its type |
 //! | 40 each | the end of a chunk, and its fingerprint: SHA-512/256 or SHA-256, as a flag says |
-//! | 40 | the tail: 16 zeros, where the table begins (48), the table's length with headers and tail, and its mark |
+//! | 40 | the tail: 16 zeros, the offset of the table (48), the table's length with headers and tail, and its mark |
 //!
-//! The tail is what a list that was cut short does not have.
+//! An index that was cut short has no tail.
 
 use super::{CHUNK_LEN_MAX, Table};
 use crate::source::Kind;
@@ -74,7 +74,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Table, &'static str> {
     Ok(table)
 }
 
-/// The bytes of a compressed chunk, of which there must be `len`.
+/// Decompresses a chunk, whose content must have `len` bytes.
 pub(super) fn decompressed(bytes: &[u8], len: u64) -> Result<Vec<u8>, &'static str> {
     if bytes.starts_with(b"\xfd7zXZ\0") || bytes.starts_with(&[0x1f, 0x8b]) {
         return Err("is compressed by xz or gzip, which this program does not read (casync does zstd by itself)");
@@ -83,7 +83,7 @@ pub(super) fn decompressed(bytes: &[u8], len: u64) -> Result<Vec<u8>, &'static s
     zstd::bulk::decompress(bytes, len as usize).map_err(|_| "cannot be decompressed")
 }
 
-/// An index as casync writes it.
+/// Encodes an index as casync writes it.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn written(table: &Table, len_max: u64) -> Vec<u8> {
     let flags = match table.kind {

@@ -17,7 +17,7 @@ const TITLE: &[u8] = b"byteback-recipe 1";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Recipe {
     pub(crate) table: Table,
-    /// The folder of its chunks; if it is not absolute, from the recipe's own folder.
+    /// The folder of its chunks; a relative one begins at the recipe's own folder.
     pub(crate) chunks: Option<PathBuf>,
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Recipe, &'static str> {
         let at = rest.iter().position(|byte| *byte == b'\n')?;
         let (line, later) = rest.split_at_checked(at)?;
         rest = later.get(1..)?;
-        // Where the line begins, and it.
+        // The offset of the line, and the line.
         Some((bytes.len() - later.len() - line.len(), line))
     };
     let mut next = || line().ok_or(CUT);
@@ -65,7 +65,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Recipe, &'static str> {
             table.push(end, &sum)?;
         }
     };
-    // The last line is no chunk's, and nothing is behind it.
+    // The last line describes no chunk, and nothing is behind it.
     let made = sha2::Sha256::digest(bytes.get(..at).unwrap_or_default());
     if from_hex(told).as_deref() != Some(&made[..]) {
         return Err("a recipe that does not have the digest of its last line");
@@ -91,7 +91,7 @@ fn from_hex(digits: &[u8]) -> Option<Vec<u8>> {
     rest.is_empty().then(|| pairs.iter().map(byte).collect())?
 }
 
-/// A recipe of these chunks.
+/// Encodes a recipe of these chunks.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn written(table: &Table, chunks: Option<&str>) -> Vec<u8> {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -110,7 +110,7 @@ pub(crate) fn written(table: &Table, chunks: Option<&str>) -> Vec<u8> {
     sealed(text.as_bytes())
 }
 
-/// Lines, and the last one.
+/// Appends the last line, with the digest.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn sealed(lines: &[u8]) -> Vec<u8> {
     let digest = sha2::Sha256::digest(lines);

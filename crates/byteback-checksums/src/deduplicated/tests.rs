@@ -1,5 +1,5 @@
-//! Lists and stores as casync and others write them, spoiled in every way that can be thought of:
-//! the bytes that come are those that are described, or none come.
+//! Lists and stores in the formats of casync and others, spoiled in every conceivable way: the
+//! returned bytes are the described ones, or none are returned.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -52,7 +52,7 @@ impl Made {
         for _ in 0..random.below(12) {
             let len = 1 + random.below(3000) as usize;
             let kind = random.below(6);
-            // The same chunk again and again, and zeros, which are compressed well.
+            // The same chunk repeatedly, and zeros, which compress well.
             let chunk: Vec<u8> = match kind {
                 0 => vec![0; len],
                 1 => vec![9; 700],
@@ -174,8 +174,8 @@ fn what_is_described_is_what_is_read() {
     }
 }
 
-/// Any byte of the list or the store is another one, or the end is missing: there is an error, or
-/// what is told is of what is read. A recipe has a digest: no recipe with another byte is taken.
+/// Any byte of the list or the store is altered, or the end is missing: the result is an error, or
+/// is true of the bytes. A recipe has a digest, so an altered one is never accepted.
 #[test]
 fn no_byte_comes_that_is_not_the_one_described() {
     for seed in seeds(400) {
@@ -213,8 +213,7 @@ fn no_byte_comes_that_is_not_the_one_described() {
         };
         assert!(!is_list || form == Kept::Casync, "a spoiled recipe was taken");
         match verify(&source, &told) {
-            // The spoiled chunk is in no use any more, or the index describes other chunks that are
-            // there.
+            // The spoiled chunk is not used any more, or the index describes other existing chunks.
             Ok(verified) => assert_eq!(verified.bytes, told.stamp().len_bytes),
             Err(VerifyError::Source(SourceError::Chunk { .. })) => {}
             Err(error) => panic!("{error}"),
@@ -243,13 +242,13 @@ fn a_list_that_is_replaced_is_another_file() {
         assert!(all(&source, made.content.len()).unwrap() == made.content);
         std::fs::remove_file(made.folder.path().join("list")).unwrap();
         assert!(!source.is_unchanged(told.stamp()).unwrap());
-        // Back again: only what it says counts.
+        // Restored: only the content of the list counts.
         made.write(&made.list());
         assert!(source.is_unchanged(told.stamp()).unwrap());
     }
 }
 
-/// While it is read, too: what was told is void.
+/// A list replaced during the reading of it, too: the checksums are void.
 #[test]
 fn a_list_that_is_replaced_while_it_is_read_is_noticed() {
     for form in FORMS {
@@ -283,9 +282,9 @@ fn what_is_missing_says_so() {
     let whole = std::fs::read(&chunk).unwrap();
     std::fs::remove_file(&chunk).unwrap();
     failed("is not in the store");
-    // What is told is still of the file.
+    // The description is still that of the file.
     assert_eq!(source.collect().unwrap(), told);
-    // A pipe, which would be waited for.
+    // Opening a pipe would wait for its other end.
     rustix::fs::mknodat(rustix::fs::CWD, &chunk, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     failed("no regular file");
     std::fs::remove_file(&chunk).unwrap();
@@ -301,7 +300,7 @@ fn what_is_missing_says_so() {
     failed("chunk ");
     std::fs::write(&chunk, whole).unwrap();
     assert!(all(&source, made.content.len()).unwrap() == made.content);
-    // No list.
+    // Not a list.
     std::fs::set_permissions(made.folder.path().join("list"), std::fs::Permissions::from_mode(0o600)).unwrap();
     std::fs::remove_file(made.folder.path().join("list")).unwrap();
     assert!(matches!(source.collect(), Err(SourceError::Io { .. })));
@@ -315,7 +314,7 @@ fn what_is_missing_says_so() {
     assert!(matches!(all(&source, 10), Err(SourceError::NotHere(_))));
 }
 
-/// Byte for byte what casync 2 made of an empty file.
+/// Byte for byte casync 2's output for an empty file.
 #[test]
 fn the_index_is_casyncs() {
     let mut made = Vec::new();
@@ -389,7 +388,7 @@ fn recipes_that_make_no_sense_are_refused() {
         assert_ne!(bad, good);
         assert!(recipe::parse(&recipe(&bad)).is_err(), "{bad}");
     }
-    // A chunk, and the folder behind it.
+    // A chunk, and then the folder.
     assert!(recipe::parse(&recipe(&format!("{}chunks x\n", good.replace("chunks a b/c\n", "")))).is_err());
     let whole = recipe(&good);
     for len in 0..whole.len() {

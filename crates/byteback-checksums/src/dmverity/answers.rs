@@ -1,5 +1,5 @@
 //! Parsers for the device mapper's status of a device and the file system's list of a file's
-//! extents: bytes in, values out, nothing believed.
+//! extents: bytes in, values out, nothing trusted.
 //!
 //! The layouts are those of Linux's `include/uapi/linux/dm-ioctl.h` and `fiemap.h`, in the
 //! machine's byte order, and the table's of `Documentation/admin-guide/device-mapper/verity.rst`.
@@ -7,10 +7,10 @@
 use crate::merkle::Shape;
 use crate::source::{Kind, Layout, SourceError, Tail, Unknown};
 
-/// Bytes of `struct dm_ioctl`, before what is answered.
+/// Bytes of `struct dm_ioctl`, before the answer.
 pub(crate) const STATUS_HEADER_LEN: usize = 312;
 
-/// `DM_BUFFER_FULL_FLAG`: there is more to say.
+/// `DM_BUFFER_FULL_FLAG`: the answer is incomplete.
 const FLAG_FULL: u32 = 1 << 8;
 
 /// Bytes of `struct dm_target_spec`.
@@ -24,8 +24,8 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// The parameters of the only target of a device and the length of that in bytes, of the answer of
-/// `DM_TABLE_STATUS`; `None` if there are several, or it is another kind of target.
+/// The parameters of a device's only target and its length in bytes, from the answer of
+/// `DM_TABLE_STATUS`; `None` if there are several targets, or it is of another kind.
 ///
 /// # Errors
 /// The defect, in words.
@@ -61,23 +61,23 @@ pub(crate) fn target(bytes: &[u8]) -> Result<Option<(&str, u64)>, &'static str> 
 /// A device of dm-verity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Table {
-    /// All of it.
+    /// The whole text.
     pub(crate) text: String,
     kind: Kind,
     salt: Vec<u8>,
-    /// Of a block of data.
+    /// The length of a block of data.
     pub(crate) block_len: u32,
     node_len: u32,
     blocks: u64,
     /// `MAJOR:MINOR`.
     pub(crate) hash_device: String,
-    /// Where the tree begins on it, in bytes.
+    /// The offset of the tree on the hash device, in bytes.
     pub(crate) hash_start: u64,
     pub(crate) root: Vec<u8>,
 }
 
-/// Options that change nothing of what is read: bad blocks are repaired or refused, and zeros are
-/// zeros by their hash.
+/// Options that do not change the content read: bad blocks are repaired or refused, and zeros are
+/// recognized by their hash.
 const HARMLESS: [&str; 4] = [
     "restart_on_corruption",
     "panic_on_corruption",
@@ -93,7 +93,7 @@ const HARMLESS_WITH_VALUE: [&str; 5] = [
 ];
 
 impl Table {
-    /// Of a device of `len_bytes` bytes.
+    /// Parses the table of a device of `len_bytes` bytes.
     pub(crate) fn parse(text: &str, len_bytes: u64) -> Result<Self, SourceError> {
         const MALFORMED: SourceError = SourceError::Malformed("the table of a device of dm-verity");
         let fields: Vec<_> = text.split_ascii_whitespace().collect();
@@ -157,12 +157,12 @@ impl Table {
                 .filter(|root| root.len() == kind.len_bytes())
                 .ok_or(MALFORMED)?,
         };
-        // A tree of another height has the same root: what is a node's hash there would be a leaf
+        // A tree of another height has the same root: the hash of a node there would be a leaf
         // here.
         if table.blocks.checked_mul(u64::from(table.block_len)) != Some(len_bytes) {
             return Err(SourceError::NotHere("the device is not as long as what was hashed"));
         }
-        // Their number, and they.
+        // The number of options, and the options.
         let mut options = options.iter().skip(1);
         while let Some(option) = options.next() {
             if HARMLESS_WITH_VALUE.contains(option) {
@@ -176,7 +176,7 @@ impl Table {
         Ok(table)
     }
 
-    /// The tree's; `None` if there is none like that.
+    /// The shape of the tree; `None` if there is no such tree.
     pub(crate) fn shape(&self) -> Option<Shape> {
         let layout = Layout {
             kind: self.kind,
@@ -204,14 +204,14 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
-/// Where a stretch of a file is.
+/// The place of a stretch of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// As it is, at this byte of the device.
+    /// The data is stored as it is, at this byte of the device.
     Data { address: u64 },
-    /// Nowhere; it reads as zeros.
+    /// No place; the stretch reads as zeros.
     Zeros,
-    /// Not as it is.
+    /// The data is not stored as it is.
     Unknown(Unknown),
 }
 
@@ -221,7 +221,7 @@ pub(crate) struct Extent {
     pub(crate) start: u64,
     pub(crate) len_bytes: u64,
     pub(crate) place: Place,
-    /// There is none behind it.
+    /// No extent follows.
     pub(crate) is_last: bool,
 }
 
@@ -234,7 +234,7 @@ const ENCODED: u32 = 0x2 | 0x4 | 0x8 | 0x80;
 /// Not aligned, inline, tail.
 const INLINE: u32 = 0x100 | 0x200 | 0x400;
 const UNWRITTEN: u32 = 0x800;
-/// Merged, shared: they are what they are.
+/// Merged and shared extents are stored as they are.
 const PLAIN: u32 = LAST | UNWRITTEN | 0x1000 | 0x2000;
 
 impl Extent {

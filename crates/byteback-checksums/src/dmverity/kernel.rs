@@ -1,5 +1,5 @@
-//! The calls into the kernel, behind a trait so that what is made of their answers is tested with
-//! answers that no kernel gives.
+//! The calls into the kernel, behind a trait so that the logic is tested with answers that no real
+//! kernel gives.
 
 use std::fs::File;
 use std::io;
@@ -17,33 +17,32 @@ const EXT4_MAGIC: i64 = 0xef53;
 pub(super) trait Kernel {
     fn stat(&self) -> io::Result<Stat>;
 
-    /// The length of a block of the file system, of one whose addresses are those of its only
+    /// The block length of the file system, which must be one whose addresses are those of its only
     /// device.
     fn block_len_bytes(&self) -> Result<u64>;
 
-    /// The device mapper's status of the table of the device that the file system lies on.
+    /// The device mapper's status of the table of the device that has the file system.
     fn status(&self) -> Result<Vec<u8>>;
 
-    /// The list of the file's extents from `from` on, and how many there are in it; none if there
-    /// are none.
+    /// The list of the file's extents from `from` on, and their number; 0 if there are none.
     fn extents(&self, from: u64) -> Result<(Vec<u8>, usize)>;
 
     /// Opens the device with the hashes (`MAJOR:MINOR`).
     fn open_hashes(&mut self, device: &str) -> Result<()>;
 
-    /// Fills `buffer` with what is on it from `offset` on.
+    /// Fills `buffer` from the device with the hashes, from `offset` on.
     fn read_hashes(&mut self, offset: u64, buffer: &mut [u8]) -> Result<()>;
 }
 
 const DM_TABLE_STATUS: libc::Ioctl = 0xc138_fd0c;
-/// Say the table, not the state.
+/// Requests the table instead of the state.
 const DM_STATUS_TABLE_FLAG: u32 = 1 << 4;
 /// A table has some 500 bytes.
 const STATUS_LEN: usize = 16 << 10;
 
 const FS_IOC_FIEMAP: libc::Ioctl = 0xc020_660b;
 const FIEMAP_LEN: usize = 32;
-/// Extents that are asked for at once.
+/// Extents requested at once.
 const EXTENTS: usize = 512;
 
 /// The kernel that we run on.
@@ -62,7 +61,7 @@ impl<'file> RealKernel<'file> {
 /// Calls ioctl `number`, again while a signal interrupts.
 ///
 /// # Safety
-/// `argument` points to what the call reads and writes.
+/// `argument` points to the memory that the call reads and writes.
 unsafe fn ioctl(file: BorrowedFd<'_>, number: libc::Ioctl, argument: *mut u8) -> io::Result<()> {
     loop {
         // SAFETY: as the caller promises.
@@ -187,7 +186,7 @@ impl Kernel for RealKernel<'_> {
     }
 }
 
-/// Two words one behind the other.
+/// Concatenates two words.
 fn pair(first: [u8; 4], second: [u8; 4]) -> [u8; 8] {
     let mut both = [0; 8];
     both[..4].copy_from_slice(&first);

@@ -1,4 +1,4 @@
-//! Devices and files of a kernel that says what no kernel says. The real ones:
+//! Devices and files of a simulated kernel with impossible answers. The real ones:
 //! `crates/byteback/tests/systems/dmverity`.
 
 use std::cell::Cell;
@@ -12,7 +12,7 @@ use crate::source::{Kind, Tail};
 
 const BLOCK: usize = 512;
 
-/// A file on a device, as the kernel would tell it.
+/// A file on a device, as the kernel would report it.
 #[derive(Clone)]
 struct Told {
     stat: Stat,
@@ -20,7 +20,7 @@ struct Told {
     /// Flags beside place and length.
     extents: Vec<(u64, u64, u64, u32)>,
     hashes: Vec<u8>,
-    /// How often the table was asked for; from `exchanged` times on it is another one.
+    /// The number of requests for the table; from `exchanged` on it is another one.
     asked: Cell<u32>,
     exchanged: u32,
 }
@@ -108,8 +108,8 @@ impl Told {
     }
 }
 
-/// A device with one file, and what must be told of each of its blocks: a checksum, zeros or
-/// nothing.
+/// A device with one file, and the expected knowledge about each of its blocks: a checksum, zeros
+/// or nothing.
 fn drawn(random: &mut SplitMix64) -> (Told, Vec<Option<Vec<u8>>>) {
     let kind = [Kind::Sha256, Kind::Sha512, Kind::Sha1][random.below(3) as usize];
     let salt_len = [0, 4, 32][random.below(3) as usize];
@@ -148,7 +148,7 @@ fn drawn(random: &mut SplitMix64) -> (Told, Vec<Option<Vec<u8>>>) {
                 _ => None,
             });
         }
-        // A hole is what is missing.
+        // A hole is a missing extent.
         if what > 0 {
             extents.push((at * BLOCK as u64, first * BLOCK as u64, len * BLOCK as u64, flags));
         }
@@ -176,7 +176,7 @@ fn drawn(random: &mut SplitMix64) -> (Told, Vec<Option<Vec<u8>>>) {
     (told, expected)
 }
 
-/// What is told of each block.
+/// The checksums of each block.
 fn each(told: &FileChecksums) -> Vec<Option<Vec<u8>>> {
     let mut all = Vec::new();
     for run in told.runs() {
@@ -238,7 +238,7 @@ fn nothing_wrong_is_told_whatever_is_spoiled() {
 }
 
 impl Told {
-    /// Whoever the device with the hashes is said to be.
+    /// Collects with any device accepted as the one with the hashes.
     fn collect_with_any_device(self) -> Result<FileChecksums> {
         struct Any(Told);
         impl Kernel for Any {

@@ -1,4 +1,4 @@
-//! The parser for a sealed file's descriptor: bytes in, values out, nothing believed.
+//! The parser for a sealed file's descriptor: bytes in, values out, nothing trusted.
 //!
 //! `struct fsverity_descriptor` of Linux, little-endian; its last fields, a signature and its
 //! length, are not part of what is hashed here.
@@ -9,7 +9,7 @@ use crate::source::{Kind, Layout, Tail};
 /// Bytes of a descriptor without a signature.
 pub(crate) const DESCRIPTOR_LEN: usize = 256;
 
-/// Where the signature's length lies. It is not part of the descriptor's hash.
+/// The offsets of the signature's length, which is not part of the descriptor's hash.
 const SIGNATURE_LEN_AT: std::ops::Range<usize> = 4..8;
 
 const VERSION: u8 = 1;
@@ -20,7 +20,7 @@ pub(crate) struct Descriptor {
     pub(crate) kind: Kind,
     /// The kernel's number of the function.
     algorithm: u16,
-    /// Of a block of the file and of a node of the tree.
+    /// The length of a block of the file and of a node of the tree.
     block_len: u32,
     pub(crate) content_len: u64,
     pub(crate) root: Vec<u8>,
@@ -40,7 +40,7 @@ impl Descriptor {
             2 => Kind::Sha512,
             _ => return Err("hash function of a descriptor of fs-verity"),
         };
-        // From 1 KiB, the kernel's least, to the longest page of any machine.
+        // From 1 KiB, the kernel's minimum, to the longest page of any machine.
         if !(10..=16).contains(&block_bits) {
             return Err("length of a block of a descriptor of fs-verity");
         }
@@ -78,12 +78,12 @@ impl Descriptor {
         algorithm == self.algorithm && own == digest
     }
 
-    /// The tree's; `None` if there is none like that.
+    /// The shape of the tree; `None` if there is no such tree.
     pub(crate) fn shape(&self) -> Option<Shape> {
         let mut salt = self.salt.clone();
         if !salt.is_empty() {
-            // Up to a block of the function itself: its state behind the salt is kept by the
-            // kernel.
+            // Padded to a block of the function: the kernel keeps the state of the function behind
+            // the salt.
             salt.resize(
                 match self.kind {
                     Kind::Sha512 => 128,

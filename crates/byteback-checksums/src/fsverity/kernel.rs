@@ -1,5 +1,5 @@
-//! The calls into the kernel, behind a trait so that what is made of their answers is tested with
-//! answers that no kernel gives.
+//! The calls into the kernel, behind a trait so that the logic is tested with answers that no real
+//! kernel gives.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -10,12 +10,12 @@ use super::descriptor::DESCRIPTOR_LEN;
 use crate::btrfs::SealItems;
 use crate::source::{Result, SourceError};
 
-/// The `statfs` types of the file systems whose sealed files are known to stay as they are.
+/// The `statfs` types of the file systems that are known to keep sealed files unchanged.
 const EXT4_MAGIC: i64 = 0xef53;
 const F2FS_MAGIC: i64 = 0xf2f5_2010;
 const BTRFS_MAGIC: i64 = 0x9123_683e;
 
-/// The hash of a sealed file's descriptor, by which the kernel goes.
+/// The hash of a sealed file's descriptor, which the kernel uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Measured {
     pub(super) algorithm: u16,
@@ -32,7 +32,7 @@ pub(super) trait Kernel {
     /// The descriptor, without a signature.
     fn descriptor(&mut self, bytes: &mut [u8; DESCRIPTOR_LEN]) -> io::Result<()>;
 
-    /// Bytes of the tree from `offset` on, as many as there are and fit, or some of them; none
+    /// Reads bytes of the tree from `offset` on, as many as there are and fit, or fewer; none
     /// behind its end.
     fn tree(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
 }
@@ -43,7 +43,7 @@ const FS_IOC_READ_VERITY_METADATA: libc::Ioctl = 0xc028_6687;
 const TYPE_TREE: u64 = 1;
 const TYPE_DESCRIPTOR: u64 = 2;
 
-/// No hash is longer.
+/// Limit of a hash's length.
 const DIGEST_LEN_MAX: usize = 64;
 
 /// `struct fsverity_digest` with room behind it.
@@ -68,7 +68,7 @@ struct Wanted {
 #[derive(Debug)]
 pub(super) struct RealKernel<'file> {
     file: BorrowedFd<'file>,
-    /// On btrfs.
+    /// The items that have the tree on btrfs.
     items: Option<SealItems<'file>>,
 }
 

@@ -1,4 +1,4 @@
-//! Sealed files of a kernel that says what no kernel says. The real ones:
+//! Sealed files of a simulated kernel with impossible answers. The real ones:
 //! `crates/byteback/tests/systems/fsverity`.
 
 use byteback_host::random::SplitMix64;
@@ -9,14 +9,14 @@ use super::*;
 use crate::merkle::tests::{Made, sum};
 use crate::source::{Kind, Tail};
 
-/// A sealed file, as the kernel would tell it.
+/// A sealed file, as the kernel would report it.
 #[derive(Clone)]
 struct Sealed {
     stat: Stat,
     measured: Measured,
     descriptor: [u8; DESCRIPTOR_LEN],
     nodes: Vec<u8>,
-    /// As much as is told at once.
+    /// The length of an answer, at most.
     piece_len: usize,
     error: Option<i32>,
 }
@@ -52,7 +52,7 @@ impl Sealed {
         sealed
     }
 
-    /// As a kernel that opened the file with this descriptor.
+    /// A kernel that opened the file with this descriptor.
     fn measure_anew(&mut self) {
         let layout = Layout {
             kind: if self.measured.algorithm == 1 {
@@ -133,7 +133,7 @@ fn every_block_of_a_sealed_file_has_its_hash() {
     }
 }
 
-/// A length of a signature is not part of what is measured.
+/// The length of a signature is not part of the measurement.
 #[test]
 fn a_signed_file_is_measured_without_its_signature() {
     let mut sealed = Sealed::new(Kind::Sha256, b"", &[7; 9000]);
@@ -141,7 +141,7 @@ fn a_signed_file_is_measured_without_its_signature() {
     sealed.told().unwrap();
 }
 
-/// Whatever is damaged or forged beside what the kernel measures: nothing is told.
+/// Damage or forgery of anything beside the kernel's measurement: no checksums are returned.
 #[test]
 fn what_does_not_follow_from_the_measurement_is_not_told() {
     let content = SplitMix64::new(9).bytes(700_000);
@@ -172,7 +172,7 @@ fn what_does_not_follow_from_the_measurement_is_not_told() {
     }
 }
 
-/// A descriptor that is measured and makes no sense.
+/// A measured descriptor that makes no sense.
 #[test]
 fn descriptors_that_cannot_be_are_refused() {
     let spoil = |at: usize, byte: u8| {
@@ -197,7 +197,7 @@ fn descriptors_that_cannot_be_are_refused() {
         let told = spoil(at, byte);
         assert!(matches!(told, Err(SourceError::Malformed(_))), "{at}: {byte}: {told:?}");
     }
-    // Another length of blocks has another tree.
+    // Another block length makes another tree.
     assert!(matches!(spoil(2, 13), Err(SourceError::Malformed(_))));
 }
 
@@ -217,7 +217,7 @@ fn refusals_say_what_is_missing() {
     }
 }
 
-/// Of files that nobody sealed, on whatever file system this runs.
+/// Files that are not sealed, on whatever file system this runs.
 #[test]
 fn files_that_are_not_sealed_have_no_hashes() {
     let file = tempfile::tempfile().unwrap();

@@ -15,9 +15,9 @@ fn the_seeds_hold() {
     ceph_seeds().iter().for_each(|seed| ceph(seed));
 }
 
-/// As the fuzz targets do it, a little and always: each seed spoiled 4000 times, at most at four
-/// places. What is put there is often one of `letters`, as most texts need; what is there twice
-/// then is `repeated` bytes at most.
+/// A short run of the fuzz targets' checks: each seed is spoiled 4000 times, at up to four places
+/// each. Replacement bytes are often one of `letters`, as most text formats need; duplicated pieces
+/// have at most `repeated` bytes.
 fn spoiled(seeds: &[Vec<u8>], letters: &[u8], repeated: usize, hold: fn(&[u8])) {
     let mut random = byteback_host::random::SplitMix64::new(1);
     for seed in seeds {

@@ -1,6 +1,6 @@
-//! A cluster in memory, whose files, NameNode and DataNodes are changed and spoiled in every way
-//! that can be thought of: what is told of a file is true of its bytes, or is an error, or is found
-//! out.
+//! A cluster in memory, whose files, NameNode and DataNodes are changed and spoiled in every
+//! conceivable way: the answers about a file are true of its bytes, or an error, or the damage is
+//! found.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ struct Stored {
     id: u64,
     generation: u64,
     bytes: Vec<u8>,
-    /// As HDFS numbers them: none, CRC-32, CRC-32C.
+    /// The function in HDFS's numbering: none, CRC-32, CRC-32C.
     crc_type: u8,
     bytes_per_crc: usize,
 }
@@ -29,7 +29,7 @@ struct File {
     is_open: bool,
     version: u64,
     block_len: usize,
-    /// Bytes of the last block that the file does not have: it is in a snapshot, and was appended
+    /// Bytes of the last block beyond the file's end: the file is in a snapshot, and was appended
     /// to since.
     hidden_len: usize,
 }
@@ -100,7 +100,7 @@ impl File {
         file
     }
 
-    /// What appending does: the last block gets a new generation.
+    /// Appends as HDFS does: the last block gets a new generation.
     fn append(&mut self, bytes: &[u8]) {
         self.version += 1;
         match self.blocks.last_mut() {
@@ -121,7 +121,7 @@ impl File {
         )
     }
 
-    /// Blocks in which some of these bytes lie.
+    /// The blocks that contain a part of these bytes.
     fn page(&self, offset: usize, len: usize, replicas: &[SocketAddr]) -> String {
         let locations: Vec<_> = replicas
             .iter()
@@ -157,16 +157,16 @@ impl File {
     }
 }
 
-/// How a DataNode is.
+/// The behaviour of a DataNode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Node {
     Fine,
     Gone,
     Mute,
     Closes,
-    /// It tells an MD5 only.
+    /// Answers with an MD5 only.
     ClosesToStripes,
-    /// It goes away with the question unread.
+    /// Closes the connection with the request unread.
     Resets,
     WantsToken,
     Refuses,
@@ -266,7 +266,7 @@ impl Http for Cluster {
     }
 }
 
-/// A conversation with a DataNode: the question comes in, and the answer is made when it is read.
+/// A conversation with a DataNode: the request is written, and the answer is made when it is read.
 struct Conversation {
     node: Node,
     file: File,
@@ -274,7 +274,7 @@ struct Conversation {
     answer: Option<io::Cursor<Vec<u8>>>,
 }
 
-/// Fields of a protobuf message, naively.
+/// The fields of a protobuf message, parsed naively.
 fn fields(mut message: &[u8]) -> BTreeMap<u64, (u64, Vec<u8>)> {
     fn varint(message: &mut &[u8]) -> u64 {
         let len = message.iter().position(|byte| byte & 0x80 == 0).unwrap() + 1;
@@ -322,20 +322,20 @@ fn message(field: u64, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// With its length before it.
+/// The bytes with their length before them.
 fn delimited(message: &[u8]) -> Vec<u8> {
     [&number(0, message.len() as u64)[1..], message].concat()
 }
 
 impl Conversation {
-    /// What the DataNode says, as HDFS's does.
+    /// The answer of the DataNode, in HDFS's format.
     fn told(&self) -> Vec<u8> {
         assert_eq!(self.question[..3], [0, 28, 0x55]);
         let behind = self.question[3..].iter().position(|byte| byte & 0x80 == 0).unwrap() + 4;
         let operation = fields(&self.question[behind..]);
         let block = fields(&fields(&operation[&1].1)[&1].1);
         let options = fields(&operation[&2].1);
-        // A pool that it does not serve, which only a spoiled list of blocks can name.
+        // The DataNode does not serve this pool, which only a spoiled list of blocks can name.
         if block[&1].1 != b"BP-1" {
             return Vec::new();
         }
@@ -351,7 +351,7 @@ impl Conversation {
             .blocks
             .iter()
             .find(|stored| stored.id == block[&2].0 && stored.generation == block[&3].0);
-        // Of what it does not have it says nothing.
+        // Without the block the DataNode gives no answer.
         let Some(stored) = stored else { return Vec::new() };
         if self.node == Node::ClosesToStripes && options[&1].0 == 2 {
             return Vec::new();
@@ -437,7 +437,7 @@ impl Read for Conversation {
 }
 
 thread_local! {
-    /// What is done to the answers of DataNodes; a conversation owns what it is about.
+    /// The damage done to the answers of DataNodes; a conversation owns its data.
     static SPOIL_TOLD: Cell<Option<SpoilTold>> = const { Cell::new(None) };
 }
 
@@ -446,7 +446,7 @@ impl Connect for Cluster {
         self.connected.borrow_mut().push(to);
         let file = self.file.borrow().clone();
         self.count("connect", &mut Answer::default());
-        // Addresses that were spoiled are nobody's.
+        // No node has a spoiled address.
         let node = (0..self.nodes.len()).find(|number| address(*number) == to);
         let node = node.map_or(Node::Gone, |number| self.nodes[number]);
         match node {
@@ -471,7 +471,7 @@ fn seeds(count: u64) -> impl Iterator<Item = u64> {
     (first..first + count).inspect(|seed| println!("BYTEBACK_SEED={seed}"))
 }
 
-/// Whatever blocks a file has, and whatever they were summed with.
+/// Files with any blocks, summed with any function.
 #[test]
 fn what_is_told_is_true_of_any_file() {
     let (mut even, mut uneven, mut unknown) = (0, 0, 0);
@@ -518,8 +518,8 @@ fn what_is_told_is_true_of_any_file() {
         }
         assert_eq!(end, content.len() as u64);
         assert_eq!(verified.blocks, expected as u64);
-        // The longest stripes of whole checksums, up to 4096 bytes, that lie evenly in all blocks:
-        // as good as those of other sources, where the blocks let them.
+        // The longest stripes of whole checksums, up to 4096 bytes, at whose multiples all blocks
+        // begin: as good as those of other sources, where the blocks permit.
         if let Some(first) = file.blocks.first() {
             let is_less_than_one = file.blocks.len() == 1 && content.len() <= 4096;
             let bytes_per_crc = if is_less_than_one { 512 } else { first.bytes_per_crc };
@@ -545,8 +545,8 @@ fn what_is_told_is_true_of_any_file() {
     );
 }
 
-/// Answers of both kinds of servers with other bytes, numbers and lengths: an error, or what is
-/// told is not true of the bytes, and is found to be.
+/// Answers of both kinds of servers with altered bytes, numbers and lengths: an error, or
+/// verification finds that they are not true of the bytes.
 #[test]
 fn answers_that_are_spoiled_are_not_believed() {
     let (mut taken, mut differing) = (0, 0);
@@ -600,7 +600,8 @@ fn answers_that_are_spoiled_are_not_believed() {
             );
             match verify(&source, &told) {
                 Ok(_) | Err(VerifyError::Source(SourceError::ChangedMeanwhile)) => {}
-                // Checksums of DataNodes are taken as they come; what is said of blocks is not.
+                // Checksums of DataNodes are taken as they come; the description of blocks is
+                // checked.
                 Err(VerifyError::Differs { .. }) => {
                     assert!(of_nodes, "a checksum of something else");
                     differing += 1;
@@ -616,7 +617,7 @@ fn answers_that_are_spoiled_are_not_believed() {
 }
 
 /// At every request of a description the file is appended to, cut, or replaced by another one of
-/// the same length: what is told is of one of both.
+/// the same length: the result is of one of the two.
 #[test]
 fn a_file_that_changes_meanwhile_is_noticed() {
     let changes: [fn(&mut File); 4] = [
@@ -666,7 +667,7 @@ fn a_file_that_changes_meanwhile_is_noticed() {
                 Err(VerifyError::Source(SourceError::ChangedMeanwhile)) if changed_at > 6 => noticed += 1,
                 Err(error) => panic!("{error}"),
             }
-            // It is of what is there now, or of what was there; never of both.
+            // The result is of the present file or of the previous one, never of both.
             let is_now = told.stamp().witness == source.state().unwrap().map_or([0; 32], |state| state.digest());
             assert_eq!(source.is_unchanged(told.stamp()).unwrap(), is_now);
         }
@@ -674,14 +675,14 @@ fn a_file_that_changes_meanwhile_is_noticed() {
         // change at the last one of a description is noticed later.
         assert!(noticed >= 1, "{noticed}");
     }
-    // Always: it says so.
+    // The file changes at every attempt, which the error says.
     let cluster = Cluster::of(File::of(&[4096, 10]));
     *cluster.spoil.borrow_mut() = Box::new(|cluster, _, _| cluster.file.borrow_mut().append(b"x"));
     assert!(matches!(cluster.source().collect(), Err(SourceError::Busy)));
 }
 
-/// Behind the description: what was told is void, and the successor's bytes are not given out as
-/// its own.
+/// Changes after the description: the checksums are void, and the successor's bytes are never
+/// returned as the file's.
 #[test]
 fn bytes_of_another_state_are_not_given_out() {
     let cluster = Cluster::of(File::of(&[4096, 4096, 1000]));
@@ -720,8 +721,8 @@ fn bytes_of_another_state_are_not_given_out() {
     assert!(matches!(read, Err(SourceError::ChangedMeanwhile)), "{read:?}");
 }
 
-/// What is said at the time of reading is other than before, or less: nothing proves then that the
-/// bytes are those that were described.
+/// The answers at the time of reading differ from before, or are incomplete: nothing proves that
+/// the bytes are the described ones.
 #[test]
 fn bytes_count_only_if_all_their_blocks_are_told_again() {
     let read = |offset: u64, wanted: usize, spoil: fn(&str, &mut Answer)| {
@@ -761,7 +762,7 @@ fn bytes_count_only_if_all_their_blocks_are_told_again() {
         let read = read(0, 9192, spoil);
         assert!(matches!(read, Err(SourceError::ChangedMeanwhile)), "{what}: {read:?}");
     }
-    // More bytes than were asked for, where there is room for them.
+    // More bytes than were requested, where there is room for them.
     let read = read(9000, 500, |what, answer| {
         if what == "OPEN" && answer.status == 200 {
             answer.body.push(0);
@@ -784,7 +785,7 @@ fn a_file_that_is_being_written_has_no_checksums() {
     }
 }
 
-/// Each way of a DataNode to be of no use costs asking the next one, and none of them is an answer.
+/// A DataNode that is of no use, in each way, costs a request to the next one, and gives no answer.
 #[test]
 fn what_one_data_node_does_not_tell_another_one_does() {
     let bad = [
@@ -805,7 +806,7 @@ fn what_one_data_node_does_not_tell_another_one_does() {
         let source = cluster.source();
         let told = source.collect().unwrap();
         assert_eq!(verify(&source, &told).unwrap().blocks, 3, "{node:?}");
-        // Who does not answer at all is waited for once.
+        // A node that does not answer at all is tried once.
         let of_first = cluster
             .connected
             .borrow()
@@ -817,7 +818,7 @@ fn what_one_data_node_does_not_tell_another_one_does() {
             _ => 3,
         };
         assert_eq!(of_first, expected, "{node:?}");
-        // Nobody else is there: an error that says who, and why.
+        // No other node is there: the error names this one and the reason.
         let cluster = Cluster::with(File::of(&[4096, 4096, 1000]), &[node]);
         let Err(error) = cluster.source().collect() else {
             panic!("{node:?} was believed");
@@ -832,11 +833,11 @@ fn what_one_data_node_does_not_tell_another_one_does() {
     }
     let cluster = Cluster::with(File::of(&[4096]), &[]);
     assert!(matches!(cluster.source().collect(), Err(SourceError::Missing(_))));
-    // However many are named, each of which costs waiting.
+    // The number of attempts is limited, because each costs a wait.
     let cluster = Cluster::with(File::of(&[4096]), &[Node::Gone; 40]);
     assert!(cluster.source().collect().is_err());
     assert_eq!(cluster.connected.borrow().len(), 16);
-    // Blocks that went to another state while nobody answered are no DataNode's fault.
+    // If blocks changed their state while no DataNode answered, the DataNodes are not at fault.
     let cluster = Cluster::with(File::of(&[4096]), &[Node::Gone]);
     *cluster.spoil.borrow_mut() = Box::new(|cluster, what, _| {
         if what == "connect" {
@@ -846,8 +847,8 @@ fn what_one_data_node_does_not_tell_another_one_does() {
     assert!(matches!(cluster.source().collect(), Err(SourceError::Busy)));
 }
 
-/// Checksums that have the right form and are wrong are found out by whoever reads; until then they
-/// are CRCs, which prove nothing.
+/// Wrong checksums of the right form are found by verification; until then they are CRCs, which
+/// prove nothing.
 #[test]
 fn a_data_node_that_lies_is_found_out() {
     let cluster = Cluster::with(File::of(&[8192]), &[Node::Lies]);
@@ -867,7 +868,7 @@ fn a_data_node_that_lies_is_found_out() {
     );
 }
 
-/// Clusters that keep other CRCs than most: of more bytes, of the other kind, or none.
+/// Clusters with unusual CRCs: of more bytes, of the other kind, or none.
 #[test]
 fn what_a_cluster_keeps_is_found_out() {
     let told = |crc_type, bytes_per_crc, lens: &[usize]| {
@@ -887,9 +888,9 @@ fn what_a_cluster_keeps_is_found_out() {
     assert_eq!(told(2, 1000, &[8000, 8000, 1]).unwrap(), (Kind::Crc32c, 4000, 5));
     // Blocks that are no multiples of 4096.
     assert_eq!(told(2, 512, &[3072, 3072, 3072]).unwrap(), (Kind::Crc32c, 1024, 9));
-    // A first one that is shorter than a stripe, before others.
+    // A first block that is shorter than a stripe, before others.
     assert_eq!(told(2, 1000, &[700, 9000]).unwrap(), (Kind::Crc32c, 4000, 4));
-    // One that is shorter than a stripe and alone tells nothing of how long they are.
+    // A single block that is shorter than a stripe does not reveal the length of its CRCs.
     assert_eq!(told(2, 65_536, &[3000]).unwrap(), (Kind::Crc32c, 4096, 1));
     assert!(matches!(told(0, 512, &[8192]), Err(SourceError::NotHere(_))));
 }
@@ -959,7 +960,7 @@ fn what_is_no_file_of_ours_is_refused_in_words() {
     }
 }
 
-/// Whatever tells one state of a file from another one.
+/// Each field that distinguishes two states of a file.
 #[test]
 fn all_that_is_told_of_a_state_is_in_its_digest() {
     let file = File::of(&[4096, 1000]);
@@ -1001,7 +1002,7 @@ fn lists_of_blocks_that_make_no_sense_are_refused() {
             }
         });
         let said = cluster.source().collect();
-        // Nothing was asked of anybody because of it.
+        // No request was sent.
         assert!(cluster.connected.borrow().is_empty());
         said.unwrap_err().to_string()
     };
@@ -1119,10 +1120,10 @@ fn answers_of_data_nodes_that_are_none_are_refused() {
     // Though checksums stand behind it.
     let refused = [number(1, 1), fine[2..].to_vec()].concat();
     assert!(matches!(parse(&refused), Err(Failure::Refused(1))));
-    // A number of more than 64 bits, in a field that nobody asks for.
+    // A number of more than 64 bits, in an unused field.
     let too_long = [vec![0x48], vec![0xff; 9], vec![0x7f], fine.clone()].concat();
     assert!(matches!(parse(&too_long), Err(Failure::Malformed(_))));
-    // What later versions add is passed over.
+    // Fields added by later versions are skipped.
     let added = [
         vec![0x31, 0, 0, 0, 0, 0, 0, 0, 0, 0x3d, 1, 2, 3, 4],
         message(9, b"x"),

@@ -1,8 +1,8 @@
-//! The one question that is asked of a DataNode: the checksums of a block (`OP_BLOCK_CHECKSUM` of
-//! the DataTransferProtocol, version 28).
+//! The only request to a DataNode: the checksums of a block (`OP_BLOCK_CHECKSUM` of the
+//! DataTransferProtocol, version 28).
 //!
-//! Messages are protobuf with a handful of fields, so both directions are written out here. Nothing
-//! that comes back is believed: lengths are bounded before anything is reserved, and what does not
+//! Messages are protobuf with a handful of fields, so both directions are written by hand. Answers
+//! are not trusted: lengths are bounded before anything is reserved, and an answer that does not
 //! fit the block is an error.
 
 use std::io::{self, Read};
@@ -13,7 +13,7 @@ use crate::tcp::Stream;
 /// Version of the protocol (2 bytes), and the operation.
 const HEADER: [u8; 3] = [0, 28, 0x55];
 
-/// The most bytes around the checksums in an answer, with a message in words.
+/// Limit of the bytes around the checksums in an answer, including an error message.
 const ANSWER_REST_LEN_MAX: u64 = 64 << 10;
 
 /// Functions of the stored CRCs that can be requested: values of `BlockChecksumTypeProto`.
@@ -37,28 +37,27 @@ impl std::fmt::Display for BlockName {
 /// A DataNode's checksums of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BlockSums {
-    /// How many bytes each CRC is of that the DataNode keeps.
+    /// The number of bytes that each CRC of the DataNode covers.
     pub(crate) bytes_per_crc: u64,
-    /// How many of those it keeps for this block.
+    /// The number of CRCs that it keeps for this block.
     pub(crate) crc_count: u64,
-    /// Their function; `None` if HDFS was told to keep none.
+    /// Their function; `None` if HDFS is configured to keep none.
     pub(crate) kind: Option<Kind>,
-    /// Whether the checksums are of stripes, and how long those are in bytes; `None` for an MD5 of
-    /// all CRCs.
+    /// The length of the stripes that the checksums are of, in bytes; `None` for an MD5 of all
+    /// CRCs.
     pub(crate) stripe_len: Option<u64>,
-    /// The checksums, as they came: CRCs are big-endian.
+    /// The checksums as received: CRCs are big-endian.
     pub(crate) sums: Vec<u8>,
 }
 
-/// Why a DataNode's answer is none.
+/// The reason why a DataNode gave no answer.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The connection failed.
     Io(io::Error),
-    /// It closed the connection without a word, which is how it says that something is wrong with
-    /// the question.
+    /// The DataNode closed the connection without an answer, which is how it reports a bad request.
     Closed,
-    /// The DataNode wants a token that proves that the NameNode lets us.
+    /// The DataNode requires a token from the NameNode.
     WantsToken,
     /// The DataNode refused, with this status.
     Refused(u64),
@@ -66,8 +65,8 @@ pub(crate) enum Failure {
     Malformed(&'static str),
 }
 
-/// Asks for the CRC of each stripe of `stripe_len` bytes of a block of `len_bytes`, or without a
-/// stripe for an MD5 of all CRCs, of which only what surrounds it is of use.
+/// Requests the CRC of each stripe of `stripe_len` bytes of a block of `len_bytes`, or without a
+/// stripe an MD5 of all CRCs, whose only use is the data around it.
 pub(crate) fn ask(
     mut stream: impl Stream,
     block: &BlockName,
@@ -83,7 +82,7 @@ pub(crate) fn ask(
     parse(&answer)
 }
 
-/// Bytes of the CRCs of a block's stripes.
+/// The length of the CRCs of a block's stripes, in bytes.
 pub(crate) fn sums_len(len_bytes: u64, stripe_len: u64) -> u64 {
     len_bytes.div_ceil(stripe_len.max(1)).saturating_mul(4)
 }
@@ -115,7 +114,7 @@ fn read_answer(stream: &mut impl Read, len_max: u64) -> Result<Vec<u8>, Failure>
     Err(Failure::Malformed("an answer without a length"))
 }
 
-/// The question: header, length, and `OpBlockChecksumProto`.
+/// Encodes the request: header, length, and `OpBlockChecksumProto`.
 pub(crate) fn question(block: &BlockName, len_bytes: u64, stripe_len: Option<u64>) -> Vec<u8> {
     let mut name = Vec::new();
     put_bytes(&mut name, 1, block.pool.as_bytes());
@@ -155,14 +154,14 @@ pub(crate) fn put_bytes(bytes: &mut Vec<u8>, field: u64, value: &[u8]) {
     bytes.extend(value);
 }
 
-/// The fields of a message, one after the other.
+/// An iterator over the fields of a message.
 struct Fields<'a>(&'a [u8]);
 
 #[derive(Clone, Copy)]
 enum Field<'a> {
     Number(u64),
     Bytes(&'a [u8]),
-    /// Of a fixed length, which no field has that is asked for here.
+    /// A field of a fixed length, as none of the requested fields has.
     Other,
 }
 
@@ -197,7 +196,7 @@ impl<'a> Fields<'a> {
                 Field::Bytes(self.take(len)?)
             }
             5 => self.take(4).map(|_| Field::Other)?,
-            // Groups, which nobody uses any more.
+            // Groups, which are obsolete.
             _ => return None,
         };
         Some((tag >> 3, field))
@@ -219,7 +218,7 @@ impl<'a> Iterator for Fields<'a> {
     }
 }
 
-/// `BlockOpResponseProto`.
+/// Parses `BlockOpResponseProto`.
 pub(crate) fn parse(answer: &[u8]) -> Result<BlockSums, Failure> {
     let (mut status, mut told) = (None, None);
     for field in Fields(answer) {
@@ -238,7 +237,7 @@ pub(crate) fn parse(answer: &[u8]) -> Result<BlockSums, Failure> {
     told.map_or(Err(Failure::Malformed("an answer without checksums")), parse_sums)
 }
 
-/// `OpBlockChecksumResponseProto`.
+/// Parses `OpBlockChecksumResponseProto`.
 fn parse_sums(bytes: &[u8]) -> Result<BlockSums, Failure> {
     let (mut bytes_per_crc, mut crc_count, mut sums, mut kind, mut options) = (None, None, None, None, None);
     for field in Fields(bytes) {
@@ -279,8 +278,9 @@ fn parse_sums(bytes: &[u8]) -> Result<BlockSums, Failure> {
 }
 
 impl BlockSums {
-    /// Turns them into little-endian CRCs of the stripes of a block of `len_bytes`, if that is what
-    /// they are; with their kind, and how many bytes each of those is of that they were made of.
+    /// Converts them to little-endian CRCs of the stripes of a block of `len_bytes`, if they are
+    /// that. Also returns their kind, and the number of bytes that each of the combined CRCs
+    /// covers.
     pub(crate) fn into_crcs(mut self, len_bytes: u64, stripe_len: u64) -> Result<(Kind, Vec<u8>, u64), Failure> {
         let kind = self
             .kind
@@ -300,7 +300,7 @@ impl BlockSums {
         if self.crc_count < len_bytes.div_ceil(self.bytes_per_crc) {
             return Err(Failure::Malformed("fewer checksums than the block needs"));
         }
-        // A block that is shorter than a stripe has one CRC, whatever it was made of.
+        // A block that is shorter than a stripe has one CRC in any case.
         if len_bytes > stripe_len && !stripe_len.is_multiple_of(self.bytes_per_crc) {
             return Err(Failure::Malformed(
                 "stripes that begin in the middle of what a checksum is of",

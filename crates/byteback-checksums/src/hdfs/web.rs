@@ -1,5 +1,5 @@
 //! Parsers for WebHDFS answers about a file: JSON in, the blocks of one state of the file out.
-//! Nothing is believed: every number is checked, and impossible input is an error.
+//! Nothing is trusted: every number is checked, and impossible input is an error.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,23 +7,23 @@ use serde::Deserialize;
 
 use super::transfer::BlockName;
 
-/// The longest file that is believed, in bytes.
+/// Limit of a plausible file length, in bytes.
 const FILE_LEN_MAX: u64 = 1 << 60;
 
-/// The longest block, in bytes: 32 MiB of checksums of 4 KiB.
+/// Limit of a block, in bytes: 32 MiB of checksums of 4 KiB.
 const BLOCK_LEN_MAX: u64 = 32 << 30;
 
-/// The shortest block length that any cluster allows, in bytes: that of one checksum. By default it
-/// is 1 MiB, but it can be set.
+/// The shortest block length that any cluster allows, in bytes: that of one checksum. The default
+/// minimum is 1 MiB, but it can be changed.
 const BLOCK_LEN_MIN: u64 = 512;
 
-/// The most blocks of a file; a NameNode allows 10,000 of its own accord.
+/// Limit of the number of blocks of a file; a NameNode's default limit is 10,000.
 const BLOCK_COUNT_MAX: usize = 1 << 20;
 
-/// Why a file has no checksums here.
+/// The reason why a file has no checksums here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// The path is another kind of file.
+    /// The path leads to another kind of file.
     NotHere(&'static str),
     /// The file is being written.
     IsOpen,
@@ -37,7 +37,7 @@ struct StatusAnswer {
     status: FileStatus,
 }
 
-/// A file as the NameNode tells it, without its blocks.
+/// A file as the NameNode reports it, without its blocks.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct FileStatus {
     #[serde(rename = "type")]
@@ -58,7 +58,7 @@ pub(crate) struct FileStatus {
 }
 
 impl FileStatus {
-    /// Reads the answer to `GETFILESTATUS`.
+    /// Parses the answer to `GETFILESTATUS`.
     pub(crate) fn parse(body: &[u8]) -> Result<Self, Refusal> {
         let answer: StatusAnswer = serde_json::from_slice(body)
             .map_err(|_| Refusal::Malformed("a NameNode's answer that describes no file"))?;
@@ -85,7 +85,7 @@ impl FileStatus {
         Ok(status)
     }
 
-    /// How many bytes' blocks are asked for at once, so that an answer stays small.
+    /// The number of bytes whose blocks are requested at once, so that an answer stays small.
     pub(crate) fn page_len(&self) -> u64 {
         self.block_len.clamp(BLOCK_LEN_MIN, BLOCK_LEN_MAX) * 512
     }
@@ -97,7 +97,7 @@ struct BlocksAnswer {
     blocks: Page,
 }
 
-/// Some of a file's blocks, one after the other.
+/// A contiguous part of a file's blocks.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Page {
     #[serde(rename = "fileLength")]
@@ -122,7 +122,7 @@ struct LocatedBlock {
 struct ExtendedBlock {
     #[serde(rename = "blockPoolId")]
     pool: String,
-    /// Negative ones are of erasure-coded files.
+    /// Negative numbers belong to erasure-coded files.
     #[serde(rename = "blockId")]
     id: i64,
     #[serde(rename = "generationStamp")]
@@ -143,10 +143,10 @@ struct Location {
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     pub(crate) name: BlockName,
-    /// Where it begins in the file.
+    /// The block's first byte in the file.
     pub(crate) start: u64,
     pub(crate) len_bytes: u64,
-    /// Where DataNodes are that have it.
+    /// The addresses of the DataNodes that have it.
     pub(crate) replicas: Vec<SocketAddr>,
 }
 
@@ -155,20 +155,20 @@ impl Block {
         self.start + self.len_bytes
     }
 
-    /// Whether it is the same state of the same block at the same place, wherever replicas are.
+    /// Whether it is the same state of the same block at the same place, regardless of replicas.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.name == other.name && self.start == other.start && self.len_bytes == other.len_bytes
     }
 }
 
 impl Page {
-    /// Reads the answer to `GET_BLOCK_LOCATIONS`.
+    /// Parses the answer to `GET_BLOCK_LOCATIONS`.
     pub(crate) fn parse(body: &[u8]) -> Result<Self, Refusal> {
         let answer: BlocksAnswer =
             serde_json::from_slice(body).map_err(|_| Refusal::Malformed("a NameNode's answer that lists no blocks"))?;
         let page = answer.blocks;
-        // Checksums of a block that is being written are those of a moment. A file without blocks
-        // has no complete last one.
+        // The checksums of a block that is being written are momentary. A file without blocks has
+        // no complete last one.
         let has_last = page.len_bytes > 0 || !page.blocks.is_empty();
         match page.is_open || (has_last && !page.is_complete) {
             true => Err(Refusal::IsOpen),
@@ -176,7 +176,7 @@ impl Page {
         }
     }
 
-    /// Its blocks from `start` on, which one of them has to begin at; those before it are left out.
+    /// The blocks from `start` on, at which one of them must begin; earlier ones are dropped.
     pub(crate) fn into_blocks(self, start: u64) -> Result<Vec<Block>, Refusal> {
         let mut end = start;
         let mut blocks = Vec::new();
@@ -197,7 +197,7 @@ impl Page {
                 let ip: IpAddr = location.ip.parse().ok()?;
                 (location.transfer_port > 0).then(|| SocketAddr::new(ip, location.transfer_port))
             });
-            // No block has more; each costs waiting, if nobody is there.
+            // No block has more; each unreachable one costs a wait.
             let replicas = replicas.take(16).collect();
             let generation = block.block.generation;
             let name = BlockName { pool, id, generation };
@@ -214,8 +214,8 @@ impl Page {
     }
 }
 
-/// One state of a file: there is no other one with the same blocks, as whoever changes a block
-/// makes a new generation of it.
+/// One state of a file. No other state has the same blocks, because a change of a block makes a new
+/// generation of it.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
     status: FileStatus,
@@ -223,7 +223,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Without blocks yet.
+    /// A state without blocks yet.
     pub(crate) fn new(status: FileStatus) -> Self {
         let blocks = Vec::new();
         Self { status, blocks }
@@ -233,13 +233,13 @@ impl State {
         self.status.len_bytes
     }
 
-    /// Up to where blocks are known.
+    /// The end of the known blocks.
     pub(crate) fn end(&self) -> u64 {
         self.blocks.last().map_or(0, Block::end)
     }
 
-    /// Adds the blocks of a page that was asked for from [`Self::end`] on. False: it is of another
-    /// state.
+    /// Adds the blocks of a page that was requested from [`Self::end`] on. Returns false if the
+    /// page is of another state.
     pub(crate) fn push(&mut self, page: Page) -> Result<bool, Refusal> {
         if page.len_bytes != self.len_bytes() {
             return Ok(false);
@@ -257,8 +257,8 @@ impl State {
         Ok(true)
     }
 
-    /// A digest of all that tells this state of the file from another one; not of where replicas
-    /// are.
+    /// A digest of everything that distinguishes this state of the file from another one, without
+    /// the places of replicas.
     pub(crate) fn digest(&self) -> [u8; 32] {
         let mut digest = blake3::Hasher::new();
         let mut number = |number: u64| {
@@ -277,7 +277,7 @@ impl State {
         *digest.finalize().as_bytes()
     }
 
-    /// The blocks in which these bytes lie.
+    /// The blocks that contain these bytes.
     pub(crate) fn blocks_of(&self, start: u64, end: u64) -> &[Block] {
         let first = self.blocks.partition_point(|block| block.end() <= start);
         let behind = self.blocks.partition_point(|block| block.start < end);
@@ -296,7 +296,7 @@ struct RemoteException {
     exception: String,
 }
 
-/// The name of the exception that an answer tells; `None` if it is none of WebHDFS.
+/// The name of the exception in an answer; `None` if it is not one of WebHDFS.
 pub(crate) fn exception(body: &[u8]) -> Option<String> {
     let answer: ExceptionAnswer = serde_json::from_slice(body).ok()?;
     let name = answer.exception.exception;

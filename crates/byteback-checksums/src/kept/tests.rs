@@ -1,5 +1,5 @@
-//! Random lives of files that are written by all means, and of the database that crashes, against
-//! what the files hold.
+//! Random lives of files that are written in every way, and of a database that crashes, checked
+//! against the files' contents.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,14 +16,14 @@ use crate::source::FileChecksums;
 const NAME: &str = "kept.redb";
 const TICK_NS: i64 = 10_000_000;
 
-/// A file with times that go by ticks, and with mapped pages: a store moves the times only if its
-/// page was clean.
+/// A file whose times advance by ticks, with mapped pages: a store moves the times only if its page
+/// was clean.
 struct File {
     clock: Rc<SimClock>,
     content: Vec<u8>,
     dirty: std::collections::BTreeSet<usize>,
     stat: Stat,
-    /// What happens during the next read, or before the next look at the times.
+    /// A change that happens during the next read, or before the next look at the times.
     meanwhile: Option<u64>,
     short_reads: bool,
     /// A write that moved the times when it began, and has not come to this byte yet.
@@ -80,7 +80,7 @@ impl File {
         self.stat.size = self.content.len() as u64;
     }
 
-    /// The write that is at work ends; its times are those of its beginning.
+    /// Ends the running write; its times are those of its beginning.
     fn end_write(&mut self) {
         if let Some(byte) = self.at_work.take().and_then(|at| self.content.get_mut(at as usize)) {
             *byte ^= 0x55;
@@ -128,8 +128,8 @@ fn open(disk: &SimDisk, boot: u8, blocks_max: u64) -> store::Result<KeptChecksum
     KeptChecksums::open(disk, NAME, [boot; 16], blocks_max)
 }
 
-/// What is told of the file is what it holds. Answers whether anything was, and how much of it is
-/// unknown.
+/// Checks that returned checksums are of the file's content. Returns the number of unknown bytes,
+/// or `None` if no checksums were returned.
 fn check(kept: &KeptChecksums, file: &Shared, kind: Kind, seed: u64) -> Option<u64> {
     let told = FileChecksums::collect(1, || kept.begin_content(file, kind)).ok()?;
     let file = file.borrow();
@@ -261,7 +261,7 @@ fn what_changed_lately_or_meanwhile_is_not_kept() {
     clock.advance(Duration::from_millis(20));
     kept.keep_content(&file, &*clock).unwrap();
     assert_eq!(check(&kept, &file, Kind::Crc32c, 0), Some(0));
-    // What the page held was synced when it was kept, so this store is seen.
+    // The page was synced when its checksum was kept, so this store moves the times.
     file.borrow_mut().store(5000, 1);
     assert_eq!(check(&kept, &file, Kind::Crc32c, 0), None);
     clock.advance(QUIET * 2);
@@ -288,7 +288,7 @@ fn what_changed_lately_or_meanwhile_is_not_kept() {
     drop(kept);
     let kept = open(&disk, 1, 2).unwrap();
     assert_eq!(check(&kept, &file, Kind::Crc32c, 0), Some(0));
-    // A damaged value is unknown, a damaged record is none.
+    // A damaged value is unknown, and a damaged record counts as missing.
     let damage = |table: TableDefinition<'_, (u64, u64), &[u8]>| {
         let txn = kept.database.begin_write().unwrap();
         {

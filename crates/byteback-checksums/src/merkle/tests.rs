@@ -1,11 +1,11 @@
-//! Trees of random contents against a naive making of them, and against damage.
+//! Trees of random contents, compared with naively built ones, and with damage.
 
 use byteback_host::random::SplitMix64;
 
 use super::*;
 use crate::source::Kind;
 
-/// A tree made as the definition says, level by level.
+/// A tree built by the definition, level by level.
 #[derive(Clone)]
 pub(crate) struct Made {
     pub(crate) shape: Shape,
@@ -65,7 +65,7 @@ impl Made {
         Tree::new(&self.nodes[..], self.shape.clone(), self.root.clone())
     }
 
-    /// All leaves as they are told, and the last byte that they are of.
+    /// All leaves as returned, and the end of the bytes that they cover.
     fn told(&self) -> Result<(Vec<u8>, u64)> {
         let mut leaves = Leaves::new(self.tree());
         let (mut sums, mut end) = (Vec::new(), 0);
@@ -88,7 +88,7 @@ impl ReadNodes for &[u8] {
     }
 }
 
-/// How trees are made in a test: few hashes in a node make high trees of short contents.
+/// The parameters of trees in a test: few hashes in a node make high trees of short contents.
 fn drawn(random: &mut SplitMix64) -> (Layout, u32, usize) {
     let kind = [Kind::Sha256, Kind::Sha512][random.below(2) as usize];
     let salt = vec![7; random.below(9) as usize];
@@ -165,7 +165,7 @@ fn a_tree_with_any_other_byte_or_length_is_not_believed() {
     }
 }
 
-/// Which blocks differ, by looking at all of them.
+/// The differing blocks, found by comparing all of them.
 fn naive(layout: &Layout, old: &[u8], new: &[u8]) -> ExtentSet {
     let mut differing = ExtentSet::new();
     let block_len = layout.block_len as usize;
@@ -182,8 +182,8 @@ fn naive(layout: &Layout, old: &[u8], new: &[u8]) -> ExtentSet {
     differing
 }
 
-/// How many pairs of nodes have to be looked at: those above what differs, where both trees have
-/// one.
+/// The number of node pairs that must be compared: those above differing blocks, where both trees
+/// have one.
 fn nodes_above(differing: &ExtentSet, made: &Made, other: &Made) -> u64 {
     let mut width = u64::from(made.shape.layout.block_len);
     let (mut count, mut levels) = (0, made.shape.levels.len().min(other.shape.levels.len()));
@@ -192,7 +192,7 @@ fn nodes_above(differing: &ExtentSet, made: &Made, other: &Made) -> u64 {
         width *= made.shape.per_node();
         let nodes = len.div_ceil(width);
         let touched = |node: &u64| {
-            // A node differs as well where one of the trees has more behind what both have.
+            // A node also differs where one of the trees has more behind the common part.
             let range = ByteRange::from_offset_len(node * width, width).unwrap();
             let ends = |content: u64| range.start() < content && content <= range.end();
             differing.intersects(range)
@@ -235,7 +235,7 @@ fn random_changes_are_found_and_what_is_equal_is_not_read() {
         let found = compare(&mut old_tree, &mut new_tree).unwrap();
         let expected = naive(&layout, &old, &new);
         assert_eq!(found.iter().collect::<Vec<_>>(), expected.iter().collect::<Vec<_>>());
-        // Whatever is not told is equal.
+        // Everything outside of the reported ranges is equal.
         for gap in found.gaps_within(ByteRange::new(0, (new.len() as u64).max(1)).unwrap()) {
             let gap = gap.start() as usize..(gap.end() as usize).min(new.len());
             assert_eq!(new[gap.clone()], old[gap]);
@@ -253,7 +253,7 @@ fn random_changes_are_found_and_what_is_equal_is_not_read() {
             "{} > {most}",
             new_tree.nodes_read()
         );
-        // Damage is noticed, or was not looked at.
+        // Damage is noticed, or was not read.
         let mut spoiled = other.clone();
         if !spoiled.nodes.is_empty() {
             let at = random.below(spoiled.nodes.len() as u64) as usize;

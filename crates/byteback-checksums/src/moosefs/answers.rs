@@ -1,18 +1,18 @@
-//! What `mfsfileinfo -c` says of a file, and the beginning of a chunk server's file: bytes in,
-//! values out, nothing believed.
+//! Parsers for the output of `mfsfileinfo -c` about a file, and for the beginning of a chunk
+//! server's file: bytes in, values out, nothing trusted.
 //!
 //! ```text
 //! /proc/49/fd/3:
 //! <tab>chunk 0: 0000000000000001_00000002 / (id:1 ver:2)
-//! <tab><tab>copy 1: 10.99.0.1:9422 (status:VALID ; blocks: 46 ; checksum digest: 87C3A4E06E88319665331DA29A35DC10)
+//! <tab><tab>copy 1: 10.99.0.1:9422 (status:VALID ; blocks: 46 ; checksum digest: 87C3..DC10)
 //! <tab>chunk 1: empty
 //! ```
 //!
-//! What it complains about is a single line without the colon, `/proc/49/fd/3: not MFS object` for
-//! one; it stands among its answers, not among its errors.
+//! A complaint is a single line without the colon, such as `/proc/49/fd/3: not MFS object`; it is
+//! printed among the answers, not on standard error.
 //!
-//! The digest is MD5 of the CRCs of those blocks, as they lie in the chunk's file: the chunk server
-//! makes it of what it holds, so it tells whether its file is up to date.
+//! The digest is the MD5 of the CRCs of those blocks, as they are in the chunk's file. The chunk
+//! server computes it from its memory, so it shows whether the file is up to date.
 
 use md5::{Digest, Md5};
 
@@ -26,37 +26,37 @@ pub(crate) const BLOCK_LEN: u64 = 64 << 10;
 pub(crate) const CHUNK_BLOCKS: u64 = CHUNK_LEN / BLOCK_LEN;
 /// Bytes of a chunk's file before its content, at most.
 pub(crate) const HEADER_LEN: usize = 8192;
-/// Where the CRCs begin, in the present format and in the older one.
+/// The offset of the CRCs, in the present format and in the older one.
 const TABLES: [usize; 2] = [4096, 1024];
 
-/// A chunk as the master and the chunk servers tell it.
+/// A chunk as reported by the master and the chunk servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
     pub(crate) id: u64,
     pub(crate) version: u32,
-    /// Of all copies that are valid; `None` if there is none.
+    /// The content of all valid copies; `None` if no copy is valid.
     pub(crate) held: Option<Held>,
 }
 
-/// What a chunk server holds of a chunk.
+/// The part of a chunk that a chunk server holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// How many blocks; those behind are zeros.
+    /// The number of blocks; those behind are zeros.
     pub(crate) blocks: u64,
-    /// Of their CRCs.
+    /// The digest of their CRCs.
     pub(crate) digest: [u8; 16],
 }
 
 /// The chunks of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Chunks {
-    /// By number; `None` for one that was never written to.
+    /// The chunks by number; `None` for one that was never written to.
     pub(crate) chunks: Vec<Option<Chunk>>,
-    /// Whether copies that are valid hold the same.
+    /// Whether all valid copies hold the same.
     pub(crate) is_agreed: bool,
 }
 
-/// Reads the lines one by one.
+/// A parser that is fed line by line.
 #[derive(Debug, Default)]
 pub(crate) struct Parser {
     has_begun: bool,
@@ -67,14 +67,14 @@ pub(crate) struct Parser {
 
 type Parsed<T> = Result<T, &'static str>;
 
-/// Why a line is none of a list.
+/// The reason why the output is not a list of chunks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Wrong {
-    /// The file is not one of MooseFS.
+    /// The file is not on MooseFS.
     NotMooseFs,
-    /// Whatever else is said in place of a list.
+    /// Another complaint that was printed in place of a list.
     Complaint(String),
-    /// What is wrong, in words.
+    /// The malformed part, in words.
     Shape(&'static str),
 }
 
@@ -84,14 +84,14 @@ impl From<&'static str> for Wrong {
     }
 }
 
-/// Of what stands in place of a list, so much is told.
+/// Limit of the part of a complaint that is reported.
 const COMPLAINT_LEN_MAX: usize = 500;
 
 impl Parser {
     /// The next line, without its end.
     ///
     /// # Errors
-    /// What is wrong.
+    /// [`Wrong`] if the line does not belong to a list.
     pub(crate) fn line(&mut self, line: &[u8]) -> Result<(), Wrong> {
         if self.has_begun {
             return Ok(self.listed(line)?);
@@ -139,7 +139,7 @@ impl Parser {
     /// The end of the lines.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The defect, in words.
     pub(crate) fn end(self) -> Parsed<Chunks> {
         match self.is_empty != self.chunks.is_empty() {
             true => Err("a file without its chunks"),
@@ -164,8 +164,8 @@ fn named(text: &str) -> Option<Chunk> {
     })
 }
 
-/// `1: HOST:PORT (status:VALID ; blocks: 46 ; checksum digest: ...)`; nothing for a copy that does
-/// not count.
+/// Parses `1: HOST:PORT (status:VALID ; blocks: 46 ; checksum digest: ...)`; returns `Some(None)`
+/// for a copy that does not count.
 fn held(text: &str) -> Option<Option<Held>> {
     let (_, text) = text.split_once(" (status:")?;
     let mut parts = text.strip_suffix(')')?.split(" ; ");
@@ -189,7 +189,7 @@ fn held(text: &str) -> Option<Option<Held>> {
 /// its file.
 ///
 /// # Errors
-/// What is wrong, in words: nothing in it is of this chunk.
+/// The defect, in words: nothing in the file is of this chunk.
 pub(crate) fn table<'b>(header: &'b [u8], chunk: &Chunk, held: &Held) -> Parsed<Option<&'b [u8]>> {
     let own = header.strip_prefix(b"MFSC 1.").and_then(|rest| rest.get(1..));
     let (id, rest) = own
@@ -202,7 +202,7 @@ pub(crate) fn table<'b>(header: &'b [u8], chunk: &Chunk, held: &Held) -> Parsed<
     }
     let len = held.blocks as usize * 4;
     let tables = TABLES.into_iter().filter_map(|start| header.get(start..start + len));
-    // None of them: what was written last is on its way into the file.
+    // None of them: the latest CRCs are on their way into the file.
     Ok(tables
         .into_iter()
         .find(|table| Md5::digest(table).as_slice() == held.digest))

@@ -1,5 +1,5 @@
-//! The calls into the kernel, the program of MooseFS and the chunk servers' files, behind a trait
-//! so that what is made of their answers is tested with answers that nobody gives.
+//! The calls into the kernel, MooseFS's program and the chunk servers' files, behind a trait so
+//! that the logic is tested with answers that no real system gives.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -15,22 +15,22 @@ use super::answers::{BLOCK_LEN, Chunk, HEADER_LEN};
 use crate::programs::Programs;
 use crate::source::{Result, SourceError};
 
-/// What is asked about one open file.
+/// The requests about one open file.
 pub(super) trait System {
     fn stat(&self) -> io::Result<Stat>;
 
-    /// Waits until all that was written to the file through this mount is with the chunk servers.
+    /// Waits until all data written to the file through this mount is with the chunk servers.
     fn flush(&self) -> Result<()>;
 
-    /// Hands each line that is said of the file's chunks to `each`.
+    /// Passes each line of the report on the file's chunks to `each`.
     fn describe(&self, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>;
 
-    /// The first bytes, at most [`HEADER_LEN`], of the files in which the chunk servers here hold a
-    /// chunk.
+    /// The first bytes, at most [`HEADER_LEN`], of each file in which a chunk server here holds a
+    /// copy of the chunk.
     fn headers(&self, chunk: &Chunk) -> Result<Vec<Vec<u8>>>;
 }
 
-/// What there is.
+/// The real kernel, program and files.
 #[derive(Debug)]
 pub(super) struct RealSystem<'a> {
     file: BorrowedFd<'a>,
@@ -38,7 +38,7 @@ pub(super) struct RealSystem<'a> {
     folders: &'a [PathBuf],
 }
 
-/// What a direct read is read into: some file systems want it at a multiple of this.
+/// Alignment of the buffer for direct reads, which some file systems require.
 const ALIGNMENT: usize = 4096;
 
 impl<'a> RealSystem<'a> {
@@ -50,8 +50,8 @@ impl<'a> RealSystem<'a> {
         }
     }
 
-    /// Whether the path that leads to the file leads to this one: `mfsfileinfo` goes by that, and
-    /// other machines put other files in its place without this kernel's knowing.
+    /// Checks that the file's path still leads to this file: `mfsfileinfo` goes by the path, and
+    /// other machines may replace the file without this kernel's knowledge.
     fn is_named(&self) -> Result<()> {
         const WHAT: &str = "ask for the file's path";
         let path = std::fs::read_link(self.name()).map_err(SourceError::io(WHAT))?;
@@ -69,7 +69,7 @@ impl<'a> RealSystem<'a> {
         }
     }
 
-    /// The open file by a name that only we have.
+    /// A name of the open file that only this process has.
     fn name(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
@@ -83,7 +83,7 @@ impl System for RealSystem<'_> {
     fn flush(&self) -> Result<()> {
         const WHAT: &str = "flush the file";
         let failed = |errno: rustix::io::Errno| SourceError::io(WHAT)(errno.into());
-        // What is mapped goes to mfsmount; that by itself sends nothing of what others wrote.
+        // Mapped pages go to mfsmount; that alone does not send data that other processes wrote.
         rustix::fs::fsync(self.file).map_err(failed)?;
         let direct = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
         let direct = rustix::fs::open(self.name(), direct, Mode::empty()).map_err(failed)?;
@@ -109,7 +109,7 @@ impl System for RealSystem<'_> {
         for folder in self.folders {
             for below in 0..=0xff_u8 {
                 let path = folder.join(format!("{below:02X}")).join(&name);
-                // Whoever opens a pipe waits for its other end.
+                // Opening a pipe without O_NONBLOCK waits for its other end.
                 let file = match File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path) {
                     Ok(file) => file,
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,

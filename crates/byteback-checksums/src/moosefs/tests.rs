@@ -1,4 +1,4 @@
-//! Files of a MooseFS that says what none says. A real one:
+//! Files of a simulated MooseFS with impossible output. A real one:
 //! `crates/byteback/tests/systems/moosefs`.
 
 use std::cell::{Cell, RefCell};
@@ -9,20 +9,20 @@ use md5::{Digest, Md5};
 use super::answers::{CHUNK_BLOCKS, Chunk, HEADER_LEN};
 use super::*;
 
-/// A chunk, as its server holds it.
+/// A chunk on its server.
 #[derive(Clone, Debug)]
 struct Held {
     id: u64,
     version: u32,
-    /// In memory.
+    /// The CRCs in memory.
     crcs: Vec<u32>,
-    /// In the chunk's file; later than in memory.
+    /// The CRCs in the chunk's file, which is written later than memory.
     written: Vec<u32>,
     /// Whether the file is in the older format.
     is_old: bool,
     /// Whether the file is on this machine.
     is_here: bool,
-    /// Copies elsewhere, and those that are not valid.
+    /// Other copies: those elsewhere, and invalid ones.
     copies: u64,
     invalid: u64,
 }
@@ -108,7 +108,7 @@ impl Model {
         text
     }
 
-    /// For each block up to the file's end.
+    /// The expected knowledge about each block up to the file's end.
     fn expected(&self) -> Vec<std::result::Result<Vec<u8>, Unknown>> {
         let of = |block: u64| match self.chunks.get((block / CHUNK_BLOCKS) as usize) {
             Some(Some(held)) if !held.is_here => Err(Unknown::NotSummed),
@@ -122,19 +122,19 @@ impl Model {
     }
 }
 
-/// A file that is asked about again and again.
+/// A file that is queried repeatedly.
 struct Told {
     model: Model,
     stat: Stat,
     asked: RefCell<Vec<&'static str>>,
-    /// How often its times were asked for.
+    /// The number of requests for its times.
     stats: Cell<i64>,
-    /// How often it was described; from this number on it is `later`.
+    /// The number of descriptions so far; from `changes_at` on, `later` is described.
     times: Cell<usize>,
     changes_at: usize,
     later: Option<Model>,
     copies_differ: bool,
-    /// Whose the files of chunks say that they are, if not 0.
+    /// The chunk that the chunks' files belong to according to their headers, if not 0.
     headers_are_of: u64,
 }
 
@@ -167,7 +167,7 @@ impl System for &Told {
         Ok(Stat {
             size: self.present().size,
             mtime_ns: self.present().mtime_ns.into(),
-            // The master is told of earlier writes just now, again and again.
+            // Earlier writes reach the master only now, again and again.
             ctime_ns: self.stats.get() * 1_000_000_000,
             inode_flags: byteback_host::tree::InodeFlags::NONE,
             ..self.stat
@@ -207,7 +207,7 @@ impl System for &Told {
     }
 }
 
-/// Without `BYTEBACK_SEED` 300 of them.
+/// 300 seeds, unless `BYTEBACK_SEED` is set.
 fn seeds() -> std::ops::Range<u64> {
     let given = std::env::var("BYTEBACK_SEED").map(|seed| seed.parse().unwrap());
     given.map_or(1..301, |seed: u64| seed..seed + 1)
@@ -237,7 +237,7 @@ fn every_block_is_told_as_it_is() {
     }
 }
 
-/// The server holds it, and its file does not show it yet; or the file is another chunk's, or none,
+/// The server has the CRCs, but its file does not yet; or the file is another chunk's or missing,
 /// or the copies differ.
 #[test]
 fn crcs_that_are_not_those_of_the_server_are_not_told() {
@@ -319,7 +319,7 @@ fn a_file_that_changes_meanwhile_is_not_told() {
         let model = Model::drawn(&mut random);
         let mut later = model.clone();
         match later.chunks.iter_mut().flatten().next() {
-            // Written, and written back: in another second.
+            // Written, and written back, in another second.
             _ if random.below(4) == 0 => later.mtime_ns += 1_000_000_000,
             Some(held) if random.below(2) == 0 && !held.crcs.is_empty() => {
                 held.crcs[0] ^= 1;
@@ -356,8 +356,8 @@ fn a_file_that_changes_meanwhile_is_not_told() {
     assert!(changed > 50 || seeds().count() == 1, "{changed}");
 }
 
-/// Copies that differ, a file that is another chunk's, and a chunk that took another one's place
-/// with the same content.
+/// Copies that differ, another chunk's file, and a chunk that replaced another one with the same
+/// content.
 #[test]
 fn what_does_not_belong_together_is_not_told() {
     let crcs = vec![1, 2, 3];
@@ -424,7 +424,7 @@ fn lists_that_contradict_themselves_are_refused() {
     let fine = format!("a:\n{name}{}{}", copy(1, "46", one), copy(2, "46", one));
     let told = parse(&fine).unwrap();
     assert!(told.is_agreed && told.chunks[0].unwrap().held.unwrap().blocks == 46);
-    // Two agree, and the third one does not, wherever it stands.
+    // Two copies agree and the third one does not, in any order.
     for digests in [[one, other, other], [one, one, other], [other, one, other]] {
         let copies = (1..).zip(digests).map(|(number, digest)| copy(number, "46", digest));
         let list = format!("a:\n{name}{}", copies.collect::<String>());
@@ -437,7 +437,7 @@ fn lists_that_contradict_themselves_are_refused() {
                 .is_agreed
         );
     }
-    // Nobody has it.
+    // No server has a valid copy.
     let none = parse(&format!("a:\n{name}\t\tno valid copies !!!\n")).unwrap();
     assert_eq!(none.chunks[0].unwrap().held, None);
     for wrong in [
@@ -460,7 +460,7 @@ fn lists_that_contradict_themselves_are_refused() {
     ] {
         assert!(parse(&wrong).is_err(), "{wrong}");
     }
-    // What is no list.
+    // Output that is not a list.
     let long = "x".repeat(5000);
     for (line, wrong) in [
         ("/proc/4/fd/3: not MFS object", Wrong::NotMooseFs),
@@ -472,8 +472,8 @@ fn lists_that_contradict_themselves_are_refused() {
     }
 }
 
-/// Whoever writes to a chunk server's folders may put there what he likes; opening a pipe waits for
-/// its other end, for ever.
+/// Other programs may put anything into a chunk server's folders. Opening a pipe would wait for its
+/// other end for ever.
 #[test]
 fn a_pipe_in_place_of_a_chunks_file_holds_nobody_up() {
     let folder = tempfile::tempdir().unwrap();

@@ -18,7 +18,7 @@ fn said(name: &'static str, arguments: &[&str]) -> Result<Vec<String>> {
 fn a_program_is_run_with_what_it_is_given() {
     assert_eq!(said("printf", &["a\\n\\nb c"]).unwrap(), ["a", "", "b c"]);
     assert_eq!(said("true", &[]).unwrap(), [""; 0]);
-    // Nothing of ours comes with it, and it waits for no input.
+    // Our own environment is not inherited, and the input is empty.
     let environment = said("env", &[]).unwrap();
     let names: Vec<_> = environment.iter().filter_map(|line| line.split('=').next()).collect();
     for wanted in ["ANSWER", "LC_ALL", "PATH", "TZ"] {
@@ -32,7 +32,7 @@ fn a_program_is_run_with_what_it_is_given() {
 fn a_program_that_is_missing_or_fails_is_named() {
     let missing = said("byteback-no-such-program", &[]);
     assert!(matches!(missing, Err(SourceError::NoProgram { .. })), "{missing:?}");
-    // Where we happen to be nobody looks.
+    // The current folder is not searched.
     let nowhere = Programs::new(["bin", ""].map(PathBuf::from));
     let missing = nowhere.run("true", &[], &[], |_| Ok(()));
     assert!(matches!(missing, Err(SourceError::NoProgram { .. })), "{missing:?}");
@@ -42,7 +42,7 @@ fn a_program_that_is_missing_or_fails_is_named() {
         panic!()
     };
     assert_eq!((name, &complaint[..]), ("sh", "broken"));
-    // A name with what a terminal obeys stands in a complaint, as it may.
+    // A complaint may contain a name with control characters for terminals.
     let error = said(
         "sh",
         &["-c", "printf 'no \\033[2J\\302\\233file\\7\\r\\nat all' >&2; exit 1"],
@@ -54,7 +54,7 @@ fn a_program_that_is_missing_or_fails_is_named() {
     );
     let error = said("sh", &["-c", "kill -9 $$"]).unwrap_err().to_string();
     assert!(error.contains("signal: 9"), "{error}");
-    // More complaints than anybody keeps, before and behind what it says.
+    // More complaints than are kept, before and behind the output.
     let lines = said(
         "sh",
         &["-c", "yes | head -c 1000000 >&2; echo x; yes | head -c 1000000 >&2"],
@@ -84,7 +84,7 @@ fn a_program_that_may_not_be_run_is_passed_over_and_told_if_there_is_no_other() 
     assert_eq!(all.find("program").unwrap(), second);
     let first = put(0, 0o755);
     assert_eq!(all.find("program").unwrap(), first);
-    // A folder of that name is none.
+    // A folder of that name does not count.
     std::fs::remove_file(&first).unwrap();
     std::fs::create_dir(&first).unwrap();
     assert_eq!(all.find("program").unwrap(), second);

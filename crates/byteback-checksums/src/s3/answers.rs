@@ -1,18 +1,18 @@
-//! What S3 answers, taken apart: headers and XML in, values out. Nothing is believed: every number
-//! is checked, and what cannot be is [`Malformed`].
+//! Parsers for S3's answers: headers and XML in, values out. Nothing is trusted: every number is
+//! checked, and an impossible one is [`Malformed`].
 
 use base64::Engine;
 
 use crate::http::Answer;
 use crate::source::Kind;
 
-/// An answer that cannot be.
+/// An impossible answer; the text names the defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
 type Result<T> = std::result::Result<T, Malformed>;
 
-/// The kinds of additional checksums: the best first.
+/// The kinds of additional checksums, best first.
 const KINDS: [(Kind, &str, &str); 5] = [
     (Kind::Sha256, "x-amz-checksum-sha256", "ChecksumSHA256"),
     (Kind::Crc64Nvme, "x-amz-checksum-crc64nvme", "ChecksumCRC64NVME"),
@@ -21,32 +21,32 @@ const KINDS: [(Kind, &str, &str); 5] = [
     (Kind::Sha1, "x-amz-checksum-sha1", "ChecksumSHA1"),
 ];
 
-/// Parts of one object at most, as S3 has it.
+/// S3's limit of parts in one object.
 pub(crate) const PARTS_MAX: u64 = 10_000;
 
-/// What the whole object's checksum is of.
+/// The checksum of the whole object, and the data that it covers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Whole {
-    /// Its bytes.
+    /// The object's bytes.
     Bytes(Vec<u8>),
-    /// The checksums of its parts, one behind the other.
+    /// The concatenated checksums of its parts.
     Parts(Vec<u8>),
 }
 
-/// What the headers of an object say.
+/// The headers of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) len_bytes: u64,
-    /// With its quotation marks.
+    /// The ETag with its quotation marks.
     pub(crate) etag: String,
     pub(crate) version: Option<String>,
     pub(crate) last_modified: String,
-    /// Function and checksum as S3 orders its bytes; `None` if it was stored without one.
+    /// Function and checksum in S3's byte order; `None` if the object was stored without one.
     pub(crate) sum: Option<(Kind, Whole)>,
 }
 
 impl Head {
-    /// Reads the answer to a HEAD.
+    /// Parses the answer to a HEAD request.
     pub(crate) fn parse(answer: &Answer) -> Result<Self> {
         let len = answer.header("content-length").and_then(number);
         let sum = KINDS
@@ -82,20 +82,20 @@ impl Head {
         })
     }
 
-    /// In how many parts it was sent, if its ETag says so: `"HEX-3"`.
+    /// The number of parts, if the ETag has one: `"HEX-3"`.
     pub(crate) fn parts(&self) -> Option<u64> {
         without_count(self.etag.trim_matches('"')).1
     }
 }
 
 fn number(text: &str) -> Option<u64> {
-    // `parse` takes a sign, too.
+    // `parse` accepts a sign, too.
     text.bytes()
         .all(|byte| byte.is_ascii_digit())
         .then(|| text.parse().ok())?
 }
 
-/// Takes off the number of parts: some servers put it behind composite checksums.
+/// Splits off the number of parts, which some servers append to composite checksums.
 fn without_count(text: &str) -> (&str, Option<u64>) {
     match text.rsplit_once('-').map(|(before, count)| (before, number(count))) {
         Some((before, Some(count))) => (before, Some(count)),
@@ -116,30 +116,30 @@ fn sum_of(kind: Kind, text: &str) -> Result<Vec<u8>> {
 pub(crate) struct Part {
     pub(crate) number: u64,
     pub(crate) len_bytes: u64,
-    /// As S3 orders its bytes; `None` if the server does not tell it.
+    /// The checksum in S3's byte order; `None` if the server does not report it.
     pub(crate) sum: Option<Vec<u8>>,
 }
 
 /// A page of an object's parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Parts {
-    /// Without quotation marks.
+    /// The ETag without quotation marks.
     pub(crate) etag: Option<String>,
     pub(crate) object_len_bytes: Option<u64>,
-    /// How many there are on all pages.
+    /// The number of parts on all pages.
     pub(crate) count: Option<u64>,
     pub(crate) parts: Vec<Part>,
-    /// Behind which part the next page begins; `None` on the last one.
+    /// The number of the last part before the next page; `None` on the last page.
     pub(crate) next: Option<u64>,
 }
 
 impl Parts {
-    /// Reads the answer to GetObjectAttributes, for checksums of this kind.
+    /// Parses the answer to GetObjectAttributes, for checksums of this kind.
     pub(crate) fn parse(body: &[u8], kind: Kind) -> Result<Self> {
         let text = std::str::from_utf8(body).map_err(|_| Malformed("a list of parts that is no text"))?;
         let document = document(text).ok_or(Malformed("a list of parts that is no XML"))?;
         let root = document.root_element();
-        // Servers write its first letter large or small.
+        // Servers differ in the case of the first letter.
         let name = root.tag_name().name();
         if !["GetObjectAttributesResponse", "GetObjectAttributesOutput"]
             .iter()
@@ -179,9 +179,9 @@ impl Parts {
     }
 }
 
-/// XML whose reading costs no more than its length. What an element has in attributes is compared
-/// with each other, and each element has all names of spaces of those around it: 4000 of them in
-/// each other, 100 KB, cost 36 s. Servers have a few.
+/// Parses XML at a cost proportional to its length. The parser compares an element's attributes
+/// with each other, and each element has all namespaces of those around it: 4000 nested ones, 100
+/// KB, take 36 s. So long tags and many namespaces are refused; servers send few.
 fn document(text: &str) -> Option<roxmltree::Document<'_>> {
     const TAG_LEN_MAX: usize = 4096;
     const SPACES_MAX: usize = 16;
@@ -207,7 +207,7 @@ fn child<'a>(node: roxmltree::Node<'a, '_>, name: &str) -> Option<&'a str> {
 }
 
 trait Named {
-    /// Whether it has this name, in whatever namespace.
+    /// Whether the node has this name, in any namespace.
     fn has_tag_name_of(&self, name: &str) -> bool;
 }
 
@@ -221,31 +221,31 @@ impl Named for roxmltree::Node<'_, '_> {
 pub(crate) fn error_code(body: &[u8]) -> String {
     let text = std::str::from_utf8(body).unwrap_or_default();
     let code = document(text).and_then(|document| child(document.root_element(), "Code").map(str::to_owned));
-    // It is printed.
+    // The code is printed, so only plain ones are returned.
     code.filter(|code| code.len() <= 100 && code.bytes().all(|byte| byte.is_ascii_alphanumeric()))
         .unwrap_or_default()
 }
 
-/// The parts of an object, put together and found to fit it: all of one length but the last one,
-/// which may be shorter. Their checksums, as S3 orders their bytes.
+/// An object's parts, proven to fit it: all of one length but the last one, which may be shorter.
+/// Their checksums are in S3's byte order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fitting {
     pub(crate) part_len_bytes: u64,
     pub(crate) sums: Vec<Vec<u8>>,
 }
 
-/// Why parts are of no use.
+/// The reason why parts are of no use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unfit {
-    /// The server does not tell their checksums.
+    /// The server does not report their checksums.
     NotTold,
-    /// They are of different lengths.
+    /// The parts have different lengths.
     Uneven,
-    /// They are not those of this object.
+    /// The parts do not belong to this object.
     Malformed(&'static str),
 }
 
-/// Whether `parts` are those of the object: in order, without gaps, of its length, as many as are
+/// Checks that `parts` are those of the object: in order, without gaps, of its length, as many as
 /// announced, and such that the object's own checksum follows from theirs.
 pub(crate) fn fit(head: &Head, count: Option<u64>, parts: &[Part]) -> std::result::Result<Fitting, Unfit> {
     let (kind, whole) = head.sum.as_ref().ok_or(Unfit::NotTold)?;
@@ -284,8 +284,8 @@ pub(crate) fn fit(head: &Head, count: Option<u64>, parts: &[Part]) -> std::resul
         }
         Whole::Bytes(_) => match combined(*kind, &sums, parts) {
             Some(made) => made,
-            // Of a function whose values cannot be combined: nothing shows that they are this
-            // object's.
+            // With a function whose values cannot be combined, nothing proves that the parts are
+            // this object's.
             None => return Err(Unfit::NotTold),
         },
     };
@@ -299,7 +299,7 @@ pub(crate) fn fit(head: &Head, count: Option<u64>, parts: &[Part]) -> std::resul
     }
 }
 
-/// The CRC of parts that follow each other.
+/// The CRC of consecutive parts, computed from theirs.
 fn combined(kind: Kind, sums: &[Vec<u8>], parts: &[Part]) -> Option<Vec<u8>> {
     let algorithm = match kind {
         Kind::Crc32c => crc_fast::CrcAlgorithm::Crc32Iscsi,
@@ -319,7 +319,7 @@ fn combined(kind: Kind, sums: &[Vec<u8>], parts: &[Part]) -> Option<Vec<u8>> {
     bytes.get(bytes.len() - kind.len_bytes()..).map(<[u8]>::to_vec)
 }
 
-/// S3 has CRCs big-endian, [`Kind`] little-endian; the way back is the same.
+/// Converts between S3's byte order of CRCs, big-endian, and that of [`Kind`], little-endian.
 pub(crate) fn in_their_order(kind: Kind, sum: &[u8]) -> Vec<u8> {
     let mut sum = sum.to_vec();
     if matches!(kind, Kind::Crc32 | Kind::Crc32c | Kind::Crc64Nvme) {

@@ -1,20 +1,20 @@
-//! Signatures of requests to S3 (AWS Signature Version 4), and the forms of paths and times that
-//! belong to them.
+//! Signatures of requests to S3 (AWS Signature Version 4), and the formats of paths and times that
+//! they need.
 
 use hmac::{KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
 use super::Credentials;
 
-/// SHA-256 of nothing: no request has a body here.
+/// SHA-256 of an empty body: no request has one here.
 const NO_BODY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
-/// What does not need to be escaped.
+/// Whether a byte needs no escaping.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
 }
 
-/// Escapes as signatures want it; in paths, slashes stay.
+/// Escapes text as signatures require; in paths, slashes stay.
 pub(crate) fn escaped(text: &str, is_path: bool) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -26,7 +26,7 @@ pub(crate) fn escaped(text: &str, is_path: bool) -> String {
     escaped
 }
 
-/// `20260102T030405Z`, of seconds since 1970.
+/// Formats seconds since 1970 as `20260102T030405Z`.
 pub(crate) fn time_text(unix_s: i64) -> String {
     let (days, second) = (unix_s.div_euclid(86_400), unix_s.rem_euclid(86_400));
     // Days since 1 March of the year 0, in eras of 400 years; years begin in March, so that leap
@@ -57,17 +57,17 @@ fn keyed(key: &[u8], text: &str) -> Vec<u8> {
             mac.update(text.as_bytes());
             mac.finalize().into_bytes().to_vec()
         }
-        // Keys of every length are taken.
+        // Keys of every length are accepted.
         Err(_) => Vec::new(),
     }
 }
 
-/// What is signed.
+/// The parts of a request that are signed.
 pub(crate) struct Unsigned<'a> {
     pub(crate) method: &'a str,
-    /// Host, with a port if the address has one.
+    /// The host, with a port if the address has one.
     pub(crate) host: &'a str,
-    /// Escaped.
+    /// The escaped path.
     pub(crate) path: &'a str,
     /// Names and values, neither escaped nor in order.
     pub(crate) query: &'a [(&'a str, String)],
@@ -75,7 +75,7 @@ pub(crate) struct Unsigned<'a> {
     pub(crate) headers: &'a [(&'static str, String)],
 }
 
-/// A query as it is signed and sent.
+/// The query as it is signed and sent.
 pub(crate) fn query_text(query: &[(&str, String)]) -> String {
     let mut parts: Vec<_> = query
         .iter()
@@ -85,7 +85,7 @@ pub(crate) fn query_text(query: &[(&str, String)]) -> String {
     parts.join("&")
 }
 
-/// The headers that a request needs beside its own, to be signed at this moment.
+/// The headers to add to a request to sign it at this moment.
 pub(crate) fn sign(
     unsigned: &Unsigned<'_>,
     credentials: &Credentials,

@@ -1,5 +1,5 @@
-//! A server in memory, stricter than real ones, whose answers are spoiled in every way that can be
-//! thought of: what is told of an object is true of its bytes, or is an error.
+//! A server in memory, stricter than real ones, whose answers are spoiled in every conceivable way:
+//! the result for an object is true of its bytes, or an error.
 
 use std::cell::{Cell, RefCell};
 
@@ -13,7 +13,7 @@ use crate::source::{Kind, VerifyError, verify};
 struct Object {
     content: Vec<u8>,
     kind: Kind,
-    /// Lengths of parts; one that was sent at once has none.
+    /// Lengths of parts; an object that was sent at once has none.
     parts: Vec<usize>,
     is_composite: bool,
     version: u64,
@@ -21,7 +21,7 @@ struct Object {
 
 type Spoil<'a> = Box<dyn Fn(&Server, &Request, &mut Answer) + 'a>;
 
-/// One object, and what is done to the answers about it.
+/// A server with one object, and a hook that spoils the answers about it.
 struct Server {
     object: RefCell<Object>,
     asked: Cell<u64>,
@@ -227,7 +227,7 @@ fn what_is_told_of_random_objects_is_true() {
             2 + parts.len().div_ceil(2) as u64,
             "seed {seed}: one request for each page of parts"
         );
-        // A whole object's SHA-256 says nothing about its parts': they are not believed.
+        // A whole object's SHA-256 does not prove its parts': they are not trusted.
         let is_whole = parts.is_empty() || {
             let object = server.object.borrow();
             object.kind == Kind::Sha256 && !object.is_composite
@@ -242,8 +242,7 @@ fn what_is_told_of_random_objects_is_true() {
     }
 }
 
-/// Any bytes of the lists of parts may come out otherwise: what is told then is the truth, or
-/// nothing.
+/// Any byte of the lists of parts may be altered: the result is the truth, or nothing.
 #[test]
 fn lists_of_parts_that_are_spoiled_are_never_taken_for_those_of_the_object() {
     let clock = SimClock::new(0);
@@ -265,9 +264,9 @@ fn lists_of_parts_that_are_spoiled_are_never_taken_for_those_of_the_object() {
             let len = answer.body.len() as u64;
             match random.below(7) {
                 0 => answer.body.truncate(random.below(len) as usize),
-                // One letter becomes another that stands there, too.
+                // One letter becomes another one of the text.
                 1 | 2 => answer.body[random.below(len) as usize] = answer.body[random.below(len) as usize],
-                // A part is left out, or told twice.
+                // A part is omitted, or listed twice.
                 3 => {
                     let body = String::from_utf8(answer.body.clone()).unwrap();
                     if let (Some(from), Some(to)) = (body.find("<Part>"), body.find("</Part>")) {
@@ -285,7 +284,7 @@ fn lists_of_parts_that_are_spoiled_are_never_taken_for_those_of_the_object() {
             }
         });
         match source(&server, &clock).collect() {
-            // The whole object's checksum is left if parts are told without any.
+            // The whole object's checksum remains if the parts are listed without any.
             Ok(told) if told.layout() != truth.layout() => {
                 *server.spoil.borrow_mut() = Box::new(|_, _, _| {});
                 let source = source(&server, &clock);
@@ -308,8 +307,8 @@ fn lists_of_parts_that_are_spoiled_are_never_taken_for_those_of_the_object() {
     assert!(refused > 500 && true_ones > 50, "{refused} {true_ones}");
 }
 
-/// An object that is replaced between any two requests is described as it is then, or not at all;
-/// its successor's bytes are never read as its own.
+/// An object that is replaced between any two requests is described as at one moment, or not at
+/// all. Its successor's bytes are never returned as its own.
 #[test]
 fn an_object_that_is_replaced_meanwhile_is_noticed() {
     let clock = SimClock::new(0);
@@ -329,13 +328,13 @@ fn an_object_that_is_replaced_meanwhile_is_noticed() {
             let told = source.collect().unwrap();
             let is_new = server.asked.get() > at;
             if is_new {
-                // A request came behind the replacement: what was told is of the successor.
+                // A request came after the replacement: the result is of the successor.
                 assert!(source.is_unchanged(told.stamp()).unwrap(), "seed {seed} at {at}");
             }
             match verify(&source, &told) {
-                // Replaced before all of it was read.
+                // Replaced before the whole description was read.
                 Ok(_) if is_new => {}
-                // Or behind the last request.
+                // Or after the last request.
                 Ok(_) => assert!(server.asked.get() <= at, "seed {seed} at {at}"),
                 Err(VerifyError::Source(SourceError::ChangedMeanwhile)) => {}
                 Err(error) => panic!("seed {seed} at {at}: {error:?}"),
@@ -344,8 +343,8 @@ fn an_object_that_is_replaced_meanwhile_is_noticed() {
     }
 }
 
-/// Some servers do not look at `If-Match`, or lose it on the way: what they give then is found to
-/// be another object's.
+/// Some servers ignore `If-Match`, or a proxy drops it: their answer is recognized as another
+/// object's.
 #[test]
 fn bytes_of_another_object_are_noticed_though_the_server_does_not_compare() {
     let clock = SimClock::new(0);
@@ -376,7 +375,7 @@ fn bytes_of_another_object_are_noticed_though_the_server_does_not_compare() {
     assert!(matches!(read, Err(SourceError::Malformed(_))), "{read:?}");
 }
 
-/// Whatever tells one object from another one.
+/// Each field that distinguishes two objects.
 #[test]
 fn all_that_is_told_of_an_object_is_in_its_stamp() {
     let clock = SimClock::new(0);
@@ -410,7 +409,8 @@ fn all_that_is_told_of_an_object_is_in_its_stamp() {
     assert_eq!(stamps.len(), changes.len());
 }
 
-/// Who may read an object, but not list its parts, has the checksum of the whole, if there is one.
+/// A user without permission to list parts still gets the checksum of the whole object, if there is
+/// one.
 #[test]
 fn a_server_that_lists_no_parts_tells_of_the_whole_object() {
     let clock = SimClock::new(0);
@@ -438,7 +438,7 @@ fn a_server_that_lists_no_parts_tells_of_the_whole_object() {
     }
 }
 
-/// Each page without a part, and yet another one behind it.
+/// Each page lacks a part, and another page follows it.
 #[test]
 fn pages_of_parts_come_to_an_end() {
     let clock = SimClock::new(0);
@@ -505,7 +505,7 @@ fn what_a_server_refuses_is_said() {
         let server = Server::new(Object::made(&mut SplitMix64::new(2)));
         *server.spoil.borrow_mut() = Box::new(move |_, _, answer| answer.status = status);
         let mut source = source(&server, &clock);
-        // The server in memory wants a signature; who has none is refused before.
+        // The server in memory requires a signature; a request without one is refused before.
         if !is_known {
             source.credentials = None;
             let answer = Answer {

@@ -1,5 +1,5 @@
-//! What a filer answers about a file, taken apart: JSON in, stretches of the file out. Nothing is
-//! believed: every number is checked, and what cannot be is an error.
+//! Parsers for a filer's answer about a file: JSON in, stretches of the file out. Nothing is
+//! trusted: every number is checked, and an impossible one is an error.
 
 use base64::Engine;
 use byteback_extents::ByteRange;
@@ -7,14 +7,13 @@ use serde::Deserialize;
 
 use crate::source::Unknown;
 
-/// Directories have this bit (Go's `ModeDir`).
+/// The mode bit of directories (Go's `ModeDir`).
 const MODE_DIRECTORY: u64 = 1 << 31;
 
-/// The longest file that is believed, in bytes.
+/// Limit of a plausible file length, in bytes.
 const FILE_LEN_MAX: u64 = 1 << 60;
 
-/// A file as the filer tells it. Names are the filer's; what is not there is as if it were 0 or
-/// empty.
+/// A file as the filer reports it. Names are the filer's; missing values count as 0 or empty.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Entry {
@@ -30,16 +29,16 @@ pub(crate) struct Entry {
     len_bytes: u64,
     #[serde(rename = "Md5")]
     md5: Option<String>,
-    /// Of short files, if the filer keeps their bytes itself.
+    /// The bytes of a short file, if the filer keeps them itself.
     #[serde(rename = "Content")]
     content: Option<String>,
-    /// Where it is, if it lies in another store.
+    /// The file's place in another store, if its bytes are there.
     #[serde(rename = "Remote")]
     remote: Option<serde::de::IgnoredAny>,
     chunks: Option<Vec<Chunk>>,
 }
 
-/// A part of a file. Later ones lie over earlier ones.
+/// A part of a file. Later chunks hide earlier ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Chunk {
@@ -53,45 +52,45 @@ pub(crate) struct Chunk {
     is_chunk_manifest: bool,
 }
 
-/// What is known of a stretch of the file.
+/// The knowledge about a stretch of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum What {
-    /// It is one needle, with this id: its CRC-32C is that of the stretch.
+    /// The stretch is one needle, with this id, whose CRC-32C is that of the stretch.
     Needle(String),
-    /// Nobody wrote there.
+    /// A hole: nothing was written there.
     Zeros,
     /// Nothing is known.
     Unknown(Unknown),
 }
 
-/// Why a file has no checksums here.
+/// The reason why a file has no checksums here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It is another kind of file.
+    /// The file is of another kind.
     NotHere(&'static str),
-    /// It cannot be.
+    /// The answer is impossible.
     Malformed(&'static str),
 }
 
-/// A file in stretches that follow each other from its first byte to its last one.
+/// A file as contiguous stretches, from its first byte to its last one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) len_bytes: u64,
     pub(crate) stretches: Vec<(ByteRange, What)>,
-    /// The length of all stretches but the last one, which may be shorter, if that is so; else that
-    /// of the longest one.
+    /// The length of all stretches but the last one, which may be shorter, if all are equal; else
+    /// the length of the longest one.
     pub(crate) block_len: u32,
     pub(crate) is_even: bool,
 }
 
 impl Entry {
-    /// Reads the answer to `?metadata=true`.
+    /// Parses the answer to `?metadata=true`.
     pub(crate) fn parse(body: &[u8]) -> Result<Self, Refusal> {
         serde_json::from_slice(body).map_err(|_| Refusal::Malformed("a filer's answer that describes no file"))
     }
 
-    /// A digest of all that tells this state of the file from another one. Whoever writes makes new
-    /// needles, with new ids, and a new time.
+    /// A digest of everything that distinguishes this state of the file from another one. A write
+    /// creates new needles, with new ids, and a new time.
     pub(crate) fn digest(&self) -> [u8; 32] {
         let mut digest = blake3::Hasher::new();
         let mut text = |text: &str| {
@@ -124,7 +123,7 @@ impl Entry {
 
     /// The stretches of the file.
     pub(crate) fn shape(&self) -> Result<Shape, Refusal> {
-        // Whatever else answers with JSON is no file without bytes.
+        // Other JSON must not pass for a file without bytes.
         if !self.path.starts_with('/') {
             return Err(Refusal::Malformed("a filer's answer that describes no file"));
         }
@@ -168,7 +167,7 @@ impl Entry {
         }
         for (range, what) in ranges {
             match stretches.last_mut() {
-                // Which of them is seen where is the filer's to decide.
+                // Only the filer knows which of them is visible where.
                 Some((before, known)) if before.end() > range.start() => {
                     *before = before.hull(range);
                     *known = What::Unknown(Unknown::NotSummed);
@@ -187,7 +186,7 @@ impl Entry {
 }
 
 impl Chunk {
-    /// Where it lies, and what is known of it if nothing lies over it.
+    /// The chunk's range, and the knowledge about it unless another chunk overlaps it.
     fn range(&self) -> Result<(ByteRange, What), Refusal> {
         let offset = u64::try_from(self.offset).ok();
         let range = offset.and_then(|offset| ByteRange::from_offset_len(offset, self.size));
@@ -198,7 +197,7 @@ impl Chunk {
             return Err(Refusal::Malformed("a chunk with a name that no needle has"));
         }
         let is_encrypted = self.cipher_key.as_deref().is_some_and(|key| !key.is_empty());
-        // A needle's checksum is that of the bytes as they are stored.
+        // A needle's checksum is that of the stored bytes.
         let what = match (is_encrypted, self.is_compressed, u32::try_from(self.size)) {
             (true, ..) => What::Unknown(Unknown::Encoded),
             (_, true, _) => What::Unknown(Unknown::Compressed),
@@ -209,7 +208,8 @@ impl Chunk {
     }
 }
 
-/// `VOLUME,KEY` with the key in hexadecimal digits: nothing that would make another request of it.
+/// Whether this is `VOLUME,KEY`, with the key in hexadecimal digits, so that it cannot alter the
+/// request.
 fn is_needle_id(text: &str) -> bool {
     let Some((volume, key)) = text.split_once(',') else {
         return false;
@@ -226,7 +226,7 @@ impl Shape {
             let needles = stretches.iter().filter(|(_, what)| matches!(what, What::Needle(_)));
             needles.map(|(range, _)| range.len_bytes())
         };
-        // Needles have less than 4 GiB.
+        // Needles are shorter than 4 GiB.
         let longest = u32::try_from(summed().max().unwrap_or_default())
             .unwrap_or(u32::MAX)
             .max(1);
@@ -250,7 +250,7 @@ impl Shape {
     }
 }
 
-/// The CRC-32C that a needle's ETag says, as its number: eight hexadecimal digits.
+/// The CRC-32C in a needle's ETag of eight hexadecimal digits, as a number.
 pub(crate) fn needle_crc(etag: &str) -> Option<u32> {
     let digits = etag.strip_prefix('"')?.strip_suffix('"')?;
     let are_digits = digits.len() == 8 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -1,5 +1,5 @@
-//! A filer in memory, whose answers are spoiled in every way that can be thought of: what is told
-//! of a file is true of its bytes, or is an error.
+//! A filer in memory, whose answers are spoiled in every conceivable way: the result for a file is
+//! true of its bytes, or an error.
 
 use std::cell::{Cell, RefCell};
 
@@ -8,7 +8,7 @@ use byteback_host::random::SplitMix64;
 use super::*;
 use crate::source::{VerifyError, verify};
 
-/// Written at a time: where, and its bytes.
+/// A write at a time: its place and its bytes.
 #[derive(Clone)]
 struct Part {
     offset: u64,
@@ -25,7 +25,7 @@ struct File {
 }
 
 impl File {
-    /// What it reads as: naively, one part after the other.
+    /// The file's content, computed naively, one part after the other.
     fn content(&self) -> Vec<u8> {
         let mut content = vec![0; self.len_bytes as usize];
         for part in &self.parts {
@@ -43,7 +43,7 @@ impl File {
     fn entry(&self) -> String {
         let chunks = self.parts.iter().enumerate().map(|(number, part)| {
             let mut chunk = format!("{{\"file_id\":\"{}\",\"size\":{}", self.id(number), part.bytes.len());
-            // The filer leaves out what is 0.
+            // The filer omits fields that are 0.
             if part.offset > 0 {
                 chunk.push_str(&format!(",\"offset\":{}", part.offset));
             }
@@ -91,7 +91,7 @@ impl File {
         }
         let end = file.content().len() as u64;
         file.len_bytes = match random.below(3) {
-            // A file that is written through a mount has its length later than its chunks.
+            // A file written through a mount gets its length later than its chunks.
             0 => 0,
             1 => end + random.below(3000),
             _ => end,
@@ -202,7 +202,7 @@ fn what_is_told_is_true_whatever_lies_over_what() {
             }
         }
         assert_eq!(end, content.len() as u64);
-        // Each part that nothing lies over, and that is stored as it is, has its checksum.
+        // Each part that no other overlaps, and that is stored as it is, has its checksum.
         let overlaps = |one: &Part, other: &Part| {
             let end = |part: &Part| part.offset + part.bytes.len() as u64;
             one.offset < end(other) && other.offset < end(one)
@@ -223,8 +223,8 @@ fn what_is_told_is_true_whatever_lies_over_what() {
     );
 }
 
-/// Answers with other numbers, words and lengths than the filer's: an error, or what is told is not
-/// true of the bytes, and is found to be; nothing panics.
+/// Answers with other numbers, words and lengths than the filer's: an error, or verification finds
+/// that they are not true of the bytes; nothing panics.
 #[test]
 fn answers_that_are_spoiled_are_not_believed() {
     let mut taken = 0;
@@ -260,7 +260,7 @@ fn answers_that_are_spoiled_are_not_believed() {
             assert_eq!(told.stamp().len_bytes, content.len() as u64);
             match verify(&source, &told) {
                 Ok(_) | Err(VerifyError::Source(_)) => {}
-                // A checksum is that of the needle, whatever is said of the bytes.
+                // Checksums are those of the needles, however the answer was spoiled.
                 Err(error) => panic!("{error}"),
             }
         }
@@ -282,8 +282,8 @@ fn whole() -> File {
     }
 }
 
-/// At every request of a description, the file becomes another one of the same length: what is told
-/// is of one of both.
+/// At every request of a description, the file becomes another one of the same length: the result
+/// is of one of the two.
 #[test]
 fn a_file_that_is_replaced_meanwhile_is_noticed() {
     for replaced_at in 1..=8 {
@@ -299,17 +299,17 @@ fn a_file_that_is_replaced_meanwhile_is_noticed() {
         let told = source.collect().unwrap();
         match verify(&source, &told) {
             Ok(verified) => assert_eq!(verified.blocks, 3),
-            // The entry and three needles were asked for; the entry once more is the end of the
+            // The entry and three needles were requested; requesting the entry once more ends the
             // description.
             Err(VerifyError::Source(SourceError::ChangedMeanwhile)) if replaced_at > 4 => {}
             Err(error) => panic!("{error}"),
         }
     }
-    // Always: it says so.
+    // The file changes at every attempt, which the error says.
     let filer = Filer::of(whole());
     *filer.spoil.borrow_mut() = Box::new(|filer, _, _| filer.file.borrow_mut().version += 1);
     assert!(matches!(filer.source().collect(), Err(SourceError::Busy)));
-    // Behind the description: the successor's bytes are not given out.
+    // After the description: the successor's bytes are not returned.
     let filer = Filer::of(whole());
     let source = filer.source();
     let told = source.collect().unwrap();
@@ -358,8 +358,8 @@ fn other_bytes_than_were_asked_for_are_refused() {
     assert!(filer.source().read_at(2990, &mut [0; 20]).is_err());
 }
 
-/// A volume server compresses what looks as if it were worth it, whatever the filer knows of that;
-/// its checksum is that of what it stored.
+/// A volume server compresses what it considers compressible, with or without the filer's
+/// knowledge; its checksum is that of the stored bytes.
 #[test]
 fn checksums_of_needles_that_are_stored_otherwise_do_not_count() {
     let told = |change: fn(&mut Answer)| {
@@ -382,7 +382,7 @@ fn checksums_of_needles_that_are_stored_otherwise_do_not_count() {
     }
 }
 
-/// The last one may be shorter than the others and they are blocks; longer, and they are chunks.
+/// If the last chunk is shorter than the others, they are blocks; if it is longer, they are chunks.
 #[test]
 fn a_last_chunk_that_is_longer_makes_no_blocks() {
     for (len, are_blocks) in [(1, true), (1000, true), (1500, false)] {
@@ -399,7 +399,7 @@ fn a_last_chunk_that_is_longer_makes_no_blocks() {
     }
 }
 
-/// What is told of a file that is damaged where it lies is found not to be true.
+/// Verification finds damage to the stored bytes of a file.
 #[test]
 fn a_checksum_that_is_not_the_needles_is_found() {
     let filer = Filer::of(whole());
@@ -423,7 +423,7 @@ fn a_checksum_that_is_not_the_needles_is_found() {
     ));
 }
 
-/// Whatever tells one state of a file from another one.
+/// Each field that distinguishes two states of a file.
 #[test]
 fn all_that_is_told_of_a_state_is_in_its_digest() {
     let entry = "{\"FullPath\":\"/f\",\"Mtime\":\"t1\",\"Mode\":432,\"FileSize\":9,\"Md5\":\"m\",\"Content\":\"QUJD\",\"SymlinkTarget\":\"\",\"chunks\":[\

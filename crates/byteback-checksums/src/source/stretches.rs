@@ -1,20 +1,19 @@
-//! What is known of a whole file, stretch after stretch, in memory: what a source tells, or what it
-//! told.
+//! The checksums of a whole file in memory, stretch after stretch.
 //!
-//! Invariant of what [`Stretches::take`] took: it is what the contract of [`Run`] promises, whoever
-//! told it. Stretches follow each other without gaps, each has as many checksums as blocks, and
-//! none lies behind the end; so whoever goes through them need not ask again.
+//! Invariant: stretches added by [`Stretches::take`] obey the contract of [`Run`], whatever their
+//! source. They follow each other without gaps, each has as many checksums as blocks, and none lies
+//! behind the end. So readers of them need not check again.
 
 use byteback_extents::ByteRange;
 
 use super::{Layout, Run, Unknown};
 
-/// What is known of a stretch.
+/// The knowledge about a stretch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
-    /// Where its checksums begin.
+    /// The index of the first checksum.
     Sums(usize),
-    /// Where its ends and its checksums begin, and how many there are.
+    /// The indexes of the first end and the first checksum, and the number of chunks.
     Chunks {
         first_end: usize,
         first_sum: usize,
@@ -30,12 +29,12 @@ pub(crate) struct Stretches {
     pub(crate) layout: Layout,
     pub(crate) runs: Vec<(ByteRange, Known)>,
     pub(crate) sums: Vec<u8>,
-    /// Of chunks.
+    /// The ends of chunks.
     ends: Vec<u64>,
 }
 
 impl Stretches {
-    /// None yet.
+    /// An empty list.
     pub(crate) fn new(layout: Layout) -> Self {
         Self {
             layout,
@@ -45,7 +44,7 @@ impl Stretches {
         }
     }
 
-    /// Appends zeros, or what is unknown, or lengthens the last stretch by them.
+    /// Appends a stretch of zeros or of unknown content, or lengthens the last one.
     pub(crate) fn push(&mut self, start: u64, end: u64, known: Known) {
         let Some(range) = ByteRange::new(start, end) else {
             return;
@@ -57,21 +56,21 @@ impl Stretches {
         }
     }
 
-    /// Appends the checksum of a block, or several, or lengthens the last stretch by them.
+    /// Appends the checksums of one or more blocks, or lengthens the last stretch by them.
     pub(crate) fn push_sums(&mut self, start: u64, end: u64, sums: &[u8]) {
         self.push(start, end, Known::Sums(self.sums.len()));
         self.sums.extend_from_slice(sums);
     }
 
-    /// Up to where something is known.
+    /// The end of the last stretch.
     pub(super) fn end(&self) -> u64 {
         self.runs.last().map_or(0, |(range, _)| range.end())
     }
 
-    /// Appends a stretch of a file of `len_bytes` as it is told.
+    /// Appends a stretch as reported for a file of `len_bytes`.
     ///
     /// # Errors
-    /// What is wrong with it, in words: whoever told it did not keep to the contract.
+    /// The way in which the stretch breaks the contract, in words.
     pub(super) fn take(&mut self, run: Run<'_>, len_bytes: u64) -> Result<(), &'static str> {
         let range = run.range();
         if range.start() != self.end() || range.end() > len_bytes {
@@ -122,7 +121,7 @@ impl Stretches {
         Ok(())
     }
 
-    /// The stretch with this number.
+    /// The stretch with this index.
     pub(crate) fn run(&self, number: usize) -> Option<Run<'_>> {
         let (range, known) = *self.runs.get(number)?;
         Some(match known {

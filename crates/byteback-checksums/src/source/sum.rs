@@ -1,5 +1,5 @@
-//! Making the checksums that sources have, of bytes that come in pieces: a block may be longer than
-//! memory (an object of S3 that was sent in one part has one checksum).
+//! Computation of the checksums that sources have, from bytes that come in pieces: a block may be
+//! larger than memory (an S3 object that was sent in one part has one checksum).
 
 use sha2::Digest;
 
@@ -10,19 +10,19 @@ mod fletcher4;
 
 type Blake2b256 = blake2::Blake2b<blake2::digest::consts::U32>;
 
-/// Zeros that are fed at once.
+/// Zeros that are pushed at once.
 const ZEROS: [u8; 4096] = [0; 4096];
 
-/// Sums block after block of a content as a layout says.
+/// Sums consecutive blocks of a content as a layout describes.
 pub struct Summer {
     /// Bytes of a checksum.
     kind_len: usize,
     state: State,
-    /// The function as it is before the first byte, salt included.
+    /// The state before the first byte of a block, salt included.
     fresh: State,
-    /// Up to where zeros follow a shorter last block; 0 if none do.
+    /// The length up to which a shorter last block is padded with zeros; 0 for none.
     padded_len: u64,
-    /// Bytes of the present block.
+    /// The number of bytes in the current block.
     len_bytes: u64,
 }
 
@@ -86,7 +86,7 @@ impl State {
     fn end(self, len_bytes: usize, sums: &mut Vec<u8>) {
         match self {
             Self::Crc32c(crc) => sums.extend_from_slice(&crc.to_le_bytes()),
-            // Those of 32 bits are in the lower half.
+            // Checksums of 32 bits are in the lower half.
             Self::CrcFast(digest) => sums.extend(digest.finalize().to_le_bytes().into_iter().take(len_bytes)),
             Self::Xxh64(hasher) => sums.extend_from_slice(&hasher.digest().to_le_bytes()),
             Self::Sha1(hasher) => sums.extend_from_slice(&hasher.finalize()),
@@ -101,7 +101,7 @@ impl State {
 }
 
 impl Summer {
-    /// For blocks of this layout.
+    /// A summer of blocks of this layout.
     #[must_use]
     pub fn new(layout: &Layout) -> Self {
         let mut fresh = State::new(layout.kind);
@@ -118,13 +118,13 @@ impl Summer {
         }
     }
 
-    /// Adds bytes of the present block.
+    /// Adds bytes to the current block.
     pub fn push(&mut self, bytes: &[u8]) {
         self.state.push(bytes);
         self.len_bytes += bytes.len() as u64;
     }
 
-    /// Ends the present block, and appends its checksum to `sums`.
+    /// Ends the current block, and appends its checksum to `sums`.
     pub fn end_block(&mut self, sums: &mut Vec<u8>) {
         let mut padding = self.padded_len.saturating_sub(self.len_bytes);
         while padding > 0 {

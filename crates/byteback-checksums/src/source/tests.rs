@@ -1,4 +1,4 @@
-//! The functions against values that others published, and what is collected.
+//! The functions against published values, and collecting.
 
 use byteback_host::random::SplitMix64;
 
@@ -61,7 +61,7 @@ fn checksums_are_those_of_the_standards() {
     assert_eq!(known(Kind::Sha1), bytes("a9993e364706816aba3e25717850c26c9cd0d89d"));
 }
 
-/// Made by definition, of 32 words at once, and in pieces that end anywhere.
+/// Computed by definition, for 32 words at once, and in pieces that end anywhere.
 #[test]
 fn fletcher4_is_that_of_its_words() {
     let mut random = SplitMix64::new(7);
@@ -127,7 +127,7 @@ fn a_short_block_is_padded_where_the_source_pads() {
     }
 }
 
-/// An extraction that fails at its end as often as it is told to.
+/// An extraction whose end fails a given number of times.
 struct Told<'a> {
     layout: Layout,
     len_bytes: u64,
@@ -230,7 +230,7 @@ fn what_is_void_is_thrown_away_and_fetched_again() {
     assert_eq!(tries, 3);
 }
 
-/// Whoever tells it: a checksum that is taken for another block's would be a wrong delta.
+/// A checksum taken for another block's would make a wrong delta, whatever the source.
 #[test]
 fn what_does_not_fit_the_file_is_refused() {
     let range = |start, end| ByteRange::new(start, end).unwrap();

@@ -1,56 +1,56 @@
-//! Whether what a source says of a file is true of its bytes: all of them are read once.
+//! Verification of a source's checksums against the file's bytes, all of which are read once.
 
 use byteback_extents::ByteRange;
 
 use super::{FileChecksums, Layout, Run, Source, SourceError, Summer, Tail};
 
-/// Bytes that are read at once.
+/// Bytes of one read.
 const READ_LEN: usize = 4 << 20;
 
-/// What was found to be true.
+/// The verified part of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// Checksums that are those of their blocks.
+    /// The number of checksums that match their blocks.
     pub blocks: u64,
-    /// Bytes of those blocks.
+    /// The number of bytes in those blocks.
     pub bytes: u64,
-    /// Bytes that are the zeros which they are said to be.
+    /// The number of bytes that are zeros as reported.
     pub zero_bytes: u64,
 }
 
-/// What is not true, or could not be found out.
+/// The reason why a file could not be verified.
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
     /// The file could not be read, or changed meanwhile.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// A checksum is of other bytes.
+    /// A checksum does not match its block.
     #[error(
         "the checksum of the block at byte {offset} is not that of its {len_bytes} bytes: either is damaged; compare the file with another copy"
     )]
     Differs {
-        /// Where the block begins.
+        /// The block's first byte.
         offset: u64,
-        /// Its length.
+        /// The block's length.
         len_bytes: u64,
     },
-    /// What is said to be zeros is not.
+    /// Bytes that were reported as zeros are not.
     #[error("there are no zeros at byte {offset}, where the source says so; compare the file with another copy")]
     NotZero {
-        /// Where.
+        /// The first byte that is not zero.
         offset: u64,
     },
 }
 
-/// Reads what `told` has checksums of, and compares. What is said holds of the file as it was
-/// described: if it changed since, or meanwhile, that is the error.
+/// Reads the stretches that `told` has checksums of, and compares. The checksums are those of the
+/// described state: a file that changed since, or meanwhile, is an error.
 ///
 /// # Errors
 /// See [`VerifyError`].
 pub fn verify(source: &dyn Source, told: &FileChecksums) -> Result<Verified, VerifyError> {
     let found = compare(source, told);
     if !source.is_unchanged(told.stamp())? {
-        // Whatever was found is of another state, which is nobody's fault.
+        // The result is of another state, which proves no damage.
         return Err(SourceError::ChangedMeanwhile.into());
     }
     found
@@ -124,7 +124,7 @@ impl Expected<'_> {
         };
         let mut block = next(self.range.start())?;
         let mut made = Vec::with_capacity(self.sum_len);
-        // Many blocks at once: each read of a source may be a question to a server.
+        // Many blocks at once: each read of a source may be a request to a server.
         each_piece(source, self.range, buffer, |mut offset, mut piece| {
             while !piece.is_empty() {
                 let present = block.ok_or(OTHERS)?;
@@ -172,7 +172,7 @@ fn each_piece(
         let read = source.read_at(offset, piece)?;
         let piece = piece.get(..read).unwrap_or_default();
         if piece.is_empty() {
-            // It is shorter than it was described.
+            // The file is shorter than it was described.
             return Err(SourceError::ChangedMeanwhile.into());
         }
         each(offset, piece)?;

@@ -12,8 +12,8 @@ fn open(disk: &SimDisk) -> Result<ChecksumStore> {
     ChecksumStore::open(disk, NAME, &SimRandomness::new(7))
 }
 
-/// What goes through the store as a backup does it: answers the contents that the server makes of
-/// `base`, of which only what is not known to be equal is replaced.
+/// Sends a file through the store as a backup does. Returns the content that the server makes of
+/// `base`, in which only blocks not known to be equal are replaced.
 fn send(
     session: &mut Session,
     file: u64,
@@ -44,7 +44,7 @@ fn send(
 }
 
 fn bytes(random: &mut SplitMix64, len: usize) -> Vec<u8> {
-    // Few values, so that blocks become again what they were.
+    // Few values, so that blocks return to earlier contents.
     let kinds = [1, 1, random.next_u64() as u8];
     let mut bytes = Vec::with_capacity(len);
     while bytes.len() < len {
@@ -57,7 +57,8 @@ fn bytes(random: &mut SplitMix64, len: usize) -> Vec<u8> {
 #[derive(Default)]
 struct World {
     tree: BTreeMap<u64, Vec<u8>>,
-    /// What changed of each file since the last batch that was applied; `None`: all of it.
+    /// The changes of each file since the last applied batch; `None` for a file that changed as a
+    /// whole.
     changed: BTreeMap<u64, Option<Vec<(usize, usize)>>>,
     server: BTreeMap<u64, Vec<u8>>,
     applied: Option<u64>,
@@ -100,7 +101,7 @@ impl World {
         }
     }
 
-    /// One backup. What the store cannot do, it leaves undone.
+    /// Performs one backup. If the store fails, the backup goes on without it.
     fn backup(&mut self, store: Option<&ChecksumStore>, batch: u64, random: &mut SplitMix64) {
         let mut session = store.and_then(|store| store.begin(self.applied).ok());
         let mut after = self.server.clone();
@@ -108,7 +109,7 @@ impl World {
             let new = &self.tree[file];
             let base = match changed {
                 Some(_) => Some(self.server[file].as_slice()),
-                // "Whole": over nothing, or over what is known.
+                // "Whole": over nothing, or over the server's content.
                 None if random.coin() => self.server.get(file).map(Vec::as_slice),
                 None => None,
             };
@@ -116,7 +117,7 @@ impl World {
             let changed = changed.as_deref().unwrap_or(&all);
             if let Some(at_work) = &mut session {
                 if random.below(10) == 0 {
-                    // The file fails midway, is given up, and sent by other means.
+                    // The file fails midway, is given up, and is sent by other means.
                     let gave_up = send(at_work, *file, base, new, changed).and_then(|_| at_work.give_up_file(*file));
                     if gave_up.is_err() {
                         session = None;
@@ -179,7 +180,7 @@ fn nothing_that_changed_is_taken_for_known_in_random_lives_with_crashes() {
                     [CrashPhase::Before, CrashPhase::Middle, CrashPhase::After][random.below(3) as usize],
                 );
             }
-            // Now and then by a program that knows no store, or cannot open it.
+            // Now and then by a program without the store, or one that cannot open it.
             let store = match random.below(8) {
                 0 => None,
                 _ => open(&disk).ok(),
@@ -215,8 +216,8 @@ fn what_did_not_change_is_known_and_what_was_thrown_away_is_not() {
         let sum = session.sum(block);
         assert!(session.exchange(5, index as u64, sum).unwrap());
     }
-    // A session that ends without a word leaves everything as it was; one in which the file was
-    // given up, too.
+    // A session dropped without an end leaves everything as it was, and so does one in which the
+    // file was given up.
     session.exchange(5, 7, [0; 16]).unwrap();
     drop(session);
     let mut session = store.begin(Some(11)).unwrap();
@@ -236,7 +237,7 @@ fn what_did_not_change_is_known_and_what_was_thrown_away_is_not() {
     session.end_file(5, BLOCK_LEN + 5, false).unwrap();
     session.prepare(13).unwrap();
     assert_eq!(store.begin(Some(13)).unwrap().known_blocks(5).unwrap(), 1);
-    // Somebody made a backup without the store.
+    // A backup without the store.
     assert_eq!(store.begin(Some(99)).unwrap().known_blocks(5).unwrap(), 0);
     assert_eq!(store.begin(Some(13)).unwrap().known_blocks(5).unwrap(), 0);
 }

@@ -1,5 +1,5 @@
-//! A file whose blocks are compared, as it can be asked: what it looks like, and what it holds.
-//! Real files are; a reader past the page cache and the files of tests bring their own.
+//! Access to a file whose blocks are compared: its stamp and its bytes. Implemented by [`Inode`],
+//! by a reader that bypasses the page cache, and by the files of tests.
 
 use std::io;
 
@@ -7,15 +7,15 @@ use byteback_host::tree::Inode;
 
 use super::{BLOCK_LEN, Stamp};
 
-/// A file as it can be asked.
+/// A file whose stamp and bytes can be read.
 pub trait Backing {
-    /// What it looks like.
+    /// The file's identity, length and times.
     ///
     /// # Errors
     /// The system's error.
     fn stamp(&self) -> io::Result<Stamp>;
 
-    /// Reads at `offset`: how many bytes; 0 only at the end.
+    /// Reads at `offset` and returns the number of bytes; 0 only at the end.
     ///
     /// # Errors
     /// The system's error.
@@ -44,7 +44,7 @@ pub(super) fn read_full(backing: &impl Backing, offset: u64, buffer: &mut [u8]) 
     Ok(filled)
 }
 
-/// Room for a block, beginning where reads past the page cache may begin.
+/// A buffer for one block, aligned for reads that bypass the page cache.
 pub(super) fn aligned_block(room: &mut Vec<u8>) -> &mut [u8] {
     let len = BLOCK_LEN as usize;
     room.resize(2 * len, 0);

@@ -1,10 +1,10 @@
 //! Sums of blocks, and how a sum follows a change of a part of its block.
 //!
-//! The sum of a block is the CRC-32C of its 4,096 bytes; what lies behind the end of the file
-//! counts as zeros, so that lengthening a file changes no sum. The CRC is linear: the sums of two
-//! blocks differ by what their difference alone says. So a change of a part needs the old bytes of
-//! that part and the old sum, never the rest of the block, and a rest that changed by itself stays
-//! noticed.
+//! The sum of a block is the CRC-32C of its 4,096 bytes; bytes behind the end of the file count as
+//! zeros, so that lengthening a file changes no sum. The CRC is linear: the sums of two blocks
+//! differ by a value that depends on their difference alone. So a change of a part needs the old
+//! bytes of that part and the old sum, never the rest of the block. Damage in the rest of the block
+//! stays noticed.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -31,19 +31,19 @@ fn zeros(len: usize) -> &'static [u8] {
     ZEROS.get(..len.min(BLOCK)).unwrap_or_default()
 }
 
-/// The sum of a block that begins with `bytes`, and ends with zeros.
+/// The sum of a block that begins with `bytes` and continues with zeros.
 pub(super) fn sum_of(bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(bytes), zeros(BLOCK.saturating_sub(bytes.len())))
 }
 
-/// The sum of a block in which `len` bytes at `at` become `new` (`None`: zeros), when they were
-/// `old`, which may be shorter: zeros follow.
+/// The sum of a block after its `len` bytes at `at` become `new` (`None`: zeros). They were `old`,
+/// which may be shorter: zeros follow.
 pub(super) fn patched(sum: u32, at: usize, old: &[u8], new: Option<&[u8]>, len: usize) -> u32 {
     let missing = zeros(len.saturating_sub(old.len()));
     let before = crc32c::crc32c_append(crc32c::crc32c(old), missing);
     let after = crc32c::crc32c(new.unwrap_or(zeros(len)));
     let behind = zeros(BLOCK.saturating_sub(at.saturating_add(len)));
-    // What the difference says, moved to its place.
+    // The difference's contribution, moved to its place.
     sum ^ crc32c::crc32c_append(before ^ after, behind) ^ crc32c::crc32c_append(0, behind)
 }
 
@@ -68,18 +68,18 @@ impl Bits {
 /// The sums of the blocks of a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Chunk {
-    /// Of the others, what the row below says counts.
+    /// Blocks whose sums are in memory; for the others the row below counts.
     touched: Bits,
     known: Bits,
     sums: Box<[u32; CHUNK]>,
-    /// When it was changed last, by the count of its file.
+    /// The file's version when this was last changed.
     pub(super) version: u64,
-    /// The row does not say this.
+    /// The row in the database is out of date.
     pub(super) is_dirty: bool,
 }
 
 impl Chunk {
-    /// Says nothing about any block.
+    /// A chunk that overrides no block of its row.
     fn untouched() -> Self {
         Self {
             touched: Bits::default(),
@@ -90,7 +90,7 @@ impl Chunk {
         }
     }
 
-    /// Nothing is known of any block.
+    /// A chunk with no known blocks.
     pub(super) fn unknown() -> Self {
         Self {
             touched: Bits::ALL,
@@ -98,7 +98,7 @@ impl Chunk {
         }
     }
 
-    /// All blocks are zeros.
+    /// A chunk of zeros only.
     fn zero() -> Self {
         Self {
             touched: Bits::ALL,
@@ -139,24 +139,24 @@ impl Chunk {
     }
 }
 
-/// Where the sums are that are not in memory: the row of a chunk, if it has one.
+/// Finds the row of a chunk whose sums are not in memory, if there is one.
 pub(super) type Rows<'a> = &'a dyn Fn(u64) -> Option<Chunk>;
 
-/// The sums of a file: what is in memory, over rows.
+/// The sums of a file: those in memory, over the rows of the database.
 ///
-/// A chunk is as memory says; else, unless it is void, as its row says; else zeros, if it is among
-/// those; else unknown. No chunk that is among the zeros has a row that is not void. Blocks behind
-/// the end of the file are zeros.
+/// The sums of a chunk are those in memory; else, unless it is void, those of its row; else those
+/// of zeros, if it is among `zeros`; else unknown. No chunk among `zeros` has a row that is not
+/// void. Blocks behind the end of the file are zeros.
 #[derive(Debug, Default)]
 pub(super) struct FileSums {
     pub(super) chunks: BTreeMap<u64, Chunk>,
-    /// Chunks whose rows do not count any more.
+    /// Chunks whose rows no longer count.
     pub(super) void: ExtentSet,
-    /// The same, being taken away.
+    /// Void chunks whose rows are being removed.
     pub(super) leaving: ExtentSet,
     /// Chunks without a row that are zeros.
     pub(super) zeros: ExtentSet,
-    /// How often anything was changed.
+    /// The version of the latest change.
     pub(super) version: u64,
 }
 
@@ -166,8 +166,8 @@ pub(super) const EVERY_CHUNK: ByteRange = match ByteRange::new(0, u64::MAX) {
     None => unreachable!(),
 };
 
-/// New sums of the blocks at both ends of a change that are changed in part; `None`: not known any
-/// more.
+/// New sums of the blocks at both ends of a change that are changed in part; `None` if unknown from
+/// now on.
 pub(super) type Edges = Vec<(u64, Option<u32>)>;
 
 fn place(block: u64) -> (u64, usize) {
@@ -191,7 +191,7 @@ impl FileSums {
         rows(chunk).unwrap_or_else(Chunk::unknown)
     }
 
-    /// A chunk with all that is known of it.
+    /// The chunk, completed from its row.
     pub(super) fn complete(&mut self, chunk: u64, rows: Rows<'_>) -> &mut Chunk {
         let below = match self.chunks.get(&chunk) {
             Some(known) if known.is_complete() => None,
@@ -209,7 +209,7 @@ impl FileSums {
         let (chunk, index) = place(block);
         match self.chunks.get(&chunk) {
             Some(known) if known.touched.has(index) => known.get(index),
-            // Of what is zeros, or unknown as a whole, nothing need be made.
+            // A chunk of zeros, or one that is unknown as a whole, need not be loaded.
             None if self.zeros.contains(chunk) => Some(zero_sum()),
             None if self.void.contains(chunk) => None,
             _ => self.complete(chunk, rows).get(index),
@@ -225,7 +225,7 @@ impl FileSums {
         known.is_dirty = true;
     }
 
-    /// Blocks from `first` to before `end` are zeros, or unknown.
+    /// Marks the blocks from `first` up to, not including, `end` as zeros or unknown.
     fn set_all(&mut self, first: u64, end: u64, is_zero: bool) {
         let sum = is_zero.then(zero_sum);
         let to = match end {
@@ -250,17 +250,17 @@ impl FileSums {
         }
     }
 
-    /// Blocks are not known any more.
+    /// Marks blocks as unknown.
     pub(super) fn unknown(&mut self, first: u64, end: u64) {
         self.set_all(first, end, false);
     }
 
-    /// Blocks are zeros.
+    /// Marks blocks as zeros.
     pub(super) fn zero(&mut self, first: u64, end: u64) {
         self.set_all(first, end, true);
     }
 
-    /// Nothing is known but that the file ends at `len_bytes`; not even that, if that is not known.
+    /// Forgets everything but the file's end at `len_bytes`; even that, if it is not known.
     pub(super) fn forget(&mut self, len_bytes: Option<u64>) {
         self.chunks.clear();
         self.void.insert(EVERY_CHUNK);
@@ -270,8 +270,9 @@ impl FileSums {
         }
     }
 
-    /// What becomes of the blocks that lie in `range` in part, when its bytes become `new` (`None`:
-    /// zeros). `old` reads the old bytes: fewer at the end of the file, `None` if it cannot.
+    /// The new sums of blocks that lie partly in `range`, when its bytes become `new` (`None`:
+    /// zeros). `old` reads the old bytes: fewer at the end of the file, `None` if they cannot be
+    /// read.
     pub(super) fn edges(
         &mut self,
         range: ByteRange,

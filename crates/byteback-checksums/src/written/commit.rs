@@ -1,5 +1,4 @@
-//! How what is known gets into the database: all that is known of a file, its stamp and its flags
-//! in one transaction.
+//! Commits what is known: each file's sums and stamp, and all flags, in one transaction.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -12,31 +11,32 @@ use super::rows::{self, Record, Seen};
 use super::{Cell, FILES, FLAGGED, Flagged, META, META_POSITION, SUMS, Stamp, WrittenSums};
 use crate::store::{self, ChecksumError, db};
 
-/// What is to be written beside the files.
+/// The flags and the scan position that are to be written.
 struct Told {
     flagged: BTreeMap<u64, Flagged>,
     position: Option<(u64, u64)>,
 }
 
-/// What is to be written of a file.
+/// The part of a commit that belongs to one file.
 struct Part {
     file: u64,
     cell: Cell,
     version: u64,
     void: ExtentSet,
-    /// `None`: the row goes.
+    /// Chunks and their rows; `None` removes the row.
     rows: Vec<(u64, Option<Vec<u8>>)>,
     record: Vec<u8>,
     is_stamped: bool,
 }
 
 impl WrittenSums {
-    /// Makes what is known durable. `look` answers what a file looks like, found by its names and
-    /// not by this; `None` if that cannot be told, or if it was changed so recently that its times
-    /// prove nothing: it is asked again next time. It may wait for changes that are under way.
+    /// Makes what is known durable. `look` returns a file's stamp, found by its names and not
+    /// through this object; `None` if it cannot be found, or if the file was changed so recently
+    /// that its times prove nothing: it is asked again next time. `look` may wait for changes that
+    /// are under way.
     ///
     /// # Errors
-    /// The disk or the database fails. Nothing is lost in memory then.
+    /// The disk or the database fails. Nothing in memory is lost then.
     pub fn commit(&self, look: &dyn Fn(u64) -> Option<Stamp>) -> std::result::Result<(), ChecksumError> {
         let _one = self.committing.lock();
         let cells: Vec<(u64, Cell)> = self
@@ -74,7 +74,7 @@ impl WrittenSums {
         committed
     }
 
-    /// What is to be written of a file, if anything is.
+    /// The part to be written for a file, if anything changed.
     fn part(&self, file: u64, cell: Cell, look: &dyn Fn(u64) -> Option<Stamp>) -> Option<Part> {
         let before = {
             let known = cell.lock();
@@ -147,11 +147,11 @@ impl WrittenSums {
         txn.commit().map_err(db)
     }
 
-    /// Lets go of files whose rows say all.
+    /// Drops files from memory that are settled.
     fn tidy(&self) {
         let mut chunks = 0;
         self.files.lock().retain(|_, cell| {
-            // Whoever has one, or gets one, has the table's lock.
+            // Another holder raises the count, and a new one needs the table's lock, held here.
             if Arc::strong_count(cell) > 1 {
                 return true;
             }
@@ -187,7 +187,7 @@ fn write_flags(
 }
 
 impl Part {
-    /// What it was is in the database, or is not.
+    /// Updates the file's state after the transaction was committed or failed.
     fn done(self, is_committed: bool) {
         let mut known = self.cell.lock();
         let sums = &mut known.sums;
@@ -209,7 +209,7 @@ impl Part {
                 known.times_are_durable = false;
             }
         }
-        // What is said by rows need not be in memory as well.
+        // Chunks that are in the database need not stay in memory.
         known.sums.chunks.retain(|_, chunk| chunk.is_dirty);
     }
 }

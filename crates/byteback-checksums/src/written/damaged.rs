@@ -1,4 +1,4 @@
-//! What is damaged stays so, unless it is replaced, put right, or accepted as it is.
+//! Damaged blocks stay damaged until they are replaced, repaired, or accepted as they are.
 
 use byteback_extents::ByteRange;
 
@@ -7,9 +7,9 @@ use super::blocks::{BLOCK_LEN, FileSums, blocks_within, sum_of};
 use super::{WrittenSums, blocks_of};
 
 impl WrittenSums {
-    /// Nobody knows what a range of a file holds now. Blocks that are damaged stay so, with the
-    /// sums that say it, unless all of each was replaced: what is left of them is not what was
-    /// written.
+    /// A range of a file was overwritten with unknown bytes. Damaged blocks stay damaged, with the
+    /// sums that prove it, unless they were replaced as a whole: the rest of such a block is still
+    /// not what was written.
     pub(super) fn overwritten(&self, file: u64, sums: &mut FileSums, range: ByteRange, is_done: bool) {
         if is_done {
             self.unflag(file, Some(blocks_within(range)));
@@ -17,8 +17,7 @@ impl WrittenSums {
         self.unknown_but_damaged(file, sums, blocks_of(range));
     }
 
-    /// Nobody knows any more what these blocks hold, the first and the one behind the last; those
-    /// that are damaged stay so.
+    /// Makes blocks unknown, from the first to before the second number, except damaged ones.
     pub(super) fn unknown_but_damaged(&self, file: u64, sums: &mut FileSums, (first, end): (u64, u64)) {
         let damaged = self.flagged_of(file).map(|flagged| flagged.blocks).unwrap_or_default();
         let touched = ByteRange::new(first, end);
@@ -27,7 +26,8 @@ impl WrittenSums {
         }
     }
 
-    /// What lies in the blocks of a range counts. What cannot be read is not known.
+    /// Accepts the present content of the blocks in a range. Blocks that cannot be read are
+    /// unknown.
     pub(super) fn accept(&self, file: u64, sums: &mut FileSums, backing: &impl Backing, range: ByteRange) {
         let (first, end) = blocks_of(range);
         let mut room = Vec::new();
@@ -40,7 +40,7 @@ impl WrittenSums {
         self.unflag(file, Some((first, end)));
     }
 
-    /// The sum that a block of a file is to have (see [`block_sum`]), if it is known.
+    /// The sum that a block of a file should have (see [`block_sum`]), if it is known.
     pub fn sum_of(&self, file: u64, backing: &impl Backing, block: u64) -> Option<u32> {
         let cell = self.cell(file);
         let mut known = cell.lock();

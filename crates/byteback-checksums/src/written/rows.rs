@@ -1,4 +1,4 @@
-//! What the database keeps of each file, byte by byte: docs/format-checksums.md.
+//! The database's rows of each file; docs/format-checksums.md describes every byte.
 
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_host::tree::Identity;
@@ -14,17 +14,16 @@ const ZEROS_MAX: usize = 1024;
 /// The bitmap of a row.
 const BITMAP_LEN: usize = CHUNK_BLOCKS as usize / 8;
 
-/// What is kept of a file beside the rows.
+/// The record of a file, beside its rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Record {
-    /// What the file looked like when all that was known of it was in the database; `None`: it was
-    /// not.
+    /// The file's stamp when the database held all that was known of it; `None` if it did not.
     pub(super) stamp: Option<Seen>,
     /// Chunks without a row that are zeros.
     pub(super) zeros: ExtentSet,
 }
 
-/// What a file looked like, and in which boot.
+/// A file's stamp, and the boot in which it was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     inode: u64,
@@ -36,7 +35,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Without the device: it has another number after the next start of the machine.
+    /// The stamp without its device number, which may differ after the next start of the machine.
     pub(super) fn of(stamp: &Stamp, boot: Boot) -> Self {
         Self {
             inode: stamp.identity.ino,
@@ -48,12 +47,12 @@ impl Seen {
         }
     }
 
-    /// Whether it is the same inode, whatever became of it.
+    /// Whether the inode is the same, whatever became of it.
     pub(super) fn is_of(&self, identity: &Identity) -> bool {
         self.inode == identity.ino && self.birth_ns == identity.birth_ns
     }
 
-    /// Whether the file looks the same.
+    /// Whether the stamps are the same, apart from the boot.
     pub(super) fn is_like(&self, now: &Self) -> bool {
         *self
             == Self {
@@ -100,7 +99,7 @@ impl Reader<'_> {
         self.array().map(i64::from_le_bytes)
     }
 
-    /// The rest, as ascending ranges that do not touch.
+    /// Decodes the rest as ascending ranges that do not touch.
     fn ranges(&mut self) -> Option<ExtentSet> {
         let mut set = ExtentSet::new();
         let mut least = 0;
@@ -135,7 +134,7 @@ impl Record {
             out.extend(seen.ctime_ns.to_le_bytes());
             out.extend(seen.boot);
         }
-        // Those at the end matter most: what is behind the file's end is among them.
+        // The last ranges matter most: they include the space behind the file's end.
         let skipped = self.zeros.len().saturating_sub(ZEROS_MAX);
         put_ranges(&mut out, self.zeros.iter().skip(skipped));
         sealed((file, 0), out)
@@ -180,7 +179,7 @@ pub(super) fn encode_chunk(file: u64, number: u64, chunk: &Chunk) -> Vec<u8> {
     sealed((file, number), out)
 }
 
-/// What is not whole says nothing of any block.
+/// A damaged row decodes to a chunk with no known blocks.
 pub(super) fn decode_chunk(file: u64, number: u64, bytes: &[u8]) -> Chunk {
     read_chunk(file, number, bytes).unwrap_or_else(Chunk::unknown)
 }
@@ -225,7 +224,7 @@ pub(super) fn decode_flagged(file: u64, bytes: &[u8]) -> Option<Flagged> {
 pub(super) mod fuzzing {
     use super::*;
 
-    /// Rows of each kind, whose checksums are made: what is read comes back.
+    /// Decodes rows of each kind, given valid checksums, and checks that they survive a round trip.
     pub(crate) fn read_rows(data: &[u8]) {
         let chunk = decode_chunk(3, 4, &sealed((3, 4), data.to_vec()));
         assert_eq!(
@@ -248,7 +247,7 @@ pub(super) mod fuzzing {
         }
     }
 
-    /// One of each kind, without its checksum.
+    /// Rows of each kind, without their checksums.
     pub(crate) fn row_seeds() -> Vec<Vec<u8>> {
         let body = |row: Vec<u8>| row.get(..row.len().saturating_sub(4)).unwrap_or_default().to_vec();
         let blocks: ExtentSet = ByteRange::new(3, 5).into_iter().collect();

@@ -1,12 +1,11 @@
-//! Random lives of files that are changed by all means, rot, and are read, over a database that
-//! crashes; against a model that keeps what was written as bytes, and for each block whether it
-//! must be known.
+//! Random lives of files that are changed in every way, rot, and are read, over a database that
+//! crashes, checked against a model. The model keeps what was written as bytes, and for each block
+//! whether it must be known.
 //!
-//! The model is exact. What a sum stands for are bytes; of a change of a part of a block the sum
-//! follows the difference to what was *there* (a CRC is linear), so what had rotted of that part
-//! stays as wrong as it was, wherever it lay. What a database may say after a crash is what a list
-//! of [`Durable`] says: a commit that reported an error may have become durable as a whole, or not
-//! at all.
+//! The model is exact. A sum stands for bytes. When a part of a block changes, its sum follows the
+//! difference to the content that was *there* (a CRC is linear), so rotten bytes of that part stay
+//! as wrong as they were, at any place. After a crash, the database holds one state from a list of
+//! [`Durable`]: a commit that reported an error may have become durable as a whole, or not at all.
 
 use std::cell::RefCell;
 
@@ -17,22 +16,22 @@ use super::*;
 
 const NAME: &str = "written.redb";
 const BLOCK: usize = BLOCK_LEN as usize;
-/// Files are not longer: three chunks.
+/// Limit of a file's length: three chunks.
 const BLOCKS_MAX: usize = 3 * 256;
 
-/// What is known of a file's blocks.
+/// The knowledge about a file's blocks.
 #[derive(Clone, PartialEq)]
 struct Sums {
-    /// What the sums stand for, in whole blocks, as many as the file has.
+    /// The bytes that the sums stand for, in whole blocks, as many as the file has.
     written: Vec<u8>,
     known: Vec<bool>,
 }
 
-/// What a record in the database may say of a file: what it looked like, and what was known then;
-/// `None`: not to be believed.
+/// A state that a file's record in the database may have: the stamp and the sums at that time;
+/// `None` for a record that does not count.
 type Durable = Option<(Stamp, Sums)>;
 
-/// A file, with what it holds and what was written to it.
+/// A file with its content and what was written to it.
 #[derive(Clone)]
 struct Life {
     content: Vec<u8>,
@@ -85,8 +84,7 @@ impl Shared {
         Self(RefCell::new(life))
     }
 
-    /// What was read is what is known of those of its blocks of which nothing was; how many those
-    /// are.
+    /// Learns the blocks that were read and unknown, and returns their number.
     fn learn(&self, read: &Read, bytes: &[u8]) -> u64 {
         let mut life = self.0.borrow_mut();
         let mut learned = 0;
@@ -107,7 +105,7 @@ impl Shared {
 }
 
 impl Sums {
-    /// Of a file of which nothing is known but its length.
+    /// The sums of a file with known length and unknown content.
     fn unknown(content: &[u8]) -> Self {
         let blocks = content.len().div_ceil(BLOCK);
         let mut written = content.to_vec();
@@ -118,13 +116,13 @@ impl Sums {
         }
     }
 
-    /// The sum of a block becomes that of these bytes.
+    /// Sets the sum of a block to that of these bytes.
     fn learn(&mut self, block: usize, bytes: &[u8]) {
         self.written[block * BLOCK..(block + 1) * BLOCK].copy_from_slice(&block_of(bytes, 0));
         self.known[block] = true;
     }
 
-    /// The sum of a block is what it was before.
+    /// Restores the previous sum of a block.
     fn stay(&mut self, block: usize, before: &Self) {
         self.known[block] = before.known[block];
         let (start, behind) = (block * BLOCK, (block + 1) * BLOCK);
@@ -144,7 +142,7 @@ impl Sums {
             .collect()
     }
 
-    /// Known blocks that are not what their sums say.
+    /// Known blocks whose content does not match their sums.
     fn rotten(&self, content: &[u8]) -> Vec<u64> {
         let blocks = 0..content.len().div_ceil(BLOCK);
         let is_rotten =
@@ -164,8 +162,8 @@ impl Life {
         self.stamp.mtime_ns += 1;
     }
 
-    /// What the sums stand for follows the content from `at`, which becomes `data`; zeros, where
-    /// there was none.
+    /// Applies the difference between the content from `at` on and `data` to the bytes that the
+    /// sums stand for. Missing content counts as zeros.
     fn follow(&mut self, at: usize, data: &[u8]) {
         for (index, new) in (at..).zip(data) {
             let old = self.content.get(index).copied().unwrap_or(0);
@@ -173,7 +171,7 @@ impl Life {
         }
     }
 
-    /// These bytes become `data`.
+    /// Replaces the bytes from `at` on by `data`.
     fn put(&mut self, at: usize, data: &[u8], is_known: bool) {
         let end = at + data.len();
         let blocks = self.content.len().max(end).div_ceil(BLOCK);
@@ -195,7 +193,7 @@ impl Life {
     fn truncate(&mut self, len: usize) {
         let blocks = len.div_ceil(BLOCK);
         self.sums.written.resize(blocks * BLOCK, 0);
-        // Of the block in which the file ends then, the rest becomes zeros.
+        // The rest of the block in which the file now ends becomes zeros.
         self.follow(len, &vec![0; blocks * BLOCK - len]);
         self.sums.known[blocks..].fill(true);
         self.content.resize(len, 0);
@@ -206,7 +204,7 @@ impl Life {
         self.sums.rotten(&self.content)
     }
 
-    /// Where something may be changed: mostly near to the borders of blocks and chunks.
+    /// A place for a change: mostly near to the borders of blocks and chunks.
     fn place(&self, random: &mut SplitMix64) -> usize {
         let near = |random: &mut SplitMix64, at: usize| (at + random.below(40) as usize).saturating_sub(20);
         let at = match random.below(5) {
@@ -225,7 +223,7 @@ fn open(disk: &SimDisk, boot: u8, interrupted: &[u64]) -> std::result::Result<Wr
     WrittenSums::open(disk, NAME, 99, [boot; 16], interrupted)
 }
 
-/// Answers whether there was one.
+/// Performs a random change. Returns whether there was one.
 fn one_change(sums: &WrittenSums, file: u64, shared: &Shared, random: &mut SplitMix64) -> bool {
     let (at, end) = {
         let life = shared.0.borrow();
@@ -243,8 +241,8 @@ fn one_change(sums: &WrittenSums, file: u64, shared: &Shared, random: &mut Split
     sums.look(file, || Ok(shared.0.borrow().stamp));
     let damaged = sums.flagged_of(file).map(|flagged| flagged.blocks).unwrap_or_default();
     let before = (damaged.iter().next().is_some()).then(|| shared.0.borrow().sums.clone());
-    // What is known to be damaged stays so, with the sum that says it, whatever is put over parts
-    // of it by somebody who does not say what.
+    // Blocks known to be damaged stay so, with the sums that prove it, when unknown bytes replace
+    // only parts of them.
     let stay_damaged = |life: &mut Life, is_whole_gone: bool| {
         for block in at / BLOCK..end.div_ceil(BLOCK) {
             let is_whole = at <= block * BLOCK && (block + 1) * BLOCK <= end;
@@ -258,7 +256,7 @@ fn one_change(sums: &WrittenSums, file: u64, shared: &Shared, random: &mut Split
     };
     let done: Result<(), ()> = match (kind, range) {
         (0 | 1, _) => {
-            // Now and then it fails, and was done or was not.
+            // Now and then it fails, and was or was not performed.
             let (is_failing, is_done) = (random.below(8) == 0, random.coin() && before.is_none());
             let truncate = || {
                 let mut life = shared.0.borrow_mut();
@@ -290,8 +288,8 @@ fn one_change(sums: &WrittenSums, file: u64, shared: &Shared, random: &mut Split
             match ByteRange::new(at as u64, end as u64) {
                 Some(range) => sums.change(file, &shared, Change::Zeroed(range), zero, ok),
                 None => {
-                    // A hole behind the end of the file changes nothing, and tells of blocks there
-                    // that were given up that they are zeros.
+                    // A hole behind the end of the file changes nothing in the file, but makes
+                    // forgotten blocks there known as zeros.
                     let (first, behind) = blocks_within(range);
                     shared.0.borrow_mut().sums.known[first as usize..behind as usize].fill(true);
                     sums.change(file, &shared, Change::Zeroed(range), || Ok(()), ok)
@@ -320,12 +318,13 @@ fn one_change(sums: &WrittenSums, file: u64, shared: &Shared, random: &mut Split
             sums.change(file, &shared, Change::Moved, shift, ok)
         }
         (6, _) if let Some(block) = damaged.iter().next().map(|range| range.start()) => {
-            // Put right, or accepted, or neither, as the disk failed.
+            // Healed, accepted, or neither, because the disk failed.
             let (is_healed, mut is_failing) = (random.coin(), random.below(4) == 0);
             let start = block as usize * BLOCK;
             let behind = shared.0.borrow().content.len().min(start + BLOCK);
             if is_healed {
-                // Nobody has what has this sum, as what rotted was cut off since, or there is none.
+                // Healing is impossible if there is no sum, or if the bytes with this sum were cut
+                // off since.
                 let sums = &shared.0.borrow().sums;
                 let rest = sums.written.get(behind..start + BLOCK).unwrap_or_default();
                 is_failing |= !sums.known[block as usize] || rest.iter().any(|byte| *byte != 0);
@@ -400,7 +399,7 @@ fn one_change(sums: &WrittenSums, file: u64, shared: &Shared, random: &mut Split
             let mut life = shared.0.borrow_mut();
             life.reads_fail = false;
             if is_blind {
-                // What could not be read is not known any more.
+                // Blocks that could not be read become unknown.
                 for (block, is_partial) in [(at / BLOCK, at % BLOCK != 0), ((end - 1) / BLOCK, end % BLOCK != 0)] {
                     if is_partial || (block == at / BLOCK && end < (block + 1) * BLOCK) {
                         life.sums.known[block] = false;
@@ -418,17 +417,17 @@ fn one_change(sums: &WrittenSums, file: u64, shared: &Shared, random: &mut Split
     true
 }
 
-/// What was read of a file, and what it looked like.
+/// The result of a read, and the file's stamp at that time.
 type Held = (Read, Vec<u8>, Option<Mismatch>, Stamp);
 
-/// Tells what was read before whatever happened since: only what is wrong now is noted, and only
-/// what is there now is learned.
+/// Judges an old read, whatever happened since: only present damage is flagged, and only present
+/// content is learned.
 fn judge_late(sums: &WrittenSums, file: u64, shared: &Shared, (read, bytes, mismatch, stamp): Held, note: &str) {
     let Some(mismatch) = mismatch else {
         let learned = sums.learn(file, &read, &bytes);
         if learned > 0 {
             assert_eq!(stamp, shared.0.borrow().stamp, "{note}: it was changed since");
-            // Blocks that were held, as they were then: what rotted since is noticed.
+            // The blocks as they were read: rot since then is noticed.
             assert_eq!(shared.learn(&read, &bytes), learned, "{note}");
         }
         return;
@@ -447,7 +446,8 @@ fn judge_late(sums: &WrittenSums, file: u64, shared: &Shared, (read, bytes, mism
     assert_eq!(lost, None, "{note}: it is still wrong");
 }
 
-/// Reads all of a file: exactly what rotted is told, and as much is known as must be.
+/// Reads all of a file: exactly the rotten blocks are reported, and as many blocks are known as
+/// must be.
 fn check(sums: &WrittenSums, file: u64, shared: &Shared, note: &str) -> bool {
     let blocks = shared.0.borrow().content.len().div_ceil(BLOCK);
     let (read, _, mismatch) = shared.read(sums, file, 0, blocks);
@@ -471,8 +471,8 @@ fn check(sums: &WrittenSums, file: u64, shared: &Shared, note: &str) -> bool {
     !rotten.is_empty()
 }
 
-/// What became of a file's sums by a crash: what one of those records says that the database may
-/// hold, if the file still looks like that.
+/// Checks a file's sums after a crash: they are those of a record that the database may hold, if
+/// the file still has its stamp; otherwise unknown.
 fn recovered(sums: &WrittenSums, file: u64, shared: &Shared, durable: &mut Vec<Durable>, note: &str) {
     let mut life = shared.0.borrow_mut();
     let found: Vec<_> = {
@@ -511,7 +511,7 @@ fn what_rots_is_found_and_nothing_else_in_random_lives_with_crashes() {
                 Shared::new(file, random.bytes(len))
             })
             .collect();
-        // What the database may say of each.
+        // The states of each file that the database may hold.
         let mut durable: Vec<Vec<Durable>> = vec![vec![None]; files.len()];
         for life in 0..6 {
             let sums = open(&disk, boot, &[]).unwrap();
@@ -520,7 +520,7 @@ fn what_rots_is_found_and_nothing_else_in_random_lives_with_crashes() {
                 let phases = [CrashPhase::Before, CrashPhase::Middle, CrashPhase::After];
                 disk.crash_at_sync(syncs + 1 + random.below(6), phases[random.below(3) as usize]);
             }
-            // What was read a while ago by somebody who has not judged it yet.
+            // Earlier reads that were not judged yet.
             let mut held: Vec<(u64, Held)> = Vec::new();
             for _ in 0..random.below(60) {
                 if disk.is_cut() {
@@ -544,7 +544,7 @@ fn what_rots_is_found_and_nothing_else_in_random_lives_with_crashes() {
                     }
                     0 | 1 => {
                         let looks: Vec<_> = files.iter().map(|_| random.below(4) > 0).collect();
-                        // Some files are changed right after they were looked at.
+                        // Some files change right after their stamp was taken.
                         let meanwhile = RefCell::new(SplitMix64::new(random.next_u64()));
                         let changed = RefCell::new(vec![false; files.len()]);
                         let look = |file: u64| {
@@ -561,8 +561,8 @@ fn what_rots_is_found_and_nothing_else_in_random_lives_with_crashes() {
                             let life = file.0.borrow();
                             let is_stamped = looks[number] && !changed.borrow()[number];
                             let now = is_stamped.then(|| (life.stamp, life.sums.clone()));
-                            // One that failed may yet be durable, as a whole; and one that could
-                            // not look leaves alone what is settled.
+                            // A failed commit may be durable as a whole; and without a stamp,
+                            // settled files are left alone.
                             if is_done && now.is_some() {
                                 durable[number].clear();
                             }
@@ -661,7 +661,7 @@ fn what_a_crash_of_the_machine_leaves_is_told_from_what_was_written_after() {
         // Written after the last commit.
         case(5, 2, true, None),
         case(5, 1, true, None),
-        // Somebody put an elder file in its place.
+        // An older file took its place.
         case(-5, 2, false, None),
         case(-5, 1, true, None),
         // It was at rest.
@@ -689,7 +689,7 @@ fn what_a_crash_of_the_machine_leaves_is_told_from_what_was_written_after() {
             );
             sums.commit(&|_| Some(shared.0.borrow().stamp)).unwrap();
         }
-        // At the next start it is still known to be wrong, and it is not when it was written anew.
+        // At the next start the damage is still known, unless the block was rewritten.
         let sums = open(&disk, case.boot, &[]).unwrap();
         assert_eq!(
             sums.flagged_of(3).map(|flagged| flagged.reason),
@@ -739,8 +739,8 @@ fn a_hundred_sparse_gibibytes_cost_little() {
     assert!(cost < 300_000, "{cost} bytes");
     drop(sums);
     let sums = open(&disk, 1, &[]).unwrap();
-    // A hole that is none any more is noticed; here every block reads as what the backing says:
-    // nothing.
+    // A hole that was filled is noticed; here the backing has no content, so every block reads as
+    // such.
     let cell = sums.cell(3);
     let mut known = cell.lock();
     sums.load(3, &mut known, || Ok(shared.0.borrow().stamp));
@@ -764,7 +764,7 @@ fn a_hundred_sparse_gibibytes_cost_little() {
     }
 }
 
-/// Whoever puts a block right writes the same bytes, and so the sum is the same again.
+/// A repair writes the same bytes, so the sum is the same again.
 #[test]
 fn a_block_that_is_written_anew_before_it_is_judged_is_not_flagged() {
     for is_let_go_of in [false, true] {
@@ -797,15 +797,15 @@ fn a_block_that_is_written_anew_before_it_is_judged_is_not_flagged() {
         assert_eq!(sums.flagged_of(3).unwrap().ranges(), noted.ranges());
         put_right(3 * BLOCK);
         assert_eq!(sums.flagged_of(3), None);
-        // And by nobody who comes later still.
+        // And not by a later call either.
         assert_eq!(sums.flag(3, &&shared, &mismatch, 5).unwrap(), None);
         assert_eq!(sums.flag(3, &&shared, &noted, 5).unwrap(), None);
         assert_eq!(sums.flagged_of(3), None);
     }
 }
 
-/// What was read of a block that nobody knows is nothing that counts once the file was let go of
-/// and looked up again.
+/// An old read of an unknown block teaches nothing after the file was dropped from memory and
+/// looked up again.
 #[test]
 fn nothing_is_learned_of_what_was_read_before_the_file_changed() {
     let disk = SimDisk::new(1);

@@ -1,40 +1,42 @@
-//! What the kernel's list of mounts says of a dataset, and `zdb` of an object in it: text in,
-//! values out, nothing believed.
+//! Parsers for the kernel's list of mounts, and for the output of `zdb` about an object of a
+//! dataset: text in, values out, nothing trusted.
 //!
-//! `zdb -ddddd -bbbbbb DATASET OBJECT` prints some lines about the object and then, behind
-//! `Indirect blocks:`, one line for each block pointer, each node of the tree before those that it
-//! points to, up to an empty line:
+//! `zdb -ddddd -bbbbbb DATASET OBJECT` prints some lines about the object and then, after `Indirect
+//! blocks:`, one line for each block pointer up to an empty line, each node of the tree before
+//! those that it points to (wrapped here; `..` stands for omitted words):
 //!
 //! ```text
-//!        0 L1  DVA[0]=<0:3c8000:1000> [L1 ZFS plain file] fletcher4 lz4 unencrypted LE contiguous unique single size=4000L/600P birth=15L/15P fill=23 cksum=ab:cd:ef:12
-//!    20000  L0 DVA[0]=<0:108000:20000> [L0 ZFS plain file] fletcher4 uncompressed unencrypted LE contiguous unique single size=20000L/20000P birth=15L/15P fill=1 cksum=..
+//!        0 L1  DVA[0]=<0:3c8000:1000> [L1 ZFS plain file] fletcher4 lz4 unencrypted LE ..
+//!              size=4000L/600P birth=15L/15P fill=23 cksum=ab:cd:ef:12
+//!    20000  L0 DVA[0]=<0:108000:20000> [L0 ZFS plain file] fletcher4 uncompressed ..
+//!              size=20000L/20000P birth=15L/15P fill=1 cksum=..
 //!    40000  L0 EMBEDDED [L0 ZFS plain file] et=0 lz4 size=20000L/39P birth=56L
 //!    60000  L0 HOLE [L0 ZFS plain file] size=20000L birth=57L
 //! ```
 //!
-//! The names of functions, the numbers in hexadecimal and their order are the same from zfs-fuse
-//! 0.7 to OpenZFS 2.3; older ones do not say whether a block is encrypted, because none is.
+//! The names of functions, the hexadecimal numbers and their order are the same from zfs-fuse 0.7
+//! to OpenZFS 2.3. Older releases do not say whether a block is encrypted, because none is.
 //!
-//! A node that `zdb` cannot read it leaves out, with all below it, and says nothing (it may be
-//! gone: the pool is being written to). That would look like a hole. So the tree has to be
-//! complete: each node says how many blocks of data are below it (`fill`).
+//! `zdb` silently omits a node that it cannot read, with all nodes below it (the node may be gone,
+//! because the pool is being written to). That would look like a hole. So the tree has to be
+//! complete: each node has the number of data blocks below it (`fill`).
 //!
-//! The name of the file and of its attributes are printed as they are. A name with line breaks can
-//! look like any of these lines, so each of those that count must be there exactly once.
+//! The names of the file and of its attributes are printed verbatim. A name with line breaks can
+//! look like any of these lines, so each relevant line must be there exactly once.
 
 use crate::source::Unknown;
 
-/// No record is longer.
+/// Limit of a record's length, in bytes.
 const RECORD_LEN_MAX: u64 = 16 << 20;
 
-/// `TYPE` of files.
+/// The `TYPE` of files.
 const PLAIN_FILE: &str = "ZFS plain file";
 
-/// Which dataset is mounted where a file is: the line of the mount with this number in
-/// `/proc/self/mountinfo`. `None` if it is not one of ZFS.
+/// The dataset that a file is in, by the line of the mount with this number in
+/// `/proc/self/mountinfo`. `None` if the mount is not one of ZFS.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The defect, in words.
 pub(crate) fn dataset(mountinfo: &str, mount_id: u64) -> Result<Option<String>, &'static str> {
     const SHAPE: &str = "the list of mounts";
     let number = mount_id.to_string();
@@ -48,12 +50,12 @@ pub(crate) fn dataset(mountinfo: &str, mount_id: u64) -> Result<Option<String>, 
     };
     match kind {
         "zfs" => {}
-        // Anybody may call a mount so; whose it is, the kernel says.
+        // Any user may give a mount this name; `user_id`, set by the kernel, shows its owner.
         "fuse.zfs" if options.split(',').any(|option| option == "user_id=0") => {}
         _ => return Ok(None),
     }
     let dataset = unescaped(source).ok_or(SHAPE)?;
-    // What it may be made of (zfs(8)); so it is no flag either.
+    // The characters of names (zfs(8)); so the name cannot be taken for an option.
     let is_name = dataset
         .bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || b"-_.:/@ %".contains(&byte));
@@ -63,7 +65,7 @@ pub(crate) fn dataset(mountinfo: &str, mount_id: u64) -> Result<Option<String>, 
     }
 }
 
-/// Three octal digits behind a backslash are a byte.
+/// Decodes three octal digits behind a backslash as a byte.
 fn unescaped(text: &str) -> Option<String> {
     let mut parts = text.split('\\');
     let mut whole = parts.next()?.to_owned();
@@ -75,33 +77,33 @@ fn unescaped(text: &str) -> Option<String> {
     Some(whole)
 }
 
-/// The functions of which this program makes use.
+/// The supported functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Function {
     Fletcher4,
     Sha256,
 }
 
-/// What is known of a record.
+/// The knowledge about a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     Sum(Function, [u8; 32]),
     Unknown(Unknown),
 }
 
-/// A file, as `zdb` tells it.
+/// A file as reported by `zdb`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Object {
     pub(crate) size: u64,
-    /// Of a record; 0 if there is none.
+    /// The length of a record; 0 if there is none.
     pub(crate) record_len: u64,
-    /// Those that are no holes: their numbers, ascending, and what is known of each.
+    /// The records that are not holes: their numbers, ascending, and the knowledge about each.
     pub(crate) records: Vec<(u64, What)>,
-    /// Of all that makes it this state of this file.
+    /// The digest of everything that identifies this state of the file.
     pub(crate) digest: [u8; 32],
 }
 
-/// Reads the lines one by one.
+/// A parser that is fed line by line.
 pub(crate) struct Parser {
     number: u64,
     state: State,
@@ -110,9 +112,9 @@ pub(crate) struct Parser {
     generation: Option<u64>,
     record_len: u64,
     records: Vec<(u64, What)>,
-    /// The record before which no other one can come any more.
+    /// The number after the last record; the next one cannot be lower.
     next: u64,
-    /// How many records there are below the highest nodes, and how many were told.
+    /// The number of records according to the highest nodes, and the number listed.
     filled: u64,
     told: u64,
     digest: blake3::Hasher,
@@ -120,11 +122,11 @@ pub(crate) struct Parser {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Before the line that begins the table with the object's number.
+    /// Before the heading of the object's table.
     Before,
-    /// The line of that table is next.
+    /// The row of that table is next.
     Table,
-    /// Attributes.
+    /// The attributes.
     About,
     Blocks,
     Behind,
@@ -133,7 +135,7 @@ enum State {
 type Parsed<T> = Result<T, &'static str>;
 
 impl Parser {
-    /// For an object with this number.
+    /// A parser for the object with this number.
     pub(crate) fn new(number: u64) -> Self {
         Self {
             number,
@@ -153,7 +155,7 @@ impl Parser {
     /// The next line, without its end.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The defect, in words.
     pub(crate) fn line(&mut self, line: &[u8]) -> Parsed<()> {
         if line == b"Indirect blocks:" {
             if self.state != State::About {
@@ -182,7 +184,7 @@ impl Parser {
     /// The end of the lines.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// The defect, in words.
     pub(crate) fn end(mut self) -> Parsed<Object> {
         if self.state != State::Behind {
             return Err("an object whose blocks are not told to their end");
@@ -261,7 +263,7 @@ impl Parser {
         }
         let fill = match kind {
             "HOLE" => 0,
-            // That of nodes is never embedded.
+            // A node's pointer is never embedded.
             "EMBEDDED" if level == 0 => 1,
             "REDACTED" if level == 0 => fields.number("fill=").unwrap_or(0),
             kind if kind.starts_with("DVA[") => fields.number("fill=").ok_or(SHAPE)?,
@@ -299,11 +301,11 @@ impl Parser {
     }
 }
 
-/// What stands behind the title of a block pointer.
+/// The words after the title of a block pointer.
 struct Fields<'a>(&'a str);
 
 impl<'a> Fields<'a> {
-    /// What follows `name`; `None` if it is not there, or twice.
+    /// The text after `name`; `None` if it is missing, or there twice.
     fn value(&self, name: &str) -> Option<&'a str> {
         let mut found = self
             .0
@@ -312,12 +314,12 @@ impl<'a> Fields<'a> {
         found.next().filter(|_| found.next().is_none())
     }
 
-    /// Decimal.
+    /// A decimal number.
     fn number(&self, name: &str) -> Option<u64> {
         self.value(name)?.parse().ok()
     }
 
-    /// `size=20000L/1200P`: of the content, and as it is stored.
+    /// The lengths in `size=20000L/1200P`: of the content, and as stored.
     fn lengths(&self) -> Option<(u64, Option<u64>)> {
         let (len, stored) = self.value("size=")?.split_once('L')?;
         let stored = match stored {
@@ -327,8 +329,8 @@ impl<'a> Fields<'a> {
         Some((hex(len)?, stored))
     }
 
-    /// Of a record that is stored in a place of its own: `FUNCTION COMPRESSION [ENCRYPTION] ORDER
-    /// WHERE ...`.
+    /// The checksum of a record that is stored in a place of its own: `FUNCTION COMPRESSION
+    /// [ENCRYPTION] ORDER WHERE ...`.
     fn what(&self, is_as_long: bool) -> Option<What> {
         let mut words = self.0.split_ascii_whitespace();
         let (function, compression, third) = (words.next()?, words.next()?, words.next()?);
@@ -355,7 +357,7 @@ impl<'a> Fields<'a> {
         }
         let (function, bytes) = match (function, order) {
             ("fletcher4", "LE") => (Function::Fletcher4, words.map(u64::to_le_bytes)),
-            // Big-endian words on every machine.
+            // The words are big-endian on every machine.
             ("sha256", "LE" | "BE") => (Function::Sha256, words.map(u64::to_be_bytes)),
             ("off" | "noparity", _) => return unknown(Unknown::NotSummed),
             _ => return unknown(Unknown::OtherFunction),
@@ -366,7 +368,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A number of 64 bits; no sign, no prefix.
+/// A hexadecimal number of 64 bits, without sign or prefix.
 fn hex(text: &str) -> Option<u64> {
     let is_one = (1..=16).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_one.then(|| u64::from_str_radix(text, 16).ok()).flatten()

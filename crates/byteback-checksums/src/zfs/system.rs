@@ -1,5 +1,5 @@
-//! The calls into the kernel and the programs of ZFS, behind a trait so that what is made of their
-//! answers is tested with answers that nobody gives.
+//! The calls into the kernel and the programs of ZFS, behind a trait so that the logic is tested
+//! with answers that no real system gives.
 
 use std::ffi::OsStr;
 use std::io;
@@ -11,29 +11,29 @@ use super::answers::dataset;
 use crate::programs::Programs;
 use crate::source::{Result, SourceError};
 
-/// What is asked about one open file.
+/// The requests about one open file.
 pub(super) trait System {
     fn stat(&self) -> io::Result<Stat>;
 
-    /// The dataset that it lies in.
+    /// The dataset that the file is in.
     fn dataset(&self) -> Result<String>;
 
-    /// Waits until all that was written to the file before is on the pool's devices, where `zdb`
-    /// sees it.
+    /// Waits until all data written to the file before is on the pool's devices, where `zdb` sees
+    /// it.
     fn settle(&self, dataset: &str) -> Result<()>;
 
-    /// Hands each line that `zdb` says of an object to `each`.
+    /// Passes each line of `zdb`'s output about an object to `each`.
     fn describe(&self, dataset: &str, object: u64, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()>;
 }
 
-/// What there is.
+/// The real kernel and programs.
 #[derive(Debug)]
 pub(super) struct RealSystem<'a> {
     file: BorrowedFd<'a>,
     programs: &'a Programs,
 }
 
-/// A property that nobody sets.
+/// A property that is never set.
 const PROPERTY: &str = "byteback:nothing";
 
 impl<'a> RealSystem<'a> {
@@ -41,7 +41,7 @@ impl<'a> RealSystem<'a> {
         Self { file, programs }
     }
 
-    /// Whether this process may ask.
+    /// Checks that this process has the permission.
     pub(super) fn is_allowed(&self) -> Result<()> {
         match rustix::process::geteuid().is_root() {
             true => Ok(()),
@@ -64,15 +64,14 @@ impl System for RealSystem<'_> {
 
     fn dataset(&self) -> Result<String> {
         const WHAT: &str = "ask where the file's file system is mounted";
-        // The number that statx tells is another one, which is never given again but stands in no
-        // list.
+        // statx reports another mount number, which is never reused but appears in no list.
         let about = format!("/proc/self/fdinfo/{}", self.file.as_raw_fd());
         let about = std::fs::read_to_string(about).map_err(SourceError::io(WHAT))?;
         let number = about.lines().find_map(|line| line.strip_prefix("mnt_id:"));
         let number = number.and_then(|number| number.trim().parse().ok());
         let number = number.ok_or(SourceError::Malformed("an open file without a mount"))?;
         let mounts = std::fs::read("/proc/self/mountinfo").map_err(SourceError::io(WHAT))?;
-        // Names of others may be no text.
+        // Names of other mounts may not be text.
         let found = dataset(&String::from_utf8_lossy(&mounts), number).map_err(SourceError::Malformed)?;
         found.ok_or(SourceError::NotHere("the file does not lie on ZFS"))
     }
@@ -91,7 +90,7 @@ impl System for RealSystem<'_> {
 
     fn describe(&self, dataset: &str, object: u64, each: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let number = object.to_string();
-        // A name without a slash is the whole pool's, whose objects with these numbers are others.
+        // A name without a slash stands for the whole pool, where these numbers are other objects.
         let is_topmost = !dataset.contains(['/', '@']);
         let named = format!("{dataset}{}", if is_topmost { "/" } else { "" });
         let arguments = ["-ddddd", "-bbbbbb", &named, &number].map(OsStr::new);

@@ -1,4 +1,4 @@
-//! Files of a ZFS that says what none says, and what real ones said. A real one:
+//! Files of a simulated ZFS with impossible output, and recorded output of real ones. A real ZFS:
 //! `crates/byteback/tests/systems/zfs`.
 
 use std::cell::{Cell, RefCell};
@@ -9,18 +9,18 @@ use byteback_host::random::SplitMix64;
 use super::answers::{What, dataset};
 use super::*;
 
-/// A record of a file as it is stored.
+/// A record of a file as stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Stored {
     /// Function, and the four words.
     Plain(&'static str, [u64; 4]),
-    /// What stands in the pointer, and why there is no checksum then.
+    /// The words of the pointer, and the reason why there is no checksum.
     Other(&'static str, Unknown),
     Embedded,
     Hole,
 }
 
-/// What other records look like: function, compression, encryption, order, place.
+/// The words of other records: function, compression, encryption, order, place.
 const OTHERS: [(&str, Unknown); 10] = [
     ("fletcher4 lz4 unencrypted LE contiguous", Unknown::Compressed),
     ("sha256 zstd unencrypted LE contiguous", Unknown::Compressed),
@@ -45,9 +45,9 @@ struct Model {
     record_len: u64,
     records: Vec<Stored>,
     levels: u32,
-    /// As old releases write it.
+    /// In the format of old releases.
     is_old: bool,
-    /// What every record's birth counts from.
+    /// The number that every record's birth counts from.
     birth: u64,
     name: String,
 }
@@ -130,7 +130,7 @@ impl Model {
         let birth = self.birth + first;
         let start = format!("{offset:16x} {:1$}L{level} ", "", (self.levels - level) as usize);
         if fill == 0 {
-            // Holes that never were anything else are not told.
+            // Holes that were never written to are not listed.
             if first.is_multiple_of(2) {
                 *text += &format!("{start}HOLE {title} size={len:x}L birth={birth}L\n");
             }
@@ -181,7 +181,7 @@ impl Model {
         }
     }
 
-    /// For each record up to the file's end.
+    /// The expected knowledge about each record up to the file's end.
     fn expected(&self) -> Vec<std::result::Result<Vec<u8>, Unknown>> {
         let zeros = || Ok(Vec::new());
         let record_len = if self.records.iter().all(|stored| *stored == Stored::Hole) {
@@ -189,7 +189,7 @@ impl Model {
         } else {
             Some(self.record_len)
         };
-        // Without any the length of a record is not known.
+        // Without any record, the length of records is unknown.
         let Some(record_len) = record_len else {
             return vec![zeros(); self.size.div_ceil(self.text_record_len()) as usize];
         };
@@ -208,7 +208,7 @@ impl Model {
         (0..self.size.div_ceil(record_len)).map(of).collect()
     }
 
-    /// If there are but holes: that of a hole that is told, or any.
+    /// The length of records in the output; any, if it lists no hole.
     fn text_record_len(&self) -> u64 {
         match self.text().contains("L0 HOLE") {
             true => self.record_len,
@@ -227,13 +227,13 @@ fn parse(number: u64, text: &str) -> std::result::Result<Object, &'static str> {
     parse_lines(number, &text.lines().collect::<Vec<_>>())
 }
 
-/// A file that is asked about again and again.
+/// A file that is queried repeatedly.
 struct Told {
     model: Model,
     stat: Stat,
-    /// What was asked, in order.
+    /// The calls, in order.
     asked: RefCell<Vec<&'static str>>,
-    /// How often it was described; from this number on it is `later`.
+    /// The number of descriptions so far; from `changes_at` on, `later` is described.
     times: Cell<usize>,
     changes_at: usize,
     later: Option<(Model, u64)>,
@@ -288,7 +288,7 @@ impl System for &Told {
     }
 }
 
-/// Without `BYTEBACK_SEED` 600 of them.
+/// 600 seeds, unless `BYTEBACK_SEED` is set.
 fn seeds() -> std::ops::Range<u64> {
     let given = std::env::var("BYTEBACK_SEED").map(|seed| seed.parse().unwrap());
     given.map_or(1..601, |seed: u64| seed..seed + 1)
@@ -302,7 +302,7 @@ fn every_record_is_told_as_it_is() {
         let model = &told.model;
         let sums = FileChecksums::collect(1, || Passage::begin(&told));
         let sums = sums.unwrap_or_else(|error| panic!("BYTEBACK_SEED={seed}: {error}\n{}", model.text()));
-        // The pool is written out each time before it is looked at.
+        // The pool is synced each time before it is read.
         assert_eq!(*told.asked.borrow(), ["settle", "describe"].repeat(2));
         let (layout, mut at, mut found) = (sums.layout(), 0, Vec::new());
         assert_eq!((layout.kind, layout.tail), (model.kind(), Tail::ZeroPadded));
@@ -323,8 +323,7 @@ fn every_record_is_told_as_it_is() {
     }
 }
 
-/// A node that could not be read is left out by zdb with all below it, and a text that is cut off
-/// is not the whole.
+/// zdb omits an unreadable node with all below it, and truncated output is not the whole.
 #[test]
 fn what_is_left_out_is_noticed() {
     let mut noticed = 0;
@@ -346,7 +345,7 @@ fn what_is_left_out_is_noticed() {
                 assert!(twice.is_err(), "BYTEBACK_SEED={seed}: twice {line}");
             }
             if is_node && line.contains("fill=") && lines.get(at + 1).is_some() {
-                // All below it is gone, too.
+                // All below it is missing, too.
                 let level = &line[line.find("[L").unwrap()..][..3];
                 let below: Vec<_> = lines[at + 1..]
                     .iter()
@@ -366,7 +365,7 @@ fn what_is_left_out_is_noticed() {
                 assert!(without.is_err(), "BYTEBACK_SEED={seed}: without {line}");
                 assert!(twice.is_err(), "BYTEBACK_SEED={seed}: twice {line}");
             }
-            // Behind the last pointer there is an empty line, and then nothing that counts.
+            // Behind the last pointer is an empty line, and nothing behind that counts.
             let end = lines
                 .iter()
                 .rposition(|line| line.contains("[L") || line.starts_with("Indirect"))
@@ -380,7 +379,7 @@ fn what_is_left_out_is_noticed() {
     assert!(noticed > 1000 || seeds().count() == 1, "{noticed}");
 }
 
-/// zdb prints names as they are.
+/// zdb prints names verbatim.
 #[test]
 fn a_name_that_looks_like_an_answer_changes_nothing() {
     let mut random = SplitMix64::new(3);
@@ -430,7 +429,7 @@ fn a_file_that_changes_meanwhile_is_not_told() {
         if parse(model.number, &model.text()).unwrap().records.is_empty() {
             continue;
         }
-        // The same content, even: written anew.
+        // The same content, rewritten.
         let rewritten = Model {
             birth: 101,
             ..model.clone()
@@ -452,7 +451,7 @@ fn a_file_that_changes_meanwhile_is_not_told() {
             let said = FileChecksums::collect(1, || Passage::begin(&told));
             assert!(matches!(said, Err(SourceError::Busy)), "BYTEBACK_SEED={seed}: {said:?}");
         }
-        // What zdb says is not what the file system says, however often they are asked.
+        // zdb and the file system disagree at every attempt.
         let told = Told {
             changes_at: 0,
             later: Some((model.clone(), model.size + 1)),
@@ -460,7 +459,7 @@ fn a_file_that_changes_meanwhile_is_not_told() {
         };
         let said = FileChecksums::collect(2, || Passage::begin(&told));
         assert!(matches!(said, Err(SourceError::Busy)), "BYTEBACK_SEED={seed}: {said:?}");
-        // Once more, and it stands still; what was told before holds no longer.
+        // Once more, with the file at rest; the earlier result no longer holds.
         let told = Told {
             changes_at: 3,
             later: Some((rewritten, model.size)),
@@ -473,7 +472,7 @@ fn a_file_that_changes_meanwhile_is_not_told() {
     }
 }
 
-/// One pointer each that no zdb prints, in an answer that is fine otherwise.
+/// Pointers that no zdb prints, one at a time in an otherwise correct answer.
 #[test]
 fn pointers_that_cannot_be_are_refused() {
     let answer = |levels: u32, generation: u32, blocks: &[String]| {
@@ -500,8 +499,8 @@ fn pointers_that_cannot_be_are_refused() {
     assert_eq!((fine.records.len(), fine.record_len), (2, 4096));
     // Another file that had the same number before.
     assert_ne!(fine.digest, parse(5, &answer(2, 16, &both)).unwrap().digest);
-    // Nothing follows from the sum of what is stored in another length; and what was taken out of a
-    // stream is no hole.
+    // The checksum of data stored in another length proves nothing, and a redacted record is not a
+    // hole.
     let second = |record: String| parse(5, &answer(2, 15, &[node(1, 2), both[1].clone(), record]));
     let of_second = |record: String| second(record).unwrap().records[1].1;
     assert_eq!(
@@ -562,8 +561,8 @@ fn pointers_that_cannot_be_are_refused() {
     }
 }
 
-/// What real ones said of the same file: two records of fletcher4, one of SHA-256, one compressed,
-/// two holes, one of fletcher4, the end a hole again. The pool was made by zfs-fuse.
+/// Output of real releases for the same file: two records of fletcher4, one of SHA-256, one
+/// compressed, two holes, one of fletcher4, and a hole at the end. The pool was made by zfs-fuse.
 #[test]
 fn what_zdb_of_several_releases_says_is_understood() {
     let texts = [
@@ -603,7 +602,7 @@ fn the_dataset_is_that_of_the_mount() {
     assert_eq!(of(43), Ok(Some("tp".to_owned())));
     assert_eq!(of(44), Ok(Some("tp/a b".to_owned())));
     assert_eq!(of(48), Ok(Some("tp/f@one".to_owned())));
-    // Another file system, and what somebody else serves under that name.
+    // Another file system, and a mount that a user made under that name.
     assert_eq!((of(22), of(45)), (Ok(None), Ok(None)));
     for id in [4, 46, 47, 49] {
         assert!(of(id).is_err(), "{id}");

@@ -8,7 +8,7 @@ pub(crate) struct Disk {
     dir: tempfile::TempDir,
 }
 
-/// Runs a program, whose failure is the test's.
+/// Runs a program; its failure fails the test.
 pub(crate) fn run(program: &str, arguments: &[&str]) {
     let output = Command::new(program)
         .arg_path()
@@ -28,7 +28,7 @@ trait Administration {
 }
 
 impl Administration for Command {
-    /// Programs of the administrator are not in everybody's search path.
+    /// Administration programs are not in every search path.
     fn arg_path(&mut self) -> &mut Self {
         let path = std::env::var("PATH").unwrap_or_default();
         self.env("PATH", format!("{path}:/usr/sbin:/sbin"))
@@ -40,8 +40,8 @@ pub(crate) fn text(path: &Path) -> &str {
 }
 
 impl Disk {
-    /// A file system of `mib` MiB with these checksums, mounted with `options`. `None`, said aloud,
-    /// if this machine's kernel has no btrfs; whatever else is missing is a failure.
+    /// A file system of `mib` MiB with these checksums, mounted with `options`. `None`, with a
+    /// message, if this machine's kernel has no btrfs; anything else that is missing is a failure.
     pub(crate) fn new(checksum: &str, mib: u64, options: &str) -> Option<Self> {
         let _ = Command::new("modprobe")
             .arg_path()
@@ -66,7 +66,7 @@ impl Disk {
         Some(disk)
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub(crate) fn path(&self) -> PathBuf {
         self.dir.path().join("disk")
     }

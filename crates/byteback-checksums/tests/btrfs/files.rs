@@ -1,4 +1,4 @@
-//! Files of every kind, each at rest: what is told of them is what their bytes say.
+//! Files of every kind, each at rest: the result is true of their bytes.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -28,7 +28,7 @@ pub(crate) fn collect(file: &File) -> Result<FileChecksums> {
     FileChecksums::collect(5, || begin(file, &RealClock))
 }
 
-/// How many bytes are of which kind.
+/// The number of bytes of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) sums: u64,
@@ -36,11 +36,11 @@ pub(crate) struct Told {
     pub(crate) inline: u64,
     pub(crate) compressed: u64,
     pub(crate) not_summed: u64,
-    /// Of last blocks that are not full.
+    /// Bytes of last blocks that are not full.
     pub(crate) tail: u64,
 }
 
-/// Everything that was told is what `content` says, and covers it without gaps.
+/// Checks that the whole result is true of `content`, and covers it without gaps.
 pub(crate) fn check(told: &FileChecksums, content: &[u8]) -> Told {
     let layout = told.layout();
     let (block_len, sum_len) = (layout.block_len as usize, layout.kind.len_bytes());
@@ -154,8 +154,8 @@ fn every_kind(checksum: &str, kind: Kind) {
     let seen = check_path(&at("nocow"));
     assert_eq!((seen.not_summed, seen.tail), (300_000 / 4096 * 4096, 300_000 % 4096));
 
-    // What was cut off in the middle of a sector stays on the disk, and in its checksum, until
-    // somebody overwrites it.
+    // Bytes that were cut off in the middle of a sector stay on the disk, and in its checksum,
+    // until they are overwritten.
     std::fs::write(at("cut"), noise(9, 100_000)).unwrap();
     let cut = File::options().write(true).open(at("cut")).unwrap();
     cut.sync_all().unwrap();
@@ -178,8 +178,8 @@ fn every_kind(checksum: &str, kind: Kind) {
     let seen = check_path(&at("packed"));
     assert!(seen.compressed >= 900_000 && seen.sums >= 500_000, "{seen:?}");
 
-    // In another subvolume, in a snapshot of it while the original goes on, and after a mount of
-    // which nothing is in memory.
+    // In another subvolume, in a snapshot of it while the original goes on, and after a mount with
+    // nothing in memory.
     run("btrfs", &["subvolume", "create", text(&at("volume"))]);
     std::fs::write(at("volume/one"), noise(7, 700_000)).unwrap();
     run(
@@ -229,7 +229,7 @@ fn files_of_every_kind_with_blake2b() {
     every_kind("blake2", Kind::Blake2b256);
 }
 
-/// What is not btrfs, and what is no file.
+/// Other file systems, and directories.
 #[test]
 fn other_file_systems_and_directories_are_told_apart() {
     let elsewhere = tempfile::tempfile_in("/dev/shm").unwrap();
@@ -239,7 +239,7 @@ fn other_file_systems_and_directories_are_told_apart() {
     };
     let directory = File::open(disk.path()).unwrap();
     assert!(matches!(begin(&directory, &RealClock), Err(SourceError::NotHere(_))));
-    // Whoever is not root is told so. Capabilities are a thread's own.
+    // Users other than root get an error that says so. Capabilities belong to a thread.
     std::fs::write(disk.path().join("file"), noise(1, 9000)).unwrap();
     let file = File::open(disk.path().join("file")).unwrap();
     let without = std::thread::spawn(move || {
@@ -266,7 +266,7 @@ fn a_file_in_pieces_takes_few_searches() {
     std::fs::write(&path, noise(1, blocks as usize * 4096)).unwrap();
     let file = File::options().read(true).write(true).open(&path).unwrap();
     file.sync_all().unwrap();
-    // Every other sector anew, in an order that is not the file's.
+    // Every other sector rewritten, in an order that is not the file's.
     for index in 0..blocks / 2 {
         let block = index * 7919 % (blocks / 2) * 2;
         file.write_all_at(&noise(block + 2, 4096), block * 4096).unwrap();

@@ -1,5 +1,5 @@
 //! The checksums that btrfs keeps, on real file systems in image files: needs root and loop
-//! devices, as other tests of this repository do.
+//! devices, like other tests of this repository.
 //!
 //! `files`: files of every kind, at rest.
 //! `model`: files made by random operations.

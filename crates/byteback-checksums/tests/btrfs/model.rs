@@ -1,5 +1,4 @@
-//! Files made by random operations: what is told of them is what their bytes say, without any sync
-//! in between.
+//! Files made by random operations: the result is true of their bytes, without any sync in between.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -38,7 +37,7 @@ impl Life {
 
     fn content(&mut self, len: u64) -> Vec<u8> {
         match self.random.below(3) {
-            // What can be compressed; zeros among it.
+            // Compressible content, with zeros in it.
             0 => vec![[0, 1, 7][self.random.below(3) as usize]; len as usize],
             _ => noise(self.random.next_u64(), len as usize),
         }
@@ -98,14 +97,14 @@ impl Life {
                 if from_size > 0 {
                     let (start, len) = self.range(4096);
                     let from_at = self.random.below(from_size / 4096) * 4096;
-                    // Refused between files that are summed and not, and onto itself.
+                    // Refused between summed and unsummed files, and onto itself.
                     let _ = clone_range(&from, from_at, &file, start, len.min(from_size - from_at));
                 }
             }
             9 => file.set_len(self.random.below(SIZE_MAX)).unwrap(),
             10 => {
                 let way = ["zstd", "lzo", "zlib", "no"][self.random.below(4) as usize];
-                // Files that are not summed are not compressed either; then this is refused.
+                // Files without checksums are not compressed either, so this is refused for them.
                 let _ = std::process::Command::new("btrfs")
                     .args(["property", "set", text(&path), "compression", way])
                     .stderr(std::process::Stdio::null())

@@ -1,8 +1,8 @@
 //! Files that are written while their checksums are read.
 //!
-//! A writer goes through numbered operations, each of which puts its number at the start of a
-//! block. What is told must then be the state between two of them: not before those that were over
-//! when the extraction began, nor after those that had begun when it ended.
+//! A writer performs numbered operations, each of which puts its number at the start of a block.
+//! The result must then be the state between two of them: after those that had ended when the
+//! extraction began, and before those that began after it ended.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -23,7 +23,7 @@ use crate::files::{check, collect, noise};
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 2000;
 
-/// A block with a number, where the kernel wants it for direct writes.
+/// A block with a number, aligned as the kernel requires for direct writes.
 #[repr(align(4096))]
 pub(crate) struct Aligned(pub(crate) [u8; BLOCK as usize]);
 
@@ -35,7 +35,7 @@ impl Aligned {
     }
 }
 
-/// A file in memory, to be stored to.
+/// A file in memory, for stores.
 pub(crate) struct Mapped {
     start: *mut std::ffi::c_void,
     len: usize,
@@ -83,7 +83,7 @@ impl Drop for Mapped {
     }
 }
 
-/// What the writer did: the block of each operation; operation 0 made the file.
+/// The writer's account: the block of each operation; operation 0 made the file.
 #[derive(Default)]
 struct Account {
     blocks: Mutex<Vec<u64>>,
@@ -114,7 +114,7 @@ fn make(path: &Path) -> File {
     file
 }
 
-/// Writes in bursts, by all means that there are, and rests `rest_ms` at most between them.
+/// Writes in bursts, in every possible way, and rests `rest_ms` at most between them.
 fn write(path: &Path, seed: u64, rest_ms: u64, account: &Account) {
     let mut random = SplitMix64::new(seed);
     let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
@@ -146,7 +146,7 @@ fn write(path: &Path, seed: u64, rest_ms: u64, account: &Account) {
             1 => run("btrfs", &["filesystem", "sync", text(path)]),
             _ => {}
         }
-        // Mostly a little longer than it takes until an extraction dares to begin.
+        // Mostly a little longer than the rest that an extraction waits for.
         let rest_us = [
             random.below(rest_ms * 1000 + 1),
             rest_ms.min(21) * 1000 + random.below(rest_ms * 50 + 1),
@@ -155,7 +155,7 @@ fn write(path: &Path, seed: u64, rest_ms: u64, account: &Account) {
     }
 }
 
-/// Whether `told` is the state at one moment, between the operations `ended_before` and
+/// Whether `told` is the state at one moment between the operations `ended_before` and
 /// `begun_after`.
 fn check_moment(told: &FileChecksums, account: &Account, ended_before: u64, begun_after: u64) {
     let blocks = account.blocks.lock().unwrap().clone();
@@ -194,7 +194,7 @@ fn check_moment(told: &FileChecksums, account: &Account, ended_before: u64, begu
     assert!(from <= to, "no moment: after operation {from}, before {to}");
 }
 
-/// Reads checksums for so long while somebody writes, and `disturb` is called now and then.
+/// Reads checksums for `seconds` while a writer is at work, and `disturb` is called now and then.
 fn stress(disk: &Disk, seconds: u64, rest_ms: u64, disturb: impl Fn(&Path, &mut SplitMix64) + Sync) -> (u64, u64, u64) {
     let path = disk.path().join("file");
     let file = make(&path);
@@ -277,8 +277,7 @@ fn a_file_that_is_written_all_the_time_is_busy() {
         while account.ended.load(Ordering::SeqCst) < 5 {
             std::thread::yield_now();
         }
-        // Unless the writer does not get the processor for a while: then what is told must be
-        // right.
+        // Unless the writer does not get the processor for a while: then the result must be right.
         let mut was_busy = false;
         for _ in 0..20 {
             let (start, before) = (Instant::now(), account.ended.load(Ordering::SeqCst));
@@ -297,7 +296,7 @@ fn a_file_that_is_written_all_the_time_is_busy() {
         drop(over);
         assert!(was_busy);
     });
-    // And when it is over, it is told.
+    // When the writer has ended, the extraction succeeds.
     check(&collect(&file).unwrap(), &std::fs::read(&path).unwrap());
 }
 

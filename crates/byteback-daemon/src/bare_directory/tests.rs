@@ -1,7 +1,7 @@
 use super::*;
 
 fn folder() -> (tempfile::TempDir, StateFolder) {
-    // Not on a tmpfs, which may know no flags.
+    // Not on a tmpfs, which may not support flags.
     let temp = tempfile::tempdir_in("/var/tmp").unwrap();
     let directory = temp.path().join("d");
     fs::create_dir(&directory).unwrap();
@@ -22,7 +22,7 @@ fn protection_is_taken_back_and_a_flag_of_the_user_stays() {
         true => assert!(fs::write(point.join("f"), "f").is_err()),
         false => assert_eq!(fs::metadata(&point).unwrap().mode() & 0o7777, 0),
     }
-    // As after a crash: what protects it already is kept.
+    // As after a crash: a protection that is there is kept.
     drop(BareDirectory::protect(&folder, &point).unwrap());
     release(&folder).unwrap();
     release(&folder).unwrap();

@@ -1,14 +1,14 @@
-//! Looking through what lies on the disk, slowly and for ever: what is known is compared, what is
-//! not is learned.
+//! Reads through the disk, slowly and for ever: known blocks are compared, unknown ones are
+//! learned.
 //!
-//! [`Passage`] decides what is next: which piece of which file, and when, so that no more is read
-//! than so many bytes a second. It does no I/O and knows no clock. The thread around it finds the
-//! files by their numbers in the log, in ascending order, and reads without the page cache where
-//! the file system allows that (`O_DIRECT`), so that it sees the disk and takes no room from
-//! programs. A block that changes while it is read is compared once more while nothing changes it;
-//! that is in [`byteback_mount::integrity`].
+//! [`Passage`] decides what comes next: which piece of which file, and when, so that no more than a
+//! given number of bytes a second is read. It does no I/O and knows no clock. The thread around it
+//! finds the files by their numbers in the log, in ascending order, and reads without the page
+//! cache where the file system allows that (`O_DIRECT`), so that it sees the disk and takes no room
+//! from programs. A block that changes while it is read is compared once more while nothing changes
+//! it; that is in [`byteback_mount::integrity`].
 //!
-//! Where a passage is becomes durable with the sums, so that a restart goes on there.
+//! The position of a passage becomes durable with the checksums, so that a restart goes on there.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,18 +25,18 @@ use rustix::fs::OFlags;
 
 use crate::tree::TrackedTree;
 
-/// So many files are asked for at a time.
+/// Files that are asked for at a time.
 const FILES_AHEAD: usize = 4096;
 
-/// So much is read at a time.
+/// Bytes that are read at a time.
 const PIECE_LEN_BYTES: u64 = 1 << 20;
 
-/// How the disk is looked through.
+/// Options of the scrub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScrubOptions {
-    /// Bytes a second that are read at most.
+    /// Most bytes to read a second.
     pub bytes_per_s: u64,
-    /// How long it rests after it has seen everything.
+    /// How long the scrub rests after it has seen everything.
     pub rest: Duration,
 }
 
@@ -49,37 +49,37 @@ impl Default for ScrubOptions {
     }
 }
 
-/// What a passage does next.
+/// The next step of a passage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing, for so long.
+    /// Nothing, for this long.
     Wait(Duration),
-    /// Finds the first file from this number on, and tells [`Passage::at_file`].
+    /// Finds the first file from this number on, and reports it to [`Passage::at_file`].
     FindFrom(u64),
-    /// Reads this of the file, and tells [`Passage::read`].
+    /// Reads this range of the file, and reports to [`Passage::read`].
     Read {
         /// The file.
         file: u64,
-        /// Where.
+        /// The bytes to read.
         range: ByteRange,
     },
 }
 
-/// See the module.
+/// The order and pace of the scrub, see the module.
 #[derive(Clone, Debug)]
 pub struct Passage {
     options: ScrubOptions,
-    /// The file, and how far.
+    /// The current file, and the offset in it.
     at: (u64, u64),
     /// The length of the file, when it was found.
     len_bytes: Option<u64>,
-    /// Before this nothing is read.
+    /// Nothing is read before this time.
     not_before_ns: u64,
     passes: u64,
 }
 
 impl Passage {
-    /// Goes on where the last one was.
+    /// Goes on at the position where the last passage was.
     #[must_use]
     pub fn new(options: ScrubOptions, position: Option<(u64, u64)>) -> Self {
         Self {
@@ -91,19 +91,19 @@ impl Passage {
         }
     }
 
-    /// Where it is: a file, and how far in it.
+    /// The current file, and the offset in it.
     #[must_use]
     pub fn position(&self) -> (u64, u64) {
         self.at
     }
 
-    /// How often it has seen everything.
+    /// How often everything was seen.
     #[must_use]
     pub fn passes(&self) -> u64 {
         self.passes
     }
 
-    /// What is next, at this time of any clock that does not go back.
+    /// The next step, at this time of any clock that does not go back.
     #[must_use]
     pub fn next(&self, now_ns: u64) -> Step {
         if now_ns < self.not_before_ns {
@@ -120,8 +120,8 @@ impl Passage {
         }
     }
 
-    /// The file that was found has this number and length; `None`: there is none any more, and all
-    /// were seen.
+    /// Takes the file that was found, its number and length; `None`: there is none any more, and
+    /// all were seen.
     pub fn at_file(&mut self, found: Option<(u64, u64)>, now_ns: u64) {
         match found {
             Some((file, len_bytes)) => {
@@ -141,22 +141,22 @@ impl Passage {
         }
     }
 
-    /// The file with this number, which is the next, is not to be read.
+    /// Skips the file with this number, which is the next and not to be read.
     pub fn pass_over(&mut self, file: u64) {
         self.at = (file.saturating_add(1), 0);
         self.len_bytes = None;
     }
 
     /// Goes on to the next file when the end of this one is reached, so that a restart does not
-    /// find it once more.
+    /// find this one once more.
     fn leave_if_seen(&mut self) {
         if self.len_bytes.is_some_and(|len_bytes| self.at.1 >= len_bytes) {
             self.pass_over(self.at.0);
         }
     }
 
-    /// Of what was to be read next so many bytes were; fewer where the file ended, or could not be
-    /// read.
+    /// Takes the number of bytes that were read: fewer than were to be read where the file ended,
+    /// or could not be read.
     pub fn read(&mut self, bytes: u64, now_ns: u64) {
         let (_, offset) = self.at;
         match bytes {
@@ -170,20 +170,20 @@ impl Passage {
     }
 }
 
-/// What a scrub has done since the start, for people, and whether it may go on.
+/// The progress of a scrub since the start, for people, and whether it may go on.
 #[derive(Debug, Default)]
 pub struct ScrubState {
-    /// Nobody wants it to go on now.
+    /// The scrub is not to go on now.
     pub paused: AtomicBool,
     /// Bytes that were read.
     pub read_bytes: AtomicU64,
-    /// Blocks that were learned.
+    /// Blocks whose checksums were learned.
     pub learned_blocks: AtomicU64,
     /// How often everything was seen.
     pub passes: AtomicU64,
 }
 
-/// How often a paused one looks whether it still is.
+/// How often a paused scrub looks whether it still is paused.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Looks through a tree until it is told to stop.
@@ -206,7 +206,7 @@ pub(crate) fn run(
             Step::FindFrom(file) => {
                 let found = match files.next_from(tree, file) {
                     Some(file) => match open_file(tree, file) {
-                        // Gone, or not to be read: whoever stops this is asked before the next.
+                        // Gone, or not to be read: a stop is noticed before the next file.
                         None => {
                             passage.pass_over(file);
                             if let Ok(()) | Err(TryRecvError::Disconnected) = stopped.try_recv() {
@@ -248,8 +248,8 @@ pub(crate) fn run(
     }
 }
 
-/// Drops what is kept of files that the log does not know any more: removed while nobody was
-/// mounted.
+/// Drops the checksums of files that the log does not know any more: they were removed while the
+/// tree was not mounted.
 fn forget_the_gone(tree: &TrackedTree, integrity: &Integrity) {
     let (Ok(look), Ok(kept)) = (tree.log().look(), integrity.sums().kept_files()) else {
         return;
@@ -340,8 +340,8 @@ impl Aligned {
     }
 }
 
-/// A file that is read past the page cache: only whole blocks, to aligned places; the rest from the
-/// cache.
+/// A file that is read past the page cache: whole blocks only, at aligned places; the rest comes
+/// from the cache.
 struct Direct<'a> {
     fd: &'a Inode,
     is_direct: bool,
@@ -358,7 +358,7 @@ impl Backing for Direct<'_> {
             && buffer.len().is_multiple_of(block)
             && buffer.as_ptr().align_offset(block) == 0;
         if self.is_direct && !is_aligned {
-            // Behind the end of what was read: at the end of the file.
+            // The rest behind a read that ended early, at the end of the file.
             let plain = self.fd.reopen(OFlags::RDONLY | OFlags::NONBLOCK)?;
             return plain.read_at(offset, buffer);
         }

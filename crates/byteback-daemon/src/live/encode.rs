@@ -1,7 +1,7 @@
-//! Deltas of new contents against old ones, and where they are kept: one file each.
+//! Deltas of new contents against old ones, and the files that they are kept in, one each.
 //!
 //! Both contents are here, and only here as they are now: so the daemon encodes, and keeps the
-//! result. If either of them changes while they are compared, the queue is told before that, and
+//! result. If either of them changes while they are compared, the queue hears of that first, and
 //! does not take the delta.
 
 use std::io::{self, BufWriter, Write};
@@ -19,10 +19,10 @@ use byteback_queue::queue::{EncodeOrder, EncodedDelta};
 use super::Live;
 use super::spool::{next_data, read_up_to};
 
-/// So much of a delta is written at a time.
+/// Bytes of a delta that are written at a time.
 const WRITE_LEN: usize = 64 << 10;
 
-/// A file is compared with its sums in pieces of this length.
+/// Length of the pieces in which a file is compared with its checksums.
 const COMPARED_LEN_BYTES: u64 = 1 << 20;
 
 /// The deltas that are kept.
@@ -32,7 +32,7 @@ pub(super) struct Deltas {
 }
 
 impl Deltas {
-    /// Those in this directory.
+    /// Opens the deltas in this directory.
     pub(super) fn open(dir: Arc<dyn DurableDir>) -> io::Result<Self> {
         let stamps = dir.list()?.into_iter().filter_map(|name| name.parse::<u64>().ok());
         let last_stamp = AtomicU64::new(stamps.max().unwrap_or(0));
@@ -44,13 +44,13 @@ impl Deltas {
         self.dir.open(&stamp.to_string(), OpenMode::Existing)
     }
 
-    /// It is not needed any more.
+    /// Removes a delta that is not needed any more.
     pub(super) fn remove(&self, stamp: u64) {
-        // What stays is removed when all is.
+        // A file that stays is removed when all are.
         let _ = self.dir.remove(&stamp.to_string());
     }
 
-    /// None of them is needed any more.
+    /// Removes all deltas.
     pub(super) fn clear(&self) {
         for name in self.dir.list().unwrap_or_default() {
             let _ = self.dir.remove(&name);
@@ -89,8 +89,8 @@ impl Deltas {
         }))
     }
 
-    /// Writes a delta of at most `len_bytes_max`; its stamp and length. `None` if it would be
-    /// longer, or there is no room for it.
+    /// Writes a delta of at most `len_bytes_max`; returns its stamp and length. `None` if it would
+    /// be longer, or there is no room for it.
     pub(super) fn write(
         &self,
         len_bytes_max: u64,
@@ -136,7 +136,7 @@ impl Write for Limited {
     }
 }
 
-/// What a file holds now.
+/// The current content of a file.
 struct Content(Inode);
 
 impl Base for Content {
@@ -177,14 +177,14 @@ impl Live {
         Ok(true)
     }
 
-    /// Does what the queue ordered.
+    /// Encodes the delta that the queue ordered.
     pub(super) fn encode(&self, order: &EncodeOrder) {
         let delta = || -> io::Result<Option<EncodedDelta>> {
             let new = self.open_file(order.new)?;
             let base = self.open_file(order.base)?;
             match (new, base) {
-                // Against a base that is not what the server has a delta makes something else of
-                // it.
+                // A delta against a base that is not what the server has would make another content
+                // of it.
                 (Some(new), Some(base)) if !self.is_sound(order.new, &new)? || !self.is_sound(order.base, &base)? => {
                     Ok(None)
                 }

@@ -1,4 +1,4 @@
-//! What the gate tells, as events of the queue; and what is put aside before it happens.
+//! The reports of the gate as events of the queue, and what is put aside before a change happens.
 
 use byteback_model::{NodeId, NodeKind, Place};
 use std::sync::Arc;
@@ -36,7 +36,7 @@ fn victim(lost: &LostName, is_kept: bool) -> Victim {
     }
 }
 
-/// The nodes of which a name changed, and the directories of these names.
+/// The nodes whose names changed, and the directories of these names.
 fn nodes_of(operation: &NameOperation) -> Vec<NodeId> {
     match operation {
         NameOperation::Created { at, node } | NameOperation::Linked { at, node } => vec![at.parent, node.node],
@@ -72,13 +72,13 @@ impl State {
 }
 
 impl Live {
-    /// Puts aside what the queue still needs of `ranges` of a file that is about to change. What
-    /// cannot be put aside is given up.
+    /// Puts aside what the queue still needs of `ranges` of a file that is about to change. If that
+    /// fails, the order is given up.
     fn put_aside(&self, node: NodeId, fd: &Inode, ranges: &[ByteRange]) {
         let lock = usize::try_from(node.0).unwrap_or(0) % SAVING_LOCKS;
         let _saving = self.saving.get(lock).map(|lock| lock.lock());
         for range in ranges {
-            // Asked anew: somebody may have put them aside while this thread waited.
+            // Asked anew: another thread may have put them aside while this one waited.
             let saves = self.state.lock().queue.saves_before(node, *range);
             for save in saves {
                 if let Err(error) = self.save(node, save, fd) {
@@ -100,7 +100,8 @@ impl Live {
         Ok(())
     }
 
-    /// Keeps what a node's attributes are now, if the queue speaks of it: they are about to change.
+    /// Keeps the attributes that a node has now, if the queue refers to it: they are about to
+    /// change.
     fn capture(&self, node: NodeId, read: impl FnOnce() -> std::io::Result<NodeAttributes>) {
         let is_needed = |state: &State| {
             let position = state.queue.position();
@@ -121,7 +122,7 @@ impl Live {
         }
     }
 
-    /// Opens what is about to lose its last name.
+    /// Opens the file that is about to lose its last name.
     fn hold(&self, removal: &Removal<'_>) -> std::io::Result<Kept> {
         let fd = removal.dir.open_path_at(removal.name)?;
         if fd.stat()?.identity() != removal.identity {
@@ -139,7 +140,7 @@ impl Live {
         space.map_or(0, |space| space.f_bavail.saturating_mul(space.f_frsize))
     }
 
-    /// Tells an event and does what follows.
+    /// Passes an event to the queue and does what follows.
     fn tell(&self, mut state: parking_lot::MutexGuard<'_, State>, event: &Event) {
         let now_ns = self.now_ns();
         state.queue.event(event, now_ns);
@@ -171,7 +172,7 @@ impl Observer for Live {
     }
 
     fn append_at(&self, node: NodeId, fd: &Inode, offset: u64) -> std::io::Result<u64> {
-        // Of two appends the kernel has the second one wait.
+        // The kernel makes the second of two appends wait.
         match self.may_stray(node) {
             true => fd.stat().map(|stat| stat.size),
             false => Ok(offset),
@@ -205,8 +206,8 @@ impl Observer for Live {
         let now_ns = self.now_ns();
         let open_at = state.queue.open_ranges(node).map(|(position, _)| position);
         let open = state.queue.open_content(node, hull);
-        // Its length is what it is: another change of the same file may have told another one
-        // already, and corrects that afterwards.
+        // The length is taken as it is: another change of the same file may have reported another
+        // one already, and corrects that afterwards.
         let len_bytes = open.map_or_else(|| fd.stat().map_or(0, |stat| stat.size), |(len, _)| len);
         let is_new = open.is_none() && !state.queue.is_folded() && state.queue.is_about(node);
         for range in ranges {
@@ -391,7 +392,7 @@ impl Observer for Live {
 }
 
 impl Live {
-    /// Puts all aside that the queue needs of a file that cannot be held open.
+    /// Puts aside all that the queue needs of a file that cannot be held open.
     fn put_all_aside(&self, node: NodeId, removal: &Removal<'_>) {
         let put = || {
             let kept = self.hold(removal)?;
@@ -399,7 +400,7 @@ impl Live {
             for save in saves {
                 self.save(node, save, &kept.fd)?;
             }
-            // It can serve as the old content of nothing any more.
+            // The file can no longer serve as the old content of another one.
             let mut state = self.state.lock();
             state.queue.not_compared(node);
             state.settle();

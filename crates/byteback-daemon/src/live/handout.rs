@@ -1,4 +1,4 @@
-//! What is handed out to who sends: groups with all that belongs to them, as they were at their
+//! Groups as they are handed out to the sender: with all that belongs to them, as it was at their
 //! turn.
 
 use byteback_model::{Attributes, ByteString, NameChange, NodeId, NodeKind, Place};
@@ -26,13 +26,14 @@ use super::spool::open_for_reading;
 use super::{Live, SKIPPED, State, Wake};
 use crate::service::{Service, attributes_to_api};
 
-/// Content is handed on in pieces of this length.
+/// Length of the pieces in which content is handed on.
 pub(super) const PIECE_LEN: usize = 1 << 20;
 
-/// A name may be moved while it is followed: so often it is tried.
+/// How often a name is followed, which may be moved meanwhile.
 const ATTEMPTS: u32 = 3;
 
-/// A tree that is served, to who sends what happens in it and lands what others did.
+/// A tree as it is served to the sync engine, which sends what happens in it and lands what others
+/// did.
 pub struct LiveService {
     pub(super) live: Arc<Live>,
     service: Arc<Service>,
@@ -40,7 +41,7 @@ pub struct LiveService {
 }
 
 impl LiveService {
-    /// Of a mounted tree.
+    /// Serves a mounted tree.
     pub(crate) fn new(live: Arc<Live>, service: Arc<Service>, landing: Landing) -> Self {
         Self { live, service, landing }
     }
@@ -49,18 +50,18 @@ impl LiveService {
 /// The nodes of a group, and the state of their names.
 struct Gathered {
     names: BTreeMap<Place<NodeId>, NameState>,
-    /// Nodes of which something is told, with whether they are new.
+    /// Nodes that are reported, with whether they are new.
     touched: BTreeMap<NodeId, bool>,
     gone: BTreeSet<NodeId>,
     contents: Vec<LiveContent>,
     /// Directories in which names came or went.
     times: BTreeSet<NodeId>,
-    /// The length of each file with a content, after the last.
+    /// The length of each file with a content, after its last one.
     lens: BTreeMap<NodeId, u64>,
 }
 
 struct NameState {
-    /// Whether it stood for anything before.
+    /// Whether the name stood for anything before.
     was_there: bool,
     now: Option<NodeId>,
 }
@@ -195,7 +196,7 @@ pub(super) fn given_up() -> ServiceError {
 }
 
 impl State {
-    /// What a node's attributes were at `up_to`, if they changed since.
+    /// The attributes that a node had at `up_to`, if they changed since.
     fn captured(&self, node: NodeId, up_to: Position) -> Option<Arc<Attributes>> {
         let mut captures = self.captures.get(&node)?.iter();
         captures
@@ -209,16 +210,15 @@ impl State {
         groups.find(|group| group.id == id && group.state != GroupState::Unknown)
     }
 
-    /// How long a file was at `up_to`, if it got another content since.
+    /// The length that a file had at `up_to`, if it got another content since.
     fn len_at(&self, node: NodeId, up_to: Position) -> Option<u64> {
         let mut lens = self.lens_before.get(&node)?.iter();
         lens.find(|(at, _)| *at > up_to).map(|(_, len_bytes)| *len_bytes)
     }
 }
 
-/// The queue's clock is the kernel's coarse one, which goes by steps, mostly of this length: who
-/// were to wait for less would find the same moment again, and ask over and over until the step is
-/// done.
+/// Step of the queue's clock, the kernel's coarse one, in most cases. After a shorter wait a poll
+/// would find the same moment again, over and over until the step is done.
 const CLOCK_STEP: Duration = Duration::from_millis(4);
 
 impl Live {
@@ -231,7 +231,7 @@ impl Live {
             if let Some((fd, _)) = self.files.find(node)? {
                 return Ok(Some(Arc::new(fd)));
             }
-            // It lost its name in between, and is told to be kept in a moment.
+            // The node lost its name in between, and is among the kept ones in a moment.
             drop(self.order.exclusive());
         }
         Ok(None)
@@ -245,8 +245,8 @@ impl Live {
         }
     }
 
-    /// The attributes of a node as they were at `up_to`; of a file without its length. `None`:
-    /// nobody knows.
+    /// The attributes of a node as they were at `up_to`, but for the length of a file. `None` if
+    /// they are unknown.
     fn attributes_at(&self, node: NodeId, up_to: Position) -> io::Result<Option<Attributes>> {
         if let Some(captured) = self.state.lock().captured(node, up_to) {
             return Ok(Some((*captured).clone()));
@@ -256,14 +256,14 @@ impl Live {
             Ok(None) => Ok(None),
             Err(error) => Err(error),
         };
-        // They may have changed meanwhile: then they were captured before.
+        // They may have changed meanwhile, and were captured before that.
         match self.state.lock().captured(node, up_to) {
             Some(captured) => Ok(Some((*captured).clone())),
             None => read,
         }
     }
 
-    /// Makes of a group what is handed out, and notes its number.
+    /// Turns a group into what is handed out, and notes its number.
     fn hand_out(&self, id: GroupId) -> Result<Option<Arc<LiveGroup>>> {
         let (group, gathered, numbers) = {
             let state = self.state.lock();
@@ -297,7 +297,7 @@ impl Live {
         let id = group.id;
         let new = gathered.touched.iter().filter(|(_, is_new)| **is_new);
         let new: Vec<_> = new.map(|(node, _)| *node).collect();
-        // The server is told of them by their numbers.
+        // The server learns of new nodes by their numbers.
         self.log.keep_numbers(&new).map_err(|error| {
             let message = format!("the log cannot be written: {error}; free space in the state folder");
             ServiceError::new(ErrorKind::Log, message)
@@ -334,7 +334,7 @@ impl Live {
             group: group.id,
             ..numbers
         };
-        // Of everything the log tells, and of the other names the journal knows.
+        // For a fold of everything, the log reports the names, and the journal knows the others.
         let names = match &group.fold {
             Some(LiveFold {
                 scope: LiveScope::Items { names, .. },
@@ -382,9 +382,9 @@ impl Live {
         Some(nodes)
     }
 
-    /// The times of the directories in which names came or went, unless the group tells these
+    /// The times of the directories in which names came or went, unless the group reports these
     /// directories' attributes. Later changes of a time are sent later; a directory that has no
-    /// name any more is left out. `None`: one of them could not be looked at.
+    /// name any more is left out. `None` if one of them could not be looked at.
     fn directory_times(&self, gathered: &Gathered) -> Option<Vec<(byteback_model::NodeId, i128)>> {
         let is_told = |node: &NodeId| gathered.touched.contains_key(node) || gathered.gone.contains(node);
         let mut found = Vec::new();
@@ -404,7 +404,7 @@ impl Live {
             .collect()
     }
 
-    /// What is to be done next, but for the handing out.
+    /// Decides what to do next, without handing anything out.
     fn next(&self) -> (Poll, u64) {
         let _order = self.order.exclusive();
         let mut state = self.state.lock();
@@ -415,7 +415,7 @@ impl Live {
         state.settle();
         let poll = match poll {
             Poll::Idle { wake_ns } => {
-                // With a time to wait for, what happens only puts it off; but without a delay it
+                // With a time to wait for, an event only puts it off; but without a delay its time
                 // may come at once.
                 state.wake = match wake_ns.is_none() || self.options.queue.delay_ns == 0 {
                     true => Wake::Wanted,
@@ -450,7 +450,7 @@ impl Live {
                     if handed.is_err() {
                         self.with_queue(|queue| queue.unanswered(now_ns));
                     }
-                    // Otherwise it was given up meanwhile.
+                    // Otherwise the group was given up meanwhile.
                     if let Some(group) = handed? {
                         return Ok(Work::Send(group));
                     }
@@ -475,7 +475,7 @@ impl Live {
         done
     }
 
-    /// A group is answered; what it was is not needed any more.
+    /// Forgets what was kept for a group that is answered now.
     fn answered(&self, id: GroupId) {
         let mut state = self.state.lock();
         if let Some(group) = state.handed.remove(&id) {
@@ -540,7 +540,7 @@ impl LiveTree for LiveService {
 
     fn cut_fold(&self, also: &[byteback_model::NodeId]) -> Result<Arc<LiveGroup>> {
         let live = &self.live;
-        // From here to the cut no mark is made that would pass over what is to be told.
+        // From here to the cut no mark is made that would pass over what is to be reported.
         let mut marking = live.marking.lock();
         if !also.is_empty() {
             let told = live.log.report_again(also);
@@ -582,7 +582,7 @@ impl LiveTree for LiveService {
         let fold = match fold.transpose() {
             Ok(fold) => fold,
             Err(error) => {
-                // Nobody else knows of the cut: what it holds on to would be held for good.
+                // Only this call knows of the cut: what the cut holds on to would be held for good.
                 self.service.give_up(of_cut);
                 live.abandon(format!("the log could not be read: {error}"));
                 return Err(error);
@@ -646,7 +646,7 @@ impl LiveTree for LiveService {
         self.live.with_queue(|queue| queue.applied(group)).map_err(refused)?;
         let handed = self.live.state.lock().handed.get(&group).cloned();
         self.live.answered(group);
-        // A fold's cut was finished: there is the mark now.
+        // The cut of a fold was finished, so the mark is there now.
         if let Some(fold) = handed.filter(|handed| handed.fold.is_some()) {
             self.live.journal.lock().marked(fold.up_to);
         }
@@ -658,7 +658,7 @@ impl LiveTree for LiveService {
         self.live
             .with_queue(|queue| queue.refused(group, now_ns))
             .map_err(refused)?;
-        // Those behind it were not applied and get other numbers.
+        // The groups behind it were not applied and get other numbers.
         let behind = {
             let mut state = self.live.state.lock();
             let behind = state.handed.split_off(&GroupId(group.0.saturating_add(1)));
@@ -678,12 +678,12 @@ impl LiveTree for LiveService {
         self.live
             .with_queue(|queue| queue.resolve(group, resolution, now_ns))
             .map_err(refused)?;
-        // It is settled; what follows has another number. A fold keeps its cut.
+        // This group is settled; its successor has another number. A fold keeps its cut.
         let new = self.live.with_queue(|queue| queue.groups().next().cloned());
         let handed = {
             let mut state = self.live.state.lock();
             let handed = state.handed.remove(&group);
-            // What it stands on may be something else from now on.
+            // Its base may be something else from now on.
             if let Some(handed) = &handed {
                 state.forget_rewritten(handed);
             }

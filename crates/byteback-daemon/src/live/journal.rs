@@ -1,18 +1,19 @@
-//! What of continuous sync must outlive the process: the numbers that were given away, and the
-//! queue after a clean stop.
+//! The part of continuous sync that must outlive the process: the numbers that were given away, and
+//! the queue after a clean stop.
 //!
 //! `journal`: each group is noted, durably, before it is handed out, and when it was answered. So
-//! no number is given twice, and the next process knows of which groups it is unknown what became.
-//! With each group go the *names* that it changes, until the log's mark has passed them: the server
-//! may have what came after the mark, and the log does not tell of a name that came and went
-//! between two checkpoints, or before a crash. The same goes for names that something landed on,
-//! which the server has, too. Whoever sends everything since the mark tells what became of these
-//! names as well. As long are kept the files that each group changed in one atomic operation: if
-//! the server refuses it, and a crash follows, they still share what becomes of them. `queue`: a
-//! snapshot of the queue after a clean stop. It is consumed by the next start, before the gate
-//! opens: a crash after that cannot resume from it again.
+//! no number is given twice, and the next process knows the groups whose outcome is unknown. With
+//! each group go the *names* that it changes, until the log's mark has passed them: the server may
+//! have what came after the mark, and the log does not report a name that came and went between two
+//! checkpoints, or before a crash. The same goes for names that something landed on, which the
+//! server has, too. When everything since the mark is sent, these names are reported as well. The
+//! files that each group changed in one atomic operation are kept as long: if the server refuses
+//! it, and a crash follows, they still share their fate.
 //!
-//! A journal that is damaged, or of another version, is none that is empty: see [`found`].
+//! `queue`: a snapshot of the queue after a clean stop. It is consumed by the next start, before
+//! the gate opens: a crash after that cannot resume from it again.
+//!
+//! A journal that is damaged, or of another version, does not count as empty: see [`found`].
 //!
 //! Both are written down byte by byte in docs/format-queue.md.
 
@@ -35,7 +36,7 @@ pub(super) use found::{Found, JournalError, SKIPPED};
 pub(super) const JOURNAL_NAME: &str = "journal";
 const JOURNAL_NEW_NAME: &str = "journal.new";
 const JOURNAL_MAGIC: [u8; 7] = *b"BYLIVEJ";
-/// The second has records of files that were changed together, and a checksum of its header.
+/// Version 2 has records of files that were changed together, and a checksum of its header.
 pub(crate) const JOURNAL_VERSION: u8 = 2;
 const HEADER_LEN: usize = JOURNAL_MAGIC.len() + 1 + 4;
 const QUEUE_NAME: &str = "queue";
@@ -43,21 +44,21 @@ const QUEUE_USED_NAME: &str = "queue.used";
 const QUEUE_MAGIC: [u8; 8] = *b"BYLIVEQ\x01";
 
 const RECORD_LEN: usize = 1 + 3 * 8 + 4;
-/// A record of a name, but for the name.
+/// Length of a record of a name, without the name.
 const NAME_RECORD_LEN: usize = 1 + 2 * 8 + 2 + 4;
 const TAG_HANDED: u8 = 1;
 const TAG_ANSWERED: u8 = 2;
 const TAG_NAME: u8 = 3;
 const TAG_TOGETHER: u8 = 4;
 
-/// A record of files that were changed together, but for the files.
+/// Length of a record of files that were changed together, without the files.
 const SET_RECORD_LEN: usize = 1 + 8 + 2 + 4;
 
-/// Files in all sets that are kept, at most; the eldest go first.
+/// Most files in all sets that are kept; the oldest sets go first.
 const SET_FILES_MAX: usize = 10_000;
 
-/// A journal is written anew, with what still counts, when it has this length and twice the one
-/// that it had then.
+/// A journal is written anew, with what still counts, once it has both this length and twice the
+/// one that it had after it was last written anew.
 const JOURNAL_LEN_MAX: u64 = 1 << 20;
 
 /// The groups that were handed out.
@@ -65,22 +66,22 @@ pub(super) struct Journal {
     dir: Arc<dyn DurableDir>,
     file: Arc<dyn DurableFile>,
     len_bytes: u64,
-    /// How long it may become before it is written anew.
+    /// The length at which it is written anew.
     len_max_bytes: u64,
     noted: Noted,
     /// Records of names that something landed on, to be written.
     landed: Vec<u8>,
 }
 
-/// What a journal says.
+/// The contents of a journal.
 #[derive(Default)]
 struct Noted {
     numbers: Numbers,
     unanswered: BTreeSet<GroupId>,
-    /// Names that the server may have heard of since the mark, each with where the last group that
-    /// changed it ends.
+    /// Names that the server may have heard of since the mark, each with the end of the last group
+    /// that changed it.
     names: BTreeMap<Place<NodeId>, Position>,
-    /// Files that groups changed in one atomic operation each, with where the group ends; eldest
+    /// Files that groups changed in one atomic operation each, with the end of the group; oldest
     /// first.
     together: Vec<(Position, FileSet)>,
 }
@@ -183,7 +184,7 @@ impl Noted {
 
     fn add_together(&mut self, up_to: Position, sets: impl IntoIterator<Item = FileSet>) {
         for set in sets {
-            // It may be on its way once more.
+            // The same set may be on its way once more.
             self.together.retain(|(_, kept)| *kept != set);
             self.together.push((up_to, set));
         }
@@ -215,8 +216,8 @@ impl Noted {
 }
 
 impl Journal {
-    /// Writes the journal in `dir` anew, with what was found of it. From then on damage is not
-    /// known any more.
+    /// Writes the journal in `dir` anew, with what was found of it. From then on damage of the old
+    /// one is not known any more.
     pub(super) fn begin(dir: Arc<dyn DurableDir>, found: Found) -> io::Result<Self> {
         let noted = found.noted;
         let (file, len_bytes) = write_anew(&*dir, &noted)?;
@@ -260,8 +261,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Notes durably that a group, which ends at `up_to` and changes these names and, in one atomic
-    /// operation each, these files, is handed out, with the last numbers that were given.
+    /// Notes durably that a group is handed out, with the last numbers that were given. The group
+    /// ends at `up_to` and changes these names and, in one atomic operation each, these files.
     pub(super) fn handed(
         &mut self,
         numbers: Numbers,
@@ -289,14 +290,15 @@ impl Journal {
         Ok(())
     }
 
-    /// Something landed on a name after `position`; durable with
+    /// Notes that something landed on a name after `position`; durable with
     /// [`sync_landed`](Self::sync_landed).
     pub(super) fn landed(&mut self, place: Place<NodeId>, position: Position) {
         self.landed.extend(name_record(&place, position));
         self.noted.names.insert(place, position);
     }
 
-    /// Makes durable on which names something landed. After an error the same is tried again.
+    /// Makes the names durable that something landed on. After an error the next call tries the
+    /// same again.
     pub(super) fn sync_landed(&mut self) -> io::Result<()> {
         if self.landed.is_empty() {
             return Ok(());
@@ -309,7 +311,7 @@ impl Journal {
         written
     }
 
-    /// Notes that what became of a group is known. If that is lost, it is asked for once more.
+    /// Notes that the outcome of a group is known. If that is lost, the server is asked once more.
     pub(super) fn answered(&mut self, group: GroupId) {
         if self.noted.unanswered.remove(&group) {
             let numbers = Numbers {
@@ -320,9 +322,9 @@ impl Journal {
         }
     }
 
-    /// The log's mark is where the queue was at `position`, and what was sent up to there was
-    /// applied: from now on the log tells of each change of these names, and what was changed
-    /// together is settled. That is forgotten here at once and in the file when it is written anew.
+    /// Takes the position at which the log's mark is now; what was sent up to there was applied.
+    /// From now on the log reports each change of these names, and what was changed together is
+    /// settled. Both are forgotten here at once, and in the file when it is written anew.
     pub(super) fn marked(&mut self, position: Position) {
         self.noted.names.retain(|_, up_to| *up_to > position);
         self.noted.together.retain(|(up_to, _)| *up_to > position);
@@ -368,7 +370,7 @@ pub(super) struct Stopped {
 }
 
 impl Stopped {
-    /// Writes it durably.
+    /// Writes the snapshot durably.
     pub(super) fn write(&self, dir: &dyn DurableDir) -> io::Result<()> {
         let mut bytes = QUEUE_MAGIC.to_vec();
         bytes.extend(self.tree.0.to_le_bytes());
@@ -392,13 +394,13 @@ impl Stopped {
         write_whole(dir, "queue.new", QUEUE_NAME, &bytes).map(|_| ())
     }
 
-    /// Reads it and leaves it where it is.
+    /// Reads the snapshot and leaves it where it is.
     pub(super) fn read(dir: &dyn DurableDir, options: QueueOptions) -> io::Result<Option<Self>> {
         let bytes = read_all(dir, QUEUE_NAME)?;
         Ok(bytes.and_then(|bytes| Self::parse(&bytes, options)))
     }
 
-    /// Takes it away, durably, and reads it; `None` if there is none that can be read.
+    /// Takes the snapshot away, durably, and reads it; `None` if there is none that can be read.
     pub(super) fn consume(dir: &dyn DurableDir, options: QueueOptions) -> io::Result<Option<Self>> {
         match dir.rename(QUEUE_NAME, QUEUE_USED_NAME) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -1,15 +1,15 @@
-//! What others changed, made in the mounted tree: [`byteback_control::LandingTree`] over the
+//! The changes of others, made in the mounted tree: [`byteback_control::LandingTree`] over the
 //! mount's own entrance.
 //!
-//! [`byteback_mount::landing`] performs a step and keeps what the kernel believes right; here is
-//! what it is asked before ([`Question`]): whether the queue speaks of what the step is about, and
-//! whether somebody who watches was overtaken. `Order` is held exclusively from there to the end of
-//! the step, so no program comes in between. The queue is not told of what lands. The relation
-//! table is: a name that something landed on stands for no save, and a file that was removed by a
+//! [`byteback_mount::landing`] performs a step and keeps the kernel's view right. This module
+//! answers what it asks before ([`Question`]): whether the queue refers to what the step is about,
+//! and whether a watch was overtaken. `Order` is held exclusively from there to the end of the
+//! step, so no program comes in between. The queue does not hear of what lands. The relation table
+//! does: a name that something landed on stands for no save, and a file that was removed by a
 //! landing can be the old content of nothing.
 //!
-//! What is watched is in [`watch`], how a file is landed in in [`file`], how damage is put right in
-//! [`repair`]. **Locks**, after `Order`, in this order: `State`, that of all watches, that of one.
+//! Watches are in [`watch`], landing in a file is in [`file`], mending damage in [`repair`].
+//! **Locks**, after `Order`, in this order: `State`, that of all watches, that of one.
 
 mod attributes;
 mod file;
@@ -43,14 +43,14 @@ use crate::service::attributes_to_api;
 /// Entries in one page.
 const PAGE_ENTRIES: usize = 10_000;
 
-/// From so many files and directories on, the file system is synced as a whole.
+/// Number of files and directories from which on the file system is synced as a whole.
 const SYNC_ALL_FROM: usize = 64;
 
-/// What landed and is not durable yet.
+/// Changes that landed and are not durable yet.
 #[derive(Default)]
 pub(super) struct Undurable {
     nodes: BTreeSet<NodeId>,
-    /// Something that cannot be synced by itself.
+    /// Whether the file system is to be synced as a whole.
     is_everything: bool,
 }
 
@@ -64,12 +64,12 @@ impl Undurable {
     }
 }
 
-/// What a step is about.
+/// The nodes and names that a step is about.
 #[derive(Default)]
 struct Subjects<'a> {
     nodes: Vec<NodeId>,
     places: Vec<&'a Place<NodeId>>,
-    /// It loses a name; if it is a directory, with all that is in it.
+    /// The node that loses a name; if it is a directory, with all that is in it.
     loses_name: Option<NodeId>,
 }
 
@@ -81,7 +81,7 @@ struct Question<'a> {
 }
 
 impl Live {
-    /// Whether nothing stands in the way of landing.
+    /// Checks that nothing stands in the way of landing.
     fn may_land(&self, expected: Expected<'_>, about: &Subjects<'_>) -> Result<(), String> {
         if let Expected::Folded(watches) = expected
             && let Some(overtaken) = watches.iter().find_map(|watch| watch.overtaken())
@@ -115,7 +115,7 @@ impl Arbiter for Question<'_> {
 
     fn has_landed(&self) {
         let lost = self.about.loses_name;
-        // If the log cannot tell, it is taken for gone: that costs a comparison at most.
+        // If the log cannot tell, the node counts as gone: that costs a comparison at most.
         let is_gone = |node: &NodeId| self.live.log.places_of(*node).map_or(true, |places| places.is_empty());
         let gone = lost.filter(is_gone);
         let places = self
@@ -133,7 +133,7 @@ impl Arbiter for Question<'_> {
         state.settle();
         let position = state.queue.pass();
         drop(state);
-        // The server has these names; that they came and went the log need not tell.
+        // The server has these names; the log need not report that they came and went.
         let mut journal = self.live.journal.lock();
         for place in places {
             journal.landed(place, position);
@@ -149,7 +149,7 @@ fn logged(place: &Place<NodeId>) -> (NodeId, &OsStr) {
     (place.parent, name_of(place))
 }
 
-/// What became of a step, for who asked for it.
+/// The outcome of a step, for its caller.
 fn answered<T>(done: Result<T, LandingError>, what: impl FnOnce() -> String) -> Result<Landed<T>> {
     match done {
         Ok(done) => Ok(Landed::Done(done)),
@@ -168,7 +168,7 @@ fn answered<T>(done: Result<T, LandingError>, what: impl FnOnce() -> String) -> 
     }
 }
 
-/// Whether it is the file, or its directory, that does not let itself be changed.
+/// Whether the file, or its directory, refuses to be changed.
 fn is_blocked(error: &io::Error) -> bool {
     let blocked = [libc::EPERM, libc::EACCES, libc::ETXTBSY, libc::EBUSY];
     let has_number = byteback_host::errno_of(error).is_some_and(|number| blocked.contains(&number));
@@ -213,7 +213,8 @@ impl LiveService {
 
     fn sync_each(&self, nodes: &BTreeSet<NodeId>) -> io::Result<()> {
         for node in nodes {
-            // Who lost its name has nothing to be made durable but that, which is in its directory.
+            // A node that lost its name has nothing to be made durable but that, which is in its
+            // directory.
             let Some((fd, stat)) = self.live.files.find(*node)? else {
                 continue;
             };
@@ -237,7 +238,7 @@ impl LandingTree for LiveService {
     fn is_taken_otherwise(&self, place: &Place<NodeId>) -> Result<bool> {
         match self.landing.is_taken_otherwise(logged(place)) {
             Ok(is_taken) => Ok(is_taken),
-            // Its directory is gone, and with it whatever was in the way.
+            // Its directory is gone, and with it anything that was in the way.
             Err(LandingError::Overtaken(_)) => Ok(false),
             Err(error) => Err(ServiceError::new(
                 ErrorKind::Node,
@@ -283,8 +284,8 @@ impl LandingTree for LiveService {
             if page.len() == PAGE_ENTRIES {
                 break;
             }
-            // What the log does not know came in without passing the mount; it is found by the next
-            // start.
+            // A name that the log does not know came in without passing the mount; the next start
+            // finds it.
             let child = self
                 .live
                 .log
@@ -314,7 +315,7 @@ impl LandingTree for LiveService {
     }
 
     fn unsent_of(&self, node: NodeId) -> UnsentNode {
-        // The queue has handed it out, and it was not sent: the log alone knows what of it.
+        // The queue has handed it out, and it was not sent: only the log knows what changed.
         let is_unsaved = self.live.is_unsaved(node);
         let unsent = self.live.state.lock().queue.unsent_of(node);
         UnsentNode {
@@ -396,7 +397,7 @@ impl LandingTree for LiveService {
         };
         let ends = ((node, logged(from)), (replaced, logged(to)));
         let done = self.landing.rename(ends.0, ends.1, &self.question(expected, about));
-        // The directory that moves names the one that it is in.
+        // A directory that moves names the one that it is in.
         self.note_undurable([from.parent, to.parent, node]);
         answered(done, || format!("{from} cannot be moved to {to}"))
     }
@@ -521,7 +522,7 @@ impl LandingTree for LiveService {
                 self.note_undurable([directory]);
                 Ok(())
             }
-            // Gone again, or not ours to change: then no program was shown anything of before, or
+            // Gone again, or not ours to change: then no program has seen the earlier state, or
             // none can be helped.
             Err(LandingError::Overtaken(_)) => Ok(()),
             Err(LandingError::Failed(error)) if is_blocked(&error) => Ok(()),
@@ -552,9 +553,9 @@ impl LandingTree for LiveService {
 }
 
 impl Live {
-    /// The time that a directory keeps though it gets attributes, as names in it came or went here
-    /// after that, and the server will be told: of both times it takes the later, too. The caller
-    /// holds `Order` exclusively.
+    /// The later time that a directory keeps although it gets attributes: names in it came or went
+    /// here after theirs. The server will be told that time, and takes the later of both, too. The
+    /// caller holds `Order` exclusively.
     fn later_time(&self, node: NodeId, fd: &Inode, attributes: &Attributes) -> Option<i128> {
         if attributes.kind != NodeKind::Directory || !self.state.lock().queue.tells_time_of(node) {
             return None;
@@ -563,8 +564,8 @@ impl Live {
         (here_ns > attributes.mtime_ns).then_some(here_ns)
     }
 
-    /// The length of a file was changed by what lands in it after programs had changed it: what is
-    /// to be sent of it speaks of the old one. The caller holds `Order` exclusively.
+    /// Reports to the queue that a landing changed the length of a file that programs had changed:
+    /// what is to be sent of it refers to the old length. The caller holds `Order` exclusively.
     fn landed_len(&self, node: NodeId, before_bytes: u64, after_bytes: u64) {
         let mut state = self.state.lock();
         if state.queue.is_folded() || !state.queue.has_unsent_content(node) {

@@ -1,5 +1,5 @@
-//! Reading what a content holds at its turn: from the file, and from what was put aside since;
-//! compared with the sums, if they are kept.
+//! Reads a content as of its turn: from the file, and from what was put aside since; compared with
+//! the checksums, if they are kept.
 
 use std::io;
 
@@ -32,7 +32,7 @@ impl Live {
             Some(fault) => self.faulty(content.node, fault),
             None => self.unread("a content", &error),
         };
-        // None: then all of it was put aside.
+        // `None` if all of it was put aside.
         let file = self.open_file(node).map_err(unread)?;
         if let Some(integrity) = &self.integrity {
             if let Some(file) = &file {
@@ -65,8 +65,8 @@ impl Live {
         Ok(())
     }
 
-    /// What was to be sent is not what was written: the order is given up, so that everything else
-    /// is sent without it.
+    /// The error for content that is not what was written. The order is given up, so that
+    /// everything else is sent without it.
     fn faulty(&self, node: NodeId, fault: &Fault) -> ServiceError {
         let names = self.log.locate(node).ok().flatten();
         let path = names.map(|names| {
@@ -85,7 +85,7 @@ impl Live {
         }
     }
 
-    /// What was to be sent cannot be read: it is given up, if it was not already.
+    /// The error for content that cannot be read. The order is given up, if it was not already.
     fn unread(&self, what: &str, error: &io::Error) -> ServiceError {
         let is_given_up = |group: &Group| group.state == GroupState::Unknown;
         let is_new = !self.state.lock().queue.groups().any(is_given_up);
@@ -95,11 +95,11 @@ impl Live {
         given_up()
     }
 
-    /// What was put aside for a position, within a range; `None` if it is not in the queue any
-    /// more.
+    /// The ranges that were put aside for a position, within a range; `None` if the position is not
+    /// in the queue any more.
     fn saved_within(&self, position: Position, range: ByteRange) -> Option<ExtentSet> {
         let state = self.state.lock();
-        // Of what was given up nothing is put aside any more.
+        // Of a group that was given up nothing is put aside any more.
         let is_of =
             |group: &Group| group.first <= position && position <= group.up_to && group.state != GroupState::Unknown;
         if !state.queue.groups().any(is_of) {
@@ -109,7 +109,7 @@ impl Live {
         Some(saved.iter_within(range).collect())
     }
 
-    /// Reads the first piece of what lies from `at` to `end`.
+    /// Reads the first piece of the bytes from `at` to `end`.
     pub(super) fn read_piece(
         &self,
         position: Position,
@@ -134,7 +134,7 @@ impl Live {
             let Some(saved) = self.saved_within(position, hole) else {
                 return Ok(None);
             };
-            // Overwritten since it was looked for, or before: that is read from the spool.
+            // Overwritten since the file was looked at, or before: that is read from the spool.
             let first = saved.iter().next();
             match first {
                 None => return Ok(Some(Read::Hole(hole))),
@@ -151,7 +151,7 @@ impl Live {
         }
         let count = usize::try_from(piece.len_bytes()).map_err(io::Error::other)?;
         buffer.resize(count, 0);
-        // Up to where the file could be read.
+        // How far the file could be read.
         let mut filled: usize = 0;
         let mut fault = None;
         if let (Some(file), Some(integrity)) = (file, &self.integrity) {
@@ -173,7 +173,8 @@ impl Live {
                 }
             }
         }
-        // Put aside before it was overwritten or cut off: what was read too late is in there.
+        // Bytes are put aside before they are overwritten or cut off: those that were read too late
+        // are in there.
         let Some(saved) = self.saved_within(position, piece) else {
             return Ok(None);
         };
@@ -183,7 +184,7 @@ impl Live {
             let window = buffer.get_mut(from..to).unwrap_or_default();
             self.spool.read(position, range.start(), window)?;
         }
-        // What was put aside was compared then.
+        // Bytes that were put aside were compared then.
         let is_faulty = |fault: &Fault| {
             let mut from_file = saved.gaps_within(piece);
             from_file.any(|part| fault.ranges.iter().any(|range| range.intersects(part)))
@@ -202,7 +203,7 @@ impl Live {
     }
 }
 
-/// What was read: so many bytes of the buffer, or a hole.
+/// The result of a read: a number of bytes in the buffer, or a hole.
 pub(super) enum Read {
     Data(usize),
     Hole(ByteRange),

@@ -1,19 +1,19 @@
-//! Files that are rewritten where they lie: what they held before is kept, so that of a content
-//! that is mostly there already only the difference is sent (DeltaCFS section III-A, at its end).
+//! Files that are rewritten in place: their previous bytes are kept, so that of a content that is
+//! mostly there already only the difference is sent (DeltaCFS section III-A, at its end).
 //!
-//! What a program overwrites is put aside before it does, but only once it has overwritten an
-//! eighth of the file: who changes a few places of a database costs nothing here. So the beginning
-//! of a rewriting may be missing from what was kept, which costs literals and no correctness: a
-//! delta copies only from what was kept. When a group is handed out, each content that overwrote
-//! more than half of its file is compared with what was kept of the one before; the queue knows
+//! Bytes are put aside before a program overwrites them, but only once it has overwritten an eighth
+//! of the file: changing a few places of a database costs nothing here. So the beginning of a
+//! rewrite may be missing from what was kept, which costs literals and no correctness: a delta
+//! copies only from what was kept. When a group is handed out, each content that overwrote more
+//! than half of its file is compared with what was kept of the previous one. The queue knows
 //! nothing of it, since both make the same content.
 //!
-//! **Invariants.** What is in `kept` of a record was in the file when its content began, and is in
-//! the spool under the record's key. So bytes are read, then it is looked whether anybody told of a
-//! change of the file since it was decided which, and only if not they count, in the same moment in
-//! which the change itself is told. Whatever lands in a file spoils its record: the server then has
-//! something else than what was kept. Only what a content covers is taken from the file as new,
-//! because only that is put aside if it is overwritten before it is sent.
+//! **Invariants.** The bytes in `kept` of a record were in the file when its content began, and are
+//! in the spool under the record's key. So after the bytes were read, it is checked whether any
+//! change of the file was reported since they were chosen. Only if not, they count, from the moment
+//! in which the change itself is reported. Anything that lands in a file spoils its record: the
+//! server then has something other than what was kept. Only what a content covers is taken from the
+//! file as new, because only that is put aside if it is overwritten before it is sent.
 //!
 //! Nothing here outlives the process: after a stop a content is sent as it is.
 
@@ -32,44 +32,44 @@ use super::read::Read;
 use super::spool::open_for_reading;
 use super::{Live, SAVING_LOCKS, State};
 
-/// From this part of the file on, what is overwritten is kept.
+/// Bytes are kept once one part in this many of the file is overwritten.
 const KEPT_FROM: u64 = 8;
 
-/// At least this part of what is new must have been kept of the old: comparing the rest would be in
-/// vain.
+/// At least one part in this many of the new bytes must have been kept of the old ones, or a
+/// comparison would be in vain.
 const KEPT_MIN: u64 = 4;
 
-/// Contents of more ranges are no rewritings.
+/// Contents of more ranges do not count as rewrites.
 const RANGES_MAX: usize = 1024;
 
 /// Longer deltas are not worth the trouble: they do not fit a part of a batch.
 const DELTA_LEN_BYTES_MAX: u64 = 8 << 20;
 
-/// At so many records it is looked which are of no more use.
+/// Number of records at which those without further use are swept out.
 pub(super) const REWRITES_MAX: usize = 64;
 
-/// What a content overwrote.
+/// The bytes that a content overwrote.
 #[derive(Clone, Debug)]
 pub(super) struct Rewrite {
-    /// Under which the spool has it.
+    /// The key of the bytes in the spool.
     key: Position,
-    /// How long the file was.
+    /// The length of the file before.
     len_bytes: u64,
-    /// What was kept.
+    /// The ranges that were kept.
     kept: ExtentSet,
-    /// It is not what the server has, or not all of it is.
+    /// Whether the bytes are not what the server has, or not all of them are.
     is_spoiled: bool,
 }
 
-/// Bytes that were put aside, but do not count before the change is told that overwrites them.
+/// Bytes that were put aside, but do not count before the change that overwrites them is reported.
 pub(super) struct PutAside<'a> {
     key: Position,
     ranges: Vec<ByteRange>,
-    /// Nobody else puts bytes of the file aside before these count.
+    /// Keeps other threads from putting bytes of the file aside before these count.
     _saving: Option<MutexGuard<'a, ()>>,
 }
 
-/// By what it shows whether a change of a file was told meanwhile.
+/// A state of the queue that differs if a change of a file was reported meanwhile.
 #[derive(PartialEq, Eq)]
 struct Told {
     open: Option<(Position, u64)>,
@@ -77,8 +77,8 @@ struct Told {
 }
 
 impl State {
-    /// The length that the file had before its content, and what the next change of it belongs to;
-    /// `None` if it is not worth keeping.
+    /// The length that the file had before the content that its next change belongs to; `None` if
+    /// it is not worth keeping.
     fn rewriting(
         &self,
         node: NodeId,
@@ -98,7 +98,7 @@ impl State {
                 let rewrite = self.rewrites.get(&position).filter(|rewrite| !rewrite.is_spoiled)?;
                 (rewrite.len_bytes, told.total_len_bytes())
             }
-            // Without a look at the file, for small ones.
+            // A small change is ruled out without a look at the file.
             None if changed_bytes.saturating_mul(KEPT_FROM) < len_bytes_min => return None,
             None => (fd.stat().ok()?.size, 0),
         };
@@ -107,8 +107,8 @@ impl State {
         (is_fit && rewritten_bytes.saturating_mul(KEPT_FROM) >= len_bytes).then_some(len_bytes)
     }
 
-    /// What a change is about to overwrite, that is still as it was when the content began, and the
-    /// content's key if it has one.
+    /// The bytes that a change is about to overwrite and that are still as they were when the
+    /// content began, and the content's key if it has one.
     fn untouched(&self, node: NodeId, ranges: &[ByteRange], len_bytes: u64) -> (Vec<ByteRange>, Option<Position>) {
         let Some(all) = ByteRange::new(0, len_bytes) else {
             return (Vec::new(), None);
@@ -123,7 +123,8 @@ impl State {
         }
     }
 
-    /// A change was told; `before` says which content was open, and how long the file was.
+    /// Notes a change that was reported. `open` and `len_bytes`: the content that was open before,
+    /// and the file's length then.
     pub(super) fn noted_rewriting(
         &mut self,
         node: NodeId,
@@ -168,7 +169,7 @@ impl State {
         }
     }
 
-    /// What a file held before is not what the server has.
+    /// Marks the previous bytes of a file as different from what the server has.
     pub(super) fn spoil_rewriting(&mut self, node: NodeId) {
         for position in self.queue.contents_of(node) {
             if let Some(rewrite) = self.rewrites.get_mut(&position) {
@@ -177,7 +178,7 @@ impl State {
         }
     }
 
-    /// What is only of use for these contents is not needed any more.
+    /// Forgets what is only of use for these contents.
     pub(super) fn forget_rewritings(&mut self, which: impl Fn(&Self, Position) -> bool) {
         let gone = self.rewrites.keys().copied().filter(|position| which(self, *position));
         for position in gone.collect::<Vec<_>>() {
@@ -186,7 +187,7 @@ impl State {
         }
     }
 
-    /// A group that was handed out is answered, or nobody will answer it.
+    /// Forgets what was kept for a group that was handed out and is answered, or never will be.
     pub(super) fn forget_rewritten(&mut self, group: &LiveGroup) {
         self.trash.deltas.extend(stamps_of(group));
         for content in &group.contents {
@@ -195,7 +196,7 @@ impl State {
         }
     }
 
-    /// Forgets those of contents that were never sent, once in a while.
+    /// Forgets, once in a while, the records of contents that were never sent.
     pub(super) fn sweep_rewritings(&mut self) {
         if self.queue.is_empty() {
             self.forget_rewritings(|_, _| true);
@@ -206,10 +207,10 @@ impl State {
     }
 }
 
-/// Ranges laid one behind the other.
+/// Ranges laid end to end.
 #[derive(Clone, Copy)]
 struct Packed<'a> {
-    /// Where each begins in the packed content, and the range.
+    /// The start of each range in the packed content, and the range.
     ranges: &'a [(u64, ByteRange)],
     len_bytes: u64,
 }
@@ -242,7 +243,7 @@ impl Packed<'_> {
             })
     }
 
-    /// Fills a buffer from `at` on, by `read`, which fills with what lies from a real offset on.
+    /// Fills a buffer from `at` on, by `read`, which fills a buffer from a real offset on.
     fn fill(
         &self,
         at: u64,
@@ -263,7 +264,7 @@ impl Packed<'_> {
     }
 }
 
-/// What was kept.
+/// The previous bytes that were kept.
 struct Old<'a> {
     live: &'a Live,
     key: Position,
@@ -281,7 +282,7 @@ impl Base for Old<'_> {
     }
 }
 
-/// What a content covers, as of its turn.
+/// The bytes that a content covers, as of its turn.
 struct New<'a> {
     live: &'a Live,
     content: &'a LiveContent,
@@ -353,7 +354,7 @@ impl<W: io::Write> ExtentSink for Unpacked<'_, W> {
         for to in self.new.real(range.start(), range.len_bytes()) {
             let mut at = to.start();
             for source in self.old.real(from, to.len_bytes()) {
-                // What stays at its offset is not mentioned.
+                // Bytes that stay at their offset are not mentioned.
                 let target = ByteRange::from_offset_len(at, source.len_bytes());
                 if let Some(target) = target.filter(|target| target.start() != source.start()) {
                     self.writer.copy(target, source.start())?;
@@ -374,9 +375,9 @@ impl<W: io::Write> ExtentSink for Unpacked<'_, W> {
 }
 
 impl Live {
-    /// Puts aside what a change is about to overwrite, if the file is being rewritten. It counts
-    /// when the change is told, by [`State::noted_rewriting`], which must be the next that happens
-    /// to what is handed back.
+    /// Puts aside what a change is about to overwrite, if the file is being rewritten. The bytes
+    /// count when the change is reported, by [`State::noted_rewriting`], which must be the next
+    /// thing that happens to the returned state.
     pub(super) fn keep_rewritten<'a>(
         &'a self,
         node: NodeId,
@@ -392,11 +393,11 @@ impl Live {
         let lock = usize::try_from(node.0).unwrap_or(0) % SAVING_LOCKS;
         let saving = self.saving.get(lock).map(|lock| lock.lock());
         let mut state = self.state.lock();
-        // Asked anew: somebody may have changed the file while this thread waited.
+        // Asked anew: another thread may have changed the file while this one waited.
         let Some(len_bytes) = state.rewriting(node, fd, ranges, bounds.0, bounds.1) else {
             return (state, None);
         };
-        // Of what lands meanwhile nobody knows what the server has.
+        // While something lands in the file, it is unknown what the server has.
         if self.watches.is_landing(node) {
             return (state, None);
         }
@@ -416,8 +417,8 @@ impl Live {
         };
         let is_put = put().is_ok();
         let state = self.state.lock();
-        // Who told of a change meanwhile may have made it before the bytes were read: then they are
-        // not the old ones.
+        // A thread that reported a change meanwhile may have made it before the bytes were read:
+        // then they are not the old ones.
         let is_old = is_put && state.told_of(node) == told;
         let aside = PutAside {
             key,
@@ -428,7 +429,7 @@ impl Live {
     }
 
     /// Makes deltas of the contents of a group that rewrote their files, where these are shorter.
-    /// Answers what is kept for that.
+    /// Returns their stamps.
     pub(super) fn compare_rewritten(&self, contents: &mut [LiveContent]) -> Vec<u64> {
         let mut stamps = Vec::new();
         for content in contents.iter_mut().filter(|content| !content.is_gone) {
@@ -436,7 +437,7 @@ impl Live {
             let Some(rewrite) = rewrite.filter(|rewrite| !rewrite.is_spoiled) else {
                 continue;
             };
-            // What cannot be compared is sent as it is.
+            // A content that cannot be compared is sent as it is.
             if let Ok(Some((stamp, len_bytes))) = self.delta_of_rewritten(content, &rewrite) {
                 stamps.push(stamp);
                 content.source = LiveSource::Delta {
@@ -498,7 +499,7 @@ impl Live {
     }
 }
 
-/// The stamps of deltas that a group that was handed out brings along.
+/// The stamps of the deltas that a handed-out group brings along.
 pub(super) fn stamps_of(group: &LiveGroup) -> impl Iterator<Item = u64> + '_ {
     group.contents.iter().filter_map(|content| match content.source {
         LiveSource::Delta { base, stamp, .. } if base == content.node => Some(stamp),

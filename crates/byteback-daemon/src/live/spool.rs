@@ -1,5 +1,5 @@
 //! Bytes that were put aside because they were overwritten before they were sent: one sparse file
-//! for each position, the bytes at their own offsets.
+//! for each position, with the bytes at their own offsets.
 //!
 //! Nothing of it is durable before [`Spool::sync`], and nothing needs to be: a stop that was not
 //! clean gives all of it up.
@@ -16,13 +16,13 @@ use byteback_queue::Position;
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
-/// So much is copied at a time.
+/// Bytes that are copied at a time.
 const PIECE_LEN: usize = 256 << 10;
 
-/// So many files are open at once; the others are opened again.
+/// Most files that are open at once; the others are opened again.
 const OPEN_FILES_MAX: usize = 64;
 
-/// See the module.
+/// Files of bytes that were put aside, see the module.
 pub(super) struct Spool {
     dir: Arc<dyn DurableDir>,
     bytes_max: u64,
@@ -38,7 +38,7 @@ struct Inner {
 }
 
 impl Spool {
-    /// A spool in this directory, with what is there.
+    /// Opens the spool in this directory, with what is there.
     pub(super) fn open(dir: Arc<dyn DurableDir>, bytes_max: u64) -> io::Result<Self> {
         let mut inner = Inner::default();
         for name in dir.list()? {
@@ -55,7 +55,7 @@ impl Spool {
         })
     }
 
-    /// How many bytes are in it.
+    /// The number of bytes in the spool.
     pub(super) fn total_bytes(&self) -> u64 {
         self.inner.lock().total_bytes
     }
@@ -74,8 +74,7 @@ impl Spool {
         Ok(file)
     }
 
-    /// Puts `range` of the file `from` aside for `position`. What lies beyond the file's end is
-    /// zeros.
+    /// Puts `range` of the file `from` aside for `position`. Bytes beyond the file's end are zeros.
     pub(super) fn put(&self, position: Position, range: ByteRange, from: &Inode) -> io::Result<()> {
         let file = self.file(position)?;
         let mut from = Source::of(from);
@@ -114,18 +113,18 @@ impl Spool {
         self.file(position)?.read_exact_at(offset, buffer)
     }
 
-    /// What was put aside for this position is not needed any more.
+    /// Removes what was put aside for this position.
     pub(super) fn remove(&self, position: Position) {
         let mut inner = self.inner.lock();
         inner.open.remove(&position);
         let bytes = inner.bytes.remove(&position).unwrap_or(0);
         inner.total_bytes = inner.total_bytes.saturating_sub(bytes);
         drop(inner);
-        // What stays is removed at the next start.
+        // A file that stays is removed at the next start.
         let _ = self.dir.remove(&position.to_string());
     }
 
-    /// Nothing of it is needed any more.
+    /// Removes everything that was put aside.
     pub(super) fn clear(&self) {
         let positions = self.inner.lock().bytes.keys().copied().collect::<Vec<_>>();
         for position in positions {
@@ -164,7 +163,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Where data begins from `at` on, before `end`; `None` if there are only holes.
+    /// The first data at or after `at`, before `end`; `None` if there are only holes.
     pub(super) fn next_data(&mut self, at: u64, end: u64) -> io::Result<Option<u64>> {
         if at >= end {
             return Ok(None);
@@ -178,7 +177,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The first data at or after `at`; where the file system does not tell holes, all is data.
+/// The first data at or after `at`; where the file system does not report holes, all is data.
 fn data_from(file: &Inode, at: u64) -> io::Result<Option<u64>> {
     match file.seek_data(at) {
         Err(error) if matches!(errno_of(&error), Some(libc::EINVAL | libc::EOPNOTSUPP)) => Ok(Some(at)),
@@ -186,7 +185,7 @@ fn data_from(file: &Inode, at: u64) -> io::Result<Option<u64>> {
     }
 }
 
-/// The first part of a range of a file that may be something else than a hole.
+/// The first part of a range of a file that may be something other than a hole.
 pub(super) fn next_data(file: &Inode, range: ByteRange) -> io::Result<Option<ByteRange>> {
     let Some(start) = data_from(file, range.start())?.filter(|start| *start < range.end()) else {
         return Ok(None);
@@ -203,7 +202,7 @@ pub(super) fn open_for_reading(fd: &Inode) -> io::Result<Inode> {
     }
 }
 
-/// Reads as much as there is.
+/// Fills the buffer as far as the file goes.
 pub(super) fn read_up_to(file: &Inode, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
     let mut filled: usize = 0;
     while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {

@@ -1,4 +1,4 @@
-//! Who waits for whom.
+//! Waits between writers and the sender.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use byteback_control::Work;
 use super::*;
 use crate::state_folder::StateFolder;
 
-/// A write that was told may not have been performed yet: what was frozen now could be read too
+/// A write that was reported may not have been performed yet: what is frozen now could be read too
 /// early.
 #[test]
 fn nothing_is_handed_out_or_answered_while_a_change_is_under_way() {

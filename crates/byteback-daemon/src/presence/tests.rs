@@ -32,13 +32,13 @@ impl Place {
         TrackedTree::open_to_mount(self.folder(), LogOptions::default(), None, on_doubt, &mut |_| {})
     }
 
-    /// It is in sync from now on.
+    /// Puts the folder in sync from now on.
     fn in_sync(&self) {
         let tree = self.open(REFUSE).unwrap();
         tree.log().cut(byteback_control::SYNC_CONSUMER, || {}).unwrap();
     }
 
-    /// The folder is put away, and something else lies at its path.
+    /// Puts the folder away, with something else at its path.
     fn put_away(&self) {
         fs::rename(self.tree(), self.dir.path().join("away")).unwrap();
         fs::create_dir(self.tree()).unwrap();
@@ -83,7 +83,7 @@ fn folder_that_is_another_directory_is_not_opened() {
             Some(held.doubt)
         );
     }
-    // Nothing was noted of it: the right one is as it was.
+    // Nothing was noted of the other one: the right one is as it was.
     place.put_back();
     let opened = place.open(REFUSE).unwrap();
     assert_eq!((opened.doubt(), opened.scan_report().changed_names), (None, 0));
@@ -99,7 +99,7 @@ fn folder_that_lost_most_files_is_not_opened_until_accepted() {
     }
     let found = held(place.open(REFUSE));
     assert_eq!(found.doubt, Doubt::FilesGone { known: 20, gone: 11 });
-    // Who allows more is not asked.
+    // A caller that allows more is not asked to decide.
     let lenient = OnDoubt::Refuse { gone_percent_max: 60 };
     assert_eq!(place.open(lenient).unwrap().scan_report().changed_names, 11);
 
@@ -114,8 +114,8 @@ fn folder_that_lost_most_files_is_not_opened_until_accepted() {
     assert_eq!(held_back(&place.folder()).unwrap(), None);
 }
 
-/// A backup of an empty mount point makes a record of emptiness; that the disk is there again does
-/// not undo it.
+/// A backup of an empty mount point makes a record of emptiness; the return of the disk does not
+/// undo it.
 #[test]
 fn folder_that_was_recorded_in_doubt_stays_held_back() {
     let place = Place::new();

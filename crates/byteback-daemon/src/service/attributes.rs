@@ -1,4 +1,4 @@
-//! From what the system tells about a node to what the API calls its attributes.
+//! Converts what the system reports about a node into the attributes of the API.
 
 use std::os::unix::ffi::OsStringExt;
 

@@ -1,23 +1,23 @@
-//! Checksums of a file's leaves as of a cut (SkySync, section 3.1): from whoever has them, and by
-//! reading for the rest.
+//! Checksums of a file's leaves as of a cut (SkySync, section 3.1): from a source that has them,
+//! and by reading for the rest.
 //!
-//! Who has them, in this order: btrfs, if its checksums are strong ones; this process, if it summed
-//! the file before and the file has not changed since ([`byteback_checksums::kept`]); nobody.
-//! CRC-32Cs of btrfs do not prove content equal, and are not told: whoever has only those reads.
+//! The sources, in this order: btrfs, if its checksums are strong; this process, if it summed the
+//! file before and the file has not changed since ([`byteback_checksums::kept`]); none. The
+//! CRC-32Cs of btrfs do not prove content equal and are not passed on: such a file is read.
 //!
-//! **Freshness.** A source tells what the backing file holds at some moment while it is asked, or
-//! that it changed meanwhile. What was told counts if the picture says *afterwards* that nothing of
-//! the file was written since the cut ([`Picture::is_unwritten`]): then that moment's content is
-//! the cut's. Where no mount holds files still, it counts if the file looks as it did when its
-//! attributes were told, afterwards again, as with everything that is read there. If not, the
-//! telling begins anew, and what was written since the cut is read from the picture, which always
-//! can be: so an answer may cost reading, and is never of anything but the cut.
+//! **Freshness.** A source reports what the backing file holds at some moment while it is asked, or
+//! that the file changed meanwhile. The report counts if the picture says *afterwards* that nothing
+//! of the file was written since the cut ([`Picture::is_unwritten`]): then that moment's content is
+//! the cut's. Where no mount holds files still, it counts if the file looks, again afterwards, as
+//! it did when its attributes were read, as for everything that is read there. Otherwise the report
+//! begins anew, and what was written since the cut is read from the picture, which is always
+//! possible. So an answer may cost reading, but is always about the cut.
 //!
-//! **What is kept, and when.** A file of which nobody has BLAKE3 is read from the picture and
-//! summed. If it was not changed for some seconds and is not short, it is summed into the kept
-//! store first, and told from there: the next one who asks before the file changes, or the machine
-//! starts anew, reads nothing. The store is bounded by the number of its blocks, forgets the
-//! oldest, and is left alone where it would take the space that the log needs.
+//! **Keeping.** A file whose BLAKE3 checksums no source has is read from the picture and summed. If
+//! it was not changed for some seconds and is not short, it is first summed into the kept store and
+//! answered from there: the next request reads nothing, unless the file changes or the machine
+//! restarts before. The store is bounded by the number of its blocks, forgets the oldest, and is
+//! left alone where it would take the space that the log needs.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -43,17 +43,17 @@ use crate::tree::TrackedTree;
 /// How often a source is asked before the file is read.
 const ATTEMPTS: u32 = 2;
 
-/// Of shorter files nothing is kept: reading them costs less than keeping.
+/// Nothing is kept of shorter files: reading them costs less than keeping.
 const KEPT_LEN_MIN: u64 = 1 << 20;
 
 /// Nothing is kept where less than this would stay free for the log, beside what it takes.
 const KEPT_LEAVES_FREE_BYTES: u64 = 256 << 20;
 
-/// What keeping a block takes in the meantime, while old and new pages of the database stand side
-/// by side.
+/// Space that keeping a block takes in the meantime, while old and new pages of the database stand
+/// side by side.
 const KEPT_BLOCK_COST_BYTES: u64 = 128;
 
-/// Leaves that are told at once.
+/// Leaves that are passed on at once.
 const LEAVES_PER_PIECE: usize = 4096;
 
 fn kind_of(kind: LeafKind) -> Kind {
@@ -64,7 +64,7 @@ fn kind_of(kind: LeafKind) -> Kind {
     }
 }
 
-/// The kind of leaves that are summed like this, if they are leaves.
+/// The kind of the leaves that this layout describes, if it describes leaves.
 fn leaf_kind_of(layout: &Layout) -> Option<LeafKind> {
     let is_plain = u64::from(layout.block_len) == LEAF_LEN_BYTES && layout.salt.is_empty();
     match layout.kind {
@@ -75,16 +75,16 @@ fn leaf_kind_of(layout: &Layout) -> Option<LeafKind> {
     }
 }
 
-/// Takes what is told.
+/// Takes the leaves that are passed on.
 type Sink<'a> = &'a mut dyn FnMut(LeafPiece<'_>) -> Result<()>;
 
-/// Why one way of telling did not get to its end.
+/// Why one source did not get to its end.
 enum Stop {
-    /// There is nothing here, or it is void: another way may be tried.
+    /// There is nothing here, or it is void: another source may be tried.
     NotHere,
-    /// The file changes: the same way may be tried again.
+    /// The file changes: the same source may be tried again.
     Changed,
-    /// Nobody wants to know any more, or nobody can.
+    /// The receiver stopped, or the cut cannot be read.
     Failed(ServiceError),
 }
 
@@ -92,7 +92,8 @@ impl From<SourceError> for Stop {
     fn from(error: SourceError) -> Self {
         match error {
             SourceError::ChangedMeanwhile => Self::Changed,
-            // None of them is the file's fault; it is read, and if that fails it says so.
+            // None of these is the file's fault. The file is read, and a failure of that is
+            // reported.
             SourceError::NotHere(_)
             | SourceError::NeedsRoot
             | SourceError::Denied(_)
@@ -110,7 +111,7 @@ impl From<SourceError> for Stop {
     }
 }
 
-/// A file of a cut, with what may be asked about it.
+/// A file of a cut, with the request about its leaves.
 struct File<'a> {
     service: &'a Service,
     open: &'a OpenCut,
@@ -186,8 +187,8 @@ impl Service {
     }
 }
 
-/// The file that is a node now, open for reading; `None` if it cannot be had, or the kernel does
-/// not know it: then nobody else has sums of it.
+/// The current file of a node, open for reading; `None` if there is none, or if the kernel does not
+/// know it: then no other source has checksums of it.
 fn backing(tree: &TrackedTree, node: NodeId) -> Option<OwnedFd> {
     let (fd, stat) = tree.live().find(node).ok().flatten()?;
     if stat.kind != NodeKind::File {
@@ -227,17 +228,17 @@ impl File<'_> {
         opened.map_err(|error| self.failed(&error))
     }
 
-    /// Whether what is found out about the backing file is true of the cut.
+    /// Checks that findings about the backing file are true of the cut.
     fn check_unwritten(&self) -> Result<(), Stop> {
         match self.picture.is_unwritten(self.node) {
             Ok(true) => Ok(()),
-            // Never again: what was written stays written.
+            // No second attempt: what was written stays written.
             Ok(false) => Err(Stop::NotHere),
             Err(error) => Err(Stop::Failed(self.failed(&error))),
         }
     }
 
-    /// Tells what somebody has.
+    /// Passes on the checksums that a source has.
     fn tell_known(&self, read_bytes: &mut u64, sink: Sink<'_>) -> Result<LeafSource, Stop> {
         self.check_unwritten()?;
         let tree = &self.service.tree;
@@ -280,11 +281,11 @@ impl File<'_> {
             *read_bytes += self.len_bytes;
             self.picture.count_read_bytes(self.len_bytes);
         }
-        // Whoever is being written to will be read from the picture.
+        // A file that is being written to is read from the picture.
         done.map_err(|_| Stop::NotHere)
     }
 
-    /// Tells what an extraction of the backing file tells, and reads what it does not know.
+    /// Passes on what an extraction of the backing file knows, and reads the rest.
     fn tell_extraction(&self, mut extraction: impl WithCrcs, read_bytes: &mut u64, sink: Sink<'_>) -> Result<(), Stop> {
         if extraction.len_bytes() != self.len_bytes {
             return Err(Stop::NotHere);
@@ -292,7 +293,7 @@ impl File<'_> {
         let frozen = self.frozen().map_err(Stop::Failed)?;
         let mut entries = Vec::new();
         let mut position = 0;
-        // What lies between what is known is read in one go.
+        // Unknown ranges between known ones are read in one go.
         let mut unknown: Option<ByteRange> = None;
         loop {
             entries.clear();
@@ -311,7 +312,7 @@ impl File<'_> {
                     Some((range, true))
                 }
                 Some(Run::Zeros { range }) => Some((range, false)),
-                // They are no leaves.
+                // Chunks are not leaves.
                 Some(Run::Chunks { .. }) => return Err(Stop::NotHere),
                 None => None,
             };
@@ -339,7 +340,7 @@ impl File<'_> {
         self.check_unwritten()
     }
 
-    /// Reads a range of the cut that begins with a leaf, and tells what is summed of it.
+    /// Reads a range of the cut that begins with a leaf, and passes on its checksums.
     fn tell_read(&self, frozen: &FrozenFile, range: ByteRange, read_bytes: &mut u64, sink: Sink<'_>) -> Result<()> {
         let mut leaves = LeafMaker::new(self.request, range.start(), sink);
         let mut stopped = None;
@@ -384,7 +385,7 @@ fn follow(position: &mut u64, range: ByteRange) -> Result<(), Stop> {
 
 /// An extraction that may know CRCs beside its checksums.
 trait WithCrcs: Extraction {
-    /// Those of the last run.
+    /// The CRCs of the last run.
     fn crcs(&self) -> &[u8];
 }
 
@@ -394,7 +395,7 @@ impl WithCrcs for KeptExtraction<'_, OwnedFd> {
     }
 }
 
-/// What the disk keeps is of one kind.
+/// An extraction from the disk, which keeps checksums of one kind only.
 struct FromDisk<'file>(btrfs::BtrfsExtraction<'file>);
 
 impl Extraction for FromDisk<'_> {
@@ -421,7 +422,7 @@ impl WithCrcs for FromDisk<'_> {
     }
 }
 
-/// Before each checksum its CRC.
+/// Puts its CRC before each checksum.
 fn interleaved(crcs: &[u8], sums: &[u8]) -> Vec<u8> {
     let mut entries = Vec::with_capacity(crcs.len() + sums.len());
     for (crc, sum) in crcs.as_chunks::<4>().0.iter().zip(sums.chunks(LEAF_SUM_LEN)) {
@@ -528,7 +529,7 @@ impl<'a> LeafMaker<'a> {
         Ok(())
     }
 
-    /// The last leaf is as short as it is.
+    /// Ends the last leaf, which may be short.
     fn finish(mut self) -> Result<()> {
         if !self.leaf.is_empty() {
             let leaf = std::mem::take(&mut self.leaf);

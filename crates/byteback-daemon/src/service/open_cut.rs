@@ -1,8 +1,8 @@
 //! A cut that is being read.
 //!
 //! Memory does not follow the number of changes: they are read from the cut's snapshot page by page
-//! as they are asked for, and only where all of them fit in one page is that kept. What a picture
-//! is told of them is bounded in the same way.
+//! as they are requested, and are kept only if all of them fit in one page. The part of them that a
+//! picture is passed is bounded in the same way.
 
 use byteback_model::{ByteString, NameChange, NodeId};
 use std::collections::{HashMap, HashSet};
@@ -29,19 +29,19 @@ const PAGE_ITEMS: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 /// Ranges in one page.
 const PAGE_RANGES: NonZeroUsize = NonZeroUsize::new(500_000).unwrap();
 
-/// What a page of changes holds unless somebody wants it otherwise.
+/// The limits of a page of changes, unless others are chosen.
 pub const PAGE_LIMITS: PageLimits = PageLimits {
     items: PAGE_ITEMS,
     ranges: PAGE_RANGES,
 };
 
-/// If the changed nodes fill no more pages than this, a picture is told which ranges of them are
-/// needed, at some hundred bytes a node. Otherwise it is told their numbers, and whatever of them
+/// Most pages of changed nodes for which a picture is passed the ranges that are needed, at some
+/// hundred bytes a node. With more pages it is passed only the nodes' numbers, and whatever of them
 /// is overwritten before it was read costs a copy.
 const RESTRICTED_PAGES_MAX: u64 = 5;
 
 pub(super) struct OpenCut {
-    /// Whose mark moves; `None`: nobody's.
+    /// The consumer whose mark moves; `None`: no mark moves.
     pub(super) consumer: Option<String>,
     pub(super) cut: Cut,
     list: ChangeList,
@@ -50,17 +50,17 @@ pub(super) struct OpenCut {
     only_page: Option<oplog::ChangesPage>,
     limits: PageLimits,
     pub(super) picture: Option<Arc<Picture>>,
-    /// No mount holds the files still.
+    /// Whether no mount holds the files still.
     pub(super) is_unprotected: bool,
     /// CPU time of this process when the cut was ordered.
     pub(super) cpu_ns: u64,
-    /// What files looked like when their attributes were read, and whether that proves anything
-    /// about later changes; only where they are unprotected.
+    /// The fences of files when their attributes were read, and whether they prove anything about
+    /// later changes; only where the files are unprotected.
     seen: Mutex<HashMap<NodeId, (Fence, bool)>>,
 }
 
 impl OpenCut {
-    /// Counts the `list` of a cut, which can only be looked at until it gets a picture.
+    /// Opens a cut by counting its `list`. Its content can only be read once it gets a picture.
     pub(super) fn of(cut: Cut, list: ChangeList, limits: PageLimits) -> Result<Self> {
         let first = list
             .page(&oplog::ChangesCursor::default(), limits)
@@ -89,7 +89,7 @@ impl OpenCut {
         self.totals
     }
 
-    /// All that there is counts as changed.
+    /// Whether all that there is counts as changed.
     pub(super) fn is_everything(&self) -> bool {
         self.list.is_everything()
     }
@@ -109,8 +109,8 @@ impl OpenCut {
         Ok(())
     }
 
-    /// Tells the picture what the cut's owner will read. A backup reads what changed, or whole
-    /// files that did; others, without a name, whatever they want to know.
+    /// Restricts the picture to what the cut's owner will read. A backup reads what changed, or
+    /// whole files that did; a cut without a consumer may read anything.
     pub(super) fn restrict(&self, picture: &Picture, request: &CutRequest) -> Result<()> {
         if request.anonymous || self.is_everything() {
             picture.ends_with(self.cut.last_node().map_err(log_failed)?);
@@ -118,7 +118,7 @@ impl OpenCut {
             let needed = |content: &Content| match content {
                 Content::Unchanged => Needed::Ranges(ExtentSet::new()),
                 Content::Ranges(_) if request.whole_files => Needed::All,
-                // Who compares blocks reads the rest of each as well.
+                // A comparison of blocks reads the rest of each block as well.
                 Content::Ranges(ranges) => Needed::Ranges(ranges.aligned_out(HELD_BLOCK_BYTES)),
                 Content::Whole(_) => Needed::All,
             };
@@ -186,8 +186,7 @@ impl OpenCut {
             if page.len() == PAGE_ITEMS.get() {
                 break;
             }
-            // A name without a node is a damage that backups report; here it is nothing that could
-            // be listed.
+            // A name without a node is damage that backups report; it cannot be listed here.
             let Some(kind) = self.cut.kind(node).map_err(log_failed)? else {
                 continue;
             };
@@ -212,7 +211,7 @@ impl OpenCut {
         Ok(Some(node))
     }
 
-    /// Remembers what unprotected files look like before they are read. `before_ns`: the time when
+    /// Remembers the fences of unprotected files before they are read. `before_ns`: the time when
     /// the look began. `is_synced`: their content was made durable after the look.
     pub(super) fn saw(&self, files: Vec<(NodeId, Fence)>, before_ns: i64, is_synced: bool) {
         let proves = |fence: &Fence| is_synced && fence.proves_at(before_ns);
@@ -220,7 +219,7 @@ impl OpenCut {
         self.seen.lock().extend(files);
     }
 
-    /// Whether a file still looks as it did.
+    /// Whether a file still looks as it did when its attributes were read.
     pub(super) fn is_unchanged(&self, live: &LiveTree, node: NodeId) -> bool {
         let Some((before, _)) = self.seen.lock().get(&node).copied() else {
             return false;
@@ -235,7 +234,7 @@ impl OpenCut {
         let unsaved: HashSet<NodeId> = unsaved.iter().copied().collect();
         let seen = self.seen.lock();
         let mut fences = Vec::new();
-        // Only what was told as changed: the fence of another file may be what shows a change.
+        // Only what was reported as changed: the fence of another file may be what shows a change.
         self.each_page(|page| {
             let files = page.nodes.iter().filter(|change| is_file(change.kind));
             let saved = files.filter(|change| !unsaved.contains(&change.node));

@@ -1,8 +1,8 @@
 //! The past of a file, as the undo keeps it: by path, following the name first and then the inode.
 //!
-//! What bore the name at that time is what is meant: after a program has saved by writing a new
-//! file and moving it over the old one, the old one. Only if nothing bore it is it the file that is
-//! there now, under the name that it had then.
+//! A path means the file that bore the name at that time: after a program has saved by moving a new
+//! file over the old one, the old one. Only if no file bore it, it means the file that is there
+//! now, under the name that this had then.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -18,7 +18,7 @@ use rustix::fs::OFlags;
 use crate::service::log_failed;
 use crate::tree::TrackedTree;
 
-/// So many moments are told at once, the youngest.
+/// Most moments that are returned at once, the newest ones.
 const MOMENTS_MAX: usize = 1000;
 
 fn refused(message: impl Into<String>) -> ServiceError {
@@ -62,7 +62,7 @@ fn log_error(error: impl std::error::Error + Send + Sync + 'static) -> UndoError
     }
 }
 
-/// What is at `names` now.
+/// The node at `names` now.
 fn present(tree: &TrackedTree, names: &[OsString]) -> Result<Option<NodeId>> {
     let mut node = NodeId::ROOT;
     for name in names {
@@ -74,7 +74,7 @@ fn present(tree: &TrackedTree, names: &[OsString]) -> Result<Option<NodeId>> {
     Ok(Some(node))
 }
 
-/// What was at `names` just before `at_ns`.
+/// The node at `names` just before `at_ns`.
 fn past(tree: &TrackedTree, undo: &Undo, names: &[OsString], at_ns: i64) -> Result<Option<NodeId>, UndoError> {
     let mut node = NodeId::ROOT;
     for name in names {
@@ -107,7 +107,7 @@ pub(super) fn read(
         UndoError::NotKept { why: NotKept::Born, .. } => failed(path, &UndoError::NoFile),
         error => failed(path, &error),
     })?;
-    // Before the file's history is locked: finding it may wait for changes under way.
+    // Before the file's history is locked: finding the file may wait for changes under way.
     let file = open(tree, node).map_err(|source| refused(format!("{path}: {source}")))?;
     let size_bytes = undo
         .size(&as_of, || {
@@ -205,7 +205,7 @@ fn of_content(moment: &Moment) -> Option<PastMoment> {
         ContentHow::Written => PastEvent::Written,
         ContentHow::Truncated => PastEvent::Truncated,
         ContentHow::Allocated => PastEvent::Zeroed,
-        // Its name says it.
+        // The event of its name reports it.
         ContentHow::Removed => return None,
     };
     Some(PastMoment {

@@ -1,5 +1,5 @@
-//! Ways in which a change could be missed or a wrong byte be saved, each once found by reading the
-//! code as an adversary.
+//! Ways in which a change could be missed or a wrong byte be saved, each of them once found by
+//! reading the code as an adversary.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -288,7 +288,7 @@ fn a_picture_without_room_is_given_up_and_frees_what_it_held() {
     let state = fixture.folder().path().parent().unwrap().to_owned();
     fs::create_dir_all(&state).unwrap();
     let _small = OtherMount::new(&["-t", "tmpfs", "-o", "size=24m", "tmpfs"], &state);
-    // What the picture copied, and the files that it keeps open.
+    // The copies of the picture, and the files that it keeps open.
     let held_below = |path: &Path| {
         let unnamed = unnamed_files().into_iter();
         let below = unnamed.filter(|(link, _)| link.starts_with(path));
@@ -476,13 +476,13 @@ fn a_change_within_the_same_second_is_found_where_times_are_whole_seconds() {
     let service = fixture.unmounted();
     Begun::cut(&service, "backup").save(&service, &mut saved);
     drop(service);
-    // Where the machine is slow it is the next second by now, and this shows nothing.
+    // On a slow machine it is the next second by now, and this shows nothing.
     fs::write(&path, vec![2; 1000]).unwrap();
     let service = fixture.unmounted();
     Begun::cut(&service, "backup").save(&service, &mut saved);
     drop(service);
     assert!(content(&saved, "file") == vec![2; 1000], "a change of the same second");
-    // In the end it is known.
+    // In the end the file is known.
     std::thread::sleep(Duration::from_millis(2200));
     for asked in [1000, 0] {
         let service = fixture.unmounted();
@@ -491,7 +491,8 @@ fn a_change_within_the_same_second_is_found_where_times_are_whole_seconds() {
     }
 }
 
-/// Who keeps checksums of blocks reads, and sums, all of a block of which a part is reported.
+/// A backup that keeps checksums of blocks reads, and sums, all of a block of which a part is
+/// reported.
 #[test]
 fn a_block_that_changed_in_part_is_held_still_as_a_whole_and_nothing_else_is_read() {
     let mut fixture = Fixture::new(CacheMode::Exact);
@@ -525,7 +526,8 @@ fn a_block_that_changed_in_part_is_held_still_as_a_whole_and_nothing_else_is_rea
     fixture.umount();
 }
 
-/// Who compares files with what a server has reads all of them, not only what is reported.
+/// A backup that compares files with those of a server reads all of them, not only what is
+/// reported.
 #[test]
 fn whole_files_that_changed_are_held_still_for_those_who_say_that_they_read_them() {
     let mut fixture = Fixture::new(CacheMode::Exact);

@@ -1,6 +1,6 @@
 //! The differential harness: random operations on a mount and on a plain directory. The trees must
-//! stay equal, and after each cut, whatever a consumer was told and read must make what it had
-//! saved before equal to the tree *at the cut*, although more operations came before it read.
+//! stay equal. After each cut, the changes that a consumer was passed and read must turn what it
+//! had saved before into the tree *at the cut*, although more operations came before it read.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::fixture::{Fixture, little_undo, set_mode};
 use crate::operations::{Random, Seen, Side, compare, generate, look, seed};
 use crate::saved::{Begun, Saved};
 
-/// Compares what is saved with what was seen at the cut.
+/// Compares the saved tree with the one that was seen at the cut.
 pub(crate) fn assert_saved(
     mode: CacheMode,
     saved: &Saved,
@@ -93,11 +93,11 @@ struct Consumer {
     begun: Option<(Begun, BTreeMap<PathBuf, Seen>, Client)>,
 }
 
-/// What is special about a run.
+/// The special conditions of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
     Usual,
-    /// What happens once in a while happens all the time.
+    /// The work in the background is done all the time.
     Restless,
     /// The same, and the daemon is a process that is killed now and then.
     Mortal,
@@ -232,8 +232,8 @@ fn in_a_thread(mode: CacheMode, life: Life) {
         .unwrap();
 }
 
-/// What is read is compared, and the disk all the time: a read that fails, or a file that is told
-/// to be damaged, is a false alarm.
+/// Reads are compared, and the disk all the time: a read that fails, or a file that is reported as
+/// damaged, is a false alarm.
 fn without_an_alarm(mode: CacheMode, life: Life) {
     let seed = seed();
     std::thread::spawn(move || run(mode, life, seed, Duration::from_secs(8), true))
@@ -283,12 +283,12 @@ fn what_is_saved_equals_the_tree_at_the_cut_with_a_daemon_that_is_killed() {
     in_a_thread(CacheMode::Exact, Life::Mortal);
 }
 
-/// The canary: if a range is kept from the log, the harness must notice.
+/// The canary: if a range is missing from the log, the harness must notice.
 #[test]
 fn a_change_that_passes_the_mount_by_is_noticed() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     std::fs::write(fixture.tree().join("file"), vec![1; 10_000]).unwrap();
-    // Held open below the mount: the way of somebody who bypasses it.
+    // Held open below the mount, as by a program that bypasses it.
     let bypass = std::fs::OpenOptions::new()
         .write(true)
         .open(fixture.tree().join("file"))

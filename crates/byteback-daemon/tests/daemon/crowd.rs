@@ -1,5 +1,4 @@
-//! Programs that ask for more than their share: the one too many is refused, and nobody else
-//! notices.
+//! Programs that ask for more than their share: the one too many is refused, and no other notices.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -72,7 +71,7 @@ fn a_program_that_never_ends_its_cuts_is_refused_at_last() {
     assert_eq!(save(&other, "backup").unwrap_err().kind, ErrorKind::Refused);
     client.finish(cuts[0], &Outcome::Abandoned).unwrap();
     save(&other, "backup").unwrap();
-    // It ends, and its cuts with it.
+    // The client ends, and its cuts with it.
     client.cut(&request).unwrap();
     drop(client);
     for _ in 0..1000 {
@@ -84,8 +83,8 @@ fn a_program_that_never_ends_its_cuts_is_refused_at_last() {
     panic!("its cuts are still open");
 }
 
-/// The log is on the same disk: who made the backup may have to begin it anew, but no program is
-/// refused for it.
+/// The log is on the same disk: the backup may have to begin anew, but no program is refused for
+/// it.
 #[test]
 fn what_a_backup_keeps_leaves_room_for_the_log() {
     let mut fixture = Fixture::new(CacheMode::Exact);

@@ -27,7 +27,7 @@ fn cut_path(fixture: &Fixture, name: &str) -> PathBuf {
     fixture.tree().join(".byteback/cut").join(name)
 }
 
-/// Compares what a cut shows with what the tree was.
+/// Compares what a cut shows with the tree as it was.
 fn assert_same(
     mode: CacheMode,
     was: &BTreeMap<PathBuf, Seen>,
@@ -224,7 +224,7 @@ fn the_folder_is_hidden_and_cuts_are_made_and_ended_in_it() {
     fs::create_dir(cut_path(&fixture, "one")).unwrap();
     assert_eq!(fs::read(cut_path(&fixture, "one/file")).unwrap(), b"newer");
     assert_ne!(fs::metadata(cut_path(&fixture, "one/file")).unwrap().ino(), first);
-    // What was open of the first one is still that.
+    // The files that were open in the first one still show that.
     rustix::fs::fadvise(&open, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     let mut old = String::new();
     open.read_to_string(&mut old).unwrap();
@@ -283,7 +283,7 @@ fn nothing_below_can_be_changed_or_moved() {
     assert_eq!(exchanged, Err(Errno::XDEV));
     assert_errno(fs::create_dir(&hidden), libc::EEXIST);
     assert_eq!(names(&tree), ["dir", "file"]);
-    // Copied it can be, also by the call that copies inside one file system.
+    // It can be copied, also by the call that copies inside one file system.
     fs::copy(cut.join("file"), tree.join("copy")).unwrap();
     assert_eq!(fs::read(tree.join("copy")).unwrap(), b"old");
 }
@@ -486,7 +486,7 @@ fn nobody_reads_newer_bytes_of_a_cut_after_somebody_took_the_mount_away() {
         file.read_at(buffer, at)
     };
     std::thread::scope(|scope| {
-        // Also if an assertion fails: the scope waits for who reads.
+        // Also if an assertion fails: the scope waits for the readers.
         scopeguard::defer! { is_written.store(true, Ordering::SeqCst) }
         scope.spawn(|| read("the cut's file", &|buffer, at| uncached(&held, buffer, at)));
         scope.spawn(|| read("the frozen file", &|buffer, at| uncached(&frozen, buffer, at)));
@@ -534,7 +534,7 @@ fn what_a_cut_keeps_is_given_back_when_somebody_takes_the_mount_away_and_nobody_
     drop(live);
 }
 
-/// Taken away however the test ends, before the directory that it lies in.
+/// A mount that is taken away however the test ends, before the directory that it lies in.
 struct Mounted(PathBuf);
 
 impl Drop for Mounted {

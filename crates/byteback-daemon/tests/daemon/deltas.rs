@@ -1,4 +1,4 @@
-//! What changed in one file, asked by whoever has it open.
+//! The changes in one file, requested by a program that has it open.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -38,7 +38,7 @@ fn ranges(delta: &DeltaFile<'_>) -> Vec<(u64, u64)> {
 }
 
 fn content(delta: &DeltaFile<'_>) -> Vec<u8> {
-    // One more than there is: the end must be seen.
+    // One byte more than there is: the end must be seen.
     let mut bytes = vec![0xEE; usize::try_from(delta.info().size_bytes).unwrap() + 1];
     let got = delta.read_at(0, &mut bytes).unwrap();
     assert_eq!(got + 1, bytes.len());
@@ -68,7 +68,7 @@ fn a_program_with_a_descriptor_learns_what_changed_since_its_own_mark() {
     second.close().unwrap();
     assert_eq!(ranges(&DeltaFile::open(&file, "one", None).unwrap()), [(5000, 7)]);
 
-    // Another consumer has its own mark, and whoever keeps account by itself needs none.
+    // Another consumer has its own mark, and a consumer that keeps account by itself needs none.
     let other = DeltaFile::open(&file, "two", None).unwrap();
     assert_eq!(other.info().state, State::Whole { reason: REASON_NO_MARK });
     drop(other);
@@ -133,7 +133,7 @@ fn the_frozen_file_stays_while_it_is_written_renamed_and_removed() {
     assert_eq!(delta.read_at(u64::MAX, &mut middle).unwrap(), 0);
     drop(delta);
     assert!(fs::read(&shown).is_err(), "it goes with its context");
-    // Removed, it is nobody's any more.
+    // A removed file has no marks any more.
     let gone = DeltaFile::open(&file, "one", None).unwrap_err();
     assert!(matches!(gone, DeltaError::Unknown), "{gone}");
 }
@@ -166,7 +166,7 @@ fn many_ranges_come_in_pages_that_can_be_resumed_anywhere() {
     }
 }
 
-/// A copy that is only ever told what changed stays equal to what was frozen.
+/// A copy that is only ever passed the changes stays equal to what was frozen.
 fn copies_follow(mode: CacheMode, seed: u64) {
     let mut random = Random::new(seed);
     let fixture = mounted(mode, &[("file", 200_000)]);
@@ -211,7 +211,8 @@ fn copies_follow(mode: CacheMode, seed: u64) {
                 assert_eq!(first, None, "seed {seed}, {mode:?}: first difference");
                 assert_eq!(content(&delta), now);
                 if random.below(4) == 0 {
-                    // As if the copy had not arrived: what is told again may be laid over it.
+                    // As if the copy had not arrived: changes that are reported again may be laid
+                    // over it.
                     delta.close().unwrap();
                 } else {
                     delta.commit().unwrap();
@@ -364,7 +365,7 @@ fn hostile_arguments_get_clean_errors() {
             libc::ENOENT,
         );
     }
-    // What was frozen through one open file is not another's, be it of the same file.
+    // A freeze through one open file does not belong to another one, even of the same file.
     let again = File::open(fixture.tree().join("file")).unwrap();
     for stranger in [&other, &again] {
         assert_errno(raw(stranger, DELTA_GETDIFF, &getdiff_request(context, 0)), libc::ENOENT);
@@ -406,7 +407,7 @@ fn hostile_arguments_get_clean_errors() {
             raw(&file, DELTA_OPEN, &good).unwrap();
         }
         drop(file);
-        // The kernel tells of the end a moment later.
+        // The kernel reports the end a moment later.
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -437,7 +438,7 @@ fn users_have_consumers_and_frozen_files_of_their_own() {
         });
     });
     drop(roots);
-    // Somebody else's mark of the same name has moved, ours has not.
+    // The mark of the same name that another user has was moved, ours was not.
     assert_eq!(ranges(&DeltaFile::open(&file, "one", None).unwrap()), [(100, 1)]);
 }
 

@@ -28,21 +28,21 @@ pub(crate) struct Fixture {
     page_limits: PageLimits,
     log: LogOptions,
     running: Option<Running>,
-    /// Whether old bytes are kept when it is mounted next.
+    /// Whether old bytes are kept at the next mount.
     pub(crate) undo: Option<UndoOptions>,
-    /// How continuous sync is served when it is mounted next.
+    /// Options of continuous sync at the next mount.
     pub(crate) live: Option<LiveOptions>,
-    /// How sums of what is written are kept when it is mounted next.
+    /// Options of the checksums of what is written, at the next mount.
     pub(crate) checksums: Option<ChecksumOptions>,
     integrity: Option<Arc<Integrity>>,
-    /// A daemon in a process of its own lands something at random all the time, from this seed.
+    /// Seed from which a daemon in a process of its own lands something at random all the time.
     pub(crate) lands: Option<u64>,
     served: Option<Served>,
     /// A daemon in a process of its own, which may be killed.
     process: Option<Child>,
 }
 
-/// What a mounted tree with continuous sync answers in this process.
+/// The services of a mounted tree with continuous sync in this process.
 #[derive(Clone)]
 pub(crate) struct Served {
     pub(crate) live: Arc<dyn LiveTree>,
@@ -50,24 +50,25 @@ pub(crate) struct Served {
     pub(crate) landing: Arc<dyn LandingTree>,
 }
 
-/// Set for a process that shall be a daemon: the directory of the fixture.
+/// Set for a process that is to be a daemon: the directory of the fixture.
 const SERVE: &str = "BYTEBACK_TEST_SERVE";
 /// Set beside it where old bytes are to be kept.
 const SERVE_WITH_UNDO: &str = "BYTEBACK_TEST_SERVE_WITH_UNDO";
-/// Set beside it where sums of what is written are to be kept.
+/// Set beside it where checksums of what is written are to be kept.
 const SERVE_WITH_SUMS: &str = "BYTEBACK_TEST_SERVE_WITH_SUMS";
-/// Set beside it where continuous sync is to be served, to who listens in the fixture's directory.
+/// Set beside it where continuous sync is to be served, to a listener in the fixture's directory.
 const SERVE_LIVE: &str = "BYTEBACK_TEST_SERVE_LIVE";
 /// Set instead, to a seed, where something is to land at random all the time.
 const SERVE_LANDING: &str = "BYTEBACK_TEST_SERVE_LANDING";
 
-/// Old bytes are kept for so short a time, and so few of them, that they are dropped all the time.
+/// Old bytes are kept for such a short time, and so few of them, that they are dropped all the
+/// time.
 pub(crate) fn little_undo() -> UndoOptions {
     UndoOptions::new(1_500_000_000, 300_000)
 }
 
 /// A connection that has just ended may hold on to the last daemon of this process for a moment,
-/// and so may what another test of it has just forked: in a process of its own none could.
+/// and so may a process that another test has just forked. In a process of its own none could.
 fn open_when_free(open: impl Fn() -> Result<TrackedTree, DaemonError>) -> TrackedTree {
     for _ in 0..1000 {
         match open() {
@@ -121,14 +122,14 @@ pub(crate) fn serve_as_daemon() {
     daemon.run().unwrap();
 }
 
-/// Everything that is done once in a while, all the time.
+/// All work in the background, all the time.
 const RESTLESS: Rhythm = Rhythm {
     checkpoint_every: Duration::from_millis(2),
     close_after: Duration::from_millis(25),
     compact_layers: 3,
 };
 
-/// Changes are told, and counted, two or three at a time.
+/// Changes are reported, and counted, two or three at a time.
 fn tiny_pages() -> PageLimits {
     PageLimits {
         items: NonZeroUsize::new(3).unwrap(),
@@ -171,9 +172,9 @@ impl Fixture {
         }
     }
 
-    /// Whatever else happens once in a while, or in large trees, happens all the time: nodes are
+    /// Everything that happens once in a while, or in large trees, happens all the time: nodes are
     /// closed while programs are at work, layers are merged, files have more ranges than are kept,
-    /// changes fill many pages, and too many for the ranges to be told to pictures.
+    /// changes fill many pages, and too many for pictures to be passed their ranges.
     pub(crate) fn restless(&mut self, granularity: Granularity) {
         self.rhythm = RESTLESS;
         self.page_limits = tiny_pages();
@@ -181,12 +182,12 @@ impl Fixture {
         self.log.granularity = granularity;
     }
 
-    /// The log takes so many consumers.
+    /// Sets the number of consumers that the log takes.
     pub(crate) fn consumers_max(&mut self, most: u32) {
         self.log.consumers_max = most;
     }
 
-    /// Nothing is done once in a while.
+    /// Nothing is done in the background.
     pub(crate) fn still(&mut self) {
         self.rhythm.checkpoint_every = Duration::from_secs(24 * 60 * 60);
     }
@@ -287,12 +288,12 @@ impl Fixture {
         assert!(child.wait().unwrap().success());
     }
 
-    /// What continuous sync is served by.
+    /// The services of continuous sync.
     pub(crate) fn served(&self) -> Served {
         self.served.clone().unwrap()
     }
 
-    /// The sums of what is written to what is mounted.
+    /// The checksums of what is written to the mounted tree.
     pub(crate) fn integrity(&self) -> &Arc<Integrity> {
         self.integrity.as_ref().unwrap()
     }
@@ -305,7 +306,7 @@ impl Fixture {
         self.running.as_ref().unwrap().0.programs_below()
     }
 
-    /// Unmounts as somebody's `umount -l` does.
+    /// Unmounts as a user's `umount -l` does.
     pub(crate) fn detach(&self) {
         let (mount, _) = self.running.as_ref().unwrap();
         mount.unmount(byteback_mount::Unmount::Detach).unwrap();

@@ -25,7 +25,7 @@ fn handles_outlive_mounts(mode: CacheMode) {
     fs::write(tree.join("a/b/c/f"), b"content").unwrap();
     fs::hard_link(tree.join("a/b/c/f"), tree.join("g")).unwrap();
     let (file, directory) = (handle_of(&tree.join("a/b/c/f")), handle_of(&tree.join("a/b/c")));
-    // Of several names the kernel may show any.
+    // The kernel may show any of several names.
     fs::write(tree.join("a/b/c/alone"), b"alone").unwrap();
     let connected = connectable_handle_of(&tree.join("a/b/c/alone"));
     let number_of_root = fs::metadata(&tree).unwrap().ino();
@@ -43,7 +43,7 @@ fn handles_outlive_mounts(mode: CacheMode) {
     if let Some(connected) = &connected {
         assert_eq!(shown_path(&open(&tree, connected).unwrap()), tree.join("a/b/c/alone"));
     }
-    // Known again, and by one number.
+    // Known again, and by one number only.
     assert_eq!(fs::read(tree.join("a/b/c/f")).unwrap(), b"content");
     fs::remove_file(tree.join("a/b/c/f")).unwrap();
     fs::rename(tree.join("a/b"), tree.join("moved")).unwrap();

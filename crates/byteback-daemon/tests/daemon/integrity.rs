@@ -1,4 +1,4 @@
-//! Bytes that change although nobody wrote them: on a file system in an image, whose blocks are
+//! Bytes that change although no program wrote them: on a file system in an image, whose blocks are
 //! changed below it.
 
 mod healing;
@@ -26,7 +26,7 @@ use crate::fixture::{Fixture, Served};
 
 const BLOCK: u64 = 4096;
 
-/// What programs read is compared, and the disk all the time.
+/// Reads of programs are compared, and the disk all the time.
 pub(crate) fn watchful() -> ChecksumOptions {
     ChecksumOptions {
         verify_reads: true,
@@ -37,7 +37,7 @@ pub(crate) fn watchful() -> ChecksumOptions {
     }
 }
 
-/// An ext4 in an image file, mounted as long as it lives.
+/// An ext4 in an image file, mounted as long as this lives.
 struct Disk {
     dir: tempfile::TempDir,
 }
@@ -64,8 +64,7 @@ impl Disk {
         self.dir.path().join("disk")
     }
 
-    /// Changes a bit of what lies on the disk at an offset of a file, and lets nobody have it in
-    /// memory.
+    /// Changes a bit on the disk at an offset of a file, and drops it from all memory.
     fn flip(&self, below: &OwnedFd, name: &str, at: u64) {
         let flags = OFlags::RDONLY | OFlags::NOATIME;
         let file = File::from(openat(below, name, flags, Mode::empty()).unwrap());
@@ -119,8 +118,8 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until a later change of a file would give it other times: sums of what was changed just
-/// before the end are not kept.
+/// Waits until a later change of a file would give it other times: checksums of a file that was
+/// changed just before the end are not kept.
 fn until_it_has_other_times(path: &Path) {
     until("a later change would have other times", || {
         let changed = fs::metadata(path).unwrap().modified().unwrap();
@@ -128,7 +127,7 @@ fn until_it_has_other_times(path: &Path) {
     });
 }
 
-/// Reads all of a file through the mount, past what the kernel has in memory.
+/// Reads all of a file through the mount, past the kernel's memory.
 fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     forget_pages(&file);
@@ -137,7 +136,7 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What a backup reads of the file at a path.
+/// The bytes that a backup reads of the file at a path.
 fn read_to_send(fixture: &Fixture, name: &str) -> Result<Vec<u8>, String> {
     let client = fixture.client();
     let cut = client.cut(&byteback_control::CutRequest {
@@ -159,7 +158,7 @@ fn read_to_send(fixture: &Fixture, name: &str) -> Result<Vec<u8>, String> {
     read.map(|_| bytes).map_err(|error| error.to_string())
 }
 
-/// How a file came to be what it is before it rots.
+/// The history of a file before it rots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum History {
     Written,
@@ -270,7 +269,7 @@ fn what_rots_below_the_mount_is_found_wherever_it_is_and_not_sent() {
         let below = below(&fixture);
         fixture.checksums = Some(ChecksumOptions {
             verify_reads: true,
-            // Who was not told what is there is to learn it.
+            // Without known checksums the scrub has to learn them.
             scrub: watchful().scrub.filter(|_| history == History::Learned),
         });
         fixture.mount();
@@ -310,13 +309,13 @@ fn what_rots_below_the_mount_is_found_wherever_it_is_and_not_sent() {
             assert_eq!(told[0].path, Some(name.as_str().into()), "{note}");
             assert_eq!(told[0].ranges, [(block * BLOCK, BLOCK)], "{note}");
             assert!(!told[0].after_crash, "{note}");
-            // Programs are not given it, and get the rest.
+            // Programs do not get this block, and get the rest.
             let file = File::options().read(true).write(true).open(&path).unwrap();
             forget_pages(&file);
             let mut byte = [0];
             let refused = file.read_exact_at(&mut byte, at).expect_err(&note);
             assert_eq!(refused.raw_os_error(), Some(libc::EIO), "{note}");
-            // Whoever writes the block anew has put it right.
+            // A program that writes the block anew has put it right.
             let from = (block * BLOCK) as usize;
             let whole = &content[from..content.len().min(from + BLOCK as usize)];
             if whole.len() as u64 == BLOCK {
@@ -360,7 +359,8 @@ fn a_byte_that_is_written_beside_a_flipped_bit_does_not_hide_it() {
     let sent = read_to_send(&fixture, "file").expect_err("the flipped bit is sent");
     assert!(sent.contains("bytes 4096 to 8192 of it changed"), "{sent}");
     assert_eq!(read_to_send(&fixture, "good").unwrap(), b"good");
-    // It is told after a restart, too, and not any more when the block is as somebody wrote it.
+    // The damage is reported after a restart, too, and not any more once the block is written as it
+    // was.
     drop(file);
     fixture.umount();
     fixture.mount();
@@ -374,7 +374,7 @@ fn a_byte_that_is_written_beside_a_flipped_bit_does_not_hide_it() {
     fixture.umount();
 }
 
-/// What continuous sync reads of a content, whole or up to where it is refused.
+/// The bytes that continuous sync reads of a content, whole or up to where it is refused.
 fn read_live(live: &dyn LiveTree, content: &LiveContent) -> (Vec<u8>, Option<ServiceError>) {
     let mut bytes = Vec::new();
     let read = live.read(content, &mut |piece| {
@@ -387,8 +387,8 @@ fn read_live(live: &dyn LiveTree, content: &LiveContent) -> (Vec<u8>, Option<Ser
     (bytes, read.err())
 }
 
-/// Cuts a fold as whoever sends does when his turn comes: the content of each file that can be
-/// read, and the files that cannot.
+/// Cuts a fold as the sender does at its turn: the content of each file that can be read, and the
+/// files that cannot.
 fn send_fold(served: &Served) -> (Vec<(NodeId, Vec<u8>)>, Vec<NodeId>) {
     let group = loop {
         match served.live.poll().unwrap() {
@@ -492,7 +492,7 @@ fn what_rots_before_continuous_sync_reads_it_is_not_sent_and_everything_else_is(
     assert_eq!(read_live(&*served.live, &group.contents[0]).0, b"new");
     served.live.applied(group.id).unwrap();
     is_quiet();
-    // Tried again as it is, it is refused again; and is sent when the good bytes are back.
+    // A retry is refused again while the bytes are bad, and is sent when the good bytes are back.
     served.live.give_up("files that could not be read are tried again");
     assert_eq!(send_fold(&served).1, [node]);
     let file = File::options().write(true).open(at("bad")).unwrap();
@@ -509,8 +509,8 @@ fn what_rots_before_continuous_sync_reads_it_is_not_sent_and_everything_else_is(
     fixture.umount();
 }
 
-/// What is put aside before it is overwritten is compared as well: the old bytes of a file that is
-/// being sent.
+/// Bytes that are put aside before they are overwritten are compared as well: the old bytes of a
+/// file that is being sent.
 #[test]
 fn what_rotted_is_not_put_aside_to_be_sent_later() {
     let disk = Disk::new();
@@ -527,7 +527,7 @@ fn what_rotted_is_not_put_aside_to_be_sent_later() {
     let group = next_group(&served);
     let bad = group.contents[0].clone();
     disk.flip(&below, "bad", BLOCK + 9);
-    // All of the block, and so with bytes that nobody can doubt; its old ones belong to what is in
+    // All of the block, so that its new bytes are beyond doubt; its old ones belong to what is in
     // flight.
     let file = File::options().write(true).open(&path).unwrap();
     file.write_all_at(&[7; BLOCK as usize], BLOCK).unwrap();

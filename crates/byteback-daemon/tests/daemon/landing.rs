@@ -1,4 +1,4 @@
-//! What others changed, made in the tree while programs use it.
+//! Changes of others, made in the tree while programs use it.
 
 mod concurrent;
 mod contents;
@@ -18,14 +18,14 @@ use crate::live::drain::{Drain, Trouble};
 
 pub(crate) use concurrent::land_at_random;
 
-/// A mounted tree of which everything has been sent, and whoever sends.
+/// A mounted tree of which everything has been sent, and its sender.
 struct Rig {
     fixture: Fixture,
     drain: Drain,
 }
 
 impl Rig {
-    /// `prepare` makes what is there before.
+    /// `prepare` makes the initial files.
     fn new(prepare: impl FnOnce(&Path)) -> Self {
         Self::of(Fixture::new(CacheMode::Exact), prepare)
     }
@@ -33,7 +33,7 @@ impl Rig {
     fn of(mut fixture: Fixture, prepare: impl FnOnce(&Path)) -> Self {
         prepare(&fixture.tree());
         fixture.live = Some(crate::live::options(Duration::ZERO));
-        // What lands is nothing that anybody wrote here, and no alarm.
+        // A landing is no write of a program here, and no alarm.
         fixture.checksums = Some(crate::integrity::watchful());
         fixture.mount();
         let mut drain = Drain::new(fixture.served(), 1, Trouble::default());
@@ -57,7 +57,7 @@ impl Rig {
         place_at(&*self.landing(), path)
     }
 
-    /// Nothing is to be sent.
+    /// Checks that nothing is to be sent.
     fn assert_silent(&self) {
         let served = self.served();
         assert!(matches!(served.live.poll().unwrap(), Work::Idle(_)));
@@ -94,7 +94,7 @@ fn name_in(parent: NodeId, name: &str) -> Place<NodeId> {
     }
 }
 
-/// Attributes of this kind, as some other machine had them.
+/// Attributes of this kind, as another machine had them.
 fn attributes(kind: NodeKind) -> Attributes {
     Attributes {
         kind,
@@ -112,7 +112,7 @@ fn attributes(kind: NodeKind) -> Attributes {
     }
 }
 
-/// What was made, of a step that is expected to be.
+/// The result of a step that is expected to be made.
 #[track_caller]
 fn done<T>(landed: byteback_control::Result<Landed<T>>) -> T {
     match landed.unwrap() {

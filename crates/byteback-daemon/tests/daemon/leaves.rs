@@ -1,5 +1,5 @@
-//! Checksums of leaves as of a cut: whoever has them, and whatever happens meanwhile, they are
-//! those of the content at the cut.
+//! Checksums of leaves as of a cut: whatever source has them, and whatever happens meanwhile, they
+//! are those of the content at the cut.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -25,7 +25,7 @@ fn request(kind: LeafKind, with_crcs: bool) -> LeafRequest {
     LeafRequest { kind, with_crcs }
 }
 
-/// What is told of `content`, leaf by leaf, by whoever sums it here.
+/// The expected leaves of `content`, one by one, summed here.
 fn expected(content: &[u8], request: LeafRequest) -> Vec<u8> {
     let layout = |kind| Layout {
         kind,
@@ -48,7 +48,8 @@ fn expected(content: &[u8], request: LeafRequest) -> Vec<u8> {
     entries
 }
 
-/// All that is told of a file in the end, where zeros are summed as such; panics at gaps.
+/// All leaves of a file that are reported in the end, where zeros are summed as such; panics at
+/// gaps.
 fn leaf_sums(
     tree: &dyn TreeService,
     cut: CutId,
@@ -157,8 +158,8 @@ fn what_was_summed_once_is_not_read_again_until_it_changes() {
     let read_bytes = client.finish(cut, &Outcome::Abandoned).unwrap().read_bytes;
     assert!(read_bytes > 0, "what was read is counted");
 
-    // A later cut of the same content, of which nothing is read; a change after it is none of its
-    // business.
+    // A later cut of the same content, of which nothing is read; a change after the cut does not
+    // matter to it.
     let cut = everything(&client);
     let (_, how) = leaf_sums(&client, cut, node, crcs, content.len()).unwrap();
     assert_eq!((how.source, how.read_bytes), (LeafSource::Kept, 0));
@@ -213,7 +214,7 @@ fn what_is_peeked_at_can_be_read_again_and_is_still_of_the_cut() {
     fixture.umount();
 }
 
-/// Files of which somebody has checksums are written while these are told.
+/// Files with known checksums are written while these are reported.
 fn told_while_somebody_writes(parent: &Path, kind: LeafKind, seed: u64, waits: bool) -> (usize, usize) {
     let mut random = SplitMix64::new(seed);
     let mode = [CacheMode::Exact, CacheMode::Fast][seed as usize % 2];
@@ -252,7 +253,7 @@ fn told_while_somebody_writes(parent: &Path, kind: LeafKind, seed: u64, waits: b
             };
             if is_before {
                 change();
-                // What the kernel has collected is not in the backing file yet.
+                // Bytes that the kernel has collected are not in the backing file yet.
                 file.sync_data().unwrap();
             }
             let (told, how) = std::thread::scope(|scope| {
@@ -344,7 +345,7 @@ fn a_file_on_btrfs_is_not_read_where_it_has_strong_checksums() {
     check(&fixture.unmounted(), 4096);
     fixture.mount();
     check(&fixture.client(), 4096);
-    // The kernel has it in memory only, until it is asked for.
+    // The kernel keeps this write in memory until it is asked for it.
     let through = fs::File::options().write(true).open(&path).unwrap();
     through.write_all_at(&content[..1 << 20], 0).unwrap();
     check(&fixture.client(), 4096);

@@ -1,4 +1,4 @@
-//! Start, stop, and what a start finds.
+//! Start and stop, and what a start finds.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -84,7 +84,7 @@ fn what_is_changed_in_place_is_read_and_nothing_else() {
     assert_eq!(saved.asked_bytes, 0, "a rename costs nothing");
 }
 
-/// Of pages that the kernel hands on, only the bytes that are new count.
+/// Of pages that the kernel passes on, only the bytes that are new count.
 #[test]
 fn collected_writes_and_stores_are_narrowed_to_what_they_change() {
     for mode in [CacheMode::Exact, CacheMode::Fast] {

@@ -1,4 +1,4 @@
-//! What continuous sync is to send, applied elsewhere, is the tree at one moment after the other.
+//! The groups of continuous sync, applied elsewhere, are the tree at one moment after the other.
 
 pub(crate) mod drain;
 mod lane;
@@ -23,7 +23,7 @@ use drain::{Drain, Trouble};
 
 pub(crate) use restarts::{answer_from_afar, check_tree, mortal_options};
 
-/// With this delay before things are sent.
+/// Options with this delay before changes are sent.
 pub(crate) fn options(delay: Duration) -> LiveOptions {
     let mut options = LiveOptions::new(ClientId(7));
     options.queue.delay_ns = delay.as_nanos() as u64;
@@ -35,8 +35,8 @@ pub(crate) fn options(delay: Duration) -> LiveOptions {
     options
 }
 
-/// Lanes work while what they do is sent and applied; at every applied group the server has states
-/// that they had, in their order.
+/// Lanes work while their changes are sent and applied; at every applied group the server has
+/// states that they had, in their order.
 fn lanes_are_followed(options: LiveOptions, trouble: Trouble, is_restless: bool, duration: Duration) {
     let (seed, lanes) = (seed(), 3);
     let mut fixture = Fixture::new(CacheMode::Exact);
@@ -111,7 +111,7 @@ fn what_is_refused_unanswered_given_up_and_folded_loses_nothing_and_no_order() {
     lanes_are_followed(options, trouble, true, Duration::from_secs(6));
 }
 
-/// The log nets names that came and went between two checkpoints, and knows nothing of those that
+/// The log nets names that came and went between two checkpoints, and does not know of those that
 /// came and went before a crash; the server has what was sent meanwhile.
 #[test]
 fn a_name_that_was_sent_and_is_gone_again_is_told_with_everything_since_the_mark() {
@@ -153,8 +153,8 @@ fn others_cpu_ns() -> i64 {
     ns(ClockId::ProcessCPUTime) - ns(ClockId::ThreadCPUTime)
 }
 
-/// What a write of 4 KiB into a cached file costs the daemon, with and without continuous sync; see
-/// docs/benchmarks.md.
+/// The cost for the daemon of a write of 4 KiB into a cached file, with and without continuous
+/// sync; see docs/benchmarks.md.
 #[test]
 #[ignore = "it measures"]
 fn cost_of_a_write() {
@@ -225,8 +225,8 @@ fn cost_of_a_write() {
     }
 }
 
-/// Who is called between looking for work and waiting for it does not wait: it would be for ever,
-/// as nothing else may happen.
+/// A sender that is called between looking for work and waiting for it does not wait: it would wait
+/// for ever, as nothing else may happen.
 #[test]
 fn a_call_is_heard_whenever_it_comes() {
     let mut fixture = Fixture::new(CacheMode::Exact);
@@ -245,7 +245,7 @@ fn a_call_is_heard_whenever_it_comes() {
             heard.send(()).unwrap();
         });
         let in_time = is_heard.recv_timeout(Duration::from_secs(60));
-        // Whoever did not hear it would let the test wait as well.
+        // If the call were not heard, the test would wait as well.
         served.live.wake();
         in_time.expect("the call was lost");
     });

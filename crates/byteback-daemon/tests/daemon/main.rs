@@ -1,12 +1,12 @@
 //! The process behind a tree, on real mounts.
 //!
 //! `coverage`: random operations, and after each cut the saved picture must equal the tree at the
-//! cut, byte for byte. `integrity`: bytes that change although nobody wrote them are found and not
-//! sent, and nothing else is. `landing`: what others changed is made in the tree while programs use
-//! it. `leaves`: checksums of a file's leaves are those of the cut. `life`: start, stop, untracked
-//! changes, everything that a start finds. `live`: what continuous sync is to send, applied
-//! elsewhere, is the tree at one moment after the other. `trimming`: what a write leaves as it was
-//! is not reported. `undo`: files as they were some time ago.
+//! cut, byte for byte. `integrity`: bytes that change although no program wrote them are found and
+//! not sent, and nothing else is. `landing`: changes of others are made in the tree while programs
+//! use it. `leaves`: checksums of a file's leaves are those of the cut. `life`: start, stop,
+//! untracked changes, everything that a start finds. `live`: the groups of continuous sync, applied
+//! elsewhere, are the tree at one moment after the other. `trimming`: bytes that a write leaves as
+//! they were are not reported. `undo`: files as they were some time ago.
 
 #![allow(
     clippy::unwrap_used,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Something else that is mounted while a test runs.
+/// Another file system that is mounted while a test runs.
 pub(crate) struct OtherMount(PathBuf);
 
 impl OtherMount {
@@ -30,7 +30,7 @@ impl Drop for OtherMount {
     }
 }
 
-/// A small file system of its own, gone with this.
+/// A small file system of its own, which goes with this.
 pub(crate) struct Disk {
     // In this order: first unmounted, then removed.
     _mount: OtherMount,
@@ -38,8 +38,8 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// One of the `kind` that `mkfs` and `mount` know, or `tmpfs`; `None` if this machine has no
-    /// `mkfs` for it.
+    /// A file system of a `kind` that `mkfs` and `mount` know, or `tmpfs`; `None` if this machine
+    /// has no `mkfs` for it.
     pub(crate) fn new(kind: &str) -> Option<Self> {
         Self::of_len_bytes(kind, 512 << 20)
     }

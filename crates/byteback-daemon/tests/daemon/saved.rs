@@ -1,4 +1,4 @@
-//! The naive server of these tests: whatever a backup is told, applied to bytes in memory.
+//! The naive server of these tests: it applies to bytes in memory all that a backup is passed.
 
 use byteback_model::{Attributes, ByteString, NameChange, NodeId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,12 +8,12 @@ use std::path::PathBuf;
 
 use byteback_control::{ChangesCursor, ContentChange, CutInfo, CutRequest, NodeChange, Outcome, Piece, TreeService};
 
-/// What one consumer has saved.
+/// The state that one consumer has saved.
 #[derive(Clone, Default)]
 pub(crate) struct Saved {
     nodes: BTreeMap<NodeId, (Attributes, Vec<u8>)>,
     names: BTreeMap<(NodeId, ByteString), NodeId>,
-    /// Bytes of content asked for in the last backup.
+    /// Bytes of content requested in the last backup.
     pub(crate) asked_bytes: u64,
     pub(crate) whole_files: u64,
 }
@@ -68,7 +68,7 @@ impl Begun {
                     vec![(0, attributes.size)]
                 }
             };
-            // What lies beyond the old end and in no range is zeros.
+            // Bytes beyond the old end that are in no range are zeros.
             bytes.resize(size, 0);
             let mut expected: u64 = ranges
                 .iter()

@@ -1,5 +1,5 @@
-//! Trimming: what is reported covers every byte that differs, and of what was written again with
-//! equal bytes nothing, as long as the old bytes were in memory.
+//! Trimming: reports cover every byte that differs, and nothing that was written again with equal
+//! bytes, as long as the old bytes were in memory.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -17,8 +17,8 @@ use crate::other_mount::Disk;
 /// Equal bytes between changed ones that may be reported.
 const GAP_BYTES: usize = 16;
 
-/// What is reported of the only file since the last call, as flags per byte of `len`; `None` if no
-/// content is.
+/// The reported part of the only file since the last call, as flags per byte of `len`; `None` if no
+/// content is reported.
 fn reported(fixture: &Fixture, len: usize) -> Option<Vec<bool>> {
     let client = fixture.client();
     let request = CutRequest::of("trimming");
@@ -45,8 +45,8 @@ fn reported(fixture: &Fixture, len: usize) -> Option<Vec<bool>> {
     flags
 }
 
-/// What is not in memory is not compared, and a machine that has other work gives pages up: not
-/// these, as long as this process lives.
+/// Bytes that are not in memory are not compared, and a machine that has other work gives pages up:
+/// not these, as long as this process lives.
 fn hold_in_memory(file: &File, len: usize) {
     use rustix::mm::{MapFlags, ProtFlags, mlock, mmap};
     // SAFETY: a new mapping at an address of the kernel's choice, which nobody looks at.
@@ -81,7 +81,7 @@ fn store(file: &File, len: usize, at: usize, byte: u8) {
     }
 }
 
-/// The file as a model: what it holds, what it held when it was last reported, and which bytes were
+/// The file as a model: its bytes, its bytes when it was last reported, and the bytes that were
 /// given another value since.
 struct Model {
     now: Vec<u8>,
@@ -109,15 +109,15 @@ impl Model {
     }
 }
 
-/// Random modifications of one file, of which most change little or nothing. `tight`: this file
-/// system drops no pages from memory by itself, so that nothing may be reported that is as it was.
+/// Random modifications of one file, most of which change little or nothing. `tight`: this file
+/// system drops no pages from memory by itself, so that no byte may be reported that is as it was.
 fn random_modifications(parent: &Path, mode: CacheMode, seed: u64, count: usize, tight: bool) {
     let mut random = SplitMix64::new(seed);
     let mut fixture = Fixture::inside(parent, mode);
     let start = random.bytes(400 << 10);
     let path = fixture.tree().join("file");
     fs::write(&path, &start).unwrap();
-    // Below the mount that is to come: what is read through it is in memory afterwards.
+    // Below the mount that is to come: bytes that are read through it are in memory afterwards.
     let below = open(&path);
     fixture.mount();
     let mut model = Model {
@@ -127,7 +127,7 @@ fn random_modifications(parent: &Path, mode: CacheMode, seed: u64, count: usize,
     };
     let _ = reported(&fixture, model.now.len());
     let mut kept = open(&path);
-    // What goes through a file that is kept open may be reported although it is equal: comparing is
+    // Writes through a file that is kept open may be reported although they are equal: comparing is
     // given up for a while when it is in vain.
     let mut is_exact = true;
     let mut history = Vec::new();
@@ -301,7 +301,7 @@ fn a_file_that_is_rewritten_as_it_was_reports_changed_times_only() {
     }
 }
 
-/// What is not in memory is not read for this: it is reported.
+/// Bytes that are not in memory are not read for a comparison: they are reported.
 #[test]
 fn what_is_not_in_memory_is_reported_and_not_read() {
     let mut fixture = Fixture::new(CacheMode::Exact);
@@ -322,12 +322,12 @@ fn what_is_not_in_memory_is_reported_and_not_read() {
     fixture.umount();
 }
 
-/// Many writers of the same ranges and truncations at once: which came last is anybody's guess, but
-/// what differs is reported.
+/// Many writers of the same ranges and truncations at once: the last one is anybody's guess, but
+/// every difference is reported.
 #[test]
 fn overlapping_writers_hide_nothing_from_each_other() {
     const LEN: usize = 64 << 10;
-    // So that nobody unmaps what another has made dirty, see `store`.
+    // So that no thread unmaps what another has made dirty, see `store`.
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let mut fixture = Fixture::new(CacheMode::Exact);
     let path = fixture.tree().join("file");

@@ -1,5 +1,5 @@
-//! Undo on real mounts: whatever is brought back was there shortly before the time that was asked
-//! for, or the answer says why not.
+//! Undo on real mounts: each state that is brought back was there shortly before the requested
+//! time, or the answer says why not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -56,7 +56,7 @@ fn past(client: &Client, path: &str, at_ns: i64) -> Result<(PastFile, Vec<u8>), 
     Ok((file, content))
 }
 
-/// Mounted, with a cut behind it, so that files that are there count as known.
+/// A mounted tree with a cut behind it, so that its files count as known.
 fn mounted(mode: CacheMode, prepare: impl FnOnce(&Path)) -> Fixture {
     let mut fixture = Fixture::new(mode);
     fixture.undo = Some(options());
@@ -88,7 +88,8 @@ fn random_life(mode: CacheMode, seed: u64, steps: usize) {
         fs::write(tree.join("a"), vec![1; 50_000]).unwrap();
         fs::write(tree.join("b"), vec![2; 500]).unwrap();
     });
-    // Each state of the tree, and until when it lasted at most and since when at least.
+    // Each state of the tree, with the earliest time of its beginning and the latest time of its
+    // end.
     let mut states: Vec<(i64, i64, Tree)> = vec![(i64::MIN, now_ns(), look(&fixture.tree()))];
     let begun_ns = now_ns();
     let (mut read, mut refused) = (0, BTreeSet::new());
@@ -161,7 +162,7 @@ fn random_life(mode: CacheMode, seed: u64, steps: usize) {
                 .map(|(_, _, tree)| tree.get(name))
                 .collect();
             match past(&client, name, at_ns) {
-                // It is told which name it had then, if any; that is another test.
+                // The answer says that the file had another name then; that is another test.
                 Ok((file, _)) if file.had_other_name => {}
                 Ok((_, content)) => {
                     assert!(
@@ -255,12 +256,13 @@ fn every_way_to_lose_content_can_be_undone() {
         assert_eq!(what("folder/elsewhere"), [PastEvent::Written, PastEvent::MovedHere]);
         let history = client.history(&ByteString::from("written")).unwrap();
         assert_eq!(history.moments[0].kept_bytes, 5);
-        // Its own time brings back what was before.
+        // The time of a moment brings back what was before it.
         let (_, content) = past(&client, "written", history.moments[0].at_ns).unwrap();
         assert!(content == original);
     };
     check(&fixture);
-    // What is changed in the last tick before an unmount may have been changed after it, too.
+    // A file that is changed in the last tick before an unmount may have been changed after it,
+    // too.
     pause(100);
     fixture.umount();
     fixture.mount();
@@ -270,7 +272,7 @@ fn every_way_to_lose_content_can_be_undone() {
     pause(30);
     fs::write(tree.join("emptied"), &original).unwrap();
     assert_eq!(past(&fixture.client(), "emptied", before_ns).unwrap().1, b"new content");
-    // Without undo from now on: nothing may be believed afterwards.
+    // Without undo from now on: nothing of the journal may be believed afterwards.
     fixture.umount();
     fixture.undo = None;
     fixture.mount();

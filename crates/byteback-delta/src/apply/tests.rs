@@ -1,5 +1,5 @@
-//! Application to real files, and what happens when it fails. That it makes the right bytes is
-//! tested with the writer.
+//! Application to real files, and its failures. The writer's tests check that the resulting bytes
+//! are right.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -11,7 +11,7 @@ fn r(start: u64, end: u64) -> ByteRange {
     ByteRange::new(start, end).unwrap()
 }
 
-/// An unnamed file in the folder for temporary ones.
+/// An unnamed file in the folder for temporary files.
 fn temporary() -> File {
     tempfile::tempfile().unwrap()
 }
@@ -65,7 +65,7 @@ fn holes_of_the_base_and_of_the_delta_are_holes_in_a_new_file() {
         assert!(stats.copied_bytes < 2 * MIB);
     }
 
-    // In place: what was data becomes a hole.
+    // In place: data becomes a hole.
     let stats = apply_in_place(&mut DeltaReader::new(&stream[..]).unwrap(), &mut base).unwrap();
     assert!(bytes_of(&base) == expected);
     assert_eq!(
@@ -131,7 +131,8 @@ fn an_application_in_place_that_failed_is_repeated() {
         let mut expected = base.clone();
         apply_in_place(&mut DeltaReader::new(&stream[..]).unwrap(), &mut expected).unwrap();
         assert_eq!(expected.len() as u64, new_len);
-        // A connection that breaks anywhere: nothing is cut off, and the second run makes it right.
+        // A connection that breaks anywhere: nothing is cut off, and a second run completes the
+        // content.
         for len in (32..stream.len()).step_by(10_000) {
             let mut target = base.clone();
             let result = apply_in_place(&mut DeltaReader::new(&stream[..len]).unwrap(), &mut target);
@@ -183,7 +184,7 @@ impl Target for Failing<Vec<u8>> {
     }
 }
 
-/// A base that is large, all ones, and refuses to give much at once.
+/// A large base of ones that refuses large reads.
 struct Large;
 
 impl Base for Large {

@@ -2,7 +2,7 @@ use super::*;
 use crate::model::noise;
 use proptest::prelude::*;
 
-/// A content with data here and there, and its bytes; perhaps not told.
+/// Contents with scattered data, and their bytes; some are left out.
 fn contents() -> impl Strategy<Value = Vec<Option<(ShortContent, Vec<u8>)>>> {
     let len = prop_oneof![8 => 0..500_u64, 1 => Just(CONTENT_LEN_MAX)];
     let pieces = proptest::collection::vec((0..100_u64, 1..300_usize), 0..8);
@@ -11,7 +11,7 @@ fn contents() -> impl Strategy<Value = Vec<Option<(ShortContent, Vec<u8>)>>> {
         let mut bytes = vec![0; len as usize];
         let mut at = 0;
         for (gap, count) in pieces {
-            // Some touch each other.
+            // Some runs touch.
             at += gap.saturating_sub(50);
             let some = noise(seed ^ at, count);
             content.push(at, &some);
@@ -43,7 +43,7 @@ proptest! {
             found.write_into(&mut target).unwrap();
             prop_assert!(target == *bytes, "over {} bytes", before);
         }
-        // Neither a part of it nor a changed byte of its head is taken for a bundle.
+        // Neither a prefix nor a bundle with a changed byte in its head is accepted.
         prop_assert!(read(&stream[..at.index(stream.len())], told.len()).is_err());
         let changed = at.index(12 + 4 * told.len() + 4);
         stream[changed] ^= 1 << (before % 8);

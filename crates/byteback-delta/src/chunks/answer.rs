@@ -1,19 +1,18 @@
-//! The answer to a list: which of its chunks were found in a base, and what proves it.
+//! The answer to a list: the chunks that were found in a base, and their proof.
 //!
-//! Chunks that follow each other in both contents are told together, as a *segment* with one strong
-//! checksum, which is faster to make than many (hashing 128 KiB at once takes half the time of
-//! hashing chunks) and shorter than the paper's one for each chunk. A segment ends when it has
-//! [`SEGMENT_LEN`] bytes: so much the client has to hold, and so much is lost if a weak checksum
-//! was wrong.
+//! Chunks that are adjacent in both contents form a *segment* with one strong checksum. That is
+//! faster to compute (hashing 128 KiB at once takes half the time of hashing chunks) and shorter
+//! than the paper's checksum for each chunk. A segment ends when it has [`SEGMENT_LEN`] bytes: that
+//! much the client has to hold, and that much is lost if a weak checksum was wrong.
 //!
 //! Where the new content is proven as a whole in any case, strong checksums of segments only spare
-//! the fall-back when that proof fails. So it may be asked for *unproven* segments
+//! the fall-back when that proof fails. Such a client may ask for *unproven* segments
 //! ([`MatchParams::for_whole_proof`]): runs whose weak checksums have 128 bits together, for which
-//! nothing is read a second time at either end. Others are proven as ever.
+//! nothing is read a second time at either end. Other segments are proven as usual.
 //!
 //! A proven segment proves itself: the client hashes its own bytes, with the answer's seed, and
 //! takes a copy only if the checksums are equal. A hostile answer can only claim wrongly that the
-//! base has these bytes, which who uses copies finds out by [`crate::ContentDigest`].
+//! base has these bytes; a client that uses copies detects this by [`crate::ContentDigest`].
 
 use std::io::{self, Read, Write};
 
@@ -26,7 +25,7 @@ use crate::strong::{STRONG_LEN_MAX, StrongHasher, StrongKind};
 use crate::varint;
 use crate::wire::FILE_LEN_MAX;
 
-/// A segment ends with the chunk that brings it to so many bytes.
+/// A segment ends with the chunk that brings it to this many bytes.
 pub const SEGMENT_LEN: u64 = 128 * 1024;
 
 /// The first bytes of every answer.
@@ -36,25 +35,26 @@ const MAGIC: [u8; 8] = *b"\x89BBCHA\r\n";
 /// CRC.
 const HEADER_LEN: usize = 8 + 2 + 4 + 4 * 8 + 4;
 
-/// There may be unproven segments.
+/// Header flag: unproven segments may occur.
 const FLAG_UNPROVEN: u8 = 1;
 
-/// So many bytes of weak checksums a run must have to be taken unproven: as much as a strong one
-/// has.
+/// The fewest bytes of weak checksums with which a run is taken unproven: as many as a strong
+/// checksum has.
 const UNPROVEN_WEAK_LEN: usize = 16;
 
 /// The shortest strong checksum, in bytes.
 const STRONG_LEN_MIN: u8 = 8;
 
-/// Length of strong checksums in bytes: as each is compared once, far more than chance asks for.
+/// The length of strong checksums in bytes: each is compared once, so this is far more than random
+/// collisions require.
 const STRONG_LEN_DEFAULT: u8 = 16;
 
-/// Chunks passed, chunks, change of the shift, strong checksum.
+/// Chunks skipped, chunks, change of the shift, strong checksum.
 const ENTRY_LEN_MAX: usize = 3 * varint::LEN_MAX + STRONG_LEN_MAX;
 
 const WHAT: &str = "chunk answer";
 
-/// How segments are proven.
+/// The parameters by which segments are proven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MatchParams {
     strong: StrongKind,
@@ -64,7 +64,8 @@ pub struct MatchParams {
 }
 
 impl MatchParams {
-    /// Keyed by a seed that is to be drawn at random, when the list is known.
+    /// Proof of every segment, keyed by `seed`, which must be drawn at random after the list is
+    /// known.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self {
@@ -75,9 +76,10 @@ impl MatchParams {
         }
     }
 
-    /// The same, for who proves the new content as a whole ([`crate::ContentDigest`]) and finds
-    /// another way if that fails, as it does when somebody forged a CRC, or content changed behind
-    /// its list: long runs are taken by their weak checksums.
+    /// As [`Self::new`], for a client that proves the new content as a whole
+    /// ([`crate::ContentDigest`]) and falls back to another way if that fails, as it does after a
+    /// forged CRC, or a content that changed after it was listed: long runs are taken by their weak
+    /// checksums.
     #[must_use]
     pub const fn for_whole_proof(seed: u64) -> Self {
         Self {
@@ -86,7 +88,7 @@ impl MatchParams {
         }
     }
 
-    /// Whether a run of so many chunks is taken without a strong checksum.
+    /// Whether a run of `chunks` chunks is taken without a strong checksum.
     pub(crate) fn is_taken_unproven(&self, chunks: usize, kind: CrcKind) -> bool {
         self.has_unproven && chunks.saturating_mul(kind.len_bytes()) >= UNPROVEN_WEAK_LEN
     }
@@ -96,29 +98,29 @@ impl MatchParams {
     }
 }
 
-/// Chunks of the list that follow each other, and in the base as well.
+/// A run of chunks that are adjacent in the list and in the base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Number of the first chunk.
+    /// The number of the first chunk.
     pub first_chunk: usize,
-    /// How many there are, at least one.
+    /// The number of chunks, at least one.
     pub chunks: usize,
-    /// Where the base has their bytes.
+    /// The offset of their bytes in the base.
     pub base_offset: u64,
-    /// Their strong checksum; what lies behind the answer's length is zero. `None` if they are
-    /// unproven.
+    /// Their strong checksum; the bytes beyond the answer's checksum length are zero. `None` if
+    /// they are unproven.
     pub(crate) strong: Option<[u8; STRONG_LEN_MAX]>,
 }
 
 impl Segment {
-    /// Whether it has a strong checksum.
+    /// Whether the segment has a strong checksum.
     #[must_use]
     pub fn is_proven(&self) -> bool {
         self.strong.is_some()
     }
 }
 
-/// What was found of a list in a base.
+/// The chunks of a list that were found in a base, as segments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MatchAnswer {
     params: MatchParams,
@@ -128,7 +130,7 @@ pub struct MatchAnswer {
 }
 
 impl MatchAnswer {
-    /// Nothing yet, of a list of so many chunks.
+    /// An empty answer to a list of `chunks` chunks.
     pub(crate) fn new(params: MatchParams, chunks: usize, base_len_bytes: u64) -> Self {
         Self {
             params,
@@ -138,7 +140,7 @@ impl MatchAnswer {
         }
     }
 
-    /// Adds a segment behind all others, with its strong checksum at full length.
+    /// Adds a segment after all others, with its strong checksum at full length.
     pub(crate) fn push(&mut self, mut segment: Segment) {
         if let Some(strong) = &mut segment.strong {
             strong[self.strong_len()..].fill(0);
@@ -146,27 +148,26 @@ impl MatchAnswer {
         self.segments.push(segment);
     }
 
-    /// How segments are proven.
+    /// The parameters by which segments are proven.
     #[must_use]
     pub fn params(&self) -> MatchParams {
         self.params
     }
 
-    /// Length of the base.
+    /// The length of the base.
     #[must_use]
     pub fn base_len_bytes(&self) -> u64 {
         self.base_len_bytes
     }
 
-    /// What was found, in the order of the list.
+    /// The segments, in the order of the list.
     #[must_use]
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// The ranges of the new content, whose list was answered, that are in no unproven segment,
-    /// ascending: of these its finder needs the bytes
-    /// ([`crate::find::ChunkFinder::pass_unproven`]).
+    /// The ranges of the listed new content outside unproven segments, ascending: the finder needs
+    /// the bytes of these only ([`crate::find::ChunkFinder::pass_unproven`]).
     pub fn needed<'a>(&'a self, list: &'a ChunkList) -> impl Iterator<Item = ByteRange> + 'a {
         let unproven = || {
             let segments = self.segments.iter().filter(|segment| !segment.is_proven());
@@ -179,7 +180,7 @@ impl MatchAnswer {
         starts.zip(ends).filter_map(|(start, end)| ByteRange::new(start, end))
     }
 
-    /// Whether this is a segment's strong checksum.
+    /// Whether `strong` is the segment's strong checksum.
     pub(crate) fn is_strong_of(&self, segment: &Segment, strong: &[u8; STRONG_LEN_MAX]) -> bool {
         let len = self.strong_len();
         segment.strong.is_some_and(|known| known[..len] == strong[..len])
@@ -192,7 +193,7 @@ impl MatchAnswer {
     /// Writes the answer as bytes.
     ///
     /// # Errors
-    /// What `out` says; `InvalidInput` if `list` is not the one that was answered.
+    /// The error of `out`; `InvalidInput` if `list` is not the one that was answered.
     pub fn write_to(&self, list: &ChunkList, mut out: impl Write) -> io::Result<()> {
         let mut header = Vec::with_capacity(HEADER_LEN);
         header.extend_from_slice(&MAGIC);
@@ -238,10 +239,10 @@ impl MatchAnswer {
     /// Reads a whole answer to `list`, and nothing beyond it. Memory: less than for the list.
     ///
     /// # Errors
-    /// If the stream fails, is none, is damaged or cut short, or does not fit the list.
+    /// If the stream fails, is not an answer, is damaged or cut short, or does not fit the list.
     pub fn read(mut stream: impl Read, list: &ChunkList) -> Result<Self, ChunkStreamError> {
         let (header, header_crc) = read_header::<HEADER_LEN>(&mut stream, WHAT, MAGIC)?;
-        // Others have no key.
+        // Other kinds are not accepted: most of them have no key.
         let strong = StrongKind::from_code(header[10])
             .filter(|&kind| kind == StrongKind::Blake3)
             .ok_or(ChunkStreamError::Kind {
@@ -300,10 +301,10 @@ pub(crate) fn range_of(list: &ChunkList, first_chunk: usize, chunks: usize) -> O
     ByteRange::new(first.start(), last.end())
 }
 
-/// What an entry refers back to.
+/// The state that an entry refers back to.
 #[derive(Default)]
 struct Context {
-    /// The chunk behind the last segment.
+    /// The chunk after the last segment.
     next_chunk: usize,
     /// The difference between base offset and offset of the last segment.
     shift: i64,

@@ -1,31 +1,31 @@
-//! Borders of a content that comes in pieces.
+//! Chunk borders of a content that arrives in pieces.
 //!
-//! State: how long the present chunk is, and its last 31 bytes, for windows that lie across two
-//! pieces. No byte is copied but these, and none is kept.
+//! State: the length of the current chunk, and its last 31 bytes, for windows that lie across two
+//! pieces. Only these bytes are copied.
 //!
-//! With `len` the length of a chunk that would end behind a window: none ends below the shortest
-//! length; up to the average a window ends it if it is one in `avg_len`, from the average on if it
-//! is one in a quarter of `avg_len`; the longest length ends it. Of content without pattern, two
-//! fifths of the chunks end before the average, 8 in 100 at the longest length, and they are 1.0
-//! times the average long (for a shortest and longest length of half and one and a half).
+//! A chunk never ends below the minimum length. Up to the average length, one window in `avg_len`
+//! ends it; from there on, one in a quarter of `avg_len`; the maximum length always ends it. In
+//! content without patterns, two fifths of the chunks end before the average, 8 in 100 at the
+//! maximum length, and their mean length is 1.0 times the average (with a minimum of half and a
+//! maximum of one and a half times the average).
 
 use super::ChunkParams;
 use super::scan::{Rule, WINDOW_LEN, first_candidate};
 
-/// Bytes of a window but one.
+/// The length of a window, less one byte.
 const TAIL_LEN: usize = WINDOW_LEN - 1;
 
-/// Tells where chunks end; see the module's header.
+/// Finds the ends of chunks; see the module's header.
 #[derive(Clone, Debug)]
 pub struct Chunker {
     params: ChunkParams,
-    /// Up to the average.
+    /// The rule for lengths up to the average.
     seldom: Rule,
-    /// From the average on.
+    /// The rule for lengths from the average on.
     frequent: Rule,
-    /// Bytes of the present chunk that came.
+    /// The number of bytes of the current chunk so far.
     len: usize,
-    /// The last of them, if there are so many.
+    /// The last bytes of the current chunk, if it has that many.
     tail: [u8; TAIL_LEN],
 }
 
@@ -42,9 +42,9 @@ impl Chunker {
         }
     }
 
-    /// Takes the next bytes of the content, up to the present chunk's end: answers how many belong
-    /// to the chunk if it ends in them, and has then taken these only; `None` if all do and it goes
-    /// on.
+    /// Takes the next bytes of the content, up to the current chunk's end. Returns how many belong
+    /// to the chunk if it ends within them, and has then taken only these; `None` if all of them
+    /// belong to it and it goes on.
     ///
     /// ```
     /// # use byteback_delta::chunks::{Chunker, ChunkParams};
@@ -83,23 +83,23 @@ impl Chunker {
         }
     }
 
-    /// Bytes of the present chunk that came.
+    /// The number of bytes of the current chunk so far.
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         self.len
     }
 
-    /// Ends the present chunk where it is.
+    /// Ends the current chunk here.
     pub fn restart(&mut self) {
         self.len = 0;
     }
 
-    /// The first length from `first` to before `last` that the chunk has at the end of a candidate.
+    /// The first length in `first..last` at which a candidate window ends the chunk.
     fn first_end(&self, bytes: &[u8], first: usize, last: usize, rule: Rule) -> Option<usize> {
         if first >= last {
             return None;
         }
-        // Windows across the piece's beginning: those that end less than a window behind it.
+        // Windows across the piece's beginning: those that end less than a window after it.
         let across_last = last.min(self.len + WINDOW_LEN);
         if first < across_last {
             let mut joined = [0; 2 * TAIL_LEN];

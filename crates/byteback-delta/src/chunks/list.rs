@@ -1,13 +1,13 @@
-//! The list of a content's chunks, and how it is made where the bytes themselves are summed.
+//! The list of a content's chunks, and its construction from the bytes themselves.
 //!
-//! What the list leaves out between two chunks is a *gap*: a long hole, which is no work for
-//! anybody, or a range that was not to be looked at, because it is known otherwise to be equal or
-//! different. A chunk ends at a gap, and the next one begins behind it. Borders meet again those of
-//! a content without the gap after a few chunks: hence some *slack* is looked at around such ranges
-//! ([`with_slack`](super::with_slack)).
+//! A range that the list leaves out between two chunks is a *gap*: a long hole, which costs no
+//! work, or a range excluded from the search because it is known by other means to be equal or
+//! different. A chunk ends at a gap, and the next one begins after it. A few chunks later the
+//! borders agree again with those of the content without the gap: hence some *slack* is examined
+//! around such ranges ([`with_slack`](super::with_slack)).
 //!
-//! What comes as a hole and what comes as zeros give the same list if they are short. A long hole
-//! that the other end has as zeros costs a chunk at either side.
+//! A short hole gives the same list as the zeros that it stands for. A long hole that the other end
+//! has as zeros costs a chunk at either side.
 
 use std::io;
 
@@ -19,22 +19,22 @@ use crate::apply::Base;
 use crate::crc::CrcKind;
 use crate::room::make_room;
 
-/// Bytes that are read at once.
+/// The number of bytes read at once.
 pub(super) const READ_LEN: usize = 256 * 1024;
 
-/// Zeros that are looked at in one go.
+/// Zeros that stand for a short hole, a piece at a time.
 static ZEROS: [u8; 16 * 1024] = [0; 16 * 1024];
 
 /// A chunk of a content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// Its bytes.
+    /// The range of the chunk in the content.
     pub range: ByteRange,
-    /// Its weak checksum, of the list's kind.
+    /// The weak checksum of the chunk, of the list's kind.
     pub weak: u64,
 }
 
-/// The chunks of a content, ascending, without those in gaps. Memory: 20 bytes for each.
+/// The chunks of a content, ascending, without those in gaps. Memory: 20 bytes per chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkList {
     params: ChunkParams,
@@ -57,19 +57,19 @@ impl ChunkList {
         }
     }
 
-    /// How the content was cut.
+    /// The chunk lengths with which the content was cut.
     #[must_use]
     pub fn params(&self) -> ChunkParams {
         self.params
     }
 
-    /// What the weak checksums are.
+    /// The kind of the weak checksums.
     #[must_use]
     pub fn kind(&self) -> CrcKind {
         self.kind
     }
 
-    /// Length of the content.
+    /// The length of the content.
     #[must_use]
     pub fn content_len_bytes(&self) -> u64 {
         self.content_len_bytes
@@ -100,14 +100,14 @@ impl ChunkList {
         (0..self.len()).filter_map(|index| self.get(index))
     }
 
-    /// For so many chunks more of a list that is announced to have `chunks`.
+    /// Makes room for `more` chunks in a list that is announced to have `chunks`.
     pub(super) fn make_room(&mut self, more: usize, chunks: u64) {
         make_room(&mut self.starts, more, chunks);
         make_room(&mut self.lens, more, chunks);
         make_room(&mut self.weak, more, chunks);
     }
 
-    /// Adds a chunk behind all others; it is not longer than the longest.
+    /// Adds a chunk after all others; it has at most the maximum length.
     pub(super) fn push(&mut self, range: ByteRange, weak: u64) {
         self.starts.push(range.start());
         // At most `MAX_LEN_MAX`.
@@ -115,22 +115,22 @@ impl ChunkList {
         self.weak.push(weak);
     }
 
-    /// What comes behind the last chunk belongs to no chunk, up to this length.
+    /// Sets the content's length; the bytes after the last chunk belong to no chunk.
     pub(super) fn set_content_len(&mut self, len_bytes: u64) {
         self.content_len_bytes = len_bytes;
     }
 }
 
-/// What a list took, in bytes of the content.
+/// The cost of a list, in bytes of the content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListStats {
-    /// Bytes that were looked at for borders, or skipped because none can lie there; read all the
-    /// same.
+    /// Bytes searched for borders, or skipped because no border can lie there; all of them were
+    /// read.
     pub examined_bytes: u64,
-    /// Bytes that went into weak checksums. Less than those examined where checksums of blocks are
+    /// Bytes summed for weak checksums; fewer than those examined where checksums of blocks are
     /// known.
     pub summed_bytes: u64,
-    /// Bytes in gaps, not looked at.
+    /// Bytes in gaps, not examined.
     pub gap_bytes: u64,
 }
 
@@ -140,11 +140,11 @@ pub struct ListStats {
 pub struct ChunkLister {
     list: ChunkList,
     chunker: Chunker,
-    /// Where the present chunk begins.
+    /// The offset of the current chunk.
     start: u64,
-    /// The checksum of the bytes of the present chunk that came.
+    /// The checksum of the current chunk's bytes so far.
     weak: u64,
-    /// A hole that came and may go on: it ends where the next bytes begin.
+    /// The length of a pending hole, which may go on: it ends where the next bytes begin.
     hole_len: u64,
     stats: ListStats,
 }
@@ -171,12 +171,12 @@ impl ChunkLister {
         }
     }
 
-    /// Adds a hole of so many bytes.
+    /// Adds a hole of `len_bytes`.
     pub fn push_hole(&mut self, len_bytes: u64) {
         self.hole_len = self.hole_len.saturating_add(len_bytes);
     }
 
-    /// Passes so many bytes that are not to be looked at.
+    /// Skips `len_bytes` that are excluded from the search.
     pub fn skip(&mut self, len_bytes: u64) {
         if len_bytes > 0 {
             self.end_hole();
@@ -184,7 +184,7 @@ impl ChunkLister {
         }
     }
 
-    /// Bytes of the content that came.
+    /// The number of bytes of the content so far.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.start
@@ -192,7 +192,7 @@ impl ChunkLister {
             .saturating_add(self.hole_len)
     }
 
-    /// Chunks that ended so far.
+    /// The number of chunks that ended so far.
     #[must_use]
     pub fn chunks(&self) -> usize {
         self.list.len()
@@ -227,7 +227,7 @@ impl ChunkLister {
         }
     }
 
-    /// The present chunk has so many bytes and ends.
+    /// Ends the current chunk, which has `len_bytes`.
     fn end_chunk(&mut self, len_bytes: u64) {
         if let Some(range) = ByteRange::from_offset_len(self.start, len_bytes) {
             self.list.push(range, self.weak);
@@ -256,17 +256,18 @@ impl ChunkLister {
     }
 }
 
-/// A part of a content that is read.
+/// A piece of a content that is being read.
 pub(super) enum Piece<'a> {
-    /// These bytes.
+    /// Bytes that were read.
     Bytes(&'a [u8]),
-    /// A hole of so many bytes.
+    /// A hole of this length, in bytes.
     Hole(u64),
-    /// So many bytes that are not looked at.
+    /// The length of an unexamined range, in bytes.
     Skipped(u64),
 }
 
-/// Reads `look_at` of a content, everything if `None`; tells the whole content in order.
+/// Reads the ranges `look_at` of a content, or everything if `None`, and passes the whole content
+/// to `take`, in order.
 pub(super) fn read_pieces(
     content: &(impl Base + ?Sized),
     look_at: Option<&ExtentSet>,
@@ -308,8 +309,8 @@ pub(super) fn read_pieces(
     }
 }
 
-/// Lists the chunks of a content that can be read anywhere: of its `look_at`, or of everything.
-/// Memory: a buffer, and the list.
+/// Lists the chunks of a content with random access: those of the ranges `look_at`, or of
+/// everything. Memory: a buffer, and the list.
 ///
 /// # Errors
 /// If the content cannot be read, or has more than [`CHUNKS_MAX`] chunks.
@@ -331,7 +332,7 @@ pub fn list_chunks(
     Ok(lister.finish())
 }
 
-/// Whether so many chunks can be told.
+/// Checks that the number of chunks is within the format's limit.
 pub(super) fn check_number(chunks: usize) -> io::Result<()> {
     if chunks as u64 <= CHUNKS_MAX {
         return Ok(());

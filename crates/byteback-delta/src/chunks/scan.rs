@@ -1,60 +1,61 @@
-//! The rolling hash that borders depend on, and the search for the next window that may end a
+//! The rolling hash that determines borders, and the search for the next window that may end a
 //! chunk.
 //!
 //! With x the bytes of a window of 32, its hash is the sum of x\[i\] M^(31 - i), less a constant,
-//! modulo 2^16 (Rabin and Karp), and a window is a *candidate* if that is below a limit: `limit`
-//! windows in 65,536 are. FastCDC's gear hash is the same sum with M = 2 and a table in front of
-//! it. An odd M lets all bits depend on all 32 bytes, hence 16 bits suffice; and sums of windows
-//! can be had without rolling: those of 4 bytes from bytes, of 16 from those of 4, of 32 from those
-//! of 16, for many windows at once, by multiplications and additions of vectors. The compiler makes
-//! these of plain loops.
+//! modulo 2^16 (Rabin and Karp), and a window is a *candidate* if its hash is below a limit, as
+//! `limit` in 65,536 windows are. FastCDC's gear hash is the same sum with M = 2 and a table in
+//! front of it. An odd M lets all bits depend on all 32 bytes, hence 16 bits suffice. And the sums
+//! of many windows can be computed at once without rolling, by vector multiplications and
+//! additions: sums of 4 bytes from bytes, of 16 from those of 4, of 32 from those of 16. The
+//! compiler vectorises plain loops for this.
 //!
-//! More than 16 bits are needed where averages are long: then a candidate counts only if a second
-//! hash of its window has zeros at its end.
+//! Long averages need more than 16 bits: a candidate then counts only if a second hash of its
+//! window ends in enough zero bits.
 //!
 //! Candidates are a property of 32 bytes alone, wherever chunks begin. The constant is chosen so
 //! that 32 equal bytes are no candidate for averages of 1 KiB and more: a run of one byte is cut at
-//! the longest length.
+//! the maximum length.
 //!
-//! Vector units of 256 bits are used where the processor has them; the results are the same. (Those
-//! of 512 were slower.)
+//! Vector units of 256 bits are used where the processor has them; the results are the same. (Units
+//! of 512 bits were slower.)
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Bytes of a window.
+/// The length of a window, in bytes.
 pub(super) const WINDOW_LEN: usize = 32;
 
-/// Windows that are hashed in one go: their hashes stay in the processor's nearest cache.
+/// The number of windows hashed in one go: their hashes stay in the L1 cache.
 const BLOCK: usize = 1024;
 
-/// Bytes that these windows lie in, and room for sums that are no window's.
+/// The bytes that these windows span, and room for intermediate sums that belong to no window.
 const BLOCK_LEN: usize = BLOCK + WINDOW_LEN;
 
 /// Fewer windows than this are hashed one by one.
 const FEW: usize = 32;
 
-/// Windows among which a candidate is looked for in one go.
+/// The number of windows searched for a candidate in one go.
 const GROUP: usize = 64;
 
-/// Congruent to 5 modulo 8, so that its powers have the longest period.
+/// The multiplier M; congruent to 5 modulo 8, so that its powers have the longest period.
 const MULTIPLIER: u16 = 0x6b8d;
 
-/// What is taken off a hash.
+/// The constant subtracted from a hash.
 const TARGET: u16 = 0x1357;
 
-/// Which windows are candidates.
+/// The rule by which windows are candidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
-    /// So many hashes of 65,536 are.
+    /// The number of candidate hashes among 65,536.
     limit: u16,
-    /// And of these one in so many; a power of two, less one.
+    /// The bits that must be zero in a candidate's second hash; a power of two, less one.
     mask: u64,
 }
 
 impl Rule {
-    /// One window in `distance`, a power of two from 64 on.
+    /// The rule that makes one window in `distance` a candidate; `distance` is a power of two, at
+    /// least 64.
     pub(super) const fn one_in(distance: u32) -> Self {
-        // Averages of 8 KiB: limits of 8 and, behind the average, 32.
+        // With an average of 8 KiB, the limits are 8 and, after the average, 32.
         match 65_536 / distance {
             limit if limit >= 8 => Self {
                 limit: limit as u16,
@@ -76,8 +77,8 @@ impl Rule {
     }
 }
 
-/// The first of the `windows` windows of `bytes`, by where it begins, that is a candidate. `bytes`
-/// are `windows + 31`.
+/// The start of the first candidate among the first `windows` windows of `bytes`, whose length is
+/// `windows + 31`.
 pub(super) fn first_candidate(bytes: &[u8], windows: usize, rule: Rule) -> Option<usize> {
     if windows < FEW {
         return (0..windows).find(|&at| is_candidate(bytes.get(at..at + WINDOW_LEN), rule));
@@ -113,7 +114,7 @@ fn is_candidate(window: Option<&[u8]>, rule: Rule) -> bool {
     window.is_some_and(|window| rule.allows(hash_of(window)) && rule.allows_window(window))
 }
 
-/// The hash of one window, byte by byte: what the other way is compared with.
+/// The hash of one window, byte by byte: the reference for the vector code.
 fn hash_of(window: &[u8]) -> u16 {
     let sum = window.iter().fold(0, |hash: u16, &byte| {
         hash.wrapping_mul(MULTIPLIER).wrapping_add(u16::from(byte))
@@ -121,10 +122,10 @@ fn hash_of(window: &[u8]) -> u16 {
     sum.wrapping_sub(TARGET)
 }
 
-/// The hashes of [`BLOCK`] windows, each beginning a byte behind the one before.
+/// The hashes of [`BLOCK`] windows, each beginning one byte after the previous one.
 struct Block {
     hashes: [u16; BLOCK_LEN],
-    /// The least of each group.
+    /// The smallest hash of each group.
     least: [u16; BLOCK / GROUP],
 }
 
@@ -134,7 +135,7 @@ impl Block {
         least: [0; BLOCK / GROUP],
     };
 
-    /// The first allowed hash from `from` on.
+    /// The index of the first allowed hash from `from` on.
     fn first_allowed(&self, from: usize, rule: Rule) -> Option<usize> {
         (from / GROUP..BLOCK / GROUP)
             .filter(|&group| rule.allows(self.least[group]))
@@ -169,8 +170,7 @@ impl Block {
                 .wrapping_add(u16::from(bytes[at + 2]).wrapping_mul(power(1)))
                 .wrapping_add(u16::from(bytes[at + 3]));
         }
-        // Sums of 4 bytes become those of 16. What is read lies ahead of what is written: one array
-        // suffices.
+        // Sums of 4 bytes become those of 16. Reads stay ahead of writes, so one array suffices.
         for at in 0..BLOCK_LEN - 12 {
             hashes[at] = hashes[at]
                 .wrapping_mul(power(12))
@@ -184,7 +184,7 @@ impl Block {
                 .wrapping_add(hashes[at + 16])
                 .wrapping_sub(TARGET);
         }
-        // A loop of its own: both together are no vector code.
+        // A loop of its own: the compiler does not vectorise both together.
         let (groups, _) = hashes.as_chunks::<GROUP>();
         for (group, least) in groups.iter().zip(&mut self.least) {
             *least = group.iter().fold(u16::MAX, |least, &hash| least.min(hash));

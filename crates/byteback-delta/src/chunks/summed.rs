@@ -1,14 +1,13 @@
-//! The list of a content whose storage knows CRCs of its blocks (SkySync, sections 3.2.1 and
+//! The list of a content whose storage keeps CRCs of its blocks (SkySync, sections 3.2.1 and
 //! 3.3.1).
 //!
-//! Borders still need the bytes; the checksums do not: that of a chunk follows from those of the
-//! blocks inside it, and only bytes between a border and the nearest border of a block are summed,
-//! a quarter of a block on average. They are in the buffer that borders were looked for in; of a
-//! block that lies across two buffers they are read once more.
+//! Borders still need the bytes; the checksums do not: the CRC of a chunk follows from those of the
+//! blocks inside it, and only the bytes between a chunk border and the nearest block border are
+//! summed, a quarter of a block on average. These bytes are in the buffer that was searched for
+//! borders; where a block lies across two buffers, they are read once more.
 //!
-//! What is read and what the CRCs were made of must be the same content, which nobody can notice
-//! here: if it is not, chunks get checksums of no content, and are not found, or found and not
-//! proven.
+//! The bytes read and the CRCs must belong to the same content, which cannot be checked here: if
+//! they do not, chunks get wrong checksums and are not found, or found and not proven.
 
 use std::io;
 
@@ -20,12 +19,12 @@ use super::list::{ChunkList, ListStats, Piece, check_number, read_pieces};
 use crate::apply::Base;
 use crate::crc::{BlockCrcs, RangeCrcs};
 
-/// As [`list_chunks`](super::list_chunks), with weak checksums from those of the content's blocks;
-/// the same list.
+/// As [`list_chunks`](super::list_chunks), with weak checksums computed from those of the content's
+/// blocks; the list is the same.
 ///
 /// # Errors
-/// If the content cannot be read, or is shorter than the one that the checksums are of, or has too
-/// many chunks.
+/// If the content cannot be read, is shorter than the content that the checksums belong to, or has
+/// too many chunks.
 pub fn list_chunks_with_crcs<B: BlockCrcs>(
     content: &(impl Base + ?Sized),
     look_at: Option<&ExtentSet>,
@@ -65,9 +64,9 @@ pub fn list_chunks_with_crcs<B: BlockCrcs>(
 struct Walk {
     list: ChunkList,
     chunker: Chunker,
-    /// Where the present chunk begins.
+    /// The offset of the current chunk.
     start: u64,
-    /// Where the next bytes begin, a hole that may go on aside.
+    /// The offset of the next bytes, not counting a pending hole.
     end: u64,
     hole_len: u64,
     stats: ListStats,
@@ -96,7 +95,7 @@ impl Walk {
         Ok(())
     }
 
-    /// The present chunk ends here.
+    /// Ends the current chunk at `end`.
     fn end_chunk<B: BlockCrcs>(
         &mut self,
         end: u64,
@@ -140,7 +139,7 @@ impl Walk {
     }
 }
 
-/// A content of which some bytes are in memory.
+/// A content with some of its bytes in memory.
 struct Buffer<'a, C: ?Sized> {
     start: u64,
     bytes: &'a [u8],

@@ -1,14 +1,12 @@
-//! The list of chunks as bytes, version 1, and what it shares with the answer;
+//! The list of chunks as bytes, version 1, and the framing that it shares with the answer;
 //! docs/format-chunks.md describes every byte.
 //!
-//! A header, then the chunks in groups of [`GROUP`] (the last one may have fewer). A group says how
-//! many bytes it has and carries a CRC-32C over the header's own CRC, the number of its first
-//! entry, and its bytes, so that groups that were exchanged, also with those of another list, do
-//! not pass.
+//! A header, then the chunks in groups of [`GROUP`] (the last one may have fewer). A group begins
+//! with its length in bytes and carries a CRC-32C over the header's own CRC, the number of its
+//! first entry, and its bytes, so that swapped groups are detected, even those of another list.
 //!
-//! A list comes from an untrusted sender: memory follows the bytes that arrive, the number of
-//! chunks is limited by the reader, and all lengths are compared with the limits that the header
-//! itself names.
+//! A list comes from an untrusted sender: memory follows the bytes that arrive, the reader limits
+//! the number of chunks, and all lengths are compared with the limits in the header.
 
 use std::io::{self, ErrorKind, Read, Write};
 
@@ -25,13 +23,13 @@ const MAGIC: [u8; 8] = *b"\x89BBCHL\r\n";
 /// The version of the list and of the answer that this crate writes and reads.
 pub const VERSION: u16 = 1;
 
-/// The most chunks of a list.
+/// The most chunks in a list.
 pub const CHUNKS_MAX: u64 = 1 << 24;
 
 /// Magic, version, kind, a zero, three lengths, content length, chunks, CRC.
 const HEADER_LEN: usize = 8 + 2 + 1 + 1 + 3 * 4 + 8 + 8 + 4;
 
-/// Entries of a group.
+/// The number of entries in a group.
 pub(super) const GROUP: u64 = 1024;
 
 /// A list or an answer cannot be read.
@@ -42,7 +40,7 @@ pub enum ChunkStreamError {
     Io {
         /// `chunk list` or `chunk answer`.
         what: &'static str,
-        /// What the stream said.
+        /// The error of the stream.
         source: io::Error,
     },
     /// The stream ends too early.
@@ -50,7 +48,7 @@ pub enum ChunkStreamError {
     Truncated {
         /// `chunk list` or `chunk answer`.
         what: &'static str,
-        /// Entries in whole groups that came.
+        /// The number of entries in complete groups.
         entries: u64,
     },
     /// The first bytes are another format's.
@@ -59,12 +57,12 @@ pub enum ChunkStreamError {
         /// `chunk list` or `chunk answer`.
         what: &'static str,
     },
-    /// A version that this program does not read.
+    /// A version that this program cannot read.
     #[error("{what} version {version} is not supported, only version {VERSION}: update the older side")]
     Version {
         /// `chunk list` or `chunk answer`.
         what: &'static str,
-        /// Its version.
+        /// The version found.
         version: u16,
     },
     /// A kind of checksum that this program does not know.
@@ -75,20 +73,20 @@ pub enum ChunkStreamError {
         /// The number of the kind.
         code: u8,
     },
-    /// Something that no list or answer has.
+    /// A rule of the format is broken.
     #[error("the {what} is not possible: {problem}")]
     Impossible {
         /// `chunk list` or `chunk answer`.
         what: &'static str,
-        /// What is wrong.
+        /// The broken rule.
         problem: &'static str,
     },
-    /// There are more chunks than the reader wants to keep.
+    /// The list has more chunks than the reader accepts.
     #[error(
         "the list has {chunks} chunks, more than the {chunks_max} that are taken: cut the content into longer ones"
     )]
     TooManyChunks {
-        /// Announced number.
+        /// The announced number.
         chunks: u64,
         /// The limit.
         chunks_max: u64,
@@ -98,7 +96,7 @@ pub enum ChunkStreamError {
     Checksum {
         /// `chunk list` or `chunk answer`.
         what: &'static str,
-        /// The first entry of the damaged group; 0 for the header, too.
+        /// The first entry of the damaged group; also 0 for a damaged header.
         entry: u64,
     },
 }
@@ -121,7 +119,7 @@ impl ChunkList {
     /// Writes the list as bytes.
     ///
     /// # Errors
-    /// `InvalidInput` if there are more than [`CHUNKS_MAX`] chunks; otherwise what `out` says.
+    /// `InvalidInput` if there are more than [`CHUNKS_MAX`] chunks; otherwise the error of `out`.
     pub fn write_to(&self, mut out: impl Write) -> io::Result<()> {
         super::list::check_number(self.len())?;
         let mut header = Vec::with_capacity(HEADER_LEN);
@@ -153,7 +151,8 @@ impl ChunkList {
     /// Reads a whole list, and nothing beyond it.
     ///
     /// # Errors
-    /// If the stream fails, is none, is damaged or cut short, or has more than `chunks_max` chunks.
+    /// If the stream fails, is not a list, is damaged or cut short, or has more than `chunks_max`
+    /// chunks.
     pub fn read(mut stream: impl Read, chunks_max: u64) -> Result<Self, ChunkStreamError> {
         let (header, header_crc) = read_header::<HEADER_LEN>(&mut stream, WHAT, MAGIC)?;
         let kind = match header[10] {
@@ -217,7 +216,7 @@ impl ChunkList {
     }
 }
 
-/// A zero, a gap, a length, a checksum.
+/// The longest entry: a zero, a gap, a length, a checksum.
 const LIST_ENTRY_LEN_MAX: usize = 1 + 2 * varint::LEN_MAX + 8;
 
 /// Writes groups of entries.
@@ -244,7 +243,7 @@ impl<W: Write> GroupWriter<W> {
         })
     }
 
-    /// Where the next entry is to be appended.
+    /// The buffer to which the next entry must be appended.
     pub(super) fn entry(&mut self) -> io::Result<&mut Vec<u8>> {
         if self.entries == GROUP {
             self.end_group()?;
@@ -291,7 +290,7 @@ pub(super) struct GroupReader<R> {
 }
 
 impl<R: Read> GroupReader<R> {
-    /// With so many entries to come.
+    /// A reader of a stream with `entries` entries to come.
     pub(super) fn new(stream: R, what: &'static str, header_crc: u32, entries: u64) -> Self {
         Self {
             stream,
@@ -303,8 +302,8 @@ impl<R: Read> GroupReader<R> {
         }
     }
 
-    /// The next group, whose entries have at most so many bytes each: their number, and their
-    /// bytes. `None` after the last.
+    /// The next group, whose entries have at most `entry_len_max` bytes each: their number, and
+    /// their bytes. `None` after the last group.
     pub(super) fn next(&mut self, entry_len_max: usize) -> Result<Option<(u64, &[u8])>, ChunkStreamError> {
         let what = self.what;
         let count = GROUP.min(self.entries - self.first);
@@ -314,7 +313,7 @@ impl<R: Read> GroupReader<R> {
         let mut len = [0; 4];
         fill(&mut self.stream, &mut len, what, self.first)?;
         let bytes_len = u32::from_le_bytes(len) as usize;
-        // Before memory is reserved; what is reserved is at most some ten KiB.
+        // Checked before memory is reserved, so that at most some ten KiB are.
         if bytes_len > entry_len_max * GROUP as usize {
             let problem = "a group is longer than its entries can be";
             return Err(ChunkStreamError::Impossible { what, problem });
@@ -332,7 +331,7 @@ impl<R: Read> GroupReader<R> {
     }
 }
 
-/// Reads a header, whose last four bytes are its CRC, and answers that too.
+/// Reads and checks a header, whose last four bytes are its CRC; returns both.
 pub(super) fn read_header<const N: usize>(
     stream: &mut impl Read,
     what: &'static str,

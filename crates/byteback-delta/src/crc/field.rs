@@ -2,29 +2,28 @@
 //! highest bit is x^0.
 //!
 //! Appending a zero byte to a content multiplies its CRC (inversions apart) by x^8. So appending n
-//! of them is one multiplication by x^(8n), and taking them off one by x^(-8n), which exists
-//! because no CRC's polynomial is divisible by x. The powers are composed of tabulated ones, one
-//! for each byte of n: at most eight multiplications for any length, one or two for those that
-//! occur.
+//! zeros is one multiplication by x^(8n), and removing them one by x^(-8n), which exists because no
+//! CRC's polynomial is divisible by x. The powers are composed of tabulated ones, one for each byte
+//! of n: at most eight multiplications for any length, one or two for the usual lengths.
 
 use std::sync::LazyLock;
 
 use super::CrcKind;
 
-/// Values of a digit of an exponent.
+/// The number of values of an exponent's digit.
 const DIGIT_VALUES: usize = 256;
 
-/// Digits of an exponent.
+/// The number of digits of an exponent.
 const DIGITS: usize = 8;
 
 /// Arithmetic modulo one polynomial.
 pub(super) struct Field {
-    /// Bits of an element.
+    /// The number of bits of an element.
     width: u32,
-    /// Without its highest term.
+    /// The polynomial without its highest term.
     polynomial: u64,
-    /// What x^4 times each element of degree above `width` - 5 brings in; index: its lowest four
-    /// bits.
+    /// The reduction that multiplication by x^4 adds for the terms of degree above `width` - 5;
+    /// indexed by the lowest four bits of the element.
     times_x4: [u64; 16],
     /// x^(8 d 256^i) for each digit place i and digit d.
     powers: Powers,
@@ -38,7 +37,7 @@ static CRC32: LazyLock<Field> = LazyLock::new(|| Field::new(32, 0xedb8_8320));
 static CRC64_NVME: LazyLock<Field> = LazyLock::new(|| Field::new(64, 0x9a6c_9329_ac4b_c9b5));
 
 impl Field {
-    /// The field of a CRC; made once.
+    /// The field of a CRC; built once.
     pub(super) fn of(kind: CrcKind) -> &'static Self {
         match kind {
             CrcKind::Crc32c => &CRC32C,
@@ -47,7 +46,7 @@ impl Field {
         }
     }
 
-    /// For a polynomial without its highest term, reflected.
+    /// Builds the field of a reflected polynomial, given without its highest term.
     fn new(width: u32, polynomial: u64) -> Self {
         let mut field = Self {
             width,
@@ -90,14 +89,14 @@ impl Field {
         let mut products = [0; 16];
         products[8] = b;
         for bit in [4, 2, 1] {
-            // Of the four bits, the highest is x^0.
+            // The highest of the four bits is x^0.
             products[bit] = times_x(products[2 * bit], self.polynomial);
         }
         for value in 1..16_usize {
             let low = value & value.wrapping_neg();
             products[value] = products[low] ^ products[value & !low];
         }
-        // From the highest powers, which are the lowest bits, as Horner does it.
+        // Horner's scheme, from the highest powers, which are the lowest bits.
         let mut product = 0_u64;
         let mut left = a;
         for _ in 0..self.width / 4 {

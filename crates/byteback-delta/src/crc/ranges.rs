@@ -1,19 +1,19 @@
-//! The CRC of any range of a content, where those of its equal-sized aligned blocks are known
-//! (SkySync, section 3.2.1, equations 1, 2).
+//! The CRC of any range of a content whose equal-sized aligned blocks have known CRCs (SkySync,
+//! section 3.2.1, equations 1 and 2).
 //!
-//! Of the blocks inside a range nothing is read. A range that begins or ends inside a block needs
-//! the CRC of the block's bytes up to that border (here: the border's *prefix*). It is computed
-//! from the nearest place whose prefix is known: the block's beginning, its end (the block's own
-//! CRC, from which the bytes behind the border are taken off), or the border before, if that lies
-//! in the same block: where ranges follow each other, each border is computed once. So at most half
-//! a block is read per border.
+//! Blocks inside a range are not read. A range that begins or ends inside a block needs the CRC of
+//! the block's bytes up to that border (here: the border's *prefix*). It is computed from the
+//! nearest place whose prefix is known: the block's beginning, its end (the block's own CRC, from
+//! which the bytes after the border are removed), or the previous border, if that lies in the same
+//! block: where ranges are consecutive, each border is computed once. So at most half a block is
+//! read per border.
 //!
-//! Blocks may be unknown (no checksum was kept, or not of this content): their bytes are read, each
-//! once.
+//! CRCs of blocks may be unknown (no checksum was kept, or only of another content): the bytes of
+//! such blocks are read, each once.
 //!
-//! What is read and what the CRCs were made of must be the same content. Nothing here can notice
-//! that it is not; the CRC is then that of no content. Whoever finds by it proves what was found by
-//! a strong checksum.
+//! The bytes read and the known CRCs must belong to the same content. A mismatch cannot be detected
+//! here; the resulting CRC is then meaningless. Hence matches found by it are proven by a strong
+//! checksum.
 
 use std::io;
 
@@ -23,15 +23,15 @@ use super::{Combiner, CrcKind};
 use crate::apply::Base;
 use crate::room::make_room;
 
-/// Bytes that are read at once.
+/// The number of bytes read at once.
 const READ_LEN: u64 = 64 * 1024;
 
-/// How the block at the end of a content was summed, if it is shorter than the others.
+/// How the last block of a content was summed if it is shorter than the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LastBlock {
-    /// Only its bytes (HDFS, S3).
+    /// Without padding (HDFS, S3).
     AsItIs,
-    /// With zeros behind it up to the length of a block (btrfs, Ceph, MooseFS).
+    /// Padded with zeros to the length of a block (btrfs, Ceph, MooseFS).
     ZeroPadded,
 }
 
@@ -40,11 +40,11 @@ pub enum LastBlock {
 pub struct BlockLayout {
     /// The polynomial.
     pub kind: CrcKind,
-    /// Length of a block; 0 counts as 1.
+    /// The length of a block; 0 counts as 1.
     pub block_len_bytes: u32,
-    /// Length of the content.
+    /// The length of the content.
     pub content_len_bytes: u64,
-    /// How its last block was summed.
+    /// How the last block was summed.
     pub last: LastBlock,
 }
 
@@ -70,21 +70,21 @@ impl BlockLayout {
     }
 }
 
-/// What is known of the blocks of one content.
+/// The known CRCs of the blocks of one content.
 pub trait BlockCrcs {
-    /// How it is cut and summed.
+    /// How the content is cut into blocks and summed.
     fn layout(&self) -> BlockLayout;
 
-    /// The CRC of a block as the layout says it was summed; `None` if it is not known.
+    /// The CRC of a block, summed as the layout says; `None` if it is unknown.
     fn crc(&mut self, block: u64) -> Option<u64>;
 }
 
-/// The CRCs of a content's blocks in memory: 4 or 8 bytes for each, and one bit.
+/// The CRCs of a content's blocks in memory: 4 or 8 bytes and one bit per block.
 #[derive(Clone, Debug)]
 pub struct CrcList {
     layout: BlockLayout,
     crcs: Crcs,
-    /// One bit for each block: whether its CRC is known.
+    /// A bit per block: whether its CRC is known.
     known: Vec<u64>,
     len: usize,
 }
@@ -111,7 +111,7 @@ impl CrcList {
         }
     }
 
-    /// The list of a content in memory, all known.
+    /// The list of a content in memory, with every CRC known.
     #[must_use]
     pub fn of(content: &[u8], kind: CrcKind, block_len_bytes: u32, last: LastBlock) -> Self {
         let layout = BlockLayout {
@@ -185,12 +185,12 @@ impl<B: BlockCrcs + ?Sized> BlockCrcs for &mut B {
     }
 }
 
-/// Answers the CRCs of ranges; see the module's header. Memory: one buffer, and what `B` keeps.
+/// Computes the CRCs of ranges; see the module's header. Memory: one buffer, and that of `B`.
 pub struct RangeCrcs<B> {
     blocks: B,
     layout: BlockLayout,
     of_block: Combiner,
-    /// The border that was computed last, and its prefix. Never at a block's beginning.
+    /// The last border and its prefix. Never at a block's beginning.
     border: Option<(u64, u64)>,
     buffer: Vec<u8>,
     read_bytes: u64,
@@ -198,7 +198,7 @@ pub struct RangeCrcs<B> {
 }
 
 impl<B: BlockCrcs> RangeCrcs<B> {
-    /// With what is known of a content.
+    /// A calculator for the content whose block CRCs are given.
     pub fn new(blocks: B) -> Self {
         let layout = blocks.layout();
         Self {
@@ -213,7 +213,7 @@ impl<B: BlockCrcs> RangeCrcs<B> {
     }
 
     /// The CRC of `range`. Ranges may come in any order; each costs least if it begins where the
-    /// one before ended.
+    /// previous one ended.
     ///
     /// # Errors
     /// If `content` cannot be read, or the range is not inside it.
@@ -246,12 +246,12 @@ impl<B: BlockCrcs> RangeCrcs<B> {
         })
     }
 
-    /// The CRCs of ranges that follow each other: from `start` to the first of `ends`, from there
-    /// to the next, and so on. They are appended to `crcs`. An end that is not behind the one
-    /// before has no range and answers the CRC of nothing.
+    /// Appends to `crcs` the CRCs of consecutive ranges: from `start` to the first of `ends`, from
+    /// there to the next, and so on. An end that is not after the previous one has an empty range
+    /// and the CRC of no bytes.
     ///
     /// # Errors
-    /// As [`Self::crc_of`]; what was computed before the error stays in `crcs`.
+    /// As [`Self::crc_of`]; CRCs computed before the error stay in `crcs`.
     pub fn crcs_of_consecutive(
         &mut self,
         start: u64,
@@ -270,24 +270,24 @@ impl<B: BlockCrcs> RangeCrcs<B> {
         Ok(())
     }
 
-    /// Bytes of the content that were read.
+    /// The number of bytes read from the content.
     #[must_use]
     pub fn read_bytes(&self) -> u64 {
         self.read_bytes
     }
 
-    /// How often the content was read from.
+    /// The number of reads from the content.
     #[must_use]
     pub fn reads(&self) -> u64 {
         self.reads
     }
 
-    /// What is known of the content.
+    /// The block CRCs of the content.
     pub fn blocks(&mut self) -> &mut B {
         &mut self.blocks
     }
 
-    /// The CRC of a whole block: what is known of it, or read.
+    /// The CRC of a whole block, known or computed from its bytes.
     fn whole(&mut self, block: u64, content: &(impl Base + ?Sized)) -> io::Result<u64> {
         let (start, end) = self.bounds(block);
         match self.known(block) {
@@ -365,7 +365,7 @@ impl<B: BlockCrcs> RangeCrcs<B> {
         (start, end.min(self.layout.content_len_bytes))
     }
 
-    /// The CRC of a block's own bytes.
+    /// The known CRC of a block's own bytes, without padding.
     fn known(&mut self, block: u64) -> Option<u64> {
         let crc = self.blocks.crc(block)?;
         let (start, end) = self.bounds(block);

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::model::noise;
 
-/// Bit by bit, as the definition has it.
+/// The CRC bit by bit, by the definition.
 fn naive(kind: CrcKind, bytes: &[u8]) -> u64 {
     let polynomial = match kind {
         CrcKind::Crc32c => 0x82f6_3b78,
@@ -27,8 +27,8 @@ fn check_values_of_the_catalogue_of_crcs() {
     assert_eq!(CrcKind::Crc32c.of(b"123456789"), 0xe306_9283);
     assert_eq!(CrcKind::Crc32.of(b"123456789"), 0xcbf4_3926);
     assert_eq!(CrcKind::Crc64Nvme.of(b"123456789"), 0xae8b_1486_0a79_9888);
-    // Ceph's convention: Ceph gives CRC-32C of 4096 zeros, begun with ones, as the complement of
-    // the ordinary one.
+    // Ceph's convention: its CRC-32C of 4096 zeros, started with ones, is the complement of the
+    // ordinary one.
     let zeros = CrcKind::Crc32c.of_zeros(4096);
     assert_eq!(zeros, 0x98f9_4189);
     assert_eq!(CrcKind::Crc32c.inverted(zeros), 0x6706_be76);
@@ -43,7 +43,8 @@ fn check_values_of_the_catalogue_of_crcs() {
 #[test]
 fn more_than_4_gib_of_zeros_are_summed_as_their_parts() {
     for kind in CrcKind::ALL {
-        // Doubled from one MiB that was really summed, so that each step is a combination of parts.
+        // Doubled from one MiB that was actually summed, so that each step is a combination of
+        // parts.
         let mut len = 1_u64 << 20;
         let mut crc = kind.of(&vec![0; 1 << 20]);
         while len < 1 << 45 {

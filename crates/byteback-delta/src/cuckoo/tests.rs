@@ -1,4 +1,4 @@
-//! Against a naive map, at the load limit, and with crafted checksums.
+//! The table against a naive map, at the load limit, and with crafted checksums.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ fn crc(index: u64) -> u32 {
     spread(index) as u32
 }
 
-/// Every entry is found, nothing else is, and equal checksums keep as many as they may.
+/// Every entry is found, nothing else is, and equal checksums keep as many entries as allowed.
 fn check<W: WeakSum + std::fmt::Debug>(table: &CuckooTable<W, u32>, entries: &[(W, u32)], others: &[W]) {
     let mut naive: BTreeMap<W, Vec<u32>> = BTreeMap::new();
     for &(weak, value) in entries {
@@ -99,8 +99,8 @@ fn a_table_that_is_too_small_keeps_the_rest_in_order() {
     }
 }
 
-/// What the second bucket of the paper's equation 4 would do: two buckets that have only each other
-/// hold eight entries.
+/// The effect of the paper's equation 4: two buckets that are each other's only alternative hold
+/// eight entries.
 #[test]
 fn closed_pairs_overflow_long_before_they_are_full() {
     let mut loads = Vec::new();
@@ -124,7 +124,7 @@ fn closed_pairs_overflow_long_before_they_are_full() {
 
 #[test]
 fn crafted_checksums_neither_loop_nor_grow() {
-    // All equal: as many are kept as may be.
+    // All equal: as many are kept as allowed.
     let entries: Vec<_> = (0..100_000).map(|at| (0x1234_5678_u32, at)).collect();
     let table = CuckooTable::build(entries.len(), entries.iter().copied());
     check(&table, &entries, &[0, 1, 0x1234_5679]);
@@ -143,7 +143,7 @@ fn crafted_checksums_neither_loop_nor_grow() {
     let table = CuckooTable::build_at(places, same_both.iter().copied());
     check(&table, &same_both, &(0..1000).map(|at| at << 3).collect::<Vec<_>>());
     assert!(table.overflowed() >= same_both.len() - 8);
-    // Those that empty slots hold.
+    // The checksums that mark empty slots.
     let small: Vec<_> = (0..16_u32).map(|at| (at, at)).collect();
     let table = CuckooTable::build(small.len(), small.iter().copied());
     check(&table, &small, &(0..64).collect::<Vec<_>>());

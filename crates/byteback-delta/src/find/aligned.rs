@@ -1,29 +1,29 @@
 //! Matching without reading: where both ends have checksums of equal-sized aligned blocks,
 //! unchanged blocks follow from these alone.
 //!
-//! How much an equal checksum says depends on its kind. A cryptographic one proves blocks equal
-//! ([`Verdict::Equal`]). A CRC or an xxHash makes it likely ([`Verdict::Candidate`]): a block of
-//! other bytes may have it, by chance once in 2^32 and by intention always. So nothing may be left
-//! out because of it, until a strong checksum of the bytes themselves, or of a better source,
-//! agrees. A checksum that differs says for certain that the bytes do; what is not known on both
-//! sides, or differs, is [`Verdict::Read`].
+//! The weight of equal checksums depends on their kind. Cryptographic ones prove blocks equal
+//! ([`Verdict::Equal`]). A CRC or an xxHash makes equality likely ([`Verdict::Candidate`]): other
+//! bytes may have the same one, by chance once in 2^32 and by intention always. So no block may be
+//! skipped because of it until a strong checksum of the bytes themselves, or of a better source,
+//! agrees. Different checksums prove that the bytes differ; blocks that differ, or whose checksum
+//! is unknown on one side, are [`Verdict::Read`].
 //!
-//! How long a cryptographic one has to be depends on who knew it before. Without a key, whoever
-//! makes contents finds two that agree in a few bytes; so it takes [`PROOF_LEN_MIN`]. With a key
-//! that was drawn for one signature there is only chance, and the signature's length was chosen for
-//! that: one content in 2^24 is found to have a block that is none. Such a delta is sent with a
-//! proof of the whole, which does not agree then, and the content is sent without copies. So keyed
-//! kinds count at every length that a signature has.
+//! The necessary length of a cryptographic checksum depends on its key. Without a key, an attacker
+//! can make two contents that agree in a few bytes of checksum; so it takes [`PROOF_LEN_MIN`]. With
+//! a key that was drawn for one signature only chance remains, and the signature's length was
+//! chosen for that: one content in 2^24 gets a false match. Such a delta is sent with a proof of
+//! the whole, which then fails, and the content is sent without copies. So keyed kinds count at
+//! every length that a signature has.
 //!
 //! Blocks may be of different lengths if the checksums are CRCs and one length divides the other:
 //! those of the shorter blocks are combined (SkySync, section 3.3.1). Other checksums are only
 //! comparable at equal lengths.
 //!
-//! A last block that is shorter is compared where both contents end. If one side summed it with
-//! zeros behind it and the other did not, CRCs are translated, and other checksums differ.
+//! A shorter last block is compared only if both contents end with it. If one side padded it with
+//! zeros and the other did not, CRCs are translated, and other checksums differ.
 //!
-//! What none of this can find out is whether a checksum belongs to the content as it is now.
-//! Whoever takes checksums from storage proves that they are fresh.
+//! None of this shows whether a checksum belongs to the current content. Code that takes checksums
+//! from storage must prove that they are fresh.
 
 use byteback_extents::ByteRange;
 
@@ -33,7 +33,7 @@ use crate::room::make_room;
 use crate::signature::{STRONG_LEN_MIN, Signature};
 use crate::strong::{PROOF_LEN_MIN, STRONG_LEN_MAX, StrongKind};
 
-/// How blocks are summed.
+/// The kind of checksum of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SumKind {
     /// A CRC, little-endian.
@@ -51,7 +51,7 @@ pub enum SumKind {
     },
     /// BLAKE3 over leaves, keyed as signatures with this seed are.
     Tree {
-        /// How the leaves are made.
+        /// The kind of the leaves.
         leaf: LeafKind,
         /// The signature's seed.
         seed: u64,
@@ -59,8 +59,8 @@ pub enum SumKind {
 }
 
 impl SumKind {
-    /// Whether equal checksums of so many bytes prove that blocks are equal; those with a key do so
-    /// only together with a proof of the whole, see the module's header.
+    /// Whether equal checksums of `len_bytes` prove that blocks are equal; keyed ones do so only
+    /// together with a proof of the whole, see the module's header.
     #[must_use]
     pub const fn is_proof(self, len_bytes: usize) -> bool {
         match self {
@@ -74,27 +74,28 @@ impl SumKind {
 /// How a content is cut into blocks and summed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SumLayout {
-    /// How blocks are summed.
+    /// The kind of checksum of blocks.
     pub kind: SumKind,
-    /// To how many bytes a checksum is cut, at most [`STRONG_LEN_MAX`].
+    /// The length to which checksums are cut, in bytes, at most [`STRONG_LEN_MAX`].
     pub sum_len_bytes: u8,
-    /// Length of a block; 0 counts as 1.
+    /// The length of a block; 0 counts as 1.
     pub block_len_bytes: u32,
-    /// Length of the content.
+    /// The length of the content.
     pub content_len_bytes: u64,
-    /// How its last block was summed.
+    /// How the last block was summed.
     pub last: LastBlock,
 }
 
 /// A checksum; bytes beyond its length are zeros.
 pub type BlockSum = [u8; STRONG_LEN_MAX];
 
-/// What is known of the blocks of one content.
+/// The known checksums of the blocks of one content.
 pub trait BlockSums {
-    /// How it is cut and summed.
+    /// How the content is cut into blocks and summed.
     fn layout(&self) -> SumLayout;
 
-    /// The checksum of a block; `None` if it is not known. Mostly asked for in ascending order.
+    /// The checksum of a block; `None` if it is unknown. Blocks are mostly queried in ascending
+    /// order.
     fn sum(&mut self, block: u64) -> Option<BlockSum>;
 }
 
@@ -117,7 +118,7 @@ impl<B: BlockCrcs> BlockSums for CrcSums<B> {
         let layout = self.0.layout();
         SumLayout {
             kind: SumKind::Crc(layout.kind),
-            // 4 or 8.
+            // 4 or 8 bytes.
             sum_len_bytes: layout.kind.len_bytes() as u8,
             block_len_bytes: layout.block_len_bytes,
             content_len_bytes: layout.content_len_bytes,
@@ -130,12 +131,12 @@ impl<B: BlockCrcs> BlockSums for CrcSums<B> {
     }
 }
 
-/// Checksums in memory, one behind the other, with one bit for each.
+/// Checksums in memory, one after the other, with one bit for each.
 #[derive(Clone, Debug)]
 pub struct SumList {
     layout: SumLayout,
     sums: Vec<u8>,
-    /// One bit for each block: whether its checksum is known.
+    /// A bit per block: whether its checksum is known.
     known: Vec<u64>,
     len: usize,
 }
@@ -200,7 +201,7 @@ impl BlockSums for SumList {
 pub struct WeakOf<'s>(&'s Signature, CrcKind, LastBlock);
 
 impl<'s> WeakOf<'s> {
-    /// Of this signature; `None` if its weak checksums are no CRCs.
+    /// The weak checksums of this signature; `None` if they are not CRCs.
     #[must_use]
     pub fn new(signature: &'s Signature) -> Option<Self> {
         let (kind, last) = signature.params().weak.crc()?;
@@ -230,7 +231,7 @@ impl BlockSums for WeakOf<'_> {
 pub struct StrongOf<'s>(&'s Signature, SumKind);
 
 impl<'s> StrongOf<'s> {
-    /// Of this signature; `None` if its strong checksums are of a kind that proves nothing.
+    /// The strong checksums of this signature; `None` if their kind proves nothing.
     #[must_use]
     pub fn new(signature: &'s Signature) -> Option<Self> {
         let params = signature.params();
@@ -265,43 +266,43 @@ impl BlockSums for StrongOf<'_> {
     }
 }
 
-/// What checksums say about a range of the new content and the same range of the base.
+/// The verdict of checksums on a range of the new content and the same range of the base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// They are equal: nobody need read them.
+    /// The ranges are equal and need not be read.
     Equal,
-    /// They are probably equal; to be proven by a strong checksum of the bytes.
+    /// The ranges are probably equal, which a strong checksum of the bytes must prove.
     Candidate,
-    /// They differ, or nothing is known: to be read and looked for elsewhere.
+    /// The ranges differ, or nothing is known: the bytes must be read and searched for elsewhere.
     Read,
 }
 
 /// Two lists of checksums cannot be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Incomparable {
-    /// They are made in different ways.
+    /// The checksums are of different kinds.
     #[error("the checksums of the base are of the kind {base:?}, those of the new content {new:?}")]
     Kinds {
-        /// Of the base.
+        /// The kind of the base's checksums.
         base: SumKind,
-        /// Of the new content.
+        /// The kind of the new content's checksums.
         new: SumKind,
     },
-    /// Their blocks do not lie on each other.
+    /// The blocks do not line up.
     #[error(
         "the base has blocks of {base} bytes, the new content of {new}: their checksums cannot be combined to the same ranges"
     )]
     BlockLengths {
-        /// Of the base.
+        /// The block length of the base.
         base: u32,
-        /// Of the new content.
+        /// The block length of the new content.
         new: u32,
     },
 }
 
-/// Compares the checksums of two contents; see the module's header. As an iterator, it answers
-/// ranges of the new content, ascending and without gaps, neighbours of one verdict as one. Memory:
-/// nothing beside the two lists.
+/// Compares the checksums of two contents; see the module's header. As an iterator, it yields
+/// ranges of the new content, ascending and without gaps, with neighbours of the same verdict
+/// merged. Memory: nothing beside the two lists.
 pub struct Aligned<B, N> {
     base: B,
     new: N,
@@ -309,19 +310,19 @@ pub struct Aligned<B, N> {
     new_layout: SumLayout,
     /// The larger block length.
     step_len: u64,
-    /// How many bytes of checksums are compared.
+    /// The number of bytes of each checksum that are compared.
     sum_len: usize,
-    /// What equal checksums are worth.
+    /// The verdict on equal checksums.
     equal: Verdict,
-    /// Where the next range begins.
+    /// The offset of the next range.
     position: u64,
 }
 
 impl<B: BlockSums, N: BlockSums> Aligned<B, N> {
-    /// Compares these.
+    /// Compares two lists of checksums.
     ///
     /// # Errors
-    /// If they are of different kinds, or their blocks do not lie on each other.
+    /// If they are of different kinds, or their blocks do not line up.
     pub fn new(base: B, new: N) -> Result<Self, Incomparable> {
         let (base_layout, new_layout) = (base.layout(), new.layout());
         if base_layout.kind != new_layout.kind {
@@ -356,7 +357,7 @@ impl<B: BlockSums, N: BlockSums> Aligned<B, N> {
         })
     }
 
-    /// Length of the ranges that are compared; the last one may be shorter.
+    /// The length of the ranges that are compared; the last one may be shorter.
     #[must_use]
     pub fn step_len_bytes(&self) -> u64 {
         self.step_len
@@ -373,7 +374,7 @@ impl<B: BlockSums, N: BlockSums> Aligned<B, N> {
         let Some(range) = range_of(step, self.step_len, self.new_layout.content_len_bytes) else {
             return Verdict::Read;
         };
-        // Where one content ends inside the other's block, their checksums are of ranges of
+        // Where one content ends inside the other's block, their checksums cover ranges of
         // different lengths.
         if range_of(step, self.step_len, self.base_layout.content_len_bytes) != Some(range) || self.sum_len == 0 {
             return Verdict::Read;
@@ -388,7 +389,8 @@ impl<B: BlockSums, N: BlockSums> Aligned<B, N> {
         }
     }
 
-    /// The new content's checksum of the step with this number; a CRC is that of its bytes alone.
+    /// The new content's checksum of the step with this number; a CRC covers its bytes without
+    /// padding.
     pub fn new_sum(&mut self, step: u64) -> Option<BlockSum> {
         let range = range_of(step, self.step_len, self.new_layout.content_len_bytes)?;
         sum_of_range(&mut self.new, &self.new_layout, range)

@@ -1,20 +1,19 @@
-//! Content-defined chunks as dsync looks for them (SkySync, section 2.2.2), and SkySync-C, which
-//! differs in where weak checksums come from ([`crate::chunks`]) and in nothing else.
+//! Content-defined chunks as dsync finds them (SkySync, section 2.2.2), and SkySync-C, which
+//! differs only in the source of its weak checksums ([`crate::chunks`]).
 //!
 //! 1. The client lists the chunks of the new content with weak checksums.
 //! 2. The end that has the base lists its chunks, and pairs those of equal length and weak checksum
-//!    ([`match_chunks`]); it makes strong checksums of what it paired, and of nothing else
-//!    ([`prove_matches`]).
+//!    ([`match_chunks`]); it makes strong checksums of the paired chunks only ([`prove_matches`]).
 //! 3. The client makes strong checksums of its own bytes there and compares ([`ChunkFinder`]):
-//!    equal is a copy, all else is literal.
+//!    equal chunks become copies, all others literals.
 //!
-//! *Which chunk of the base*, if several are equal: the one behind the last one found, so that one
-//! copy goes on; the one at the same offset, which costs no extent; the first.
+//! *Choice among equal chunks* of the base: the one after the last one found, which continues a
+//! copy; then the one at the same offset, which costs no extent; then the first.
 //!
-//! *Crafted lists* cost as much as others: of chunks with one key the table keeps one, and a lookup
-//! sees a bounded number of slots. Segments of the same bytes of the base are hashed once, and all
-//! together not more than [`READS_PER_BASE`] times as many bytes as the base has. What is left out
-//! is only not found.
+//! *Crafted lists* cost no more than others: of chunks with one key the table keeps one, and a
+//! lookup examines a bounded number of slots. Segments of the same bytes of the base are hashed
+//! once, and all together at most [`READS_PER_BASE`] times the bytes of the base. Chunks left out
+//! are merely not found.
 
 mod matching;
 
@@ -29,10 +28,10 @@ pub use matching::{ChunkRun, READS_PER_BASE, match_chunks, prove_matches};
 
 /// The client's last step: the new content once more, beside its list and the answer.
 ///
-/// Content is pushed in pieces, whose borders need not be those of before. Memory: one segment. The
-/// list is believed as little as the answer: should the content be another one meanwhile, it is
-/// still told as it is now. Unproven segments are the exception: they are believed, and who takes
-/// them proves the whole.
+/// Content is pushed in pieces, whose borders need not be those of before. Memory: one segment.
+/// Neither the list nor the answer is believed: if the content has changed meanwhile, it is still
+/// passed on as it is now. Unproven segments are the exception: they are believed, and a client
+/// that takes them proves the whole.
 pub struct ChunkFinder<'a, S> {
     list: &'a ChunkList,
     answer: &'a MatchAnswer,
@@ -40,11 +39,11 @@ pub struct ChunkFinder<'a, S> {
     extents: Extents<S>,
     /// The segment that the next byte is in or before, with its bytes in the new content.
     next: Option<(ByteRange, Segment)>,
-    /// Number of the segment behind that one.
+    /// The number of the segment after that one.
     upcoming: usize,
-    /// Bytes of the next segment that came, as all before were told.
+    /// The bytes of the next segment so far; all before it were passed on.
     buffer: Vec<u8>,
-    /// Holes in them, counted from the content's start.
+    /// The holes in these bytes, counted from the content's start.
     holes: Vec<ByteRange>,
     examined_bytes: u64,
     strong_bytes: u64,
@@ -72,7 +71,7 @@ impl<'a, S: ExtentSink> ChunkFinder<'a, S> {
     /// Adds the next bytes of the new content.
     ///
     /// # Errors
-    /// Those of the sink.
+    /// The error of the sink.
     pub fn push(&mut self, mut bytes: &[u8]) -> Result<(), S::Error> {
         self.examined_bytes += bytes.len() as u64;
         while !bytes.is_empty() {
@@ -92,10 +91,10 @@ impl<'a, S: ExtentSink> ChunkFinder<'a, S> {
         Ok(())
     }
 
-    /// Adds a hole of so many bytes.
+    /// Adds a hole of `len_bytes`.
     ///
     /// # Errors
-    /// Those of the sink.
+    /// The error of the sink.
     pub fn push_hole(&mut self, mut len_bytes: u64) -> Result<(), S::Error> {
         while len_bytes > 0 {
             let (inside, room) = self.room();
@@ -108,7 +107,7 @@ impl<'a, S: ExtentSink> ChunkFinder<'a, S> {
                 }
                 continue;
             }
-            // The list had bytes here, as it has in every segment; a segment is short.
+            // The list had bytes here, as in every segment; a segment is short.
             self.holes.extend(ByteRange::from_offset_len(self.position(), now));
             self.buffer.resize(self.buffer.len() + now as usize, 0);
             self.end_buffered(now == room)?;
@@ -116,11 +115,11 @@ impl<'a, S: ExtentSink> ChunkFinder<'a, S> {
         Ok(())
     }
 
-    /// Takes what the answer has here that needs no proof, and so no bytes: the number of bytes
-    /// that are passed, none if bytes are needed.
+    /// Takes the unproven segment at this position, which needs no bytes. Returns the number of
+    /// bytes passed; 0 if bytes are needed here.
     ///
     /// # Errors
-    /// Those of the sink.
+    /// The error of the sink.
     pub fn pass_unproven(&mut self) -> Result<u64, S::Error> {
         match self.room() {
             (true, room) if self.is_unproven() => {
@@ -131,11 +130,11 @@ impl<'a, S: ExtentSink> ChunkFinder<'a, S> {
         }
     }
 
-    /// Passes so many bytes of the new content, which are known otherwise to equal the base from
+    /// Passes `len_bytes` of the new content, which are known by other means to equal the base from
     /// `base_offset` on.
     ///
     /// # Errors
-    /// Those of the sink.
+    /// The error of the sink.
     pub fn push_known(&mut self, len_bytes: u64, base_offset: u64) -> Result<(), S::Error> {
         self.give_up_segment()?;
         self.extents.copy(len_bytes, base_offset)?;
@@ -145,10 +144,10 @@ impl<'a, S: ExtentSink> ChunkFinder<'a, S> {
         Ok(())
     }
 
-    /// Ends the new content; answers the sink and what it took.
+    /// Ends the new content; returns the sink and the statistics.
     ///
     /// # Errors
-    /// Those of the sink.
+    /// The error of the sink.
     pub fn finish(mut self) -> Result<(S, FindStats), S::Error> {
         self.give_up_segment()?;
         let (sink, mut stats) = self.extents.finish()?;
@@ -157,13 +156,13 @@ impl<'a, S: ExtentSink> ChunkFinder<'a, S> {
         Ok((sink, stats))
     }
 
-    /// The offset of the next byte that comes.
+    /// The offset of the next byte.
     pub fn position(&self) -> u64 {
         self.extents.end() + self.buffer.len() as u64
     }
 
-    /// Whether the next byte is in a segment, and how many bytes there are up to its end, or up to
-    /// where the next one begins.
+    /// Whether the next byte is in a segment, and the number of bytes up to that segment's end or
+    /// the next one's start.
     fn room(&self) -> (bool, u64) {
         let position = self.position();
         match self.next {
@@ -177,7 +176,7 @@ impl<'a, S: ExtentSink> ChunkFinder<'a, S> {
         self.next.is_some_and(|(_, segment)| !segment.is_proven())
     }
 
-    /// The next bytes, of `room` that the segment still has, are taken as the base's.
+    /// Takes the next bytes from the base unproven; the segment still has `room` bytes.
     fn copy_unproven(&mut self, len_bytes: u64, room: u64) -> Result<(), S::Error> {
         if let Some((range, segment)) = self.next {
             let base_offset = segment.base_offset + (range.len_bytes() - room);
@@ -189,7 +188,7 @@ impl<'a, S: ExtentSink> ChunkFinder<'a, S> {
         Ok(())
     }
 
-    /// The buffer holds all of the segment, or not yet.
+    /// Ends the segment if the buffer holds all of it.
     fn end_buffered(&mut self, is_whole: bool) -> Result<(), S::Error> {
         if is_whole {
             let bytes = std::mem::take(&mut self.buffer);
@@ -201,7 +200,7 @@ impl<'a, S: ExtentSink> ChunkFinder<'a, S> {
         Ok(())
     }
 
-    /// These are the bytes of the segment: a copy if they are the base's.
+    /// Passes on the segment's bytes: as a copy if they equal the base's.
     fn end_segment(&mut self, bytes: &[u8]) -> Result<(), S::Error> {
         let Some((_, segment)) = self.next else {
             return self.extents.literal(bytes);
@@ -216,7 +215,7 @@ impl<'a, S: ExtentSink> ChunkFinder<'a, S> {
         Ok(())
     }
 
-    /// What came of a segment is all that comes.
+    /// Passes on an incomplete segment as literals.
     fn give_up_segment(&mut self) -> Result<(), S::Error> {
         let bytes = std::mem::take(&mut self.buffer);
         self.extents.literal_with_holes(&bytes, &self.holes)?;
@@ -224,7 +223,7 @@ impl<'a, S: ExtentSink> ChunkFinder<'a, S> {
         Ok(())
     }
 
-    /// On to the next segment.
+    /// Moves on to the next segment.
     fn advance(&mut self) {
         let segment = self.answer.segments().get(self.upcoming).copied();
         self.upcoming += 1;

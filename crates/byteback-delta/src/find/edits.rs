@@ -1,5 +1,5 @@
-//! What the tests of all finders share: contents, random edits of them, and what was found put
-//! together again.
+//! Helpers for the tests of all finders: contents, random edits of them, and the reassembly of
+//! found extents.
 
 use byteback_extents::ByteRange;
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ pub(crate) enum Part<'a> {
     Hole(u64),
 }
 
-/// A piece of a content by its place.
+/// A piece of a content by its range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) is_hole: bool,
@@ -39,8 +39,7 @@ impl Place {
     }
 }
 
-/// A content of pieces of these lengths, those that are holes filled with zeros, and where the
-/// pieces are.
+/// A content of pieces of these lengths, with zeros in the holes, and the places of the pieces.
 pub(crate) fn content_with_holes(seed: u64, lens: &[(bool, u64)]) -> (Vec<u8>, Vec<Place>) {
     let (mut content, mut places) = (Vec::new(), Vec::new());
     for (index, &(is_hole, len)) in lens.iter().enumerate() {
@@ -56,7 +55,7 @@ pub(crate) fn content_with_holes(seed: u64, lens: &[(bool, u64)]) -> (Vec<u8>, V
     (content, places)
 }
 
-/// The new content that a base and what was found make; checks that nothing is left out.
+/// The new content made from a base and the found extents; checks that nothing is left out.
 pub(crate) fn compose(base: &[u8], extents: &[Found]) -> Vec<u8> {
     let mut new = Vec::new();
     for (range, source) in extents {
@@ -132,7 +131,7 @@ pub(crate) fn edited(base: &[u8], edits: &[Edit]) -> Vec<u8> {
     new
 }
 
-/// Lets `find` tell a new content to the writer of a delta, and checks that base and delta make
+/// Lets `find` pass a new content to the writer of a delta, and checks that base and delta make
 /// that content.
 pub(crate) fn through_a_delta(base: &[u8], new: &[u8], find: impl FnOnce(IntoDelta<'_, Vec<u8>>)) {
     let options = WriterOptions {
@@ -147,7 +146,7 @@ pub(crate) fn through_a_delta(base: &[u8], new: &[u8], find: impl FnOnce(IntoDel
     assert!(target == new, "base and delta do not make the content");
 }
 
-/// For a signature of blocks of this length, as rsync sums them.
+/// Parameters for a signature of blocks of this length, with rsync's weak checksums.
 pub(crate) fn params(block_len: u32) -> SignatureParams {
     SignatureParams {
         block_len_bytes: block_len,
@@ -171,7 +170,7 @@ pub(crate) fn edit() -> impl Strategy<Value = Edit> {
     ]
 }
 
-/// Contents of the kinds that differ for a finder: noise, few values, one value, a short period.
+/// Contents of different kinds: noise, few values, one value, a short period.
 pub(crate) fn base() -> impl Strategy<Value = Vec<u8>> {
     let len = prop_oneof![0..10_usize, 60..70_usize, 120..140_usize, 0..20_000_usize];
     (any::<u64>(), len, 0..4_u8).prop_map(|(seed, len, kind)| match kind {

@@ -1,18 +1,18 @@
-//! The way of extents from a finder to its sink: one after the other, copies that continue each
-//! other as one, and counted.
+//! The path of extents from a finder to its sink: in order, with adjacent copies merged, and
+//! counted.
 
 use byteback_extents::ByteRange;
 
 use super::{ExtentSink, FindStats};
 
-/// Extents of the new content that were told so far.
+/// The extents of the new content that were passed on so far.
 pub(super) struct Extents<S> {
     sink: S,
-    /// Where the next extent begins.
+    /// The offset of the next extent.
     end: u64,
-    /// What was found and may be continued; it ends at `end`.
+    /// A pending copy, which may be continued; it ends at `end`.
     copy: Option<(ByteRange, u64)>,
-    /// Counted here: copied, literal and zero bytes. The finder counts what it looks at.
+    /// Counted here: copied, literal and zero bytes. The finder counts the bytes that it examines.
     pub(super) stats: FindStats,
 }
 
@@ -26,7 +26,7 @@ impl<S: ExtentSink> Extents<S> {
         }
     }
 
-    /// Where the next extent begins.
+    /// The offset of the next extent.
     pub(super) fn end(&self) -> u64 {
         self.end
     }
@@ -60,8 +60,8 @@ impl<S: ExtentSink> Extents<S> {
         Ok(())
     }
 
-    /// The next bytes are these, but for zeros that are holes; `holes` ascend, lie in the bytes,
-    /// and count from the content's start.
+    /// The next bytes are these, except for zeros that are holes; `holes` ascend, lie within the
+    /// bytes, and count from the content's start.
     pub(super) fn literal_with_holes(&mut self, bytes: &[u8], holes: &[ByteRange]) -> Result<(), S::Error> {
         let start = self.end;
         let mut done = 0;

@@ -1,13 +1,14 @@
 //! Fixed-size hashing (HashSync; SolFS, section 2.2): the new content is cut at multiples of the
-//! block length, and each block is looked for among the blocks of the base. Nothing is rolled, so
-//! every byte is summed once, and an insertion shifts all that follows it out of sight, unless it
-//! is as long as some blocks.
+//! block length, and each block is searched for among the blocks of the base. Nothing is rolled, so
+//! every byte is summed once, and an insertion hides all that follows it, unless its length is a
+//! multiple of the block length.
 //!
-//! *What is tried*, by strong checksum: the block of the same number; the one behind the block that
-//! was found last; then, by weak checksum, any equal block. What stays in place costs no extent.
+//! *Candidates*, by strong checksum: the block of the same number; the one after the last block
+//! found; then, by weak checksum, any equal block. Blocks that stay in place cost no extent.
 //!
-//! *Holes* of the new content stay holes. Long ones are not looked at, but for their borders up to
-//! the next multiple of a block; short ones are zeros like others, unless they end up in a literal.
+//! *Holes* of the new content stay holes. Long ones are not examined, except for their borders up
+//! to the next multiple of a block; short ones are treated as ordinary zeros, unless they end up in
+//! a literal.
 //!
 //! *Crafted signatures* cost nothing more: one strong checksum per block of the new content,
 //! compared with at most a few of the base.
@@ -25,13 +26,13 @@ use crate::strong::STRONG_LEN_MAX;
 pub struct FixedFinder<'i, S> {
     blocks: Blocks<'i>,
     extents: Extents<S>,
-    /// What came of a block that is not yet whole.
+    /// The bytes of an incomplete block.
     block: Vec<u8>,
-    /// Holes in it, counted from the content's start.
+    /// The holes in that block, counted from the content's start.
     holes: Vec<ByteRange>,
-    /// Bytes in front of it.
+    /// The offset of that block.
     block_start: u64,
-    /// The block that would continue what was found last.
+    /// The block that would continue the last match.
     next_block: Option<usize>,
 }
 
@@ -39,7 +40,7 @@ pub struct FixedFinder<'i, S> {
 struct Blocks<'i> {
     index: &'i BlockIndex,
     block_len: usize,
-    /// Length of the base's last block if it is shorter than the others; 0 otherwise.
+    /// The length of the base's last block if it is shorter than the others; 0 otherwise.
     tail_len: usize,
 }
 
@@ -66,7 +67,7 @@ impl<'i, S: ExtentSink> FixedFinder<'i, S> {
     /// Adds the next bytes of the new content.
     ///
     /// # Errors
-    /// Those of the sink.
+    /// The error of the sink.
     pub fn push(&mut self, mut bytes: &[u8]) -> Result<(), S::Error> {
         let block_len = self.blocks.block_len;
         self.extents.stats.examined_bytes += bytes.len() as u64;
@@ -85,10 +86,10 @@ impl<'i, S: ExtentSink> FixedFinder<'i, S> {
         Ok(())
     }
 
-    /// Adds a hole of so many bytes.
+    /// Adds a hole of `len_bytes`.
     ///
     /// # Errors
-    /// Those of the sink.
+    /// The error of the sink.
     pub fn push_hole(&mut self, len_bytes: u64) -> Result<(), S::Error> {
         let Some(hole) = ByteRange::from_offset_len(self.position(), len_bytes) else {
             return Ok(());
@@ -99,7 +100,7 @@ impl<'i, S: ExtentSink> FixedFinder<'i, S> {
         match ByteRange::new(first, last) {
             Some(inner) if inner.len_bytes() >= HOLE_LEN_MIN.max(2 * block_len) => {
                 self.push_zeros(inner.start() - hole.start())?;
-                // A block ended there, if one had begun.
+                // `push_zeros` ended a block that had begun.
                 self.extents.zero(inner.len_bytes())?;
                 self.block_start = inner.end();
                 self.next_block = None;
@@ -109,10 +110,10 @@ impl<'i, S: ExtentSink> FixedFinder<'i, S> {
         }
     }
 
-    /// Ends the new content; answers the sink and what it took.
+    /// Ends the new content; returns the sink and the statistics.
     ///
     /// # Errors
-    /// Those of the sink.
+    /// The error of the sink.
     pub fn finish(mut self) -> Result<(S, FindStats), S::Error> {
         if !self.block.is_empty() {
             self.end_gathered_block()?;
@@ -120,12 +121,12 @@ impl<'i, S: ExtentSink> FixedFinder<'i, S> {
         self.extents.finish()
     }
 
-    /// The offset of the next byte that comes.
+    /// The offset of the next byte.
     pub fn position(&self) -> u64 {
         self.block_start + self.block.len() as u64
     }
 
-    /// Adds zeros that are a hole; not many at once.
+    /// Adds zeros that stand for a hole, in small steps.
     fn push_zeros(&mut self, mut len_bytes: u64) -> Result<(), S::Error> {
         while len_bytes > 0 {
             let filled = self.block.len();
@@ -156,10 +157,10 @@ impl<'i, S: ExtentSink> FixedFinder<'i, S> {
         ended
     }
 
-    /// Tells where a block comes from.
+    /// Passes a block on, as a copy or a literal.
     fn end_block(&mut self, block: &[u8], holes: &[ByteRange]) -> Result<(), S::Error> {
         let block_len = self.blocks.block_len as u64;
-        // More blocks than fit into memory are in no signature.
+        // No signature has more blocks than fit into memory.
         let number = usize::try_from(self.block_start / block_len).unwrap_or(usize::MAX);
         self.block_start += block.len() as u64;
         self.extents.stats.strong_bytes += block.len() as u64;
@@ -173,7 +174,7 @@ impl<'i, S: ExtentSink> FixedFinder<'i, S> {
 }
 
 impl Blocks<'_> {
-    /// The block of the base that equals this one, which has this number.
+    /// The block of the base that equals `block`, which has this number.
     fn find(&self, number: usize, next: Option<usize>, block: &[u8]) -> Option<usize> {
         let signature = self.index.signature();
         let strong = signature.hasher().of(block);

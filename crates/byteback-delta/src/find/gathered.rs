@@ -1,8 +1,9 @@
-//! The delta between what is left of two contents, as one between the contents ([`crate::groups`]).
+//! A delta between the rests of two contents, turned into one between the contents
+//! ([`crate::groups`]).
 //!
-//! What is left when the groups that are equal in place are taken out is a content for the finder,
-//! too: it reads through [`LeftContent`], and what it tells goes through [`IntoContent`], which
-//! knows where it is, and tells the equal groups between.
+//! To the finder, the rest without the groups that are equal in place is a content like any other:
+//! it reads through [`LeftContent`], and its extents go through [`IntoContent`], which maps them to
+//! the content and adds the equal groups between them.
 
 use std::io;
 
@@ -13,8 +14,8 @@ use super::{ExtentSink, FindStats, Known, SkyError, find_sky};
 use crate::apply::Base;
 use crate::groups::{Gathering, GroupAnswer};
 
-/// As [`find_sky`], from the answer to a list of groups. `known` is of what is left of the new
-/// content, `content` all of it. What is equal in place is copied, and not read.
+/// As [`find_sky`], from the answer to a list of groups. `known` describes the rest of the new
+/// content, `content` is all of it. Groups that are equal in place are copied, and not read.
 ///
 /// # Errors
 /// As [`find_sky`].
@@ -45,7 +46,7 @@ where
     Ok((sink.finish().map_err(SkyError::Sink)?, stats))
 }
 
-/// What is left of a content, for whoever reads it.
+/// The rest of a content, as a readable content.
 struct LeftContent<'a, N: ?Sized> {
     gathering: &'a Gathering,
     content: &'a N,
@@ -62,7 +63,7 @@ impl<N: Base + ?Sized> Base for LeftContent<'_, N> {
         };
         let mut rest = buffer;
         for part in self.gathering.in_content(range) {
-            // At most what the buffer has left.
+            // At most the rest of the buffer.
             let (now, later) = rest.split_at_mut(part.len_bytes() as usize);
             self.content.read_range(part.start(), now)?;
             rest = later;
@@ -85,16 +86,16 @@ impl<N: Base + ?Sized> Base for LeftContent<'_, N> {
     }
 }
 
-/// Tells of a content what is told of what is left of it.
+/// A sink for extents of the rest, which passes them on as extents of the content.
 struct IntoContent<'a, S> {
     gathering: &'a Gathering,
-    /// Those equal ranges that were not told yet.
+    /// The equal ranges that were not passed on yet.
     equal: &'a [ByteRange],
     sink: S,
 }
 
 impl<S: ExtentSink> IntoContent<'_, S> {
-    /// Tells what is equal before `offset`.
+    /// Passes on the equal ranges before `offset`.
     fn pass_to(&mut self, offset: u64) -> Result<(), S::Error> {
         while let Some((equal, later)) = self.equal.split_first() {
             if equal.start() >= offset {
@@ -106,7 +107,7 @@ impl<S: ExtentSink> IntoContent<'_, S> {
         Ok(())
     }
 
-    /// Tells the rest that is equal.
+    /// Passes on the remaining equal ranges.
     fn finish(mut self) -> Result<S, S::Error> {
         self.pass_to(u64::MAX)?;
         Ok(self.sink)
@@ -123,7 +124,7 @@ impl<S: ExtentSink> ExtentSink for IntoContent<'_, S> {
         let mut rest = bytes;
         for part in self.gathering.in_content(range) {
             self.pass_to(part.start())?;
-            // At most what is left of the bytes.
+            // At most the remaining bytes.
             let (now, later) = rest.split_at(part.len_bytes() as usize);
             self.sink.literal(part.start(), now)?;
             rest = later;
@@ -137,7 +138,7 @@ impl<S: ExtentSink> ExtentSink for IntoContent<'_, S> {
         let mut from_now = from.next();
         for mut part in self.gathering.in_content(range) {
             self.pass_to(part.start())?;
-            // Both ends' parts cut each other.
+            // Parts of both contents bound each piece.
             while let Some(here) = from_now {
                 let len = part.len_bytes().min(here.len_bytes());
                 let (now, later) = part.split_at(part.start() + len);

@@ -1,23 +1,23 @@
-//! The table in which finders look up a window: which blocks have this weak checksum?
+//! The table in which finders look up the blocks that have a window's weak checksum.
 //!
 //! Almost every lookup answers "none". So a bitmap comes first, with sixteen bits or more per
 //! block, two of which are set in one word: small enough for the processor's cache, one load per
-//! byte of content, and about one hit in a hundred that is none. Behind it is a flat table with
+//! byte of content, and about one false positive in a hundred. After it comes a flat table with
 //! linear probing, eight bytes per slot.
 //!
 //! Both are indexed by the checksum times an odd constant: rsync's sums of text differ little in
 //! their upper bits.
 //!
-//! A signature may be crafted. Blocks that are equal are kept once; of different blocks with one
-//! weak checksum at most [`CHAIN_MAX`] are kept, and no insertion or lookup looks at more than
-//! [`PROBES_MAX`] slots. What is left out is only not found.
+//! A signature may be crafted. Equal blocks are kept once; of different blocks with one weak
+//! checksum at most [`CHAIN_MAX`] are kept, and no insertion or lookup examines more than
+//! [`PROBES_MAX`] slots. Blocks left out are merely not found.
 
 use crate::signature::Signature;
 
-/// Different blocks of one weak checksum that are kept.
+/// The most different blocks kept for one weak checksum.
 const CHAIN_MAX: usize = 8;
 
-/// Slots that a lookup looks at.
+/// The most slots that a lookup examines.
 const PROBES_MAX: usize = 64;
 
 /// A slot without a block.
@@ -35,29 +35,29 @@ struct Slot {
 /// Numbers of blocks by their weak checksums; see the module's header.
 #[derive(Debug)]
 pub(super) struct WeakTable {
-    /// A power of two of words.
+    /// The bitmap; its number of words is a power of two.
     filter: Vec<u64>,
     filter_shift: u32,
-    /// A power of two of slots.
+    /// The table; its number of slots is a power of two.
     slots: Vec<Slot>,
     slot_shift: u32,
 }
 
 impl WeakTable {
-    /// An empty one for so many blocks; more are not forbidden, only found less often.
+    /// An empty table for `blocks` blocks; more are allowed, but found less often.
     pub(super) fn with_capacity(blocks: usize) -> Self {
         let slot_bits = (blocks.max(4) * 2).next_power_of_two().trailing_zeros();
         let filter_bits = (blocks.max(64) * 16).next_power_of_two().trailing_zeros();
         Self {
             filter: vec![0; 1 << (filter_bits - 6)],
-            // By words of 64 bits.
+            // The index of a word of 64 bits.
             filter_shift: u64::BITS - (filter_bits - 6),
             slots: vec![Slot { weak: 0, block: EMPTY }; 1 << slot_bits],
             slot_shift: u64::BITS - slot_bits,
         }
     }
 
-    /// Whether there may be a block of this weak checksum; false is certain.
+    /// Whether there may be a block with this weak checksum; false is certain.
     #[inline(always)]
     pub(super) fn may_contain(&self, weak: u32) -> bool {
         let (word, bits) = self.filter_bits(weak);
@@ -66,13 +66,13 @@ impl WeakTable {
         self.filter[word & (self.filter.len() - 1)] & bits == bits
     }
 
-    /// Whether there is a block of this weak checksum.
+    /// Whether there is a block with this weak checksum.
     #[inline(never)]
     pub(super) fn contains(&self, weak: u32) -> bool {
         self.candidates(weak).next().is_some()
     }
 
-    /// The kept blocks of this weak checksum, in the order in which they came.
+    /// The kept blocks with this weak checksum, in the order of insertion.
     pub(super) fn candidates(&self, weak: u32) -> impl Iterator<Item = usize> + '_ {
         self.probe(weak)
             .map(|at| self.slots[at])
@@ -81,7 +81,7 @@ impl WeakTable {
             .map(|slot| slot.block as usize)
     }
 
-    /// Adds a block, unless `is_equal` says of one with the same weak checksum that it is the same.
+    /// Adds a block, unless `is_equal` says that it equals a kept one with the same weak checksum.
     pub(super) fn insert(&mut self, weak: u32, block: usize, is_equal: impl Fn(usize) -> bool) {
         let mut of_this_weak = 0;
         for at in self.probe(weak) {
@@ -103,12 +103,12 @@ impl WeakTable {
         }
     }
 
-    /// The word of the filter that knows a weak checksum, and two bits of it (or one, by chance).
+    /// The word of the filter for a weak checksum, and two bits of that word (or one, by chance).
     #[inline(always)]
     fn filter_bits(&self, weak: u32) -> (usize, u64) {
         let mixed = u64::from(weak).wrapping_mul(MIX);
         let word = mixed >> self.filter_shift;
-        // Bits below those that tell the word, which are at most 31.
+        // Bits below those that select the word, which are at most 31.
         let bits = (1 << (mixed >> 20 & 63)) | (1 << (mixed >> 26 & 63));
         (word as usize, bits)
     }
@@ -128,7 +128,7 @@ pub struct BlockIndex {
 }
 
 impl BlockIndex {
-    /// Indexes the whole blocks of a signature; a last block that is shorter is not among them.
+    /// Indexes the whole blocks of a signature; a shorter last block is not among them.
     #[must_use]
     pub fn new(signature: Signature) -> Self {
         let mut table = WeakTable::with_capacity(signature.blocks());
@@ -138,7 +138,7 @@ impl BlockIndex {
         Self { signature, table }
     }
 
-    /// What is indexed.
+    /// The indexed signature.
     #[must_use]
     pub fn signature(&self) -> &Signature {
         &self.signature
@@ -149,18 +149,18 @@ impl BlockIndex {
         whole_blocks(&self.signature)
     }
 
-    /// Whether there may be a block of this weak checksum; false is certain.
+    /// Whether there may be a block with this weak checksum; false is certain.
     #[inline(always)]
     pub(super) fn may_contain(&self, weak: u32) -> bool {
         self.table.may_contain(weak)
     }
 
-    /// Whether there is a block of this weak checksum.
+    /// Whether there is a block with this weak checksum.
     pub(super) fn contains(&self, weak: u32) -> bool {
         self.table.contains(weak)
     }
 
-    /// The kept blocks of this weak checksum, in the order of the base.
+    /// The kept blocks with this weak checksum, in the order of the base.
     pub(super) fn candidates(&self, weak: u32) -> impl Iterator<Item = usize> + '_ {
         self.table.candidates(weak)
     }
@@ -168,6 +168,6 @@ impl BlockIndex {
 
 fn whole_blocks(signature: &Signature) -> usize {
     let whole = signature.content_len_bytes() / u64::from(signature.params().block_len_bytes);
-    // Never more than the signature has in memory.
+    // Never more blocks than the signature has in memory.
     usize::try_from(whole).map_or(signature.blocks(), |whole| whole.min(signature.blocks()))
 }

@@ -1,38 +1,38 @@
-//! Local comparison: both versions are here, so bytes are compared and nothing is summed strongly
-//! (DeltaCFS, section III-A).
+//! Local comparison: both versions are local, so bytes are compared and no strong checksums are
+//! needed (DeltaCFS, section III-A).
 //!
-//! Words: a *shift* is where a byte of the new content is found in the base, less where it is; what
-//! stays in place has the shift 0. A *piece* is what is read and compared at once.
+//! Words: a *shift* is the offset of a byte in the base, less its offset in the new content; bytes
+//! in place have the shift 0. A *piece* is the range read and compared at once.
 //!
-//! How a piece is found, the cheapest first:
-//! 1. At the shift of what was found last, then in place. If at most a sixteenth differs
-//!    ([`SCATTERED`]), that is it: the differing bytes are literals, to the byte. So equal
-//!    contents, appended ones and scattered overwrites cost one comparison.
-//! 2. Otherwise rsync's search: a window is moved over the piece, and its weak checksum looked up
-//!    among those of the base's blocks. A block that is found by it is compared, and the match is
-//!    extended both ways byte by byte, so that an insertion costs itself. Where a match ends, it
-//!    may go on a little later: that is looked at before a window is summed.
-//! 3. What was not found is compared in place once more, in cells of [`CELL_LEN`].
+//! Ways to find a piece, the cheapest first:
+//! 1. At the shift of the last match, then in place. If at most a sixteenth differs
+//!    ([`SCATTERED`]), the search ends there: the differing bytes are literals, to the byte. So
+//!    equal contents, appended ones and scattered overwrites cost one comparison.
+//! 2. Otherwise rsync's search: a window moves over the piece, and its weak checksum is looked up
+//!    among those of the base's blocks. A block found by it is compared, and the match is extended
+//!    both ways byte by byte, so that an insertion costs its own length. Where a match ends, it may
+//!    resume a little later: this is tried before a window is summed.
+//! 3. Bytes that were not found are compared in place once more, in cells of [`CELL_LEN`].
 //!
-//! The base's blocks are summed when something is searched for the first time. Before that, the
-//! ends of both contents are compared: an insertion or a cut somewhere leaves nothing to search
-//! behind it, though the very end may differ again, as that of a container does, which lists what
-//! lies where ([`TAIL_LEN_MAX`]). Only the part of the base between what is equal at both ends is
-//! summed, if what is searched is small beside the base ([`WHOLE_BASE`]).
+//! The base's blocks are summed before the first search. Before that, the ends of both contents are
+//! compared: an insertion or a deletion leaves nothing to search after it, though the very end may
+//! differ again, as in a container format with its index at the end ([`TAIL_LEN_MAX`]). If the
+//! searched range is small beside the base ([`WHOLE_BASE`]), only the part of the base between the
+//! equal ends is summed.
 //!
-//! *Holes* of the new content stay holes. Long ones are not looked at; short ones are zeros like
-//! others, unless they end up in a literal. Holes of the base are not summed.
+//! *Holes* of the new content stay holes. Long ones are not examined; short ones are treated as
+//! ordinary zeros, unless they end up in a literal. Holes of the base are not summed.
 //!
-//! *Memory*: a few pieces, and a table of at most [`TABLE_BLOCKS_MAX`] blocks, whose length grows
-//! with the base's.
+//! *Memory*: a few pieces, and a table of at most [`TABLE_BLOCKS_MAX`] blocks, whose block length
+//! grows with the base.
 //!
-//! *Crafted contents* whose windows look like blocks but are none would cost a comparison each.
-//! Comparisons in vain have an account, as in `rolling`: every byte that is passed pays in one.
-//! When it is empty, windows are passed without a look.
+//! *Crafted contents* whose windows have a block's checksum but not its bytes would cost a
+//! comparison each. Failed comparisons draw on an account, as in `rolling`: every byte passed adds
+//! one to it. While it is empty, windows are passed unchecked.
 //!
-//! *Contents that change meanwhile*: each byte of the new content is read once before it is told,
-//! or told as a copy after it was found equal. If either content is written to, the extents may
-//! describe a mixture that never was; who cannot exclude that compares a digest.
+//! *Contents that change meanwhile*: each byte of the new content is passed on as it was read, or
+//! as a copy after it was found equal. If either content is written to, the extents may describe a
+//! mixture that never existed; a caller that cannot exclude this compares a digest.
 
 mod table;
 
@@ -46,60 +46,60 @@ use crate::apply::Base;
 use crate::weak::{Rolling, RollingSum};
 use table::BaseTable;
 
-/// What is read and compared at once, at least.
+/// The least number of bytes read and compared at once.
 const PIECE_LEN: usize = 256 * 1024;
 
-/// Bytes that are compared as one.
+/// The number of bytes compared as one unit.
 const CELL_LEN: usize = 64;
 
-/// A piece is taken as it lies if at most one cell in so many differs.
+/// A piece is taken as it lies if at most one cell in this many differs.
 const SCATTERED: usize = 16;
 
-/// Equal bytes at a shift that must begin an extent of their own are not worth it if they are
-/// fewer.
+/// The fewest equal bytes worth an extent of their own at another shift.
 const RUN_LEN_MIN: usize = 32;
 
-/// All of the base is summed if so many times what is searched for is as long as the base.
+/// All of the base is summed if this many times the searched length reaches the base's length.
 const WHOLE_BASE: u64 = 24;
 
-/// So long may the tail be: what differs here and there behind a common end, which is longer.
+/// The longest tail: a range at the very end that differs here and there, after a longer common
+/// range.
 const TAIL_LEN_MAX: u64 = PIECE_LEN as u64;
 
-/// The shortest tail that is looked at.
+/// The shortest tail that is tried.
 const TAIL_LEN_MIN: u64 = 4096;
 
-/// Blocks of the base that are kept in the table, at most.
+/// The most blocks of the base kept in the table.
 const TABLE_BLOCKS_MAX: u64 = 1 << 20;
 
-/// The shortest and the longest block that is summed.
+/// The shortest and the longest block.
 const BLOCK_LEN_MIN: u64 = 64;
 const BLOCK_LEN_MAX: u64 = 16 * 1024 * 1024;
 
-/// Blocks grow with the square root of the base up to here; beyond, only as the table's size asks
-/// for.
+/// Blocks grow with the square root of the base up to this length; beyond, only as the table's size
+/// requires.
 const BLOCK_LEN_ENOUGH: u64 = 4096;
 
-/// From so many extents of a long base is found out how much of it is data.
+/// The most extents of a long base that are examined to find out how much of it is data.
 const COUNTED_EXTENTS_MAX: usize = 4096;
 
-/// What is read of a candidate before the rest is.
+/// The number of bytes of a candidate read before the rest.
 const FIRST_LOOK_LEN: usize = 256;
 
-/// How much is compared at once where a match is extended, at first and at most.
+/// The number of bytes compared at once while a match is extended, at first and at most.
 const STEP_FIRST_LEN: usize = 512;
 const STEP_LEN: usize = 16 * 1024;
 
-/// How far behind a match is looked for its continuation, at first and at most.
+/// The distance after a match in which its continuation is searched, at first and at most.
 const RESUME_FIRST_LEN: usize = 512;
 const RESUME_LEN: usize = 4096;
 
-/// So many bytes must go on at least.
+/// The shortest continuation.
 const RESUME_RUN_LEN_MIN: usize = 128;
 
-/// So many times as long as the bytes that differ must be what goes on behind them.
+/// A continuation must be this many times as long as the differing bytes before it.
 const RESUMED: usize = 4;
 
-/// Windows that may be compared in vain before the account has to be filled.
+/// The number of windows that may be compared in vain before the account must be refilled.
 const VAIN_WINDOWS: u64 = 16;
 
 /// Comparing two contents failed.
@@ -108,29 +108,29 @@ pub enum LocalError<E> {
     /// The base cannot be read.
     #[error("the base cannot be read at {range}")]
     ReadBase {
-        /// Where.
+        /// The range in the base.
         range: ByteRange,
-        /// What it said; `UnexpectedEof` if it became shorter.
+        /// The error of the base; `UnexpectedEof` if it became shorter.
         source: io::Error,
     },
     /// The new content cannot be read.
     #[error("the new content cannot be read at {range}")]
     ReadNew {
-        /// Where.
+        /// The range in the new content.
         range: ByteRange,
-        /// What it said; `UnexpectedEof` if it became shorter.
+        /// The error of the content; `UnexpectedEof` if it became shorter.
         source: io::Error,
     },
-    /// A length cannot be found out.
+    /// A length cannot be determined.
     #[error("the length of the base or the new content cannot be found out")]
     Len(#[source] io::Error),
-    /// The sink ended it.
+    /// The sink failed.
     #[error("what was found could not be taken")]
     Sink(E),
 }
 
-/// Finds `new` in `base` by comparing bytes; see the module's header. Answers the sink and what it
-/// took.
+/// Finds `new` in `base` by comparing bytes; see the module's header. Returns the sink and the
+/// statistics.
 ///
 /// # Errors
 /// If a content cannot be read, or those of the sink.
@@ -144,38 +144,37 @@ pub fn find_local<S: ExtentSink>(
     comparison.extents.finish().map_err(LocalError::Sink)
 }
 
-/// How far two contents are compared.
+/// The state of a comparison.
 struct Comparison<'c, B: ?Sized, N: ?Sized, S> {
     base: &'c B,
     new: &'c N,
     base_len: u64,
     new_len: u64,
-    /// Where the search ends: behind it is a common end that was found already.
+    /// The end of the search: after it comes a common end that was found already.
     new_end: u64,
-    /// So much of the common end, at its very end, is not equal byte for byte, but may differ here
-    /// and there.
+    /// The length of the tail: this part of the common end may differ here and there.
     tail_len: u64,
     block_len: usize,
     piece_len: usize,
     extents: Extents<S>,
     /// The new content from `buffer_start` on. Bytes from `done` to `at` were searched in vain, but
-    /// may belong to a match behind them; what was before is told.
+    /// may belong to a match after them; all before `done` was passed on.
     buffer: Vec<u8>,
     buffer_start: u64,
     done: usize,
     at: usize,
-    /// Up to here, the new content is known to be data.
+    /// From the buffer's end up to here, the new content is known to be data.
     data_end: u64,
     /// Short holes in the buffer.
     holes: Vec<ByteRange>,
-    /// The shift of what was found last.
+    /// The shift of the last match.
     shift: i64,
-    /// What of the base is compared with.
+    /// The bytes of the base under comparison.
     piece: Vec<u8>,
-    /// The same for what is behind `at`.
+    /// A second buffer, for comparisons before `at` and at the ends.
     scratch: Vec<u8>,
     table: Option<BaseTable>,
-    /// Bytes that may be compared in vain.
+    /// The number of bytes that may be compared in vain.
     account: u64,
 }
 
@@ -210,7 +209,7 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         })
     }
 
-    /// Compares a piece; false at the end.
+    /// Compares a piece; returns false at the end.
     fn next_piece(&mut self) -> Compared<bool, S> {
         let hole = self.fill()?;
         if self.at == self.buffer.len() {
@@ -235,8 +234,8 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         Ok(true)
     }
 
-    /// Reads on until the buffer holds a piece and a window behind `at`, or the next long hole or
-    /// the end comes. Answers that hole.
+    /// Reads on until the buffer holds a piece and a window after `at`, or the next long hole or
+    /// the end comes. Returns that hole.
     fn fill(&mut self) -> Compared<Option<ByteRange>, S> {
         if self.done >= self.piece_len {
             self.buffer.drain(..self.done);
@@ -280,7 +279,7 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         Ok(None)
     }
 
-    /// Compares the tail, behind which nothing is.
+    /// Compares the tail, which ends the content.
     fn tell_tail(&mut self) -> Compared<(), S> {
         let len = self.tail_len;
         let Some(range) = ByteRange::from_offset_len(self.new_len - len, len) else {
@@ -302,7 +301,7 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         Ok(())
     }
 
-    /// A long hole that begins where the buffer ends, of which all is told.
+    /// Passes on a long hole that begins at the buffer's end; the buffer was passed on.
     fn tell_hole(&mut self, hole: ByteRange) -> Compared<(), S> {
         let mut in_base_too = hole.end() <= self.base_len;
         if in_base_too {
@@ -328,17 +327,16 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         self.buffer_start + at as u64
     }
 
-    /// The place in the base of a byte of the buffer, if it was shifted by so much, and how many
-    /// bytes there are.
+    /// The offset in the base of a byte of the buffer at this shift, and the number of bytes of the
+    /// base from there on.
     fn in_base(&self, at: usize, shift: i64) -> Option<(u64, u64)> {
         let from = self.offset(at).checked_add_signed(shift)?;
         let left = self.base_len.checked_sub(from)?;
         (left > 0).then_some((from, left))
     }
 
-    /// Compares the piece at `at` with the base at this shift. Goes on if it is equal, up to
-    /// scattered differences; otherwise only over the first bytes that are equal, and answers
-    /// false.
+    /// Compares the piece at `at` with the base at this shift. Takes all of it if it is equal up to
+    /// scattered differences; otherwise takes only the first equal bytes and returns false.
     fn follow(&mut self, shift: i64) -> Compared<bool, S> {
         let Some((from, left)) = self.in_base(self.at, shift) else {
             return Ok(false);
@@ -369,8 +367,8 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         Ok(is_scattered)
     }
 
-    /// Tells bytes of the buffer from `at` on that were compared with `piece`, which is the base
-    /// from `from` on.
+    /// Passes on bytes of the buffer from `at` on, compared with `piece`, which is the base from
+    /// `from` on.
     fn tell_compared(&mut self, at: usize, piece: &[u8], from: u64) -> Compared<(), S> {
         let mut told = 0;
         while let Some((start, end)) = next_difference(&self.buffer[at..at + piece.len()], piece, told) {
@@ -394,8 +392,8 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
             .map_err(LocalError::Sink)
     }
 
-    /// The bytes at `at` equal the base at `from`: finds out how many before them do too, and tells
-    /// what is before those.
+    /// The bytes at `at` equal the base at `from`: extends the match backwards, and passes on the
+    /// bytes before it.
     fn begin_match(&mut self, from: u64) -> Compared<(), S> {
         let (mut back, mut step_len) = (0, STEP_FIRST_LEN);
         let mut scratch = std::mem::take(&mut self.scratch);
@@ -424,8 +422,8 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         Ok(())
     }
 
-    /// Tells bytes up to `end` that were searched in vain: those that are equal in place as copies,
-    /// the others as literals.
+    /// Passes on bytes up to `end` that were searched in vain: as copies where they are equal in
+    /// place, otherwise as literals.
     fn give_up(&mut self, end: usize) -> Compared<(), S> {
         while self.done < end {
             let len = (end - self.done).min(self.piece_len);
@@ -455,7 +453,7 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
                 return Ok(());
             }
         }
-        // The table is not touched while it is looked up.
+        // Taken out, as the search borrows `self` mutably; the search does not change the table.
         let Some(table) = self.table.take() else { return Ok(()) };
         let searched = self.search_in(&table);
         self.table = Some(table);
@@ -489,14 +487,14 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
                 self.account = paid.min(VAIN_WINDOWS * self.block_len as u64);
             }
         }
-        // What is not further back than a window may belong to a match that begins in the next
+        // The last bytes, up to a window's length, may belong to a match that begins in the next
         // piece.
         let kept = self.at.saturating_sub(self.block_len).max(self.done);
         self.give_up(kept)
     }
 
-    /// Behind a match: if it goes on after some bytes that differ, tells these and goes on with it.
-    /// What goes on must be [`RESUMED`] times as long, so that bytes that are equal by chance do
+    /// After a match: if it resumes after some differing bytes, passes these on and resumes it. The
+    /// continuation must be [`RESUMED`] times as long, so that bytes that are equal by chance do
     /// not hide a shift.
     fn resume(&mut self) -> Compared<bool, S> {
         let Some((from, left)) = self.in_base(self.at, self.shift) else {
@@ -504,7 +502,7 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         };
         let most = (self.buffer.len() - self.at).min(RESUME_LEN.min(8 * self.block_len));
         let most = usize::try_from(left).map_or(most, |left| most.min(left));
-        // A short look first, so that what is read stays in proportion to what is found.
+        // A short look first, so that the bytes read stay in proportion to the bytes found.
         let mut len = most.min(RESUME_FIRST_LEN);
         let (end, equal) = loop {
             self.read_base(from, len)?;
@@ -528,7 +526,7 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         Ok(true)
     }
 
-    /// Looks for the window at `at` in the base. If it is there, tells the match and goes behind
+    /// Looks up the window at `at` in the base. If it is there, passes on the match and moves past
     /// it.
     fn look_up(&mut self, table: &BaseTable, weak: u32) -> Compared<bool, S> {
         if !table.contains(weak) {
@@ -537,7 +535,7 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         let here = self.offset(self.at);
         let last = self.base_len.checked_sub(self.block_len as u64);
         let in_base = |from: Option<u64>| from.filter(|&from| last.is_some_and(|last| from <= last));
-        // What continues a match, or stays in place, before others that are equal.
+        // Places that continue a match, or are in place, come before others that are equal.
         let expected = [in_base(here.checked_add_signed(self.shift)), in_base(Some(here))];
         for from in expected.into_iter().flatten().chain(table.candidates(weak)) {
             if self.account < self.block_len as u64 {
@@ -546,7 +544,7 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
             if self.window_equals(from)? {
                 self.begin_match(from)?;
                 self.extend(from, self.block_len)?;
-                // Offsets of files.
+                // Both are file offsets, which fit.
                 self.shift = from as i64 - here as i64;
                 return Ok(true);
             }
@@ -554,7 +552,7 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         Ok(false)
     }
 
-    /// Whether the window at `at` equals the base at `from`; if not, the account pays for what was
+    /// Whether the window at `at` equals the base at `from`; if not, the account pays for the bytes
     /// compared.
     fn window_equals(&mut self, from: u64) -> Compared<bool, S> {
         let first = self.block_len.min(FIRST_LOOK_LEN);
@@ -571,8 +569,8 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         Ok(is_equal)
     }
 
-    /// `len` bytes at `at` equal the base at `from`: tells them and all that follow and are equal
-    /// too.
+    /// `len` bytes at `at` equal the base at `from`: passes on these and all equal bytes that
+    /// follow.
     fn extend(&mut self, from: u64, mut len: usize) -> Compared<(), S> {
         let mut step_len = STEP_FIRST_LEN;
         loop {
@@ -601,7 +599,8 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         let here = self.offset(self.at);
         let common_end = self.common_end(here)?;
         self.new_end = self.new_len - common_end;
-        // What was read of the common end need not be searched; `at` is not beyond it.
+        // The part of the common end in the buffer need not be searched; `at` is not beyond its
+        // start.
         let kept = usize::try_from(self.new_end - self.buffer_start).unwrap_or(usize::MAX);
         let kept = kept.clamp(self.at, self.buffer.len());
         self.extents.stats.examined_bytes += common_end - (self.buffer.len() - kept) as u64;
@@ -617,8 +616,8 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         Ok(())
     }
 
-    /// How many bytes at the ends of both contents are equal, not more than lie behind `here`, and
-    /// up to the last hole; of the tail, most.
+    /// The number of equal bytes at the ends of both contents, at most those after `here` and after
+    /// the last hole; in the tail, a few may differ.
     fn common_end(&mut self, here: u64) -> Compared<u64, S> {
         let most = (self.new_len - here).min(self.base_len);
         let common = self.equal_end(0, most)?;
@@ -647,7 +646,7 @@ impl<'c, B: Base + ?Sized, N: Base + ?Sized, S: ExtentSink> Comparison<'c, B, N,
         Ok(is_alike)
     }
 
-    /// How many of the last `most` bytes are equal, before the last `from`, which are counted, too.
+    /// The number of equal bytes at the ends, up to `most`; the last `from` are counted unchecked.
     fn equal_end(&mut self, from: u64, most: u64) -> Compared<u64, S> {
         let mut common = from;
         // Small steps first: mostly nothing is equal.
@@ -704,8 +703,8 @@ fn read_base<E>(base: &(impl Base + ?Sized), from: u64, buffer: &mut [u8]) -> Re
         .map_err(|source| LocalError::ReadBase { range, source })
 }
 
-/// How many bytes of the base are no holes, or more: that is found out only for long ones, and only
-/// from some extents.
+/// An upper bound for the bytes of the base outside holes: examined only for long bases, and only
+/// in the first extents.
 fn data_len_at_most(base: &(impl Base + ?Sized), base_len: u64) -> io::Result<u64> {
     if base_len <= TABLE_BLOCKS_MAX * BLOCK_LEN_ENOUGH {
         return Ok(base_len);
@@ -724,14 +723,15 @@ fn data_len_at_most(base: &(impl Base + ?Sized), base_len: u64) -> io::Result<u6
     Ok(data_len + (base_len - at))
 }
 
-/// Long blocks for much data: as the square root, and as many as the table takes.
+/// The block length: grows with the square root of the data, and so that the table holds all
+/// blocks.
 fn block_len(data_len: u64) -> u64 {
     let by_root = (data_len.isqrt() / 4).clamp(BLOCK_LEN_MIN, BLOCK_LEN_ENOUGH);
     let by_table = data_len.div_ceil(TABLE_BLOCKS_MAX);
     by_root.max(by_table).next_power_of_two().min(BLOCK_LEN_MAX)
 }
 
-/// How many bytes are equal from the start on.
+/// The number of equal bytes at the start.
 fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     let len = a.len().min(b.len());
     // Whole pages first, which the library compares fastest.
@@ -744,7 +744,7 @@ fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     at + a[at..len].iter().zip(&b[at..len]).take_while(|(a, b)| a == b).count()
 }
 
-/// How many bytes are equal before the end of two equally long slices.
+/// The number of equal bytes at the end of two equally long slices.
 fn common_suffix(a: &[u8], b: &[u8]) -> usize {
     let mut left = a.len().min(b.len());
     let len = left;
@@ -757,7 +757,7 @@ fn common_suffix(a: &[u8], b: &[u8]) -> usize {
     len - left + rest.take_while(|(a, b)| a == b).count()
 }
 
-/// In how many cells two equally long slices differ.
+/// The number of cells in which two equally long slices differ.
 fn differing_cells(a: &[u8], b: &[u8]) -> usize {
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<CELL_LEN>(), b.as_chunks::<CELL_LEN>());
     let differing = a.iter().zip(b).filter(|(a, b)| a != b).count();
@@ -765,7 +765,7 @@ fn differing_cells(a: &[u8], b: &[u8]) -> usize {
 }
 
 /// The next range from `from` on in which two equally long slices differ. It begins and ends with a
-/// differing byte; a whole cell that is equal is in none.
+/// differing byte, and contains no equal cell.
 fn next_difference(a: &[u8], b: &[u8], from: usize) -> Option<(usize, usize)> {
     let start = from + common_prefix(&a[from..], &b[from..]);
     if start == a.len() {

@@ -1,16 +1,16 @@
 //! SkySync on chunks that storage has cut and named (SkySync, section 3.1: deduplication systems):
-//! both ends know of their content as a list of chunks with strong checksums, and the delta follows
-//! from the lists. Nothing is read but what the base does not have.
+//! both ends know their content as a list of chunks with strong checksums, and the delta follows
+//! from the lists. Only bytes that the base does not have are read.
 //!
 //! The end with the new content has its store's list. The end with the base has one of its own, if
 //! its store cuts by the same rule; if not, it sums its bytes where the new content's chunks would
-//! lie, which finds what stayed at its place ([`NamedChunks::lens`] says where).
+//! lie ([`NamedChunks::lens`]), which finds chunks that stayed in place.
 //!
-//! *When it is right*: names must be strong checksums of one kind (nobody can make two contents
-//! with one name), each of its bytes as they are, proven fresh by whoever has the list. Lists of
-//! different kinds have nothing in common, and chunks of different lengths are different.
+//! *Requirements*: names must be strong checksums of one kind (no two contents with one name can be
+//! made), each of its chunk's current bytes, as proven by the owner of the list. Lists of different
+//! kinds have nothing in common, and chunks of different lengths are different.
 //!
-//! *Memory*: a name and 8 bytes for each chunk, and of the base's 8 to 16 more for the table.
+//! *Memory*: a name and 8 bytes per chunk, and 8 to 16 bytes per chunk of the base for the table.
 
 use std::io;
 
@@ -20,43 +20,42 @@ use super::extents::Extents;
 use super::{ExtentSink, FindStats};
 use crate::apply::Base;
 
-/// Literal bytes that are read at once.
+/// The number of literal bytes read at once.
 const READ_LEN: u64 = 256 * 1024;
 
-/// Slots that a lookup looks at: names are evenly spread, unless somebody made them so that they
-/// are not.
+/// The most slots that a lookup examines: names are evenly distributed, unless they are crafted.
 const PROBES_MAX: usize = 64;
 
 /// A slot without a chunk.
 const EMPTY: u32 = u32::MAX;
 
-/// Finding failed.
+/// The search failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NamedError<E> {
     /// The new content cannot be read.
     #[error("the new content cannot be read at byte {offset}")]
     Read {
-        /// Where.
+        /// The offset of the failed read.
         offset: u64,
-        /// Why.
+        /// The error of the content.
         #[source]
         source: io::Error,
     },
-    /// The new content does not have the length of its list: it changed since, or the list is of
-    /// another one.
+    /// The new content does not have the length of its list: it changed since, or the list belongs
+    /// to another content.
     #[error("the new content has {len_bytes} bytes, and its list of chunks is of {listed_bytes}: have it listed again")]
     OtherLength {
-        /// Bytes of the content.
+        /// The length of the content.
         len_bytes: u64,
-        /// Bytes of the listed chunks.
+        /// The length of all listed chunks.
         listed_bytes: u64,
     },
-    /// What takes the extents cannot go on.
+    /// The sink failed.
     #[error("what was found cannot be written")]
     Sink(#[source] E),
 }
 
-/// Which strong checksum names chunks.
+/// The kind of strong checksum that names chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NameKind {
     /// SHA-256.
@@ -72,7 +71,7 @@ pub enum NameKind {
 }
 
 impl NameKind {
-    /// Bytes of a name.
+    /// The length of a name, in bytes.
     #[must_use]
     pub const fn len_bytes(self) -> usize {
         match self {
@@ -86,7 +85,7 @@ impl NameKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedChunks {
     kind: NameKind,
-    /// Where each ends.
+    /// The end of each chunk.
     ends: Vec<u64>,
     names: Vec<u8>,
 }
@@ -102,8 +101,8 @@ impl NamedChunks {
         }
     }
 
-    /// Adds the next chunk. False, and nothing added, if it is empty, its name has another length
-    /// than its kind's, or the list would be too long.
+    /// Adds the next chunk. Returns false and adds nothing if the chunk is empty, its name has the
+    /// wrong length for the kind, or the list would be too long.
     #[must_use]
     pub fn push(&mut self, len_bytes: u64, name: &[u8]) -> bool {
         let end = self.content_len_bytes().checked_add(len_bytes);
@@ -116,19 +115,19 @@ impl NamedChunks {
         true
     }
 
-    /// Which checksums name the chunks.
+    /// The kind of the chunks' names.
     #[must_use]
     pub const fn kind(&self) -> NameKind {
         self.kind
     }
 
-    /// Bytes of all chunks.
+    /// The length of all chunks together.
     #[must_use]
     pub fn content_len_bytes(&self) -> u64 {
         self.ends.last().copied().unwrap_or_default()
     }
 
-    /// Lengths of the chunks, in their order.
+    /// The lengths of the chunks, in order.
     pub fn lens(&self) -> impl Iterator<Item = u64> + '_ {
         (0..self.ends.len()).filter_map(|number| self.range(number).map(ByteRange::len_bytes))
     }
@@ -143,17 +142,17 @@ impl NamedChunks {
         self.names.get(number * len..(number + 1) * len).unwrap_or_default()
     }
 
-    /// Whether chunk `number` is there and equals this one of another list of the same kind.
+    /// Whether chunk `number` exists and equals this chunk of another list of the same kind.
     fn has(&self, number: usize, range: ByteRange, name: &[u8]) -> bool {
         let is_as_long = |own: ByteRange| own.len_bytes() == range.len_bytes();
         self.range(number).is_some_and(is_as_long) && self.name(number) == name
     }
 }
 
-/// Where the chunks of a list are, by their names.
+/// The chunks of a list, by their names.
 struct Table<'a> {
     list: &'a NamedChunks,
-    /// Numbers of chunks; as many as a power of two.
+    /// Numbers of chunks; the number of slots is a power of two.
     slots: Vec<u32>,
 }
 
@@ -167,8 +166,8 @@ impl<'a> Table<'a> {
             let free = table
                 .probes(list.name(number as usize))
                 .find(|slot| table.slots.get(*slot) == Some(&EMPTY));
-            // The first of equal ones is found first. What finds no slot is not found: it costs
-            // bytes, nothing else.
+            // Of equal chunks, the first is found first. A chunk without a slot is not found, which
+            // only costs bytes.
             if let Some(slot) = free.and_then(|slot| table.slots.get_mut(slot)) {
                 *slot = number;
             }
@@ -192,11 +191,11 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Pushes where the bytes of `content` come from, of which `new` is the list: from the base, of
-/// which `base` is the list, or from `content`, which is read for that.
+/// Pushes the sources of the bytes of `content`, whose list is `new`: copies from the base, whose
+/// list is `base`, or literals read from `content`.
 ///
-/// A chunk that the base has several times is taken from its own place, or from behind the one
-/// before: so copies are few.
+/// A chunk that the base has several times is taken from its own place, or from the place after the
+/// previous copy, so that copies are few.
 ///
 /// # Errors
 /// See [`NamedError`].
@@ -222,8 +221,8 @@ pub fn find_named<S: ExtentSink, N: Base + ?Sized>(
     let base = if base.kind == new.kind { base } else { &nothing };
     let table = Table::new(base);
     let mut buffer = Vec::new();
-    // The chunk of the base behind the one that was copied last, and the first one that does not
-    // begin before the present one.
+    // The chunk of the base after the last one copied, and the first one that does not begin before
+    // the current chunk.
     let (mut next, mut in_place) = (None, 0);
     for number in 0..new.ends.len() {
         let (Some(range), name) = (new.range(number), new.name(number)) else {

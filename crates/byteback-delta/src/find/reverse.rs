@@ -1,26 +1,27 @@
-//! The search on the server (WebR2sync+; SolFS, sections 2.2 and 5): the client sums its new
-//! content's blocks and nothing else; the server, which has the base, moves the window.
+//! The search on the server (WebR2sync+; SolFS, sections 2.2 and 5): the client only sums its new
+//! content's blocks; the server, which has the base, moves the window.
 //!
 //! 1. The client makes the signature of its *new* content ([`crate::signature::SignatureWriter`])
 //!    and sends it.
-//! 2. The server rolls over its *base* with [`ReverseFinder`] and answers a [`MatchList`]: which
-//!    blocks of the new content are where.
-//! 3. The client reads what is missing and tells all of the content with [`MatchedContent`]: copies
-//!    and literals.
+//! 2. The server rolls over its *base* with [`ReverseFinder`] and answers with a [`MatchList`]: the
+//!    places of the new content's blocks in the base.
+//! 3. The client reads the missing ranges and passes on the whole content with [`MatchedContent`],
+//!    as copies and literals.
 //!
-//! The search is `rolling`'s with the two contents exchanged, and so is its locality: behind a
-//! block that was found, the next block is tried first, by strong checksum alone, then the one at
-//! the same offset; only where both fail the window is moved byte by byte. Work on crafted lists or
-//! bases is bounded by the same account: about two bytes hashed per byte of the base.
+//! The search is `rolling`'s with the two contents exchanged, and has the same locality: after a
+//! match, the next block is tried first, by strong checksum alone, then the one at the same offset;
+//! only where both fail does the window move byte by byte. The same account bounds the work on
+//! crafted lists or bases: about two bytes hashed per byte of the base.
 //!
 //! *Equal blocks* of the new content are found together, wherever in the base one of them is. Of
-//! several places, the one at the same offset is kept, as it costs no extent; otherwise the first.
+//! several places, the one at the same offset is kept, as it costs no extent; failing that, the
+//! first.
 //!
-//! *Memory* of the server: the signature, its table, eight bytes per block, 24 for each run of the
-//! answer, and what `rolling` needs.
+//! *Memory* of the server: the signature, its table, eight bytes per block, 24 per run of the
+//! answer, and the memory of `rolling`.
 //!
-//! *Proof.* The list is the server's word, and the client's content may change between the
-//! signature and the literals. So the delta goes with the digest of the whole content, which is
+//! *Proof.* The client cannot check the server's list, and its content may change between the
+//! signature and the literals. So the delta is sent with the digest of the whole content, which is
 //! made in step 1 ([`crate::ContentDigest`]).
 
 use byteback_extents::ByteRange;
@@ -31,17 +32,17 @@ use super::rolling::RollingFinder;
 use super::{ExtentSink, FindStats, HOLE_LEN_MIN};
 use crate::matches::MatchList;
 
-/// A block that was not found.
+/// The place of a block that was not found.
 const NOWHERE: u64 = u64::MAX;
 
-/// Finds the blocks of a new content, of which only the signature is here, in the base; see the
-/// module's header.
+/// Finds the blocks of a new content in the base by the new content's signature; see the module's
+/// header.
 pub struct ReverseFinder<'i> {
     index: &'i BlockIndex,
     finder: RollingFinder<'i, Places>,
 }
 
-/// Where blocks of the new content begin in the base.
+/// The offsets in the base of the new content's blocks.
 struct Places {
     block_len: u64,
     new_len: u64,
@@ -49,7 +50,7 @@ struct Places {
 }
 
 impl<'i> ReverseFinder<'i> {
-    /// Begins at the first byte of the base. `index` is that of the new content's signature.
+    /// Begins at the first byte of the base. `index` is the index of the new content's signature.
     #[must_use]
     pub fn new(index: &'i BlockIndex) -> Self {
         let places = Places {
@@ -65,17 +66,16 @@ impl<'i> ReverseFinder<'i> {
 
     /// Adds the next bytes of the base.
     pub fn push(&mut self, bytes: &[u8]) {
-        // Noting places does not fail.
+        // Recording places cannot fail.
         let Ok(()) = self.finder.push(bytes);
     }
 
-    /// Adds a hole of the base of so many bytes.
+    /// Adds a hole of `len_bytes` of the base.
     pub fn push_hole(&mut self, len_bytes: u64) {
         let Ok(()) = self.finder.push_hole(len_bytes);
     }
 
-    /// Ends the base. Answers the matches, and what the search took; bytes in its figures are the
-    /// base's.
+    /// Ends the base. Returns the matches and the statistics, which count bytes of the base.
     #[must_use]
     pub fn finish(self) -> (MatchList, FindStats) {
         let base_len = self.finder.position();
@@ -98,7 +98,7 @@ impl Places {
         list
     }
 
-    /// Equal blocks learn from each other through the one that the index keeps.
+    /// Equal blocks share places through the block that the index keeps.
     fn share(&mut self, index: &BlockIndex) {
         for block in 0..index.whole_blocks() {
             let place = self.of_block[block];
@@ -118,7 +118,7 @@ impl Places {
         }
     }
 
-    /// Runs of consecutive blocks that were found at consecutive places.
+    /// The number of runs of consecutive blocks at consecutive places.
     fn runs(&self) -> usize {
         let (mut runs, mut expected) = (0, NOWHERE);
         for &place in &self.of_block {
@@ -128,14 +128,14 @@ impl Places {
         runs
     }
 
-    /// The bytes of a block.
+    /// The range of a block.
     fn range_of(&self, block: u64) -> Option<ByteRange> {
         let start = block.checked_mul(self.block_len)?;
         ByteRange::new(start, start.saturating_add(self.block_len).min(self.new_len))
     }
 }
 
-/// The block that the index keeps of all that equal this one, whose length is full.
+/// The block that the index keeps for all blocks equal to this one, which has full length.
 fn kept_equal(index: &BlockIndex, block: usize) -> Option<usize> {
     let signature = index.signature();
     let (&weak, strong) = (signature.weak().get(block)?, signature.strong(block)?);
@@ -150,7 +150,7 @@ impl ExtentSink for Places {
         Ok(())
     }
 
-    /// `range` is of the base and `offset` of the new content: the roles are exchanged.
+    /// `range` belongs to the base and `offset` to the new content: the roles are exchanged.
     fn copy(&mut self, range: ByteRange, offset: u64) -> Result<(), Self::Error> {
         let first = offset / self.block_len;
         for block in 0..range.len_bytes().div_ceil(self.block_len) {
@@ -174,39 +174,39 @@ impl ExtentSink for Places {
     }
 }
 
-/// The content's bytes do not come as the list of matches asks for them.
+/// The content's bytes do not come as the list of matches requires.
 #[derive(Debug, thiserror::Error)]
 pub enum MatchedError<E> {
-    /// Bytes that neither a match covers nor anybody pushed.
+    /// Bytes that no match covers and that were not pushed.
     #[error("the bytes {range} are in no match and did not come: the file became shorter; begin anew")]
     Missing {
         /// The range of the new content.
         range: ByteRange,
     },
-    /// Bytes that come twice, or lie outside the content.
+    /// Bytes came twice, or lie outside the content.
     #[error("bytes came at {offset}, where {expected} was expected at least: the file changed; begin anew")]
     OutOfOrder {
-        /// Where they came.
+        /// The offset at which they came.
         offset: u64,
-        /// Where the next ones belong.
+        /// The offset of the next bytes expected.
         expected: u64,
     },
-    /// The sink ended it.
+    /// The sink failed.
     #[error("what was found could not be taken")]
     Sink(E),
 }
 
-/// Tells the new content from a list of matches and the bytes that no match covers
+/// Passes on the new content, from a list of matches and the bytes that no match covers
 /// ([`MatchList::missing`]).
 ///
-/// Bytes come in ascending order. More than the missing ones may come, all of the content as well:
-/// what a match covers is left out. Long holes stay holes also where a match covers them, if they
-/// are told.
+/// Bytes come in ascending order. More than the missing ones may come, even the whole content:
+/// bytes that a match covers are ignored. Long holes that are pushed stay holes even where a match
+/// covers them.
 pub struct MatchedContent<'l, S> {
     list: &'l MatchList,
-    /// The first run that ends behind `position`.
+    /// The first run that ends after `position`.
     next_run: usize,
-    /// Up to here all is told.
+    /// The offset up to which everything was passed on.
     position: u64,
     extents: Extents<S>,
 }
@@ -267,7 +267,7 @@ impl<'l, S: ExtentSink> MatchedContent<'l, S> {
         Ok(())
     }
 
-    /// Ends the new content; answers the sink and what it took.
+    /// Ends the new content; returns the sink and the statistics.
     ///
     /// # Errors
     /// If bytes are missing, or those of the sink.
@@ -276,7 +276,7 @@ impl<'l, S: ExtentSink> MatchedContent<'l, S> {
         self.extents.finish().map_err(MatchedError::Sink)
     }
 
-    /// Tells all before what comes. Answers its end, if anything comes.
+    /// Passes on everything before `offset`. Returns the end of the coming bytes, if there are any.
     fn begin(&mut self, offset: u64, len: u64) -> Result<Option<u64>, MatchedError<S::Error>> {
         let end = offset.checked_add(len).filter(|&end| end <= self.list.new_len_bytes());
         match end {
@@ -291,7 +291,7 @@ impl<'l, S: ExtentSink> MatchedContent<'l, S> {
         }
     }
 
-    /// Tells matches until all before `offset` is told.
+    /// Passes on matches up to `offset`.
     fn reach(&mut self, offset: u64) -> Result<(), MatchedError<S::Error>> {
         while let Some(left) = ByteRange::new(self.position, offset) {
             let Some((stop, base_offset)) = self.matched(offset) else {
@@ -316,7 +316,7 @@ impl<'l, S: ExtentSink> MatchedContent<'l, S> {
         Some((run.range.end().min(end), run.base_offset + inside))
     }
 
-    /// Where the next match begins, if before `end`; `position` is in none.
+    /// The start of the next match, or `end` if that comes first; `position` lies in no match.
     fn next_match(&self, end: u64) -> u64 {
         let run = self.list.runs().get(self.next_run);
         run.map_or(end, |run| run.range.start().min(end))

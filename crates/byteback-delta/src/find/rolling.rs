@@ -4,24 +4,24 @@
 //!
 //! Content is pushed in pieces; memory is two windows and one piece, whatever the length.
 //!
-//! *What is tried first.* After a block that was found, the next block of the base is the
-//! likeliest, then the block at the same offset: both are compared by strong checksum alone, so
-//! that unchanged content costs one strong checksum and no rolling. The same offset is preferred
-//! when equal blocks exist, because what stays in place costs no extent.
+//! *First candidates.* After a match, the next block of the base is the likeliest, then the block
+//! at the same offset: both are compared by strong checksum alone, so that unchanged content costs
+//! one strong checksum and no rolling. The same offset is preferred when equal blocks exist,
+//! because blocks in place cost no extent.
 //!
-//! *Holes* of the new content stay holes. Long ones are not looked at, but for their borders up to
-//! the next multiple of a block, so that blocks which lie across a border are found; short ones are
-//! zeros like others, unless they end up in a literal.
+//! *Holes* of the new content stay holes. Long ones are not examined, except for their borders up
+//! to the next multiple of a block, so that blocks across a border are found; short ones are
+//! treated as ordinary zeros, unless they end up in a literal.
 //!
-//! *The last block* of the base may be shorter. It is looked for where it follows the block before
-//! it, and at the new content's end. If nobody told the base's length (librsync's signatures do
-//! not), only at the end, where every shorter window is looked at.
+//! *The last block* of the base may be shorter. It is searched for after its predecessor and at the
+//! new content's end. If the base's length is unknown (librsync's signatures omit it), it is
+//! searched for only at the end, where every shorter window is examined.
 //!
-//! *Crafted contents.* A content can be made whose every window has the weak checksum of some block
-//! but the strong one of none. Each would cost a strong checksum of a whole window. Hence strong
-//! checksums in vain have an account: every byte pays in one, and when it is empty, windows are
-//! passed without a look. Such content costs at most about two bytes hashed per byte, and finds
-//! less.
+//! *Crafted contents.* A content can be made in which every window has the weak checksum of some
+//! block but the strong one of none. Each would cost a strong checksum of a whole window. Hence
+//! strong checksums in vain draw on an account: every byte passed adds one to it, and while it is
+//! empty, windows are passed unchecked. Such content costs at most about two bytes hashed per byte,
+//! and fewer matches are found.
 
 use std::collections::VecDeque;
 
@@ -31,10 +31,10 @@ use super::index::BlockIndex;
 use super::{ExtentSink, FindStats, HOLE_LEN_MIN};
 use crate::weak::{RabinKarp, Rolling, RollingSum, Rollsum, WeakKind};
 
-/// Bytes that are gathered beyond a window before it is moved over them.
+/// The number of bytes gathered beyond a window before the window moves over them.
 const SCAN_LEN: usize = 256 * 1024;
 
-/// Windows that may be hashed in vain before the account has to be filled.
+/// The number of windows that may be hashed in vain before the account must be refilled.
 const VAIN_WINDOWS: u64 = 16;
 
 /// Finds a base's blocks in a new content; see the module's header.
@@ -42,28 +42,28 @@ pub struct RollingFinder<'i, S> {
     index: &'i BlockIndex,
     sink: S,
     block_len: usize,
-    /// Length of the base's last block if it is shorter than the others; 0 otherwise.
+    /// The length of the base's last block if it is shorter than the others; 0 otherwise.
     tail_len: usize,
-    /// Content from `buffer_start` on. Bytes before `done` were handed on, those from there to
-    /// `window` are literals that were not, and at `window` the window begins.
+    /// Content from `buffer_start` on. Bytes before `done` were passed on, those from there to
+    /// `window` are pending literals, and at `window` the window begins.
     buffer: Vec<u8>,
     buffer_start: u64,
     done: usize,
     window: usize,
     /// The checksum of the window, while it moves byte by byte.
     sum: Option<WindowSum>,
-    /// The block that would continue what was found last.
+    /// The block that would continue the last match.
     next_block: Option<usize>,
-    /// What was found and may be continued.
+    /// A pending copy, which may be continued.
     pending_copy: Option<(ByteRange, u64)>,
-    /// Holes in the buffer.
+    /// The holes in the buffer.
     holes: VecDeque<ByteRange>,
-    /// Bytes that may be hashed in vain.
+    /// The number of bytes that may be hashed in vain.
     account: u64,
     stats: FindStats,
 }
 
-/// The checksum of a window, as the signature has them.
+/// The checksum of a window, of the signature's kind.
 #[derive(Clone, Copy)]
 enum WindowSum {
     Rsync(RollingSum),
@@ -75,8 +75,8 @@ impl WindowSum {
     fn of(kind: WeakKind, window: &[u8]) -> Self {
         match kind {
             WeakKind::Rsync => Self::Rsync(RollingSum::of(window)),
-            // `find_sky` is there for these. Here, blocks are found where they are expected, and
-            // never by this sum.
+            // `find_sky` handles these. Here, blocks are found where they are expected, and never
+            // by this sum.
             WeakKind::Crc32c | WeakKind::Crc32cPadded | WeakKind::Crc32 | WeakKind::Crc32Padded => {
                 Self::Rsync(RollingSum::of(window))
             }
@@ -127,7 +127,7 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
             done: 0,
             window: 0,
             sum: None,
-            // A content mostly begins as the base does.
+            // Most contents begin as the base does.
             next_block: Some(0),
             pending_copy: None,
             holes: VecDeque::new(),
@@ -139,7 +139,7 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
     /// Adds the next bytes of the new content.
     ///
     /// # Errors
-    /// Those of the sink.
+    /// The error of the sink.
     pub fn push(&mut self, mut bytes: &[u8]) -> Result<(), S::Error> {
         while !bytes.is_empty() {
             let room = (self.block_len + SCAN_LEN).saturating_sub(self.buffer.len() - self.window);
@@ -154,10 +154,10 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
         Ok(())
     }
 
-    /// Adds a hole of so many bytes.
+    /// Adds a hole of `len_bytes`.
     ///
     /// # Errors
-    /// Those of the sink.
+    /// The error of the sink.
     pub fn push_hole(&mut self, len_bytes: u64) -> Result<(), S::Error> {
         let Some(hole) = ByteRange::from_offset_len(self.position(), len_bytes) else {
             return Ok(());
@@ -172,7 +172,7 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
                 self.flush_copy()?;
                 self.sink.zero(inner)?;
                 self.stats.zero_bytes += inner.len_bytes();
-                // Everything before was handed on.
+                // Everything before was passed on.
                 self.buffer.clear();
                 self.holes.clear();
                 self.buffer_start = inner.end();
@@ -183,26 +183,26 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
         }
     }
 
-    /// Ends the new content; answers the sink and what it took.
+    /// Ends the new content; returns the sink and the statistics.
     ///
     /// # Errors
-    /// Those of the sink.
+    /// The error of the sink.
     pub fn finish(mut self) -> Result<(S, FindStats), S::Error> {
         self.end_of_run()?;
         self.flush_copy()?;
         Ok((self.sink, self.stats))
     }
 
-    /// The offset of the next byte that comes.
+    /// The offset of the next byte.
     pub fn position(&self) -> u64 {
         self.buffer_start + self.buffer.len() as u64
     }
 
-    /// Adds zeros that are a hole; not many at once.
+    /// Adds zeros that stand for a hole, in small steps.
     fn push_zeros(&mut self, len_bytes: u64) -> Result<(), S::Error> {
         let mut left = len_bytes;
         while left > 0 {
-            // In steps, as looking at them may empty the buffer.
+            // In steps, as scanning them may empty the buffer.
             let now = left.min(SCAN_LEN as u64);
             if let Some(range) = ByteRange::from_offset_len(self.position(), now) {
                 self.holes.push_back(range);
@@ -217,7 +217,7 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
         Ok(())
     }
 
-    /// Looks at all windows that the buffer holds.
+    /// Examines all windows that the buffer holds.
     fn scan(&mut self) -> Result<(), S::Error> {
         while self.buffer.len() - self.window >= self.block_len {
             let mut sum = match self.sum.take() {
@@ -240,15 +240,14 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
             self.account = self.account.saturating_add((self.window - began) as u64);
             self.account = self.account.min(VAIN_WINDOWS * self.block_len as u64);
             if !hit {
-                // The window stands on the last bytes; it has been looked at, and moves on when
-                // more come.
+                // The window covers the last bytes; it was examined, and moves on when more come.
                 self.sum = Some(sum);
                 break;
             }
             match self.look_up(sum.value()) {
                 Some(block) => self.found(block, self.block_len)?,
                 None => {
-                    // Passed: on to the next window, if its last byte is there.
+                    // No match: on to the next window, if its last byte is in the buffer.
                     let end = self.window + self.block_len;
                     match self.buffer.get(end) {
                         Some(&coming) => {
@@ -277,10 +276,10 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
         Ok(())
     }
 
-    /// Moves the window on to one whose weak checksum some block may have; false if none of the
-    /// buffer has.
+    /// Moves the window on to one whose weak checksum some block has; false if there is none in the
+    /// buffer.
     fn roll(&mut self, sum: &mut WindowSum) -> bool {
-        // The kind is looked at once per run of windows, not once per byte.
+        // The kind is matched once per run of windows, not once per byte.
         match sum {
             WindowSum::Rsync(sum) => self.roll_as(sum),
             WindowSum::Rollsum(sum) => self.roll_as(sum),
@@ -315,7 +314,7 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
         )
     }
 
-    /// The block that continues what was found, or lies at the window's own offset, if the window
+    /// The block that continues the last match, or lies at the window's own offset, if the window
     /// equals it.
     fn expected_block(&mut self) -> Option<usize> {
         let whole = self.index.whole_blocks();
@@ -325,7 +324,7 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
             return None;
         }
         let strong = self.strong(self.window, self.block_len);
-        // What continues a copy costs no extent, no more than what stays in place.
+        // Continuing a copy costs no extent, just as staying in place.
         [next, in_place]
             .into_iter()
             .flatten()
@@ -380,8 +379,8 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
         self.found(self.index.whole_blocks(), self.tail_len)
     }
 
-    /// Looks for a last block that is shorter than the others, nobody knows by how much: at the end
-    /// of a run the window gets shorter and shorter. That is what librsync does.
+    /// Searches for a shorter last block of unknown length: at the end of a run the window gets
+    /// shorter and shorter, as in librsync.
     fn find_tail_of_any_length(&mut self) -> Result<(), S::Error> {
         let Some(last) = self.index.signature().blocks().checked_sub(1) else {
             return Ok(());
@@ -390,8 +389,7 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
             return Ok(());
         };
         let end = self.buffer.len();
-        // The last window that is as long as a block was looked at already, and may still stand
-        // there.
+        // The last window as long as a block was examined already, and may still be in place.
         let start = self.window.max(end.saturating_sub(self.block_len - 1));
         if start == end {
             return Ok(());
@@ -423,8 +421,8 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
             .is_some_and(|known| strong.get(..known.len()) == Some(known))
     }
 
-    /// The window equals a block of this length: what is before it is literal, and the next window
-    /// begins behind it.
+    /// The window equals a block of this length: pending bytes before it are literals, and the next
+    /// window begins after it.
     fn found(&mut self, block: usize, len: usize) -> Result<(), S::Error> {
         self.flush_literals()?;
         let base_offset = block as u64 * self.block_len as u64;
@@ -447,8 +445,8 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
         Ok(())
     }
 
-    /// No window fits any more before the content's end or a hole: what is left is the base's last
-    /// block or literal.
+    /// No window fits any more before the content's end or a hole: the remaining bytes are the
+    /// base's last block or literals.
     fn end_of_run(&mut self) -> Result<(), S::Error> {
         self.scan()?;
         self.sum = None;
@@ -478,7 +476,7 @@ impl<'i, S: ExtentSink> RollingFinder<'i, S> {
         }
     }
 
-    /// Hands what lies before the window on as literals, and as holes where they are.
+    /// Passes on the pending bytes before the window, as literals and holes.
     fn flush_literals(&mut self) -> Result<(), S::Error> {
         if self.done == self.window {
             return Ok(());

@@ -1,43 +1,42 @@
 //! SkySync on fixed blocks (SkySync-F; SkySync, sections 3.2 and 3.3): the delta from checksums
 //! that storage already has.
 //!
-//! The base's end gives a signature whose weak checksums are CRCs, both kinds taken from its
-//! storage. The new content's end knows checksums of its own blocks from its storage, of all or of
-//! some, or of none. Reading is the last resort:
+//! The base's end provides a signature whose weak checksums are CRCs, with both kinds of checksums
+//! taken from its storage. The new content's end knows checksums of all, some or none of its own
+//! blocks from its storage. Reading is the last resort:
 //!
 //! 1. *Proven equal in place.* Strong checksums of one kind at both ends agree: a copy, nothing is
 //!    read ([`super::Aligned`]).
 //! 2. *Proven equal elsewhere.* Not in place, but the block's CRC leads to another block of the
 //!    base, and the strong checksums agree: a copy, nothing is read.
-//! 3. *Probably equal in place.* There is no strong checksum of the new block, but its CRC is that
-//!    of the base's: it is read, and the strong checksum of its bytes decides.
-//! 4. *The rest* is read and searched as rsync does it: a window as long as a block moves on byte
-//!    by byte, with a CRC that is moved on, too (`roll`), looked up in the flat table
-//!    ([`crate::cuckoo`]); where it is found, the strong checksum of the bytes decides.
+//! 3. *Probably equal in place.* There is no strong checksum of the new block, but its CRC equals
+//!    that of the base's block: it is read, and the strong checksum of its bytes decides.
+//! 4. *The rest* is read and searched as in rsync: a window as long as a block moves byte by byte,
+//!    with a rolling CRC (`roll`) that is looked up in the flat table ([`crate::cuckoo`]); on a
+//!    hit, the strong checksum of the bytes decides.
 //!
-//! Strong checksums with a key may be short: a delta that was found by these counts only together
-//! with a proof of the whole (`aligned`).
+//! Keyed strong checksums may be short: a delta found by them counts only together with a proof of
+//! the whole (`aligned`).
 //!
 //! A CRC never decides. So wrong CRCs at either end cost time and find less, and never make a wrong
-//! delta. Strong checksums of the new content are believed: whoever takes them from storage proves
-//! that they are of the content as it is now.
+//! delta. Strong checksums of the new content are believed: code that takes them from storage must
+//! prove that they belong to the current content.
 //!
-//! *What is not found*: blocks of the base that lie across a border between a place that was proven
-//! equal and one that was not; at most one block's length at each such border. And one block that
-//! moved by less than its length between two others that did not: where changed blocks of up to 16
-//! KiB (at least two blocks, at most four) lie between blocks that are (or probably are) equal in
-//! place, no window moves. That is what scattered changes look like, and moving it there took a
-//! third of all time, to find next to nothing.
+//! *Not found*: blocks of the base across a border between a range that was proven equal and one
+//! that was not; at most one block's length at each such border. Nor is a block that moved by less
+//! than its length between two others that did not: where changed blocks of up to 16 KiB (at least
+//! two blocks, at most four) lie between blocks that are (or probably are) equal in place, no
+//! window moves. Scattered changes look like that, and moving the window there took a third of all
+//! time and found next to nothing.
 //!
-//! *Holes* in what is read stay holes if they are long; short ones are read as the zeros that they
-//! are.
+//! *Holes* in ranges that are read stay holes if they are long; short ones are read as zeros.
 //!
 //! *Crafted contents* whose windows have the CRC of some block but the strong checksum of none:
-//! strong checksums in vain have an account into which every byte pays one, as in `rolling`.
-//! *Crafted signatures*: the table bounds what one CRC leads to.
+//! strong checksums in vain draw on an account to which every byte adds one, as in `rolling`.
+//! *Crafted signatures*: the table bounds the number of candidates for one CRC.
 //!
-//! Memory: two windows of the content, and the table, 12 to 24 bytes per block, made when something
-//! has to be looked up.
+//! Memory: two windows of the content, and the table, 11 to 23 bytes per block, built at the first
+//! lookup.
 
 mod roll;
 
@@ -54,50 +53,50 @@ use crate::signature::Signature;
 use crate::strong::STRONG_LEN_MAX;
 use roll::BlockSearch;
 
-/// Bytes that are read at once beyond a window.
+/// The number of bytes read at once beyond a window.
 const READ_LEN: usize = 256 * 1024;
 
-/// Windows that may be hashed in vain before the account has to be filled.
+/// The number of windows that may be hashed in vain before the account must be refilled.
 const VAIN_WINDOWS: u64 = 16;
 
-/// Between blocks that are proven equal in place, no window moves over so many bytes; at least two
-/// blocks, at most four.
+/// The longest range between blocks that are equal in place over which no window moves, in bytes;
+/// at least two blocks, at most four.
 const UNROLLED_LEN: u64 = 16 * 1024;
 
-/// Finding failed.
+/// The search failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SkyError<E> {
     /// The new content cannot be read.
     #[error("the new content cannot be read at byte {offset}")]
     Read {
-        /// Where.
+        /// The offset of the failed read.
         offset: u64,
-        /// Why.
+        /// The error of the content.
         #[source]
         source: io::Error,
     },
     /// The signature was made without CRCs.
     #[error("the weak checksums of the signature are no CRCs: ask for another signature, or let another finder search")]
     WeakKind,
-    /// What takes the extents cannot go on.
+    /// The sink failed.
     #[error("what was found cannot be written")]
     Sink(#[source] E),
 }
 
-/// What storage knows of the new content. Checksums that cannot be compared with the signature's
-/// are left aside.
+/// The checksums that storage knows of the new content. Those that cannot be compared with the
+/// signature's are ignored.
 pub struct Known<C, T> {
-    /// Its CRCs.
+    /// The CRCs of its blocks.
     pub crcs: Option<C>,
-    /// Its strong checksums. They are believed.
+    /// The strong checksums of its blocks, which are believed.
     pub strong: Option<T>,
 }
 
-/// Tells `sink` how the new content of `len_bytes` bytes follows from the base that `signature`
-/// describes; see the module's header. Answers the sink and what it took.
+/// Passes to `sink` how the new content of `len_bytes` follows from the base that `signature`
+/// describes; see the module's header. Returns the sink and the statistics.
 ///
 /// # Errors
-/// If the signature's weak checksums are no CRCs, `content` cannot be read, or the sink fails.
+/// If the signature's weak checksums are not CRCs, `content` cannot be read, or the sink fails.
 pub fn find_sky<S, N, C, T>(
     signature: &Signature,
     known: Known<C, T>,
@@ -146,14 +145,14 @@ where
     Ok((sink, stats))
 }
 
-/// What a block needs.
+/// The work that a block needs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
-    /// It equals the base from there on.
+    /// The block equals the base from `base_offset` on.
     Nothing { base_offset: u64 },
-    /// Its bytes decide.
+    /// The block's bytes decide.
     Proof,
-    /// It is looked for everywhere.
+    /// The block is searched for everywhere.
     Search,
 }
 
@@ -161,17 +160,17 @@ struct Finder<'a, S, N: ?Sized> {
     signature: &'a Signature,
     kind: CrcKind,
     block_len: usize,
-    /// Length of the base's last block if it is shorter than the others; 0 otherwise.
+    /// The length of the base's last block if it is shorter than the others; 0 otherwise.
     tail_len: usize,
     content: &'a N,
     len_bytes: u64,
-    /// Made at the first lookup.
+    /// The table, built at the first lookup.
     search: Option<BlockSearch>,
     extents: Extents<S>,
     /// Content from `buffer_start` on.
     buffer: Vec<u8>,
     buffer_start: u64,
-    /// Bytes that may be hashed in vain.
+    /// The number of bytes that may be hashed in vain.
     account: u64,
 }
 
@@ -188,9 +187,10 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
         T: BlockSums,
     {
         let block_len = self.block_len as u64;
-        // What has to be read and begins here.
+        // The pending range of blocks with one need, which ends where `range` begins.
         let mut pending: Option<(ByteRange, Need)> = None;
-        // Whether what was proven last, for certain or probably, lies in place; the beginning does.
+        // Whether the last block proven, for certain or probably, lies in place; true at the
+        // beginning.
         let mut in_place = true;
         let mut block = 0;
         while let Some(start) = block_len.checked_mul(block)
@@ -222,7 +222,7 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
         self.read(pending, false)
     }
 
-    /// What checksums alone say about a block.
+    /// The work that a block needs, judged by checksums alone.
     fn need<B1, B2, C, T>(
         &mut self,
         block: u64,
@@ -254,8 +254,8 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
                 Verdict::Equal | Verdict::Candidate => Need::Proof,
             };
         };
-        // Different in place for certain; perhaps another block of the base. The last one, if it is
-        // shorter, is not looked for.
+        // Certainly different in place; perhaps equal to another block of the base. A shorter last
+        // block is not searched for.
         let is_whole = base_offset.saturating_add(block_len) <= self.len_bytes;
         if crcs.step_len_bytes() != block_len || !is_whole {
             return Need::Search;
@@ -283,8 +283,8 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
             .get_or_insert_with(|| BlockSearch::new(self.signature, self.kind))
     }
 
-    /// Reads what has to be read; `is_between`: what is before and behind it is proven equal in
-    /// place, or probably is.
+    /// Reads and searches a pending range; `is_between`: the blocks before and after it are equal
+    /// in place, for certain or probably.
     fn read(&mut self, pending: Option<(ByteRange, Need)>, is_between: bool) -> Result<(), SkyError<S::Error>> {
         match pending {
             Some((range, Need::Proof)) => self.prove(range),
@@ -296,14 +296,14 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
         }
     }
 
-    /// Over how many bytes between what is equal in place no window moves.
+    /// The longest range between blocks that are equal in place over which no window moves, in
+    /// bytes.
     fn unrolled_len(&self) -> u64 {
         let block_len = self.block_len as u64;
         UNROLLED_LEN.clamp(2 * block_len, 4 * block_len)
     }
 
-    /// Reads blocks that are probably those of the base at their place; those that are not are
-    /// searched for.
+    /// Reads blocks that probably equal the base in place; those that do not are searched for.
     fn prove(&mut self, range: ByteRange) -> Result<(), SkyError<S::Error>> {
         let mut at = range.start();
         while at < range.end() {
@@ -322,14 +322,14 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
         Ok(())
     }
 
-    /// The length of a block of the base; 0 if there is none.
+    /// The length of a block of the base; 0 if there is no such block.
     fn base_block_len(&self, block: usize) -> u64 {
         let start = block as u64 * self.block_len as u64;
         let len = self.signature.content_len_bytes();
         len.saturating_sub(start).min(self.block_len as u64)
     }
 
-    /// Searches a range, but for its long holes.
+    /// Searches a range, except for its long holes.
     fn search_with_holes(&mut self, range: ByteRange) -> Result<(), SkyError<S::Error>> {
         let block_len = self.block_len as u64;
         let mut start = range.start();
@@ -339,7 +339,7 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
                 .content
                 .next_data(left)
                 .map_err(|source| SkyError::Read { offset: at, source })?;
-            // What the content says about ranges that were not asked for is not believed.
+            // Data reported outside the requested range is ignored.
             let data = data.and_then(|data| data.intersect(left));
             let hole_end = data.map_or(range.end(), ByteRange::start);
             let inner = ByteRange::new(at.next_multiple_of(block_len), hole_end - hole_end % block_len);
@@ -355,13 +355,13 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
         ByteRange::new(start, range.end()).map_or(Ok(()), |rest| self.search_bytes(rest, true))
     }
 
-    /// Searches a range as the header says under 4, at every offset if the window `rolls`,
+    /// Searches a range as in step 4 of the header, at every offset if the window `rolls`,
     /// otherwise from block to block.
     fn search_bytes(&mut self, range: ByteRange, rolls: bool) -> Result<(), SkyError<S::Error>> {
         let block_len = self.block_len as u64;
-        // Where the window begins, and what before it was not told yet.
+        // The start of the window, and the end of the bytes already passed on.
         let (mut at, mut told) = (range.start(), range.start());
-        // What comes before was mostly found in place.
+        // The bytes before were mostly found in place.
         let mut next = Some((at / block_len) as usize);
         while at + block_len <= range.end() {
             self.ensure(told, at + block_len, range.end())?;
@@ -380,7 +380,7 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
                 continue;
             }
             if found.is_none() {
-                // Every window that is in memory, until one is found.
+                // Tries every window in memory until one is found.
                 let upto = self.buffer_end().min(range.end()) - self.buffer_start;
                 let upto = upto as usize - self.block_len;
                 let mut hits = Vec::new();
@@ -419,7 +419,7 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
                 }
             }
         }
-        // What is left holds no whole block. The base's last one may be shorter.
+        // The remaining bytes hold no whole block. The base's last one may be shorter.
         self.ensure(told, range.end(), range.end())?;
         let tail_len = self.tail_len as u64;
         if tail_len > 0 && range.end() == self.len_bytes && range.end() - told >= tail_len {
@@ -436,7 +436,7 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
         self.tell_literal(told, range.end())
     }
 
-    /// The whole block of the base that equals the window at `at`, whose CRC this is; of several,
+    /// The whole block of the base that equals the window at `at`, whose CRC is `crc`; of several,
     /// the one that costs least.
     fn look_up(&mut self, at: u64, crc: u32, next: Option<usize>) -> Option<usize> {
         let block_len = self.block_len as u64;
@@ -446,7 +446,7 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
         let from = (at - self.buffer_start) as usize;
         let strong = self.strong(from, self.block_len);
         let in_place = at.is_multiple_of(block_len).then_some((at / block_len) as usize);
-        // Those that the table had no room for are tried, too, where they are expected.
+        // Blocks that the table had no room for are tried, too, where they are expected.
         let expected = [next, in_place].into_iter().flatten();
         let search = self.search.as_ref()?;
         let found = expected
@@ -489,7 +489,7 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
         self.signature.hasher().of(&self.buffer[from..from + len])
     }
 
-    /// Tells what is in the buffer.
+    /// Passes on a range of the buffer as literals.
     fn tell_literal(&mut self, from: u64, to: u64) -> Result<(), SkyError<S::Error>> {
         let (from, to) = ((from - self.buffer_start) as usize, (to - self.buffer_start) as usize);
         self.extents.literal(&self.buffer[from..to]).map_err(SkyError::Sink)
@@ -499,8 +499,8 @@ impl<S: ExtentSink, N: Base + ?Sized> Finder<'_, S, N> {
         self.buffer_start + self.buffer.len() as u64
     }
 
-    /// Has `from..to` in the buffer, and more if that is cheap, but nothing beyond `end`. What is
-    /// before `from` is given up.
+    /// Reads `from..to` into the buffer, and more if that is cheap, but nothing beyond `end`. Bytes
+    /// before `from` may be dropped.
     fn ensure(&mut self, from: u64, to: u64, end: u64) -> Result<(), SkyError<S::Error>> {
         if from < self.buffer_start || from > self.buffer_end() {
             self.buffer.clear();

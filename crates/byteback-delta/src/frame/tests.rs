@@ -52,7 +52,7 @@ fn what_compresses_is_compressed_and_what_does_not_is_not() {
     assert_eq!(encoder.encode(&text(200_000), &mut stored), Codec::Zstd);
     assert!(stored.len() < 2000);
     assert_eq!(encoder.encode(&model::noise(7, 200_000), &mut stored), Codec::Raw);
-    // Only a part in the middle compresses: one of the samples finds it.
+    // Only the middle compresses: one of the samples finds it.
     let mut mixed = model::noise(7, 200_000);
     mixed[80_000..120_000].fill(0);
     assert_eq!(encoder.encode(&mixed, &mut stored), Codec::Zstd);

@@ -1,5 +1,5 @@
-//! The answer to a list of groups: which of them are equal in place, and the signature of what is
-//! left of the base.
+//! The answer to a list of groups: the groups that are equal in place, and the signature of the
+//! rest of the base.
 
 use std::io::{self, Read, Write};
 
@@ -17,13 +17,13 @@ use crate::wire::FILE_LEN_MAX;
 /// Magic, version, kind, a zero, lengths of the new content and of the base, CRC.
 const HEADER_LEN: usize = 8 + 2 + 1 + 1 + 8 + 8 + 4;
 
-/// Which groups of two contents are equal in place: the head of an answer.
+/// The groups of two contents that are equal in place: the head of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EqualGroups {
     kind: LeafKind,
     new_len_bytes: u64,
     base_len_bytes: u64,
-    /// One bit for each group that both contents have, the first one lowest.
+    /// A bit for each group that both contents have, the lowest bit first.
     bits: Vec<u8>,
 }
 
@@ -37,7 +37,7 @@ pub struct GroupAnswer {
 }
 
 impl EqualGroups {
-    /// None of the groups of the list, yet, beside a base of so many bytes.
+    /// No equal groups yet, for the list and a base of `base_len_bytes`.
     #[must_use]
     pub fn new(list: &GroupList, base_len_bytes: u64) -> Self {
         Self::none(list.kind(), list.content_len_bytes(), base_len_bytes)
@@ -49,12 +49,12 @@ impl EqualGroups {
             kind,
             new_len_bytes,
             base_len_bytes,
-            // One for every 8 MiB of the shorter content, of which the reader said how long it is.
+            // One byte for every 8 MiB of the shorter content, whose length the reader bounds.
             bits: vec![0; groups.div_ceil(8) as usize],
         }
     }
 
-    /// Notes that this group is equal; one that not both contents have is passed over.
+    /// Marks this group as equal; a group that only one content has is ignored.
     pub fn set(&mut self, group: u64) {
         if group >= self.groups() {
             return;
@@ -72,15 +72,15 @@ impl EqualGroups {
         byte.is_some_and(|byte| byte & (1 << (group % 8)) != 0)
     }
 
-    /// What is left of both contents.
+    /// The rest of both contents.
     #[must_use]
     pub fn gathering(&self) -> Gathering {
         let equal = (0..self.groups()).filter(|&group| self.contains(group));
         Gathering::without(equal.filter_map(|group| self.range(group)))
     }
 
-    /// The parameters of the signature of what is left of the base: blocks of a leaf, unless much
-    /// is left.
+    /// The parameters of the signature of the rest of the base: blocks of a leaf, unless much is
+    /// left.
     #[must_use]
     pub fn params(&self, seed: u64) -> SignatureParams {
         let gathering = self.gathering();
@@ -88,16 +88,16 @@ impl EqualGroups {
         SignatureParams::for_groups(self.kind, left(self.base_len_bytes), left(self.new_len_bytes), seed)
     }
 
-    /// The length of its stream.
+    /// The length of the head's stream.
     #[must_use]
     pub fn stream_len_bytes(&self) -> u64 {
         (HEADER_LEN + self.bits.len() + 4) as u64
     }
 
-    /// Writes the head of an answer; the signature of what is left of the base is to follow.
+    /// Writes the head of an answer; the signature of the rest of the base must follow.
     ///
     /// # Errors
-    /// What `out` says.
+    /// The error of `out`.
     pub fn write(&self, mut out: impl Write) -> io::Result<()> {
         let mut header = [0; HEADER_LEN];
         header[..8].copy_from_slice(&ANSWER_MAGIC);
@@ -112,7 +112,7 @@ impl EqualGroups {
         out.write_all(&part_crc(crc, 0, &self.bits).to_le_bytes())
     }
 
-    /// Reads the head of the answer to a list about so many bytes of this kind.
+    /// Reads the head of the answer to a list of this kind about a content of `new_len_bytes`.
     fn read(stream: &mut impl Read, kind: LeafKind, new_len_bytes: u64) -> Result<Self, GroupsError> {
         let mut header = [0; HEADER_LEN];
         fill(stream, &mut header)?;
@@ -140,7 +140,7 @@ impl EqualGroups {
         if behind.into_iter().any(|group| equal.contains(group)) {
             return Err(GroupsError::Impossible("a group is equal that is not there"));
         }
-        // Where one content ends inside of a group of the other, these are of different lengths.
+        // Where one content ends inside a group of the other, these two groups differ in length.
         if groups.checked_sub(1).is_some_and(|last| equal.contains(last)) && !equal.is_last_alike() {
             return Err(GroupsError::Impossible("groups of different lengths are equal"));
         }
@@ -165,8 +165,8 @@ impl EqualGroups {
 }
 
 impl GroupAnswer {
-    /// What a signature of the whole base says, for who did not ask by groups: nothing is known to
-    /// be equal.
+    /// The answer made of a signature of the whole base, for a client that sent no group sums:
+    /// nothing is known to be equal.
     #[must_use]
     pub fn of_all(signature: Signature, new_len_bytes: u64) -> Self {
         Self {
@@ -177,12 +177,12 @@ impl GroupAnswer {
         }
     }
 
-    /// Reads the answer to the list of a content of so many bytes in leaves of this kind, and
+    /// Reads the answer to the list of a content of `new_len_bytes` in leaves of this kind, and
     /// nothing beyond it.
     ///
     /// # Errors
-    /// If the stream fails, is none, is damaged, cut short, about something else, or has more than
-    /// `blocks_max` blocks.
+    /// If the stream fails, is not an answer, is damaged, cut short, about another content, or has
+    /// more than `blocks_max` blocks.
     pub fn read(
         mut stream: impl Read,
         kind: LeafKind,
@@ -201,7 +201,7 @@ impl GroupAnswer {
                 "the signature is not of leaves as they were asked for",
             ));
         }
-        // A block is in one group, and begins with a leaf.
+        // Each block lies in one group and begins with a leaf.
         if !GROUP_LEN_BYTES.is_multiple_of(u64::from(params.block_len_bytes)) {
             return Err(GroupsError::Impossible("the signature's blocks do not make groups"));
         }
@@ -213,31 +213,31 @@ impl GroupAnswer {
         })
     }
 
-    /// Length of the new content.
+    /// The length of the new content.
     #[must_use]
     pub fn new_len_bytes(&self) -> u64 {
         self.new_len_bytes
     }
 
-    /// Length of the base.
+    /// The length of the base.
     #[must_use]
     pub fn base_len_bytes(&self) -> u64 {
         self.base_len_bytes
     }
 
-    /// What is left of both contents; equal in place is what was taken out.
+    /// The rest of both contents; the ranges taken out are equal in place.
     #[must_use]
     pub fn gathering(&self) -> &Gathering {
         &self.gathering
     }
 
-    /// How much is left of the new content.
+    /// The length of the rest of the new content.
     #[must_use]
     pub fn left_len_bytes(&self) -> u64 {
         self.gathering.left_len_bytes(self.new_len_bytes)
     }
 
-    /// The signature of what is left of the base.
+    /// The signature of the rest of the base.
     #[must_use]
     pub fn signature(&self) -> &Signature {
         &self.signature

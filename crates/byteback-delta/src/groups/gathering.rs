@@ -1,31 +1,31 @@
-//! What is left of contents when ranges that are equal in place are taken out of them.
+//! The rest of contents from which ranges that are equal in place were taken out.
 
 use byteback_extents::ByteRange;
 
-/// The way between a content and what is left of it when some ranges are taken out: *left* offsets
-/// count what is left alone.
+/// The mapping between a content and its rest after some ranges were taken out: *left* offsets
+/// count the bytes of the rest alone.
 ///
-/// The same for both contents, also behind the end of the shorter one.
+/// The mapping is the same for both contents, even past the end of the shorter one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gathering {
-    /// What is taken out, ascending, with gaps between.
+    /// The ranges taken out, ascending, with gaps between them.
     equal: Vec<ByteRange>,
-    /// Where what is left goes on: before the first range if anything is there, and behind each.
-    /// The last part has no end.
+    /// The parts of the rest: one before the first range, if that leaves any bytes, and one after
+    /// each range. The last part has no end.
     parts: Vec<Part>,
 }
 
-/// Some of what is left, up to the next part.
+/// A contiguous part of the rest, up to the next part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part {
-    /// Where it begins in what is left.
+    /// The start of the part in the rest.
     left: u64,
-    /// Where it begins in the content.
+    /// The start of the part in the content.
     content: u64,
 }
 
 impl Gathering {
-    /// What is left without these ranges, which ascend.
+    /// The rest without these ranges, which must ascend.
     #[must_use]
     pub fn without(ranges: impl IntoIterator<Item = ByteRange>) -> Self {
         let mut equal: Vec<ByteRange> = Vec::new();
@@ -48,26 +48,27 @@ impl Gathering {
         Self { equal, parts }
     }
 
-    /// What was taken out, ascending.
+    /// The ranges taken out, ascending.
     #[must_use]
     pub fn equal(&self) -> &[ByteRange] {
         &self.equal
     }
 
-    /// Bytes that were taken out.
+    /// The number of bytes taken out.
     #[must_use]
     pub fn equal_len_bytes(&self) -> u64 {
         self.equal.iter().map(|range| range.len_bytes()).sum()
     }
 
-    /// How much is left of a content of so many bytes, in which all that is taken out lies.
+    /// The length of the rest of a content of `content_len_bytes`, which must contain all ranges
+    /// taken out.
     #[must_use]
     pub fn left_len_bytes(&self, content_len_bytes: u64) -> u64 {
         content_len_bytes.saturating_sub(self.equal_len_bytes())
     }
 
-    /// The part of `range`, which is one of what is left, that begins with it and is one range of
-    /// the content; that one, and what remains of `range` behind it.
+    /// The first piece of `range`, a range of the rest, that is contiguous in the content: its
+    /// range in the content, and the remainder of `range` after it.
     #[must_use]
     pub fn first_of(&self, range: ByteRange) -> (ByteRange, Option<ByteRange>) {
         let next = self.parts.partition_point(|part| part.left <= range.start());
@@ -80,7 +81,7 @@ impl Gathering {
         (ByteRange::from_offset_len(start, now.len_bytes()).unwrap_or(now), later)
     }
 
-    /// The ranges of the content that `range`, which is one of what is left, is.
+    /// The ranges of the content that make up `range`, a range of the rest.
     pub fn in_content(&self, range: ByteRange) -> impl Iterator<Item = ByteRange> {
         let mut rest = Some(range);
         std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! The streams against every kind of damage, and the way between contents and what is left of them
+//! The streams against every kind of damage, and the mapping between contents and their rests
 //! against a naive one.
 
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ fn list(kind: LeafKind, content: &[u8]) -> GroupList {
     digest.finish_with_groups().unwrap().1
 }
 
-/// What the end with the base does, by the bytes.
+/// The answer of the end with the base, computed from the bytes.
 fn answer(list: &GroupList, base: &[u8]) -> Vec<u8> {
     let mut equal = EqualGroups::new(list, base.len() as u64);
     let mut left = Vec::new();
@@ -81,12 +81,12 @@ fn a_list_comes_back_and_is_of_the_content() {
             assert_eq!(by_groups.finish(), by_bytes.finish());
         }
     }
-    // More than a part of sums.
+    // More than one part of sums.
     let mut long = GroupList::new(LeafKind::Blake3, 2500 * MIB - 7);
     (0..2600_u32).for_each(|n| long.push(blake3::hash(&n.to_le_bytes()).as_bytes()));
     assert_eq!(long.sums().len(), 2500);
     assert_eq!(GroupList::read(&stream(&long)[..], 2500).unwrap(), long);
-    // Those of zeros, too, however they come.
+    // The same for zeros, however they arrive.
     let mut zeros = LeafDigest::with_groups(LeafKind::Blake3, 3 * MIB + 1);
     zeros.push_zeros(3 * MIB + 1);
     assert_eq!(
@@ -128,7 +128,7 @@ fn lists_that_cannot_be_are_refused_before_anything_is_reserved() {
     assert!(matches!(made(&|bytes| bytes[10] = 1), GroupsError::Kind(1)));
     assert!(matches!(made(&|bytes| bytes[11] = 1), GroupsError::Impossible(_)));
     assert!(matches!(made(&|bytes| bytes[0] = 1), GroupsError::NotGroups));
-    // One that is not whole is not written either.
+    // An incomplete list is not written either.
     let short = GroupList::new(LeafKind::Blake3, 1);
     assert_eq!(short.write(Vec::new()).unwrap_err().kind(), ErrorKind::InvalidInput);
 }
@@ -170,7 +170,7 @@ fn answers_that_cannot_be_are_refused() {
         read(&bytes).unwrap_err()
     };
     let is_impossible = |error| matches!(error, GroupsError::Impossible(_));
-    // The signature is of more than what is then left.
+    // The signature covers more than the remaining rest.
     assert!(is_impossible(made(&|bytes| bytes[32] = 1)));
     // Groups of 10 bytes and of 4000.
     assert!(is_impossible(made(&|bytes| bytes[32] = 4)));
@@ -179,7 +179,7 @@ fn answers_that_cannot_be_are_refused() {
     assert!(is_impossible(made(&|bytes| bytes[27] = 0x80)));
     assert!(matches!(made(&|bytes| bytes[10] = 6), GroupsError::Kind(6)));
     assert!(matches!(made(&|bytes| bytes[9] = 1), GroupsError::Version(_)));
-    // A signature of something else.
+    // A signature of other parameters.
     for params in [
         SignatureParams::for_content(base.len() as u64, 1),
         SignatureParams::for_groups(LeafKind::Sha256, base.len() as u64, 0, 1),
@@ -213,12 +213,12 @@ fn blocks_grow_with_what_is_left_and_always_divide_a_group() {
         (of(1 << 26, 1_000_000), of(1 << 36, 1_000_000), of(5 * MIB, 0)),
         (8192, 1 << 20, 1 << 20)
     );
-    // What is looked for may be longer than where.
+    // The new content may be longer than the base.
     let few = SignatureParams::for_groups(LeafKind::Blake3, 4096, 1 << 40, 1);
     assert!(few.strong_len_bytes > SignatureParams::for_groups(LeafKind::Blake3, 4096, 4096, 1).strong_len_bytes);
 }
 
-/// Where each byte of what is left lies in the content.
+/// The place in the content of each byte of the rest.
 fn places(equal: &[ByteRange], len: u64) -> Vec<u64> {
     let is_left = |at: &u64| !equal.iter().any(|range| range.start() <= *at && *at < range.end());
     (0..len).filter(is_left).collect()

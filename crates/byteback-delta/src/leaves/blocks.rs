@@ -1,8 +1,8 @@
-//! The checksums of a signature's blocks, from leaves and CRCs of 4 KiB that come in ascending
+//! The checksums of a signature's blocks, from leaves and CRCs of 4 KiB that arrive in ascending
 //! order.
 //!
-//! Memory is one block that is being put together, however long a block is. What is not known of
-//! one leaf is not known of its block.
+//! Memory is one block in progress, however long a block is. A checksum that is unknown for one
+//! leaf is unknown for its block.
 
 use super::{LEAF_LEN_BYTES, Leaf, LeafKind, leaf_count, leaf_len_bytes};
 use crate::crc::{BlockLayout, Combiner, CrcKind, CrcList, LastBlock};
@@ -11,43 +11,43 @@ use crate::signature::SignatureParams;
 use crate::strong::{StrongHasher, StrongKind, TreeHasher};
 use crate::weak::WeakKind;
 
-/// What is known of a block of a signature.
+/// The known checksums of a block of a signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafBlock {
-    /// Its CRC-32C.
+    /// The CRC-32C of the block.
     pub weak: Option<u32>,
-    /// Its strong checksum at full length.
+    /// The strong checksum of the block, at full length.
     pub strong: Option<[u8; 32]>,
 }
 
-/// Puts leaves together to the blocks of a signature; see the module's header.
+/// Combines leaves into the blocks of a signature; see the module's header.
 pub struct LeafBlocks {
     kind: LeafKind,
     content_len_bytes: u64,
     leaves_per_block: u64,
-    /// The leaf that comes next.
+    /// The number of the next leaf.
     next: u64,
-    /// The block that it belongs to.
+    /// The CRC-32C of the current block so far, if known.
     crc: Option<u32>,
     tree: TreeHasher,
-    /// Whether all leaves of the block are known so far.
+    /// Whether all leaves of the current block are known so far.
     has_leaves: bool,
     of_leaf: Combiner,
     zeros: Zeros,
 }
 
-/// Checksums of zeros.
+/// The checksums of zeros.
 struct Zeros {
     leaf: Leaf,
     crc: u32,
-    /// Of a whole block, once one was met.
+    /// The checksums of a whole block, once one was needed.
     block: Option<LeafBlock>,
 }
 
 impl LeafBlocks {
-    /// For the blocks of a signature with these parameters, of a content of so many bytes; `None`
-    /// if its strong checksums are of no tree kind, or its blocks no multiples of
-    /// [`LEAF_LEN_BYTES`].
+    /// A builder for the blocks of a signature with these parameters, of a content of
+    /// `content_len_bytes`; `None` if its strong checksums are not of a tree kind, or its block
+    /// length is not a multiple of [`LEAF_LEN_BYTES`].
     #[must_use]
     pub fn new(params: &SignatureParams, content_len_bytes: u64) -> Option<Self> {
         let StrongKind::Tree(kind) = params.strong else {
@@ -74,20 +74,20 @@ impl LeafBlocks {
         })
     }
 
-    /// How its leaves are made.
+    /// The kind of the leaves.
     #[must_use]
     pub fn kind(&self) -> LeafKind {
         self.kind
     }
 
-    /// Leaves that came.
+    /// The number of leaves so far.
     #[must_use]
     pub fn leaves(&self) -> u64 {
         self.next
     }
 
     /// Adds the next leaf and the CRC-32C of the same bytes (no padding), as far as they are known.
-    /// Answers the block that it makes whole. Leaves beyond the content's end are passed over.
+    /// Returns the block that it completes, if any. Leaves beyond the content's end are ignored.
     pub fn push(&mut self, crc: Option<u32>, leaf: Option<&Leaf>) -> Option<LeafBlock> {
         let len_bytes = leaf_len_bytes(self.content_len_bytes, self.next);
         if len_bytes == 0 {
@@ -111,11 +111,11 @@ impl LeafBlocks {
         is_whole.then(|| self.end_block())
     }
 
-    /// Adds so many leaves of zeros, or those up to the content's end if there are fewer; `each`
-    /// gets the blocks that they make whole. A block of nothing else costs a constant.
+    /// Adds `leaves` leaves of zeros, or those up to the content's end if there are fewer; `each`
+    /// gets the blocks that they complete. A block of zeros alone costs a constant.
     ///
     /// # Errors
-    /// What `each` says.
+    /// The error of `each`.
     pub fn push_zeros<E>(&mut self, leaves: u64, mut each: impl FnMut(LeafBlock) -> Result<(), E>) -> Result<(), E> {
         let end = self.next.saturating_add(leaves).min(leaf_count(self.content_len_bytes));
         let whole_leaves = self.content_len_bytes / u64::from(LEAF_LEN_BYTES);
@@ -163,8 +163,8 @@ impl LeafBlocks {
     }
 }
 
-/// What storage knows of a new content, as checksums that can be compared with those of a signature
-/// of a tree kind with CRC-32C. Memory: one weak and one strong checksum per block of the
+/// The checksums that storage keeps of a new content, in a form that can be compared with a
+/// signature of a tree kind with CRC-32C. Memory: one weak and one strong checksum per block of the
 /// signature.
 pub struct TreeSums {
     blocks: LeafBlocks,
@@ -173,8 +173,8 @@ pub struct TreeSums {
 }
 
 impl TreeSums {
-    /// For a signature with these parameters and a new content of so many bytes; `None` if its
-    /// checksums do not follow from leaves and CRC-32C.
+    /// A collector for a signature with these parameters and a new content of `content_len_bytes`;
+    /// `None` if such checksums do not follow from leaves and CRC-32C.
     #[must_use]
     pub fn new(params: &SignatureParams, content_len_bytes: u64) -> Option<Self> {
         let blocks = LeafBlocks::new(params, content_len_bytes)?;
@@ -202,7 +202,7 @@ impl TreeSums {
         })
     }
 
-    /// Leaves that came.
+    /// The number of leaves so far.
     #[must_use]
     pub fn leaves(&self) -> u64 {
         self.blocks.leaves()
@@ -215,7 +215,7 @@ impl TreeSums {
         }
     }
 
-    /// Adds so many leaves of zeros.
+    /// Adds `leaves` leaves of zeros.
     pub fn push_zeros(&mut self, leaves: u64) {
         let (crcs, strong) = (&mut self.crcs, &mut self.strong);
         let added: Result<(), std::convert::Infallible> = self.blocks.push_zeros(leaves, |block| {
@@ -228,7 +228,7 @@ impl TreeSums {
         }
     }
 
-    /// What is known; of blocks that did not come, nothing is.
+    /// The collected checksums; those of blocks that were not added are unknown.
     #[must_use]
     pub fn finish(self) -> Known<CrcSums<CrcList>, SumList> {
         Known {

@@ -1,27 +1,28 @@
 //! The digest of a content from its leaves.
 //!
 //! Two levels above the leaves: [`GROUP_LEAVES`] of them make a *group* (a MiB of the content; the
-//! last one may be shorter), and the digest is of all groups, so that a MiB of zeros, or one whose
-//! group somebody kept, costs 32 bytes of hashing:
+//! last one may be shorter), and the digest covers all groups, so that a MiB of zeros, or one whose
+//! group sum is known, costs 32 bytes of hashing:
 //!
 //! ```text
-//! digest = BLAKE3-derive(CONTEXT, kind u8 | content_len u64 LE | group*)      group = BLAKE3(leaf{1..256})
+//! digest = BLAKE3-derive(CONTEXT, kind u8 | content_len u64 LE | group*)
+//! group = BLAKE3(leaf{1..256})
 //! ```
 
 use super::{LEAF_LEN_BYTES, Leaf, LeafKind, leaf_len_bytes};
 use crate::digest::DIGEST_LEN;
 use crate::groups::GroupList;
 
-/// Leaves of a group.
+/// The number of leaves in a group.
 pub const GROUP_LEAVES: u64 = 256;
 
-/// Bytes of the content under a group; the last one may have fewer.
+/// The number of bytes of the content under a group; the last one may have fewer.
 pub const GROUP_LEN_BYTES: u64 = GROUP_LEAVES * LEAF_LEN_BYTES as u64;
 
-/// Bytes of a group's leaves.
+/// The length of a group's leaves, in bytes.
 const GROUP_LEN: usize = GROUP_LEAVES as usize * size_of::<Leaf>();
 
-/// What separates this digest from all else that is hashed with BLAKE3.
+/// The context string that separates this digest from all other uses of BLAKE3.
 const CONTEXT: &str = "byteback 2026-11 digest of a content's block sums";
 
 /// The checksum of a group of leaves.
@@ -30,36 +31,36 @@ pub type GroupSum = [u8; 32];
 /// The checksum of a group, from its leaves in order.
 #[must_use]
 pub fn group_sum<'l>(leaves: impl IntoIterator<Item = &'l Leaf>) -> GroupSum {
-    // All at once: leaf by leaf, BLAKE3 could not work on several of its chunks side by side.
+    // All at once: leaf by leaf, BLAKE3 could not process several of its chunks in parallel.
     let mut group = Vec::with_capacity(GROUP_LEN);
     leaves.into_iter().for_each(|leaf| group.extend_from_slice(leaf));
     *blake3::hash(&group).as_bytes()
 }
 
-/// Makes the digest of a content that comes from its first byte to its last, as bytes, as zeros, as
-/// leaves or as groups of leaves.
+/// Computes the digest of a content that arrives in order, as bytes, zeros, leaves or groups of
+/// leaves.
 #[derive(Clone, Debug)]
 pub struct LeafDigest {
     kind: LeafKind,
-    /// The sums of the groups so far, if somebody wants them.
+    /// The sums of the groups so far, if the caller wants them.
     groups: Option<GroupList>,
     root: blake3::Hasher,
-    /// Leaves of a group that is not yet whole, one behind the other.
+    /// The leaves of an incomplete group, one after the other.
     group: Vec<u8>,
-    /// Bytes of a block that is not yet whole.
+    /// The bytes of an incomplete block.
     block: Vec<u8>,
-    /// Bytes that came; those of `block` among them.
+    /// The number of bytes so far, including those in `block`.
     len: u64,
     announced: u64,
-    /// Whether something came where it could not stand.
+    /// Whether a leaf or a group was added where none could stand.
     is_misfit: bool,
-    /// The leaf of a block of zeros, and the group of nothing else, once one was met.
+    /// The leaf of a block of zeros, and the sum of a group of these, once needed.
     zero_leaf: Option<Leaf>,
     zero_group: Option<GroupSum>,
 }
 
 impl LeafDigest {
-    /// The digest of a content of `len_bytes`.
+    /// Begins the digest of a content of `len_bytes`.
     #[must_use]
     pub fn new(kind: LeafKind, len_bytes: u64) -> Self {
         let mut root = blake3::Hasher::new_derive_key(CONTEXT);
@@ -79,7 +80,7 @@ impl LeafDigest {
         }
     }
 
-    /// As [`Self::new`]; the sums of all groups are remembered ([`Self::finish_with_groups`]).
+    /// As [`Self::new`], and keeps the sums of all groups ([`Self::finish_with_groups`]).
     #[must_use]
     pub fn with_groups(kind: LeafKind, len_bytes: u64) -> Self {
         Self {
@@ -88,13 +89,13 @@ impl LeafDigest {
         }
     }
 
-    /// How its leaves are made.
+    /// The kind of the leaves.
     #[must_use]
     pub fn kind(&self) -> LeafKind {
         self.kind
     }
 
-    /// Bytes that were added so far.
+    /// The number of bytes added so far.
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
         self.len
@@ -121,7 +122,7 @@ impl LeafDigest {
         }
     }
 
-    /// Adds so many zeros; a MiB of them costs a constant.
+    /// Adds `len_bytes` zeros; a MiB of them costs a constant.
     pub fn push_zeros(&mut self, mut len_bytes: u64) {
         let (leaf_len, group_len) = (u64::from(LEAF_LEN_BYTES), GROUP_LEN_BYTES);
         while len_bytes > 0 {
@@ -154,7 +155,7 @@ impl LeafDigest {
         }
     }
 
-    /// Adds the next block by its leaf. If bytes of a block are pending, or none is left, there
+    /// Adds the next block by its leaf. If bytes of a block are pending, or no block is left, there
     /// will be no digest.
     pub fn push_leaf(&mut self, leaf: &Leaf) {
         let len_bytes = leaf_len_bytes(self.announced, self.len / u64::from(LEAF_LEN_BYTES));
@@ -166,7 +167,7 @@ impl LeafDigest {
         self.add_leaf(leaf);
     }
 
-    /// As [`Self::push_leaf`] for several, which is faster.
+    /// As [`Self::push_leaf`] for several leaves, which is faster.
     pub fn push_leaves(&mut self, mut leaves: &[Leaf]) {
         while let Some((first, others)) = leaves.split_first() {
             let left = self.announced.saturating_sub(self.len);
@@ -186,8 +187,8 @@ impl LeafDigest {
     }
 
     /// Adds the next [`GROUP_LEAVES`] blocks, or those up to the content's end if there are fewer,
-    /// by the checksum of their leaves ([`group_sum`]). If part of a group is pending, or none is
-    /// left, there will be no digest.
+    /// by the checksum of their leaves ([`group_sum`]). If part of a group is pending, or no group
+    /// is left, there will be no digest.
     pub fn push_group(&mut self, group: &GroupSum) {
         let left = self.announced.saturating_sub(self.len);
         if !self.block.is_empty() || !self.group.is_empty() || left == 0 {
@@ -198,15 +199,15 @@ impl LeafDigest {
         self.add_group(group);
     }
 
-    /// The digest; `None` if not as many bytes came as were announced, or a leaf or a group came
-    /// where none could stand.
+    /// The digest; `None` if the number of bytes is not the announced one, or a leaf or a group was
+    /// added where none could stand.
     #[must_use]
     pub fn finish(mut self) -> Option<[u8; DIGEST_LEN]> {
         self.end()
     }
 
-    /// The digest, and the sums of all groups if they were to be remembered; `None` as
-    /// [`Self::finish`].
+    /// The digest and the sums of all groups; `None` as [`Self::finish`], or if the sums were not
+    /// kept.
     #[must_use]
     pub fn finish_with_groups(mut self) -> Option<([u8; DIGEST_LEN], GroupList)> {
         let digest = self.end()?;

@@ -1,4 +1,4 @@
-//! What follows from leaves, against the same computed from the bytes.
+//! Checksums and digests from leaves against those computed from the bytes.
 
 use proptest::prelude::*;
 
@@ -38,7 +38,7 @@ fn sums(kind: LeafKind, content: &[u8], params: &SignatureParams, known: impl Fn
     sums
 }
 
-/// By the definition.
+/// The digest by its definition.
 fn naive_digest(kind: LeafKind, content: &[u8]) -> [u8; DIGEST_LEN] {
     let leaves: Vec<Leaf> = leaves(kind, content).into_iter().map(|(_, leaf)| leaf).collect();
     let mut root = vec![kind.code()];
@@ -128,7 +128,7 @@ fn a_digest_does_not_depend_on_how_the_content_comes() {
         }
         assert_eq!(digest.len_bytes(), content.len() as u64);
         assert_eq!(digest.finish(), Some(expected));
-        // Many at once, in pieces that are no groups; one too many is noticed.
+        // Several at once, in pieces other than groups; a surplus leaf is detected.
         let leaves: Vec<Leaf> = all.into_iter().map(|(_, leaf)| leaf).collect();
         for piece in [1, 255, 256, 700, leaves.len()] {
             let mut digest = LeafDigest::new(kind, content.len() as u64);
@@ -255,8 +255,8 @@ fn known_of(mut known: Known<impl BlockSums, impl BlockSums>, block: u64) -> (Op
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Noise, holes at leaf borders, unknown leaves: what is told of a block is what the signature
-    /// of the bytes says.
+    /// Noise, holes at leaf borders, unknown leaves: the known checksums of a block are those in
+    /// the signature of the bytes.
     #[test]
     fn blocks_from_leaves_are_those_of_the_bytes(
         kind in prop::sample::select(LeafKind::ALL.to_vec()),

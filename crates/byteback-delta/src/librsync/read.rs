@@ -1,9 +1,9 @@
-//! Reading a delta of librsync, which the stock `rdiff delta` writes, as extents; and applying one.
+//! Reading a delta of librsync, as the stock `rdiff delta` writes it, as extents; and applying one.
 //!
-//! The format has no lengths, no checksums and no name of the base: a reader is told the base's
-//! length and how long the new content may become, since a few bytes of copies can ask for any
-//! length. What is damaged may go unnoticed; who applies such a delta knows the result's digest by
-//! other means. Memory: one buffer. Nothing is read beyond the end command.
+//! The format has no lengths, no checksums and no name of the base: the caller passes the base's
+//! length and the longest new content that it accepts, since a few bytes of copies can ask for any
+//! length. Damage may go unnoticed; the caller that applies such a delta must know the result's
+//! digest by other means. Memory: one buffer. Nothing is read beyond the end command.
 
 use std::io::{self, ErrorKind, Read};
 
@@ -19,26 +19,26 @@ pub enum LibrsyncError<E> {
     /// The stream failed.
     #[error("the delta of librsync cannot be read at byte {position}")]
     Read {
-        /// Where.
+        /// The position of the failed read.
         position: u64,
-        /// What it said.
+        /// The error of the stream.
         source: io::Error,
     },
     /// The stream ends before its end command.
     #[error("the delta of librsync ends at or after byte {position}: it was cut off")]
     CutOff {
-        /// Where what is incomplete begins.
+        /// The position of the incomplete part.
         position: u64,
     },
     /// The first bytes are another format's.
     #[error("this is not a delta of librsync")]
     NotADelta,
-    /// A command that no delta has.
+    /// An unknown command.
     #[error("the delta of librsync has the unknown command {command} at byte {position}: it is damaged")]
     Command {
-        /// Where.
+        /// The position of the command.
         position: u64,
-        /// Its first byte.
+        /// The first byte of the command.
         command: u8,
     },
     /// A copy of nothing, or from outside the base.
@@ -47,32 +47,32 @@ pub enum LibrsyncError<E> {
          belongs to another base, or is damaged"
     )]
     Copy {
-        /// Where.
+        /// The position of the command.
         position: u64,
-        /// From where in the base.
+        /// The offset in the base.
         base_offset: u64,
-        /// How many bytes.
+        /// The number of bytes to copy.
         len_bytes: u64,
-        /// The base's length.
+        /// The length of the base.
         base_len_bytes: u64,
     },
-    /// The new content would be longer than it may be.
+    /// The new content would be longer than the caller accepts.
     #[error("the delta of librsync makes more than the {new_len_max} bytes that are taken")]
     TooLong {
         /// The limit.
         new_len_max: u64,
     },
-    /// The sink ended it.
+    /// The sink failed.
     #[error("what the delta of librsync says could not be taken")]
     Sink(#[source] E),
 }
 
-/// Reads a delta of librsync and tells its extents, ascending and without gaps: literals in pieces,
-/// and copies. Answers the sink and the length of the new content.
+/// Reads a delta of librsync and passes its extents to `sink`, ascending and without gaps: literals
+/// in pieces, and copies. Returns the sink and the length of the new content.
 ///
 /// # Errors
-/// If the stream fails, is none, is cut off or damaged in a way that shows, does not fit a base of
-/// so many bytes, or makes more than `new_len_max` bytes; or those of the sink.
+/// If the stream fails, is not a delta, is cut off or detectably damaged, does not fit a base of
+/// `base_len_bytes`, or makes more than `new_len_max` bytes; or the error of the sink.
 pub fn read_librsync_delta<S: ExtentSink>(
     stream: impl Read,
     base_len_bytes: u64,
@@ -136,10 +136,10 @@ pub fn read_librsync_delta<S: ExtentSink>(
     }
 }
 
-/// The first command that librsync keeps for itself.
+/// The first command that librsync reserves.
 const OP_RESERVED: u8 = OP_COPY + 16;
 
-/// The stream, and how far it was read.
+/// The stream, and the position in it.
 struct Commands<R> {
     stream: R,
     position: u64,
@@ -156,7 +156,7 @@ impl<R: Read> Commands<R> {
         Ok(())
     }
 
-    /// A number of so many bytes, at most eight.
+    /// Reads a number of `width` bytes, at most eight.
     fn number<E>(&mut self, width: usize) -> Result<u64, LibrsyncError<E>> {
         let mut bytes = [0; 8];
         self.fill(&mut bytes[8 - width..])?;
@@ -200,17 +200,18 @@ pub fn apply_librsync(
     })
 }
 
-/// The new content as far as it is made.
+/// The new content as far as it is built.
 struct Building<'a, B: ?Sized, T> {
     copier: Copier<'a, B>,
     target: &'a mut T,
-    /// It grows in large steps, and is cut to its length at the end.
+    /// The target's current length: it grows in large steps, and is cut to the final length at the
+    /// end.
     target_len: u64,
     new_len_max: u64,
     literal_bytes: u64,
 }
 
-/// The target grows by so much at least.
+/// The least length to which the target first grows.
 const GROW_LEN_MIN: u64 = 1 << 20;
 
 impl<B: Base + ?Sized, T: Target> Building<'_, B, T> {
@@ -250,7 +251,7 @@ impl<B: Base + ?Sized, T: Target> ExtentSink for Building<'_, B, T> {
         }
     }
 
-    /// The format has none; what is not written is a hole.
+    /// Never called, as the format has no zeros; unwritten ranges are holes.
     fn zero(&mut self, range: ByteRange) -> Result<(), ApplyError> {
         self.reach(range.end())
     }

@@ -2,20 +2,20 @@
 //! reads.
 //!
 //! The format (librsync's `librsync.h`, `mksum.c` and `readsums.c` are its only description): a
-//! magic number that tells the kinds, the blocks' length, the strong checksums' length, and then
-//! each block's weak and strong checksum. All numbers have four bytes, big-endian.
+//! magic number for the kinds, the blocks' length, the strong checksums' length, and then each
+//! block's weak and strong checksum. All numbers have four bytes, big-endian.
 //!
 //! | magic | weak | strong | |
 //! |---|---|---|---|
 //! | `72 73 01 36` | rollsum | MD4 | versions before 1.0 |
 //! | `72 73 01 37` | rollsum | BLAKE2b | |
 //! | `72 73 01 46` | Rabin-Karp | MD4 | since 2.2 |
-//! | `72 73 01 47` | Rabin-Karp | BLAKE2b | since 2.2; what [`librsync_params`] gives |
+//! | `72 73 01 47` | Rabin-Karp | BLAKE2b | since 2.2; the choice of [`librsync_params`] |
 //!
-//! What the format lacks: the content's length, so that the last block may be of any
-//! ([`Signature::is_len_known`]); the number of blocks, so that the end of the stream is the end;
-//! and any checksum of its own, so that damage shows only in what is made from it. Neither strong
-//! checksum has a key. Where the other end is ours, our own signature is the better one.
+//! The format lacks the content's length, so the last block may have any
+//! ([`Signature::is_len_known`]); the number of blocks, so only the end of the stream ends them;
+//! and a checksum of its own, so damage shows only in the results. Neither strong checksum has a
+//! key. Where the other end is ours, our own signature is better.
 
 use std::io::{self, ErrorKind, Read, Write};
 
@@ -24,8 +24,8 @@ use crate::signature::{BLOCK_LEN_MAX, Signature, SignatureError, SignatureParams
 use crate::strong::{STRONG_LEN_MAX, StrongHasher, StrongKind};
 use crate::weak::WeakKind;
 
-/// The shortest strong checksum that is read: the least that librsync recommends for any content.
-/// With shorter ones, blocks are found that are not there.
+/// The shortest strong checksum accepted: the least that librsync recommends for any content.
+/// Shorter ones would give false matches.
 pub const LIBRSYNC_STRONG_LEN_MIN: u8 = 5;
 
 /// The shortest block that librsync chooses.
@@ -34,7 +34,7 @@ const BLOCK_LEN_CHOSEN_MIN: u64 = 256;
 /// Magic, length of blocks, length of strong checksums.
 const HEADER_LEN: usize = 12;
 
-/// The kinds, by what the magic number adds to 0x7273_0100.
+/// The kinds, by the number added to 0x7273_0100 in the magic.
 const KINDS: [(u8, WeakKind, StrongKind); 4] = [
     (0x36, WeakKind::LibrsyncRollsum, StrongKind::Md4),
     (0x37, WeakKind::LibrsyncRollsum, StrongKind::Blake2b256),
@@ -42,8 +42,8 @@ const KINDS: [(u8, WeakKind, StrongKind); 4] = [
     (0x47, WeakKind::LibrsyncRabinKarp, StrongKind::Blake2b256),
 ];
 
-/// The parameters that librsync chooses for a content of so many bytes: Rabin-Karp and whole
-/// BLAKE2b sums of blocks whose length is the square root.
+/// The parameters that librsync chooses for a content of `len_bytes`: Rabin-Karp and full-length
+/// BLAKE2b checksums of blocks whose length is the square root.
 #[must_use]
 pub fn librsync_params(len_bytes: u64) -> SignatureParams {
     let by_root = len_bytes.isqrt() & !127;
@@ -52,19 +52,19 @@ pub fn librsync_params(len_bytes: u64) -> SignatureParams {
         block_len_bytes: by_root.clamp(BLOCK_LEN_CHOSEN_MIN, u64::from(BLOCK_LEN_MAX)) as u32,
         weak: WeakKind::LibrsyncRabinKarp,
         strong: StrongKind::Blake2b256,
-        // 32.
+        // 32 fits.
         strong_len_bytes: StrongKind::Blake2b256.len_bytes() as u8,
         seed: 0,
     }
 }
 
 /// Reads a signature of librsync up to the end of the stream. `content_len_bytes` is the length of
-/// the content if it is known by other means; then the last block's length is, too.
+/// the content if it is known by other means; then the last block's length is known, too.
 ///
 /// # Errors
-/// If the stream fails, is none or ends within a block, has more than `blocks_max` blocks or not as
-/// many as the length asks for, or its blocks are longer than [`BLOCK_LEN_MAX`] or its strong
-/// checksums shorter than [`LIBRSYNC_STRONG_LEN_MIN`].
+/// If the stream fails, is not a signature or ends within a block, has more than `blocks_max`
+/// blocks or another number than the length requires, or its blocks are longer than
+/// [`BLOCK_LEN_MAX`] or its strong checksums shorter than [`LIBRSYNC_STRONG_LEN_MIN`].
 pub fn read_librsync_signature(
     mut stream: impl Read,
     content_len_bytes: Option<u64>,
@@ -106,7 +106,7 @@ pub fn read_librsync_signature(
     let mut sums = Vec::new();
     let (mut weak_sums, mut strong_sums) = (Vec::new(), Vec::new());
     let sums_len = 4 + usize::from(strong_len_bytes);
-    // Some blocks at once; memory follows what arrives.
+    // A batch of blocks at a time; memory follows the bytes that arrive.
     sums.resize(1024 * sums_len, 0);
     loop {
         let filled = read_up_to(&mut stream, &mut sums)?;
@@ -135,7 +135,7 @@ pub fn read_librsync_signature(
             break;
         }
     }
-    // Where nobody knew how many would come.
+    // For streams whose number of blocks was not known in advance.
     weak_sums.shrink_to_fit();
     strong_sums.shrink_to_fit();
     let blocks = weak_sums.len() as u64;
@@ -152,7 +152,7 @@ pub fn read_librsync_signature(
     ))
 }
 
-/// Fills as much of the buffer as there is before the end of the stream.
+/// Fills the buffer up to the end of the stream; returns the number of bytes read.
 fn read_up_to(stream: &mut impl Read, buffer: &mut [u8]) -> Result<usize, SignatureError> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -170,7 +170,7 @@ fn magic(code: u8) -> [u8; 4] {
     [0x72, 0x73, 0x01, code]
 }
 
-/// Writes a signature for `rdiff delta` from a content that comes piece by piece. Give `out` a
+/// Writes a signature for `rdiff delta` from a content that arrives piece by piece. Give `out` a
 /// buffer: blocks are written one by one.
 ///
 /// Memory: one block.
@@ -178,9 +178,9 @@ pub struct LibrsyncSignatureWriter<W> {
     out: W,
     params: SignatureParams,
     hasher: StrongHasher,
-    /// What came of a block that is not yet whole.
+    /// The bytes of an incomplete block.
     block: Vec<u8>,
-    /// Checksums of a block of zeros, once one was met.
+    /// The checksums of a block of zeros, once one was needed.
     zero_block: Option<(u32, [u8; STRONG_LEN_MAX])>,
 }
 
@@ -188,7 +188,8 @@ impl<W: Write> LibrsyncSignatureWriter<W> {
     /// Begins a signature by writing its header; see [`librsync_params`].
     ///
     /// # Errors
-    /// `InvalidInput` for parameters that no signature of librsync has; otherwise what `out` says.
+    /// `InvalidInput` for parameters that librsync's format cannot express; otherwise the error of
+    /// `out`.
     pub fn new(mut out: W, params: SignatureParams) -> io::Result<Self> {
         let kinds = KINDS
             .iter()
@@ -215,7 +216,7 @@ impl<W: Write> LibrsyncSignatureWriter<W> {
     /// Adds the next bytes of the content.
     ///
     /// # Errors
-    /// What the destination says.
+    /// The error of the destination.
     pub fn push(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         let block_len = self.block_len();
         while !bytes.is_empty() {
@@ -233,10 +234,10 @@ impl<W: Write> LibrsyncSignatureWriter<W> {
         Ok(())
     }
 
-    /// Adds so many zeros.
+    /// Adds `len_bytes` zeros.
     ///
     /// # Errors
-    /// What the destination says.
+    /// The error of the destination.
     pub fn push_zeros(&mut self, mut len_bytes: u64) -> io::Result<()> {
         let block_len = self.block_len();
         while len_bytes > 0 {
@@ -259,7 +260,7 @@ impl<W: Write> LibrsyncSignatureWriter<W> {
     /// Writes the last block, if it is shorter, and flushes.
     ///
     /// # Errors
-    /// What the destination says.
+    /// The error of the destination.
     pub fn finish(mut self) -> io::Result<W> {
         if !self.block.is_empty() {
             self.add_block(self.sums(&self.block))?;

@@ -1,4 +1,4 @@
-//! Deltas that a naive reader of the format applies, and that the stock `rdiff` applies.
+//! Deltas applied by a naive reader of the format and by the stock `rdiff`.
 
 use std::process::{Command, Stdio};
 
@@ -25,7 +25,7 @@ fn encode(map: &DeltaMap<Lit>, zeros: Option<ByteRange>) -> (Vec<u8>, LibrsyncSt
     writer.finish().unwrap()
 }
 
-/// The reference: what a delta makes of a base, and the first bytes of its commands.
+/// The reference: the content that a delta makes of a base, and the first bytes of its commands.
 fn apply(base: &[u8], delta: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let number = |bytes: &[u8]| bytes.iter().fold(0_usize, |sum, byte| sum << 8 | usize::from(*byte));
     let (mut new, mut commands) = (Vec::new(), Vec::new());
@@ -60,7 +60,7 @@ fn apply(base: &[u8], delta: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (new, commands)
 }
 
-/// What the stock program makes of it. `limit`: how many bytes of it are looked at, from `skip` on.
+/// Starts the stock `rdiff patch` on a base and a delta.
 fn rdiff(base: &std::path::Path, delta: &[u8]) -> std::process::Child {
     let path = base.with_extension("delta");
     std::fs::write(&path, delta).unwrap();
@@ -100,7 +100,7 @@ proptest! {
         ops in prop::collection::vec(op(true), 0..12),
         stretch in prop_oneof![Just(1_u64), Just(300), Just(70_000)],
     ) {
-        // The same shapes, some of them too large for one, and for two bytes of an argument.
+        // The same shapes, some of them too large for arguments of one or two bytes.
         let ops: Vec<Op> = ops.into_iter().map(|op| stretched(op, stretch)).collect();
         let base: Vec<u8> = base.iter().flat_map(|byte| std::iter::repeat_n(*byte, stretch as usize)).collect();
         let (map, new) = build(&base, new_len * stretch, &ops);
@@ -143,7 +143,7 @@ fn every_width_of_an_argument_is_used() {
         let (new, commands) = apply(&[], &delta);
         assert_eq!((new.len() as u64, commands), (len, vec![command, 0]));
     }
-    // And of positions and lengths of copies.
+    // The same for positions and lengths of copies.
     let base: Vec<u8> = (0..200_000_u32).map(|at| (at % 251) as u8).collect();
     for (row, position) in [255, 256, 65_536].into_iter().enumerate() {
         for (column, len) in [255, 256, 65_536].into_iter().enumerate() {
@@ -209,7 +209,7 @@ fn rdiff_reads_beyond_4_gib() {
 fn known_zeros_of_the_base_make_holes_cheap() {
     let mut base = vec![7_u8; 20_000];
     base[4096..12_288].fill(0);
-    // Kept, a hole, a literal, and growth past the base.
+    // A kept range, a hole, a literal, and growth past the base.
     let mut map = DeltaMap::new(20_000, 100_000);
     map.zero(r(13_000, 19_000));
     map.literal(r(50_000, 50_003), Lit { stream: 1, at: 0 });
@@ -221,7 +221,7 @@ fn known_zeros_of_the_base_make_holes_cheap() {
     let new = apply(&base, &dear).0;
     assert_eq!(new.len(), 100_000);
     assert!(apply(&base, &cheap).0 == new);
-    // In pieces it is the same.
+    // Written in pieces, the delta is the same.
     let mut writer = LibrsyncWriter::new(Vec::new(), 20_000, 100_000).unwrap();
     writer.zeros_in_base(r(4096, 12_288));
     for at in (50_000..100_000).step_by(10) {
@@ -230,7 +230,7 @@ fn known_zeros_of_the_base_make_holes_cheap() {
     let (pieces, _) = writer.finish().unwrap();
     assert!(pieces.len() < 100, "{}", pieces.len());
     assert!(apply(&base, &pieces).0[..20_000] == base[..] && apply(&base, &pieces).0[20_000..] == vec![0; 80_000][..]);
-    // Some zeros are not worth it, and what is said to lie past the base is not believed.
+    // A short range of zeros is not worth it, and a range past the base is not believed.
     assert_eq!(encode(&map, Some(r(4096, 5000))).0, dear);
     assert_eq!(encode(&map, Some(r(19_000, 90_000))).0, dear);
 }

@@ -23,7 +23,7 @@ proptest! {
     fn tells_the_bytes_that_were_put(base in content(), new_len in 0..LEN_MAX, ops in ops(), probe in (0..LEN_MAX, 1..40_u64)) {
         let (map, new) = build(&base, new_len, &ops);
         prop_assert_eq!(materialize(&map, &base), new);
-        // A part of the content resolves to the same pieces, cut.
+        // A part of the content resolves to the same pieces, clipped.
         let within = r(probe.0, probe.0 + probe.1);
         let all: Vec<_> = map.resolve(r(0, u64::MAX)).filter_map(|(range, source)| {
             let part = range.intersect(within)?;

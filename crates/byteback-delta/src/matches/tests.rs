@@ -1,4 +1,4 @@
-//! What is written is read; every change of a stream is noticed; hostile ones cost nothing.
+//! Round trips; detection of every change of a stream; hostile streams, which cost nothing.
 
 use proptest::prelude::*;
 
@@ -57,8 +57,7 @@ proptest! {
         mut bytes in prop::collection::vec(any::<u8>(), 0..200),
         runs in 0..20_u32,
     ) {
-        // Behind a header that is right, in a group whose checksum is right: only the rules are
-        // left.
+        // With a valid header and a valid group checksum, only the rules are left to break.
         let list = MatchList::new(100, 100_000, 50_000);
         let mut head = stream(&list);
         head[32..36].copy_from_slice(&runs.to_le_bytes());
@@ -169,7 +168,7 @@ fn impossible_headers_are_refused_before_anything_is_reserved() {
     }
     let bytes = with(&|bytes| bytes[24..32].fill(0xff));
     assert!(matches!(read(&bytes, &list), Err(MatchesError::Impossible { .. })));
-    // Four thousand million runs, of which none comes; and a group of 4 GiB.
+    // Four thousand million announced runs, none of which comes; and a group of 4 GiB.
     let mut bytes = with(&|bytes| bytes[32..36].fill(0xff));
     assert!(matches!(read(&bytes, &list), Err(MatchesError::Truncated { runs: 0 })));
     bytes.extend_from_slice(&[0xff; 4]);

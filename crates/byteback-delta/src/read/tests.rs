@@ -15,7 +15,7 @@ fn r(start: u64, end: u64) -> ByteRange {
     ByteRange::new(start, end).unwrap()
 }
 
-/// A few streams that together have all parts and kinds.
+/// Streams that together cover all parts and kinds.
 fn samples() -> Vec<Vec<u8>> {
     let finish = |writer: DeltaWriter<Vec<u8>>| writer.finish().unwrap().0;
     let begin = |options| DeltaWriter::new(Vec::new(), 5000, 6000, options).unwrap();
@@ -38,8 +38,7 @@ fn samples() -> Vec<Vec<u8>> {
     let mut compressed = begin(WriterOptions::default());
     compressed.literal_bytes(0, &b"abcdefgh".repeat(100)).unwrap();
 
-    // Several blocks, small enough to damage every byte: a block is also ended by its number of
-    // extents.
+    // Several blocks, small enough to damage every byte: a block also ends at its limit of extents.
     let mut blocks = DeltaWriter::new(Vec::new(), 0, 20_000, plain).unwrap();
     for index in 0..u64::from(BLOCK_EXTENTS_MAX) + 5 {
         if index % 1000 == 0 {
@@ -98,7 +97,7 @@ fn every_missing_or_doubled_byte_is_an_error() {
             assert!(validate(&shorter[..]).is_err(), "byte {position} missing");
             let mut longer = stream.clone();
             longer.insert(position, stream[position]);
-            // A doubled last byte lies beyond the trailer, which is not the reader's business.
+            // A doubled last byte lies beyond the trailer, where the reader does not look.
             let doubled = validate(&longer[..]);
             assert!(
                 doubled.is_err() || longer[..stream.len()] == stream[..],
@@ -108,7 +107,7 @@ fn every_missing_or_doubled_byte_is_an_error() {
     }
 }
 
-/// Where the parts of a stream begin: each block, and the trailer.
+/// The positions of a stream's blocks and its trailer.
 fn block_positions(stream: &[u8]) -> Vec<usize> {
     let mut reader = DeltaReader::new(stream).unwrap();
     let mut positions = vec![reader.position_bytes() as usize];
@@ -142,7 +141,7 @@ fn blocks_of_another_stream_do_not_pass() {
     let error = validate(&mixed[..]).unwrap_err();
     assert!(matches!(error, ReadError::Checksum { part: "whole", .. }), "{error}");
 
-    // A block left out, doubled, or moved.
+    // A block is left out, doubled, or moved.
     let without = [&one[..positions[0]], &one[positions[1]..]].concat();
     assert!(validate(&without[..]).is_err());
     let doubled = [&one[..positions[1]], &one[positions[0]..]].concat();
@@ -157,7 +156,7 @@ fn blocks_of_another_stream_do_not_pass() {
     assert!(validate(&swapped[..]).is_err());
 }
 
-/// A stream with right checksums and totals, whatever its parts say.
+/// A stream with valid checksums and totals, whatever its parts say.
 #[derive(Clone, Debug)]
 struct Forged {
     version: u16,
@@ -513,7 +512,7 @@ fn totals_must_be_those_of_the_blocks() {
     for field in 0..4 {
         let mut wrong = stream.clone();
         wrong[trailer + 1 + field * 8] ^= 1;
-        // Even with a digest that agrees.
+        // Even with a valid digest.
         let mut digested = wrong[..HEADER_LEN].to_vec();
         let mut reader = DeltaReader::new(&stream[..]).unwrap();
         for position in positions.windows(2) {
@@ -530,7 +529,7 @@ fn totals_must_be_those_of_the_blocks() {
     }
 }
 
-/// A source that fails once, and that gives one byte at a time.
+/// A source that fails once and yields one byte at a time.
 struct Slow<'a> {
     bytes: &'a [u8],
     fail_after: usize,
@@ -573,8 +572,8 @@ fn short_reads_do_not_matter_and_errors_are_told_with_their_source() {
     }
 }
 
-/// A stream of version 1 with a compressed frame, as it was written on the day of its birth:
-/// readable for ever, whatever later versions of zstd make of the same bytes.
+/// A stream of version 1 with a compressed frame, as first written: it must stay readable, even if
+/// later versions of zstd compress the same bytes differently.
 #[test]
 fn golden_compressed_stream_of_version_1() {
     let hex = "894242444c540d0a01000000000000000000000034030000000000004f7fab20 \
@@ -615,7 +614,7 @@ fn any_block() -> impl Strategy<Value = ForgedBlock> {
     })
 }
 
-/// Blocks that are often right: literals and frame agree.
+/// Blocks that are often valid: literals and frame agree.
 fn good_block() -> impl Strategy<Value = ForgedBlock> {
     let extent = (0..4_u64, 1..6_u64, 0..3_u64, -20..20_i64);
     prop::collection::vec(extent, 1..6).prop_map(|extents| {

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Capacities that a list had while it was filled in steps.
+/// The capacities of a list while it is filled in steps.
 fn capacities(len: usize, step: usize, announced: u64) -> Vec<usize> {
     let (mut list, mut seen) = (Vec::<u32>::new(), Vec::new());
     while list.len() < len {
@@ -23,7 +23,7 @@ fn a_list_that_came_whole_has_no_room_to_spare() {
         for step in [1, 7, 1024] {
             let capacities = capacities(len, step, len as u64);
             assert_eq!(capacities.last(), Some(&len));
-            // What is moved, and how often.
+            // The number of elements moved, and the number of moves.
             assert!(
                 capacities
                     .iter()

@@ -1,17 +1,17 @@
-//! What one end wants a signature to be, and what the other end makes of it (SkySync, section
+//! The wishes of one end for a signature, and the other end's choice from them (SkySync, section
 //! 3.3.1: block size and kinds of checksums are negotiated in the first request).
 //!
-//! Who asks names kinds in the order in which it prefers them, the best ones being those that its
-//! storage has. Who answers takes the first that it can make, and says in the signature's header
-//! what it took. Names that it does not know are passed over, so that newer kinds can be asked of
-//! older servers.
+//! The requester names kinds in order of preference, the best ones being those that its storage
+//! keeps. The responder takes the first kind that it can make, and records its choice in the
+//! signature's header. Unknown names are skipped, so that newer kinds can be requested from older
+//! servers.
 
 use super::{BLOCK_LEN_MAX, STRONG_LEN_MIN, SignatureParams};
 use crate::leaves::{LEAF_LEN_BYTES, LeafKind};
 use crate::strong::{PROOF_LEN_MIN, STRONG_LEN_MAX, StrongKind};
 use crate::weak::WeakKind;
 
-/// The kinds that have a name, by which they are asked for.
+/// The kinds that can be requested, with their names.
 const WEAK_NAMES: [(WeakKind, &str); 5] = [
     (WeakKind::Rsync, "rolling"),
     (WeakKind::Crc32c, "crc32c"),
@@ -32,7 +32,7 @@ const STRONG_NAMES: [(StrongKind, &str); 8] = [
 ];
 
 impl WeakKind {
-    /// Its name in requests; `None` if only files of librsync have it.
+    /// The kind's name in requests; `None` if only files of librsync have it.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
         let found = WEAK_NAMES.iter().find(|(kind, _)| *kind == self);
@@ -48,7 +48,7 @@ impl WeakKind {
 }
 
 impl StrongKind {
-    /// Its name in requests; `None` if only files of librsync have it.
+    /// The kind's name in requests; `None` if only files of librsync have it.
     #[must_use]
     pub fn name(self) -> Option<&'static str> {
         let found = STRONG_NAMES.iter().find(|(kind, _)| *kind == self);
@@ -63,22 +63,22 @@ impl StrongKind {
     }
 }
 
-/// What a signature is wanted to be. The default leaves all to who makes it.
+/// A request for a signature. The default leaves all choices to the responder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SignatureRequest {
-    /// Length of a block in bytes; of tree kinds it is rounded up to whole leaves. `None`: as rsync
-    /// chooses it.
+    /// The length of a block in bytes; for tree kinds it is rounded up to whole leaves. `None`:
+    /// rsync's choice.
     pub block_len_bytes: Option<u32>,
     /// Kinds of weak checksums, the preferred one first. Empty: rsync's.
     pub weak: Vec<WeakKind>,
     /// Kinds of strong checksums, the preferred one first. Empty: keyed BLAKE3.
     pub strong: Vec<StrongKind>,
-    /// To how many bytes strong checksums are cut. `None`: as short as chance allows; without a
-    /// key, as short as a proof may be.
+    /// The length in bytes to which strong checksums are cut. `None`: as short as random collisions
+    /// allow or, for unkeyed kinds, at least as long as a proof.
     pub strong_len_bytes: Option<u8>,
 }
 
-/// A request names kinds, but none that this program makes.
+/// A request names kinds, but none that this program can make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "none of the kinds of {which} checksums that were asked for is known here: add 'rolling' or 'blake3-keyed' to the list"
@@ -89,7 +89,7 @@ pub struct NoCommonKind {
 }
 
 impl SignatureRequest {
-    /// Adds the kinds of weak checksums that a comma list names; unknown names are passed over.
+    /// Adds the kinds of weak checksums named in a comma-separated list; unknown names are skipped.
     ///
     /// # Errors
     /// If none is known.
@@ -100,7 +100,8 @@ impl SignatureRequest {
             .ok_or(NoCommonKind { which: "weak" })
     }
 
-    /// Adds the kinds of strong checksums that a comma list names; unknown names are passed over.
+    /// Adds the kinds of strong checksums named in a comma-separated list; unknown names are
+    /// skipped.
     ///
     /// # Errors
     /// If none is known.
@@ -111,22 +112,20 @@ impl SignatureRequest {
             .ok_or(NoCommonKind { which: "strong" })
     }
 
-    /// The kinds of weak checksums as a comma list; `None` if it is left to who makes the
-    /// signature.
+    /// The kinds of weak checksums as a comma-separated list; `None` if the responder chooses.
     #[must_use]
     pub fn weak_names(&self) -> Option<String> {
         names(self.weak.iter().map(|kind| kind.name()))
     }
 
-    /// The kinds of strong checksums as a comma list; `None` if it is left to who makes the
-    /// signature.
+    /// The kinds of strong checksums as a comma-separated list; `None` if the responder chooses.
     #[must_use]
     pub fn strong_names(&self) -> Option<String> {
         names(self.strong.iter().map(|kind| kind.name()))
     }
 
-    /// How a content of so many bytes is cut and summed: the first kinds that were asked for, and
-    /// lengths that are possible. `seed` is to be drawn at random.
+    /// The parameters for a content of `len_bytes`: the first kinds requested, and lengths clamped
+    /// to the possible range. `seed` must be drawn at random.
     #[must_use]
     pub fn params(&self, len_bytes: u64, seed: u64) -> SignatureParams {
         let weak = self.weak.first().copied().unwrap_or(WeakKind::Rsync);
@@ -136,14 +135,14 @@ impl SignatureRequest {
             None => SignatureParams::for_content(len_bytes, seed).block_len_bytes,
         };
         if let StrongKind::Tree(_) = strong {
-            // The longest block is made of whole leaves.
+            // The longest block consists of whole leaves, so this stays within it.
             block_len = block_len.next_multiple_of(LEAF_LEN_BYTES);
         }
         let chosen = SignatureParams::with_block_len(len_bytes, block_len, seed);
         let strong_len = match self.strong_len_bytes {
             Some(wanted) => wanted,
             None if strong.is_keyed() => chosen.strong_len_bytes,
-            // 20.
+            // 20 fits.
             None => chosen.strong_len_bytes.max(PROOF_LEN_MIN as u8),
         };
         SignatureParams {

@@ -135,7 +135,7 @@ fn hostile_headers_reserve_nothing_and_are_refused() {
         bytes[20..28].copy_from_slice(&(1_u64 << 50).to_le_bytes());
     });
     assert!(matches!(huge, SignatureError::TooManyBlocks { .. }));
-    // As many blocks as are allowed, but none comes.
+    // As many announced blocks as allowed, none of which comes.
     let short = with(&|bytes| bytes[20..28].copy_from_slice(&100_000_000_u64.to_le_bytes()));
     assert!(matches!(short, SignatureError::Truncated { blocks: 0 }));
     for (at, value) in [(16, 0_u32), (16, u32::MAX), (24, u32::MAX)] {
@@ -267,7 +267,7 @@ fn golden_bytes_of_a_tree_kind() {
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(hex[20..26], *"020608");
     assert_eq!(hex[80..], *"1fb26aa406904fef28ee94a3935f3ca96b41d2425a95f68bcc08c06a");
-    // By the definition: the key, and the leaves (here one for each block).
+    // By the definition: the key, and the leaves (here one per block).
     let key = blake3::derive_key(
         "byteback 2026-11 strong checksums of a signature's blocks from their leaves",
         &params.seed.to_le_bytes(),

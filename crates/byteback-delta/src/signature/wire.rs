@@ -1,9 +1,9 @@
 //! The layout of a signature stream, version 1; docs/format-signature.md describes every byte.
 //!
 //! A header of 40 bytes, then the blocks in groups of [`GROUP_BLOCKS`] (the last one may have
-//! fewer), each group followed by its checksum. That is a CRC-32C over the header's own CRC, the
-//! number of the group's first block and the group's bytes, so that groups that were exchanged,
-//! also with those of another signature, do not pass. How many bytes come is known from the header.
+//! fewer), each group followed by its checksum: a CRC-32C over the header's own CRC, the number of
+//! the group's first block and the group's bytes. So swapped groups are detected, even those of
+//! another signature. The length of the stream follows from the header.
 
 use std::io::{ErrorKind, Read};
 
@@ -20,7 +20,7 @@ pub const VERSION: u16 = 1;
 /// Magic, version, kinds, strong length, three zeros, block length, content length, seed, CRC.
 pub(super) const HEADER_LEN: usize = 8 + 2 + 1 + 1 + 1 + 3 + 4 + 8 + 8 + 4;
 
-/// Blocks of a group.
+/// The number of blocks in a group.
 pub(super) const GROUP_BLOCKS: u64 = 1024;
 
 /// The header, and its CRC.

@@ -1,12 +1,12 @@
-//! Making a signature stream from a content that comes piece by piece.
+//! Making a signature stream from a content that arrives piece by piece.
 
 use std::io::{self, Write};
 
 use super::{SignatureError, SignatureParams, check_lengths, wire};
 use crate::strong::{STRONG_LEN_MAX, StrongHasher};
 
-/// Writes the signature of a content as a stream. Holes cost a constant per block: their checksums
-/// are made once.
+/// Writes the signature of a content as a stream. Holes cost a constant per block: the checksums of
+/// a block of zeros are computed once.
 ///
 /// Memory: one block and one group of checksums.
 pub struct SignatureWriter<W> {
@@ -15,23 +15,23 @@ pub struct SignatureWriter<W> {
     hasher: StrongHasher,
     header_crc: u32,
     content_len_bytes: u64,
-    /// Bytes that came.
+    /// The number of bytes so far.
     len_bytes: u64,
-    /// What came of a block that is not yet whole.
+    /// The bytes of an incomplete block.
     block: Vec<u8>,
-    /// Checksums of a group that is not yet whole.
+    /// The checksums of an incomplete group.
     group: Vec<u8>,
-    /// Blocks in front of the group.
+    /// The number of blocks before the group.
     first_block: u64,
-    /// Checksums of a block of zeros, once one was met.
+    /// The checksums of a block of zeros, once one was needed.
     zero_block: Option<(u32, [u8; STRONG_LEN_MAX])>,
 }
 
 impl<W: Write> SignatureWriter<W> {
-    /// Begins the signature of a content of so many bytes by writing its header.
+    /// Begins the signature of a content of `content_len_bytes` by writing its header.
     ///
     /// # Errors
-    /// `InvalidInput` for parameters that no signature has; otherwise what `out` says.
+    /// `InvalidInput` for impossible parameters; otherwise the error of `out`.
     pub fn new(mut out: W, params: SignatureParams, content_len_bytes: u64) -> io::Result<Self> {
         check_lengths(&params, content_len_bytes)
             .map_err(|error: SignatureError| io::Error::new(io::ErrorKind::InvalidInput, error))?;
@@ -54,7 +54,7 @@ impl<W: Write> SignatureWriter<W> {
     /// Adds the next bytes of the content.
     ///
     /// # Errors
-    /// `InvalidInput` if more come than were announced; otherwise what the destination says.
+    /// `InvalidInput` if more come than were announced; otherwise the error of the destination.
     pub fn push(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         self.count(bytes.len() as u64)?;
         let block_len = self.block_len();
@@ -75,7 +75,7 @@ impl<W: Write> SignatureWriter<W> {
         Ok(())
     }
 
-    /// Adds so many zeros.
+    /// Adds `len_bytes` zeros.
     ///
     /// # Errors
     /// As [`Self::push`].
@@ -103,13 +103,12 @@ impl<W: Write> SignatureWriter<W> {
         Ok(())
     }
 
-    /// Adds the next block by its checksums, which storage has: its bytes are not needed. They are
-    /// to be of the kinds that the parameters name; of `strong` as many bytes are taken as these
-    /// say.
+    /// Adds the next block by its checksums, as kept by storage: its bytes are not needed. The
+    /// checksums must be of the parameters' kinds; `strong` is cut to the parameters' length.
     ///
     /// # Errors
     /// `InvalidInput` if bytes of a block are pending, `strong` is too short or no block is left;
-    /// otherwise what the destination says.
+    /// otherwise the error of the destination.
     pub fn push_sums(&mut self, weak: u32, strong: &[u8]) -> io::Result<()> {
         let strong_len = usize::from(self.params.strong_len_bytes).min(STRONG_LEN_MAX);
         let left = self.content_len_bytes - self.len_bytes;
@@ -123,10 +122,11 @@ impl<W: Write> SignatureWriter<W> {
         self.add_block(weak, whole)
     }
 
-    /// Writes what is pending and flushes.
+    /// Writes the pending block and group, and flushes.
     ///
     /// # Errors
-    /// `InvalidInput` if fewer bytes came than were announced; otherwise what the destination says.
+    /// `InvalidInput` if fewer bytes came than were announced; otherwise the error of the
+    /// destination.
     pub fn finish(mut self) -> io::Result<W> {
         if self.len_bytes != self.content_len_bytes {
             return Err(io::Error::new(

@@ -1,15 +1,16 @@
 //! The weak checksums of librsync's signatures (librsync's `rollsum.h` and `rabinkarp.h` are their
 //! only description).
 //!
-//! - [`Rollsum`]: rsync's two sums over bytes to each of which 31 is added. That adds 31 n to the
-//!   first sum and 31 n (n + 1) / 2 to the second, n being the window's length, so it is rsync's
-//!   checksum with two constants.
-//! - [`RabinKarp`]: a polynomial in a fixed multiplier, modulo 2^32, that begins with 1: for bytes
-//!   x\[0\] to x\[n-1\] it is m^n + m^(n-1) x\[0\] + ... + x\[n-1\]. Spread better than the sums.
+//! - [`Rollsum`]: rsync's two sums, with 31 added to each byte. That adds 31 n to the first sum and
+//!   31 n (n + 1) / 2 to the second, n being the window's length, so it is rsync's checksum with
+//!   two constants.
+//! - [`RabinKarp`]: a polynomial in a fixed multiplier, modulo 2^32, that starts with 1: for bytes
+//!   x\[0\] to x\[n-1\] it is m^n + m^(n-1) x\[0\] + ... + x\[n-1\]. Its values are spread better
+//!   than those of the sums.
 
 use super::{Rolling, RollingSum};
 
-/// What librsync adds to each byte.
+/// The number that librsync adds to each byte.
 const BYTE_OFFSET: u32 = 31;
 
 /// librsync's older weak checksum.
@@ -50,14 +51,14 @@ impl Rolling for Rollsum {
 /// The multiplier m.
 const MULTIPLIER: u32 = 0x0810_4225;
 
-/// m times this is 1.
+/// The inverse of m, modulo 2^32.
 const INVERSE: u32 = 0x98f0_09ad;
 
-/// A byte x that leaves a window of n takes m^(n-1) x with it, and m^n becomes m^(n-1) in front:
+/// A byte x that leaves a window of n removes m^(n-1) x, and the leading m^n becomes m^(n-1):
 /// together m^(n-1) (x + m - 1).
 const LEAVING: u32 = MULTIPLIER - 1;
 
-/// Bytes that are summed in one go; the compiler makes vector code of it.
+/// The number of bytes summed in one go; the compiler vectorises this.
 const LANES: usize = 16;
 
 /// m^15, m^14, ... 1.

@@ -42,7 +42,7 @@ fn kinds_have_numbers() {
     }
 }
 
-/// librsync's definitions, byte by byte.
+/// librsync's definition, byte by byte.
 fn naive_rollsum(window: &[u8]) -> u32 {
     let (mut a, mut b) = (0_u32, 0_u32);
     for &byte in window {

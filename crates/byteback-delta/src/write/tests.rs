@@ -23,7 +23,7 @@ fn encode(map: &DeltaMap<Lit>, options: WriterOptions) -> (Vec<u8>, DeltaStats) 
     writer.finish().unwrap()
 }
 
-/// What a stream says, as a map whose literals are places among all its literal bytes, and these
+/// A stream decoded into a map whose literals are places among all its literal bytes, and these
 /// bytes.
 fn decode(stream: &[u8]) -> (DeltaMap<Lit>, Vec<u8>) {
     let mut reader = DeltaReader::new(stream).unwrap();
@@ -90,15 +90,15 @@ proptest! {
             prop_assert_eq!(&in_place, &new);
         }
 
-        // Block by block, the extents are those of the map, and what follows the trailer is not
+        // Block by block, the extents are those of the map, and bytes after the trailer are not
         // touched.
         let (decoded, literals) = decode(&stream);
         prop_assert_eq!(decoded.literal_bytes(), literals.len() as u64);
         let again = decoded.try_map_literals(|range, lit| {
             let Some(Source::Literal(original)) = map.resolve(range).next().map(|(_, source)| source) else { return Err(range) };
             let bytes: Vec<u8> = (0..range.len_bytes()).map(|index| original.byte(index)).collect();
-            // One extent of the decoded map may be several of the original: their literals happened
-            // to follow each other.
+            // One extent of the decoded map may be several of the original whose literals happened
+            // to be adjacent.
             let first_len = map.resolve(range).next().map_or(0, |(range, _)| range.len_bytes() as usize);
             let start = lit.at as usize;
             if literals[start..start + first_len] == bytes[..first_len] { Ok(original) } else { Err(range) }
@@ -117,7 +117,7 @@ fn scattered_small_literals_cost_far_below_two_percent() {
     const FILE: u64 = 4 << 30;
     let mut writer = DeltaWriter::new(Vec::new(), FILE, FILE, WriterOptions::default()).unwrap();
     for index in 0..1024_u64 {
-        // One in each 4 MiB, at no round place.
+        // One in each 4 MiB, at an unaligned offset.
         let offset = (index << 22) + (index * 7919) % ((1 << 22) - 1024);
         writer.literal_bytes(offset, &noise(index, 1024)).unwrap();
     }

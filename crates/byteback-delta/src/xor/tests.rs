@@ -38,7 +38,7 @@ proptest! {
         prop_assert!(page == base);
         let differing = base.iter().zip(&new).filter(|(base, new)| base != new).count();
         prop_assert_eq!(delta.is_empty(), differing == 0);
-        // Each run of other bytes costs four bytes at most, and two equal ones.
+        // Each differing run costs at most four bytes, and two equal ones.
         prop_assert!(delta.len() <= differing * 7);
     }
 
@@ -46,7 +46,7 @@ proptest! {
     fn it_leads_there_and_back_in_whichever_form((base, new) in pages(), dense in any::<bool>(), limit in 0..PAGE) {
         let mut new = new;
         if dense {
-            // Much changed, and all of it alike.
+            // Many bytes changed, all in the same way.
             new.iter_mut().step_by(2).for_each(|byte| *byte ^= 0x55);
         }
         let runs = delta(&base, &new);
@@ -147,22 +147,21 @@ fn a_frame_of_another_length_or_a_damaged_one_changes_nothing() {
     }
 }
 
-/// A look at a part of the exclusive or spares packing what is like noise, and nothing that could
-/// be packed.
+/// Sampling the exclusive or skips the packing of noise, but of nothing that could be packed.
 #[test]
 fn what_is_like_noise_is_not_packed() {
     let base = noise(1, PAGE);
     for limit in [255, 816] {
-        // As many other bytes as there are, and all of them.
+        // Noise over the whole page, and over half of it.
         assert!(is_hopeless(&base, &noise(2, PAGE), limit));
         let mut half = base.clone();
         half[..PAGE / 2].copy_from_slice(&noise(3, PAGE / 2));
         assert_eq!(is_hopeless(&base, &half, limit), limit == 255);
-        // Few other bytes, whatever they are.
+        // Few differing bytes, whatever they are.
         let mut few = base.clone();
         few[1_000..1_000 + limit].copy_from_slice(&noise(4, limit));
         assert!(!is_hopeless(&base, &few, limit));
-        // Much that is alike, and what repeats.
+        // Many equal changes, and repetitions.
         let alike: Vec<u8> = base.iter().map(|byte| byte ^ 0x55).collect();
         let record = noise(5, 64);
         let repeated: Vec<u8> = base

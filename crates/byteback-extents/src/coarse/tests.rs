@@ -1,4 +1,4 @@
-//! Joining against the naive way: fill one smallest gap, and again.
+//! Joining against the naive way: fill the smallest gap, again and again.
 
 use proptest::prelude::*;
 
@@ -38,8 +38,7 @@ proptest! {
         prop_assert!(before.iter().all(|range| after.covers(range)));
     }
 
-    /// Whatever covers a set with no more extents reports no fewer bytes: alignment is one such
-    /// way.
+    /// A covering set with no more extents has no fewer bytes: alignment gives such a set.
     #[test]
     fn joining_adds_no_more_than_aligning_to_as_many_extents(before in set(4000), shift in 1..8_u32) {
         let aligned = before.aligned_out(NonZeroU64::new(1 << shift).unwrap());

@@ -1,6 +1,6 @@
 //! Walks over an extent map: whole extents, parts within a range, gaps, and both together.
 //!
-//! All ascend, allocate nothing, and start with one search.
+//! All iterators ascend, allocate nothing, and start with one search.
 
 use std::slice;
 
@@ -86,7 +86,7 @@ impl<V: ExtentValue> Iterator for Pieces<'_, V> {
 /// The parts of a range that have no value in an [`ExtentMap`](super::ExtentMap), ascending.
 pub struct Gaps<'a, V> {
     iter: Iter<'a, V>,
-    /// From here to `end` is still to be told.
+    /// The offset from which gaps are still to be reported, up to `end`.
     position: u64,
     end: u64,
 }
@@ -135,7 +135,7 @@ impl<V> Iterator for Gaps<'_, V> {
 /// as `None`.
 pub struct Tiles<'a, V> {
     pieces: Pieces<'a, V>,
-    /// The piece that comes after the gap that was told last.
+    /// The piece after the gap that was reported last.
     pending: Option<(ByteRange, V)>,
     position: u64,
 }

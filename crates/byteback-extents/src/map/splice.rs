@@ -1,27 +1,27 @@
-//! Replacing a run of entries by others, and keeping the leaves in shape: the general path of every
-//! change.
+//! Replacement of a run of entries by others, and rebalancing of the leaves: the general path of
+//! every change.
 //!
-//! A change finds the run of entries that the range overlaps or touches, works out the at most
-//! three entries that take their place (what is left of the first, the new one, what is left of the
-//! last), and splices them in. Only then are leaves split or joined.
+//! A change finds the run of entries that the range overlaps or touches, computes the at most three
+//! entries that replace it (the rest of the first, the new one, the rest of the last), and splices
+//! them in. Only then are leaves split or joined.
 
 use super::{Entry, ExtentMap, Leaf, Place};
 use crate::range::ByteRange;
 use crate::value::ExtentValue;
 
-/// The run of entries that a range overlaps, and what stays of its first and last.
+/// The run of entries that a range overlaps, with the remainders of its first and last.
 struct Run<V> {
     from: Place,
     /// After the last entry of the run.
     to: Place,
-    /// What the run's first entry keeps before the range.
+    /// The part of the run's first entry before the range.
     head: Option<Entry<V>>,
-    /// What the run's last entry keeps after the range.
+    /// The part of the run's last entry after the range.
     tail: Option<Entry<V>>,
 }
 
 impl<V: ExtentValue> ExtentMap<V> {
-    /// Lays an entry over what is there, joining it with its neighbours where values continue.
+    /// Lays an entry over the existing ones, joining it with its neighbours where values continue.
     pub(super) fn overlay_entry(&mut self, range: ByteRange, value: V) {
         let mut new = Entry {
             start: range.start(),
@@ -30,9 +30,9 @@ impl<V: ExtentValue> ExtentMap<V> {
         };
         let mut run = self.overlapped_run(range);
 
-        // Join to the left: with what stays of a cut entry, or with an untouched one that ends
-        // where the range starts. The latter may be the last of the leaf before, if an entry that
-        // starts just here is being replaced.
+        // Join to the left: with the remainder of a cut entry, or with an untouched one that ends
+        // where the range starts. The latter may be the last of the previous leaf, if an entry that
+        // starts exactly here is being replaced.
         if let Some(head) = &run.head {
             if head.value.continues(head.len_bytes(), &new.value) {
                 new.start = head.start;
@@ -47,7 +47,7 @@ impl<V: ExtentValue> ExtentMap<V> {
                 run.from = place;
             }
         }
-        // And to the right in the same way. If the next entry is the first of another leaf, the
+        // Join to the right in the same way. If the next entry is the first of another leaf, the
         // run's end moves there.
         if let Some(tail) = &run.tail {
             if new.value.continues(new.len_bytes(), &tail.value) {
@@ -83,7 +83,7 @@ impl<V: ExtentValue> ExtentMap<V> {
         self.last = if reshaped { self.place_of(start) } else { place };
     }
 
-    /// Takes all values in a range away.
+    /// Removes all values in a range.
     pub(super) fn cut_out(&mut self, range: ByteRange) {
         let run = self.overlapped_run(range);
         if run.from != run.to {
@@ -212,7 +212,8 @@ impl<V: ExtentValue> ExtentMap<V> {
             let first_len = self.leaves[from.leaf].len();
             self.splice_leaf(from.leaf, from.index, first_len, new);
         }
-        // Only after what they replace was taken off: the sum never exceeds the offset space.
+        // Added only after the replaced entries were subtracted: the sum never exceeds the offset
+        // space.
         self.len += added_len;
         self.covered_bytes += added_bytes;
         self.reshape(from.leaf, from.index, from.leaf != to.leaf)
@@ -220,13 +221,14 @@ impl<V: ExtentValue> ExtentMap<V> {
 }
 
 impl<V> ExtentMap<V> {
-    /// A leaf with fewer entries than this is joined with a neighbour if both fit well into one.
+    /// A leaf with fewer entries than this is joined with a neighbour if both fit into one with
+    /// room to spare.
     const LEAF_ENTRIES_LOW: usize = Self::LEAF_ENTRIES_MAX / 4;
 
     /// Leaves are joined only up to this size, so that the next insert does not split them again.
     const LEAF_ENTRIES_JOINED: usize = Self::LEAF_ENTRIES_MAX / 4 * 3;
 
-    /// A leaf doubles while it is small, then grows by this many entries at once: less slack, at a
+    /// A leaf doubles while it is small, then grows by this many entries at once: less slack for a
     /// few more reallocations.
     const LEAF_GROWTH_MAX: usize = Self::LEAF_ENTRIES_MAX / 8;
 
@@ -263,11 +265,11 @@ impl<V> ExtentMap<V> {
     }
 
     /// Splits, removes or joins the leaf at `leaf_index`, and the one after it if `both`, as their
-    /// lengths demand. `at_index` is where the first of them was changed. Returns whether leaves
-    /// were added or removed.
+    /// lengths demand. `at_index` is the place of the change in the first of them. Returns whether
+    /// leaves were added or removed.
     fn reshape(&mut self, leaf_index: usize, at_index: usize, both: bool) -> bool {
         let mut reshaped = both;
-        // Empty leaves first: what follows relies on a first entry in each leaf.
+        // Empty leaves first: the code below relies on a first entry in each leaf.
         for candidate in [leaf_index + 1, leaf_index] {
             if (both || candidate == leaf_index) && self.leaves[candidate].is_empty() {
                 self.leaves.remove(candidate);
@@ -314,8 +316,8 @@ impl<V> ExtentMap<V> {
         true
     }
 
-    /// Splits a leaf in halves; but leaves the elder part full where the map grows at its end or at
-    /// its beginning.
+    /// Splits a leaf in halves; where the map grows at its end or its beginning, keeps the older
+    /// part full instead.
     fn split_leaf(&mut self, leaf_index: usize, at_index: usize) {
         let leaf = &mut self.leaves[leaf_index];
         let at = if leaf_index == self.separators.len() && at_index + 1 >= Self::LEAF_ENTRIES_MAX {
@@ -333,7 +335,7 @@ impl<V> ExtentMap<V> {
         }
     }
 
-    /// Gives memory back that a leaf does not need soon.
+    /// Frees memory that a leaf will not need soon.
     fn give_back_slack(leaf: &mut Leaf<V>) {
         if leaf.capacity() > leaf.len() + 2 * Self::LEAF_GROWTH_MAX {
             leaf.shrink_to(leaf.len() + Self::LEAF_GROWTH_MAX);

@@ -33,7 +33,7 @@ impl ExtentValue for At {
 #[derive(Clone, Debug)]
 enum Op {
     Insert(u64, u64, At),
-    /// Continues the insert before, forwards or backwards.
+    /// Continues the previous insert, forwards or backwards.
     Sequential {
         len: u64,
         backwards: bool,
@@ -46,7 +46,7 @@ enum Op {
 }
 
 fn value() -> impl Strategy<Value = At> {
-    // Few streams and aligned positions, so that values often continue each other by chance, also
+    // Few streams and aligned positions, so that values often continue each other by chance, even
     // across other extents.
     prop_oneof![
         (0..2_u8).prop_map(|stream| At { stream, at: 1000 }),
@@ -103,7 +103,7 @@ impl Model {
         self.0[start as usize..end as usize].fill(None);
     }
 
-    /// The fewest extents that tell the same within a range.
+    /// The fewest extents that describe the same values within a range.
     fn extents(&self, start: u64, end: u64) -> Vec<(ByteRange, At)> {
         let mut extents: Vec<(ByteRange, At)> = Vec::new();
         for offset in start..end {
@@ -260,7 +260,7 @@ fn values_that_do_not_continue_stay_apart_and_tails_keep_their_place() {
             (r(60, 100), At { stream: 0, at: 60 }),
         ]
     );
-    // The same bytes as before in the middle: all is one again.
+    // The same bytes as before in the middle: the map is one extent again.
     map.insert(r(40, 60), At { stream: 0, at: 40 });
     assert_eq!(map.len(), 1);
 }

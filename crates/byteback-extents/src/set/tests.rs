@@ -42,7 +42,7 @@ fn flags(ranges: &[ByteRange]) -> Vec<bool> {
         .collect()
 }
 
-/// The maximal runs of bytes with a flag of that kind within a range.
+/// The maximal runs of bytes with the flag `kind` within a range.
 fn runs(model: &[bool], within: ByteRange, kind: bool) -> Vec<ByteRange> {
     let mut runs: Vec<ByteRange> = Vec::new();
     for offset in (within.start()..within.end()).filter(|&offset| model[offset as usize] == kind) {

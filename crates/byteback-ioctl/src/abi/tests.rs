@@ -1,4 +1,4 @@
-//! The bytes are those of the C structures, and nothing but whole ones is understood.
+//! The bytes are those of the C structures, and only complete ones are accepted.
 
 use std::mem::offset_of;
 
@@ -45,7 +45,7 @@ fn what_is_encoded_is_the_structure() {
 
 #[test]
 fn structures_have_no_padding() {
-    // Every byte is some field's, or bytes of the caller's memory would cross the border.
+    // Every byte belongs to a field; padding would leak bytes of the caller's memory.
     assert_eq!(size_of::<DeltaOpen>(), open().encode().len());
     let close = DeltaClose {
         size: 0,

@@ -1,4 +1,4 @@
-//! What can be told without a mount; the rest is tested on real ones (`byteback-daemon`, `deltas`).
+//! The checks that need no mount; the rest is tested on real mounts (`byteback-daemon`, `deltas`).
 
 use super::*;
 

@@ -20,7 +20,7 @@ fn who_takes_a_paced_body_drop_by_drop_does_not_keep_its_place() {
         let (mut out, mut body) = outgoing_paced(None, pace);
         let writer = tokio::task::spawn_blocking(move || {
             let written = (0..10_000).try_for_each(|_| out.write_all(&[1; CHUNK_LEN]));
-            // The place is free, whatever the client does then.
+            // The place is free, whatever the client does next.
             out.fail();
             written.unwrap_err().kind()
         });
@@ -31,7 +31,7 @@ fn who_takes_a_paced_body_drop_by_drop_does_not_keep_its_place() {
         }
         assert!(writer.is_finished(), "it never waited so long for one piece");
         assert_eq!(writer.await.unwrap(), io::ErrorKind::TimedOut);
-        // What is left of it, and no clean end.
+        // The pending rest, and no clean end.
         let end = loop {
             match next(&mut body).await {
                 Some(Ok(_)) => {}

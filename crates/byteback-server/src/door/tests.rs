@@ -1,4 +1,4 @@
-//! Who may stay and who goes, without sockets.
+//! The choice of connections that may stay or go, without sockets.
 
 use super::*;
 
@@ -46,7 +46,7 @@ fn a_full_door_turns_out_the_address_that_holds_most() {
     assert_eq!(staying(&many), [3]);
     assert!(may_stay(&single) && may_stay(&pair));
     assert_eq!(staying(&newcomers), [0, 1, 2]);
-    // All hold one: the oldest goes.
+    // All addresses hold one: the oldest goes.
     let _newest = door.enter(address(9));
     assert!(!may_stay(&single) && may_stay(&pair));
 }

@@ -13,7 +13,7 @@ async fn who_is_revoked_is_turned_out_and_nobody_else() {
     presence.turn_out(3);
     assert!(ends(first_out).await && ends(second_out).await);
     assert!(!ends(other.revoked()).await);
-    // One that enters while others are on their way out is turned out, too.
+    // A request that enters while others are on their way out is turned out, too.
     assert!(ends(presence.enter(1).revoked()).await);
     drop((first, second));
     assert_eq!(presence.devices(), [2]);

@@ -5,7 +5,7 @@ use byteback_api::messages::{BUNDLED_MAX, DIGESTS_MAX};
 use byteback_delta::ContentDigest;
 use byteback_delta::bundle::{self, ShortContent};
 
-/// A file whose bytes, which are there, lie between holes.
+/// A file whose stored bytes lie between holes.
 fn holey() -> (Vec<u8>, Vec<u8>) {
     let mut bytes = vec![0; 50_000];
     bytes[20_000..20_100].copy_from_slice(&noise(9, 100));
@@ -25,7 +25,7 @@ fn files() -> Vec<(FileId, Vec<u8>)> {
         .collect();
     files.push((FileId(30), noise(30, 64 * 1024)));
     files.push((FileId(31), noise(31, 64 * 1024 + 1)));
-    // More than a bundle holds together.
+    // More than a bundle holds in all.
     files.extend((100..170).map(|number| (FileId(number), noise(7, 64 * 1024))));
     files
 }
@@ -101,14 +101,14 @@ fn short_contents_come_in_a_bundle_in_the_order_asked() {
             (40, _) => {
                 let content = content.unwrap();
                 assert!(content.to_bytes() == holey().0);
-                // Holes are told as such.
+                // Holes are sent as such.
                 assert!(content.data().all(|(_, bytes)| bytes.len() < 30_000));
             }
             (_, Some((_, bytes))) => assert!(content.unwrap().to_bytes() == *bytes, "{id}"),
             (_, None) => unreachable!(),
         }
     }
-    // Contents without room are not told; a short one behind them still is.
+    // Contents without room are left out; a short one behind them is still sent.
     let mut ids: Vec<FileId> = (100..170).map(FileId).collect();
     ids.push(FileId(10));
     let contents = bundle_of(&world, &ids);

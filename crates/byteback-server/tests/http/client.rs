@@ -1,4 +1,4 @@
-//! A tiny blocking HTTP/1.1 client over a real socket: it can also do what a good client would not.
+//! A tiny blocking HTTP/1.1 client over a real socket: it can also misbehave.
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,7 +9,7 @@ pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
-    /// The body ended as its framing says.
+    /// Whether the body ended as its framing says.
     pub(crate) complete: bool,
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn request(
     stream
         .write_all(head(method, target, token, body.len(), extra).as_bytes())
         .unwrap();
-    // A server that refuses early may close before it has heard everything.
+    // A server that refuses early may close before it has received everything.
     let _ = stream.write_all(body);
     read_answer(stream)
 }

@@ -1,4 +1,4 @@
-//! Who may do what, over the wire.
+//! Access rights of devices, over the wire.
 
 use super::*;
 use byteback_store::devices::{NewInvitation, RosterFile};
@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use std::io::Read;
 use std::net::Shutdown;
 
-/// Calls that a device may make whatever it was given: none of them tells of a folder that it was
-/// not.
+/// Calls that a device may make whatever it was given: none of them reveals a folder that it was
+/// not given.
 const OF_NO_FOLDER: [(&str, &str); 5] = [
     ("GET", "/healthz"),
     ("GET", "/metrics"),
@@ -38,7 +38,7 @@ impl World {
     }
 }
 
-/// Every call of the served document, with parameters that exist.
+/// Every call in the served document, with parameters that exist.
 fn calls(world: &World) -> Vec<(String, String, String)> {
     let document = world.get("/openapi.json").expect(200).json();
     let mut calls = Vec::new();
@@ -81,7 +81,7 @@ fn a_device_of_another_folder_is_refused_by_every_call_of_the_document() {
         }
         assert!(matches!(answer.status, 403 | 404), "{method} {path}: {body}");
         answer.problem(403, "forbidden");
-        // Nor does it learn whether there is such a folder.
+        // The device does not learn whether there is such a folder, either.
         let nowhere = world.send_as(
             &token,
             &method,
@@ -96,7 +96,7 @@ fn a_device_of_another_folder_is_refused_by_every_call_of_the_document() {
         refused += 1;
     }
     assert_eq!(refused, Route::ALL.len() - OF_NO_FOLDER.len());
-    // Its own folder is open to it, and nothing of the other one has changed.
+    // The device's own folder is open to it, and nothing in the other one has changed.
     world.send_as(&token, "GET", "/v1/folders/g", b"").expect(200);
     let folders = world.send_as(&token, "GET", "/v1/folders", b"").expect(200).json();
     assert_eq!(folders["folders"].as_array().unwrap().len(), 1);
@@ -123,7 +123,7 @@ fn a_device_that_may_only_read_changes_nothing() {
             .into_iter()
             .find(|call| call.0 == method && call.1 == path)
             .unwrap();
-        // Events would be answered for as long as somebody listens.
+        // Events would be answered without an end.
         let target = target.replace("/events", "/events?after=77");
         let answer = world.send_as(&token, method, &target, b"{}");
         let is_refused = answer.status == 403;
@@ -237,7 +237,7 @@ fn a_device_that_is_revoked_is_stopped_in_the_middle_of_an_upload() {
         let began = Instant::now();
         match beside {
             false => _ = world.send("DELETE", &format!("/v1/devices/{id}"), b"").expect(204),
-            // As another process would.
+            // Revoked as another process would.
             true => RosterFile::open(world.dir.path()).unwrap().roster().revoke(id).unwrap(),
         }
         read_answer(stream).problem(401, "device_revoked");

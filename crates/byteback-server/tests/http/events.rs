@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// A client that listens: what it hears, line by line, without the framing of the chunks.
+/// A client that listens: the received lines, without the framing of the chunks.
 struct Listener {
     reader: BufReader<TcpStream>,
 }
@@ -17,7 +17,7 @@ impl Listener {
         Self::try_new(world, after, extra).unwrap_or_else(|head| panic!("{head:?}"))
     }
 
-    /// The head of the answer, if it is not the one of a stream.
+    /// Connects; the error is the head of an answer that is no stream.
     fn try_new(world: &World, after: &str, extra: &[(&str, &str)]) -> Result<Self, Vec<String>> {
         let mut stream = connect(world.server.address());
         let target = format!("/v1/folders/f/events{after}");
@@ -38,7 +38,7 @@ impl Listener {
         Ok(listener)
     }
 
-    /// `None` at the end.
+    /// The next line; `None` at the end.
     fn line(&mut self) -> Option<String> {
         let mut line = String::new();
         match self.reader.read_line(&mut line) {
@@ -98,7 +98,7 @@ fn who_listens_hears_of_every_batch_once_and_in_order() {
     for counter in 2..=700 {
         ok(world.commit(counter, &world.patch(counter, counter - 1, 1000, counter, b"x")));
     }
-    // Repeated, hence not applied again.
+    // A repeated batch is not applied again.
     ok(world.commit(700, &world.patch(700, 699, 1000, 700, b"x")));
     let mut late = Listener::new(&world, "?after=5", &[]);
     let mut later = Listener::new(&world, "?after=1", &[("last-event-id", "690")]);
@@ -120,7 +120,7 @@ fn who_cannot_listen_is_told_why() {
     let world = World::with(|config| config.events_max = 2);
     ok(world.commit(1, &world.first(1, &[0; 1000])));
     world.get("/v1/folders/g/events").problem(404, "folder_not_found");
-    // A server that was put back to an elder state.
+    // A server that was restored to an older state.
     world
         .get("/v1/folders/f/events?after=2")
         .problem(400, "invalid_parameter");
@@ -130,7 +130,7 @@ fn who_cannot_listen_is_told_why() {
     let listeners = [Listener::new(&world, "", &[]), Listener::new(&world, "", &[])];
     world.get("/v1/folders/f/events").problem(503, "unavailable");
     drop(listeners);
-    // Their places are free again once the server has seen that they are gone.
+    // The places are free again once the server has seen that the clients are gone.
     let began = std::time::Instant::now();
     while Listener::try_new(&world, "?after=1", &[]).is_err() {
         assert!(began.elapsed() < Duration::from_secs(20), "a place stays taken");

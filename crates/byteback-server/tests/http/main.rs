@@ -218,7 +218,7 @@ fn a_backup_comes_back_by_every_call() {
     world
         .commit(2, &world.patch(2, 1, bytes.len(), 1000, b"new"))
         .expect(200);
-    // Sent again: the same answer, applied once.
+    // A repeated batch gets the same answer and is applied once.
     let again = world
         .commit(2, &world.patch(2, 1, bytes.len(), 1000, b"new"))
         .expect(200)
@@ -362,15 +362,15 @@ fn every_route_but_the_open_ones_wants_a_token() {
         let basic = [("authorization", "Basic abc")];
         let answer = request(address, method, &target, None, b"", &basic);
         assert_eq!(answer.status == 401, route.access() != Access::Open, "{route:?}");
-        // And each is really routed: whatever it says about these parameters, it is not "no such
-        // route". (Events would be answered for as long as somebody listens.)
+        // And each is really routed: whatever the answer to these parameters, it is not "no such
+        // route". (Events would be answered without an end.)
         let listened = target.replace("/events", "/events?after=77");
         let known = world.send(method, &listened, b"");
         let lost =
             known.header("content-type") == "application/problem+json" && known.json()["code"] == "route_not_found";
         assert!(known.status != 405 && !lost, "{route:?}");
     }
-    // A large body with a wrong token: the sender gets to read the answer.
+    // A large body with a wrong token: the sender can read the answer.
     request(
         address,
         "POST",

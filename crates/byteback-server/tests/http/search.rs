@@ -1,4 +1,4 @@
-//! Searches in stored contents over the API: what is found is there; bodies of every kind are
+//! Searches in stored contents over the API: reported matches are there; bodies of every kind are
 //! refused in time.
 
 use super::{FILE, World, file};
@@ -68,7 +68,7 @@ fn groups(content: &[u8]) -> (GroupList, Vec<u8>) {
     (list, bytes)
 }
 
-/// Sums of a content of 100 MiB that nobody has.
+/// Sums of a content of 100 MiB that is nowhere.
 fn many_groups() -> Vec<u8> {
     let mut list = GroupList::new(LeafKind::Sha256, 100 << 20);
     (0..100).for_each(|group| list.push(&[group; 32]));
@@ -167,7 +167,7 @@ fn groups_are_compared_with_the_content_at_that_moment() {
         let differing = (0..256).filter(|&block| told.signature().strong(block) != expected.strong(block));
         assert_eq!(differing.count(), 0);
     }
-    // Of another length, longer than anything here: it is answered, at no more cost than the
+    // A list of another length, longer than anything here: it is answered, at no more cost than the
     // content's.
     let answer = post(&world, &target("groups", ""), MEDIA_OF[2].1, &many_groups()).expect(200);
     let told = GroupAnswer::read(&answer.body[..], LeafKind::Sha256, 100 << 20, 1000).unwrap();
@@ -253,13 +253,13 @@ fn endless_and_slow_bodies_are_refused_and_keep_nobody_out() {
     let content = noise(1, 20_000);
     world.commit(1, &world.first(1, &content)).expect(200);
     for ((call, media, _), body) in MEDIA_OF.into_iter().zip(bodies(&content)) {
-        // It says that it is longer than any list.
+        // The body announces more than any list has.
         let mut stream = connect(world.server.address());
         let extra = [("content-type", media)];
         let request = head("POST", &target(call, ""), Some(&world.token), 1 << 40, &extra);
         stream.write_all(request.as_bytes()).unwrap();
         read_answer(stream).problem(413, "body_too_large");
-        // It never ends, and does not say so.
+        // The body never ends, and does not say so.
         let mut stream = connect(world.server.address());
         let request = head("POST", &target(call, ""), Some(&world.token), 0, &extra);
         let request = request.replace("content-length: 0", "transfer-encoding: chunked");
@@ -270,7 +270,7 @@ fn endless_and_slow_bodies_are_refused_and_keep_nobody_out() {
             sent += 0x10000;
         }
         assert!((1 << 20..200 << 20).contains(&sent), "{sent}");
-        // It comes byte by byte, each in time, and too slowly as a whole.
+        // The body comes byte by byte, each in time, and too slowly as a whole.
         let mut stream = connect(world.server.address());
         let request = head("POST", &target(call, ""), Some(&world.token), body.len(), &extra);
         stream.write_all(request.as_bytes()).unwrap();
@@ -283,12 +283,12 @@ fn endless_and_slow_bodies_are_refused_and_keep_nobody_out() {
         }
         let problem = read_answer(stream).problem(408, "request_timeout");
         assert!(problem["detail"].as_str().unwrap().starts_with("only "), "{problem}");
-        // It stops in the middle.
+        // The body stops in the middle.
         let mut stream = connect(world.server.address());
         stream.write_all(request.as_bytes()).unwrap();
         stream.write_all(&body[..body.len() / 2]).unwrap();
         read_answer(stream).problem(408, "request_timeout");
-        // Of all these, none keeps its place.
+        // None of these bodies keeps its place.
         post(&world, &target(call, ""), media, &body).expect(200);
     }
 }
@@ -317,7 +317,7 @@ fn fifty_slow_lists_and_long_ones_keep_no_search_waiting() {
         stream
     };
     let slow: Vec<_> = (0..50).map(|_| begin(body.len(), &body[..body.len() - 1])).collect();
-    // Longer than what is waited for, and stopping in the middle: a list of very many chunks.
+    // A list of very many chunks, longer than is waited for, that stops in the middle.
     let (_, long) = chunks(&noise(2, 24 << 20));
     assert!(long.len() > 600_000, "{}", long.len());
     let long: Vec<_> = (0..5).map(|_| begin(long.len(), &long[..long.len() - 1])).collect();
@@ -327,7 +327,7 @@ fn fifty_slow_lists_and_long_ones_keep_no_search_waiting() {
         post(&world, &target("chunks", ""), media, &body).expect(200);
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     }
-    // Whoever is slow is served in the end.
+    // Slow clients are served in the end.
     for mut stream in slow {
         stream.write_all(&body[body.len() - 1..]).unwrap();
         read_answer(stream).expect(200);
@@ -372,7 +372,7 @@ fn a_search_that_nobody_waits_for_ends() {
     };
     let (long, short) = (search(2), search(3));
     assert!(short < long / 8, "{short:?} {long:?}");
-    // Given up as soon as it is at work: the next one need not wait until it had ended.
+    // Given up as soon as it is at work: the next search need not wait until it would have ended.
     let began = Instant::now();
     let mut stream = connect(world.server.address());
     let extra = [("content-type", MEDIA_OF[0].1)];

@@ -110,7 +110,7 @@ fn one_that_nobody_takes_ends() {
     let request = head("GET", &target("?block=256"), Some(&world.token), 0, &[]);
     idle.write_all(request.as_bytes()).unwrap();
     std::thread::sleep(Duration::from_millis(200));
-    // If the one that is at work does not go on, because nobody reads it, it is cut off.
+    // If the signature at work does not advance, because its client does not read, it is cut off.
     let answer = (0..10)
         .map(|_| world.get(&target("")))
         .find(|answer| answer.status == 200)
@@ -218,7 +218,7 @@ fn a_proof_by_sums_costs_what_changed_and_counts() {
     world.commit(2, &batch(&world, &bytes)).expect(200);
     assert_eq!(world.content(1, &[]).expect(200).status, 200);
     let metrics = String::from_utf8(world.get("/metrics").expect(200).body).unwrap();
-    // Three leaves and what of the first and the last one was there before.
+    // Three leaves, and the former parts of the first and the last one.
     let read = "byteback_server_proof_read_bytes_total 12288";
     assert!(metrics.lines().any(|line| line == read), "{metrics}");
     // The same batch with a proof of something else.

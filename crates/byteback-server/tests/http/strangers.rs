@@ -15,7 +15,7 @@ fn stranger(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// How many are open at the server's end.
+/// Number of connections that are open at the server's end.
 fn open(streams: &mut [TcpStream]) -> usize {
     let is_open = |stream: &mut TcpStream| {
         stream.set_nonblocking(true).unwrap();
@@ -30,7 +30,7 @@ fn healthy(world: &World) -> Answer {
     request(world.server.address(), "GET", "/healthz", None, b"", &[]).expect(200)
 }
 
-/// Asks on a connection that stays open; answers status and body.
+/// Sends a request on a connection that stays open; returns status and body.
 fn ask(stream: &mut TcpStream, token: &str, target: &str) -> (u16, String) {
     let head = format!("GET {target} HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {token}\r\n\r\n");
     stream.write_all(head.as_bytes()).unwrap();
@@ -55,7 +55,7 @@ fn on(stream: &mut TcpStream, token: &str) -> u16 {
     ask(stream, token, "/v1/folders/f").0
 }
 
-/// Asked on a connection of a device, which counts as one of its kind.
+/// A metric, fetched on a connection of a device, which itself counts as a member's.
 fn metric(device: &mut TcpStream, world: &World, name: &str) -> u64 {
     let (status, text) = ask(device, &world.token, "/metrics");
     assert_eq!(status, 200);
@@ -70,7 +70,7 @@ fn strangers_make_room_for_newer_ones_and_devices_stay() {
         config.connections_max = 40;
         config.strangers_max = 20;
         config.strangers_per_address_max = 10;
-        // They go because others come, not because of their age.
+        // Strangers go because others come, not because of their age.
         config.head_timeout = Duration::from_secs(600);
     });
     let address = world.server.address();
@@ -141,7 +141,7 @@ fn a_head_that_comes_byte_by_byte_gains_no_time() {
     let mut dripping = slow.try_clone().unwrap();
     let drip = std::thread::spawn(move || {
         let _ = dripping.write_all(HALF_A_HEAD);
-        // As fast as it can, the head would be longer than any may be before it is late.
+        // Sent as fast as possible, the head would be too long before it is late.
         while dripping.write_all(b"x").is_ok() {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -165,7 +165,7 @@ fn strangers_of_one_address_leave_places_for_others() {
     let mut early = connect(listened);
     early.write_all(HALF_A_HEAD).unwrap();
     healthy(&world);
-    // Whoever asks for health is a stranger of the other address, too, and gone again.
+    // A client that asks for health is a stranger of the other address, too, and gone again.
     let mut strangers: Vec<TcpStream> = (0..50).map(|_| stranger_from([127, 0, 0, 9], listened)).collect();
     healthy(&world);
     while open(&mut strangers) > 3 {

@@ -1,10 +1,10 @@
-//! What a batch stands on, and whether somebody else came first.
+//! The state that a batch is based on, and whether another device changed it first.
 //!
-//! A batch that *follows* another one of its device ([`Manifest::follows`]) stands on what that one
-//! left: what the device did itself since `base_seq` is no conflict. Because nobody else changed
-//! what this batch is about, what that one left is still there, be there newer batches of others
-//! (the time of a directory aside, on which nothing stands). So what a batch stands on is one
-//! moment of the past ([`Basis`]), which `prove` can look at before the transaction.
+//! A batch that *follows* another one of its device ([`Manifest::follows`]) is based on the state
+//! that the earlier one left: the device's own changes since `base_seq` are no conflict. Because no
+//! other device changed the nodes of this batch, that state is still there, even below newer
+//! batches of others (except for the time of a directory, on which nothing is based). So the basis
+//! of a batch is one moment of the past ([`Basis`]), which `prove` can read before the transaction.
 
 use crate::catalog::{AttributeRow, BatchKey, CatalogRead, FolderRow};
 use crate::error::StoreError;
@@ -14,7 +14,7 @@ use byteback_model::{FileId, Manifest, NodeKind, Seq};
 
 use super::invalid;
 
-/// A node that somebody else changed first.
+/// The conflict over a node that another device changed first.
 pub(crate) fn conflict(
     catalog: &dyn CatalogRead,
     folder: &FolderRow,
@@ -32,27 +32,27 @@ pub(crate) fn conflict(
     })
 }
 
-/// What a batch stands on.
+/// The state that a batch is based on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Basis {
-    /// The moment whose contents its deltas are laid over; `None`: it stands on nothing.
+    /// The moment whose contents its deltas are laid over; `None`: it is based on nothing.
     pub(crate) seq: Option<Seq>,
-    /// The device and the batch's `base_seq`, if what the device did since then is in no conflict
-    /// with the batch.
+    /// The device and the batch's `base_seq`, if the device's own changes since then do not
+    /// conflict with the batch.
     own: Option<(u64, Seq)>,
 }
 
 impl Basis {
-    /// Whether what happened at a sequence number was the device's own doing, and is in no conflict
-    /// with the batch.
+    /// Whether the change at a sequence number was made by the device itself and so does not
+    /// conflict with the batch.
     pub(super) fn is_own(&self, catalog: &dyn CatalogRead, folder: i64, changed: Seq) -> Result<bool, StoreError> {
         let Some((own, _)) = self.own else { return Ok(false) };
         let batch = catalog.batch_by_seq(folder, changed)?;
         Ok(batch.is_some_and(|batch| batch.device == own))
     }
 
-    /// Whether somebody else changed contents between `base_seq` and the moment that the batch
-    /// stands on, so that these are not the ones that its sender means.
+    /// Whether another device changed contents between `base_seq` and the moment that the batch is
+    /// based on, so that they are not the contents that its sender means.
     ///
     /// # Errors
     /// The catalog fails.
@@ -66,6 +66,8 @@ impl Basis {
         Ok(is_later && !self.is_own(catalog, folder, contents.content_seq)?)
     }
 
+    /// Derives the basis of a batch from its manifest.
+    ///
     /// # Errors
     /// The manifest contradicts itself; the batch comes out of order; the catalog fails.
     pub(crate) fn of(catalog: &dyn CatalogRead, folder: i64, manifest: &Manifest) -> Result<Self, StoreError> {
@@ -94,7 +96,7 @@ impl Basis {
     }
 }
 
-/// The node of a file whose contents are to be shared, and what it was at that moment.
+/// The node of a file whose contents are to be shared, and its attributes at that moment.
 pub(crate) fn file_with_contents(
     catalog: &dyn CatalogRead,
     folder: i64,

@@ -1,12 +1,12 @@
-//! The time of a directory in which names came or went: in no conflict with others' names in it.
-//! Where others moved the time since the batch's base, too, the later of both counts; so two
-//! devices that make files in one directory never refuse each other.
+//! The modification time of a directory in which names came or went. It does not conflict with
+//! others' names in the directory. If others moved the time since the batch's base, too, the later
+//! time wins, so two devices that make files in one directory never refuse each other.
 //!
-//! Nothing else of the directory changes, and a time that stays leaves no row. Where others changed
-//! more of the directory than the time, a row of this batch's device over theirs would hide that
-//! from the device, which is told only what others did after its own newest change: that is a
-//! conflict. The other way round, attributes of a directory are in no conflict with others' names
-//! in it.
+//! Nothing else of the directory changes, and an unchanged time leaves no row. If others changed
+//! more of the directory than its time, there is a conflict: a row of this batch's device over
+//! theirs would hide their change from the device, which is sent only what others did after its own
+//! newest change. Conversely, a change of a directory's attributes does not conflict with others'
+//! names in it.
 
 use crate::catalog::AttributeRow;
 use crate::error::StoreError;
@@ -23,18 +23,18 @@ fn is_same_but_for_time(one: &Attributes, other: &Attributes) -> bool {
 }
 
 impl Apply<'_> {
-    /// When others changed more of a directory than its time since the batch's base, whose newest
-    /// attributes are `newest`.
+    /// The moment at which others changed more of a directory than its time since the batch's base;
+    /// `newest` are its newest attributes.
     pub(super) fn changed_by_others(&self, node: i64, newest: &AttributeRow) -> Result<Option<Seq>, StoreError> {
         let Some(base_seq) = self.base_seq() else {
             return Ok(None);
         };
         let mut row = newest.clone();
-        // A batch that takes long to come stands on an old base: others may have moved the time any
+        // A batch that takes long to arrive has an old base: others may have moved the time any
         // number of times since.
         while row.seq > base_seq {
-            // Rows below one of this device were checked when that one came: its base was the same,
-            // or older.
+            // Rows below one of this device were checked when that one arrived: its base was the
+            // same, or older.
             if self.basis.is_own(self.catalog, self.folder.id, row.seq)? {
                 break;
             }
@@ -46,11 +46,11 @@ impl Apply<'_> {
         Ok(None)
     }
 
-    /// Names in a directory came or went at the sender. Others who made or removed some since its
-    /// `base_seq` did no harm to that: the later of both times is the one at which the directory
-    /// was changed last.
+    /// Sets the time of a directory in which the sender made or removed names. Others who did so
+    /// since its `base_seq` do not conflict with that: the later of both times is the directory's
+    /// last change.
     pub(super) fn directory_time(&mut self, directory: FileId, mtime_ns: i128) -> Result<(), StoreError> {
-        // It came and went between two batches.
+        // The directory came and went between two batches.
         if !self.is_mentioned(directory)? {
             return Ok(());
         }

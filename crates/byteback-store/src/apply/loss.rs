@@ -1,17 +1,17 @@
-//! What a batch would lose without its sender knowing of it, though it contradicts nobody name by
-//! name: who removes a directory does not know what others put into it meanwhile, who writes into a
-//! file or makes one in a directory does not know that others removed these. (DeltaCFS III-C: the
-//! first write wins, and the other is told.)
+//! Losses that a batch would cause without its sender knowing, although no single name conflicts: a
+//! device that removes a directory does not know what others put into it meanwhile, and a device
+//! that writes a file, or makes one in a directory, does not know that others removed these.
+//! (DeltaCFS III-C: the first write wins, and the other device gets a conflict.)
 //!
-//! Looked at after everything is applied, inside the transaction, and only if others changed the
+//! Checked inside the transaction after everything is applied, and only if others changed the
 //! folder since the batch's `base_seq`:
-//! - What lost a name by the batch and has no place in the tree any more: neither it nor anything
-//!   in it may have got a name or new contents from others since then.
-//! - What the batch gives a name or new contents, and has no place in the tree: others must not
-//!   have taken that from it since then.
+//! - A node that lost a name through the batch and has no place in the tree any more: neither it
+//!   nor anything in it may have got a name or new contents from others since then.
+//! - A node that got a name or new contents through the batch and has no place in the tree: others
+//!   must not have removed it since then.
 //!
-//! So each node that the batch unlinks, names or writes costs a few lookups; below a directory that
-//! vanishes, what is still in it.
+//! So each node that the batch unlinks, names or writes costs a few lookups; a directory that
+//! vanishes also costs a walk over what is still in it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -24,13 +24,13 @@ use super::Basis;
 /// More names than any file system gives a file.
 const NAMES_MAX: u32 = 1 << 17;
 
-/// Entries of a directory that are asked for at once.
+/// Entries of a directory that one query fetches.
 const PAGE: u32 = 1000;
 
-/// So many batches are looked through for one of others; if there are more, there may be one.
+/// Batches searched for one made by others; if there are more, others are assumed to have made one.
 const BATCHES_MAX: u32 = 64;
 
-/// What the batch did.
+/// Nodes that the batch touched.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
     /// Nodes that lost a name.
@@ -50,12 +50,13 @@ pub(super) struct Loss<'a> {
     pub(super) seq: Seq,
     pub(super) base_seq: Seq,
     pub(super) basis: Basis,
-    /// Whether a directory has a place in the tree.
+    /// Known answers to whether a directory has a place in the tree.
     pub(super) placed: HashMap<i64, bool>,
 }
 
 impl Loss<'_> {
-    /// Nodes that others changed first, each with when: `found` answers whether it wants more.
+    /// Calls `found` with each node that others changed first and the moment of that change, until
+    /// it returns `false`.
     pub(super) fn find(
         &mut self,
         touched: &Touched,
@@ -118,7 +119,8 @@ impl Loss<'_> {
         Ok(batches.len() >= BATCHES_MAX as usize)
     }
 
-    /// Whether what happened at a moment was done by others, after what the batch stands on.
+    /// Whether the change at a moment was made by others, after the state that the batch is based
+    /// on.
     fn is_others(&self, at: Seq) -> Result<bool, StoreError> {
         Ok(at > self.base_seq && at < self.seq && !self.basis.is_own(self.catalog, self.folder, at)?)
     }
@@ -127,7 +129,7 @@ impl Loss<'_> {
         self.catalog.parents(node, self.seq, NAMES_MAX)
     }
 
-    /// Whether a way leads from the root to a node.
+    /// Whether a path leads from the root to a node.
     fn has_place(&mut self, node: i64) -> Result<bool, StoreError> {
         if node == self.root {
             return Ok(true);
@@ -152,7 +154,7 @@ impl Loss<'_> {
                 break *known;
             }
             way.push(current);
-            // What hangs below itself hangs nowhere.
+            // A directory that hangs below itself hangs nowhere.
             if !walked.insert(current) {
                 break false;
             }
@@ -165,7 +167,7 @@ impl Loss<'_> {
         Ok(is_placed)
     }
 
-    /// When others took a node out of the tree, if it was they who did.
+    /// The moment at which others took a node out of the tree; `None` if they did not.
     fn taken_by_others(&mut self, node: i64) -> Result<Option<Seq>, StoreError> {
         if self.has_place(node)? {
             return Ok(None);

@@ -1,11 +1,11 @@
-//! The staged parts that a commit means: that they are there, and that they are the right ones.
+//! The staged parts that a commit refers to: checks that they are all there and the right ones.
 
 use crate::catalog::{BatchKey, CatalogRead};
 use crate::error::StoreError;
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 
-/// How many missing parts are told.
+/// Most missing parts that one error reports.
 pub(super) const MISSING_MAX: usize = 64;
 
 /// The row numbers of the staged parts 1 to `staged_parts`, in this order.
@@ -28,8 +28,8 @@ pub(crate) fn staged_part_ids(
         .collect())
 }
 
-/// Refuses parts that are not those that the sender means: one that was on its way for long may
-/// have come after the one that was to replace it.
+/// Refuses parts other than those that the sender means: a delayed part may have arrived after its
+/// own replacement.
 pub(super) fn check_parts(
     catalog: &dyn CatalogRead,
     key: BatchKey,

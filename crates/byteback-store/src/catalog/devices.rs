@@ -1,6 +1,6 @@
-//! The rows about who may ask: devices, what they were given, and invitations to join.
+//! Rows about access: devices, the folders they were given, and invitations to join.
 //!
-//! Tokens are here as their SHA-256 alone. A folder is given by its name, so that a device may be
+//! Tokens are stored only as their SHA-256. A folder is given by its name, so that a device may be
 //! invited to one that does not exist yet; folders are never renamed or removed.
 
 use crate::error::StoreError;
@@ -14,13 +14,13 @@ pub struct DeviceRow {
     pub name: String,
     /// SHA-256 of its token.
     pub token_hash: [u8; 32],
-    /// When it joined.
+    /// Time at which it joined.
     pub created_ns: i64,
     /// Whether it may use all folders, invite others, and rename and revoke devices.
     pub manages: bool,
-    /// When it was last heard of, some minutes exact.
+    /// Time of its last request, exact to some minutes.
     pub seen_ns: Option<i64>,
-    /// Since when its token is void.
+    /// Time since which its token is void.
     pub revoked_ns: Option<i64>,
 }
 
@@ -31,19 +31,19 @@ pub struct InvitationRow {
     pub id: u64,
     /// SHA-256 of its join token.
     pub hash: [u8; 32],
-    /// When it was made.
+    /// Time of its creation.
     pub created_ns: i64,
-    /// Until when it is valid.
+    /// Time of its expiry.
     pub expires_ns: i64,
-    /// To which folder; `None`: the device may use all and manage others.
+    /// The folder that it gives; `None`: the device may use all folders and manage others.
     pub folder: Option<String>,
     /// Whether the device may change the folder.
     pub writes: bool,
-    /// What the device is to be called; empty: as it calls itself.
+    /// Name for the device; empty: the device names itself.
     pub name: String,
-    /// Who has used it.
+    /// The device that used it.
     pub device: Option<u64>,
-    /// Since when it is withdrawn.
+    /// Time since which it is withdrawn.
     pub withdrawn_ns: Option<i64>,
 }
 
@@ -71,7 +71,7 @@ pub trait DeviceRead {
 /// Changes of devices. All errors are the engine's.
 #[expect(clippy::missing_errors_doc, reason = "said once for all above")]
 pub trait DeviceWrite: DeviceRead {
-    /// Adds a device; answers its number.
+    /// Adds a device; returns its number.
     fn insert_device(
         &self,
         name: &str,
@@ -83,18 +83,18 @@ pub trait DeviceWrite: DeviceRead {
     fn let_manage(&self, device: u64) -> Result<(), StoreError>;
     /// Gives a device a folder, or more rights to it.
     fn give_folder(&self, device: u64, folder: &str, writes: bool) -> Result<(), StoreError>;
-    /// Renames a device; answers whether it exists.
+    /// Renames a device; returns whether it exists.
     fn rename_device(&self, device: u64, name: &str) -> Result<bool, StoreError>;
-    /// Makes a device's token void, unless it is; answers whether the device exists.
+    /// Revokes a device's token, unless that happened already; returns whether the device exists.
     fn revoke_device(&self, device: u64, now_ns: i64) -> Result<bool, StoreError>;
     /// Remembers that a device was heard of.
     fn note_seen(&self, device: u64, now_ns: i64) -> Result<(), StoreError>;
-    /// Adds an invitation (its `id`, `device` and `withdrawn_ns` are ignored); answers its number.
+    /// Adds an invitation (its `id`, `device` and `withdrawn_ns` are ignored); returns its number.
     fn insert_invitation(&self, row: &InvitationRow) -> Result<u64, StoreError>;
-    /// Notes by whom an invitation was used.
+    /// Notes the device that used an invitation.
     fn use_invitation(&self, invitation: u64, device: u64) -> Result<(), StoreError>;
-    /// Withdraws an invitation that nobody has used; answers whether there was such a one.
+    /// Withdraws an unused invitation; returns whether there was one.
     fn withdraw_invitation(&self, invitation: u64, now_ns: i64) -> Result<bool, StoreError>;
-    /// Forgets invitations that have expired before.
+    /// Removes invitations that expired before this time.
     fn forget_invitations(&self, expired_before_ns: i64) -> Result<(), StoreError>;
 }

@@ -1,36 +1,36 @@
-//! The SQLite schema, version 5. `PRAGMA user_version` holds the version; a newer one is refused,
-//! an elder one is brought up to it when the file is opened, in one transaction.
+//! The SQLite schema, version 5. `PRAGMA user_version` holds the version. A newer version is
+//! refused; an older one is upgraded when the file is opened, in one transaction.
 //!
-//! Version 2 knows layers that *share* the pages of another one ([`SINCE_2`]), which a program of
-//! version 1 would read as empty. A new catalog is made as one of version 1 and brought up, so that
-//! there is one schema, however old a file is.
+//! Version 2 adds layers that *share* the pages of another one ([`SINCE_2`]), which a program of
+//! version 1 would read as empty. A new catalog is created as version 1 and upgraded, so that there
+//! is one schema, however old a file is.
 //!
-//! Version 3 knows what each device may do ([`SINCE_3`]). A program of version 2 would give every
+//! Version 3 adds access rights of devices ([`SINCE_3`]). A program of version 2 would give every
 //! device every folder, and forget which invitations were used. Devices that joined before may do
 //! everything, as they could.
 //!
-//! Version 4 counts the snapshots of each folder for themselves ([`SINCE_4`]). Snapshots of before
-//! keep their numbers.
+//! Version 4 numbers the snapshots of each folder separately ([`SINCE_4`]). Earlier snapshots keep
+//! their numbers.
 //!
-//! Version 5 keeps times that 64 bits do not hold ([`SINCE_5`]). A program of version 4 would take
-//! them for others.
+//! Version 5 keeps times that exceed 64 bits ([`SINCE_5`]). A program of version 4 would misread
+//! them.
 //!
-//! `application_id` says whose file it is. Tables without a rowid are clustered by their primary
+//! `application_id` marks the file as ours. Tables without a rowid are clustered by their primary
 //! key, which is the order in which they are read; layer pages are blobs and therefore live in a
 //! rowid table.
 //!
-//! [`CACHE`] came later without a new version: its tables hold nothing that cannot be made anew,
-//! they are created where they are missing, and a program that does not know them neither reads
-//! them nor is in their way.
+//! [`CACHE`] came later without a new version: its tables hold only what can be made again, they
+//! are created where they are missing, and a program that does not know them neither reads nor
+//! disturbs them.
 
 pub(super) const VERSION: i64 = 5;
 
 /// "BYBC".
 pub(super) const APPLICATION_ID: i64 = 0x4259_4243;
 
-/// From version 1 to 2. Whose pages a layer shares, and whose segments: pages and references to
-/// segments belong to one row of `layer` alone, which the engine lets nobody remove while others
-/// share them, whatever becomes of its node.
+/// From version 1 to 2: the row whose pages and segment references a layer shares. Both belong to
+/// one row of `layer` alone, which the engine refuses to remove while others share it, whatever
+/// becomes of its node.
 pub(super) const SINCE_2: &str = "
 ALTER TABLE layer ADD COLUMN pages INTEGER REFERENCES layer(id);
 CREATE INDEX layer_by_pages ON layer (pages) WHERE pages IS NOT NULL;
@@ -72,12 +72,12 @@ pub(super) const SINCE_5: &str = "
 ALTER TABLE attribute ADD COLUMN mtime_high INTEGER NOT NULL DEFAULT 0;
 ";
 
-/// A time, of its two columns.
+/// A time, from its two columns.
 pub(super) fn wide(low: i64, high: i64) -> i128 {
     (i128::from(high) << 64) + i128::from(low)
 }
 
-/// The two columns of a time. What they cannot hold is clamped.
+/// The two columns of a time. A time beyond their range is clamped.
 pub(super) fn halves(ns: i128) -> (i64, i64) {
     let low = ns as i64;
     let high = ns.saturating_sub(low.into()) >> 64;
@@ -157,8 +157,8 @@ CREATE TABLE staged_segment (
 CREATE INDEX staged_segment_by_segment ON staged_segment (segment);
 ";
 
-/// Kept sums (`crate::sums`), frames that were found to be damaged (`crate::damage`), and
-/// digests of staged parts, without which parts are sent again.
+/// Kept sums (`crate::sums`), frames found damaged (`crate::damage`), and digests of staged parts,
+/// without which parts are sent again.
 pub(super) const CACHE: &str = "
 CREATE TABLE IF NOT EXISTS sums (
   node INTEGER NOT NULL REFERENCES node(id), kind INTEGER NOT NULL, used_ns INTEGER NOT NULL, len_bytes INTEGER NOT NULL,

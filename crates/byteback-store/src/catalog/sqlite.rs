@@ -27,7 +27,7 @@ pub struct SqliteCatalog {
     pub(super) rows_written: AtomicU64,
 }
 
-/// How much work a catalog did: what the cost tests count.
+/// Counters of a catalog's work, for the cost tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CatalogWork {
     /// Bytes of layer pages read.
@@ -42,7 +42,7 @@ impl SqliteCatalog {
     /// Opens the file, or creates it.
     ///
     /// # Errors
-    /// The file is of a newer program or not ours, or the engine failed.
+    /// The file is not ours or of a newer program, or the engine failed.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         let path = path.as_ref().to_owned();
         let writer = Connection::open(&path).map_err(|e| StoreError::catalog("open its file", e))?;
@@ -85,7 +85,7 @@ impl SqliteCatalog {
             .map_err(failed)
     }
 
-    /// What was done since the catalog was opened.
+    /// Work done since the catalog was opened.
     #[must_use]
     pub fn work(&self) -> CatalogWork {
         CatalogWork {
@@ -108,13 +108,13 @@ impl SqliteCatalog {
 }
 
 fn configure(connection: &Connection) -> Result<(), StoreError> {
-    // Without it the planner looks at the number behind a LIMIT, and prepares the statement anew
-    // whenever another one is bound.
+    // Without it the planner inspects the number bound to a LIMIT, and prepares the statement again
+    // whenever a different one is bound.
     connection
         .set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)
         .map_err(|e| StoreError::catalog("configure a connection", e))?;
-    // Inside a process the lock queues writers; the busy timeout is for others: `invite`, a person
-    // with a shell.
+    // Inside a process the lock queues writers; the busy timeout is for other processes: `invite`,
+    // or a person with a shell.
     connection
         .execute_batch("PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON; PRAGMA busy_timeout=10000; PRAGMA cache_size=-16384; PRAGMA cell_size_check=ON;")
         .map_err(|e| StoreError::catalog("configure a connection", e))?;
@@ -167,12 +167,12 @@ fn prepare_schema(connection: &Connection) -> Result<(), StoreError> {
         .map_err(|e| StoreError::catalog("create its tables", e))
 }
 
-/// Upgrades a catalog of an older version to the present one: all of it or nothing.
+/// Upgrades a catalog of an older version to the present one, all or nothing.
 fn upgrade(connection: &Connection) -> Result<(), StoreError> {
     let failed = |e| StoreError::catalog("bring its tables up to date", e);
     let transaction =
         rusqlite::Transaction::new_unchecked(connection, TransactionBehavior::Immediate).map_err(failed)?;
-    // Another process may have done it meanwhile.
+    // Another process may have upgraded it meanwhile.
     let found: i64 = transaction
         .query_row("PRAGMA user_version", [], |row| row.get(0))
         .map_err(failed)?;
@@ -245,7 +245,7 @@ pub(super) struct Transaction<'a> {
 }
 
 impl Transaction<'_> {
-    /// The connection; none only while the transaction is being dropped.
+    /// The connection; missing only while the transaction is being dropped.
     pub(super) fn connection(&self) -> Result<&Connection, StoreError> {
         match &self.lease {
             Lease::Reader(Some(connection)) => Ok(connection),

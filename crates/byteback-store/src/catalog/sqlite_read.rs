@@ -404,7 +404,7 @@ impl CatalogRead for Transaction<'_> {
     }
 
     fn nodes_of_segment(&self, folder: i64, segment: u64, limit: u32) -> Result<Vec<i64>, StoreError> {
-        // Layers that share the pages of one that refers to it refer to it as well.
+        // A layer that shares the pages of a referring layer refers to the segment as well.
         let query = "SELECT layer.node FROM layer_segment JOIN layer ON layer.id = layer_segment.layer \
                        JOIN node ON node.id = layer.node WHERE layer_segment.segment = ?2 AND node.folder = ?1 \
                      UNION SELECT layer.node FROM layer_segment JOIN layer ON layer.pages = layer_segment.layer \

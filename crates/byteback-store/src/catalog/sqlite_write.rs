@@ -10,7 +10,7 @@ use rusqlite::{Params, params};
 use std::sync::atomic::Ordering;
 
 impl Transaction<'_> {
-    /// Runs a statement; answers how many rows it changed.
+    /// Runs a statement; returns the number of rows it changed.
     pub(super) fn run(&self, what: &'static str, statement: &str, params: impl Params) -> Result<u64, StoreError> {
         let failed = |e| StoreError::catalog(what, e);
         let changed = self
@@ -24,7 +24,7 @@ impl Transaction<'_> {
         Ok(changed)
     }
 
-    /// Inserts a row and answers its number.
+    /// Inserts a row; returns its number.
     pub(super) fn insert(&self, what: &'static str, statement: &str, params: impl Params) -> Result<i64, StoreError> {
         self.run(what, statement, params)?;
         Ok(self.connection()?.last_insert_rowid())
@@ -334,7 +334,8 @@ impl CatalogWrite for Transaction<'_> {
         self.delete_sums(node, kind, from.map_or(0, |last| last.cast_unsigned() + 1))?;
         let query = "SELECT len_bytes FROM sums WHERE node = ?1 AND kind = ?2";
         let left: Option<i64> = self.one("measure kept checksums", query, (node, kind), |row| row.get(0))?;
-        // A row of no length counts, so that its end is not taken for the end of all.
+        // Even empty rows count as one byte, so that their removal is not taken for the end of all
+        // rows.
         Ok((len_bytes - left.unwrap_or(0)).cast_unsigned().max(1))
     }
 }

@@ -74,7 +74,7 @@ fn who_lost_the_answer_joins_again_and_is_the_same_device() {
     let other = roster.join(&invited.token, "thief", Some(&own_token()));
     assert!(matches!(other, Err(StoreError::JoinTokenUsed)));
     assert_eq!(roster.devices().unwrap().len(), 1);
-    // Not after it was revoked.
+    // A revoked device cannot join again.
     roster.revoke(first.device).unwrap();
     let again = roster.join(&invited.token, "laptop", Some(&own));
     assert!(matches!(again, Err(StoreError::DeviceRevoked(_))));

@@ -1,5 +1,5 @@
-//! What is told of stored contents against the same by their bytes, held or fetched once more, and
-//! what it costs.
+//! Answers about stored contents, from held or fetched leaves, compared with those from the bytes;
+//! and their cost.
 
 use super::*;
 use crate::tests::store_with;
@@ -27,7 +27,7 @@ fn ask(store: &Store, sought: &SoughtGroups) -> Result<GroupAnswer, GroupsError>
     GroupAnswer::read(&stream[..], sought.0.kind(), sought.0.content_len_bytes(), 1 << 20)
 }
 
-/// What is left of a base beside a new content, by the bytes.
+/// The groups of `base` that differ from those of `new`, by the bytes.
 fn left(base: &[u8], new: &[u8]) -> Vec<u8> {
     let mut of_new = new.chunks(MIB);
     let differs = base.chunks(MIB).filter(|group| of_new.next() != Some(group));
@@ -52,7 +52,7 @@ fn check(store: &Store, kind: LeafKind, base: &[u8], new: &[u8]) -> GroupAnswer 
 #[test]
 fn what_is_left_is_told_held_or_fetched_once_more() {
     let mut random = SplitMix64::new(7);
-    // The second one has more leaves than are held, and holes.
+    // The second content has more leaves than are held, and holes.
     for len in [3 * MIB + 5000, 7 * MIB + 1] {
         let mut base = noise(1, len);
         base[2 * MIB..3 * MIB].fill(0);
@@ -96,7 +96,7 @@ fn an_unmodified_content_costs_no_reading_and_no_signature() {
         assert_eq!((answer.left_len_bytes(), answer.signature().blocks()), (0, 0));
     }
     assert_eq!(store.sums_cost().signature_read_bytes, made.signature_read_bytes);
-    // All of it differs, and there are more leaves than are held: they are kept by now.
+    // Everything differs, and there are more leaves than are held: they are kept by now.
     check(&store, LeafKind::Sha256, &base, &noise(3, base.len()));
     assert_eq!(store.sums_cost().signature_read_bytes, made.signature_read_bytes);
 }

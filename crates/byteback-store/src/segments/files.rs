@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How many segment files are kept open for reading.
+/// Most segment files that are kept open for reading.
 const OPEN_FILES_MAX: usize = 64;
 
 /// Segments in a directory.
@@ -28,7 +28,7 @@ struct Shared {
     readers: Mutex<HashMap<u64, Arc<dyn DurableFile>>>,
 }
 
-/// Segments that are being written, i.e. the active one and those that are pinned.
+/// Segments that are being written: the active one and the pinned ones.
 #[derive(Debug)]
 struct Writing {
     next_id: u64,
@@ -43,14 +43,14 @@ struct OpenSegment {
     synced_len: u64,
     abandoned: bool,
     pins: u64,
-    /// How often its end was taken back: what a sync has made durable before may have been written
-    /// anew since.
+    /// Times that its end was moved back: bytes that an earlier sync made durable may have been
+    /// rewritten since.
     times_cut: u64,
 }
 
 impl SegmentFiles {
     /// Opens the segments in `dir`. `used_id_max` is the highest number that the catalog has ever
-    /// known: numbers above it and above every file's are free.
+    /// known: numbers above both it and every file's are free.
     ///
     /// # Errors
     /// The system's error.
@@ -58,7 +58,7 @@ impl SegmentFiles {
         Self::with_len_max(dir, used_id_max, SEGMENT_LEN_MAX)
     }
 
-    /// As [`Self::open`], with another length at which a segment is full.
+    /// Like [`Self::open`], with another length at which a segment is full.
     ///
     /// # Errors
     /// The system's error.
@@ -85,7 +85,7 @@ fn name_of(segment: u64) -> String {
 
 fn list_ids(dir: &dyn DurableDir) -> Result<Vec<u64>, StoreError> {
     let names = dir.list().map_err(|e| StoreError::io("list the segments", e))?;
-    // Anything that does not carry a segment's name is not ours and is left alone.
+    // A file without a segment's name is not ours and is left alone.
     let ids = names.iter().filter_map(|name| {
         let digits = name.strip_suffix(".seg").filter(|digits| digits.len() == 16)?;
         u64::from_str_radix(digits, 16).ok().filter(|id| name_of(*id) == *name)
@@ -95,7 +95,7 @@ fn list_ids(dir: &dyn DurableDir) -> Result<Vec<u64>, StoreError> {
 
 impl Shared {
     fn writing(&self) -> MutexGuard<'_, Writing> {
-        // Whatever panicked left a consistent state: fields are only set after the file operations.
+        // A panic leaves a consistent state: fields are only set after the file operations.
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -113,7 +113,7 @@ impl Shared {
             writing.active = None;
         }
         let id = writing.next_id;
-        // Also a number whose file could not be made is used up: it may exist after a crash.
+        // A number is used up even if its file could not be created: it may exist after a crash.
         writing.next_id = id.saturating_add(1);
         let failed = |what| move |e| StoreError::segment(id, what, e);
         let file = self
@@ -125,7 +125,7 @@ impl Shared {
             .and_then(|()| self.dir.sync())
             .map_err(failed("write the header"));
         if let Err(error) = begun {
-            // Best effort: what stays is an unreferenced file, removed at the next start.
+            // Best effort: a leftover is an unreferenced file, removed at the next start.
             let _ = self.dir.remove(&name_of(id));
             return Err(error);
         }
@@ -161,7 +161,7 @@ impl Shared {
                 return Err(StoreError::SegmentAbandoned(id));
             };
             match result {
-                // Cut meanwhile, and maybe written anew: only another sync tells.
+                // Cut meanwhile, and perhaps rewritten: only another sync can tell.
                 Ok(()) if open.times_cut != times_cut => continue,
                 Ok(()) => open.synced_len = open.synced_len.max(len),
                 Err(e) => {
@@ -233,8 +233,8 @@ impl Segments for SegmentFiles {
         let file = self.shared.reader(segment)?;
         let header_len = usize::try_from(FRAME_HEADER_LEN).unwrap_or(24);
         let stored_len = usize::try_from(stored_len).unwrap_or(usize::MAX);
-        // References come from the checked catalog, and a frame is at most 256 KiB: a length beyond
-        // any frame's is damage, not a reason to reserve memory.
+        // References come from the checked catalog, and a frame is at most 256 KiB: a greater
+        // length is damage, not a reason to reserve memory.
         if frame.raw_len > byteback_delta::FRAME_RAW_LEN_MAX || frame.stored_len > frame.raw_len {
             return Err(damaged(
                 segment,
@@ -290,7 +290,7 @@ impl Segments for SegmentFiles {
                 .and_then(|file| file.len());
             match len {
                 Ok(len_bytes) => segments.push(SegmentInfo { id, len_bytes }),
-                // Removed between the listing and the look.
+                // Removed after the listing.
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 Err(e) => return Err(StoreError::segment(id, "read the length", e)),
             }
@@ -321,9 +321,9 @@ impl Segments for SegmentFiles {
 #[derive(Debug)]
 struct FileWriter {
     shared: Arc<Shared>,
-    /// For each segment that was appended to: the end of the last frame.
+    /// For each segment that was appended to, the end of the last frame.
     ends: BTreeMap<u64, u64>,
-    /// For each of them: where the last frames begin that lie behind each other.
+    /// For each of them, the start of the last run of adjacent frames.
     runs: BTreeMap<u64, u64>,
     record: Vec<u8>,
 }
@@ -341,8 +341,8 @@ impl SegmentWriter for FileWriter {
         };
         let offset = open.len;
         if let Err(e) = open.file.write_all_at(offset, &self.record) {
-            // What a full disk took of it is room that the catalog may need, if only to forget
-            // something.
+            // A full disk may have taken part of the record, and the catalog may need that space,
+            // if only to forget something.
             let _ = open.file.set_len(offset);
             return Err(StoreError::segment(id, "append a frame", e));
         }
@@ -379,7 +379,7 @@ impl SegmentWriter for FileWriter {
                 open.len = start;
                 open.synced_len = open.synced_len.min(start);
                 open.times_cut += 1;
-                // What stays is written over.
+                // Best effort: bytes that stay are overwritten.
                 let _ = open.file.set_len(start);
             }
         }

@@ -1,7 +1,8 @@
 //! The bytes of a segment file.
 //!
 //! ```text
-//! segment = magic "BYBSEGM" | version u8 = 1 | number u64 | crc32c of the 16 bytes before, u32 | frame*
+//! segment = magic "BYBSEGM" | version u8 = 1 | number u64
+//!         | crc32c of the 16 bytes before, u32 | frame*
 //! frame   = mark "FRAM" | codec u8 | 0 0 0 | raw_len u32 | stored_len u32
 //!         | crc32c of the stored bytes u32 | crc32c of the 20 bytes before, u32 | stored bytes
 //! ```
@@ -30,11 +31,10 @@ pub(crate) fn segment_header(number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Compares a segment's header with the number that the file has in its name; the error says what
-/// is wrong.
+/// Compares a segment's header with the number in the file's name; the error says what is wrong.
 ///
-/// A header that does not agree with its own checksum says nothing: the frames behind it have
-/// checksums of their own, and must not be lost with it.
+/// A header that fails its own checksum is ignored: the frames behind it have checksums of their
+/// own, and must not be lost with it.
 pub(crate) fn check_segment_header(header: &[u8; 20], number: u64) -> Result<(), &'static str> {
     let [fields @ .., _, _, _, _] = header;
     let [.., a, b, c, d] = header;
@@ -63,7 +63,7 @@ pub(crate) fn put_frame(codec: u8, raw_len: u32, stored_len: u32, stored: &[u8],
     out.extend_from_slice(stored);
 }
 
-/// Compares a frame's record with what refers to it; the error says what is wrong.
+/// Compares a frame's record with a reference to it; the error says what is wrong.
 pub(crate) fn check_frame(record: &[u8], frame: &FrameRef) -> Result<(), &'static str> {
     let (header, stored) = record.split_first_chunk::<24>().ok_or("the frame is cut off")?;
     let (checked, crc) = header.split_last_chunk::<4>().ok_or("the frame is cut off")?;

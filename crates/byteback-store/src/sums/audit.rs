@@ -1,8 +1,8 @@
-//! Compares kept sums with the bytes that they are of, while somebody reads these anyway.
+//! Compares kept sums with their bytes, while a verification reads these anyway.
 //!
 //! Only leaves that would be used count: those whose bytes lie where the row says. A row that does
-//! not decode is wrong, too. What is wrong is thrown away, all of the file's sums of that kind, and
-//! told: a disk or a memory that lies is somebody's concern.
+//! not decode is wrong, too. If any row is wrong, all sums of that kind of the file are thrown
+//! away, and the file is reported: a disk or a memory that corrupts data concerns the operator.
 
 use super::CHUNK_LEN;
 use super::chunk::{ChunkKey, KeptChunk, LeafSum, SOURCES_MAX, Sources};
@@ -18,18 +18,18 @@ use byteback_extents::{ByteRange, ExtentValue};
 pub(crate) struct Audit {
     store: Store,
     node: i64,
-    /// Kinds of which something is kept.
+    /// Kinds of sums that are kept.
     kinds: Vec<(LeafKind, LeafHasher)>,
-    /// Where the current chunk's bytes lie, up to now; what lies in too many places has no row.
+    /// Places of the current chunk's bytes so far; a chunk in too many places has no row.
     sources: Sources,
     chunk_start: u64,
-    /// Bytes of the current chunk that came.
+    /// Bytes of the current chunk so far.
     in_chunk: u64,
     wrong: Vec<LeafKind>,
 }
 
 impl Audit {
-    /// `None` if nothing is kept of the file.
+    /// Begins an audit; `None` if no sums of the file are kept.
     pub(crate) fn begin(store: &Store, node: i64) -> Result<Option<Self>, StoreError> {
         let rows = store.catalog().read()?.sums(node)?;
         let kinds: Vec<LeafKind> = rows.iter().filter_map(|row| LeafKind::from_code(row.kind)).collect();
@@ -60,7 +60,7 @@ impl Audit {
                 for (_, hasher) in &mut self.kinds {
                     match bytes {
                         Some(bytes) => {
-                            // Inside a frame, which is short.
+                            // Within a frame, which is short.
                             let (from, len) = (skip as usize, now.len_bytes() as usize);
                             hasher.push(bytes.get(from..from.saturating_add(len)).unwrap_or_default());
                         }
@@ -81,7 +81,7 @@ impl Audit {
         Ok(())
     }
 
-    /// Ends the content: whether all agreed.
+    /// Ends the content; returns whether all sums agreed.
     ///
     /// # Errors
     /// The catalog fails.

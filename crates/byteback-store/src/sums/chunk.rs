@@ -1,4 +1,4 @@
-//! A row of kept sums: those of a MiB of one file, and where its bytes lay when they were summed.
+//! A row of kept sums: those of one MiB of one file, and where its bytes lay when they were summed.
 //!
 //! ```text
 //! row  = version u8 = 1 | page bytes | sum* | crc32c u32
@@ -25,14 +25,14 @@ const VERSION: u8 = 1;
 /// Bytes of a leaf, and of its CRC before it.
 const SUM_LEN: usize = 4 + 32;
 
-/// What is kept of 4 KiB.
+/// The kept sums of 4 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeafSum {
     pub(crate) crc: u32,
     pub(crate) leaf: Leaf,
 }
 
-/// Which row.
+/// The key of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkKey {
     pub(crate) node: i64,
@@ -40,15 +40,15 @@ pub(crate) struct ChunkKey {
     pub(crate) chunk: u64,
 }
 
-/// Where the bytes of a chunk lie: ascending from 0 without gaps, as few extents as possible.
+/// The places of a chunk's bytes: ascending from 0 without gaps, as few extents as possible.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sources(Vec<LayerExtent>);
 
-/// For each leaf of a chunk, whether something holds.
+/// For each leaf of a chunk, whether it is in the set.
 pub(crate) type LeafSet = [bool; GROUP_LEAVES as usize];
 
 impl Sources {
-    /// Adds what comes next; both forms of the same places become one.
+    /// Adds the next range; extents that continue each other become one.
     pub(crate) fn push(&mut self, range: ByteRange, source: Source<Literal>) {
         if let Some(last) = self.0.last_mut()
             && last.range.end() == range.start()
@@ -72,7 +72,7 @@ impl Sources {
         self.0.last().map_or(0, |last| last.range.end())
     }
 
-    /// Whether these are nothing but zeros.
+    /// Whether the chunk is nothing but zeros.
     pub(crate) fn is_zeros(&self) -> bool {
         self.0.iter().all(|extent| extent.source == Source::Zero)
     }
@@ -91,7 +91,7 @@ impl Sources {
     }
 }
 
-/// A row.
+/// A decoded row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeptChunk {
     pub(crate) sources: Sources,
@@ -155,8 +155,8 @@ impl KeptChunk {
         })
     }
 
-    /// Which leaves of a chunk, whose bytes lie in `now`, are those of this row: every byte lies
-    /// where it lay, and there are as many.
+    /// The leaves of a chunk, whose bytes lie in `now`, that this row has: every byte lies where it
+    /// lay, and the leaf has the same length.
     pub(crate) fn unchanged(&self, now: &Sources) -> LeafSet {
         let (before_len, now_len) = (self.sources.len_bytes(), now.len_bytes());
         let mut equal = [false; GROUP_LEAVES as usize];

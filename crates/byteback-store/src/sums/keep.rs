@@ -1,9 +1,9 @@
-//! Writes rows of kept sums, and throws old ones away when there are too many.
+//! Writes rows of kept sums, and removes old ones when there are too many.
 //!
 //! Rows are written in short transactions of [`ROWS_PER_TRANSACTION`], so that commits of batches
-//! never wait long. A crash leaves the rows that were written: each stands for itself. What cannot
-//! be written (the disk is full, the limit is reached by this file alone) is not kept; that is no
-//! error of whoever asked for a signature.
+//! never wait long. A crash leaves the rows that were written: each is valid by itself. Rows that
+//! cannot be written (the disk is full, this file alone reaches the limit) are dropped; the request
+//! for a signature does not fail for that.
 
 use super::CHUNK_LEN;
 use crate::error::StoreError;
@@ -16,10 +16,10 @@ const ROWS_PER_TRANSACTION: usize = 64;
 /// Rows that are removed at once to make room.
 const EVICTED_PER_TRANSACTION: u32 = 1024;
 
-/// Rows of contents that are not committed yet: about 10 MB. What is beyond is not kept.
+/// Most rows of contents that are not committed yet: about 10 MB. Further rows are dropped.
 pub(crate) const WAITING_ROWS_MAX: usize = 1024;
 
-/// Use is noted at most so often.
+/// Shortest time between two notes of the use of a file's sums.
 const USE_NOTED_EVERY_NS: i64 = 60 * 1_000_000_000;
 
 /// Rows of one file that wait to be written.
@@ -28,7 +28,7 @@ pub(crate) struct KeptRows {
     node: i64,
     kind: LeafKind,
     rows: Vec<(u64, Vec<u8>)>,
-    /// Length of the contents.
+    /// Length of the contents in bytes.
     len: u64,
 }
 
@@ -37,19 +37,19 @@ pub(crate) struct KeptRows {
 pub(crate) struct Keeper {
     store: Store,
     kept: KeptRows,
-    /// Rows are written as they come; otherwise they wait, at most so many.
+    /// Most rows that wait for a commit; `None`: rows are written as they come.
     waiting_max: Option<usize>,
-    /// No more are written.
+    /// Whether no more rows are taken.
     has_stopped: bool,
 }
 
 impl Keeper {
-    /// Writes rows as they come. The contents, of `len` bytes, are committed.
+    /// A keeper that writes rows as they come. The contents, of `len` bytes, are committed.
     pub(crate) fn of_committed(store: &Store, node: i64, kind: LeafKind, len: u64) -> Self {
         Self::new(store, node, kind, len, None)
     }
 
-    /// Holds rows back, at most so many: the contents are not committed yet.
+    /// A keeper that holds back at most `rows_max` rows: the contents are not committed yet.
     pub(crate) fn of_uncommitted(store: &Store, node: i64, kind: LeafKind, len: u64, rows_max: usize) -> Self {
         Self::new(store, node, kind, len, Some(rows_max))
     }
@@ -78,14 +78,14 @@ impl Keeper {
         }
     }
 
-    /// Once all leaves were told: writes what is left, and notes that the sums were used. Or
-    /// answers the rows that wait.
+    /// Ends after the last leaf: writes the remaining rows and notes that the sums were used, or
+    /// returns the rows that wait.
     pub(crate) fn finish(mut self) -> Option<KeptRows> {
         if self.waiting_max.is_some() {
             return Some(self.kept).filter(|kept| !kept.rows.is_empty());
         }
         if !self.has_stopped {
-            // Rows that are not kept are made anew.
+            // Rows that are not kept are made again.
             let _ = self.kept.end(&self.store);
         }
         None
@@ -93,15 +93,15 @@ impl Keeper {
 }
 
 impl KeptRows {
-    /// How many there are.
+    /// Number of waiting rows.
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Writes what waited for the contents to be committed.
+    /// Writes the rows that waited for the contents to be committed.
     ///
     /// # Errors
-    /// The catalog fails. Nothing depends on it.
+    /// The catalog fails. Nothing depends on the rows.
     pub(crate) fn write_committed(mut self, store: &Store) -> Result<(), StoreError> {
         while !self.rows.is_empty() {
             let later = self.rows.split_off(self.rows.len().min(ROWS_PER_TRANSACTION));
@@ -113,7 +113,7 @@ impl KeptRows {
         self.end(store)
     }
 
-    /// Writes the rows that there are; false if there is no room for them.
+    /// Writes the gathered rows; false if there is no room for them.
     fn write(&mut self, store: &Store) -> Result<bool, StoreError> {
         let rows = std::mem::take(&mut self.rows);
         let (node, kind) = (self.node, self.kind.code());
@@ -124,7 +124,7 @@ impl KeptRows {
                 catalog.commit()?;
                 return Ok(true);
             }
-            // Not written after all; and again once there is room.
+            // Rolled back; tried again once there is room.
             drop(catalog);
             let catalog = store.catalog().write()?;
             if catalog.evict_sums((node, kind), EVICTED_PER_TRANSACTION)? == 0 {
@@ -134,7 +134,7 @@ impl KeptRows {
         }
     }
 
-    /// Writes the rest, removes rows beyond the contents' end, notes the use.
+    /// Writes the remaining rows, removes rows beyond the contents' end, and notes the use.
     fn end(&mut self, store: &Store) -> Result<(), StoreError> {
         if !self.rows.is_empty() && !self.write(store)? {
             return Ok(());
@@ -152,7 +152,7 @@ impl KeptRows {
             if has_more {
                 catalog.delete_sums(node, kind, chunks)?;
             }
-            // Not to come back if it was thrown away meanwhile.
+            // Sums that were thrown away meanwhile must not come back.
             if chunks > 0 && catalog.sums(node)?.iter().any(|row| row.kind == kind) {
                 catalog.put_sums(node, kind, now, &[])?;
             }

@@ -1,4 +1,4 @@
-//! Leaves and their CRCs, from bytes and zeros that come in order.
+//! Leaves and their CRCs, from consecutive bytes and zeros.
 
 use super::chunk::LeafSum;
 use byteback_delta::crc::CrcKind;
@@ -12,7 +12,7 @@ pub(super) struct LeafHasher {
     kind: LeafKind,
     /// Bytes of a block that is not yet whole.
     block: Vec<u8>,
-    /// What was made and not taken.
+    /// Finished sums that were not taken yet.
     made: Vec<LeafSum>,
     zeros: LeafSum,
 }
@@ -52,7 +52,7 @@ impl LeafHasher {
                 len_bytes -= LEAF_LEN as u64;
                 continue;
             }
-            // At most a block.
+            // At most one block.
             let now = len_bytes.min((LEAF_LEN - self.block.len()) as u64) as usize;
             self.block.resize(self.block.len() + now, 0);
             len_bytes -= now as u64;
@@ -62,7 +62,7 @@ impl LeafHasher {
         }
     }
 
-    /// What came since this was last asked; a shorter block ends here.
+    /// The sums since the last call; a shorter block ends here.
     pub(super) fn take(&mut self) -> std::vec::Drain<'_, LeafSum> {
         if !self.block.is_empty() {
             self.end_block();

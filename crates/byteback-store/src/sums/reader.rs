@@ -1,10 +1,10 @@
-//! The leaves of one content, in order: kept ones where its bytes are the same, the others from the
-//! bytes.
+//! The leaves of one content, in order: kept ones where its bytes are the same, the others made
+//! from the bytes.
 //!
-//! A chunk at a time: where its bytes lie is resolved, the row is looked up in the same short
-//! transaction, and what differs is read. Memory: one chunk (at most [`SOURCES_MAX`] places of
-//! bytes), the decoded frames that a reader keeps (`content`), the rows that wait to be written. A
-//! chunk in more pieces than that is summed as it is resolved, and not kept.
+//! One chunk at a time, the places of its bytes are resolved, the row is looked up in the same
+//! short transaction, and differing leaves are read. Memory: one chunk (at most [`SOURCES_MAX`]
+//! places of bytes), the decoded frames that a reader keeps (`content`), the rows that wait to be
+//! written. A chunk in more pieces than that is summed while it is resolved, and not kept.
 
 use super::chunk::{ChunkKey, KeptChunk, LeafSet, LeafSum, SOURCES_MAX, Sources};
 use super::keep::Keeper;
@@ -19,26 +19,26 @@ use byteback_delta::Source;
 use byteback_delta::leaves::{GROUP_LEAVES, LEAF_LEN_BYTES, LeafKind, leaf_count, leaf_len_bytes};
 use byteback_extents::{ByteRange, ExtentValue};
 
-/// What comes next.
+/// The next part of a content's leaves.
 #[derive(Debug)]
 pub(crate) enum Leaves<'a> {
-    /// So many bytes of zeros: whole chunks, or up to the content's end.
+    /// Bytes of zeros: whole chunks, or up to the content's end.
     Zeros(u64),
-    /// Leaves that follow each other.
+    /// Consecutive leaves.
     Sums(&'a [LeafSum]),
 }
 
-/// See the module's header.
+/// Reads the leaves of one content; see the module's header.
 pub(crate) struct LeafReader {
     store: Store,
     kind: LeafKind,
-    /// Whose rows; none of contents that are too short, or of no node yet.
+    /// Node whose rows are used; `None` for contents that are too short or have no node yet.
     node: Option<i64>,
     resolver: Resolver,
     len: u64,
     /// Where the next chunk begins.
     at: u64,
-    /// What is left of a piece that belongs to the next chunk.
+    /// Rest of a piece, which belongs to the next chunk.
     rest: Option<Piece>,
     frames: FrameCache,
     hasher: LeafHasher,
@@ -49,8 +49,8 @@ pub(crate) struct LeafReader {
 }
 
 impl LeafReader {
-    /// Of a content of `len` bytes through whatever resolves it. `node`: whose rows to look at;
-    /// `keeper`: takes new ones.
+    /// A reader of a content of `len` bytes that `resolver` resolves. `node`: whose rows are used;
+    /// `keeper`: takes new rows.
     pub(crate) fn new(
         store: &Store,
         kind: LeafKind,
@@ -77,8 +77,8 @@ impl LeafReader {
         })
     }
 
-    /// The leaves of a range of such a content, which begins with a chunk and ends with one or with
-    /// the content. None that are made are kept.
+    /// The leaves of a range of such a content. The range begins with a chunk and ends with one or
+    /// with the content. New leaves are not kept.
     pub(crate) fn of_range(
         store: &Store,
         kind: LeafKind,
@@ -95,11 +95,11 @@ impl LeafReader {
         })
     }
 
-    /// What comes next; `None` at the end.
+    /// The next leaves; `None` at the end.
     ///
     /// # Errors
-    /// A frame is damaged; the catalog or a segment fails. Rows that are damaged or cannot be
-    /// written are no errors.
+    /// A frame is damaged; the catalog or a segment fails. Damaged or unwritable rows are no
+    /// errors.
     pub(crate) fn next(&mut self) -> Result<Option<Leaves<'_>>, StoreError> {
         let store = self.store.clone();
         if self.at >= self.len {
@@ -136,7 +136,7 @@ impl LeafReader {
         let known = known.unwrap_or([false; GROUP_LEAVES as usize]);
         let kept_sums = kept.as_ref().map_or(&[][..], |kept| &kept.sums);
         let is_new = self.sum_unknown(&known, kept_sums)?;
-        // A row that is longer than the chunk now is replaced, too.
+        // A row of another length than the chunk has now is replaced, too.
         let is_new = is_new || kept.is_some_and(|kept| kept.sources.len_bytes() != chunk.len_bytes());
         if let (true, Some(key), Some(keeper)) = (is_new && !self.sources.is_zeros(), key, &mut self.keeper) {
             keeper.put(key.chunk, KeptChunk::encode(&self.sources, &self.sums, key));
@@ -145,12 +145,12 @@ impl LeafReader {
         Ok(Some(Leaves::Sums(&self.sums)))
     }
 
-    /// Ends, once nothing comes any more: answers what was to be kept.
+    /// The keeper of the new rows, if all leaves were read.
     pub(crate) fn finish(self) -> Option<Keeper> {
         self.keeper.filter(|_| self.at >= self.len)
     }
 
-    /// Zeros that begin here and fill whole chunks, or all up to the end.
+    /// Zeros that begin here and fill whole chunks, or reach the end.
     fn take_zeros(&mut self, catalog: &dyn CatalogRead) -> Result<Option<u64>, StoreError> {
         let Some((range, source)) = self.take_piece(catalog)? else {
             return Err(ended_early());
@@ -168,8 +168,8 @@ impl LeafReader {
         Ok(Some(end - range.start()))
     }
 
-    /// Gathers where the chunk's bytes from `from` on lie, in as many places as fit. Answers how
-    /// far it came, relative to the chunk.
+    /// Gathers the places of the chunk's bytes from `from` on, as many as fit. Returns the offset
+    /// that it reached, relative to the chunk.
     fn gather(&mut self, catalog: &dyn CatalogRead, chunk: ByteRange, from: u64) -> Result<u64, StoreError> {
         let mut upto = from;
         while upto < chunk.len_bytes() && self.sources.extents().len() < SOURCES_MAX {
@@ -186,7 +186,7 @@ impl LeafReader {
         Ok(upto)
     }
 
-    /// Sums a chunk in too many places, the first of which were gathered.
+    /// Sums a chunk in too many places, of which the first `gathered` bytes are gathered.
     fn sum_while_resolving(&mut self, chunk: ByteRange, gathered: u64) -> Result<(), StoreError> {
         let store = self.store.clone();
         let (mut from, mut upto) = (0, gathered);
@@ -205,11 +205,11 @@ impl LeafReader {
         Ok(())
     }
 
-    /// Fills `sums`: those that are known, and the others from the bytes. Answers whether there are
-    /// others that are not just zeros.
+    /// Fills `sums`: known leaves from the row, the others from the bytes. Returns whether any of
+    /// the others is not just zeros.
     fn sum_unknown(&mut self, known: &LeafSet, kept: &[LeafSum]) -> Result<bool, StoreError> {
         let len = self.sources.len_bytes();
-        // At most 256.
+        // At most 256 leaves.
         let leaves = leaf_count(len) as usize;
         let mut is_new = false;
         while self.sums.len() < leaves {

@@ -115,7 +115,7 @@ fn rows_that_cannot_be_are_refused_although_their_checksums_are_right() {
     assert!(KeptChunk::decode(&KeptChunk::encode(&gap, &sums(1), KEY), KEY).is_err());
 }
 
-/// Where each byte lies.
+/// The place of each byte.
 fn places(sources: &Sources) -> Vec<Option<(u64, u64)>> {
     let mut places = Vec::new();
     for extent in sources.extents() {
@@ -192,7 +192,7 @@ fn a_sum_that_was_wrong_from_the_beginning_is_found_by_verification() {
         totals.wrong_sums
     };
     assert!(is_right() && verify() == 0);
-    // Memory that lied while the sum was made: the row is whole, and wrong.
+    // As if memory failed while the sum was made: the row is intact, and wrong.
     let node = store
         .catalog()
         .read()

@@ -8,12 +8,12 @@ use byteback_model::{Attributes, FileId, Manifest, NameChange, NodeKind, NodeRec
 
 const ROOT: FileId = FileId(1);
 
-/// A store with one folder, and what each of its moments was.
+/// A store with one folder, and a record of each of its moments.
 struct World {
     _dir: tempfile::TempDir,
     store: Store,
     device: u64,
-    /// Names of a moment by directory and name; the first is before all.
+    /// Names of each moment by directory and name; the first moment is before all batches.
     names: Vec<BTreeMap<(FileId, String), FileId>>,
     modes: Vec<BTreeMap<FileId, u32>>,
     seq: Seq,
@@ -38,7 +38,7 @@ impl World {
         world
     }
 
-    /// One batch: nodes with their modes, and names.
+    /// Applies one batch: nodes with their modes, and names.
     fn apply(&mut self, nodes: &[(FileId, NodeKind, u32)], names: &[(FileId, &str, Option<FileId>)]) {
         self.seq += 1;
         let mut part = self.store.begin_part("f", self.device, self.seq).unwrap();
@@ -113,13 +113,13 @@ impl World {
         Some((id, self.modes[at][&id]))
     }
 
-    /// From the oldest: first and last moment, who and with what mode, by looking at every moment.
+    /// Versions from the oldest: first and last moment, node and mode, by looking at every moment.
     fn told(&self, path: &[&str]) -> Vec<(Seq, Option<Seq>, FileId, u32)> {
         let mut told: Vec<(Seq, Option<Seq>, FileId, u32)> = Vec::new();
         for seq in 1..=self.seq {
             let now = self.at(path, seq);
             let before = self.at(path, seq - 1).filter(|_| seq > 1);
-            // A batch that tells a node once more as it is makes a version, too.
+            // A batch that repeats an unchanged node makes a version, too.
             if now != before {
                 if before.is_some() {
                     told.last_mut().unwrap().1 = Some(seq);
@@ -174,7 +174,7 @@ fn versions_of_a_path_are_those_of_every_moment() {
             let name = ["x", "y"][random.below(2) as usize];
             let there = world.names.last().unwrap().get(&(dir, name.to_owned())).copied();
             match (random.below(6), there) {
-                // The two directories change places.
+                // The two directories swap places.
                 (0, _) => {
                     let names = world.names.last().unwrap();
                     let of = |name: &str| names.get(&(ROOT, name.to_owned())).copied();

@@ -1,5 +1,5 @@
-//! What every implementation of the two traits must do. Each suite takes the trait, and runs
-//! against each implementation that there is.
+//! Requirements on every implementation of the two traits. Each suite takes the trait, and runs
+//! against each existing implementation.
 
 use byteback_delta::Codec;
 use byteback_host::durable::{DurableDir, RealDir};
@@ -279,7 +279,7 @@ fn catalog_suite(catalog: &dyn Catalog) {
     assert_eq!(write.sums_len().unwrap(), 165);
     write.delete_sums(nodes[1], 6, 6).unwrap();
     assert_eq!(of(nodes[1]), [(6, 50, 35, Some(5))]);
-    // The oldest goes first, its last rows first, and never the one that is asked for.
+    // The oldest goes first, its last rows first, and never the excepted one.
     assert_eq!(write.evict_sums((nodes[2], 8), 1).unwrap(), 25);
     assert_eq!(of(nodes[1]), [(6, 50, 10, Some(0))]);
     assert_eq!(write.evict_sums((nodes[1], 6), 9).unwrap(), 100);

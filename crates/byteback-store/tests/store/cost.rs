@@ -24,7 +24,7 @@ pub(crate) fn fragmented(lab: &Lab) {
     lab.send(1, None, &batch).unwrap();
 }
 
-/// The rows from which a version is read.
+/// The number of rows from which a version is read.
 pub(crate) fn depth(lab: &Lab, id: u128) -> u64 {
     let catalog = lab.catalog.read().unwrap();
     let folder = catalog.folder("f").unwrap().unwrap();
@@ -131,7 +131,7 @@ fn copies_of_copies_cannot_make_a_merge_explode() {
     lab.send(1, None, &batch).unwrap();
     let mut work = lab.catalog.work().page_bytes_written;
     for round in 0..12u64 {
-        // 600 times all of the contents, cut to a length that stays possible.
+        // 600 copies of the whole contents, cut to a possible length.
         let copied = len.min(1 << 40);
         let new_len = copied * 600;
         let options = WriterOptions {
@@ -156,8 +156,8 @@ fn copies_of_copies_cannot_make_a_merge_explode() {
     assert_eq!(lab.read_range(2, 13, Some(range)).unwrap(), bytes);
 }
 
-/// Each version changed the content here and there, so that what is read next lies in another
-/// version's frame almost every time.
+/// Each version changed the content here and there, so that the next bytes lie in another version's
+/// frame almost every time.
 #[test]
 fn a_content_of_many_interleaved_versions_is_read_frame_by_frame_once() {
     const VERSIONS: u64 = 16;

@@ -1,4 +1,4 @@
-//! Damage x place: what is lost is named, what is not lost is read, verification lists it, and
+//! Damage x place: lost bytes are named, others are read, verification lists the damage, and
 //! backups go on.
 
 use crate::lab::{Batch, Lab};
@@ -58,7 +58,7 @@ fn every_kind_of_damage_is_told_apart_from_what_is_whole() {
             "truncate to nothing" => file.set_len(0).unwrap(),
             "remove" => lab.disk.remove(&names[1]).unwrap(),
             _ => {
-                // A frame that is whole, but another one.
+                // An intact frame, but another one.
                 let other = lab.disk.open(&names[0], OpenMode::Existing).unwrap();
                 let mut bytes = vec![0; 4000];
                 other.read_exact_at(20, &mut bytes).unwrap();
@@ -182,7 +182,7 @@ fn a_frame_is_healed_by_its_own_bytes_only_and_in_all_versions() {
         assert!(lab.read(2, 1).unwrap() == bytes);
         assert!(lab.read(3, 3).unwrap()[6999..] == [&bytes[6999..7000], b"more", &bytes[7004..]].concat());
         assert!(lost_ranges(&lab).is_empty() && !lab.store.knows_damage().unwrap());
-        // Another file's frame is not to be had by a file that does not refer to it.
+        // A file cannot reach a frame that it does not refer to.
         let stranger = lab.store.heal("f", FileId(2), None, (place.0, place.1 + 1), &bytes);
         assert!(matches!(stranger, Err(StoreError::InvalidParameter(_))));
     }

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 const BATCHES: u64 = 6;
 
-/// This one comes from a sender that has lost what it knew: files with other identities follow
-/// those that there are.
+/// This batch comes from a sender that has lost its state: files with other identities follow the
+/// existing ones.
 const ANEW: u64 = 4;
 
-/// Sends batches until one fails; answers how many were acknowledged. Small segments, so that
-/// several are begun.
+/// Sends batches until one fails; returns the number of acknowledged ones. Segments are small, so
+/// that several are begun.
 fn work(lab: &Lab, from: u64) -> Result<u64, (u64, StoreError)> {
     for counter in from..=BATCHES {
         let base = (counter > 1).then_some(counter - 1);
@@ -151,7 +151,7 @@ fn a_batch_that_is_given_up_leaves_its_room_and_nobody_elses() {
     let staged = |counter| lab.store.batch_status("f", lab.device, counter).unwrap().staged_parts;
     assert_eq!((staged(2), staged(3)), (vec![], vec![1]));
     assert_eq!(lab.read(2, 1).unwrap(), noise(1, 50_000));
-    // Again, and of nobody, is no error; of no folder is one.
+    // Repeating it is no error, nor is an unknown device; an unknown folder is one.
     lab.store.abandon("f", lab.device, 2).unwrap();
     lab.store.abandon("f", 77, 3).unwrap();
     assert_eq!(staged(3), [1]);
@@ -213,7 +213,7 @@ fn staged_parts_survive_a_restart_and_expire_with_their_segments() {
         Err(StoreError::PartsMissing { missing }) if missing == [1]
     ));
 
-    // A segment of its own goes as a whole.
+    // A segment of its own is removed as a whole.
     let mut part = lab.part(3);
     part.delta(batch.deltas[0].0, &batch.deltas[0].1[..]).unwrap();
     lab.store.stage(part, 1).unwrap();
@@ -244,7 +244,7 @@ fn an_upload_may_take_longer_than_parts_wait_as_long_as_it_goes_on() {
     batch.feed(&mut last).unwrap();
     lab.store.commit(last, 5).unwrap();
     assert_eq!(lab.read(3, 1).unwrap(), noise(2, 5000));
-    // One that stopped goes as a whole.
+    // An upload that stopped expires as a whole.
     lab.store.stage(lab.part(3), 1).unwrap();
     lab.store.stage(lab.part(3), 2).unwrap();
     lab.clock.advance(Duration::from_secs(25 * 3600));

@@ -1,5 +1,4 @@
-//! Contents that follow those of another file: what they cost, what is refused, and what becomes of
-//! both.
+//! Contents that follow those of another file: their cost, what is refused, and the fate of both.
 
 use crate::cost::{depth, fragmented};
 use crate::lab::{Batch, Lab, ROOT, patch};
@@ -103,7 +102,7 @@ fn what_cannot_be_followed_is_refused_and_nothing_is_changed() {
     part.manifest(both).unwrap();
     Batch::default().feed(&mut part).unwrap();
     invalid("both", lab.store.commit(part, 0));
-    // With copies, the length has to be right; without, it is cut off or filled up.
+    // With copies, the length has to be right; without, the base is cut or zero-filled.
     for (from, expected) in [(4000_u64, &bytes[..4000]), (5000, &bytes[..])] {
         let mut content = expected.to_vec();
         content.resize(6000, 0);
@@ -133,7 +132,7 @@ fn who_replaces_what_is_no_longer_there_undoes_nobody() {
     }
     assert_eq!(lab.read(4, 2).unwrap(), b"later");
     assert_eq!(lab.replace(3, 2, &batch).unwrap().seq, 3);
-    // Sent again, it is what it was.
+    // A repeated batch gets the same result.
     let again = lab.replace(3, 2, &batch).unwrap();
     assert!(again.repeated && again.seq == 3);
 }
@@ -174,7 +173,7 @@ fn shared_rows_count_as_records() {
 
 #[test]
 fn what_is_shared_outlives_the_file_that_it_came_from() {
-    // Nothing forgets history yet. Whoever will has to leave the rows whose pages others share, or
+    // Nothing removes history yet. Code that will must leave the rows whose pages others share, or
     // the engine refuses.
     let lab = Lab::new(2000);
     let bytes = noise(1, 9000);
@@ -276,7 +275,7 @@ fn a_proof_takes_the_sums_of_the_file_that_is_followed_and_both_stay_right() {
     assert!(is_right(&lab, FileId(20), 2, kind, &content));
     assert!(is_right(&lab, FileId(2), 1, kind, &old));
     assert!(lab.read(20, 2).unwrap() == content && lab.read(2, 1).unwrap() == old);
-    // From the second time on they are its own.
+    // From the second time on the sums are the file's own.
     let again = cost_of(&lab, || assert!(is_right(&lab, FileId(20), 2, kind, &content)));
     assert_eq!(again.signature_read_bytes, 0);
 }
@@ -297,7 +296,7 @@ fn a_file_that_never_had_contents_can_be_followed_and_a_file_can_follow_itself()
         .file(11, 4, 1, ContentBase::Of(FileId(3)))
         .entry(ROOT, b"eleven", Some(11))
         .delta(11, patch(0, 4, &[(0, b"some")]))
-        // What it had itself counts only if it is what it follows.
+        // A file's own former contents count only if it follows them.
         .following(4, b"four", 4, 5000, &[(1, b"x")])
         .file(5, 4, 1, ContentBase::Of(FileId(3)))
         .entry(ROOT, b"five", Some(5))

@@ -257,7 +257,7 @@ fn first_contact_replaces_the_tree_and_keeps_its_history() {
         (b"old".to_vec(), b"newer".to_vec())
     );
     assert_eq!(lab.store.folder("f").unwrap().entries, 1);
-    // Another root, and a file whose old contents do not count any more.
+    // Another root, and a file whose old contents no longer count.
     let other_root = Batch::default().node(FileId(9), DIR, 0, None);
     let mut part = lab.part(3);
     let mut manifest = lab.manifest(3, None);

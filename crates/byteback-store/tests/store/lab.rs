@@ -1,5 +1,5 @@
-//! A store over a simulated disk for segments, a simulated clock, and a real SQLite file; and
-//! batches in few words.
+//! A store over a simulated disk for segments, a simulated clock, and a real SQLite file; and short
+//! builders for batches.
 
 use byteback_delta::{DeltaWriter, WriterOptions};
 use byteback_extents::ByteRange;
@@ -32,7 +32,7 @@ pub(crate) struct Lab {
     limits: StoreLimits,
 }
 
-/// Segments, and how often each of their frames was read.
+/// Segments that count how often each of their frames is read.
 #[derive(Debug)]
 pub(crate) struct CountedSegments {
     inner: SegmentFiles,
@@ -179,7 +179,7 @@ impl Lab {
         self.store.commit(part, 0)
     }
 
-    /// Sends a batch that holds the whole tree and replaces the folder at a sequence number.
+    /// Sends a batch that holds the whole tree and replaces the folder as of a sequence number.
     pub(crate) fn replace(&self, counter: u64, replaces: u64, batch: &Batch) -> Result<BatchApplied, StoreError> {
         let mut part = self.part(counter);
         part.manifest(Manifest {
@@ -228,7 +228,7 @@ pub(crate) struct Batch {
     pub(crate) totals: Option<Totals>,
 }
 
-/// Of a node that has nothing special.
+/// Attributes of an ordinary node.
 pub(crate) fn attributes(kind: NodeKind, size: u64) -> Attributes {
     Attributes {
         kind,
@@ -298,8 +298,8 @@ impl Batch {
             .delta(id, patch(len, len, places))
     }
 
-    /// A new file with the contents that another one had, overwritten in places; `len` bytes before
-    /// and after.
+    /// A new file with the contents of another one, overwritten in places; `len` bytes before and
+    /// after.
     pub(crate) fn following(self, id: u128, name: &[u8], of: u128, len: u64, places: &[(u64, &[u8])]) -> Self {
         let batch = self
             .file(id, len, u32::from(!places.is_empty()), ContentBase::Of(FileId(of)))
@@ -336,7 +336,7 @@ impl Batch {
     }
 }
 
-/// A delta stream of literals; compressed, so that tests of sizes use noise.
+/// A delta stream of literals; it is compressed, so tests of sizes use noise.
 pub(crate) fn patch(base_len: u64, new_len: u64, places: &[(u64, &[u8])]) -> Vec<u8> {
     let mut writer = DeltaWriter::new(Vec::new(), base_len, new_len, WriterOptions::default()).unwrap();
     for (at, bytes) in places {

@@ -1,5 +1,5 @@
-//! Two devices that change one tree, each without knowing what the other one did last: nothing that
-//! one of them wrote or named may leave the tree by what the other one does elsewhere in it.
+//! Two devices that change one tree, each without knowing the other's last changes: no node that
+//! one of them wrote or named may leave the tree through a change of the other elsewhere in it.
 
 use crate::lab::{Batch, Lab, ROOT, patch};
 use byteback_host::random::SplitMix64;
@@ -9,19 +9,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 type Name = (u128, Vec<u8>);
 
-/// A change: when, and by whom.
+/// A change: its moment and its device.
 type When = (u64, u64);
 
 #[derive(Clone, Default)]
 struct Tree {
     names: BTreeMap<Name, u128>,
     directories: BTreeSet<u128>,
-    /// How often a file was written.
+    /// Number of writes of each file.
     written: BTreeMap<u128, u32>,
 }
 
 impl Tree {
-    /// What a way from the root leads to.
+    /// The nodes that a path from the root reaches.
     fn placed(&self) -> BTreeSet<u128> {
         let mut placed = BTreeSet::from([ROOT.0]);
         loop {
@@ -109,9 +109,9 @@ struct Device {
 #[derive(Clone, Default)]
 struct Folder {
     tree: Tree,
-    /// When a name was given or taken last.
+    /// The last change of each name.
     named: BTreeMap<Name, When>,
-    /// When a node lost a name last.
+    /// The last removal of a name of each node.
     lost: BTreeMap<u128, When>,
     wrote: BTreeMap<u128, When>,
 }
@@ -119,7 +119,7 @@ struct Folder {
 /// A batch, the names that it gives and takes, and the files that it writes.
 type Made = (Batch, Vec<(Name, Option<u128>)>, Vec<u128>);
 
-/// What the batch that leads from `old` to `new` says.
+/// The batch that leads from `old` to `new`.
 fn batch(old: &Tree, new: &Tree) -> Made {
     let mut batch = Batch::default();
     let mut written = Vec::new();
@@ -153,7 +153,7 @@ fn batch(old: &Tree, new: &Tree) -> Made {
     (batch, names, written)
 }
 
-/// Whether somebody else came first, told by looking at everything.
+/// Whether another device came first, found by looking at everything.
 fn is_conflict(
     before: &Folder,
     after: &Tree,
@@ -167,7 +167,7 @@ fn is_conflict(
     let direct = names.iter().any(|(name, _)| is_others(before.named.get(name)))
         || written.iter().any(|node| is_others(before.wrote.get(node)));
     let placed = after.placed();
-    // What others did in what the batch takes out of the tree.
+    // Changes by others inside what the batch takes out of the tree.
     let mut vanished: BTreeSet<u128> = names
         .iter()
         .filter_map(|(name, _)| before.tree.names.get(name))
@@ -189,7 +189,7 @@ fn is_conflict(
             .names
             .keys()
             .any(|name| vanished.contains(&name.0) && is_others(before.named.get(name)));
-    // What the batch does in what others took out of the tree.
+    // Changes by the batch inside what others took out of the tree.
     let touched = names
         .iter()
         .filter(|(_, child)| child.is_some())
@@ -209,7 +209,7 @@ fn is_conflict(
     direct || unseen || late
 }
 
-/// How many batches were applied, and how many were refused.
+/// Numbers of batches that were applied and that were refused.
 fn one_life(seed: u64) -> (u32, u32) {
     #[allow(clippy::print_stdout, reason = "shown only when the test fails")]
     {
@@ -345,7 +345,7 @@ fn who_removes_a_directory_hears_of_what_others_put_into_it() {
         Batch::default()
             .entry(FileId(10), b"sub", None)
             .entry(ROOT, b"dir", None),
-        // Also if only the topmost name is told.
+        // Also if the batch names only the topmost directory.
         Batch::default().entry(ROOT, b"dir", None),
     ] {
         match lab.send(4, Some(2), &batch) {
@@ -355,10 +355,10 @@ fn who_removes_a_directory_hears_of_what_others_put_into_it() {
             other => panic!("{other:?}"),
         }
     }
-    // Who knows of it may.
+    // A device that knows of the new file may remove it.
     lab.send(5, Some(3), &Batch::default().entry(ROOT, b"dir", None))
         .unwrap();
-    // And who did not know that it is gone hears of that.
+    // A device that does not know of the removal gets a conflict.
     let late = Batch::default()
         .file(13, 1, 1, ContentBase::Empty)
         .entry(FileId(11), b"late", Some(13))

@@ -1,4 +1,4 @@
-//! Staged parts: which of them the server has, giving them back, and room that is given back.
+//! Staged parts: which of them the server has, abandoning them, and space that is freed.
 
 use crate::lab::{Batch, Lab, ROOT};
 use byteback_host::random::noise;
@@ -48,7 +48,7 @@ fn a_commit_that_means_other_parts_than_are_staged_applies_nothing() {
     stage_first(&lab, 1, [1; 32]);
     let status = lab.store.batch_status("f", lab.device, 1).unwrap();
     assert_eq!((status.staged_parts, status.digests), (vec![1], vec![Some([1; 32])]));
-    // One that was on its way for long comes last.
+    // A delayed part comes last.
     stage_first(&lab, 1, [2; 32]);
     let refused = commit(digest_of(&[[1; 32]]));
     assert!(matches!(refused, Err(StoreError::PartsMissing { .. })), "{refused:?}");
@@ -77,7 +77,7 @@ fn a_batch_that_is_given_up_gives_its_segments_back() {
             .staged_parts
             .is_empty()
     );
-    // But for what shares a segment with something that stays, or the one that takes frames now.
+    // Except space that shares a segment with something that stays, or the active segment.
     assert!(stored_len(&lab) < before + 2_300_000, "{}", stored_len(&lab));
     assert_eq!(lab.read(2, 1).unwrap(), b"stays");
 }
@@ -95,7 +95,7 @@ fn a_piece_that_comes_to_nothing_gives_its_room_back() {
     };
     drop(begin(&noise(1, 300_000)));
     assert_eq!(stored_len(&lab), before);
-    // Not what others have written behind it, or before.
+    // Frames that others wrote behind it, or before, stay.
     let first = begin(&noise(2, 300_000));
     let second = begin(&noise(3, 300_000));
     lab.send(2, Some(1), &Batch::default().new_file(4, b"y", &noise(4, 50_000)))

@@ -1,9 +1,9 @@
-//! What reading a content of many versions costs, frame by frame.
+//! The cost of reading a content of many versions, frame by frame.
 //!
 //! A content that was changed everywhere again and again lies in the frames of all its versions, a
 //! little of it in each. A frame is read and decoded as a whole, so one pass over the content costs
-//! all these frames, several times the content's bytes; but each of them only once, and a request
-//! makes as many passes as it says.
+//! all these frames, several times the content's bytes; but each only once, and a request makes
+//! exactly the passes that it documents.
 
 use crate::lab::{Batch, Lab};
 use byteback_delta::chunks::{ChunkLister, ChunkParams};
@@ -24,11 +24,11 @@ const LEN: usize = 8 << 20;
 const VERSIONS: u64 = 14;
 const PIECE_LEN: usize = 256;
 
-/// How many pieces are changed: as many as make two blocks of five differ, as in the measurement of
+/// Number of changed pieces: enough to make two blocks of five differ, as in the measurement of
 /// docs/benchmarks.md.
 const PIECES: usize = 1200;
 
-/// `old` with pieces turned over in place, or inserted.
+/// `old` with pieces inverted in place, or inserted.
 fn edited(old: &[u8], is_inserted: bool, rng: &mut SplitMix64) -> Vec<u8> {
     let mut places: Vec<usize> = (0..PIECES)
         .map(|_| rng.below((old.len() - PIECE_LEN) as u64) as usize)
@@ -52,7 +52,7 @@ fn edited(old: &[u8], is_inserted: bool, rng: &mut SplitMix64) -> Vec<u8> {
     new
 }
 
-/// The delta that rsync's way finds.
+/// The delta that rsync's finder finds.
 fn found(old: &[u8], new: &[u8]) -> Vec<u8> {
     let index = BlockIndex::new(Signature::of(old, SignatureParams::for_content(old.len() as u64, 5)));
     let mut finder = RollingFinder::new(&index, FoundExtents::default());
@@ -73,8 +73,8 @@ fn found(old: &[u8], new: &[u8]) -> Vec<u8> {
     writer.finish().unwrap().0
 }
 
-/// Frames that were read since the last call, their bytes, and how often the one that was read most
-/// often.
+/// Frames that were read since the last call, their bytes, and the highest number of reads of one
+/// frame.
 fn passes(lab: &Lab) -> (usize, u64, u32) {
     let reads = lab.frames.take();
     let bytes = reads.keys().map(|frame| u64::from(frame.stored_len)).sum();
@@ -102,7 +102,7 @@ fn every_pass_over_a_content_of_many_versions_reads_each_frame_once() {
     }
     let (frames, bytes, most) = passes(&lab);
     assert_eq!(most, 1, "the proof");
-    // Why it costs what it does: nearly every frame of every version has something of the last one.
+    // The reason for the cost: nearly every frame of every version holds a part of the last one.
     assert!(bytes > 3 * content.len() as u64, "{bytes} bytes in {frames} frames");
     let ideal = content.len() / FRAME_RAW_LEN_MAX as usize;
     assert!(

@@ -1,4 +1,4 @@
-//! Proofs that are none, and what becomes of a batch that has them.
+//! Invalid proofs, and the fate of batches that have them.
 
 use byteback_host::random::noise;
 
@@ -46,7 +46,7 @@ fn totals(deltas: u64, proofs: u64) -> Totals {
     }
 }
 
-/// The second half before the first.
+/// The second half before the first half.
 fn swapped() -> Vec<u8> {
     let options = WriterOptions {
         copies: true,
@@ -85,7 +85,7 @@ fn a_right_proof_is_accepted_and_everything_else_leaves_the_folder_as_it_is() {
         "mismatch",
         commit(&lab, 2, totals(1, 1), |part| swap(part, &[digest(&base)])),
     );
-    // Twice, also if both are right; fewer or more than announced.
+    // Repeated proofs, even if both are right; fewer or more than announced.
     for (announced, digests) in [
         (2, vec![digest(&new); 2]),
         (2, vec![digest(&new)]),
@@ -97,7 +97,7 @@ fn a_right_proof_is_accepted_and_everything_else_leaves_the_folder_as_it_is() {
             commit(&lab, 3, totals(1, announced), |part| swap(part, &digests)),
         );
     }
-    // Of a file that the batch does not mention, or only by its attributes.
+    // Proofs of a file that the batch does not mention, or only by its attributes.
     refused(
         "invalid",
         commit(&lab, 4, totals(1, 1), |part| {
@@ -116,7 +116,7 @@ fn a_right_proof_is_accepted_and_everything_else_leaves_the_folder_as_it_is() {
             part.proof(FILE, digest(&base)).unwrap();
         }),
     );
-    // Announced deltas that do not come, and one too many.
+    // Announced deltas that do not arrive, and one too many.
     for (announced, sent) in [(2, 1), (1, 2)] {
         refused(
             "invalid",
@@ -129,7 +129,7 @@ fn a_right_proof_is_accepted_and_everything_else_leaves_the_folder_as_it_is() {
             }),
         );
     }
-    // Copies from contents of another length than the file has: the sender was told wrongly.
+    // Copies from contents of another length than the file has: the sender was given a wrong one.
     refused(
         "mismatch",
         commit(&lab, 7, totals(2, 1), |part| {
@@ -144,7 +144,7 @@ fn a_right_proof_is_accepted_and_everything_else_leaves_the_folder_as_it_is() {
         2
     );
     assert_eq!(lab.read(FILE.0, 2).unwrap(), new);
-    // Sent again, it is what it was, whatever it says now.
+    // A repeated batch gets the same result, whatever it says now.
     assert_eq!(
         commit(&lab, 8, totals(1, 1), |part| swap(part, &[digest(&base)])).unwrap(),
         2
@@ -153,7 +153,7 @@ fn a_right_proof_is_accepted_and_everything_else_leaves_the_folder_as_it_is() {
 
 #[test]
 fn literals_that_were_appended_first_are_put_in_their_places() {
-    // What a client does with a file of many literals: append them, then take everything from the
+    // As a client does for a file of many literals: it appends them, then takes everything from the
     // result.
     let lab = Lab::new(1 << 20);
     let base = noise(1, 1000);

@@ -1,5 +1,5 @@
-//! Searches in stored contents: what is found is there, what is there is found, and lists of any
-//! kind are bounded work.
+//! Searches in stored contents: reported matches are there, existing matches are found, and lists
+//! of any kind cost bounded work.
 
 use std::cell::Cell;
 use std::io::Read;
@@ -42,8 +42,7 @@ fn small() -> ChunkParams {
     ChunkParams::new(64, 256, 400).unwrap()
 }
 
-/// The new content, put together from the base and what was found in it; and how much of it is
-/// literal.
+/// The new content, assembled from the base and the matches; and its number of literal bytes.
 fn compose(base: &[u8], found: &FoundExtents) -> (Vec<u8>, usize) {
     let (mut new, mut literal) = (Vec::new(), 0);
     for (range, source) in &found.extents {
@@ -60,8 +59,8 @@ fn compose(base: &[u8], found: &FoundExtents) -> (Vec<u8>, usize) {
     (new, literal)
 }
 
-/// Finds `new` in the version `seq`, whose bytes are `base`, both ways; answers the literal bytes
-/// of each.
+/// Finds `new` in the version `seq`, whose bytes are `base`, by each search; returns the literal
+/// bytes of each.
 fn find(lab: &Lab, seq: u64, base: &[u8], new: &[u8]) -> [usize; 3] {
     let params = SignatureParams::for_content(new.len() as u64, 5);
     let sought = SoughtBlocks::read(&signature(new, params)[..]).unwrap();
@@ -158,8 +157,8 @@ fn a_list_in_any_order_has_the_content_read_twice_and_no_more() {
     let lab = Lab::new(1 << 24);
     let base = noise(1, 8 << 20);
     lab.first(&[(2, &base)]);
-    // Pieces of it, the last first: whoever reads in the list's order decodes frames of 256 KiB
-    // again and again.
+    // Pieces of it in random order: a reader that follows the list's order decodes frames of 256
+    // KiB again and again.
     let mut pieces: Vec<&[u8]> = base.chunks(5000).collect();
     let mut random = SplitMix64::new(4);
     for last in (1..pieces.len()).rev() {
@@ -205,7 +204,7 @@ fn lists_that_are_none_or_ask_too_much_are_refused_before_anything_is_searched()
     refused(with(&|params| params.block_len_bytes = 255), "256 bytes at least");
     refused(with(&|params| params.weak = WeakKind::Crc32c), "rolling checksums");
     refused(with(&|params| params.strong = StrongKind::Sha256), "keyed BLAKE3");
-    // A length that lies: more blocks than are taken, announced by 48 bytes.
+    // A false length: more blocks than are accepted, announced by 48 bytes.
     let huge = SignatureParams::with_block_len(1 << 40, 256, 1);
     let mut bytes = signature(&content, good);
     let mut head = Vec::new();
@@ -233,7 +232,7 @@ fn lists_that_are_none_or_ask_too_much_are_refused_before_anything_is_searched()
     refused(SoughtChunks::read(&bytes[..]), "bytes follow");
     refused(SoughtChunks::read(std::io::repeat(0).take(1 << 20)), "no chunk list");
 
-    // The longest that are taken fit the limit of their bodies.
+    // The longest accepted lists fit the limit of their bodies.
     let longest = SignatureParams {
         strong_len_bytes: 32,
         ..good
@@ -284,7 +283,7 @@ fn a_search_ends_when_nobody_waits_for_it() {
         let params = SignatureParams::for_content(base.len() as u64, 5);
         let sought = SoughtBlocks::read(&signature(&base, params)[..]).unwrap();
         let found = lab.store.find_blocks("f", FILE, None, &sought, &is_wanted).unwrap();
-        // Four frames.
+        // The content has four frames.
         assert_eq!(found.is_some(), allowed >= 4, "{allowed}");
         assert!(asked.get() <= allowed + 1);
         asked.set(0);
@@ -294,7 +293,7 @@ fn a_search_ends_when_nobody_waits_for_it() {
             .find_chunks("f", FILE, None, sought, false, &is_wanted)
             .unwrap();
         assert!(found.is_none() || allowed >= 8, "{allowed}");
-        // Once more when the proofs were given up, to know why.
+        // Once more after the proofs were given up, to learn why.
         assert!(asked.get() <= allowed + 2);
     }
 }

@@ -1,5 +1,5 @@
-//! Batches of several devices, sent one after the other without waiting: what stands on what, and
-//! who is in conflict with whom.
+//! Batches of several devices, sent one after the other without waiting: which state each is based
+//! on, and which of them conflict.
 
 use crate::lab::{Batch, Lab, ROOT, patch};
 use byteback_delta::ContentDigest;
@@ -37,7 +37,7 @@ fn send(lab: &Lab, manifest: Manifest, batch: &Batch, proofs: &Files) -> Result<
     lab.store.commit(part, 0)
 }
 
-/// What a device believes, and what it has sent.
+/// A device's view of the folder, and its last batches.
 struct Device {
     id: u64,
     counter: u64,
@@ -50,7 +50,8 @@ struct Device {
 #[derive(Clone, Default)]
 struct Moment {
     files: Files,
-    /// For each file when its contents changed last, and by whom.
+    /// For each file, the moment at which its contents last changed, and the device that changed
+    /// them.
     changed: BTreeMap<u128, (u64, u64)>,
 }
 
@@ -64,7 +65,7 @@ fn batches_that_follow_their_own_are_applied_and_those_of_others_in_between_are_
     assert!(applied > 250 && refused > 30, "{applied} applied, {refused} refused");
 }
 
-/// How many batches were applied, and how many were in conflict.
+/// Numbers of batches that were applied and that were in conflict.
 fn one_life(seed: u64) -> (u32, u32) {
     let lab = Lab::new(1 << 20);
     let mut rng = SplitMix64::new(seed);

@@ -1,5 +1,5 @@
-//! Kept sums: signatures and proofs that come from them say what the bytes say, whatever happened
-//! to the file, to the rows or to the batch; and they cost what changed.
+//! Kept sums: signatures and proofs from them agree with the bytes, whatever happened to the file,
+//! to the rows or to the batch; and their cost follows the change.
 
 use crate::lab::{Batch, Lab, ROOT, attributes, patch};
 use byteback_delta::leaves::{LeafDigest, LeafKind};
@@ -38,7 +38,7 @@ fn signature(lab: &Lab, file: FileId, at: u64, kind: LeafKind) -> Signature {
     Signature::read(&stream[..], u64::MAX).unwrap()
 }
 
-/// Whether what the store tells is what the bytes say.
+/// Whether the store's signature agrees with the bytes.
 pub(crate) fn is_right(lab: &Lab, file: FileId, at: u64, kind: LeafKind, content: &[u8]) -> bool {
     let told = signature(lab, file, at, kind);
     assert_eq!(told.content_len_bytes(), content.len() as u64);
@@ -112,7 +112,7 @@ fn rows(lab: &Lab) -> i64 {
     sql(lab.dir.path()).query_row(count, [], |row| row.get(0)).unwrap()
 }
 
-/// How many files have sums that do not agree with their bytes.
+/// Number of files whose sums disagree with their bytes.
 fn verify(lab: &Lab) -> u64 {
     let totals = lab.store.verify("f", None, |_| ControlFlow::Continue(())).unwrap();
     assert_eq!(totals.damaged_files, 0);
@@ -123,7 +123,7 @@ fn verify(lab: &Lab) -> u64 {
 fn the_second_signature_of_a_gibibyte_reads_the_mebibyte_that_changed() {
     let lab = Lab::new(64 << 20);
     let len = 1024 * MIB;
-    // It compresses, so that the test is quick, but no block is like another.
+    // The content compresses, so that the test is quick, but no two blocks are alike.
     let mut content = vec![7; len];
     for (n, block) in (0_u32..).zip(content.chunks_mut(4096)) {
         block[..4].copy_from_slice(&n.to_le_bytes());
@@ -195,7 +195,7 @@ fn what_a_batch_that_is_refused_brought_is_not_kept() {
     );
     assert!(matches!(wrong, Err(StoreError::ContentMismatch { .. })));
     assert_eq!(rows(&lab), 0);
-    // Right, but the batch comes too late.
+    // The proof is right, but the batch comes too late.
     lab.send(
         3,
         Some(1),
@@ -246,7 +246,7 @@ fn there_are_no_more_than_are_allowed_and_the_oldest_go_first() {
     assert_eq!(read(4, &files[2]), 2);
     assert_eq!((read(2, &files[0]), read(4, &files[2]), rows(&lab)), (0, 0, 4));
     assert_eq!(read(3, &files[1]), 2, "it had to go");
-    // One that has more than there is room for: the rest stays as it is, and nothing else does.
+    // A file that needs more room than there is: its rest stays, and nothing else does.
     assert_eq!(read(5, &large), 7);
     assert!(rows(&lab) <= 5);
     assert!(is_right(&lab, FileId(5), 1, kind, &large));
@@ -296,7 +296,7 @@ fn a_catalog_from_before_there_were_any_gets_its_tables() {
     assert_eq!(rows(&lab), 1);
 }
 
-/// A random delta of `base`, and what it leads to.
+/// A random delta of `base`, and its result.
 fn delta(rng: &mut SplitMix64, base: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let new_len = match rng.below(8) {
         0 => rng.below(base.len() as u64 + 1) as usize,
@@ -360,7 +360,7 @@ fn delta(rng: &mut SplitMix64, base: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (writer.finish().unwrap().0, new)
 }
 
-/// Something happens to the rows that nobody told the store about.
+/// Damages rows behind the store's back.
 fn harm(lab: &Lab, rng: &mut SplitMix64) {
     let connection = sql(lab.dir.path());
     let pick = "FROM sum_chunk ORDER BY random() LIMIT 1";
@@ -419,7 +419,7 @@ fn life(seed: u64, rounds: u64, harms: bool) -> SumsCost {
             ContentBase::Empty | ContentBase::Of(_) | ContentBase::At { .. } => Vec::new(),
         };
         let mut streams = Vec::new();
-        // Set back to what it was, now and then.
+        // Set back to an earlier content now and then.
         if rng.below(10) == 0 {
             let before = versions[rng.below(seq) as usize].clone();
             streams.push(patch(content.len() as u64, before.len() as u64, &[(0, &before)]));
@@ -455,7 +455,7 @@ fn life(seed: u64, rounds: u64, harms: bool) -> SumsCost {
         }
         let seq = versions.len() as u64;
         for _ in 0..rng.below(3) {
-            // Mostly the newest.
+            // Mostly the newest moment.
             let at = if rng.below(3) == 0 { 1 + rng.below(seq) } else { seq };
             let kind = LeafKind::ALL[rng.below(3) as usize];
             let is_right = is_right(&lab, FILE, at, kind, &versions[at as usize - 1]);
@@ -489,7 +489,7 @@ fn kept_sums_are_those_of_the_bytes_in_random_lives() {
         Ok(seed) => life(seed.parse().unwrap(), 60, false),
         Err(_) => (0..6).fold(SumsCost::default(), |cost, seed| added(cost, life(seed, 40, false))),
     };
-    // It was worth something.
+    // The kept sums saved reading.
     assert!(cost.signature_unread_bytes > cost.signature_read_bytes / 4, "{cost:?}");
     assert!(cost.proof_unread_bytes > cost.proof_read_bytes / 4, "{cost:?}");
 }
@@ -577,7 +577,7 @@ fn many_at_once_are_told_right_while_batches_come() {
         SimDisk::new(1),
         4 << 20,
         StoreLimits {
-            // Less than all rows have, so that they are thrown away, too.
+            // Less than all rows take, so that some are evicted, too.
             sums_len_max: 60_000,
             ..StoreLimits::default()
         },

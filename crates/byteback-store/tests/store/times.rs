@@ -1,4 +1,4 @@
-//! Times of directories in which names come and go: in conflict with nobody, and the later of two
+//! Times of directories in which names come and go: they never conflict, and the later of two
 //! counts.
 
 use crate::lab::{Batch, Lab, ROOT};
@@ -43,7 +43,7 @@ fn time_of(lab: &Lab, seq: u64) -> i128 {
     node.attributes.mtime_ns
 }
 
-/// A new file in the directory, and the time that it moved.
+/// A new file in the directory, and the time that it set.
 fn made(id: u128, mtime_ns: i128) -> Batch {
     Batch::default()
         .node(FileId(id), NodeKind::File, 0, None)
@@ -56,7 +56,7 @@ fn files_made_by_two_devices_leave_the_later_time() {
     let (lab, other) = folder();
     send_as(&lab, lab.device, 2, (1, None), &made(10, 50)).unwrap();
     assert_eq!(time_of(&lab, 2), 50);
-    // The other one does not know of that.
+    // The other device does not know of that.
     send_as(&lab, other, 2, (1, None), &made(11, 40)).unwrap();
     assert_eq!(time_of(&lab, 3), 50, "what came first is later");
     send_as(&lab, other, 3, (1, Some(2)), &made(12, 60)).unwrap();
@@ -122,8 +122,8 @@ fn chmod(mode: u32) -> Batch {
 fn a_time_over_others_permissions_is_a_conflict() {
     let (lab, other) = folder();
     send_as(&lab, other, 2, (1, None), &chmod(0o700)).unwrap();
-    // Its own row over that would hide it from this device, and bring the old mode back with the
-    // next one.
+    // The device's own row over that would hide it from this device, and bring the old mode back
+    // with the next one.
     let refused = send_as(&lab, lab.device, 2, (1, None), &made(10, 50));
     assert!(matches!(refused, Err(StoreError::Conflict { .. })), "{refused:?}");
     send_as(&lab, lab.device, 3, (2, None), &made(10, 50)).unwrap();
@@ -144,7 +144,7 @@ fn permissions_over_others_times_are_no_conflict() {
 #[test]
 fn times_of_others_are_no_conflict_however_often_they_moved() {
     let (lab, other) = folder();
-    // While a long upload of one device comes, the other one makes file after file.
+    // While a long upload of one device arrives, the other one makes file after file.
     for number in 0..200 {
         let counter = number + 2;
         let follows = (number > 0).then_some(counter - 1);
@@ -156,7 +156,7 @@ fn times_of_others_are_no_conflict_however_often_they_moved() {
     let node = lab.store.node("f", DIRECTORY, Some(203)).unwrap();
     assert_eq!(node.attributes.mode, 0o700);
     assert_eq!(time_of(&lab, 202), 1000);
-    // The mode is one, however often the time moved after it.
+    // The mode is a conflict, however often the time moved after it.
     for number in 0..100 {
         let counter = number + 4;
         let batch = made(400 + u128::from(number), 2000 + i128::from(number));
@@ -166,8 +166,8 @@ fn times_of_others_are_no_conflict_however_often_they_moved() {
     assert!(matches!(refused, Err(StoreError::Conflict { .. })), "{refused:?}");
 }
 
-/// Two devices make files, one after the other, each after it has heard of a random part of what
-/// the other one did: whatever comes last is what a naive record of all times says.
+/// Two devices make files, one after the other, each after it has learned a random part of the
+/// other's changes: the last time is what a naive record of all times says.
 #[test]
 fn random_times_of_two_devices_are_those_of_a_naive_record() {
     for seed in 0..20 {
@@ -188,7 +188,7 @@ fn random_times_of_two_devices_are_those_of_a_naive_record() {
             send_as(&lab, devices[who], counters[who], (heard[who], newest[who]), &batch)
                 .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
             newest[who] = Some(counters[who]);
-            // The moment at which the time was changed last, and by whom.
+            // The moment at which the time was last changed, and the device that changed it.
             let (_, last_ns) = moments[head as usize];
             let changed = (1..=head as usize).rev().find(|at| moments[at - 1].1 != last_ns);
             let changed = changed.unwrap_or(1);

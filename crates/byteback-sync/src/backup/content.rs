@@ -1,13 +1,13 @@
 //! A file's changed ranges as delta records.
 //!
-//! What is read as it stands is sent by [`send_file`]; what may be elsewhere in the server's
-//! version goes through `examine` first.
+//! Changed ranges that are sent as they are go through [`send_file`]; contents that may be
+//! elsewhere in the server's version go through `examine` first.
 //!
 //! A version of a file may be carried by several delta records, each over the result of the one
 //! before, so that none needs more than `LITERAL_BYTES_MAX` of literals in memory. The node's
-//! record stands before them and says how many there are. Nobody knows that before the file was
+//! record stands before them and holds their number. That number is unknown before the file was
 //! read: holes carry no bytes. Hence the deltas are held back until they fill a part; mostly the
-//! file ends before. If it does not, the part that the record belongs into waits for the end of the
+//! file ends before. If it does not, the part that the record belongs in waits for the end of the
 //! file, and the deltas go on in the parts after it.
 //!
 //! *Lengths.* The client does not know how long the file was at the server (that would need a
@@ -31,7 +31,7 @@ pub(crate) const LITERAL_BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// Most ranges of one request to the tree.
 const RANGES_PER_READ_MAX: usize = 4096;
 
-/// What of a file is to be sent.
+/// A file and its ranges to send.
 pub(crate) struct FileChange {
     pub(crate) node: NodeId,
     pub(crate) id: FileId,
@@ -41,23 +41,23 @@ pub(crate) struct FileChange {
     pub(crate) ranges: Vec<ByteRange>,
 }
 
-/// What sending it took.
+/// The cost of sending it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FileStats {
     pub(crate) literal_bytes: u64,
-    /// The batch has a proof of it.
+    /// Whether the batch has a proof of the file.
     pub(crate) is_proven: bool,
 }
 
 /// How sending one file ended.
 pub(crate) enum FileOutcome {
     Sent(FileStats),
-    /// It cannot be read; the batch is as if it had not been tried.
+    /// The file cannot be read; the batch is as if it had not been tried.
     Unreadable(ServiceError),
 }
 
 impl FileChange {
-    /// All of it, over nothing.
+    /// The whole file, over nothing.
     pub(crate) fn whole(node: NodeId, id: FileId, attributes: Attributes) -> Self {
         let ranges = ByteRange::new(0, attributes.size).into_iter().collect();
         Self {
@@ -69,7 +69,7 @@ impl FileChange {
         }
     }
 
-    /// These ranges (offset and length), over the previous contents.
+    /// The file with these ranges (offset and length), over the previous contents.
     pub(crate) fn of_ranges(node: NodeId, id: FileId, attributes: Attributes, ranges: &[(u64, u64)]) -> Self {
         let mut set = ExtentSet::new();
         for (offset, len) in ranges {
@@ -88,7 +88,7 @@ impl FileChange {
     }
 }
 
-/// Reads what changed and adds the file's records to the batch.
+/// Reads the changed ranges and adds the file's records to the batch.
 pub(crate) fn send_file(
     tree: &dyn TreeService,
     cut: CutId,
@@ -97,8 +97,8 @@ pub(crate) fn send_file(
     sums: &mut BlockSums<'_>,
     monitor: &dyn Monitor,
 ) -> Result<FileOutcome> {
-    // A full part leaves while the file is being read, and whoever reads cannot ask the tree for
-    // something else.
+    // A full part leaves while the file is being read, and the reader cannot ask the tree for
+    // anything else meanwhile.
     stream.note_once()?;
     let node = file.node;
     let outcome = read_and_send(tree, cut, file, stream, sums, monitor)?;
@@ -189,12 +189,12 @@ impl From<SyncError> for Failure {
     }
 }
 
-/// Takes the pieces of a file and makes deltas of them.
+/// Makes deltas of the pieces of a file.
 pub(super) struct DeltaSink<'a, 'scope, 'env> {
     file: FileChange,
     stream: &'a mut PartStream<'scope, 'env>,
     monitor: &'a dyn Monitor,
-    /// Which range is being covered, and up to where.
+    /// The range being covered, and up to where.
     range: usize,
     position: u64,
     literal_bytes_max: u64,
@@ -210,7 +210,7 @@ pub(crate) struct FileDeltas {
     /// Finished deltas that wait for their number to be known.
     held_back: Vec<Vec<u8>>,
     held_back_bytes: usize,
-    /// Too much for one part: deltas go out as they are made, and the node's record comes at the
+    /// Too large for one part: deltas go out as they are made, and the node's record comes at the
     /// end.
     is_released: bool,
     number: u32,
@@ -238,7 +238,7 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
         match piece {
             Piece::Hole(range) => {
                 self.advance(range.start(), range.len_bytes())?;
-                // Over nothing, what no delta mentions is zero anyway.
+                // Over nothing, gaps in a delta are zero anyway.
                 if self.file.base != ContentBase::Empty {
                     let subject = self.file.id;
                     self.writer()?.zero(range).map_err(|error| unusable(subject, error))?;
@@ -252,14 +252,14 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
         Ok(())
     }
 
-    /// So much was read, whatever becomes of it.
+    /// Reports bytes as read, whatever becomes of them.
     pub(super) fn tell_read(&self, len_bytes: u64) -> Result<(), Failure> {
         check_cancelled(self.monitor)?;
         self.monitor.event(Event::BytesRead(len_bytes));
         Ok(())
     }
 
-    /// The server has this part of a range already.
+    /// Skips a part of a range that the server has already.
     pub(super) fn skip(&mut self, part: ByteRange) -> Result<(), Failure> {
         self.advance(part.start(), part.len_bytes())
     }
@@ -284,7 +284,7 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
         Ok(())
     }
 
-    /// Checks that the piece is the one that comes next.
+    /// Checks that the piece is the next one in order.
     fn advance(&mut self, offset: u64, len_bytes: u64) -> Result<(), Failure> {
         let mut range = self.file.ranges.get(self.range).copied();
         if range.is_some_and(|range| range.end() == self.position) {
@@ -308,7 +308,7 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
         }
     }
 
-    /// The writer of the delta that is at work.
+    /// The writer of the current delta.
     fn writer(&mut self) -> Result<&mut DeltaWriter<Vec<u8>>, Failure> {
         if self.writer.is_none() {
             let new_len = self.file.attributes.size;
@@ -326,7 +326,7 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
             .ok_or_else(|| unusable(self.file.id, WriteError::Incomplete))
     }
 
-    /// Ends the delta at work.
+    /// Ends the current delta.
     fn end_delta(&mut self) -> Result<(), Failure> {
         let Some(writer) = self.writer.take() else {
             return Ok(());
@@ -338,7 +338,7 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
 
     fn finish(mut self) -> Result<FileStats, Failure> {
         self.end_delta()?;
-        // A change of length alone, and a file of nothing but holes, are deltas too.
+        // A change of length alone, and a file with nothing but holes, are deltas too.
         if self.deltas.is_empty() && (self.file.base != ContentBase::Empty || self.file.attributes.size > 0) {
             self.writer()?;
             self.end_delta()?;
@@ -392,7 +392,7 @@ impl FileDeltas {
         Ok(())
     }
 
-    /// Ends the file: its record says how many deltas there are.
+    /// Ends the file with its record, which holds the number of deltas.
     pub(crate) fn finish(
         mut self,
         stream: &mut PartStream<'_, '_>,

@@ -1,6 +1,6 @@
-//! A cut that somebody else has made and will finish, as one batch: what a backup does between its
-//! cut and its end, for continuous sync. It knows what it stands on, and remembers what a batch had
-//! to leave out in a note, as a backup does.
+//! Sends a cut that the caller has made and will finish as one batch: the part of a backup between
+//! its cut and its end, for continuous sync. The caller gives the basis, and keeps the note in
+//! which a batch remembers what it had to leave out, as in a backup.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -20,9 +20,9 @@ use crate::live::standing::OwnBatch;
 use crate::monitor::{Meter, Monitor};
 use crate::server_client::ServerClient;
 
-/// What is to be sent, and on top of what.
+/// The cut to send, and the state that it builds on.
 pub(crate) struct CutBatch<'a> {
-    /// Tells what the cut reports. It is asked to note the batch, and does not have to.
+    /// Reports the changes of the cut. It is asked to note the batch, and does not have to.
     pub(crate) tree: &'a dyn TreeService,
     pub(crate) server: &'a ServerClient,
     pub(crate) folder: &'a FolderName,
@@ -31,36 +31,35 @@ pub(crate) struct CutBatch<'a> {
     pub(crate) cut: &'a CutInfo,
     /// The batch's number.
     pub(crate) counter: u64,
-    /// What a node is called at the server.
+    /// The identity of a node at the server.
     pub(crate) file_id: &'a (dyn Fn(NodeId) -> FileId + Sync),
-    /// What a file that is new to the server grew from there.
+    /// The file at the server from which a new file here grew.
     pub(crate) origin: &'a (dyn Fn(NodeId) -> Option<Origin> + Sync),
-    /// Of which directories nothing is told but the time.
+    /// Directories of which only the time is sent.
     pub(crate) tells_time_only: &'a (dyn Fn(NodeId) -> bool + Sync),
-    /// The folder's sequence number that the changes stand on; `None`: they are everything there
-    /// is.
+    /// The folder's sequence number that the changes follow; `None`: they are everything there is.
     pub(crate) base_seq: Option<Seq>,
-    /// With everything: the sequence number that it replaces.
+    /// With everything: the sequence number that the batch replaces.
     pub(crate) replaces: Option<Seq>,
     /// With a base: this device's newest batch.
     pub(crate) follows: Option<OwnBatch>,
     /// The note of the last such batch.
     pub(crate) note: &'a [u8],
-    /// What is found by checksums is not to be trusted.
+    /// Matches by checksums are not to be trusted: everything is sent in full.
     pub(crate) is_in_full: bool,
 }
 
-/// What became of it.
+/// Result of sending a cut.
 pub(crate) struct CutSent {
     /// The server's answer; `None` if there was nothing to send.
     pub(crate) applied: Option<BatchApplied>,
-    /// What could not be read, which the log is to report again.
+    /// Nodes that could not be read; the log is to report them again.
     pub(crate) unsaved: Vec<NodeId>,
-    /// For the next one.
+    /// The note for the next batch.
     pub(crate) note: Vec<u8>,
 }
 
-/// Sends it. Whoever calls finishes the cut.
+/// Sends the cut as a batch. The caller finishes the cut.
 pub(crate) fn send_cut(batch: &CutBatch<'_>) -> Result<CutSent> {
     let monitor = Meter::new(batch.monitor);
     let job = Job {
@@ -87,7 +86,7 @@ pub(crate) fn send_cut(batch: &CutBatch<'_>) -> Result<CutSent> {
         base_seq: batch.base_seq,
         replaces: batch.replaces,
         follows: batch.follows,
-        // With everything nothing is missing that is not tried again.
+        // With everything, every missing node is tried again anyway.
         note: Note::from_bytes(batch.note).filter(|_| !is_everything),
         is_alarming: false,
     };

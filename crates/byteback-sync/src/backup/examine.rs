@@ -1,11 +1,11 @@
 //! Selective hashing (SolFS, section 4.3): a file that would have to be sent whole is looked for in
-//! what the server has of it.
+//! the server's version of it.
 //!
 //! The log knows what was written. For some files all it knows is "all of it, perhaps": the machine
-//! stopped while they were open, they changed while nobody watched, or a program wrote them anew
+//! stopped while they were open, they changed while nothing tracked them, or a program rewrote them
 //! from the first byte to the last. If the server has a version of such a file, the two are
 //! compared by checksums, and only what the server lacks is sent, with copies for the rest. So an
-//! insertion into a file that was written anew costs about the insertion.
+//! insertion into a file that was rewritten costs about the insertion.
 //!
 //! | room | how it is found |
 //! |---|---|
@@ -17,20 +17,20 @@
 //! | `reading` | reads the file at the cut: all of it once, or some ranges |
 //! | `found` | makes delta records of what a finder finds |
 //!
-//! Whose version that is: the file's own; or, when everything is sent because the log is gone, that
-//! of the file at the same path ([`super::followed`]).
+//! The version compared is the file's own; or, when everything is sent because the log is gone,
+//! that of the file at the same path ([`super::followed`]).
 //!
-//! *Not examined* is what the planner leaves out ([`super::plan`]): small files above all, and
-//! everything when the server has no such call, or when it once refused a proof in this backup.
+//! *Not examined* are files that the planner leaves out ([`super::plan`]): small ones above all,
+//! and all when the server has no such call, or when it once refused a proof in this backup.
 //!
-//! *Proof.* The checksums are somebody else's word. Every file that takes copies, or is read twice,
-//! is sent with the digest of its whole content at the cut, and the server compares before the
-//! batch counts. If they differ, nothing was applied, and everything is sent once more without
-//! looking for anything. A content is read twice where the server searches; that both readings show
-//! the same the proof shows, too.
+//! *Proof.* The checksums come from outside this process. Every file that takes copies, or is read
+//! twice, is sent with the digest of its whole content at the cut, and the server compares before
+//! the batch counts. If they differ, nothing was applied, and everything is sent once more without
+//! looking for anything. A content is read twice where the server searches; the proof also shows
+//! that both readings saw the same.
 //!
-//! *Failing.* Until a finder tells its first extent, nothing of the file is in the batch, so that a
-//! server that does not answer costs one reading. Later failures take back what is in it.
+//! *Failing.* Until a finder reports its first extent, nothing of the file is in the batch, so that
+//! a server that does not answer costs one reading. Later failures take back the file's records.
 
 mod chunked;
 mod found;
@@ -52,29 +52,29 @@ use byteback_control::{CutId, ErrorKind, ServiceError};
 use byteback_delta::find::FindStats;
 use byteback_model::{Attributes, ContentBase, FileId, NodeId, Seq};
 
-/// Where files are examined.
+/// The context in which files are examined.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     pub(super) job: &'a Job<'a>,
     pub(super) cut: CutId,
-    /// The moment of the server's versions: what the batch follows, or replaces.
+    /// The moment of the server's versions: the one that the batch follows, or replaces.
     pub(super) base_seq: Seq,
 }
 
-/// A file that is to be sent as what the server lacks of it.
+/// A file to be sent as its difference from the server's version.
 pub(super) struct Examined<'a> {
     pub(super) node: NodeId,
     pub(super) id: FileId,
-    /// Whose contents at the server it is compared with: its own, or in a batch that replaces
-    /// everything those of any file.
+    /// The file at the server that it is compared with: its own, or in a batch that replaces
+    /// everything any file.
     pub(super) at_server: FileId,
-    /// It has to be said whose they are.
+    /// Whether the delta has to name the file that it is based on.
     pub(super) is_followed: bool,
     pub(super) attributes: &'a Attributes,
 }
 
 impl Examined<'_> {
-    /// What its first delta applies to.
+    /// The content that the first delta applies to.
     fn base(&self) -> ContentBase {
         match self.is_followed {
             true => ContentBase::Of(self.at_server),
@@ -85,11 +85,11 @@ impl Examined<'_> {
 
 /// How examining one file ended.
 pub(super) enum Examination {
-    /// It is in the batch; what is to be said about the way there.
+    /// The file is in the batch; with a remark about the way there, if any.
     Sent(FileStats, FindStats, Option<Fallback>),
-    /// It cannot be read; the batch is as if it had not been tried.
+    /// The file cannot be read; the batch is as if it had not been tried.
     Unreadable(ServiceError),
-    /// It is to be sent whole; likewise.
+    /// The file is to be sent whole; the batch is as if it had not been tried.
     Whole(Fallback),
 }
 
@@ -111,10 +111,10 @@ impl From<SyncError> for Stop {
     }
 }
 
-/// What finding a file brought.
+/// Result of finding a file's content at the server.
 type Finding = Result<(FileStats, FindStats), Stop>;
 
-/// Whether a file is examined if this is how its change is to be found.
+/// Whether a file is examined if its change is to be found by this method.
 pub(super) fn is_examined_by(method: DeltaMethod) -> bool {
     !Call::of(method).is_empty()
 }
@@ -127,8 +127,8 @@ pub(super) fn send_examined(
     stream: &mut PartStream<'_, '_>,
     sums: &mut BlockSums<'_>,
 ) -> Result<Examination> {
-    // A full part leaves while the file is being read, and whoever reads cannot ask the tree for
-    // something else.
+    // A full part leaves while the file is being read, and the reader cannot ask the tree for
+    // anything else meanwhile.
     stream.note_once()?;
     let mut note = None;
     let found = match method {
@@ -152,9 +152,8 @@ pub(super) fn send_examined(
 }
 
 impl Place<'_> {
-    /// What the server answered. Whatever keeps it from that, sending the file whole is right. A
-    /// server that is older than this call, or is busy or gone, need not be asked for each of the
-    /// other files.
+    /// The server's answer to a call. On any error, sending the file whole is right. A server that
+    /// is older than this call, or is busy or gone, need not be asked for each of the other files.
     fn answered<T>(&self, call: Call, answer: Result<T, ServerError>) -> Result<T, Stop> {
         answer.map_err(|error| {
             let is_unknown = |problem: &Problem| matches!(problem.code, Code::RouteNotFound | Code::MethodNotAllowed);

@@ -1,15 +1,15 @@
 //! Which file of the server a file follows when everything has to be sent: the one that lies, or
-//! lay, at the same path; or, of large ones, that looks like it and lies elsewhere ([`moved`]).
+//! lay, at the same path; or, for large files, a similar one that lies elsewhere ([`moved`]).
 //!
-//! The log that knew what the server has is gone, or is another one: all identities are new to the
+//! The log that knew the server's state is gone, or is another one: all identities are new to the
 //! server. But mostly the folder's files are still what they were, at the same places. So a file is
-//! looked for in what the server has *at its path*, if that is a file, too; any of its names will
-//! do. Nothing rests on it being the right one: what is taken from it is proven as a whole like
+//! looked for in the server's file *at its path*, if there is one; any of its names will do.
+//! Nothing rests on it being the right one: whatever is taken from it is proven as a whole like
 //! everything that is found by checksums ([`super::examine`]), and a wrong guess costs one look.
 //!
 //! *Short files* are not looked for in each other: those that have the length of the file at their
-//! path are compared with it as a whole, by digests, of which the server tells many at once
-//! ([`Followed::prepare_short`]). What is equal is not sent.
+//! path are compared with it as a whole, by digests, many of which the server returns at once
+//! ([`Followed::prepare_short`]). Equal files are not sent.
 //!
 //! *Cost.* Of long files, only files that the planner would look for are asked about. The first
 //! ones of a directory are asked for by their paths; where there are more, the directory's first
@@ -17,8 +17,8 @@
 //! costs about a request for each directory, a vast directory one for each of its large files.
 //! Memory: [`DIRS_KEPT`] pages.
 //!
-//! *Failing.* Whoever cannot tell, tree or server, is not asked again: what is not found is sent as
-//! it is.
+//! *Failing.* If the tree or the server fails once, neither is asked again: files that were not
+//! found are sent as they are.
 
 mod moved;
 
@@ -40,7 +40,7 @@ const DIRS_KEPT: usize = 32;
 /// Paths of local directories that are remembered.
 const PARENTS_KEPT: usize = 4096;
 
-/// So many files of a directory are asked for by their paths before its page is fetched.
+/// Files of a directory that are asked for by their paths before its page is fetched.
 const ASKED_SINGLY: u32 = 2;
 
 /// Names of one directory that are remembered for its short files.
@@ -62,11 +62,11 @@ pub(super) struct Followed<'a> {
     names: HashMap<NodeId, Vec<(NodeId, ByteString)>>,
     /// Paths of directories of the cut.
     parents: HashMap<NodeId, Option<ByteString>>,
-    /// Directories of the server, the youngest last.
+    /// Directories of the server, the newest last.
     dirs: VecDeque<Dir>,
-    /// The server's large files, once one was not found at its path.
+    /// The server's large files, once a file was not found at its path.
     large: Option<LargeFiles>,
-    /// Short files that come next: what the server has at their paths.
+    /// Short files that come next: the server's files at their paths.
     short: HashMap<NodeId, ShortFile>,
     has_stopped: bool,
 }
@@ -82,14 +82,14 @@ pub(super) struct ShortFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FollowedFile {
     pub(super) id: FileId,
-    /// It lies elsewhere.
+    /// Whether the file lies elsewhere.
     pub(super) is_moved: bool,
 }
 
 /// A directory of the server.
 struct Dir {
     path: Vec<u8>,
-    /// So many of its files were asked for by their paths.
+    /// Number of its files that were asked for by their paths.
     asked: u32,
     page: Option<Names>,
 }
@@ -98,7 +98,7 @@ struct Dir {
 #[derive(Default)]
 struct Names {
     files: HashMap<Vec<u8>, (FileId, u64)>,
-    /// Nothing is known of names behind this one; `None`: there are none.
+    /// Names behind this one are unknown; `None`: there are none.
     known_upto: Option<Vec<u8>>,
     /// Where the next page begins.
     next: Option<String>,
@@ -126,7 +126,7 @@ impl<'a> Followed<'a> {
         }
     }
 
-    /// These files come next.
+    /// Prepares for these files, which come next.
     pub(super) fn prepare(&mut self, files: &[NodeId]) {
         self.names.clear();
         if self.has_stopped || files.is_empty() {
@@ -143,8 +143,8 @@ impl<'a> Followed<'a> {
             .collect();
     }
 
-    /// These short files come next, each with its length. What the server has at their paths is
-    /// asked for, and its digests.
+    /// Prepares for these short files, each with its length, which come next: asks for the server's
+    /// files at their paths, and for the digests of those.
     pub(super) fn prepare_short(&mut self, files: &[(NodeId, u64)]) {
         self.short.clear();
         let nodes: Vec<NodeId> = files.iter().map(|(node, _)| *node).collect();
@@ -188,13 +188,13 @@ impl<'a> Followed<'a> {
         }
     }
 
-    /// What was found for a short file that was prepared.
+    /// The server's file for a short file that was prepared.
     pub(super) fn short(&mut self, node: NodeId) -> Option<ShortFile> {
         self.short.remove(&node)
     }
 
     /// A short file of the server and its length. Directories are read page by page: where one
-    /// short file is, more are.
+    /// short file is, there are more.
     fn short_at_server(&mut self, dir: &[u8], name: &[u8]) -> Result<Option<(FileId, u64)>, ServerError> {
         let index = self.dirs.iter().position(|known| known.path == dir);
         let mut known = match index.and_then(|index| self.dirs.remove(index)) {
@@ -214,7 +214,7 @@ impl<'a> Followed<'a> {
         read.map(|()| found)
     }
 
-    /// Reads on in a directory of the server until a name is known, or too much is.
+    /// Reads on in a directory of the server until a name is known, or a limit is reached.
     fn read_upto(&self, dir: &mut Dir, name: &[u8]) -> Result<(), ServerError> {
         let page = match &mut dir.page {
             Some(page) => page,
@@ -226,7 +226,7 @@ impl<'a> Followed<'a> {
                 return Ok(());
             };
             let next = Names::of(next);
-            // Pages ascend; those that do not never end.
+            // Pages ascend; pages that do not would never end.
             if next.known_upto.is_some() && next.known_upto <= page.known_upto {
                 return Ok(());
             }
@@ -242,7 +242,7 @@ impl<'a> Followed<'a> {
         Ok(page.map(Names::of).unwrap_or_default())
     }
 
-    /// The file that the server has where this one lies, which was prepared; or one like it.
+    /// The server's file at the path of this one, which was prepared; or a similar one.
     pub(super) fn find(&mut self, node: NodeId, attributes: &Attributes) -> Option<FollowedFile> {
         let names = self.names.remove(&node)?;
         if let Some(id) = self.find_at_paths(&names) {
@@ -263,7 +263,7 @@ impl<'a> Followed<'a> {
         Some(FollowedFile { id, is_moved: true })
     }
 
-    /// Whoever cannot tell is not asked again.
+    /// Warns, and asks nothing more.
     fn cannot_tell(&mut self, error: &ServerError) {
         self.has_stopped = true;
         self.job.monitor.event(Event::Warning(&format!(
@@ -337,7 +337,7 @@ impl<'a> Followed<'a> {
         }
     }
 
-    /// What lies at a path; `None` if nothing does.
+    /// The node at a path; `None` if there is none.
     fn page(&self, path: &[u8]) -> Result<Option<TreePage>, ServerError> {
         self.page_of(TreePlace::Path(path), None)
     }
@@ -350,7 +350,7 @@ impl<'a> Followed<'a> {
                 let message = format!("sequence number {} was asked for, {} came", self.at, page.at);
                 Err(ServerError::protocol("GET tree", message))
             }
-            // A path that it does not take is none that it has.
+            // A path that the server does not accept does not exist there.
             Err(error) if matches!(error.kind, ServerErrorKind::NotFound | ServerErrorKind::Refused) => Ok(None),
             Err(error) => Err(error),
         }

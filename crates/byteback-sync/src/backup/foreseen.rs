@@ -1,7 +1,7 @@
-//! How much a backup is about, before it begins: the whole that progress is measured by.
+//! The amount of work of a backup, before it begins: the total that progress is measured by.
 //!
-//! The log knows which ranges of a file changed. Of a file that is new to it, or to the server, it
-//! knows no size: the tree is asked.
+//! The log knows which ranges of a file changed. It does not know the size of a file that is new to
+//! it, or to the server: the tree is asked.
 
 use super::Job;
 use super::transfer::{ATTRIBUTES_PER_CALL, for_each_page};
@@ -10,12 +10,12 @@ use crate::monitor::check_cancelled;
 use byteback_control::{ContentChange, CutInfo, NodeChange};
 use byteback_model::NodeId;
 
-/// Of more nodes the sizes are not asked for beforehand: an unmounted tree syncs its file system
-/// for each list of attributes.
+/// Beyond this number of nodes, sizes are not asked for beforehand: an unmounted tree syncs its
+/// file system for each list of attributes.
 const SIZED_NODES_MAX: u64 = 10_000;
 
-/// How many bytes of files the nodes of a cut stand for; `None`: too many to ask, or no answer. It
-/// serves progress alone, so an error is left to the transfer, which meets it again.
+/// Bytes of content behind the nodes of a cut; `None`: too many to ask, or no answer. It serves
+/// progress alone, so an error is left to the transfer, which meets it again.
 pub(super) fn foreseen_bytes(job: &Job<'_>, cut: &CutInfo) -> Option<u64> {
     if cut.nodes > SIZED_NODES_MAX {
         return None;
@@ -23,7 +23,7 @@ pub(super) fn foreseen_bytes(job: &Job<'_>, cut: &CutInfo) -> Option<u64> {
     added_up(job, cut).ok()
 }
 
-/// The log knows what changed in a file, and of a new one nothing.
+/// Sums the log's ranges, and the sizes of files that are sent whole.
 fn added_up(job: &Job<'_>, cut: &CutInfo) -> Result<u64> {
     let mut bytes = cut.content_bytes;
     for_each_page(job.tree, cut, |page| {
@@ -40,7 +40,7 @@ fn added_up(job: &Job<'_>, cut: &CutInfo) -> Result<u64> {
     Ok(bytes)
 }
 
-/// The same of one node.
+/// The same for one node.
 pub(super) fn foreseen_bytes_of(content: &ContentChange, size_bytes: u64) -> u64 {
     match content {
         ContentChange::Unchanged => 0,

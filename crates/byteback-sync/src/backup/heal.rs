@@ -1,17 +1,17 @@
-//! Heals what is damaged at the server and still whole here, before a backup.
+//! Heals contents that are damaged at the server and still whole here, before a backup.
 //!
-//! The server knows which frames it found damaged, and says where their bytes lie in the folder's
-//! files as they are now there. Of a file of this tree, those bytes are read here, at a cut of its
+//! The server knows which frames it found damaged, and where their bytes lie in the folder's files
+//! as they are now there. If the file is of this tree, those bytes are read here, at a cut of its
 //! own that moves no mark, and offered; the server takes them only if they are proven to be what
-//! was stored, so it does not matter whether the file changed here since. What it takes heals all
+//! was stored, so it does not matter whether the file changed here since. Accepted bytes heal all
 //! versions and snapshots.
 //!
 //! A frame cannot be healed if the file shows only parts of it (the rest was overwritten since), or
-//! if its header is damaged, too. Its file is then sent anew as a whole, without asking the server
-//! what it has of it: by this backup if the file changed, otherwise by the next one, to which the
-//! log reports it. That makes the newest version whole; those before stay damaged.
+//! if its header is damaged, too. Its file is then sent anew as a whole, without a comparison with
+//! the server's version: by this backup if the file changed, otherwise by the next one, to which
+//! the log reports it. That makes the newest version whole; those before stay damaged.
 //!
-//! Nothing here keeps a backup from being made: whatever fails is a warning.
+//! Nothing here keeps a backup from being made: every failure is a warning.
 
 use super::{BackupReport, Job, file_id};
 use crate::monitor::{Event, Monitor, check_cancelled};
@@ -22,14 +22,14 @@ use byteback_model::NodeId;
 use byteback_oplog::TreeId;
 use std::collections::BTreeSet;
 
-/// No frame has more bytes.
+/// Longest frame, in bytes.
 const FRAME_LEN_MAX: u64 = 256 * 1024;
 
-/// Damaged frames that one backup looks at: the server tells some at once, and more when these are
+/// Rounds of damaged frames per backup: the server reports some at once, and more when these are
 /// healed.
 const ROUNDS_MAX: u32 = 100;
 
-/// Heals what can be healed; answers the files of this tree that have to be sent anew.
+/// Heals what can be healed; returns the files of this tree that have to be sent anew.
 pub(super) fn heal(job: &Job<'_>, report: &mut BackupReport) -> Result<BTreeSet<NodeId>> {
     let mut to_send = BTreeSet::new();
     if job.options.dry_run || !job.knows_damage.get() {
@@ -85,14 +85,14 @@ pub(super) fn heal(job: &Job<'_>, report: &mut BackupReport) -> Result<BTreeSet<
         }
     }
     if let Some((cut, _)) = cut {
-        // It holds nothing and moves nothing.
+        // The cut holds nothing and moves nothing.
         let _ = job.tree.finish(cut, &Outcome::Abandoned);
     }
     report.damaged_files = u64::try_from(to_send.len()).unwrap_or(u64::MAX);
     Ok(to_send)
 }
 
-/// The node of this tree that a file of the server is.
+/// The node of this tree with a file's identity at the server.
 fn node_here(tree: TreeId, frame: &DamagedFrame) -> Option<NodeId> {
     let id = frame.file.to_bytes();
     let (_, node) = id.split_last_chunk()?;
@@ -118,7 +118,7 @@ fn heal_one(job: &Job<'_>, cut: CutId, node: NodeId, frame: &DamagedFrame) -> bo
     }
 }
 
-/// What this machine has of a frame, if the file shows all of it.
+/// This machine's bytes of a frame, if the file shows all of it.
 fn bytes_here(tree: &dyn TreeService, cut: CutId, node: NodeId, frame: &DamagedFrame) -> Option<Vec<u8>> {
     let len = usize::try_from(frame.len.min(FRAME_LEN_MAX)).ok()?;
     let mut bytes = Vec::with_capacity(len);
@@ -128,7 +128,7 @@ fn bytes_here(tree: &dyn TreeService, cut: CutId, node: NodeId, frame: &DamagedF
         if piece.skip > have || end > FRAME_LEN_MAX {
             return None;
         }
-        // Bytes may be shown in several places.
+        // The same bytes may be shown in several places.
         let Some(more) = end.checked_sub(have).filter(|more| *more > 0) else {
             continue;
         };

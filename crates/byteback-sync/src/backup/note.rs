@@ -1,7 +1,7 @@
-//! What the client remembers of its last backup: the consumer's note in the folder's log.
+//! The client's memory of its last backup: the consumer's note in the folder's log.
 //!
 //! JSON with a version. A note that cannot be understood is as good as none: the next backup then
-//! covers everything, which is always right. Beside where the server stood, it holds what the
+//! covers everything, which is always right. Beside the server's position, the note lists what the
 //! server does *not* have although the mark has passed it: nodes that could not be read when they
 //! were new, and the names that had to be left out with them. The log reports such nodes again, but
 //! not their names, and it no longer calls them new.
@@ -29,8 +29,8 @@ pub(crate) struct Note {
     pub(crate) server: String,
     pub(crate) folder: String,
     pub(crate) device: DeviceId,
-    /// The batch that brought the folder to `seq`: whoever has applied it under this number is the
-    /// same server.
+    /// The batch that brought the folder to `seq`: a server that applied it under this number is
+    /// the same server.
     pub(crate) counter: u64,
     pub(crate) seq: Seq,
     pub(crate) snapshot_id: Option<u64>,
@@ -38,13 +38,13 @@ pub(crate) struct Note {
     /// Nodes that the server lacks.
     #[serde(default)]
     pub(crate) missing: Vec<NodeId>,
-    /// Names that it lacks for that reason.
+    /// Names that the server lacks for that reason.
     #[serde(default)]
     pub(crate) left_out: Vec<LeftOutName>,
-    /// There were too many of them to remember.
+    /// Too many nodes and names to remember.
     #[serde(default)]
     pub(crate) everything_next: bool,
-    /// What the link was seen to carry, in bytes per second.
+    /// The measured speed of the link, in bytes per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) link_bytes_per_s: Option<u64>,
 }

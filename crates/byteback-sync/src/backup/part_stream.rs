@@ -5,18 +5,18 @@
 //! part that fills, one that is set aside, one that waits and one that is on its way, whatever the
 //! size of the backup. A batch that fits into one part is sent by its commit alone.
 //!
-//! *Setting aside*: a file's node record stands before its deltas and says how many there are,
-//! which is known only when the file was read, as holes make no deltas. When a file fills a part
-//! before its end, the part that its record belongs into waits, while the deltas go into the parts
-//! after it ([`PartStream::set_aside`], [`PartStream::put_down`]). Parts count by their numbers,
-//! not by the order in which they arrive.
+//! *Setting aside*: a file's node record stands before its deltas and holds their number, which is
+//! known only when the file was read, as holes make no deltas. When a file fills a part before its
+//! end, the part that its record belongs in waits, while the deltas go into the parts after it
+//! ([`PartStream::set_aside`], [`PartStream::put_down`]). Parts count by their numbers, not by the
+//! order in which they arrive.
 //!
 //! *Taking back*: a file may turn out to be unreadable when much of it is already staged. Staged
 //! parts count only with the commit, and staging a number again replaces it, so the batch goes on
 //! from the part that was set aside ([`PartStream::take_back`]) as if the file had never been.
 //!
 //! The counter of the batch is made durable in the folder's log before the first part leaves, so
-//! that whoever comes after a crash can ask the server what became of it.
+//! that the next run can ask the server after a crash what became of the batch.
 
 use super::plan::cost::Conditions;
 use super::plan::effort::effort;
@@ -45,9 +45,9 @@ pub(crate) struct Destination<'env> {
     pub(crate) monitor: &'env dyn Monitor,
     /// Knows which parts an earlier run has staged.
     pub(crate) memory: Option<&'env dyn PartMemory>,
-    /// What the link carried before, if that is known, in bytes per second.
+    /// The speed of the link in an earlier run, if known, in bytes per second.
     pub(crate) link_before_bytes_per_s: Option<u64>,
-    /// Which part of a processor one thread gets.
+    /// The share of a processor that one thread gets.
     pub(crate) processor_share: f64,
 }
 
@@ -60,15 +60,15 @@ pub(crate) trait PartMemory: Sync {
     /// replaced.
     fn stage(&self, part: u32, bytes: (&[u8], &Digest), put: &mut dyn FnMut() -> Result<()>) -> Result<()>;
 
-    /// From which delta on the batch is compressed otherwise than by default, and how, if that was
+    /// The first delta with a compression other than the default, and that compression, if it was
     /// decided before.
     fn effort(&self) -> Option<(u64, Effort)>;
 
-    /// Remembers that it is from here on; false if that cannot be remembered.
+    /// Remembers a compression from this delta on; false if that failed.
     fn note_effort(&self, from_delta: u64, effort: Effort) -> bool;
 }
 
-/// How the literals of a batch were compressed in the end, and what the link was taken for.
+/// The compression of a batch's literals in the end, and the link speed that it was based on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Compressed {
     pub(crate) effort: Effort,
@@ -94,7 +94,7 @@ impl Write for PartBytes {
 struct Aside {
     part: u32,
     bytes: Vec<u8>,
-    /// What was written when it was set aside.
+    /// The totals when the part was set aside.
     totals: Totals,
 }
 
@@ -120,9 +120,9 @@ pub(crate) struct PartStream<'scope, 'env> {
     totals: Totals,
     aside: Option<Aside>,
     sender: Option<Sender>,
-    /// Deltas that were begun, for those that know from which on something holds.
+    /// Number of deltas begun, to tell from which one on a compression holds.
     deltas_begun: u64,
-    /// What holds from which delta on, once that was decided for good.
+    /// The compression and the first delta that it holds for, once decided for good.
     effort_from: Option<(u64, Effort)>,
     compressed: Compressed,
     /// The digests of the parts that were sent.
@@ -166,9 +166,9 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
         })
     }
 
-    /// How hard the literals of the next delta are compressed. By default as long as nothing is
-    /// known of the link, which the first parts show. A batch that can be resumed changes once
-    /// only, and remembers where: the next run has to make the same bytes.
+    /// How hard the literals of the next delta are compressed. The default as long as the speed of
+    /// the link is unknown, which the first parts show. A batch that can be resumed changes only
+    /// once, and remembers where: the next run has to make the same bytes.
     pub(crate) fn effort(&mut self) -> Effort {
         let delta = self.deltas_begun;
         self.deltas_begun += 1;
@@ -210,12 +210,12 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
         self.part_len_bytes
     }
 
-    /// Parts that were staged so far.
+    /// Number of parts staged so far.
     pub(crate) fn staged_parts(&self) -> u32 {
         self.part - 1
     }
 
-    /// What was written so far.
+    /// Totals of what was written so far.
     pub(crate) fn totals(&self) -> Totals {
         self.totals
     }
@@ -250,8 +250,8 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
         self.send_if_full()
     }
 
-    /// Lets the part that fills wait for a record that goes on with [`Self::put_down`], and begins
-    /// the next part.
+    /// Lets the part that fills wait for a record, which [`Self::put_down`] adds, and begins the
+    /// next part.
     pub(crate) fn set_aside(&mut self) -> Result<()> {
         debug_assert!(self.aside.is_none(), "one file at a time");
         self.aside = Some(Aside {
@@ -264,14 +264,14 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
         self.next_part()
     }
 
-    /// Ends the part that was set aside by the record that it waited for.
+    /// Ends the part that was set aside with the record that it waited for.
     pub(crate) fn put_down(&mut self, node: &NodeRecord) -> Result<()> {
         let Some(aside) = self.aside.take() else {
             return self.node(node);
         };
         let out = PartBytes::default();
         let mut writer = BatchWriter::resume(out.clone(), aside.totals)?;
-        // The header that a new writer begins with is the one that the part has.
+        // A new writer writes a header, which the part already has.
         *out.0.borrow_mut() = aside.bytes;
         writer.node(node)?;
         self.send(aside.part, out.0.take())
@@ -392,7 +392,7 @@ impl<'scope, 'env> PartStream<'scope, 'env> {
         sender.parts.send((part, bytes)).map_err(|_| sender_ended())
     }
 
-    /// Makes the tree remember the batch before its first byte leaves: what became of it can be
+    /// Makes the tree remember the batch before its first byte leaves, so that its outcome can be
     /// asked for after a crash.
     pub(crate) fn note_once(&mut self) -> Result<()> {
         if !self.noted {
@@ -433,7 +433,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the server made of a part: an error after the user stopped the backup is the stop.
+/// The answer to a part: an error after the user stopped the backup becomes the stop.
 fn answered(monitor: &dyn Monitor, answer: Result<()>) -> Result<()> {
     answer.or_else(|error| {
         check_cancelled(monitor)?;
@@ -441,7 +441,7 @@ fn answered(monitor: &dyn Monitor, answer: Result<()>) -> Result<()> {
     })
 }
 
-/// Tells the first failure of a transfer that may pass, and goes on until the user stops it.
+/// Reports the first transient failure of a transfer, and retries until the user stops it.
 fn patience(monitor: &dyn Monitor) -> impl Fn(&ServerError) -> bool {
     let is_told = Cell::new(false);
     move |error| {

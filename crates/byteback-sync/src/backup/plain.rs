@@ -1,8 +1,8 @@
-//! The content of a file that no log knows: whatever finds its change, for those who send files
-//! without a tracked tree.
+//! The content of a file that no log knows: finds its change by any means, for callers that send
+//! files without a tracked tree.
 //!
 //! The planner decides as for a file of which a log only knows that all of it may have changed.
-//! What is sent is proven as for a backup.
+//! Contents are proven as in a backup.
 
 use super::content::{FileChange, FileOutcome, send_file};
 use super::examine::{Examination, Examined, Place, is_examined_by, send_examined};
@@ -26,33 +26,33 @@ use std::collections::BTreeSet;
 /// Nodes have no numbers here; there is one at a time.
 const NO_NUMBER: NodeId = NodeId::ROOT;
 
-/// No moment is held still.
+/// No cut holds the file still.
 const NO_CUT: CutId = CutId(0);
 
-/// Sends contents over what the server has at one sequence number.
+/// Sends contents over the server's at one sequence number.
 pub(crate) struct ContentSender<'a> {
     server: &'a ServerClient,
     folder: &'a FolderName,
     base_seq: Seq,
     options: BackupOptions,
     monitor: &'a dyn Monitor,
-    /// What the server is worth asking.
+    /// The calls that the server is worth asking.
     answers: Answers,
     proof_refused: bool,
 }
 
-/// What sending one content took.
+/// The cost of sending one content.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SentContent {
     pub(crate) literal_bytes: u64,
-    /// Bytes that went into checksums, and those of them that the server has.
+    /// Bytes that went into checksums, and how many of them the server has.
     pub(crate) hashed_bytes: u64,
     pub(crate) found_bytes: u64,
     /// Whether a proof of the whole content went with it.
     pub(crate) is_proven: bool,
 }
 
-/// Nothing is remembered of files that no log knows; their file system may.
+/// Files that no log knows have no history here; their file system may have checksums.
 struct OfContent<'c>(&'c LocalContent);
 
 impl Hints for OfContent<'_> {
@@ -96,8 +96,8 @@ impl<'a> ContentSender<'a> {
     /// of it.
     ///
     /// # Errors
-    /// What ends the whole batch. `Ok(Err)`: this file cannot be read; the batch is as if it had
-    /// not been tried.
+    /// Those that end the whole batch. `Ok(Err)`: this file cannot be read; the batch is as if it
+    /// had not been tried.
     pub(crate) fn send(
         &mut self,
         content: &LocalContent,
@@ -177,7 +177,7 @@ impl<'a> ContentSender<'a> {
         })
     }
 
-    /// What was seen of the link so far.
+    /// The link as measured so far.
     fn conditions(&self) -> Conditions {
         let unknown = Conditions::default();
         let link = self.server.link_bytes_per_s().unwrap_or(unknown.link_bytes_per_s);

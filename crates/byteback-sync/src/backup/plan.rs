@@ -1,21 +1,21 @@
-//! The planner: which way the change of a file's content is found.
+//! The planner: the method by which the change of a file's content is found.
 //!
-//! A plain function of what is known, without reading or asking anybody. Its order, with
+//! A plain function of what is known, without reading or asking. Its order, with
 //! [`DeltaChoice::Auto`]:
 //!
-//! 1. *The log* knows the ranges: they are sent. It costs nothing to find them, and nothing can
-//!    cost less to send.
-//! 2. *Checksums that exist already*, where anything may have changed and somebody has strong ones
-//!    of the file: what they prove equal is not read (SkySync-F). Long files are summed for that if
-//!    nobody has any: mostly they did not change.
-//! 3. *Block checksums* of our own know most of the file: it is read, and what they do not know is
-//!    sent. No question to the server.
-//! 4. *A finder* (rsync's) looks for the file in what the server has, if the file is worth a
-//!    question. The others are there to be asked for.
-//! 5. *Whole*.
+//! 1. *The log* knows the ranges: they are sent. Finding them costs nothing, and nothing can cost
+//!    less to send.
+//! 2. *Checksums that exist already*, where anything may have changed and strong checksums of the
+//!    file exist: blocks that they prove equal are not read (SkySync-F).
+//! 3. *Block checksums* of our own know most of the file: it is read, and blocks that they do not
+//!    know are sent. No question to the server.
+//! 4. *A finder* looks for the file in the server's content, if the file is worth a question: the
+//!    one expected to cost least ([`cost`]) of rsync, WebR2sync+, dsync and, for long files,
+//!    SkySync-F, which sums the file first: mostly it did not change.
+//! 5. *Whole*, also where no finder is expected to cost less.
 //!
-//! What the plan turned out to be impossible for is told by [`Fallback`]s, and everything is
-//! remembered in [`crate::decisions`].
+//! [`Fallback`]s say why a plan could not be carried out, and everything is remembered in
+//! [`crate::decisions`].
 
 pub(super) mod cost;
 pub(super) mod effort;
@@ -30,36 +30,35 @@ use serde::Serialize;
 /// bytes.
 pub(super) const EXAMINED_LEN_MIN: u64 = 64 * 1024;
 
-/// Longer ones are sent as they are: servers prove no more than so much (`hashed_len_max` of the
+/// Longer files are sent as they are: servers do not prove longer contents (`hashed_len_max` of the
 /// store).
 const EXAMINED_LEN_MAX: u64 = 1 << 40;
 
 /// Files from this length on of which anything may have changed may be summed where they lie, even
-/// if nobody has checksums of them yet.
+/// if no checksums of them exist yet.
 const SUMMED_LEN_MIN: u64 = 64 << 20;
 
-/// A signature is taken with at most one block for so many bytes of the new content: it then costs
-/// at most a quarter of it.
+/// A signature has at most one block per this number of bytes of the new content: it then costs at
+/// most a quarter of it.
 const BYTES_PER_BLOCK_MIN: u64 = 64;
 
 /// How changes are to be found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeltaChoice {
-    /// What costs least, file by file.
+    /// The method that costs least, file by file.
     #[default]
     Auto,
     /// By rsync's rolling checksums, whatever the log knows.
     Rsync,
     /// By hashes of blocks at multiples of their length, whatever the log knows.
     Hash,
-    /// By the server, which looks for hashes of the file's blocks in what it has (WebR2sync+),
+    /// By the server, which looks for hashes of the file's blocks in its content (WebR2sync+),
     /// whatever the log knows.
     Webr,
-    /// By chunks that the content itself delimits (dsync), whatever the log knows.
+    /// By content-defined chunks (dsync), whatever the log knows.
     Cdc,
-    /// By checksums that exist already, and a window over the rest (SkySync-F), whatever the log
-    /// knows.
+    /// By existing checksums, and a window over the rest (SkySync-F), whatever the log knows.
     SkyF,
     /// By checksums that exist already, and chunks of the rest (SkySync-C), whatever the log knows.
     SkyC,
@@ -67,10 +66,10 @@ pub enum DeltaChoice {
     Full,
 }
 
-/// What the log says of a file's content.
+/// The log's knowledge of a file's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LogSays {
-    /// It did not change.
+    /// The content did not change.
     Unchanged,
     /// Some of it may have changed.
     Ranges,
@@ -84,14 +83,14 @@ pub(super) enum LogSays {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Call {
     Signature,
-    /// Saves most of a signature; who has no answer asks for that.
+    /// Saves most of a signature; without an answer, a signature is asked for.
     Groups,
     Matches,
     Chunks,
 }
 
 impl Call {
-    /// Those that a method needs.
+    /// The calls that a method needs.
     pub(super) fn of(method: DeltaMethod) -> &'static [Self] {
         match method {
             DeltaMethod::Rsync | DeltaMethod::Hash | DeltaMethod::SkyF => &[Self::Signature],
@@ -103,7 +102,7 @@ impl Call {
     }
 }
 
-/// Which calls the server is worth making, as far as this backup knows.
+/// The calls that are worth making, as far as this backup knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Answers {
     signature: bool,
@@ -113,7 +112,7 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// All, until something else shows.
+    /// All calls, until a failure says otherwise.
     pub(super) const ALL: Self = Self {
         signature: true,
         groups: true,
@@ -121,7 +120,7 @@ impl Answers {
         chunks: true,
     };
 
-    /// None of them: the server is busy, or gone.
+    /// Drops all calls: the server is busy, or gone.
     pub(super) fn end(&mut self) {
         *self = Self {
             signature: false,
@@ -131,7 +130,7 @@ impl Answers {
         };
     }
 
-    /// The server has no such call.
+    /// Drops a call that the server does not have.
     pub(super) fn end_of(&mut self, call: Call) {
         match call {
             Call::Signature => self.signature = false,
@@ -141,12 +140,12 @@ impl Answers {
         }
     }
 
-    /// Whether all is there that a method needs.
+    /// Whether all calls that a method needs are worth making.
     pub(super) fn suffice_for(self, method: DeltaMethod) -> bool {
         Call::of(method).iter().all(|call| self.has(*call))
     }
 
-    /// Whether the server is worth this call.
+    /// Whether this call is worth making.
     pub(super) fn has(self, call: Call) -> bool {
         match call {
             Call::Signature => self.signature,
@@ -157,7 +156,7 @@ impl Answers {
     }
 }
 
-/// What is known of a file that the cut reports.
+/// The facts about a file that the cut reports.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     pub(super) choice: DeltaChoice,
@@ -165,28 +164,28 @@ pub(super) struct Known {
     pub(super) size_bytes: u64,
     /// The server has a version that a change can follow.
     pub(super) server_has: bool,
-    /// What the server can be asked.
+    /// The calls that the server can be asked.
     pub(super) answers: Answers,
-    /// The server refused what was found in this backup.
+    /// The server refused a proof in this backup.
     pub(super) proof_refused: bool,
-    /// What sending and searching cost here and now.
+    /// The current cost of sending and searching.
     pub(super) conditions: Conditions,
 }
 
-/// What may be asked about the file if it matters: the answers are not free.
+/// Facts about the file that are asked for only if they matter: the answers are not free.
 pub(super) trait Hints {
     /// Whether the client's own block checksums know most of it.
     fn sums_know_most(&mut self) -> bool;
 
-    /// Whether somebody has strong checksums of it, so that it need not be read for them.
+    /// Whether strong checksums of it exist, so that it need not be read for them.
     fn leaves_exist(&mut self) -> bool;
 
-    /// Which share of it was sent when it was saved last.
+    /// The share of it that was sent when it was last saved.
     fn sent_share(&mut self) -> Option<f64>;
 }
 
 impl Known {
-    /// Why the file is not looked for in what the server has, whichever way, if so.
+    /// Why the file must not be looked for at the server by any method, if so.
     fn limit(&self) -> Option<Fallback> {
         if self.size_bytes < EXAMINED_LEN_MIN {
             Some(Fallback::TooShort)
@@ -200,7 +199,7 @@ impl Known {
     }
 }
 
-/// What is to be done.
+/// The decision for one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) method: DeltaMethod,
@@ -271,8 +270,8 @@ pub(super) fn plan(known: &Known, hints: &mut impl Hints) -> Option<Plan> {
     })
 }
 
-/// The way to find the change that is expected to cost least, among those that the server can help
-/// with; or to send the file as it is.
+/// The method that is expected to cost least, among those that the server can help with; or to send
+/// the file as it is.
 fn cheapest_finder(known: &Known, hints: &mut impl Hints) -> DeltaMethod {
     let finders = [
         DeltaMethod::Rsync,
@@ -280,7 +279,7 @@ fn cheapest_finder(known: &Known, hints: &mut impl Hints) -> DeltaMethod {
         DeltaMethod::Cdc,
         DeltaMethod::SkyF,
     ];
-    // Comparing what lies in place first is for files that mostly did not change.
+    // Comparing in place first is for files that mostly did not change.
     let is_summed = matches!(known.log, LogSays::Whole(_)) && known.size_bytes >= SUMMED_LEN_MIN;
     let can = |method: &DeltaMethod| known.answers.suffice_for(*method) && (is_summed || *method != DeltaMethod::SkyF);
     let cheapest_at = |changed_share| {
@@ -292,7 +291,7 @@ fn cheapest_finder(known: &Known, hints: &mut impl Hints) -> DeltaMethod {
         cheapest(ways, &file, &known.conditions)
     };
     if !finders.iter().any(can) {
-        // What it falls back from.
+        // The method that the plan then falls back from.
         return DeltaMethod::Rsync;
     }
     // The record of former backups is read only if it decides.
@@ -304,7 +303,7 @@ fn cheapest_finder(known: &Known, hints: &mut impl Hints) -> DeltaMethod {
     method.unwrap_or(DeltaMethod::Rsync)
 }
 
-/// How many blocks a signature may have for a content of so many bytes.
+/// The most blocks of a signature for a content of this length.
 pub(super) fn blocks_max(len_bytes: u64) -> u64 {
     (len_bytes / BYTES_PER_BLOCK_MIN).min(BLOCKS_MAX)
 }

@@ -1,4 +1,4 @@
-//! What a backup did, in numbers that a person can check.
+//! The result of a backup, in numbers that a person can check.
 
 use crate::server_client::WireBytes;
 use byteback_model::{ByteString, DeviceId, Seq};
@@ -7,17 +7,17 @@ use serde::Serialize;
 /// Why a file was sent whole instead of its changed ranges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct WholeFiles {
-    /// It did not exist at the last backup.
+    /// The file did not exist at the last backup.
     pub created: u64,
     /// There is no last backup to build on.
     pub no_mark: u64,
-    /// It changed while nobody tracked it.
+    /// The file changed while it was not tracked.
     pub untracked: u64,
     /// The daemon or the machine stopped while it was open for change.
     pub interrupted: u64,
-    /// It could not be saved last time.
+    /// The file could not be saved last time.
     pub unsaved_before: u64,
-    /// The log had given this backup up, because nobody had heard of it for long or by order.
+    /// The log had dropped this backup, because it was not heard of for long or by order.
     pub dropped: u64,
     /// The log was damaged or taken away, and began anew.
     pub log_lost: u64,
@@ -28,7 +28,7 @@ pub struct WholeFiles {
 pub struct UnsavedFile {
     /// Its path, or its number where the path is unknown.
     pub path: ByteString,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
@@ -47,10 +47,10 @@ pub struct BackupDurations {
     pub total_ns: u64,
 }
 
-/// What a backup did.
+/// Result of a backup.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct BackupReport {
-    /// Nothing was sent: it was only asked what would be.
+    /// Whether it was a dry run: nothing was sent.
     pub dry_run: bool,
     /// Why everything was reported instead of the changes since last time.
     pub everything_because: Option<String>,
@@ -66,7 +66,7 @@ pub struct BackupReport {
     pub dirs_changed: u64,
     /// Symlinks, pipes, sockets and devices that are new or changed.
     pub others: u64,
-    /// Names that were given.
+    /// Names that were added.
     pub names_added: u64,
     /// Names that were removed.
     pub names_removed: u64,
@@ -76,18 +76,18 @@ pub struct BackupReport {
     pub changed_bytes: u64,
     /// Bytes of content read from the folder's files.
     pub read_bytes: u64,
-    /// Files that were looked for in what the server has of them, instead of being sent whole.
+    /// Files that were looked for in the server's version of them, instead of being sent whole.
     pub examined_files: u64,
-    /// Of them, files whose contents follow those that the server had at the same path, when
+    /// Of these, files whose contents follow those of the server's file at the same path, when
     /// everything had to be sent.
     pub followed_files: u64,
     /// Bytes that were hashed to find the changes: none where the log knows them.
     pub hashed_bytes: u64,
-    /// Bytes of examined files that the server has already: what hashing has saved.
+    /// Bytes of examined files that the server has already: the saving by hashing.
     pub found_bytes: u64,
     /// Bytes of content that were sent, before compression. Holes are not sent.
     pub literal_bytes: u64,
-    /// Bytes that the server's store grew by, as it says.
+    /// Growth of the server's store in bytes, as the server reports it.
     pub stored_bytes: u64,
     /// Bytes on the socket, headers included.
     pub wire: WireBytes,
@@ -97,22 +97,22 @@ pub struct BackupReport {
     pub daemon_cpu_ns: u64,
     /// Damaged frames of the server that were healed with bytes of this machine.
     pub healed_frames: u64,
-    /// Files that are damaged at the server and that only sending them anew heals: by this backup
-    /// if they had changed, else by the next one.
+    /// Files that are damaged at the server and can be healed only by sending them anew: by this
+    /// backup if they had changed, else by the next one.
     pub damaged_files: u64,
-    /// What could not be saved and will be tried again.
+    /// Files that could not be saved and will be tried again.
     pub unsaved: Vec<UnsavedFile>,
     /// The folder's sequence number now; none after a dry run of a first backup.
     pub seq: Option<Seq>,
     /// The snapshot.
     pub snapshot_id: Option<u64>,
-    /// Who saved it.
+    /// The device that made the backup.
     pub device: DeviceId,
     /// The batch; 0 if none was needed.
     pub counter: u64,
     /// Parts that were staged before the commit.
     pub parts: u32,
-    /// Of them, those that an interrupted backup had sent already, and their bytes.
+    /// Staged parts that an interrupted backup had sent already.
     pub parts_reused: u32,
     /// Bytes of the parts that were not sent again.
     pub reused_bytes: u64,
@@ -121,13 +121,13 @@ pub struct BackupReport {
 }
 
 impl BackupReport {
-    /// Whether all that was there is saved.
+    /// Whether everything was saved.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.unsaved.is_empty()
     }
 
-    /// This backup and another batch right after it, as one.
+    /// The report of this backup and another batch right after it.
     pub(super) fn followed_by(self, next: Self) -> Self {
         let has_changes = next.has_changes();
         let durations = BackupDurations {

@@ -1,13 +1,12 @@
-//! What is remembered of a backup's batch until it is applied, so that the next run need not send
-//! again what the server has.
+//! The record of a backup's batch until it is applied, so that the next run need not send again
+//! what the server has.
 //!
 //! A batch that was interrupted and a batch of the same changes are the same bytes, part by part,
 //! as far as the folder has not changed: the log reports changes in the order of their nodes. So
 //! the next run takes the same number, and the server is asked which parts it has staged, each with
-//! its digest. A part that comes out with that digest is not sent. The server knows what it has, so
-//! nothing that is remembered here can be out of date; what is remembered is only what makes the
-//! bytes come out the same: the number, the time, and from which delta on the batch is compressed
-//! how.
+//! its digest. A part that comes out with that digest is not sent. The server knows its parts, so
+//! the record cannot be out of date; it holds only what makes the bytes come out the same: the
+//! number, the time, and the compression with the first delta that it holds for.
 //!
 //! The commit carries the digest of all parts. If the server has others in the end (one was on its
 //! way for long, and replaced the one that was meant), it applies nothing, and the batch is sent
@@ -15,7 +14,7 @@
 //!
 //! Order: the record is durable before the first part leaves. It goes when the batch is applied or
 //! refused. A record that is lost, damaged, of another folder, or another version counts for
-//! nothing: the backup begins anew, and what was staged is given back, or expires.
+//! nothing: the backup begins anew, and staged parts are given back, or expire.
 
 use super::part_stream::{Digest, PartMemory};
 use super::transfer::Sent;
@@ -39,7 +38,7 @@ const FILE: JsonFile = JsonFile {
     len_max_bytes: 64 << 10,
 };
 
-/// Which batch was begun.
+/// The batch that was begun.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Begun {
     server: String,
@@ -49,7 +48,7 @@ struct Begun {
     tree: u64,
     counter: u64,
     created_ns: i64,
-    /// From which delta on it is compressed how.
+    /// The first delta with a compression other than the default, and that compression.
     effort: Option<(u64, u8)>,
 }
 
@@ -63,13 +62,13 @@ impl Begun {
     }
 }
 
-/// The batch that was begun last, as far as is known.
+/// The number of the last begun batch, as far as is known.
 pub(super) fn noted_counter(options: &BackupOptions) -> Option<u64> {
     read(options).map(|begun| begun.counter)
 }
 
 fn read(options: &BackupOptions) -> Option<Begun> {
-    // What cannot be understood counts for nothing.
+    // An unreadable record counts for nothing.
     FILE.read(options.unfinished.as_deref()?).ok().flatten()
 }
 
@@ -77,7 +76,7 @@ fn read(options: &BackupOptions) -> Option<Begun> {
 pub(super) struct Numbered {
     counter: u64,
     created_ns: i64,
-    /// Where it is remembered.
+    /// Directory of the record.
     dir: Option<Arc<dyn DurableDir>>,
     note: Mutex<BatchNote>,
     /// Parts that the server has.
@@ -85,8 +84,8 @@ pub(super) struct Numbered {
     reused: Mutex<Reused>,
 }
 
-/// What is remembered of it, or will be: a batch of one part, which is applied or not, is not worth
-/// two writes.
+/// The record of the batch, written or not: a batch of one part, which is applied or not, is not
+/// worth two writes.
 #[derive(Default)]
 struct BatchNote {
     begun: Option<Begun>,
@@ -108,7 +107,7 @@ impl Reused {
 }
 
 impl Numbered {
-    /// One that nobody remembers.
+    /// A batch that is not remembered.
     pub(super) fn of(counter: u64, created_ns: i64) -> Self {
         Self {
             counter,
@@ -120,7 +119,7 @@ impl Numbered {
         }
     }
 
-    /// A new one.
+    /// A new batch.
     pub(super) fn begin(job: &Job<'_>, tree: TreeId, counter: u64) -> Self {
         let created_ns = job.server.clock().now_ns();
         Self {
@@ -142,8 +141,8 @@ impl Numbered {
         }
     }
 
-    /// The one that an interrupted backup has left, if it is of any use and may be used; otherwise
-    /// it is given back.
+    /// The batch that an interrupted backup has left, if it is of any use and may be used;
+    /// otherwise it is given back.
     pub(super) fn left(job: &Job<'_>, tree: TreeId, may_resume: bool) -> Result<Option<Self>> {
         let Some(begun) = read(job.options).filter(|begun| begun.is_of(job, tree)) else {
             return Ok(None);
@@ -189,8 +188,8 @@ impl Numbered {
         *lock(&self.reused)
     }
 
-    /// Makes the record durable, if it is not. If it cannot be, this backup goes on, and begins
-    /// anew if it is interrupted.
+    /// Makes the record durable, if it is not. If that fails, this backup goes on, and begins anew
+    /// if it is interrupted.
     fn keep(&self) {
         let Some(dir) = &self.dir else { return };
         let mut note = lock(&self.note);
@@ -202,7 +201,7 @@ impl Numbered {
         }
     }
 
-    /// Forgets the batch if it came to its end, and gives back what is staged of one that was
+    /// Forgets the batch if it came to its end, and gives back the staged parts of one that was
     /// refused.
     pub(super) fn ended(&self, job: &Job<'_>, sent: Result<Sent>) -> Result<Sent> {
         let is_refused = |error: &SyncError| match error {
@@ -224,7 +223,7 @@ impl Numbered {
             && lock(&self.note).is_durable
             && let Some(dir) = &self.dir
         {
-            // What stays counts for nothing: its batch is applied, or has no parts.
+            // A record that stays counts for nothing: its batch is applied, or has no parts.
             let _ = dir.remove(FILE.name).and_then(|()| dir.sync());
         }
         sent
@@ -264,7 +263,7 @@ impl PartMemory for Numbered {
             effort: Some((from_delta, code)),
             ..begun.clone()
         };
-        // What is not durable yet becomes so with the first part.
+        // A record that is not durable yet becomes so with the first part.
         if note.is_durable && FILE.write(dir.as_ref(), &with_effort).is_err() {
             return false;
         }

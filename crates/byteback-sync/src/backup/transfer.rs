@@ -1,8 +1,8 @@
-//! What a cut reports, as records of a batch.
+//! The changes of a cut, as records of a batch.
 //!
 //! Nodes come first, page by page: attributes are fetched for a page at once, contents file by
 //! file. Names follow. A name is sent only if the server has, or gets with this batch, both the
-//! directory and what is in it; the others are remembered for the next backup.
+//! directory and the node in it; the others are remembered for the next backup.
 
 use super::content::{FileChange, FileOutcome, send_file};
 use super::examine::{Examination, Examined, Place, is_examined_by, send_examined};
@@ -33,21 +33,21 @@ use byteback_model::{
 use byteback_oplog::WholeReason;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// How sending a file ended, and what is to be said about it.
+/// How sending a file ended, and a remark about it.
 type Sending = (FileOutcome, Option<Fallback>);
 
-/// How many nodes' attributes are asked for at once.
+/// Nodes whose attributes are asked for at once.
 pub(super) const ATTRIBUTES_PER_CALL: usize = 512;
 
-/// What became of a cut.
+/// Result of sending a cut.
 pub(super) struct Sent {
     /// The server's answer; `None` if there was nothing to send.
     pub(super) applied: Option<BatchApplied>,
-    /// What could not be saved.
+    /// Nodes that could not be saved.
     pub(super) unsaved: Vec<NodeId>,
     /// Nodes that the server still lacks.
     pub(super) missing: Vec<NodeId>,
-    /// Names that it lacks for that reason.
+    /// Names that the server lacks for that reason.
     pub(super) left_out: Vec<LeftOutName>,
     /// Files that are damaged at the server and were sent whole, or are gone.
     pub(super) mended: BTreeSet<NodeId>,
@@ -148,7 +148,7 @@ pub(super) fn count(tree: &dyn TreeService, cut: &CutInfo, report: &mut BackupRe
     })
 }
 
-/// Reads the changes of a cut from the first to the last.
+/// Reads all changes of a cut, in order.
 pub(super) fn for_each_page(
     tree: &dyn TreeService,
     cut: &CutInfo,
@@ -219,7 +219,7 @@ fn count_name(change: &NameChange<NodeId>, report: &mut BackupReport) {
     }
 }
 
-/// What the planner may ask about a file.
+/// The planner's questions about a file.
 struct OfFile<'t, 'a, 'scope, 'env> {
     transfer: &'t mut Transfer<'a, 'scope, 'env>,
     node: NodeId,
@@ -228,12 +228,12 @@ struct OfFile<'t, 'a, 'scope, 'env> {
 
 impl Hints for OfFile<'_, '_, '_, '_> {
     fn sums_know_most(&mut self) -> bool {
-        // They are of what the batch follows.
+        // The sums are of the contents that the batch follows.
         self.transfer.is_on_top && self.transfer.sums.knows_most(self.node, self.size_bytes)
     }
 
     fn leaves_exist(&mut self) -> bool {
-        // If it cannot be told, the file is read one way or another, and that will say so.
+        // On an error the file is read one way or another, and that will report it.
         let offer = self.transfer.job.tree.leaf_offer(self.transfer.cut.cut, self.node);
         offer.is_ok_and(|offer| offer.source != LeafSource::Read)
     }
@@ -254,27 +254,27 @@ struct Transfer<'a, 'scope, 'env> {
     cut: &'a CutInfo,
     stream: PartStream<'scope, 'env>,
     report: &'a mut BackupReport,
-    /// The batch follows what the server has; otherwise it replaces everything.
+    /// Whether the batch follows the server's state; otherwise it replaces everything.
     is_on_top: bool,
-    /// What it follows, or replaces and may be compared with.
+    /// The moment that it follows, or replaces and may be compared with.
     compared_seq: Option<Seq>,
     /// The server's newest batch, once it was asked for.
     newest_seq: Option<Seq>,
-    /// Finds what files follow that the server does not know, when everything is sent.
+    /// Finds files of the server that unknown files follow, when everything is sent.
     followed: Option<Followed<'a>>,
     /// Nodes that the server lacks even after this batch, as far as is known.
     missing: BTreeSet<NodeId>,
-    /// Those of them from earlier backups that the cut has not reported yet. The log reports what
-    /// could not be saved until it is saved or gone.
+    /// Missing nodes from earlier backups that the cut has not reported yet. The log reports an
+    /// unsaved node until it is saved or gone.
     unseen: BTreeSet<NodeId>,
     left_out: BTreeMap<(NodeId, ByteString), NodeId>,
     unsaved: Vec<NodeId>,
     mended: BTreeSet<NodeId>,
     sums: BlockSums<'a>,
     decisions: Option<DecisionWriter>,
-    /// What former decisions say, once somebody asked.
+    /// The shares of former decisions, once they were asked for.
     sent_shares: Option<HashMap<NodeId, f64>>,
-    /// What the link carried in the last backup.
+    /// The speed of the link in the last backup.
     link_bytes_per_s: Option<u64>,
 }
 
@@ -401,7 +401,7 @@ impl Transfer<'_, '_, '_> {
         let is_damaged = attributes.kind == NodeKind::File && self.job.damaged.contains(&change.node);
         let whole;
         let change = match is_damaged && !matches!(change.content, ContentChange::Unchanged) {
-            // Ranges would follow what the server cannot read.
+            // Ranges would follow a content that the server cannot read.
             true => {
                 self.mended.insert(change.node);
                 whole = NodeChange {
@@ -456,10 +456,10 @@ impl Transfer<'_, '_, '_> {
         Ok(())
     }
 
-    /// Whether a short file is what the server has at its path.
+    /// Whether a short file equals the server's file at its path.
     fn is_same_short(&mut self, node: NodeId, size_bytes: u64, there: &ShortFile) -> Result<bool> {
         let mut digest = ContentDigest::new(size_bytes);
-        // It may be read again.
+        // Peeked at, as it may be read again.
         let read = self
             .job
             .tree
@@ -475,7 +475,7 @@ impl Transfer<'_, '_, '_> {
                 self.report.hashed_bytes += size_bytes;
                 Ok(digest.finish() == Some(there.digest))
             }
-            // Whoever sends it says why it cannot be read.
+            // The sending of the file will report why it cannot be read.
             Err(error) if error.kind == ErrorKind::Node => Ok(false),
             Err(error) => Err(error.into()),
         }
@@ -546,9 +546,9 @@ impl Transfer<'_, '_, '_> {
         Ok(())
     }
 
-    /// Which way a file is sent when everything is: as what the server lacks of the file that it
-    /// has at the same path, or of one like it, which is answered, too, if it is worth asking for
-    /// one and there is one.
+    /// How to send a file when everything is sent: as its difference from the server's file at the
+    /// same path, or a similar one. Returns that file too, if it is worth asking for one and there
+    /// is one.
     fn plan_anew(&mut self, change: &NodeChange, attributes: &Attributes) -> (Option<Plan>, Option<FileId>) {
         let size_bytes = attributes.size;
         let if_there = self.plan(change, size_bytes, true);
@@ -571,7 +571,7 @@ impl Transfer<'_, '_, '_> {
         (Some(Plan { cause, ..if_there }), Some(found.id))
     }
 
-    /// How to find the change of a content. `server_has`: a version that the change can follow.
+    /// How to find the change of a content; `server_has`: it can follow a version there.
     fn plan(&mut self, change: &NodeChange, size_bytes: u64, server_has: bool) -> Option<Plan> {
         let known = Known {
             choice: self.job.options.delta,
@@ -601,7 +601,7 @@ impl Transfer<'_, '_, '_> {
         )
     }
 
-    /// What was seen of the link, in this backup or the last one, and what is known of the machine.
+    /// The link as measured in this backup or the last one, and the load of the machine.
     fn conditions(&self) -> Conditions {
         let unknown = Conditions::default();
         let server = self.job.server;
@@ -615,7 +615,7 @@ impl Transfer<'_, '_, '_> {
         }
     }
 
-    /// Sends the content of a file as planned, or as is possible, and answers how.
+    /// Sends the content of a file as planned, or as is possible, and returns how.
     fn file(
         &mut self,
         change: &NodeChange,
@@ -655,7 +655,7 @@ impl Transfer<'_, '_, '_> {
                         self.report.examined_files += 1;
                         FileChange::of_ranges(node, id, attributes.clone(), &whole)
                     }
-                    // Over what the server has: with kept sums its own blocks need not be sent.
+                    // Over the server's version: blocks of it with kept sums need not be sent.
                     (_, ContentChange::Ranges(_)) if planned.cause == Cause::Rewritten => {
                         FileChange::of_ranges(node, id, attributes.clone(), &whole)
                     }
@@ -686,7 +686,7 @@ impl Transfer<'_, '_, '_> {
         Ok((outcome, decision))
     }
 
-    /// Sends what the server lacks of a file; why not, if the file is to be sent whole after all.
+    /// Sends what the server lacks of a file; returns why not, if it is to be sent whole.
     fn examined(&mut self, file: &Examined<'_>, method: DeltaMethod) -> Result<Result<Sending, Fallback>> {
         let Some(base_seq) = self.compared_seq else {
             return Ok(Err(Fallback::NoSignature));
@@ -711,7 +711,7 @@ impl Transfer<'_, '_, '_> {
 
     fn failed(&mut self, change: &NodeChange, error: &ServiceError) -> Result<()> {
         if change.node == NodeId::ROOT {
-            // Without its root a tree is none.
+            // A tree without its root is none.
             return Err(error.clone().into());
         }
         if !self.server_has(change) && !self.is_there(change.node)? {
@@ -734,14 +734,14 @@ impl Transfer<'_, '_, '_> {
 
     /// Whether the server has a node of which the log only knows that it is new since the mark: it
     /// may have come in a group of its own since. Were it taken for missing, its name would be
-    /// taken away there, and from all other machines, because it cannot be read here now.
+    /// removed there, and from all other machines, because it cannot be read here now.
     fn is_there(&mut self, node: NodeId) -> Result<bool> {
         if self.is_on_top && self.missing.contains(&node) {
             return Ok(false);
         }
         let (job, tree) = (self.job, self.cut.tree);
-        // What this device sent is no younger than what is asked for once: it sends nothing else
-        // meanwhile. What is replaced is asked as it is replaced.
+        // Asked once: the newest batch includes all that this device sent, which sends nothing else
+        // meanwhile. A batch that replaces everything asks at the moment that it replaces.
         let at = match (self.is_on_top, self.newest_seq, self.compared_seq) {
             (true, Some(newest), _) | (false, _, Some(newest)) => newest,
             (true, None, _) => job.server.folder(job.folder)?.seq,
@@ -756,13 +756,13 @@ impl Transfer<'_, '_, '_> {
     }
 
     fn name(&mut self, change: &NameChange<NodeId>) -> Result<()> {
-        // Whatever was left out under this name is out of date.
+        // A name left out earlier under this directory and name is out of date.
         self.left_out.remove(&(change.parent, change.name.clone()));
         let lacks = |node: &NodeId| self.missing.contains(node);
         if lacks(&change.parent) || change.child.as_ref().is_some_and(lacks) {
             if let Some(child) = change.child {
                 self.left_out.insert((change.parent, change.name.clone()), child);
-                // At the server the name may still stand for something else.
+                // At the server the name may still stand for another node.
                 if !self.missing.contains(&change.parent) && self.is_on_top {
                     self.entry(change.parent, &change.name, None)?;
                 }
@@ -773,7 +773,7 @@ impl Transfer<'_, '_, '_> {
         self.entry(change.parent, &change.name, change.child)
     }
 
-    /// Names that earlier backups had to leave out and that can be given now.
+    /// Sends names that earlier backups had to leave out and that can be given now.
     fn late_names(&mut self) -> Result<()> {
         let missing = &self.missing;
         let (ready, left_out) = std::mem::take(&mut self.left_out)

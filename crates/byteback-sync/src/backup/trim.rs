@@ -1,12 +1,12 @@
-//! Trimming by the client's own block checksums: of what may have changed, blocks that the server
+//! Trimming by the client's own block checksums: blocks that may have changed but that the server
 //! has already are not sent.
 //!
 //! Optional ([`super::BackupOptions::block_checksums`]): it costs 17 bytes on disk per block of 4
-//! KiB. What it brings: a range that was written with what was there costs nothing, and a file that
-//! was open in a crash is narrowed to what differs without asking the server. While content is
+//! KiB. In return, a range that was rewritten with the same bytes costs nothing, and a file that
+//! was open in a crash is narrowed to its differences without asking the server. While content is
 //! read, each of its blocks is summed; where the sum is the one that is kept from last time, the
-//! block is not handed on. For that, the ranges that are read are widened to whole blocks; what is
-//! sent never is.
+//! block is not handed on. For that, the ranges that are read are widened to whole blocks; the
+//! ranges that are sent never are.
 //!
 //! *Held still.* Bytes beside the reported ones are summed as well. They must be those of the cut:
 //! a byte that was written since would make a sum that the server does not have, and the next
@@ -15,9 +15,9 @@
 //!
 //! Holes are not summed: a hole costs no bytes, and counting it block by block would.
 //!
-//! *Trust.* `byteback-checksums` says when its sums count: only if the server's contents stand on
-//! the very batch that brought them. A store that fails is left alone for the rest of the backup;
-//! the batch then has no sums, and the next backup knows none.
+//! *Trust.* `byteback-checksums` says when its sums count: only if the server's contents are those
+//! of the very batch that brought them. A store that fails is left alone for the rest of the
+//! backup; the batch then has no sums, and the next backup knows none.
 
 use super::content::{DeltaSink, Failure, len_u64};
 use super::{BackupOptions, Basis};
@@ -29,7 +29,7 @@ use byteback_extents::{ByteRange, ExtentSet};
 use byteback_host::random::RealRandomness;
 use byteback_model::NodeId;
 
-/// Of smaller files no checksums are kept: there may be very many, and they are soon sent.
+/// No checksums are kept of smaller files: there may be very many, and they are soon sent.
 const KEPT_LEN_MIN: u64 = if cfg!(test) { 1 } else { 64 * 1024 };
 
 const _: () = assert!(HELD_BLOCK_BYTES.get().is_multiple_of(BLOCK_LEN));
@@ -38,12 +38,12 @@ const _: () = assert!(HELD_BLOCK_BYTES.get().is_multiple_of(BLOCK_LEN));
 pub(super) struct BlockSums<'m> {
     session: Option<Session>,
     monitor: &'m dyn Monitor,
-    /// Bytes that were summed, and of those that may have changed, how many the server has.
+    /// Bytes that were summed, and how many of those that may have changed the server has.
     pub(super) hashed_bytes: u64,
     pub(super) known_bytes: u64,
 }
 
-/// The store of this consumer, if there shall be one; a store that cannot be opened is warned of.
+/// The store of this consumer, if it is wanted; a store that cannot be opened causes a warning.
 pub(super) fn open_store(options: &BackupOptions, monitor: &dyn Monitor) -> Option<ChecksumStore> {
     let dir = options.block_checksums.as_deref()?;
     let mut digest = ContentDigest::new(len_u64(options.consumer.len()));
@@ -70,7 +70,7 @@ fn warn(monitor: &dyn Monitor, error: &ChecksumError) {
 }
 
 impl<'m> BlockSums<'m> {
-    /// None are kept.
+    /// Without a store.
     pub(super) fn none(monitor: &'m dyn Monitor) -> Self {
         Self {
             session: None,
@@ -80,7 +80,7 @@ impl<'m> BlockSums<'m> {
         }
     }
 
-    /// Of a backup on this basis.
+    /// For a backup on this basis.
     pub(super) fn begin(store: Option<&ChecksumStore>, basis: &Basis, monitor: &'m dyn Monitor) -> Self {
         let mut sums = Self::none(monitor);
         if let Some(store) = store {
@@ -92,19 +92,18 @@ impl<'m> BlockSums<'m> {
         sums
     }
 
-    /// Whether checksums of a file of so many bytes are kept.
+    /// Whether checksums of a file of this length are kept.
     pub(super) fn keeps(&self, len_bytes: u64) -> bool {
         self.session.is_some() && len_bytes >= KEPT_LEN_MIN
     }
 
-    /// Whether so much of a file is known that it need not be looked for in another way.
+    /// Whether enough of a file is known that it need not be looked for by another method.
     pub(super) fn knows_most(&mut self, node: NodeId, len_bytes: u64) -> bool {
         let known = self.with(|session| session.known_blocks(node.0));
         self.keeps(len_bytes) && known.is_some_and(|known| known > 0 && known >= len_bytes / BLOCK_LEN / 2)
     }
 
-    /// Nothing that is known of a file counts after this batch, unless blocks are gathered from now
-    /// on.
+    /// Drops the known sums of a file after this batch, unless blocks are gathered from now on.
     pub(super) fn forget(&mut self, node: NodeId) {
         self.with(|session| match session.known_blocks(node.0)? {
             0 => Ok(()),
@@ -112,17 +111,17 @@ impl<'m> BlockSums<'m> {
         });
     }
 
-    /// The file is not sent after all.
+    /// Notes that the file is not sent after all.
     pub(super) fn give_up(&mut self, node: NodeId) {
         self.with(|session| session.give_up_file(node.0));
     }
 
-    /// The file is in the batch.
+    /// Notes that the file is in the batch.
     pub(super) fn end(&mut self, node: NodeId, len_bytes: u64, has_last: bool) {
         self.with(|session| session.end_file(node.0, len_bytes, has_last));
     }
 
-    /// Before the server is asked to apply the batch.
+    /// Prepares the store, before the server is asked to apply the batch.
     pub(super) fn prepare(&mut self, counter: u64) {
         if let Some(session) = self.session.take()
             && let Err(error) = session.prepare(counter)
@@ -131,7 +130,7 @@ impl<'m> BlockSums<'m> {
         }
     }
 
-    /// Whether the server has this block.
+    /// Whether the server has this block; keeps its sum.
     fn exchange(&mut self, node: NodeId, block: u64, bytes: &[u8]) -> bool {
         self.hashed_bytes += len_u64(bytes.len());
         let is_known = self.with(|session| {
@@ -153,7 +152,7 @@ impl<'m> BlockSums<'m> {
     }
 }
 
-/// The ranges widened to whole blocks of a file of so many bytes.
+/// The ranges widened to whole blocks of a file of this length.
 pub(super) fn widened(ranges: &[ByteRange], len_bytes: u64) -> Vec<ByteRange> {
     let mut set = ExtentSet::new();
     for range in ranges {
@@ -166,23 +165,22 @@ pub(super) fn widened(ranges: &[ByteRange], len_bytes: u64) -> Vec<ByteRange> {
     set.iter().collect()
 }
 
-/// Cuts the pieces of one file into blocks and sums them; `on_block` and `on_hole` hear of each
-/// with its place.
+/// Cuts the pieces of one file into blocks or holes, and hands each on with its place.
 pub(super) struct Blocks {
     len_bytes: u64,
-    /// The block that is not yet whole: its bytes, and which of its ranges are holes.
+    /// The bytes of the incomplete block, and which of its ranges are holes.
     bytes: Vec<u8>,
     parts: Vec<(ByteRange, bool)>,
 }
 
-/// What [`Blocks`] makes of pieces.
+/// An output of [`Blocks`].
 pub(super) enum Cut<'b> {
     /// A whole block, or the file's last one.
     Block {
         /// Its place.
         range: ByteRange,
         bytes: &'b [u8],
-        /// What it is made of; the second says whether it is a hole.
+        /// Its parts; the second field says whether the part is a hole.
         parts: &'b [(ByteRange, bool)],
     },
     /// Whole blocks that are a hole.
@@ -225,7 +223,7 @@ impl Blocks {
                     continue;
                 }
             }
-            // Pieces lie in the file, so that a block ends behind where it begins.
+            // Pieces lie in the file, so a block ends behind its begin.
             let len = left.min(block_end.saturating_sub(offset)).max(1);
             // At most a block.
             let len_now = len as usize;
@@ -266,15 +264,15 @@ impl Blocks {
     }
 }
 
-/// Hands on of one file what may have changed and the server does not have.
+/// Hands on the bytes of one file that may have changed and that the server does not have.
 pub(super) struct Trimmer<'a, 'm> {
     sums: &'a mut BlockSums<'m>,
     node: NodeId,
     blocks: Blocks,
-    /// What may have changed, ascending; those before `reported` are behind.
+    /// Ranges that may have changed, ascending; those before `reported` are done.
     ranges: Vec<ByteRange>,
     reported: usize,
-    /// What is being read: the ranges, widened; those before `reading` are behind.
+    /// Ranges being read: the above, widened; those before `reading` are done.
     widened: Vec<ByteRange>,
     reading: usize,
     position: u64,
@@ -297,7 +295,7 @@ impl<'a, 'm> Trimmer<'a, 'm> {
         }
     }
 
-    /// What is to be read.
+    /// The ranges to read.
     pub(super) fn widened(&self) -> &[ByteRange] {
         &self.widened
     }
@@ -357,7 +355,7 @@ impl<'a, 'm> Trimmer<'a, 'm> {
         })
     }
 
-    /// Checks that the piece is the one that comes next.
+    /// Checks that the piece is the next one in order.
     fn advance(&mut self, offset: u64, len: u64) -> Result<(), Failure> {
         let mut range = self.widened.get(self.reading).copied();
         if range.is_some_and(|range| range.end() == self.position) {
@@ -381,14 +379,15 @@ impl<'a, 'm> Trimmer<'a, 'm> {
         }
     }
 
-    /// Up to where it was read. Ranges end where blocks do, so that none is left half.
+    /// The position up to which the file was read. Ranges end where blocks do, so no block is left
+    /// half.
     pub(super) fn position(&self) -> u64 {
         self.position
     }
 }
 
-/// What `range` has in common with the ranges, from number `at` on, which moves behind those that
-/// end in `range`.
+/// Calls `each` with the intersection of `range` and the ranges, from index `at` on, which moves
+/// behind those that end in `range`.
 fn for_each_common(
     ranges: &[ByteRange],
     at: &mut usize,
@@ -440,7 +439,7 @@ impl Gathering {
         })
     }
 
-    /// The file is in the batch.
+    /// Notes that the file is in the batch.
     pub(super) fn end(self, sums: &mut BlockSums<'_>) {
         if sums.keeps(self.len_bytes) {
             sums.end(self.node, self.len_bytes, self.has_last);

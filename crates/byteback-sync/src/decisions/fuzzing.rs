@@ -5,8 +5,8 @@ use byteback_host::sim::SimDisk;
 
 use super::wire::{self, Frame, HEAD};
 
-/// The file behind its head, or the payload of one frame: the first byte says which. The checksum
-/// of the frame is made.
+/// The bytes behind the head of a file, or the payload of one frame: the first byte says which. The
+/// frame's checksum is computed.
 pub fn decisions(data: &[u8]) {
     let Some((which, bytes)) = data.split_first() else {
         return;

@@ -50,7 +50,7 @@ fn dir(disk: &SimDisk) -> Arc<dyn DurableDir> {
     Arc::new(disk.clone())
 }
 
-/// One backup that saved these.
+/// A backup with these decisions.
 fn backup(disk: &SimDisk, batch: u64, decisions: &[Decision]) {
     let mut writer = DecisionWriter::begin(&dir(disk), TREE, batch, batch as i64 * 10);
     decisions.iter().for_each(|decision| writer.decided(decision));
@@ -100,7 +100,7 @@ fn a_file_of_version_1() {
         expected.extend_from_slice(&len.to_le_bytes());
     };
     frame(1, &[2, 7, 20], &[], &[]);
-    // rsync; changed while nobody tracked it; as planned.
+    // rsync; changed while it was not tracked; as planned.
     frame(2, &[2], &[3, 5, 3, 0], &[5, 4096, 4096, 4096, 4000, 96]);
     frame(3, &[2, 3], &[], &[]);
     assert_eq!(contents(&disk, "decisions"), expected);
@@ -206,7 +206,7 @@ fn two_files_hold_the_youngest_and_no_more() {
     }
     assert!(last(&disk, 399 * 100 - 100).is_some());
     assert_eq!(last(&disk, 100), None);
-    // One backup with more than both hold: of its last ones is known how they were saved.
+    // A backup with more than both files hold: only its last decisions are kept.
     let many: Vec<Decision> = (0..3000).map(|node| decision(&mut random, 1_000_000 + node)).collect();
     backup(&disk, 400, &many);
     let youngest = last(&disk, 1_002_999).unwrap();
@@ -255,8 +255,8 @@ fn what_is_torn_or_damaged_is_not_known_and_hinders_nobody() {
     }
 }
 
-/// Beside a naive map: of backups that were applied, in order, also over the change of files; those
-/// of other trees and of backups that were not applied do not count.
+/// Compared with a naive map: of applied backups, in order, also over the change of files;
+/// decisions of other trees and of backups that were not applied do not count.
 #[test]
 fn shares_are_those_of_the_last_time() {
     let seed = 0x5ab1;

@@ -1,8 +1,8 @@
 //! The bytes of the decisions file: docs/format-decisions.md.
 //!
 //! A frame is `length | payload | CRC-32C | length`: the second length lets a writer find out,
-//! without reading the file, whether its end is whole. Everything in it is taken for hostile: what
-//! is not whole ends the reading.
+//! without reading the file, whether its end is whole. All of it is treated as hostile: a frame
+//! that is not whole ends the reading.
 
 use std::io;
 
@@ -33,9 +33,9 @@ pub(super) enum Frame<'a> {
     Begin { batch: u64, tree: TreeId, at_ns: i64 },
     /// Some of its decisions.
     Decisions { batch: u64, bytes: &'a [u8] },
-    /// It was applied.
+    /// The backup was applied.
     End { batch: u64, seq: u64 },
-    /// How it was compressed.
+    /// The compression of the backup.
     Compression { batch: u64, compression: Compression },
 }
 
@@ -53,7 +53,7 @@ impl<'a> Frame<'a> {
         framed(KIND_END, [batch.to_le_bytes(), seq.to_le_bytes()].as_flattened())
     }
 
-    /// A link of 0 stands for one that was not known.
+    /// A link of 0 bytes per second stands for an unknown one.
     pub(super) fn compression(batch: u64, compression: Compression) -> Vec<u8> {
         let effort = match compression.effort {
             CompressionEffort::Fast => 1,
@@ -123,7 +123,7 @@ fn framed(kind: u8, body: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The payload of the frame that `bytes` begins with, and its length with all around it.
+/// The payload of the frame that `bytes` begins with, and the length of the whole frame.
 fn unframed(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let (len_bytes, _) = bytes.split_first_chunk::<4>()?;
     let len = usize::try_from(u32::from_le_bytes(*len_bytes))
@@ -137,8 +137,8 @@ fn unframed(bytes: &[u8]) -> Option<(&[u8], usize)> {
     is_whole.then(|| (covered.get(4..).unwrap_or_default(), len + AROUND_LEN))
 }
 
-/// Whether a file of `len` bytes begins as ours do, and ends with a whole frame or right after its
-/// head.
+/// Whether a file of `len` bytes begins with our head, and ends with a whole frame or right after
+/// the head.
 pub(super) fn ends_whole(file: &dyn DurableFile, len: u64) -> io::Result<bool> {
     let head_len = HEAD.len() as u64;
     if len < head_len {
@@ -163,9 +163,9 @@ pub(super) fn ends_whole(file: &dyn DurableFile, len: u64) -> io::Result<bool> {
     Ok(unframed(&frame).is_some_and(|(_, whole_len)| whole_len == frame_len))
 }
 
-/// Calls `each` with the frames of a file in order, up to the first that is not whole or not known.
+/// Calls `each` with the frames of a file in order, up to the first that is torn or unknown.
 pub(super) fn for_each_frame(file: &dyn DurableFile, mut each: impl FnMut(Frame<'_>)) -> io::Result<()> {
-    // At most what a writer makes of it, which is bounded; a longer one is not ours.
+    // A writer keeps within this bound; a longer file is not ours.
     let len = file.len()?.min(super::FILE_LEN_MAX + FRAME_LEN_MAX as u64);
     let mut bytes = vec![0; usize::try_from(len).unwrap_or_default()];
     file.read_exact_at(0, &mut bytes)?;
@@ -181,7 +181,7 @@ pub(super) fn for_each_frame(file: &dyn DurableFile, mut each: impl FnMut(Frame<
     Ok(())
 }
 
-/// Length of a decision: kinds and seven numbers.
+/// Length of a decision: four bytes of kinds and six numbers.
 const DECISION_LEN: usize = 4 + 6 * 8;
 
 /// Appends a decision.
@@ -229,7 +229,7 @@ pub(super) fn put_decision(out: &mut Vec<u8>, decision: &Decision) {
     }
 }
 
-/// The decisions of a frame; those that this version does not know are left out.
+/// The decisions of a frame, without those that this version does not know.
 pub(super) fn decisions(bytes: &[u8]) -> impl Iterator<Item = Decision> {
     bytes.chunks_exact(DECISION_LEN).filter_map(decision)
 }

@@ -1,4 +1,4 @@
-//! What two lists say of each other: named cases here, random ones in `random`.
+//! Comparisons of two lists: named cases here, random ones in `random`.
 
 mod random;
 
@@ -8,7 +8,7 @@ use byteback_host::tree::Identity;
 
 use super::*;
 
-/// What is known of a stretch, as a source would tell it.
+/// The checksums of a stretch, as a source would report them.
 enum Stretch {
     Sums(u64, u64, Vec<u8>),
     Chunks(u64, u64, Vec<u64>, Vec<u8>),
@@ -130,7 +130,7 @@ fn crcs_of_sectors_are_compared_with_those_of_parts() {
     }
 }
 
-/// An object that was sent at once has one CRC, and sectors are compared with that of it, too,
+/// An object that was sent at once has one CRC, which is still compared with those of sectors,
 /// though the new copy has no more pieces when the base is at its first.
 #[test]
 fn one_crc_of_a_whole_content_is_compared_with_those_of_its_sectors() {
@@ -225,7 +225,7 @@ fn what_a_walk_of_two_trees_found_is_all_that_differs() {
             (range(30, 40), Likeness::Differs)
         ]
     );
-    // What differs behind the end is nothing.
+    // Differences behind the end do not count.
     let comparison = Comparison::all_but(&differing, 25);
     assert_eq!(comparison.ranges.last(), Some(&(range(20, 25), Likeness::Equal)));
     assert!(Comparison::all_but(&ExtentSet::new(), 0).ranges.is_empty());

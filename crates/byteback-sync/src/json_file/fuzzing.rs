@@ -1,4 +1,4 @@
-//! What the fuzz targets call.
+//! Entry points of the fuzz targets.
 
 use super::JsonFile;
 
@@ -9,7 +9,7 @@ const FILE: JsonFile = JsonFile {
     len_max_bytes: 1 << 20,
 };
 
-/// Whatever a file holds: what is understood is written as the same bytes again.
+/// Any bytes of a file: a body that is understood is written as the same bytes again.
 pub(crate) fn json_file(data: &[u8]) {
     if let Ok(body) = FILE.body_of::<serde_json::Value>(data) {
         let again = FILE.bytes_of(&body);
@@ -17,7 +17,7 @@ pub(crate) fn json_file(data: &[u8]) {
     }
 }
 
-/// What it looks like.
+/// A valid file.
 pub(crate) fn json_file_seed() -> Vec<u8> {
     FILE.bytes_of(&serde_json::json!({ "limits": [7], "paused_since_ns": null }))
         .unwrap_or_default()

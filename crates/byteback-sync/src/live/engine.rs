@@ -1,37 +1,37 @@
-//! Continuous sync's engine: one thread that sends what a mounted tree hands out and lets in what
-//! others did, beside the mount in the same process.
+//! Continuous sync's engine: one thread that sends what a mounted tree hands out and lets in
+//! others' changes, beside the mount in the same process.
 //!
 //! It works in rounds:
 //!
-//! 1. *Meet the server*, at the start and whenever it is unclear what the folder there has: its
-//!    batches since the cursor are heard of. Those of this device say what became of what was in
-//!    flight; those of others are news. Only then is anything sent.
-//! 2. *Receive* ([`receiving`]) what others did, when there is nothing to send, or else after each
-//!    batch that was sent, so that none waits for the other. A second thread listens to the server
-//!    and wakes this one.
+//! 1. *Meet the server*, at the start and whenever it is unclear what the folder there has: the
+//!    engine hears of its batches since the cursor. Those of this device tell what became of the
+//!    groups in flight; those of others are news. Only then is anything sent.
+//! 2. *Receive* ([`receiving`]) others' changes, when there is nothing to send, or else after each
+//!    batch that was sent, so that neither waits for the other. A second thread listens to the
+//!    server and wakes this one.
 //! 3. *Send* what [`LiveTree::poll`] hands out, one batch at a time on one connection, each
-//!    following the one before ([`ground`]). What the tree has folded is taken from its cut through
-//!    a backup's transfer ([`fold`]).
-//! 4. *Put right* ([`repair`]) what is damaged, when somebody asks for it, and nothing is on its
-//!    way in either direction.
+//!    following the one before ([`ground`]). Changes that the tree has folded are taken from its
+//!    cut through a backup's transfer ([`fold`]).
+//! 4. *Repair* ([`repair`]) damaged files, when a caller asks for it, and nothing is on its way in
+//!    either direction.
 //! 5. *Wait* for changes ([`LiveTree::wait`]) or, after a failure, for a while ([`pause`]).
 //!
 //! | what the server, or the tree, says | what follows |
 //! |---|---|
 //! | applied | the tree is told; the cursor moves over it if nothing of others lies between |
-//! | refused | the tree is told; the server is met again; what was refused is folded, others' changes are let in, and it goes on top of them |
+//! | refused | the tree is told; the server is met again; the refused changes are folded, others' changes are let in, and the fold goes on top of them |
 //! | no answer | the same again, after a pause |
 //! | cannot be sent as it is | its order is given up: all since the log's mark is taken from a cut |
-//! | a lasting failure (token, full disk) | the same again after the longest pause; the status says that somebody is needed |
+//! | a lasting failure (token, full disk) | the same again after the longest pause; the status says that a person must act |
 //!
 //! **Durable**: a group's number before it is handed out (the tree's journal), and the
-//! [`Standing`], which may be late. After a crash the own batches behind its cursor are heard of
-//! again, so nothing else has to be.
+//! [`Standing`], which may be late. After a crash the engine hears again of its own batches behind
+//! the cursor, so nothing else has to be durable.
 //!
 //! **A batch that arrives late**, after it was given up, does no harm: it follows a batch that is
 //! not the device's newest any more. The very first replaces an empty folder and nothing else.
 //!
-//! Out of scope: decide what is sent or when; print; know whether the tree is mounted over
+//! Out of scope: deciding what is sent or when; printing; knowing whether the tree is mounted over
 //! itself.
 
 mod anew;
@@ -84,20 +84,19 @@ pub use receiving::Listener;
 use shared::Shared;
 pub use shared::{EngineHandle, StopSign};
 
-/// The standing is noted after so many batches, and at the end.
+/// The standing is noted after this number of batches, and at the end.
 const NOTED_EVERY: u64 = 64;
 
-/// In it, deltas wait for the files that they change.
+/// Subdirectory in which deltas wait for the files that they change.
 const PATCHES_NAME: &str = "patches";
 
-/// A wait ends by itself after this time, though nothing is to be done then.
+/// Longest wait when nothing is to be done; it then ends by itself.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
-/// A pause notices within this time that it shall end.
+/// A pause notices within this time that it is to end.
 const NAP: Duration = Duration::from_millis(50);
 
-/// So often is looked whether this machine has another token, while the server refuses the one that
-/// is shown.
+/// How often to look for another token of this machine while the server refuses the current one.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
 
 /// Files that could not be read are tried again after this time.
@@ -107,32 +106,33 @@ const UNSAVED_AGAIN_AFTER: Duration = Duration::from_secs(600);
 const TWICE: &str =
     "the server knows another group by this number: what is remembered here was put back to an older state";
 
-/// The token that this machine has now, and as which device; `None`: none that it has not shown
-/// yet.
+/// The token that this machine has now, and the device it stands for; `None` if it has no token
+/// that was not shown before.
 pub type Renew = Arc<dyn Fn() -> Option<(String, DeviceId)> + Send + Sync>;
 
-/// Where an engine works.
+/// The engine's surroundings: tree, server, folder and options.
 pub struct EngineParts {
-    /// What is to be sent.
+    /// The tree whose changes are sent.
     pub live: Arc<dyn LiveTree>,
     /// The same tree, for cuts.
     pub tree: Arc<dyn TreeService>,
-    /// The same tree, for what others did.
+    /// The same tree, for others' changes.
     pub landing: Arc<dyn LandingTree>,
-    /// The server. It is not to try long by itself, and to ask `stop` whether it shall stop.
+    /// Server client. Configure few retries and let it poll `stop`: the engine does the long-term
+    /// retrying.
     pub server: Arc<ServerClient>,
     /// Whether the engine has a thread that listens to the server and wakes it when others sent
-    /// something. If not, whoever runs it runs its [`Listener`] beside it, or it hears of others
-    /// only when it meets the server.
+    /// something. If not, the caller runs its [`Listener`] beside it; otherwise the engine hears of
+    /// others only when it meets the server.
     pub is_listening: bool,
-    /// The folder there.
+    /// The folder at the server.
     pub folder: FolderName,
     /// This device.
     pub device: DeviceId,
-    /// What is to be shown to the server when it does not accept the token any more; `None`: always
-    /// the same.
+    /// Gives the token to show when the server does not accept the current one any more; `None`:
+    /// always the same.
     pub renew: Option<Renew>,
-    /// Where is remembered how the folder stands; nobody else uses it.
+    /// Directory in which the engine remembers how the folder stands; nothing else uses it.
     pub dir: Arc<dyn DurableDir>,
     /// The host, for people; conflict copies are named after it.
     pub host: ByteString,
@@ -140,13 +140,13 @@ pub struct EngineParts {
     pub east_of_utc_s: i64,
     /// The directory on the host, for people.
     pub path: ByteString,
-    /// Bytes of a part of a batch.
+    /// Length of a part of a batch, in bytes.
     pub part_len_bytes: usize,
-    /// How long is waited after failures.
+    /// How long to wait after failures.
     pub pauses: PauseOptions,
     /// Spreads the pauses.
     pub randomness: Arc<dyn Randomness>,
-    /// Ends everything when it is raised.
+    /// Ends everything when raised.
     pub stop: StopSign,
 }
 
@@ -155,39 +155,39 @@ impl EngineParts {
     pub const PART_LEN_BYTES: usize = PART_LEN_BYTES_DEFAULT;
 }
 
-/// See the module.
+/// Engine of one tree: see the module.
 pub struct Engine {
     parts: EngineParts,
     options: BackupOptions,
     /// See [`Standing::names`].
     names: TreeId,
     identities: Identities,
-    /// As noted last.
+    /// The standing as last noted.
     noted: Option<Standing>,
     ground: Ground,
     patches: Patches,
     conflicts: Conflicts,
-    /// What others did is on its way into the tree, up to here.
+    /// Others' changes up to this moment are on their way into the tree.
     landing: Option<Seq>,
     /// Files whose contents of that moment were written.
     landed: BTreeSet<FileId>,
-    /// The folder there was begun by somebody else, with this root, and is not bound to this one.
+    /// Root of the folder there, if another machine began it and it is not bound to this one.
     contact: Option<FileId>,
-    /// What was remembered is of another log of this directory.
+    /// The remembered standing is of another log of this directory.
     had_other_log: bool,
     /// See [`Standing::takes_own`].
     takes_own: bool,
-    /// The server knows that this device was further; that is told once, and stays true until sync
-    /// has started over.
+    /// The server knows that this device was further; it says so once, and this stays true until
+    /// sync has started over.
     has_to_start_over: bool,
     /// Something was sent since others' changes were let in.
     is_turn_of_others: bool,
-    /// Batches since it was noted.
+    /// Batches since the standing was noted.
     unnoted: u64,
     has_met: bool,
-    /// It was met at all: until then nothing is known to be ours.
+    /// Set after the first successful meeting; before it we cannot tell which batches are ours.
     has_begun: bool,
-    /// The group that was sent last, or begun to be: the server may know it.
+    /// The group that was sent last, completely or in part: the server may know it.
     attempted: Option<GroupId>,
     shared: Arc<Shared>,
     failures: Failures,
@@ -195,25 +195,25 @@ pub struct Engine {
     setbacks: u32,
     /// The cut of the fold in flight.
     open_cut: Option<CutId>,
-    /// What is found by checksums is not to be trusted, for the next fold.
+    /// The next fold must not trust what checksums find.
     is_in_full: bool,
-    /// What could not be read when it was to be sent.
+    /// Nodes that could not be read when they were to be sent.
     unsaved: Vec<NodeId>,
     /// Names of the server that this tree does not hold.
     left_out: LeftOutNames,
     ignoring: Ignoring,
     /// Nothing was remembered of this directory when the engine began.
     is_new_here: bool,
-    /// When what could not be read is tried again, by the monotonic clock.
+    /// When unreadable nodes are tried again, by the monotonic clock.
     unsaved_again_ns: Option<u64>,
     /// Nodes that the last fold left out because they were held.
     held_back: HashSet<NodeId>,
     /// The held nodes and names when the fold in flight was first sent: the same fold, sent again,
-    /// leaves out the same.
+    /// leaves out the same ones.
     held_of_fold: Option<(GroupId, Arc<Held>)>,
-    /// When what did not let itself be changed is tried again, by the monotonic clock.
+    /// When blocked changes are tried again, by the monotonic clock.
     blocked_again_ns: Option<u64>,
-    /// When it was tried last.
+    /// When they were last tried.
     blocked_tried_ns: u64,
 }
 
@@ -228,15 +228,15 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Reads what is remembered. Nothing is asked of the server yet.
+    /// Reads the remembered state. Nothing is asked of the server yet.
     ///
     /// # Errors
-    /// What is remembered cannot be used, or is of another server, folder or device.
+    /// The remembered state cannot be used, or is of another server, folder or device.
     pub fn open(parts: EngineParts) -> Result<Self, EngineError> {
         let tree = parts.tree.status()?.tree;
         let (noted, had_other_log) = anew::noted(&parts, tree)?;
         if noted.is_none() {
-            // Nodes of another log.
+            // The map holds nodes of another log.
             Identities::remove(&*parts.dir)?;
         }
         let names = noted.as_ref().map_or(tree, |noted| noted.names);
@@ -290,7 +290,7 @@ impl Engine {
             left_out,
             ignoring: Ignoring::default(),
             is_new_here,
-            // An earlier engine may have ended before it told what had become free.
+            // An earlier engine may have ended before it reported the nodes that had become free.
             unsaved_again_ns: (parts.live.status().unsaved_nodes > 0).then_some(0),
             held_back: HashSet::new(),
             held_of_fold: None,
@@ -302,7 +302,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// How it stands, and a way to end it, for other threads.
+    /// Reports the engine's status and ends it, from other threads.
     #[must_use]
     pub fn handle(&self) -> EngineHandle {
         EngineHandle::new(&self.shared, &self.parts)
@@ -317,12 +317,12 @@ impl Engine {
         self.identities.file_of(NodeId::ROOT).unwrap_or(own)
     }
 
-    /// Meets the server for the first time, so that whoever starts the engine hears at once what
-    /// will not do.
+    /// Meets the server for the first time, so that the caller hears at once of a setup that cannot
+    /// work.
     ///
     /// # Errors
     /// The server cannot be reached ([`EngineError::is_passing`]: the engine may be run, and
-    /// waits), or the folder there is none for this one.
+    /// waits), or the folder there is not one for this directory.
     pub fn greet(&mut self) -> Result<(), EngineError> {
         match self.meet() {
             Ok(()) => {
@@ -369,9 +369,9 @@ impl Engine {
                 let folder = folder.to_string();
                 return Err(EngineError::Exchanged { folder });
             }
-            // All that is there is of this directory, whose log was made anew: everything is sent.
+            // All batches there are of this directory, whose log was made anew: everything is sent.
             (Some(_), Some(_)) if self.had_other_log && ground.others == 0 => None,
-            // Others sent something, too: which of it is here is not known.
+            // Others sent batches, too: it is not known which of them are here.
             (root @ Some(_), Some(_)) if self.had_other_log => {
                 self.takes_own = true;
                 root
@@ -383,12 +383,12 @@ impl Engine {
             (contact, _) => contact,
         };
         self.ground = ground;
-        // Nothing is there to be taken.
+        // There are no own changes to take in.
         self.takes_own &= self.contact.is_some() || self.landing.is_some();
         self.note()?;
         self.load_rules()?;
         for group in self.parts.live.unanswered_before() {
-            // What became of it is known now: it is among the batches that were heard of, or will
+            // The group's outcome is known now: it is among the batches that were heard of, or will
             // never count.
             self.parts.live.settled(group);
         }
@@ -401,7 +401,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Notes durably how the folder stands, if that is news.
+    /// Notes durably how the folder stands, if that has changed.
     fn note(&mut self) -> Result<(), EngineError> {
         let tree = match &self.noted {
             Some(noted) => noted.tree,
@@ -426,12 +426,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Sends and receives until the mount is gone, or somebody asks for an end. Of the tree, all is
-    /// kept that was not sent.
+    /// Sends and receives until the mount is gone, or the stop sign is raised. The tree keeps all
+    /// changes that were not sent.
     ///
     /// # Errors
-    /// What keeps it from beginning, and will not pass by itself. Once it has met its server, it
-    /// waits whatever fails.
+    /// A failure that prevents the start and will not pass by itself. Once the engine has met its
+    /// server, it waits after any failure.
     pub fn run(&mut self) -> Result<(), EngineError> {
         if self.parts.is_listening {
             self.listen();
@@ -461,7 +461,7 @@ impl Engine {
         ended
     }
 
-    /// Does one thing. False when the mount is gone.
+    /// Does one thing. Returns false when the mount is gone.
     fn round(&mut self) -> Result<bool, EngineError> {
         self.accept_asked();
         if self.shared.is_token_refused() {
@@ -495,7 +495,7 @@ impl Engine {
         match self.parts.live.poll()? {
             Work::Idle(_) if self.may_receive() => self.receive()?,
             Work::Idle(_) if self.is_contact_overdue() => {
-                // It was interrupted when nothing waited any more.
+                // The first contact was interrupted when nothing waited any more.
                 self.parts.live.give_up(CONTACT);
             }
             Work::Idle(wait) => {
@@ -520,8 +520,8 @@ impl Engine {
             }
             Work::Ask(group) => self.ask(group)?,
             Work::Decide(group) => {
-                // It was met since the refusal: what goes on top of it now stands on all that is
-                // there.
+                // The server was met since the refusal, so the fold that now replaces the group
+                // stands on all that is there.
                 self.drop_cut();
                 self.parts.live.resolve(group, &Resolution::Fold)?;
                 self.is_turn_of_others = true;
@@ -547,9 +547,9 @@ impl Engine {
         Ok(())
     }
 
-    /// The server says that it applied this group before. If that cannot be, what it applied is
-    /// something else: the group's number was given twice, because what is remembered here was put
-    /// back to an older state.
+    /// Whether the server applied another group under this number. It says that it applied this
+    /// group before; if that cannot be, the number was given twice, because the remembered state
+    /// was put back to an older one.
     fn is_known_twice(&self, group: &LiveGroup, applied: &BatchApplied) -> bool {
         let may_be = self.attempted == Some(group.id) || self.parts.live.unanswered_before().contains(&group.id);
         applied.repeated && !may_be
@@ -575,9 +575,9 @@ impl Engine {
         let removes = names.iter().any(removes);
         let is_held = self.is_held(group)?;
         if self.is_left_out_over()? || removes || is_held || matches!(sifted, Ok(Sifted::Fold)) {
-            // What was left out comes first: what is sent may have taken its name. What is gone is
-            // another node than the one that the server has by the name, so that is left to a fold,
-            // which leaves out such names.
+            // Left-out names come first: what is sent may have taken one of them. A removed name of
+            // these stood for another node than the server has by that name, so the removal is left
+            // to a fold, which leaves out such names.
             self.drop_cut();
             let _ = self.parts.live.refused(group.id);
             return Ok(());
@@ -610,9 +610,9 @@ impl Engine {
                 Ok(())
             }
             Ok(Sent::Refused(error)) => {
-                // What the folder has is not what was thought.
+                // The folder does not have what we thought.
                 self.has_met = false;
-                // Given up meanwhile, it is asked for.
+                // If it was given up meanwhile, the engine asks for its outcome.
                 let _ = self.parts.live.refused(group.id);
                 self.set_back(SyncError::from(error))
             }
@@ -637,7 +637,7 @@ impl Engine {
         }
     }
 
-    /// The first setback costs nothing but another way; what is set back again waits.
+    /// The first setback only leads to another way of sending; each further one in a row waits.
     fn set_back(&mut self, error: SyncError) -> Result<(), EngineError> {
         self.setbacks = self.setbacks.saturating_add(1);
         match self.setbacks {
@@ -665,7 +665,7 @@ impl Engine {
     /// All of a group is at the server.
     fn done(&mut self, group: &LiveGroup) {
         self.setbacks = 0;
-        // Given up meanwhile, it is asked for; that costs a question.
+        // If it was given up meanwhile, the engine asks for its outcome; that costs one request.
         let _ = self.parts.live.applied(group.id);
     }
 
@@ -687,22 +687,22 @@ impl Engine {
         upload.send(group, self.ground.footing())
     }
 
-    /// What a node is called at the server. What is gone keeps the name that it was born with.
+    /// A node's file ID at the server. A node that is gone keeps the ID that it was born with.
     fn file_id(&self, node: NodeId) -> FileId {
         let own = file_id(self.names, node);
         self.identities.file_of(node).unwrap_or(own)
     }
 
-    /// Keeps for the next start what was not sent.
+    /// Keeps unsent changes for the next start.
     fn leave(&mut self) {
         if self.open_cut.is_some() {
-            // A cut does not outlive the process: what is in flight from it is asked for, and taken
-            // from another.
+            // A cut does not outlive the process: the engine asks what became of the group in
+            // flight from it, and takes the rest from another cut.
             self.parts.live.give_up("sending was ended in the middle of a cut");
             self.drop_cut();
         }
-        // What was on its way when somebody asked for an end: the next engine of this mount would
-        // wait for its answer for ever.
+        // A group was perhaps in flight when the stop sign was raised: the next engine of this
+        // mount would wait for its answer for ever.
         self.parts.live.unanswered(Duration::ZERO);
         if self.has_begun {
             // If that fails, some batches are heard of once more.
@@ -721,13 +721,12 @@ impl Engine {
     }
 
     fn next_pause(&mut self, is_passing: bool) -> Duration {
-        // Without randomness all wait equally long.
+        // Without randomness all clients wait equally long.
         let random = self.parts.randomness.next_u64().unwrap_or(0);
         self.failures.next(self.parts.pauses, is_passing, random)
     }
 
-    /// Waits, unless somebody asks for an end, or for something to be put right, or there is a new
-    /// token.
+    /// Waits, unless the stop sign is raised, a repair is asked for, or there is a new token.
     fn rest(&mut self, pause: Duration) -> Result<(), EngineError> {
         let (mut left, mut until_renewal) = (pause, RENEW_EVERY);
         while !left.is_zero() && !self.parts.stop.is_raised() && !self.shared.has_repairs() {

@@ -1,34 +1,34 @@
-//! Which node here is which file at the server, durably (docs/format-identities.md).
+//! Map of the nodes here to the files at the server, durable (docs/format-identities.md).
 //!
-//! A file's name at the server is given by the client that made it: [`file_id`] of its tree and
-//! node. So what was made here needs no memory: *what is not in the map is our own*. What others
-//! made has their name and a node of ours; a node may also get another name than its own, when its
-//! content becomes a file apart (a conflict), and then remembers its *origin*, the content that it
+//! A file's ID at the server is given by the client that made it: [`file_id`] of its tree and node.
+//! So files made here need no memory: *a node that is not in the map is our own*. Files that others
+//! made have their ID and a node of ours. A node may also get another ID than its own, when its
+//! content becomes a file apart (a conflict); it then remembers its *origin*, the content that it
 //! grew from, until the server has it. The root is bound like everything else.
 //!
-//! **Invariant: no name stands for two nodes, and no node for two names**, neither now nor after
-//! any prefix of the changes, which is what a crash leaves. So a name is given to another node only
-//! when it stands for none: the one that has it is bound to another or forgotten *before*. A node
-//! that is forgotten never comes back, as the log never uses a number again; that it is gone is
-//! remembered only as long as another has its name, so who gives a name of our own to another node
-//! forgets the one before in the same breath.
+//! **Invariant: no ID stands for two nodes, and no node for two IDs**, neither now nor after any
+//! prefix of the changes, which is what a crash leaves. So an ID is given to another node only when
+//! it is free: its holder is bound to another ID or forgotten *before*. A forgotten node never
+//! comes back, as the log never reuses a number. Its tombstone is kept only while another node has
+//! its ID, so giving one of our own IDs to another node must forget the previous holder in the same
+//! call of [`Identities::change`].
 //!
-//! **Order of the durable steps.** A change is appended and synced before it is told to anybody,
-//! several of them with one sync. What a crash leaves of changes that were not acknowledged is a
-//! prefix of them: each record carries a checksum of itself and its place, and the file ends at the
-//! first that is not whole. The next start then writes the file anew, beside it and renamed, so
-//! that nothing behind the end ever comes to count. The same when most of it is out of date.
+//! **Order of the durable steps.** A change is appended and synced before it is reported to any
+//! caller, several of them with one sync. A crash leaves a prefix of the unacknowledged changes:
+//! each record carries a checksum of itself and its place, and the file ends at the first record
+//! that is not whole. The next start then rewrites the file, beside it and renamed, so that nothing
+//! behind the end ever comes to count. The same happens when most records are out of date.
 //!
-//! After a write or sync that failed nothing is known of what lies behind the acknowledged records:
-//! before any further change the file is cut off there, which needs no room, or, where writing it
-//! anew failed, written anew once more. So a disk that was full for a while stops nobody for
-//! longer.
+//! After a write or sync that failed, nothing is known of the bytes behind the acknowledged
+//! records. Before any further change the file is cut off there, which needs no room, or, where the
+//! rewrite failed, rewritten once more. So a disk that was full for a while delays changes only
+//! that long.
 //!
-//! **What is withheld**: nodes that are here and are not to be told to the server, as they are
-//! ignored ([`Withheld`]). Such a node has a name that the server has never heard, and an origin
-//! with a sequence number that no batch has.
+//! **Withheld nodes** are here but not reported to the server, as they are ignored ([`Withheld`]).
+//! Such a node has an ID that the server has never heard, and an origin with a sequence number that
+//! no batch has.
 //!
-//! Out of scope: know whether a node exists, or draw names.
+//! Out of scope: knowing whether a node exists; drawing IDs.
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
@@ -46,7 +46,7 @@ use crate::backup::file_id;
 const NAME: &str = "identities";
 const NEW_NAME: &str = "identities.new";
 
-/// Name and version.
+/// Format name and version.
 const MAGIC: [u8; 8] = *b"BYIDENT\x01";
 
 /// Magic, tree, CRC.
@@ -60,41 +60,41 @@ const TAG_BOUND_WITH_ORIGIN: u8 = 2;
 const TAG_ARRIVED: u8 = 3;
 const TAG_FORGOTTEN: u8 = 4;
 
-/// So many records that count no more are kept at least before the file is written anew.
+/// At least this number of stale records is kept before the file is rewritten.
 const STALE_RECORDS_MIN: usize = 4096;
 
 /// The map cannot be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// The file system.
+    /// File system error.
     #[error("cannot {what} the map of files to the server's: {source}")]
     Io {
-        /// What was attempted.
+        /// Attempted operation.
         what: &'static str,
-        /// The system's answer.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// It cannot be understood.
+    /// The map cannot be understood.
     #[error("the map of files to the server's is damaged ({0}); nothing is sent")]
     Damaged(&'static str),
-    /// It is about another tree.
+    /// The map belongs to another tree.
     #[error(
         "the map of files to the server's is of another log ({found:x}, not {expected:x}): the folder's log was made anew"
     )]
     OtherTree {
-        /// Of which it is.
+        /// The tree the map belongs to.
         found: u64,
-        /// Of which it should be.
+        /// The tree it should belong to.
         expected: u64,
     },
-    /// A change would give one name to two nodes.
+    /// A change would give one file ID to two nodes.
     #[error("file {file} is node {holder} here, so it cannot be node {node}; this is a fault of the program")]
     Taken {
-        /// The name.
+        /// The file ID.
         file: FileId,
-        /// Which node has it.
+        /// The node that has it.
         holder: u64,
-        /// Which was to have it.
+        /// The node that was to have it.
         node: u64,
     },
 }
@@ -103,7 +103,7 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> IdentityError {
     move |source| IdentityError::Io { what, source }
 }
 
-/// What a file grew from that the server has not yet under its own name.
+/// The content a file grew from, while the server does not have it under the file's own ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// A file at the server.
@@ -112,17 +112,17 @@ pub struct Origin {
     pub seq: Seq,
 }
 
-/// Why a node is not told to the server.
+/// Why a node is not reported to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Withheld {
     /// All its names are ignored.
     Ignored,
-    /// It is a directory that others removed, and that is kept here for what is ignored in it.
+    /// A directory that others removed, kept here for the ignored nodes in it.
     Holding,
 }
 
 impl Withheld {
-    /// What stands for it in the place of an origin's moment.
+    /// The sequence number that marks it, in the place of an origin's.
     const fn seq(self) -> Seq {
         match self {
             Self::Ignored => Seq::MAX,
@@ -138,7 +138,7 @@ impl Withheld {
         }
     }
 
-    /// Binds a node to a name that the server has never heard, and withholds it.
+    /// Binds a node to an ID that the server has never heard, and withholds it.
     #[must_use]
     pub const fn bound(self, node: NodeId, file: FileId) -> IdentityChange {
         let seq = self.seq();
@@ -153,18 +153,18 @@ impl Withheld {
 /// A change of the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdentityChange {
-    /// A node is this file at the server from now on.
+    /// The node is this file at the server from now on.
     Bound {
         /// The node.
         node: NodeId,
-        /// Its name at the server.
+        /// Its file ID at the server.
         file: FileId,
-        /// What it grew from, if the server does not have it yet.
+        /// The content it grew from, if the server does not have it yet.
         origin: Option<Origin>,
     },
-    /// The server has this node: its origin is of no interest any more.
+    /// The server has this node: its origin does not matter any more.
     Arrived(NodeId),
-    /// A node is gone.
+    /// The node is gone.
     Forgotten(NodeId),
 }
 
@@ -234,12 +234,12 @@ impl IdentityChange {
             TAG_FORGOTTEN => Self::Forgotten(node),
             _ => return None,
         };
-        // One way to write each.
+        // Each change has exactly one encoding.
         (change.to_bytes(place) == *bytes).then_some(change)
     }
 }
 
-/// The checksum of a record at a place: the same bytes elsewhere are another record.
+/// Checksum of a record at a place: the same bytes elsewhere are another record.
 fn crc_at(place: u64, body: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&place.to_le_bytes()), body)
 }
@@ -251,10 +251,10 @@ fn head(tree: TreeId) -> Vec<u8> {
     bytes
 }
 
-/// What is known of a node that is, or was, not what its number says.
+/// Entry of a node whose file ID is, or was, another than its own number gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
-    /// `None`: it is gone.
+    /// `None`: the node is gone.
     file: Option<FileId>,
     origin: Option<Origin>,
 }
@@ -265,7 +265,7 @@ impl Entry {
     }
 }
 
-/// What was known of a node before a change.
+/// A node's entry before a change.
 struct Undo {
     node: NodeId,
     before: Option<Entry>,
@@ -303,7 +303,7 @@ impl Known {
         (!self.nodes.contains_key(&own)).then_some(own)
     }
 
-    /// Makes a change; answers what is needed to take it back.
+    /// Makes a change; returns what is needed to take it back.
     fn apply(&mut self, change: &IdentityChange) -> Result<Undo, IdentityError> {
         let node = change.node();
         let before = self.nodes.get(&node).copied();
@@ -357,18 +357,19 @@ impl Known {
         }
     }
 
-    /// What has to be remembered: that a node is gone only if its name is another's now.
+    /// Drops tombstones that are not needed: a gone node is remembered only while another has its
+    /// ID.
     fn forget_what_is_gone(&mut self) {
         let (tree, files) = (self.tree, &self.files);
         self.nodes
             .retain(|node, entry| entry.file.is_some() || files.contains_key(&file_id(tree, *node)));
     }
 
-    /// The changes that lead to this from nothing, none of them to a name that another has.
+    /// The changes that lead from nothing to this map, none of them to an ID that another node has.
     fn changes(&self) -> Vec<IdentityChange> {
         let mut nodes: Vec<_> = self.nodes.iter().collect();
         nodes.sort_by_key(|(node, _)| **node);
-        // First all give their own names away.
+        // First all nodes give their own IDs away.
         let gone = nodes.iter().map(|(node, _)| IdentityChange::Forgotten(**node));
         let bound = nodes.iter().filter_map(|(node, entry)| {
             let (node, origin) = (**node, entry.origin);
@@ -378,13 +379,13 @@ impl Known {
     }
 }
 
-/// The node that a name of this tree's own is about.
+/// The node that an own file ID of this tree stands for.
 fn own_node(tree: TreeId, file: FileId) -> Option<NodeId> {
     let node = NodeId((file.0 & u128::from(u64::MAX)) as u64);
     (file_id(tree, node) == file).then_some(node)
 }
 
-/// See the module.
+/// Durable map of nodes and file IDs: see the module.
 #[derive(Debug)]
 pub struct Identities {
     dir: Arc<dyn DurableDir>,
@@ -394,12 +395,12 @@ pub struct Identities {
     doubt: Option<Doubt>,
 }
 
-/// The part of the file that is not known, as the last change could not be written.
+/// The part of the file that is uncertain because the last change could not be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doubt {
-    /// Bytes behind the acknowledged records.
+    /// The bytes behind the acknowledged records.
     End,
-    /// Which file has the name.
+    /// The whole file: the old or the new one may have the name.
     File,
 }
 
@@ -407,7 +408,7 @@ impl Identities {
     /// Opens the map of a tree in `dir`, or begins one.
     ///
     /// # Errors
-    /// It cannot be read or written, is damaged at its head, or is another tree's.
+    /// The map cannot be read or written, is damaged at its head, or belongs to another tree.
     pub fn open(dir: Arc<dyn DurableDir>, tree: TreeId) -> Result<Self, IdentityError> {
         let bytes = match dir.open(NAME, OpenMode::Existing) {
             Ok(file) => read_all(&*file).map_err(failed("read"))?,
@@ -427,7 +428,7 @@ impl Identities {
             return Self::begin(dir, known);
         }
         let file = dir.open(NAME, OpenMode::Existing).map_err(failed("open"))?;
-        // What was read may not be durable yet: it is before anybody is told.
+        // The bytes read may not be durable yet: make them so before any caller sees them.
         file.sync_data().map_err(failed("sync"))?;
         Ok(Self {
             dir,
@@ -450,10 +451,10 @@ impl Identities {
         })
     }
 
-    /// Takes a map away: that of a tree whose log was made anew means nothing any more.
+    /// Removes a map: that of a tree whose log was made anew means nothing any more.
     ///
     /// # Errors
-    /// The file system.
+    /// The file cannot be removed, or that cannot be made durable.
     pub fn remove(dir: &dyn DurableDir) -> Result<(), IdentityError> {
         match dir.remove(NAME) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove")(error)),
@@ -461,45 +462,45 @@ impl Identities {
         }
     }
 
-    /// What a node is called at the server; `None` if it is gone.
+    /// A node's file ID at the server; `None` if the node is gone.
     #[must_use]
     pub fn file_of(&self, node: NodeId) -> Option<FileId> {
         self.known.file_of(node)
     }
 
-    /// Which node here a file of the server is. It need not exist: of names that were given here
+    /// The node here that a file of the server is. It need not exist: for IDs that were given here
     /// only their form is known.
     #[must_use]
     pub fn node_of(&self, file: FileId) -> Option<NodeId> {
         self.known.node_of(file)
     }
 
-    /// What a node grew from that the server does not have yet.
+    /// The content a node grew from, if the server does not have it yet.
     #[must_use]
     pub fn origin_of(&self, node: NodeId) -> Option<Origin> {
         let origin = self.known.nodes.get(&node)?.origin?;
         Withheld::of(origin).is_none().then_some(origin)
     }
 
-    /// Why a node is not told to the server, if it is not.
+    /// Why a node is not reported to the server; `None` if it is.
     #[must_use]
     pub fn withheld(&self, node: NodeId) -> Option<Withheld> {
         Withheld::of(self.known.nodes.get(&node)?.origin?)
     }
 
-    /// All nodes that are not told to the server, in no order.
+    /// All nodes that are not reported to the server, in no order.
     pub fn all_withheld(&self) -> impl Iterator<Item = NodeId> + '_ {
         let nodes = self.known.nodes.iter();
         nodes.filter_map(|(node, entry)| Withheld::of(entry.origin?).map(|_| *node))
     }
 
-    /// Whether a node has been given an identity, so that it is not simply its own.
+    /// Whether a node was given an ID, so that it does not simply have its own.
     #[must_use]
     pub fn is_bound(&self, node: NodeId) -> bool {
         self.known.nodes.get(&node).is_some_and(|entry| entry.file.is_some())
     }
 
-    /// Nodes that the server does not have yet under their names, ascending.
+    /// Nodes that the server does not have yet under their IDs, ascending.
     #[must_use]
     pub fn unsent(&self) -> Vec<NodeId> {
         let entries = self.known.nodes.iter();
@@ -509,20 +510,20 @@ impl Identities {
         unsent
     }
 
-    /// Whether there are any.
+    /// Whether the server lacks any node under its ID.
     #[must_use]
     pub fn has_unsent(&self) -> bool {
         let mut entries = self.known.nodes.values();
         entries.any(|entry| entry.is_unsent())
     }
 
-    /// How many nodes are not simply their own.
+    /// Number of nodes that do not simply have their own ID.
     #[must_use]
     pub fn len(&self) -> usize {
         self.known.nodes.len()
     }
 
-    /// Whether all nodes are their own.
+    /// Whether all nodes have their own ID.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.known.nodes.is_empty()
@@ -531,8 +532,8 @@ impl Identities {
     /// Makes changes, in their order, and durable.
     ///
     /// # Errors
-    /// [`IdentityError::Taken`]: nothing is changed then. After what else fails nothing is changed here; whether a start finds it changed is open until the next
-    /// change that succeeds.
+    /// [`IdentityError::Taken`]: nothing is changed then. After any other error nothing is changed
+    /// in memory; whether a restart finds the change is open until the next change that succeeds.
     pub fn change(&mut self, changes: &[IdentityChange]) -> Result<(), IdentityError> {
         if changes.is_empty() {
             return Ok(());
@@ -561,7 +562,7 @@ impl Identities {
         }
     }
 
-    /// Makes durable what is known already.
+    /// Makes durable what is known in memory already.
     fn keep(&mut self, changes: &[IdentityChange]) -> Result<(), IdentityError> {
         let records = self.records.saturating_add(changes.len());
         if is_stale(records, &self.known) {
@@ -592,7 +593,7 @@ impl Identities {
         Ok(())
     }
 
-    /// Makes the file hold just what was acknowledged.
+    /// Makes the file hold exactly the acknowledged records.
     fn end_doubt(&mut self) -> Result<(), IdentityError> {
         match self.doubt {
             None => {}
@@ -607,8 +608,8 @@ impl Identities {
     }
 }
 
-/// Writes what is known in a new file, beside the old one, which is whole until the new one has its
-/// name.
+/// Writes the known entries to a new file beside the old one, which is whole until the new one has
+/// its name.
 fn write_anew(dir: &dyn DurableDir, known: &Known) -> Result<(Arc<dyn DurableFile>, usize), IdentityError> {
     let changes = known.changes();
     let mut bytes = head(known.tree);
@@ -616,7 +617,7 @@ fn write_anew(dir: &dyn DurableDir, known: &Known) -> Result<(Arc<dyn DurableFil
         bytes.extend(change.to_bytes(place));
     }
     let write = || -> io::Result<Arc<dyn DurableFile>> {
-        // What a crash left of an earlier attempt goes: nothing of it may show behind the end.
+        // Remove the rest of an earlier attempt: nothing of it may show behind the end.
         match dir.remove(NEW_NAME) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -629,15 +630,15 @@ fn write_anew(dir: &dyn DurableDir, known: &Known) -> Result<(Arc<dyn DurableFil
         Ok(file)
     };
     let written = write().inspect_err(|_| {
-        // Half of it takes room that others need; if it cannot go now, the next attempt takes it
-        // away.
+        // A half-written file takes room that others need; if it cannot go now, the next attempt
+        // removes it.
         let _ = dir.remove(NEW_NAME);
     });
     Ok((written.map_err(failed("write"))?, changes.len()))
 }
 
 fn is_stale(records: usize, known: &Known) -> bool {
-    // Written anew, a node has two records.
+    // A rewritten file has two records for each node.
     records > STALE_RECORDS_MIN.saturating_add(known.nodes.len().saturating_mul(4))
 }
 
@@ -647,7 +648,7 @@ fn read_all(file: &dyn DurableFile) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The map, how many records it has, and whether nothing lies behind them.
+/// The map, its number of valid records, and whether nothing lies behind them.
 fn parse(bytes: &[u8]) -> Result<(Known, usize, bool), IdentityError> {
     let (start, rest) = bytes
         .split_first_chunk::<HEAD_LEN>()

@@ -1,14 +1,14 @@
-//! What a folder's `.bytebackignore` files say: which paths are ignored. Pure; who keeps the rules
-//! up to date, and what follows from them, is decided elsewhere.
+//! Rules of a folder's `.bytebackignore` files: which paths are ignored. Pure; other modules keep
+//! the rules up to date and act on them.
 //!
-//! The grammar is that of `.gitignore`, and so is what several files mean together: one counts for
-//! its directory and all below it; of all patterns that match a path the last one in the deepest
-//! file decides; `!` takes a path back in. **What is in an ignored directory is ignored**, whatever
-//! any pattern says of it. A pattern that is none matches nothing, and is told
-//! ([`IgnoreRules::unusable`]); so is one that is no text: the rules of a synced folder are another
-//! machine's as well, and must not keep it from being synced.
+//! The grammar is that of `.gitignore`, and so is the meaning of several files together: one counts
+//! for its directory and all below it; of all patterns that match a path the last one in the
+//! deepest file decides; `!` takes a path back in. **Everything in an ignored directory is
+//! ignored**, whatever any pattern says of it. A malformed pattern matches nothing, and is reported
+//! ([`IgnoreRules::unusable`]); so is a line that is not text: the rules of a synced folder are
+//! another machine's as well, and must not keep it from being synced.
 //!
-//! A `.bytebackignore` is not ignored by what it says itself, only by one of a directory above.
+//! A `.bytebackignore` is not ignored by its own patterns, only by those of a directory above.
 //!
 //! A directory that holds a `CACHEDIR.TAG` with the right beginning ([`is_cache_tag`]) is ignored
 //! with all that is in it, the tag included.
@@ -39,18 +39,18 @@ pub fn is_cache_tag(begin: &[u8]) -> bool {
     begin.starts_with(CACHE_TAG_BEGIN)
 }
 
-/// A line of a file with rules that says nothing.
+/// An unusable line of a file with rules.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnusablePattern {
     /// The directory of the file, relative to the folder; empty: the folder itself.
     pub directory: Vec<u8>,
     /// The line, from 1 on.
     pub line: usize,
-    /// What is wrong with it.
+    /// Reason why it is unusable.
     pub why: String,
 }
 
-/// See the module.
+/// Ignore rules of a folder: see the module.
 #[derive(Clone, Debug, Default)]
 pub struct IgnoreRules {
     files: BTreeMap<Vec<u8>, Gitignore>,
@@ -65,13 +65,13 @@ impl IgnoreRules {
         self.files.is_empty() && self.caches.is_empty()
     }
 
-    /// A directory's `.bytebackignore` holds `text`; `None`: it has none. The directory is relative
-    /// to the folder, without a slash at either end; empty: the folder itself.
+    /// Sets the text of a directory's `.bytebackignore`; `None`: it has none. The directory is
+    /// relative to the folder, without a slash at either end; empty: the folder itself.
     pub fn set_file(&mut self, directory: &[u8], text: Option<&[u8]>) {
         self.files.remove(directory);
         self.unusable.remove(directory);
         let Some(text) = text else { return };
-        // What editors of other systems put before text.
+        // Byte order mark, which editors of other systems put before text.
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
         let mut builder = GitignoreBuilder::new("");
         let mut unusable = Vec::new();
@@ -106,7 +106,7 @@ impl IgnoreRules {
         }
     }
 
-    /// Whether a directory has a `CACHEDIR.TAG`. The folder itself cannot be ignored.
+    /// Sets whether a directory has a `CACHEDIR.TAG`. The folder itself cannot be ignored.
     pub fn set_cache(&mut self, directory: &[u8], is_cache: bool) {
         match is_cache && !directory.is_empty() {
             true => self.caches.insert(directory.to_vec()),
@@ -114,7 +114,7 @@ impl IgnoreRules {
         };
     }
 
-    /// Lines that say nothing.
+    /// Lines that are unusable.
     pub fn unusable(&self) -> impl Iterator<Item = &UnusablePattern> {
         self.unusable.values().flatten()
     }
@@ -131,7 +131,7 @@ impl IgnoreRules {
         above.any(|directory| self.is_ignored_itself(directory, true)) || self.is_ignored_itself(path, is_directory)
     }
 
-    /// The same of a path in a directory that is not ignored.
+    /// As [`is_ignored`](Self::is_ignored), of a path in a directory that is not ignored.
     #[must_use]
     pub fn is_ignored_itself(&self, path: &[u8], is_directory: bool) -> bool {
         if is_directory && self.caches.contains(path) {

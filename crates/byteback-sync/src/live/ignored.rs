@@ -1,13 +1,13 @@
-//! What is ignored in the tree here: the rules that are in force, durably
-//! (docs/format-identities.md), and the names that follow from them.
+//! Ignored names of the tree here: the rules in force, durable (docs/format-identities.md), and the
+//! names that follow from them.
 //!
-//! **In force** are the rules by which was last told what is sent and what lands. What the files in
-//! the tree say may be another thing by now: the engine lets it come into force at a moment at
-//! which all is sent that was changed before.
+//! The rules **in force** are those that decided last what is sent and what lands. The files in the
+//! tree may state others by now: the engine brings these into force at a moment when all earlier
+//! changes are sent.
 //!
 //! Names on their way ([`is_name_on_its_way`]) are never ignored. A name at which the server has
-//! something that is left out because it is ignored is *taken*: what is here under it, though no
-//! rule says so (a rule may be about directories alone), is not sent, as it would replace that.
+//! something that is left out because it is ignored is *taken*: a node here under it, even if no
+//! rule names it (a rule may be about directories alone), is not sent, as it would replace that.
 
 use byteback_model::{ByteString, NodeId, NodeKind, Place};
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,10 +28,10 @@ const FILE: JsonFile = JsonFile {
     len_max_bytes: 256 * 1024 * 1024,
 };
 
-/// No path goes deeper.
+/// Deepest path that is followed.
 const DEPTH_MAX: usize = 4096;
 
-/// What the files of a tree say about what is ignored.
+/// Files of a tree that state what is ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sources {
     /// Rules, by their directories' paths.
@@ -48,7 +48,7 @@ struct Body {
 }
 
 impl Sources {
-    /// What was noted; `None` if nothing ever was.
+    /// The noted rules; `None` if none were ever noted.
     pub(super) fn read(dir: &dyn DurableDir) -> std::result::Result<Option<Self>, JsonFileError> {
         let body = FILE.read::<Body>(dir)?;
         Ok(body.map(|body| Self {
@@ -59,7 +59,7 @@ impl Sources {
         }))
     }
 
-    /// Notes it durably.
+    /// Notes the rules durably.
     pub(super) fn note(&self, dir: &Arc<dyn DurableDir>) -> std::result::Result<(), JsonFileError> {
         let told = |bytes: &Vec<u8>| ByteString(bytes.clone());
         let body = Body {
@@ -71,7 +71,7 @@ impl Sources {
         FILE.write(&**dir, &body)
     }
 
-    /// The rules.
+    /// The rules that these files state.
     pub(super) fn rules(&self) -> IgnoreRules {
         let mut rules = IgnoreRules::default();
         for (directory, text) in &self.texts {
@@ -83,7 +83,7 @@ impl Sources {
         rules
     }
 
-    /// Whether what is said about names in a directory may differ from what `other` says of them.
+    /// Whether the rules for names in a directory may differ from those of `other`.
     pub(super) fn may_differ_in(&self, other: &Self, directory: &[u8]) -> bool {
         let is_above = |above: &[u8]| {
             let rest = directory.strip_prefix(above);
@@ -96,12 +96,13 @@ impl Sources {
             let slash = path.iter().rposition(|byte| *byte == b'/');
             path.get(..slash.unwrap_or(0)).unwrap_or_default().to_vec()
         };
-        // What is in a cache was hidden with it, and its directory is told of as a whole.
+        // A cache concerns its name in its parent directory, and everything inside, which is hidden
+        // with it.
         changed.any(|at| is_above(at)) || caches.any(|cache| directory_of(cache) == directory || is_above(cache))
     }
 }
 
-/// See the module.
+/// Rules and taken names of a tree: see the module.
 #[derive(Debug, Default)]
 pub(super) struct Ignored {
     pub(super) rules: IgnoreRules,
@@ -109,7 +110,7 @@ pub(super) struct Ignored {
     pub(super) taken: BTreeSet<Place<NodeId>>,
 }
 
-/// Whether a name is on its way.
+/// Whether a name in the root is one of a node on its way.
 pub(super) fn is_on_its_way(place: &Place<NodeId>) -> bool {
     place.parent == NodeId::ROOT && is_name_on_its_way(place.name.as_bytes())
 }
@@ -142,7 +143,7 @@ pub(super) fn path_of(landing: &dyn LandingTree, directory: NodeId) -> Result<Op
 }
 
 impl Ignored {
-    /// Whether nothing is.
+    /// Whether nothing is ignored.
     pub(super) fn is_nothing(&self) -> bool {
         self.rules.is_empty() && self.taken.is_empty()
     }
@@ -152,12 +153,13 @@ impl Ignored {
         self.has_path(place, &joined(directory, place.name.as_bytes()), is_directory)
     }
 
-    /// The same of a name with this path.
+    /// As [`has`](Self::has), of a name with this path.
     pub(super) fn has_path(&self, place: &Place<NodeId>, path: &[u8], is_directory: bool) -> bool {
         !is_on_its_way(place) && (self.rules.is_ignored(path, is_directory) || self.taken.contains(place))
     }
 
-    /// The same of a name of the tree as it is now. What is in a directory that is nowhere is not.
+    /// As [`has`](Self::has), of a name in the tree as it is now. A directory that is nowhere
+    /// ignores nothing.
     pub(super) fn has_now(&self, landing: &dyn LandingTree, place: &Place<NodeId>, is_directory: bool) -> Result<bool> {
         if self.is_nothing() {
             return Ok(false);

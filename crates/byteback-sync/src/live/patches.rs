@@ -1,7 +1,6 @@
-//! Deltas that are applied in place, and survive it: what others changed is written into the files
-//! here without making them anew (DeltaCFS section III-D), and whatever moment a crash chooses,
-//! afterwards each file is as it was, or as it is to be, or it is known that somebody else changed
-//! it, too.
+//! Deltas that are applied in place, and survive crashes: others' changes are written into the
+//! files here without making them anew (DeltaCFS section III-D). After a crash at any moment each
+//! file is as it was, or as it is to be, or it is known that another writer changed it, too.
 //!
 //! Words: a *patch* is the delta of one file, without copies; a *set* is all patches that count
 //! only together, because they were one group on the machine that made them. One set at a time is
@@ -9,31 +8,31 @@
 //!
 //! **Order of the durable steps.**
 //! 1. [`Patches::begin`], [`Gathering::add`]: the deltas are written aside, and for each sector
-//!    that they change a checksum of what it holds and of what it is to hold. Nothing in the folder
-//!    changes; after a crash the next `begin` starts over.
+//!    that they change a checksum of its old and of its new content. Nothing in the folder changes;
+//!    after a crash the next `begin` starts over.
 //! 2. [`Gathering::commit`]: both are synced; then the head that refers to them is written, synced
 //!    and named. From here on the set will be applied.
-//! 3. [`Committed::apply`] for each file, and whoever calls makes the files durable.
-//! 4. [`Committed::finish`]: the head is removed, durably. Only then may anybody else write to
-//!    these files: what is written before might be undone by a repair.
+//! 3. [`Committed::apply`] for each file, and the caller makes the files durable.
+//! 4. [`Committed::finish`]: the head is removed, durably. Only then may programs write to these
+//!    files again: an earlier write might be undone by a repair.
 //!
-//! **After a crash** [`Patches::pending`] tells the set that was committed and not finished.
-//! [`Committed::check`] compares each sector that it changes: one that holds neither what it held
-//! nor what it is to hold was changed by somebody who did not know of the set
-//! ([`Found::Impossible`], DeltaCFS section III-E); what becomes of that file is for a person to
-//! decide. Otherwise [`Committed::apply`] does the same once more, with the same result, however
-//! much of it was done before.
+//! **After a crash** [`Patches::pending`] returns the set that was committed and not finished.
+//! [`Committed::check`] compares each sector that it changes: a sector with neither its old nor its
+//! new content was changed by a writer that did not know of the set ([`Found::Impossible`],
+//! DeltaCFS section III-E); a person decides what becomes of that file. Otherwise
+//! [`Committed::apply`] does the same once more, with the same result, however much of it was done
+//! before.
 //!
-//! A sector has 512 bytes, because that is what a disk writes or does not, and each is written
+//! A sector has 512 bytes, because a disk writes that completely or not at all, and each is written
 //! once; beyond a file's end it counts as filled up with zeros. So a torn write is never taken for
-//! somebody's change. The sector in which a file ended that is to grow is kept as it is to be,
-//! because after a crash the file may end anywhere in it; of the one in which a file is cut off,
-//! what it holds before that is known as well. Not compared: what was cut off, and where beyond its
-//! old end a growing file was interrupted.
+//! another writer's change. If a file is to grow, the sector in which it ended is kept as it is to
+//! be, because after a crash the file may end anywhere in it; if it is to be cut off, the sector of
+//! the new end is also known as it is before the cut. Not compared: the part that was cut off, and
+//! where beyond its old end a growing file was interrupted.
 //!
 //! Memory: one head (60 bytes a file), one block of a delta, some buffers.
 //!
-//! Out of scope: open files, take locks, keep programs away, set attributes, names.
+//! Out of scope: opening files, taking locks, keeping programs away, setting attributes, names.
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing;
@@ -54,10 +53,10 @@ pub use head::PatchInfo;
 use sectors::{SECTOR_LEN, Sector, SectorSums, SumReader, read_padded};
 use whole_sectors::WholeSectors;
 
-/// The set that is committed.
+/// Head of the committed set.
 const HEAD: &str = "head";
 
-/// The head of the next one, until it is whole.
+/// Head of the next set, until it is whole.
 const NEW_HEAD: &str = "head.new";
 
 /// The delta streams, one behind the other.
@@ -69,15 +68,15 @@ const SUMS: &str = "sums";
 /// Most patches of a set.
 pub const PATCHES_MAX: usize = 1 << 20;
 
-/// Patches cannot be kept, read or applied.
+/// Error while keeping, reading or applying patches.
 #[derive(Debug, thiserror::Error)]
 pub enum PatchError {
-    /// The file system.
+    /// File system error.
     #[error("cannot {what} in the folder of patches: {source}")]
     Io {
-        /// What was attempted.
+        /// Attempted operation.
         what: &'static str,
-        /// The system's answer.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// A file that is to be patched cannot be read.
@@ -85,7 +84,7 @@ pub enum PatchError {
     Base {
         /// The file.
         node: u64,
-        /// What it said.
+        /// Error of reading it.
         source: io::Error,
     },
     /// A delta is malformed, or is of another version of the file.
@@ -93,15 +92,15 @@ pub enum PatchError {
     Delta {
         /// The file.
         node: u64,
-        /// What is wrong with it.
+        /// Fault in the delta.
         source: ReadError,
     },
-    /// A delta is not for a file of this length, or copies.
+    /// A delta is for a file of another length, or contains copies.
     #[error("the delta of file {node} is for another one: {what}")]
     Unfit {
         /// The file.
         node: u64,
-        /// Why.
+        /// Reason.
         what: String,
     },
     /// Another set is on its way.
@@ -110,7 +109,7 @@ pub enum PatchError {
     /// More patches than a set has at most.
     #[error("a set has at most {PATCHES_MAX} patches; send fewer files at once")]
     TooMany,
-    /// What was written aside is not what was written.
+    /// The bytes written aside have changed.
     #[error(
         "the patches that were to be applied are damaged ({0}): the files that they change may be half old and half new; compare them with the \
          server's"
@@ -121,7 +120,7 @@ pub enum PatchError {
     Apply {
         /// The file.
         node: u64,
-        /// Why.
+        /// Reason.
         source: ApplyError,
     },
 }
@@ -137,7 +136,7 @@ pub struct Patches {
 }
 
 impl Patches {
-    /// `dir` belongs to nobody else.
+    /// The patches in `dir`, which nothing else may use.
     #[must_use]
     pub fn new(dir: Arc<dyn DurableDir>) -> Self {
         Self { dir }
@@ -146,7 +145,7 @@ impl Patches {
     /// The set that was committed and not finished, if there is one.
     ///
     /// # Errors
-    /// It cannot be read, or is damaged.
+    /// The set cannot be read, or is damaged.
     pub fn pending(&self) -> Result<Option<Committed>, PatchError> {
         let file = match self.dir.open(HEAD, OpenMode::Existing) {
             Ok(file) => file,
@@ -171,7 +170,7 @@ impl Patches {
         }))
     }
 
-    /// Begins a set, which the caller will know again by `label`.
+    /// Begins a set, which the caller will recognize by `label`.
     ///
     /// # Errors
     /// Another set is pending; the files cannot be made.
@@ -202,7 +201,7 @@ impl Patches {
     }
 }
 
-/// A set that is being put together. Nothing comes of it if it is dropped.
+/// A set that is being put together. Dropped, it has no effect.
 #[derive(Debug)]
 pub struct Gathering {
     dir: Arc<dyn DurableDir>,
@@ -220,7 +219,7 @@ impl Gathering {
     ///
     /// # Errors
     /// The delta is malformed, has copies or is for another base; the base cannot be read; the disk
-    /// is full. The set is of no use then.
+    /// is full. The set is useless then.
     pub fn add(&mut self, node: u64, base: &dyn Base, stream: &mut dyn Read) -> Result<(), PatchError> {
         if self.head.patches.len() >= PATCHES_MAX {
             return Err(PatchError::TooMany);
@@ -279,8 +278,7 @@ impl Gathering {
     /// Makes the set durable: from now on it will be applied.
     ///
     /// # Errors
-    /// The disk is full, or a sync failed. Whether the set counts is then told by
-    /// [`Patches::pending`].
+    /// The disk is full, or a sync failed. [`Patches::pending`] then says whether the set counts.
     pub fn commit(self) -> Result<Committed, PatchError> {
         self.deltas.sync_data().map_err(failed("sync the deltas"))?;
         self.sums.sync_data().map_err(failed("sync the checksums"))?;
@@ -290,7 +288,7 @@ impl Gathering {
             file.set_len(0)?;
             file.write_all_at(0, &bytes)?;
             file.sync_data()?;
-            // The names of what the head refers to must not be younger than its own.
+            // The names of the files that the head refers to must be durable before its own.
             self.dir.sync()?;
             self.dir.rename(NEW_HEAD, HEAD)?;
             self.dir.sync()
@@ -323,29 +321,29 @@ pub enum Found {
     New,
     /// Partly the one, partly the other.
     Between,
-    /// It holds, at this offset, neither the one nor the other: somebody else changed it. `None`:
-    /// it has a length that neither has.
+    /// The file has, at this offset, neither the old nor the new content: another writer changed
+    /// it. `None`: its length is neither of theirs.
     Impossible(Option<u64>),
 }
 
 impl Committed {
-    /// What the caller knows the set by.
+    /// The label by which the caller recognizes the set.
     #[must_use]
     pub fn label(&self) -> u64 {
         self.head.label
     }
 
-    /// Its patches, in the order in which they were added.
+    /// The patches of the set, in the order in which they were added.
     #[must_use]
     pub fn patches(&self) -> &[PatchInfo] {
         &self.head.patches
     }
 
-    /// Compares a file with what it was, and with what `patch` makes of it. Reads what the patch
-    /// changes.
+    /// Compares a file with its old content, and with what `patch` makes of it. Reads the sectors
+    /// that the patch changes.
     ///
     /// # Errors
-    /// The file or the checksums cannot be read, or these are damaged.
+    /// The file or the checksums cannot be read, or the checksums are damaged.
     pub fn check(&self, patch: &PatchInfo, file: &dyn Base) -> Result<Found, PatchError> {
         let of_base = |source| PatchError::Base {
             node: patch.node,
@@ -357,7 +355,7 @@ impl Committed {
         }
         let (mut has_old, mut has_new) = (len != patch.new_len_bytes, len != patch.base_len_bytes);
         let mut impossible = None;
-        // Where it ended, and where it ends in the middle of growing.
+        // The sector where it ended, and where it ends in the middle of growing.
         let grew_in = patch.is_growing().then_some(patch.base_len_bytes / SECTOR_LEN);
         let torn_in = (len < patch.new_len_bytes).then_some(len / SECTOR_LEN);
         let mut grown_from = None;
@@ -384,8 +382,8 @@ impl Committed {
         if let Some(sector) = grew_in {
             let found = read_padded(file, len, sector).map_err(of_base)?;
             let new = self.end_sector(patch)?;
-            // As far as it was written when the file ended somewhere in it; what was gained since
-            // is zeros.
+            // As far as it was written when the file ended somewhere in it; bytes gained since then
+            // are zeros.
             let same = new.iter().zip(&found).take_while(|(new, found)| new == found).count();
             let is_padded = found.get(same..).unwrap_or_default().iter().all(|byte| *byte == 0);
             if grown_from == Some(crc32c::crc32c(&found)) {
@@ -409,7 +407,7 @@ impl Committed {
     /// durable.
     ///
     /// # Errors
-    /// The delta is damaged, or the file has a length that only somebody else can have given it:
+    /// The delta is damaged, or the file has a length that only another writer can have given it:
     /// then nothing was written. The file cannot be written: then it holds a mixture, and this can
     /// be called again.
     pub fn apply<T: Target + Base>(&self, patch: &PatchInfo, target: &mut T) -> Result<(), PatchError> {
@@ -427,9 +425,9 @@ impl Committed {
             });
         }
         if len != len_bytes && len != patch.new_len_bytes {
-            // It was interrupted while it grew: with what was written beyond its old end, but cut
-            // in the middle of a sector, a second interruption could leave there what is neither
-            // old nor new.
+            // It was interrupted while it grew. If the bytes beyond its old end stayed, but cut in
+            // the middle of a sector, a second interruption could leave there a sector that is
+            // neither old nor new.
             let cut = target.set_len_bytes(len_bytes);
             cut.map_err(|source| of_apply(ApplyError::SetLen { len_bytes, source }))?;
         }
@@ -454,8 +452,8 @@ impl Committed {
         })
     }
 
-    /// The sector in which the file ended, as it is to be, of a file that grows. Reads all that is
-    /// kept of the patch, and proves it whole.
+    /// For a file that grows: the new content of the sector in which it ended. Reads all stored
+    /// bytes of the patch, and verifies them.
     fn end_sector(&self, patch: &PatchInfo) -> Result<Sector, PatchError> {
         let mut whole = Stream::new(&*self.deltas, patch);
         io::copy(&mut whole, &mut io::sink()).map_err(failed("read a delta"))?;
@@ -475,15 +473,15 @@ impl Committed {
         }
     }
 
-    /// Forgets the set, durably: all its files are as they are to be, durably, or somebody decided
+    /// Forgets the set, durably: all its files are as they are to be, durably, or a person decided
     /// otherwise.
     ///
     /// # Errors
-    /// The head cannot be removed; the set is then pending still.
+    /// The head cannot be removed; the set is then still pending.
     pub fn finish(self) -> Result<(), PatchError> {
         self.dir.remove(HEAD).map_err(failed("remove the head"))?;
         self.dir.sync().map_err(failed("remove the head"))?;
-        // Only space; the next set begins with that.
+        // This only frees space; the next set begins with it anyway.
         let _ = self.deltas.set_len(0).and_then(|()| self.sums.set_len(0));
         Ok(())
     }

@@ -1,40 +1,39 @@
-//! What others did, brought into the tree here: from the cursor to a head, which is one moment of
-//! the server's folder (DeltaCFS sections III-C and III-D).
+//! Brings others' changes into the tree here: from the cursor to a head, which is one moment of the
+//! server's folder (DeltaCFS sections III-C and III-D).
 //!
-//! [`fetch`](crate::live::incoming::fetch) tells what others changed, merged over all their
-//! batches; [`plan`](crate::live::incoming::plan) says which steps lead there from what is here;
-//! `walk` does them while programs use the tree. If one is overtaken by a program the plan is made
-//! anew, for the same head, until nothing is left to do. Then all is made durable, and only then
-//! does whoever called move the cursor.
+//! [`fetch`](crate::live::incoming::fetch) lists others' changes, merged over all their batches;
+//! [`plan`](crate::live::incoming::plan) says which steps lead there from the state here; `walk`
+//! does them while programs use the tree. If a program overtakes a step the plan is made anew for
+//! the same head, until nothing is left. Only when all is durable does the caller move the cursor.
 //!
-//! **Who begins ends it.** The head is durable before this is called for the first time, and
-//! nothing is sent before the cursor has reached it: whatever moment a crash chooses, the next
-//! start goes on with the same head.
+//! **A landing that was begun is ended.** The head is durable before this is called for the first
+//! time, and nothing is sent before the cursor has reached it: whatever moment a crash chooses, the
+//! next start goes on with the same head.
 //!
-//! **What waits to be sent** is left alone as long as nothing that lands is about it. Where
-//! something is, all that waits is folded: it will be sent as it is then, on top of the head. From
-//! that moment the queue does not tell what programs do, so all that the plan is about is watched
-//! from before it was looked at; what the watches notice is an overtaking like any other.
+//! **Changes that wait to be sent** are left alone as long as nothing that lands concerns them.
+//! Otherwise all waiting changes are folded: they will be sent in their state at that time, on top
+//! of the head. From that moment the queue does not report what programs do, so all nodes of the
+//! plan are watched from before they are looked at; a change that is noticed overtakes the plan.
 //!
 //! **A conflict** (the server has another version than the one that was changed here; the first
 //! write wins) leaves two files: the server's under the name, ours under a conflict name, with an
 //! identity of its own that stands on the content that it grew from. See [`conflicts`].
 //!
 //! **A name that this tree cannot hold** is left out, with all that is below it, and remembered
-//! ([`left_out`]); its absence is no removal. Nothing is overwritten: that a file system does not
-//! tell it from another one (it folds cases, or spellings of a letter) is found by comparing what
-//! answers to the name with what the log knows by it. It is let in when that is over.
+//! ([`left_out`]); its absence is not a removal. Nothing is overwritten: a file system that does
+//! not tell it from another one (it folds cases, or spellings of a letter) is detected by comparing
+//! the node that answers to the name with the one in the log. It is let in when that is over.
 //!
-//! **What does not let itself be changed** (it is immutable, append-only, being executed) stays as
-//! it is, is noted with what it stands on, and is tried again with whatever else lands, and once in
-//! a while; everything else goes on. Was it changed here, too, and cannot be moved out of the way
-//! either, it keeps its identity, and the engine sends nothing of it.
+//! **Blocked changes** (the file is immutable, append-only, being executed) leave the old state,
+//! are noted with the state they stand on, and are tried again with each further landing, and once
+//! in a while; everything else goes on. A node that was changed here, too, and cannot be moved out
+//! of the way either, keeps its identity, and the engine sends nothing of it.
 //!
-//! **What is ignored** here is neither seen nor touched, and what of the server's is ignored is
-//! left out in the same way, until it is not ignored any more. What is here under its name then was
-//! new all the while, so that both are brought together like what two machines made apart.
+//! **Ignored nodes** here are neither seen nor touched, and ignored names of the server are left
+//! out in the same way, until they are not ignored any more. A node here under such a name counted
+//! as new all the while, so that both are brought together like nodes that two machines made apart.
 //!
-//! Out of scope: decide when; send.
+//! Out of scope: deciding when; sending.
 
 mod comparing;
 pub mod conflicts;
@@ -68,55 +67,55 @@ use here::{Memory, Seen};
 use left_out::{BlockedChange, LeftOut, LeftOutError};
 use walk::{BlockedAt, Walk, Walked, mend};
 
-/// So often a plan is overtaken before all that waits is folded.
+/// A plan is overtaken this often before all that waits is folded.
 const OVERTAKEN_MAX: u32 = 3;
 
-/// Why a name stays that itself could go.
+/// Reason why a name stays that itself could go.
 const INSIDE: &str = "something in it cannot be changed, or it cannot get its new name";
 
-/// A plan asks so often at most; each time it knows more.
+/// Most requests for more knowledge by one plan.
 const ASKED_MAX: u32 = 1000;
 
-/// What others did cannot be brought here.
+/// Others' changes cannot be brought here.
 #[derive(Debug, thiserror::Error)]
 pub enum ReceiveError {
-    /// The server, or somebody wants an end.
+    /// The server failed, or the landing was cancelled.
     #[error(transparent)]
     Sync(#[from] SyncError),
-    /// The tree here.
+    /// The tree here failed.
     #[error("what others changed cannot be made here: {0}")]
     Tree(#[from] ServiceError),
-    /// Who is who.
+    /// The map of identities failed.
     #[error(transparent)]
     Identities(#[from] IdentityError),
-    /// Contents on their way.
+    /// The store of contents on their way failed.
     #[error(transparent)]
     Patches(#[from] PatchError),
-    /// What is noted of conflicts.
+    /// The list of conflicts failed.
     #[error(transparent)]
     Conflicts(#[from] ConflictsError),
-    /// What is noted of names that are left out.
+    /// The list of left-out names failed.
     #[error(transparent)]
     LeftOut(#[from] LeftOutError),
-    /// What the server tells is no tree, or has no end.
+    /// The server's answer is not a tree, or has no end.
     #[error("{0}")]
     Hostile(String),
 }
 
-/// What came of it.
+/// Result of a landing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// Something here has to be sent of which the queue was not told.
+    /// Whether something here must be sent that the queue was not told of.
     pub has_unsent: bool,
     /// Names that this tree does not hold, in place of those that were left out before.
     pub left_out: Vec<LeftOut>,
-    /// What is ignored here may be something else from now on.
+    /// Whether the ignored nodes here may differ from now on.
     pub may_ignore_other: bool,
-    /// What does not let itself be changed, in place of what did not before.
+    /// Blocked changes, in place of those before.
     pub blocked: Vec<BlockedChange>,
 }
 
-/// See the module.
+/// State of a landing: see the module.
 pub(super) struct Receive<'e> {
     pub(super) landing: &'e dyn LandingTree,
     pub(super) live: &'e dyn LiveTree,
@@ -137,15 +136,15 @@ pub(super) struct Receive<'e> {
     pub(super) landed: &'e mut BTreeSet<FileId>,
     /// Names that were left out so far.
     pub(super) left_out: &'e [LeftOut],
-    /// What did not let itself be changed so far: it is tried again.
+    /// Changes that were blocked so far: they are tried again.
     pub(super) blocked: &'e [BlockedChange],
-    /// What is ignored here.
+    /// Rules and names that are ignored here.
     pub(super) ignored: &'e Ignored,
-    /// Something here is withheld.
+    /// Whether any node here is withheld.
     pub(super) has_withheld: bool,
-    /// Files that say what is.
+    /// Files that state ignore rules.
     pub(super) sources: &'e HashSet<NodeId>,
-    /// What this device sent itself comes, too.
+    /// Whether this device's own batches come, too.
     pub(super) takes_own: bool,
     /// The newest batch of this device, or of others, that was heard of.
     pub(super) seen: Seq,
@@ -155,11 +154,11 @@ pub(super) struct Receive<'e> {
 #[derive(Default)]
 struct Refused {
     all: BTreeSet<Place<FileId>>,
-    /// Those that are in the way of others.
+    /// Names that collide with another one here.
     colliding: BTreeSet<Place<FileId>>,
-    /// Those that were refused once though nothing is in their way any more.
+    /// Names that were refused once though nothing is in their way any more.
     once: BTreeSet<Place<FileId>>,
-    /// Names that were left out before, and of which nothing is heard.
+    /// Names that were left out before, and are not changed.
     kept: Vec<LeftOut>,
 }
 
@@ -167,7 +166,7 @@ impl Receive<'_> {
     /// Brings the tree from `cursor` to `head`.
     ///
     /// # Errors
-    /// It is called again for the same head, whatever was done.
+    /// It may be called again for the same head, whatever was done.
     pub(super) fn run(&mut self, cursor: Seq, head: Seq) -> Result<Received, ReceiveError> {
         if let Some(committed) = self.patches.pending()? {
             mend(self.landing, committed, self.live.status().is_folded)?;
@@ -220,7 +219,7 @@ impl Receive<'_> {
                 let watched = watches.len();
                 watch(landing, about.nodes.iter().chain(&about.parents).copied(), &mut watches)?;
                 if watches.len() > watched {
-                    // What was looked at before it was watched is looked at again.
+                    // Nodes that were looked at before they were watched are looked at again.
                     memory = Memory::default();
                     continue;
                 }
@@ -283,7 +282,7 @@ impl Receive<'_> {
                 Walked::Refused(place) => self.refused(place, &mut refused)?,
                 Walked::Blocked(at, why) => {
                     may_ignore_other |= self.has_moved(&plan)?;
-                    // The path is told beside it: what the system said is left, without its number.
+                    // The path is shown beside it: keep the system's text, without path and number.
                     let message = why.message.rsplit(": ").next().unwrap_or_default();
                     let message = message.split(" (os error").next().unwrap_or_default().to_owned();
                     let is_news = match at {
@@ -306,7 +305,7 @@ impl Receive<'_> {
         }
     }
 
-    /// What did not let itself be changed is as if others had just changed it.
+    /// Treats blocked changes as if others had just made them.
     fn try_blocked_again(&self, others: &mut Others) -> Result<(), ReceiveError> {
         for change in self.blocked {
             match change {
@@ -322,7 +321,7 @@ impl Receive<'_> {
                         before: *before,
                         after: *after,
                     };
-                    // Whatever became of it there meanwhile, here it is what it was.
+                    // Here it is what it was, even if the server's name has changed since.
                     others.names.entry(Place { parent, name }).or_insert(told).before = *before;
                 }
                 BlockedChange::Content { node, since, .. } => {
@@ -344,10 +343,10 @@ impl Receive<'_> {
         Ok(())
     }
 
-    /// A landing that was interrupted goes on for the head with which it began, also where this
-    /// device has sent batches since. These would have been refused if they told of what others
-    /// changed up to that head, but for directories of which these moved the time alone. What they
-    /// told counts: otherwise it would be set back here, and nobody would tell it again.
+    /// A landing that was interrupted goes on for the head with which it began, even where this
+    /// device has sent batches since. These would have been refused if they concerned others'
+    /// changes up to that head, except directories of which they moved only the time. That time
+    /// counts: otherwise it would be set back here, and never sent again.
     fn take_later_times(&self, others: &mut Others) -> Result<(), ReceiveError> {
         if self.seen <= others.head {
             return Ok(());
@@ -372,7 +371,7 @@ impl Receive<'_> {
         Ok(())
     }
 
-    /// The times of the directories in which others changed names, and that are not new here.
+    /// Times of the directories in which others changed names, and that are not new here.
     fn times_before(&self, others: &Others) -> Result<Vec<(NodeId, i128)>, ReceiveError> {
         let parents: BTreeSet<FileId> = others.names.keys().map(|place| place.parent).collect();
         let is_new = |id: &FileId| others.nodes.get(id).is_some_and(|change| change.before.is_none());
@@ -386,7 +385,7 @@ impl Receive<'_> {
         Ok(times)
     }
 
-    /// What a node was at the server at a moment, if it was there.
+    /// A node's attributes at the server at a moment, if it was there.
     fn there(&self, node: FileId, at: Seq) -> Result<Option<Attributes>, ReceiveError> {
         match self.server.node(self.folder, node, at) {
             Ok(there) => Ok(Some(there.attributes)),
@@ -395,13 +394,13 @@ impl Receive<'_> {
         }
     }
 
-    /// What was left out before still is, unless others changed it, or nothing is in its way any
-    /// more: then it is as if it were new.
+    /// Names that were left out before still are, unless others changed them, or nothing is in
+    /// their way any more: then they count as new.
     fn left_out_before(&self, incoming: &Incoming<'_>, others: &mut Others) -> Result<Refused, ReceiveError> {
         let mut refused = Refused::default();
         for left_out in self.left_out {
             let place = left_out.place();
-            // With its directory it comes, or it is gone.
+            // It comes with its directory, or is gone.
             let Some(parent) = self.identities.node_of(left_out.parent) else {
                 continue;
             };
@@ -410,7 +409,7 @@ impl Receive<'_> {
                 BlockedChange::Content { .. } => false,
             };
             if self.blocked.iter().any(is_blocked) {
-                // It is tried again.
+                // The blocked change is tried again.
                 continue;
             }
             let heard = others.names.get(&place);
@@ -446,9 +445,9 @@ impl Receive<'_> {
         Ok(refused)
     }
 
-    /// All that is in a directory which was left out as it was ignored is as if it were new: part
-    /// of that may be here, under other identities, and what is made one with it is known from then
-    /// on, whatever becomes of the rest.
+    /// Treats the contents of a directory that was left out as ignored as new: some of its nodes
+    /// may be here, under other identities, and those that become one with the server's are known
+    /// from then on, whatever becomes of the rest.
     fn let_in(
         &self,
         incoming: &Incoming<'_>,
@@ -524,20 +523,20 @@ impl Receive<'_> {
         }
     }
 
-    /// Whether others changed what says what is ignored.
+    /// Whether others changed files that state ignore rules.
     fn has_rules(&self, others: &Others) -> bool {
         let mut names = others.names.keys();
         let mut nodes = others.nodes.keys().filter_map(|id| self.identities.node_of(*id));
         names.any(|place| is_source_name(&place.name)) || nodes.any(|node| self.sources.contains(&node))
     }
 
-    /// Whether a step may have moved something to where other rules count, or left only what is
-    /// ignored of it.
+    /// Whether a step may have moved a node to where other rules count, or left only ignored names
+    /// of it.
     fn has_moved(&self, plan: &Plan) -> Result<bool, ReceiveError> {
         if self.ignored.is_nothing() {
             return Ok(false);
         }
-        // A file with rules goes with its directory, though nobody named it.
+        // A file with rules goes with its directory, though no step names it.
         let is_source = |step: &Step| match step {
             Step::Remove { place, .. } => is_source_name(&place.name),
             Step::Rename { from, to, .. } => is_source_name(&from.name) || is_source_name(&to.name),
@@ -618,10 +617,10 @@ impl Receive<'_> {
         Err(ReceiveError::Hostile("what the server tells does not end".to_owned()))
     }
 
-    /// Of the nodes that were made here, or became the server's, directories that others did not
-    /// make came back, for what others put into them. What was removed from them or moved out of
-    /// them here and is not sent, the log knows by the number that the directory had; so what is in
-    /// such a one is told as a whole, until the server has it.
+    /// Notes directories that came back for what others put into them: they were made here, or
+    /// became the server's, but others did not make them. The log knows unsent removals and moves
+    /// out of them by the directory's former number; so each is reported with all entries until the
+    /// server has it.
     fn note_returned(&mut self, made: &BTreeSet<FileId>, others: &Others) -> Result<(), ReceiveError> {
         let mut changes = Vec::new();
         for file in made {
@@ -639,7 +638,7 @@ impl Receive<'_> {
         Ok(self.identities.change(&changes)?)
     }
 
-    /// The nodes here that others changed, or whose names, and the directories of these.
+    /// The nodes here that others changed or renamed, and the directories of those names.
     fn concerned(&self, others: &Others) -> Vec<NodeId> {
         let nodes = others.nodes.keys().copied();
         let names = others.names.iter();
@@ -649,11 +648,11 @@ impl Receive<'_> {
         here.collect()
     }
 
-    /// What of the tree here the steps of a plan are about.
+    /// Nodes and names of the tree here that the steps of a plan concern.
     fn subjects(&self, plan: &Plan, (cursor, others): (Seq, &Others), memory: (&Memory, bool)) -> Subjects {
         let seen = self.seen((cursor, others), memory);
         let mut subjects = Subjects::default();
-        // Identities come first: who gets another one is meant by both.
+        // Identities come first: a node that gets another one is meant by both.
         let mut was = HashMap::new();
         let node_of = |id: &FileId, was: &HashMap<FileId, FileId>| seen.node_of(*was.get(id).unwrap_or(id));
         for step in &plan.steps {
@@ -690,7 +689,7 @@ impl Receive<'_> {
 }
 
 impl Refused {
-    /// What a plan leaves out, and what stays left out.
+    /// Names that a plan leaves out, and those that stay left out.
     fn left_out(self, plan: &Plan) -> Vec<LeftOut> {
         let kept = self.kept.into_iter().map(|kept| (kept.place(), kept));
         let mut left_out: BTreeMap<Place<FileId>, LeftOut> = kept.collect();
@@ -715,7 +714,7 @@ impl Refused {
     }
 }
 
-/// What a plan has passed over, as it is blocked.
+/// Changes that a plan has passed over, as they are blocked.
 fn blocked_changes(
     plan: &Plan,
     whys: &BTreeMap<FileId, String>,
@@ -742,7 +741,7 @@ fn blocked_changes(
     changes
 }
 
-/// What the steps of a plan are about; only what is here.
+/// Nodes and names that the steps of a plan concern; only those that are here.
 #[derive(Default)]
 struct Subjects {
     nodes: BTreeSet<NodeId>,
@@ -751,15 +750,15 @@ struct Subjects {
 }
 
 impl Subjects {
-    /// Whether something of it waits to be sent.
+    /// Whether any of them waits to be sent.
     fn is_queued(&self, landing: &dyn LandingTree) -> bool {
         let mut nodes = self.nodes.iter();
         nodes.any(|node| landing.is_node_queued(*node)) || self.places.iter().any(|place| landing.is_name_queued(place))
     }
 }
 
-/// A number for what each node is changed together with, itself or by way of others: the smallest
-/// of their nodes.
+/// Numbers the sets of nodes that were changed together, directly or by way of others: the smallest
+/// number of their nodes.
 fn set_numbers(sets: &[Vec<NodeId>]) -> HashMap<NodeId, u64> {
     let mut numbers: HashMap<NodeId, u64> = HashMap::new();
     loop {
@@ -777,7 +776,7 @@ fn set_numbers(sets: &[Vec<NodeId>]) -> HashMap<NodeId, u64> {
     }
 }
 
-/// Whether a file of this name says what is ignored.
+/// Whether a file of this name states ignore rules.
 pub(super) fn is_source_name(name: &ByteString) -> bool {
     [RULES_NAME, CACHE_TAG_NAME].contains(&name.as_bytes())
 }

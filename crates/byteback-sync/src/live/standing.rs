@@ -1,11 +1,11 @@
-//! Where a folder that is kept in sync stands with its server, durably (docs/format-identities.md):
-//! which server, folder, device, tree and root these are, and up to which sequence number what
-//! others did is here.
+//! Where a synced folder stands with its server, durably (docs/format-identities.md): which server,
+//! folder, device, tree and root these are, and up to which sequence number others' changes are
+//! here.
 //!
-//! What it says may be late but never early: the cursor is written after all that it stands for is
-//! durable. So who goes on from it hears once more of some batches.
+//! The record may be late but never early: the cursor is written after all that it stands for is
+//! durable. So an engine that continues from it hears once more of some batches.
 //!
-//! What belongs to another server, folder or device is refused: a cursor means nothing there, and
+//! A record of another server, folder or device is refused: its cursor means nothing there, and
 //! changes sent on top of it would undo what others did.
 
 use std::io;
@@ -26,28 +26,28 @@ const FILE: JsonFile = JsonFile {
     len_max_bytes: 64 * 1024,
 };
 
-/// Where the folder stands cannot be read or written, or it is not meant.
+/// The standing cannot be read or written, or is of another counterpart.
 #[derive(Debug, thiserror::Error)]
 pub enum StandingError {
-    /// The file system.
+    /// File system error.
     #[error("cannot {what} where the folder stands with its server: {source}")]
     Io {
-        /// What was attempted.
+        /// Attempted operation.
         what: &'static str,
-        /// The system's answer.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// It cannot be understood.
+    /// The stored record cannot be understood.
     #[error("what was noted of where the folder stands with its server cannot be used ({0})")]
     Damaged(String),
     /// The folder was kept in sync with something else.
     #[error("the folder was kept in sync with {what} {known}, not {given}; nothing is sent")]
     Other {
-        /// What differs.
+        /// The part that differs: server, folder or device.
         what: &'static str,
-        /// What was noted.
+        /// Noted value.
         known: String,
-        /// What is asked for now.
+        /// Value asked for now.
         given: String,
     },
 }
@@ -55,40 +55,40 @@ pub enum StandingError {
 /// A batch of this device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnBatch {
-    /// Its number.
+    /// Number of the batch.
     pub counter: u64,
-    /// The folder's sequence number after it.
+    /// The folder's sequence number after the batch.
     pub seq: Seq,
 }
 
-/// With what a folder is kept in sync.
+/// The server, folder and device with which a directory is kept in sync.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counterpart {
     /// The server's address.
     pub server: String,
-    /// The folder there.
+    /// The folder at the server.
     pub folder: FolderName,
     /// This device.
     pub device: DeviceId,
 }
 
-/// See the module.
+/// A folder's standing: see the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// With what.
+    /// The server, folder and device.
     pub counterpart: Counterpart,
     /// The tree, as its log numbers it.
     pub tree: TreeId,
-    /// The number of a tree by which nodes and groups are named at the server: the tree's own, or
-    /// one that was drawn when sync started over.
+    /// The tree number that names nodes and groups at the server: the tree's own, or one that was
+    /// drawn when sync started over.
     pub names: TreeId,
-    /// The root at the server.
+    /// The root's file ID at the server.
     pub root: FileId,
-    /// Up to here, what others did is in the folder.
+    /// Others' changes up to here are in the folder.
     pub cursor: Seq,
     /// The newest batch of this device that is known to be applied.
     pub newest: Option<OwnBatch>,
-    /// What others did up to here is being brought into the folder; nothing is sent until the
+    /// Others' changes up to here are being brought into the folder; nothing is sent until the
     /// cursor is there.
     pub landing: Option<Seq>,
     /// Sync started over: what this device sent counts as others' changes until the landing that
@@ -101,7 +101,7 @@ struct Body {
     #[serde(flatten)]
     counterpart: Counterpart,
     tree: u64,
-    /// Only where it is another than the tree's.
+    /// Present only if it differs from the tree's own number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     names: Option<u64>,
     root: FileId,
@@ -123,10 +123,10 @@ impl From<JsonFileError> for StandingError {
 }
 
 impl Standing {
-    /// What was noted in `dir`; `None` if nothing was.
+    /// The standing noted in `dir`; `None` if there is none.
     ///
     /// # Errors
-    /// It cannot be read or understood.
+    /// The record cannot be read or understood.
     pub fn read(dir: &dyn DurableDir) -> Result<Option<Self>, StandingError> {
         let body: Option<Body> = FILE.read(dir)?;
         Ok(body.map(|body| Self {
@@ -141,10 +141,10 @@ impl Standing {
         }))
     }
 
-    /// As [`read`](Self::read), of what is to be kept in sync with `counterpart`.
+    /// As [`read`](Self::read), but only for `counterpart`.
     ///
     /// # Errors
-    /// As [`read`](Self::read), and if it is another.
+    /// As [`read`](Self::read), and if the standing is of another counterpart.
     pub fn read_of(dir: &dyn DurableDir, counterpart: &Counterpart) -> Result<Option<Self>, StandingError> {
         let Some(standing) = Self::read(dir)? else {
             return Ok(None);
@@ -161,11 +161,11 @@ impl Standing {
         }
     }
 
-    /// The server that a folder is kept in sync with has another address. Answers whether that was
-    /// noted: not if nothing is, or another server.
+    /// Notes that the folder's server has another address. Returns whether it did: not if there is
+    /// no standing, or if it is of another server.
     ///
     /// # Errors
-    /// It cannot be read or written; what was noted before is still there.
+    /// The standing cannot be read or written; the old one is still there.
     pub fn follow(dir: &Arc<dyn DurableDir>, old: &str, new: &str) -> Result<bool, StandingError> {
         let Some(mut standing) = Self::read(&**dir)?.filter(|standing| standing.counterpart.server == old) else {
             return Ok(false);
@@ -174,10 +174,10 @@ impl Standing {
         standing.write(dir).map(|()| true)
     }
 
-    /// Notes it durably.
+    /// Notes the standing durably.
     ///
     /// # Errors
-    /// It cannot be written; what was noted before is still there.
+    /// It cannot be written; the old one is still there.
     pub fn write(&self, dir: &Arc<dyn DurableDir>) -> Result<(), StandingError> {
         Ok(FILE.write(&**dir, &self.body())?)
     }

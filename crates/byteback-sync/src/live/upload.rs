@@ -1,21 +1,21 @@
 //! A group of the sync queue on its way to the server: one batch, one transaction (DeltaCFS
 //! sections III-B and III-E).
 //!
-//! **What a batch stands on** ([`Footing`]): the folder at the sequence number up to which this
-//! client has applied what others did, and its own batch before this one, whose answer it need not
-//! have yet. So groups follow each other without waiting, and are in conflict only with others.
+//! **A batch stands on** ([`Footing`]) the folder at the sequence number up to which this client
+//! has applied others' changes, and on its own batch before this one, whose answer it need not have
+//! yet. So groups follow each other without waiting, and conflict only with others' batches.
 //!
-//! **Contents.** A file's new content is a chain: ranges over what it held before, or a delta of
-//! what another file holds at that moment, which may itself be the work of earlier changes of the
-//! same group. The chain goes back to what the server has: it becomes the base of the file's
-//! record, and the rest its deltas, in order. So nothing has to be composed, and a temporary file
-//! that took over another one's content is sent as what the program changed.
+//! **Contents.** A file's new content is a chain: ranges over its old content, or a delta of
+//! another file's content at that moment, which may itself be the work of earlier changes of the
+//! same group. The chain goes back to a content that the server has: that becomes the base of the
+//! file's record, and the rest its deltas, in order. So nothing has to be composed, and a temporary
+//! file that took over another one's content is sent as what the program changed.
 //!
 //! Memory: the parts of a batch that are on their way, and one delta; a delta longer than a part is
 //! not sent: the order is given up, and the file is taken from a cut.
 //!
-//! Out of scope: decide what is sent or when; folds, which are taken from a cut; numbers
-//! of nodes that were made elsewhere.
+//! Out of scope: deciding what is sent or when; folds, which are taken from a cut; numbers of nodes
+//! that were made elsewhere.
 
 use std::collections::{HashMap, HashSet};
 
@@ -40,11 +40,11 @@ use crate::server_client::ServerClient;
 /// Batches of groups have counters of their own, apart from those of backups, which are times.
 const COUNTERS_FROM: u64 = 1 << 62;
 
-/// So many bits of a counter are the group's.
+/// Bits of a counter that hold the group's number.
 const GROUP_BITS: u32 = 36;
 
-/// So many are the tree's: groups of a log that was made anew are others, though their numbers
-/// begin again.
+/// Bits of a counter that hold the tree's number: groups of a log that was made anew are others,
+/// though their numbers begin again.
 const TREE_BITS: u32 = 25;
 
 /// The counter of a group's batch.
@@ -61,48 +61,49 @@ pub fn group_of(tree: TreeId, counter: u64) -> Option<GroupId> {
     (batch_counter(tree, group) == counter).then_some(group)
 }
 
-/// Whether a batch with this counter is one of continuous sync, of whatever tree.
+/// Whether a batch with this counter is one of continuous sync, of any tree.
 #[must_use]
 pub const fn is_of_group(counter: u64) -> bool {
     counter >= COUNTERS_FROM
 }
 
-/// What a batch stands on.
+/// The state that a batch stands on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Footing {
-    /// Up to here, what others did is in the folder here.
+    /// Others' changes up to here are in the folder here.
     pub base_seq: Seq,
     /// The device's newest batch in the folder, by its number; `None`: it has none there.
     pub follows: Option<u64>,
 }
 
-/// What became of a group that was sent.
+/// Outcome of sending a group.
 #[derive(Debug)]
 pub enum Sent {
-    /// It was applied.
+    /// The server applied it.
     Applied(BatchApplied),
-    /// There was nothing in it, so nothing was sent; the server has what it has.
+    /// The group was empty, so nothing was sent; the server keeps what it has.
     Nothing,
-    /// Somebody else changed the same first, or the one before was refused: nothing of it counts.
+    /// Another device changed the same first, or the batch before was refused: nothing of it
+    /// counts.
     Refused(ServerError),
-    /// It may or may not have arrived: it is to be sent again, exactly as it was.
+    /// The batch may or may not have arrived: it is to be sent again, exactly as it was.
     Unanswered(SyncError),
-    /// It cannot be sent: its order is to be given up, for this reason.
+    /// The group cannot be sent: its order is to be given up, for this reason.
     Unsendable(String),
 }
 
-/// What became of a group, by how its batch ended.
+/// Outcome of a group, by how its batch ended.
 pub(crate) fn sent(ended: Result<BatchApplied>) -> Result<Sent> {
     match ended {
         Ok(applied) => Ok(Sent::Applied(applied)),
         Err(SyncError::Tree(error)) => Ok(Sent::Unsendable(error.to_string())),
         Err(SyncError::Server(error)) => match error.kind {
             ServerErrorKind::Conflict | ServerErrorKind::OutOfOrder => Ok(Sent::Refused(error)),
-            // What was made of the group is not what the server has: another way may be.
+            // The batch does not fit what the server has: another way of sending may.
             ServerErrorKind::Refused | ServerErrorKind::ContentMismatch | ServerErrorKind::TooLarge => {
                 Ok(Sent::Unsendable(error.to_string()))
             }
-            // Of the parts, nothing counts without the commit, which is sent again with them.
+            // Parts do not count without the commit, which is sent again with them.
             ServerErrorKind::PartsMissing => Ok(Sent::Unanswered(error.into())),
             kind if kind.is_transient() => Ok(Sent::Unanswered(error.into())),
             _ => Err(error.into()),
@@ -112,29 +113,29 @@ pub(crate) fn sent(ended: Result<BatchApplied>) -> Result<Sent> {
     }
 }
 
-/// Where groups come from and where they go.
+/// The ends of an upload: the tree that groups come from, and the folder they go to.
 pub struct Upload<'a> {
     /// The server.
     pub server: &'a ServerClient,
-    /// The folder there.
+    /// The folder at the server.
     pub folder: &'a FolderName,
     /// This device.
     pub device: DeviceId,
-    /// The tree.
+    /// The tree whose groups are sent.
     pub live: &'a dyn LiveTree,
-    /// Its log's number.
+    /// The log's number of the tree.
     pub tree: TreeId,
-    /// What a node of the tree is called at the server.
+    /// Gives the file ID of a node at the server.
     pub file_id: &'a (dyn Fn(NodeId) -> FileId + Sync),
-    /// The root at the server.
+    /// File ID of the root at the server.
     pub root: FileId,
     /// The host, for people.
     pub host: ByteString,
     /// The directory on the host, for people.
     pub path: ByteString,
-    /// Bytes of a part of a batch.
+    /// Length of a part of a batch, in bytes.
     pub part_len_bytes: usize,
-    /// Hears of warnings, and may stop it.
+    /// Receives warnings, and may stop the upload.
     pub monitor: &'a dyn Monitor,
 }
 
@@ -147,17 +148,16 @@ impl std::fmt::Debug for Upload<'_> {
     }
 }
 
-/// What a file's new contents begin with.
+/// The content that a file's new content is built on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Root {
     /// The file is new.
     Nothing,
-    /// What this node holds at the server.
+    /// The content of this node at the server.
     Held(NodeId),
 }
 
-/// How a content comes about: what the server has, and the changes of the group over it, eldest
-/// first.
+/// Origin of a content: what the server has, and the changes of the group over it, oldest first.
 #[derive(Clone, Debug)]
 struct Chain<'g> {
     root: Root,
@@ -179,7 +179,7 @@ fn chains(group: &LiveGroup) -> HashMap<NodeId, Chain<'_>> {
     for content in &group.contents {
         let (before, chain) = match content.source {
             LiveSource::Ranges(_) => (content.node, chains.remove(&content.node)),
-            // What is the base of another one may be changed further itself.
+            // The base of another delta may be changed further itself.
             LiveSource::Delta { base, .. } => (base, chains.get(&base).cloned()),
         };
         let mut chain = chain.unwrap_or_else(|| at_server(before));
@@ -193,11 +193,11 @@ impl Upload<'_> {
     /// Usual length of a part, in bytes.
     pub const PART_LEN_BYTES: usize = PART_LEN_BYTES_DEFAULT;
 
-    /// Sends a group that is no fold. The caller tells the tree what became of it.
+    /// Sends a group that is not a fold. The caller reports the outcome to the tree.
     ///
     /// # Errors
-    /// [`SyncError::Cancelled`]; what will not pass by itself (the token is refused, the server's
-    /// disk is full); a fold, or a group that is to become conflict versions.
+    /// [`SyncError::Cancelled`]; a failure that will not pass by itself (the token is refused, the
+    /// server's disk is full); a fold, or a group that is to become conflict versions.
     pub fn send(&self, group: &LiveGroup, footing: Footing) -> Result<Sent> {
         if group.fold.is_some() || group.is_conflict {
             // Its changes are not listed in it: sent like this it would count as sent, without
@@ -291,7 +291,7 @@ impl Upload<'_> {
         })
     }
 
-    /// Adds what one step of a chain changes to the deltas of the file `id`.
+    /// Adds the changes of one step of a chain to the deltas of the file `id`.
     fn step(
         &self,
         step: &LiveContent,
@@ -319,7 +319,8 @@ impl Upload<'_> {
         }
     }
 
-    /// Reads the ranges of a content into deltas without copies, of which none has many literals.
+    /// Reads the ranges of a content into deltas without copies, each with a limited number of
+    /// literals.
     fn ranges(
         &self,
         content: &LiveContent,
@@ -373,7 +374,7 @@ impl Upload<'_> {
             return Err(error);
         }
         read.map_err(|error| Failure::All(error.into()))?;
-        // Also without a byte: a change of length alone is a delta, too.
+        // Even if nothing was read: a change of length alone is a delta, too.
         let (delta, stats) = writer.finish().map_err(|error| unusable(id, error))?;
         deltas.push(stream, id, delta, stats.literal_bytes)
     }

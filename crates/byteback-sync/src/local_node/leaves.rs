@@ -1,11 +1,12 @@
 //! Checksums of a file's leaves that its file system keeps: btrfs with SHA-256 or BLAKE2b.
 //!
-//! They count if the file is afterwards what it was at its stamp, as everything that is read of it.
-//! What btrfs does not know (a last sector that is not full, compressed or unsummed extents) is
-//! read. A file that btrfs cannot tell about although it offered to is not told at all, and is
-//! tried again like one that changes while it is read: mostly it changes. It may also have a time
-//! that lies in the future, as clocks are set back; so whoever tries again reads
-//! ([`LocalContent::only_read`]). Files elsewhere are for whoever reads them.
+//! They count if the file afterwards still has its stamp, as for everything that is read of it.
+//! Parts that btrfs has no checksums of (a last sector that is not full, compressed or unsummed
+//! extents) are read. If btrfs offered checksums of a file and then cannot deliver them, the
+//! request fails and is tried again, as for a file that changes while it is read: mostly that is
+//! the cause. The cause may also be a file time in the future, as clocks are set back; so the next
+//! try reads ([`LocalContent::only_read`]). Files on other file systems get no offer: the caller
+//! reads them.
 
 use super::{LocalContent, changed, no_log, unreadable};
 use byteback_checksums::btrfs;
@@ -20,12 +21,12 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
-/// How many bytes are read and summed at once: leaves.
+/// Bytes read and summed at once, in whole leaves.
 const BUFFER_LEN: u64 = 64 * LEAF_LEN_BYTES;
 
 type Sink<'a> = &'a mut dyn FnMut(LeafPiece<'_>) -> Result<(), ServiceError>;
 
-/// What the file system has of it.
+/// The checksums that the file system has of the file.
 pub(super) fn offer(content: &LocalContent) -> Result<LeafOffer, ServiceError> {
     match btrfs::layout(&content.file).ok().as_ref().and_then(kind_of) {
         Some(kind) if !content.is_only_read => Ok(LeafOffer {
@@ -37,7 +38,7 @@ pub(super) fn offer(content: &LocalContent) -> Result<LeafOffer, ServiceError> {
     }
 }
 
-/// Tells what the file system has, and what is read for the rest.
+/// Reports the file system's checksums, and reads the rest.
 pub(super) fn tell(content: &LocalContent, request: LeafRequest, sink: Sink<'_>) -> Result<LeavesTold, ServiceError> {
     let offer = offer(content)?;
     if request.kind != offer.kind || request.with_crcs {
@@ -69,7 +70,7 @@ pub(super) fn tell(content: &LocalContent, request: LeafRequest, sink: Sink<'_>)
                 })?;
             }
             Run::Zeros { range } => sink(LeafPiece::Zeros(range))?,
-            // Chunks are no leaves.
+            // Chunks are not leaves.
             Run::Unknown { range, .. } | Run::Chunks { range, .. } => {
                 sum(content, &layout, range, sink)?;
                 read_bytes += range.len_bytes();
@@ -88,7 +89,7 @@ pub(super) fn tell(content: &LocalContent, request: LeafRequest, sink: Sink<'_>)
     })
 }
 
-/// Sums a range that begins with a leaf, and ends with one or with the file, from its bytes.
+/// Sums a range from its bytes; it begins with a leaf, and ends with one or with the file.
 fn sum(content: &LocalContent, layout: &Layout, range: ByteRange, sink: Sink<'_>) -> Result<(), ServiceError> {
     let (mut at, mut entries) = (range.start(), Vec::new());
     let mut buffer = vec![0; BUFFER_LEN as usize];
@@ -116,7 +117,7 @@ fn sum(content: &LocalContent, layout: &Layout, range: ByteRange, sink: Sink<'_>
     Ok(())
 }
 
-/// The kind of leaves that are summed like this, if they are leaves.
+/// The kind of leaves that a layout's checksums are, if they are of leaves.
 fn kind_of(layout: &Layout) -> Option<LeafKind> {
     let is_plain = u64::from(layout.block_len) == LEAF_LEN_BYTES && layout.salt.is_empty();
     match layout.kind {

@@ -1,8 +1,8 @@
-//! How far an operation is in the whole that it told beforehand.
+//! Progress of an operation as a share of the total that it announced.
 //!
-//! Each node counts with what was foreseen of it, whatever becomes of it: holes, what the other
-//! side has already and what fails are done when the node is, and what is read twice counts once.
-//! So what is done never passes the whole, and reaches it in the end.
+//! Each node counts with the bytes foreseen for it, whatever becomes of it: holes, bytes that the
+//! other side has already and failed ones are done when the node is, and bytes read twice count
+//! once. So the work done never exceeds the total, and reaches it in the end.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -10,8 +10,8 @@ use byteback_model::ByteString;
 
 use super::{Event, Monitor};
 
-/// Tells a monitor how far it is; see the module. Before a whole is told it hands on all that it
-/// hears.
+/// Reports progress to a monitor; see the module. Before a total is announced, all events are
+/// passed on as they are.
 pub(crate) struct Meter<'a> {
     monitor: &'a dyn Monitor,
     left: Mutex<Left>,
@@ -20,16 +20,16 @@ pub(crate) struct Meter<'a> {
 /// The rest of the work.
 #[derive(Default)]
 struct Left {
-    /// Files and other nodes; `None`: nobody knows.
+    /// Files and other nodes; `None`: unknown.
     nodes: Option<u64>,
-    /// Bytes of all nodes; `None`: nobody knows.
+    /// Bytes of all nodes; `None`: unknown.
     bytes: Option<u64>,
-    /// Bytes of the node that is worked on.
+    /// Bytes of the node being worked on.
     node_bytes: u64,
 }
 
 impl Left {
-    /// Counts bytes as done; the answer is how many of them were foreseen.
+    /// Counts bytes as done; returns how many of them were foreseen.
     fn take(&mut self, bytes: u64) -> u64 {
         let Some(left) = &mut self.bytes else { return bytes };
         let counted = bytes.min(self.node_bytes).min(*left);
@@ -63,7 +63,7 @@ impl<'a> Meter<'a> {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the whole. Where the bytes are not known, nodes alone say how far it is.
+    /// Announces the total. Where the bytes are not known, nodes alone are the measure.
     pub(crate) fn foresee(&self, nodes: u64, bytes: Option<u64>) {
         *self.left() = Left {
             nodes: Some(nodes),
@@ -76,12 +76,12 @@ impl<'a> Meter<'a> {
         });
     }
 
-    /// Work on a node begins; `bytes` of it were foreseen.
+    /// Begins a node for which `bytes` were foreseen.
     pub(crate) fn begin_node(&self, bytes: u64) {
         self.left().node_bytes = bytes;
     }
 
-    /// The node is done, one way or another.
+    /// Ends the node, one way or another.
     pub(crate) fn end_node(&self, path: Option<&ByteString>) {
         let (rest, counts) = {
             let mut left = self.left();
@@ -94,7 +94,7 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// All is done, also what was foreseen and did not come.
+    /// Ends the work, including foreseen nodes and bytes that did not come.
     pub(crate) fn end(&self) {
         let left = std::mem::take(&mut *self.left());
         self.skip(left.bytes.unwrap_or_default());

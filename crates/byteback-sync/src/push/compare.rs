@@ -1,8 +1,8 @@
-//! The local tree beside the server's: what differs goes into the batch as it is found.
+//! The local tree beside the server's: differences go into the batch as they are found.
 //!
 //! Directories are taken one after the other; of each, the names of both ends are merged in byte
 //! order, so the same two trees make the same batch. A directory that cannot be listed here is left
-//! at the server as it is, whatever is to be removed: nobody knows what is in it.
+//! at the server as it is, even with removing on: its entries are unknown.
 
 use super::Job;
 use super::destination::{Place, made_directory};
@@ -30,19 +30,19 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// How often a file that changes while it is read is tried.
+/// Attempts to read a file that changes meanwhile.
 const TRIES: usize = 2;
 
-/// A directory that is to be compared.
+/// A directory to compare.
 struct Directory {
     /// Below the source.
     path: Vec<u8>,
     id: FileId,
-    /// The server has it.
+    /// Whether the server has it.
     is_there: bool,
 }
 
-/// A name in a directory that is compared.
+/// A name in a directory being compared.
 struct Name<'d> {
     dir: &'d OwnedFd,
     parent: FileId,
@@ -64,16 +64,16 @@ pub(super) struct Comparison<'a, 'scope, 'env> {
     device: u64,
     /// Files of the server whose identity is taken by a local inode.
     taken: HashSet<FileId>,
-    /// Local inodes with several names, and what they are at the server; `None`: they could not be
+    /// Local inodes with several names, and their files at the server; `None`: they could not be
     /// sent.
     linked: HashMap<(u64, u64), Option<FileId>>,
     /// The source and its directory at the server, if it is a directory that the server has.
     compared_dirs: Option<(OwnedFd, FileId)>,
-    /// Names of files that have several, once they are needed.
+    /// The compared names of files that have several, once they are needed.
     compared_names: Option<ComparedNames>,
     /// Contents that went without a proof, while parts of an earlier run are used.
     unproven: Vec<(FileId, Digest)>,
-    /// What there is to do, as far as is known.
+    /// The amount of work, as far as is known.
     totals: (u64, u64),
 }
 
@@ -129,7 +129,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         };
         let source = self.job.source;
         let cannot = |error| SyncError::local("open", source.display().to_string(), error);
-        // Symlinks on the way to it are followed, as is the file itself if it is one.
+        // Symlinks on the way to it are followed, and so is the file itself if it is one.
         let file = std::fs::canonicalize(source).map_err(cannot)?;
         let above = file.parent().unwrap_or(Path::new("/"));
         let own_name = file.file_name().unwrap_or_default().to_owned();
@@ -168,7 +168,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         if place.dir_node.is_some() {
             self.compared_dirs = Some((root.try_clone().map_err(cannot)?, place.dir));
         }
-        // Nothing is known of a source that cannot be listed; of all else something is.
+        // A source that cannot be listed is an error; any other directory only counts as a failure.
         tree::read_dir(&root, 0).map_err(cannot)?;
         let mut reader = self.reader();
         let mut way = Descent::new(&root).map_err(cannot)?;
@@ -179,14 +179,14 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         }];
         while let Some(directory) = to_do.pop() {
             let mut below = self.directory(&mut way, &directory, &mut reader)?;
-            // The first one next.
+            // The first one comes next.
             below.reverse();
             to_do.extend(below);
         }
         Ok(())
     }
 
-    /// Compares the names of a directory; answers the directories in it.
+    /// Compares the names of a directory; returns the directories in it.
     fn directory(
         &mut self,
         way: &mut Descent,
@@ -207,7 +207,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
                 return Ok(Vec::new());
             }
         };
-        // What an interrupted pull has left is nothing of the user's.
+        // Leftovers of an interrupted pull are not the user's.
         names.retain(|name| !is_partial_name(name.as_bytes()));
         names.sort_unstable();
         let mut at_server = Vec::new();
@@ -237,7 +237,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         Ok(below)
     }
 
-    /// Deals with the server's names before `name`; answers what it has under that name.
+    /// Deals with the server's names before `name`; returns its entry of that name.
     fn others_before(
         &mut self,
         name: &[u8],
@@ -253,13 +253,13 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         Ok(None)
     }
 
-    /// A name that only the server has.
+    /// Deals with a name that only the server has.
     fn other(&mut self, directory: &Directory, entry: EntryInfo) -> Result<()> {
         if !self.job.options.delete {
             return Ok(());
         }
         let path = join_path(&directory.path, entry.name.as_bytes());
-        // Of all directories at once: asked one by one, a deep tree would be listed as often as it
+        // For all directories at once: asked one by one, a deep tree would be listed as often as it
         // is deep.
         let holding = self.holding_excluded(&entry, &path)?;
         let mut to_do = vec![(directory.id, path, entry)];
@@ -282,8 +282,8 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         Ok(())
     }
 
-    /// The directories at the server from `entry` on, itself included, that hold something
-    /// excluded: these stay.
+    /// The directories at the server from `entry` on, itself included, that hold an excluded node:
+    /// these stay.
     fn holding_excluded(&self, entry: &EntryInfo, path: &[u8]) -> Result<HashSet<Vec<u8>>> {
         let exclude = &self.job.options.exclude;
         let mut holding = HashSet::new();
@@ -307,13 +307,12 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         Ok(holding)
     }
 
-    /// Reads what the server has.
+    /// Reads the server's directories.
     fn reader(&self) -> TreeReader<'a> {
         TreeReader::new(self.job.server, self.job.folder, self.record.begun().base_seq)
     }
 
-    /// Compares what is here under a name with what is there; answers a directory that is to be
-    /// looked into.
+    /// Compares a name here with the server's; returns a directory that is to be looked into.
     fn name(
         &mut self,
         place: &Name<'_>,
@@ -325,7 +324,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         let (attributes, node) = match opened {
             Ok(opened) => opened,
             Err(error) => {
-                // Whether it is excluded may depend on what it is.
+                // Whether it is excluded may depend on its kind.
                 if !options.exclude.is_excluded(&place.path, false) {
                     self.failed(&place.path, &error.to_string());
                 }
@@ -389,7 +388,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
             }
             return Ok(None);
         }
-        // An identity that another local inode has taken already is of that one.
+        // An identity that another local inode has taken already belongs to that one.
         let mut same = same_kind.filter(|entry| self.taken.insert(entry.node.id));
         let mut node = node;
         if let Some(entry) = same
@@ -409,14 +408,15 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         Ok(None)
     }
 
-    /// Whether making a file of the server what is here would change names that are not compared.
+    /// Whether making a file of the server equal to this one would change names that are not
+    /// compared.
     fn changes_other_names(&mut self, node: &mut LocalNode, here: &Attributes, there: &NodeInfo) -> Result<bool> {
         if there.names.is_none() {
             return Ok(false);
         }
         if is_same_as_told(here, &there.attributes) {
             let is_other = here.kind == NodeKind::File && self.job.options.checksum;
-            // What cannot be read is not sent either.
+            // An unreadable file is not sent either.
             if !is_other || !self.is_other_content(node, there)?.unwrap_or(false) {
                 return Ok(false);
             }
@@ -432,7 +432,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         Ok(names.is_some_and(|names| names.leave_out_some_of(there, 1)))
     }
 
-    /// A further name of a file that is at the server, or in the batch.
+    /// Sends a further name of a file that is at the server, or in the batch.
     fn further_name(
         &mut self,
         place: &Name<'_>,
@@ -450,7 +450,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         Ok(())
     }
 
-    /// A file or another node that is no directory; answers whether the server has it now, or will.
+    /// Sends a node other than a directory; returns whether the server has it now, or will.
     fn file(&mut self, place: &Name<'_>, mut node: LocalNode, id: FileId, there: Option<&NodeInfo>) -> Result<bool> {
         let kind = node.kind();
         let mut reason = String::new();
@@ -500,7 +500,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         }
         let change = match (there, is_other_content) {
             (Some(there), false) => {
-                // As it was when its content was compared.
+                // As of the moment when its content was compared.
                 self.existing(id, &place.path, attributes, &there.attributes)?;
                 return Ok(Ok(()));
             }
@@ -523,8 +523,8 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         Ok(Ok(()))
     }
 
-    /// Whether the content differs from the server's, as far as is to be looked. The inner error is
-    /// of this file.
+    /// Whether the content differs from the server's, as far as the options ask to look. The inner
+    /// error is of this file.
     fn is_other_content(&mut self, node: &mut LocalNode, there: &NodeInfo) -> Result<Result<bool, String>> {
         let size = node.stat.size;
         if size != there.attributes.size {
@@ -615,7 +615,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         Ok(())
     }
 
-    /// A node whose content is as at the server: its attributes, if they are not.
+    /// Sends the attributes of a node with the same content as at the server, if they differ.
     fn existing(&mut self, id: FileId, path: &[u8], here: Attributes, there: &Attributes) -> Result<()> {
         if is_same_as_told(&here, there) {
             self.report.unchanged += 1;
@@ -675,8 +675,8 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
     }
 }
 
-/// Whether attributes are those that the server has. Names of owners are told by some clients and
-/// count for nothing here.
+/// Whether attributes equal the server's. Names of owners are sent by some clients and count for
+/// nothing here.
 fn is_same_as_told(here: &Attributes, there: &Attributes) -> bool {
     let there = Attributes {
         user: None,

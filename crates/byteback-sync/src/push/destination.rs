@@ -1,4 +1,4 @@
-//! Where a push goes: the directory at the server, and what has to be made on the way to it.
+//! The destination of a push: the directory at the server, and the missing ones on the way to it.
 
 use super::Job;
 use super::resume::Begun;
@@ -11,19 +11,19 @@ use std::os::unix::ffi::OsStrExt;
 
 /// The place of a push.
 pub(super) struct Place {
-    /// The folder's root, there or to be made.
+    /// The folder's root, existing or to be made.
     pub(super) root: FileId,
-    /// Directories that have to be made, with their directory and name in it; the root has none.
+    /// Directories that have to be made, with their parent and name in it; the root has none.
     pub(super) missing: Vec<(FileId, Option<(FileId, ByteString)>)>,
     /// The directory whose content the source becomes, or that the file goes into.
     pub(super) dir: FileId,
-    /// Its own directory and its name in it; the root has none.
+    /// The parent of that directory and its name there; the root has none.
     pub(super) above: Option<(FileId, ByteString)>,
-    /// What the server has there.
+    /// The server's node of that directory.
     pub(super) dir_node: Option<NodeInfo>,
     /// Its path in the folder.
     pub(super) path: Vec<u8>,
-    /// Under which name a file goes into it, and what is there.
+    /// The name under which a file goes into it, and the server's node there.
     pub(super) file: Option<(ByteString, Option<NodeInfo>)>,
 }
 

@@ -1,12 +1,12 @@
 //! Files that have further names at the server which this push does not compare: outside the place,
-//! excluded, or gone here while nothing is removed.
+//! excluded, or gone here without removing.
 //!
 //! Such a name is not the push's to change. A file at the server is all its names, so one that
-//! changed here becomes a file of its own under the names that are compared; the others keep what
-//! they had. What did not change stays one file with them.
+//! changed here becomes a file of its own under the names that are compared; the others keep the
+//! old content. An unchanged file stays one file with them.
 //!
-//! Servers tell of a file that it has several names, and how many. Only when such a file changed,
-//! the server's tree below the place is listed to see how many of them are there.
+//! The server reports of a file that it has several names, and how many. Only when such a file
+//! changed, the server's tree below the place is listed to see how many of them are there.
 
 use super::Job;
 use crate::error::Result;
@@ -20,7 +20,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// How many names of each file with several are compared.
+/// The number of compared names of each file with several.
 #[derive(Debug, Default)]
 pub(super) struct ComparedNames(HashMap<FileId, u32>);
 
@@ -51,7 +51,7 @@ impl ComparedNames {
         Ok(Self(counts))
     }
 
-    /// Whether a file has names that are not compared; `own`: so many are, whatever was counted.
+    /// Whether a file has names that are not compared; `own` of them are, whatever was counted.
     pub(super) fn leave_out_some_of(&self, node: &NodeInfo, own: u32) -> bool {
         let Some(names) = node.names else { return false };
         let compared = self.0.get(&node.id).copied().unwrap_or(0).max(own);

@@ -1,18 +1,18 @@
-//! What a push did.
+//! Result of a push.
 
 use crate::backup::UnsavedFile;
 use crate::server_client::WireBytes;
 use byteback_model::Seq;
 use serde::Serialize;
 
-/// What a push did, or with a dry run would do.
+/// Result of a push, or with a dry run the expected one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PushReport {
-    /// Nothing was changed: only looked at.
+    /// Whether it was a dry run: nothing was changed.
     pub dry_run: bool,
-    /// The folder did not exist before.
+    /// Whether the folder did not exist before.
     pub folder_is_new: bool,
-    /// It went on with the parts of an interrupted push.
+    /// Whether parts of an interrupted push were used.
     pub resumed: bool,
     /// The sequence number that was compared with.
     pub base_seq: Seq,
@@ -32,7 +32,7 @@ pub struct PushReport {
     pub others_new: u64,
     /// Nodes of which only attributes changed.
     pub attributes_changed: u64,
-    /// Names removed at the server; what was below them counts with them.
+    /// Names removed at the server, including those below removed directories.
     pub removed: u64,
     /// Nodes that were the same on both ends.
     pub unchanged: u64,
@@ -40,36 +40,36 @@ pub struct PushReport {
     pub changed_bytes: u64,
     /// Bytes of local files that were read.
     pub read_bytes: u64,
-    /// Bytes that went into checksums in order to find them at the server.
+    /// Bytes of local files that were hashed to find them at the server.
     pub hashed_bytes: u64,
-    /// Bytes of them that the server had.
+    /// The hashed bytes that the server had.
     pub found_bytes: u64,
-    /// Bytes sent as they are, before compression.
+    /// Bytes of content that were sent, before compression.
     pub literal_bytes: u64,
     /// Bytes that the server stored.
     pub stored_bytes: u64,
-    /// Parts that the batch was cut into before its last piece.
+    /// Parts that were staged before the commit.
     pub parts: u32,
-    /// Parts that the server had from an interrupted push, and their bytes.
+    /// Staged parts that the server had from an interrupted push.
     pub parts_reused: u32,
-    /// See `parts_reused`.
+    /// Bytes of those parts.
     pub reused_bytes: u64,
     /// Bytes on the socket.
     pub wire: WireBytes,
-    /// How long it took, in nanoseconds.
+    /// Total duration, in nanoseconds.
     pub total_ns: u64,
-    /// What could not be sent.
+    /// Files that could not be sent.
     pub unsaved: Vec<UnsavedFile>,
 }
 
 impl PushReport {
-    /// Whether the server now has all that is here.
+    /// Whether the server now has everything that is here.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.unsaved.is_empty()
     }
 
-    /// Adds what another round of the same push did before.
+    /// Adds the counts of an earlier round of the same push.
     pub(super) fn absorb(&mut self, earlier: &Self) {
         self.folder_is_new |= earlier.folder_is_new;
         self.resumed |= earlier.resumed;

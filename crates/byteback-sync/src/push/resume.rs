@@ -1,5 +1,5 @@
-//! What is remembered of a push until it is applied, so that the next run need not send again what
-//! the server has.
+//! The record of a push until it is applied, so that the next run need not send again what the
+//! server has.
 //!
 //! The same push makes the same batch: its number, base, time and the number from which new
 //! identities follow are recorded before the first part leaves; then, for each part that the server
@@ -7,11 +7,11 @@
 //! still has one of this number, and the bytes that this run made have the recorded digest.
 //! docs/format-push.md describes every byte.
 //!
-//! Order: before a part whose digest is known is replaced by another content, that it is unknown is
-//! made durable; the new digest is recorded after the server's answer. So a recorded digest is that
-//! of what the server has, whenever the machine stops. If the state folder itself was restored from
-//! an elder copy, it might not be: therefore contents that went with parts that were left out are
-//! proven as a whole ([`super::compare::Comparison::prove_resumed`]).
+//! Order: before a part whose digest is known is replaced by another content, "unknown" is recorded
+//! durably; the new digest is recorded after the server's answer. So a recorded digest is that of
+//! the server's part, whenever the machine stops. If the state folder itself was restored from an
+//! older copy, it might not be: therefore contents that went with left-out parts are proven as a
+//! whole ([`super::compare::Comparison::prove_resumed`]).
 //!
 //! A record that is damaged, of another version or of another push counts for nothing. Without a
 //! state folder, or if it cannot be written, a push works the same and cannot be resumed.
@@ -53,11 +53,12 @@ type Digest = [u8; 32];
 /// Stands for "not known".
 const UNKNOWN: Digest = [0; 32];
 
-/// The number of no part: its entry says from which delta on the batch is compressed how (u64, u8),
-/// instead of a digest. Programs from before take it for a part that nobody asks for.
+/// The number of no part: its entry holds the first delta with another compression, and that
+/// compression (u64, u8), instead of a digest. Older programs take it for a part that is never
+/// asked for.
 const EFFORT_ENTRY: u32 = 0;
 
-/// A name for the directory in which is remembered what became of a push from `source` to `to`
+/// A name for the directory that keeps the state of a push from `source` to `to`
 /// ([`super::PushOptions::state`]).
 #[must_use]
 pub fn push_state_name(server: &str, folder: &FolderName, to: &[u8], source: &Path) -> String {
@@ -73,7 +74,7 @@ pub fn push_state_name(server: &str, folder: &FolderName, to: &[u8], source: &Pa
     digest(&way).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What a push was when it began.
+/// The parameters of a push at its beginning.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Begun {
     server: String,
@@ -83,11 +84,11 @@ pub(super) struct Begun {
     source: ByteString,
     /// The batch's number.
     pub(super) counter: u64,
-    /// What it stands on.
+    /// The sequence number that the batch builds on.
     pub(super) base_seq: Seq,
     /// When it was made, ns since 1970.
     pub(super) created_ns: i64,
-    /// What new identities follow from.
+    /// The seed of new identities.
     seed: FileId,
 }
 
@@ -111,7 +112,7 @@ impl Begun {
         })
     }
 
-    /// Whether both are pushes from the same place to the same.
+    /// Whether both are pushes from the same source to the same place.
     fn is_same_way(&self, other: &Self) -> bool {
         let way = |begun: &Self| {
             let Self { server, folder, .. } = begun.clone();
@@ -120,8 +121,8 @@ impl Begun {
         way(self) == way(other)
     }
 
-    /// The identity of what this push makes at a path of the folder: the same whenever the batch is
-    /// made.
+    /// The identity of a node that this push makes at a path of the folder: the same whenever the
+    /// batch is made.
     pub(super) fn node_id(&self, path: &[u8]) -> FileId {
         let seed = self.seed.to_bytes();
         let len = u64::try_from(seed.len().saturating_add(path.len())).unwrap_or(u64::MAX);
@@ -150,16 +151,16 @@ pub(super) struct Record {
 struct Parts {
     file: Option<(Arc<dyn DurableFile>, u64)>,
     known: HashMap<u32, Digest>,
-    /// Parts that the server said it has.
+    /// Parts that the server reported as staged.
     at_server: HashSet<u32>,
     reused: u32,
     reused_bytes: u64,
-    /// From which delta on the batch is compressed how.
+    /// The first delta with another compression, and that compression.
     effort: Option<(u64, Effort)>,
 }
 
 impl Record {
-    /// A new push.
+    /// The record of a new push.
     pub(super) fn begin(job: &Job<'_>, base_seq: Seq) -> Result<Self> {
         Ok(Self {
             dir: job.options.state.clone().filter(|_| !job.options.dry_run),
@@ -169,7 +170,7 @@ impl Record {
         })
     }
 
-    /// What a push from the same place to the same has left, if one was interrupted.
+    /// The record of an interrupted push from the same source to the same place.
     pub(super) fn left(job: &Job<'_>) -> Option<(Self, Begun)> {
         let dir = job.options.state.clone()?;
         let (begun, parts) = read(dir.as_ref()).ok().flatten()?;
@@ -185,7 +186,7 @@ impl Record {
         Some((record, begun))
     }
 
-    /// Only these parts are still there.
+    /// Notes the parts that are still there.
     pub(super) fn at_server(&mut self, staged: Vec<u32>) {
         self.lock().at_server = staged.into_iter().collect();
     }
@@ -199,19 +200,18 @@ impl Record {
         self.is_resumed
     }
 
-    /// How many parts were left out in this run, and their bytes.
+    /// The number of parts left out in this run, and their bytes.
     pub(super) fn reused(&self) -> (u32, u64) {
         let parts = self.lock();
         (parts.reused, parts.reused_bytes)
     }
 
-    /// Nothing that the server has of it counts any more: all of it will be sent.
+    /// Drops the staged parts: all of them will be sent again.
     pub(super) fn forget_parts(&self) {
         self.lock().at_server.clear();
     }
 
-    /// Makes the beginning durable, if it is not; whoever cannot is told that the push cannot be
-    /// resumed.
+    /// Makes the beginning durable, if it is not; on failure warns that the push cannot be resumed.
     pub(super) fn keep(&self, monitor: &dyn Monitor) {
         let Some(dir) = &self.dir else { return };
         let mut parts = self.lock();
@@ -230,7 +230,7 @@ impl Record {
     pub(super) fn remove(&self) {
         self.lock().file = None;
         if let Some(dir) = &self.dir {
-            // What stays counts for nothing: its batch is applied, or refused once more.
+            // A record that stays counts for nothing: its batch is applied, or refused once more.
             let _ = dir.remove(FILE_NAME).and_then(|()| dir.sync());
         }
     }
@@ -257,7 +257,7 @@ impl PartMemory for Record {
             }
         }
         put()?;
-        // What cannot be noted is sent again.
+        // A part that cannot be recorded is sent again.
         let mut parts = self.lock();
         if parts.append(part, &digest).is_ok() {
             parts.at_server.insert(part);
@@ -301,7 +301,7 @@ fn effort_of(entry: &Digest) -> Option<(u64, Effort)> {
 }
 
 impl Parts {
-    /// Notes durably what the server has as this part.
+    /// Records durably which bytes the server has as this part.
     fn append(&mut self, part: u32, digest: &Digest) -> io::Result<()> {
         self.known.remove(&part);
         let Some((file, end)) = &mut self.file else {
@@ -344,7 +344,7 @@ fn create(dir: &dyn DurableDir, begun: &Begun) -> io::Result<(Arc<dyn DurableFil
     Ok((file, bytes.len() as u64))
 }
 
-/// Reads the record; `None` if there is none that counts.
+/// Reads the record; `None` if there is no valid one.
 fn read(dir: &dyn DurableDir) -> io::Result<Option<(Begun, Parts)>> {
     let file = match dir.open(FILE_NAME, OpenMode::Existing) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -1,5 +1,5 @@
-//! Owner, permissions, extended attributes and times of what was restored, in the order in which
-//! none undoes another.
+//! Restores owner, permissions, extended attributes and times, in an order in which none undoes
+//! another.
 
 use super::report::{NotRestoredKind, Tally};
 use byteback_host::tree::{self, SetTime, SetXattr};
@@ -16,8 +16,8 @@ const SET_ID: u32 = 0o6000;
 /// The owner may write.
 const OWNER_WRITES: u32 = 0o200;
 
-/// Gives what `fd` names its attributes; `path` is for messages. What is not possible here is
-/// counted; the rest is done.
+/// Sets the attributes of the node behind `fd`; `path` is for messages. Attributes that cannot be
+/// set here are counted; the rest is done.
 ///
 /// # Errors
 /// If the file itself cannot be looked at any more.
@@ -29,11 +29,11 @@ pub(super) fn apply_attributes(
 ) -> io::Result<()> {
     let now = tree::stat_fd(&fd)?;
     let missed = |kind, error: &io::Error| tally.not_restored(kind, path, &error.to_string());
-    // What does not let itself be changed may be as it should be.
+    // An attribute that cannot be changed may have the right value already.
     let is_so = |is_so: &dyn Fn(&tree::Stat) -> bool| tree::stat_fd(&fd).is_ok_and(|now| is_so(&now));
     let mut mode = attributes.mode;
     if (now.uid, now.gid) != (attributes.uid, attributes.gid) {
-        // Giving away needs privilege; a group of one's own does not.
+        // Giving a file away needs privilege; setting one of the user's own groups does not.
         let both = tree::set_owner(&fd, Some(attributes.uid), Some(attributes.gid));
         if let Err(error) = both {
             if now.gid != attributes.gid {
@@ -51,8 +51,8 @@ pub(super) fn apply_attributes(
     }
     let present = tree::list_xattrs(&fd).unwrap_or_default();
     if !(present.is_empty() && attributes.xattrs.is_empty()) {
-        // Attributes of users need the right to write, also for the owner. What was made here has
-        // it; what was there before gets it until its permissions are set.
+        // Extended attributes of users need the right to write, even for the owner. A node made
+        // here has it; one that existed before gets it until its permissions are set.
         if attributes.kind != NodeKind::Symlink && now.mode & OWNER_WRITES == 0 {
             let _ = tree::set_mode(&fd, now.mode | OWNER_WRITES);
         }
@@ -74,8 +74,7 @@ pub(super) fn apply_attributes(
     Ok(())
 }
 
-/// Gives what `fd` names the wanted extended attributes and takes away those that it has beside
-/// them.
+/// Gives the node behind `fd` the wanted extended attributes and removes the others that it has.
 fn apply_xattrs(
     fd: impl AsFd,
     attributes: &Attributes,
@@ -100,7 +99,7 @@ fn apply_xattrs(
     }
 }
 
-/// Labels that the system gives by itself and that the backup's machine may not have had.
+/// Labels that the system sets by itself and that the backup's machine may not have had.
 fn is_set_by_system(name: &[u8]) -> bool {
     name.starts_with(b"security.")
 }

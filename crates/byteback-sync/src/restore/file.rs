@@ -19,7 +19,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// How often a damaged file is fetched when more and more of it turns out to be damaged.
+/// Attempts to fetch a damaged file when more and more of it turns out to be damaged.
 const SALVAGE_TRIES_MAX: u32 = 4;
 
 /// A file to restore.
@@ -28,14 +28,14 @@ pub(super) struct FileJob {
     pub(super) node: NodeInfo,
 }
 
-/// Restores one file. What concerns only this file is counted.
+/// Restores one file. A failure that concerns only this file is counted.
 ///
 /// # Errors
-/// What ends the whole restore: a server that is gone or not to be trusted, a full disk.
+/// Those that end the whole restore: a server that is gone or not to be trusted, a full disk.
 pub(super) fn restore_file(restore: &Restore<'_>, job: &FileJob) -> Result<()> {
     let restored = try_restore(restore, job);
     let read_bytes = match &restored {
-        // What a pull finds here already is not told apart.
+        // Bytes that a pull finds here already are not counted separately.
         Ok(Some(whole)) if restore.pull.is_none() => whole.written_bytes,
         _ => 0,
     };
@@ -139,7 +139,7 @@ fn try_restore(restore: &Restore<'_>, job: &FileJob) -> Result<Option<WholeFile>
     make_anew(restore, job, &dir).map(Some)
 }
 
-/// Makes the file under a name that nothing has.
+/// Makes the file under an unused name.
 fn make_anew(restore: &Restore<'_>, job: &FileJob, dir: &OwnedFd) -> Result<WholeFile, FileError> {
     let attributes = &job.node.attributes;
     let path = job.place.path();
@@ -155,7 +155,7 @@ fn make_anew(restore: &Restore<'_>, job: &FileJob, dir: &OwnedFd) -> Result<Whol
         if lost.is_empty() {
             apply_attributes(&file, attributes, &path, restore.tally)?;
         } else {
-            // Not its time: the next restore into this directory must not take it for whole.
+            // Not its own time: the next restore into this directory must not take it for whole.
             let attributes = Attributes {
                 mtime_ns: restore.server.clock().now_ns().into(),
                 ..attributes.clone()
@@ -180,8 +180,8 @@ fn make_anew(restore: &Restore<'_>, job: &FileJob, dir: &OwnedFd) -> Result<Whol
     }
 }
 
-/// Writes what the server can read of the contents, and leaves holes for the rest; answers how much
-/// was written, and what is lost.
+/// Writes the parts of the contents that the server can read, and leaves holes for the rest;
+/// returns the number of bytes written, and the lost ranges.
 fn salvage(
     restore: &Restore<'_>,
     job: &FileJob,
@@ -213,10 +213,9 @@ fn salvage(
     Err(FileError::Damaged(lost))
 }
 
-/// Writes a range of the contents into the file, all of them into an empty one. A connection that
-/// breaks in the middle is made anew and goes on where it broke, as often as it gets any further.
-/// What stays broken is an error of this file: if it is the server that is gone, the next file
-/// shows it.
+/// Writes a range of the contents into the file, or all of them into an empty one. A connection
+/// that breaks in the middle is made anew and goes on where it broke, as long as it makes progress.
+/// A failure that persists is an error of this file: if the server is gone, the next file shows it.
 pub(super) fn fetch_range(
     restore: &Restore<'_>,
     job: &FileJob,
@@ -252,7 +251,7 @@ pub(super) fn fetch_range(
     }
 }
 
-/// What is wrong with a file that does not arrive whole, as the server says when it is asked.
+/// The error of a file that did not arrive whole, as the server reports when asked.
 fn broken_off(restore: &Restore<'_>, job: &FileJob, cause: &str) -> FileError {
     let file = (job.node.id, restore.at, job.node.attributes.size);
     match damaged_ranges(restore.server, restore.folder, file, restore.monitor) {
@@ -285,7 +284,7 @@ fn fetch_from(
         .content_range(restore.folder, job.node.id, restore.at, from, to, &go_on)
     {
         Ok(content) => content,
-        // One damaged file does not take the others with it.
+        // A damaged file does not end the restore of the others.
         Err(error) if matches!(error.kind, ServerErrorKind::Damaged | ServerErrorKind::NotFound) => {
             return Err(local(io::Error::other(error.message)));
         }
@@ -300,7 +299,7 @@ fn fetch_from(
             job.node.id, header.new_len_bytes, header.base_len_bytes
         ))));
     }
-    // The rest goes into what is there already, which has its full length since the first try.
+    // The rest goes into the existing file, which has its full length since the first try.
     let applied = match target.len_bytes().map_err(local)? {
         0 => apply_to_new(&EmptyBase, &mut delta, target),
         _ => apply_in_place(&mut delta, target),
@@ -317,12 +316,12 @@ fn fetch_from(
     }
 }
 
-/// The file, with its progress told.
+/// The file, with its progress reported.
 struct Watched<'a> {
     file: &'a File,
     restore: &'a Restore<'a>,
     written_bytes: u64,
-    /// What lies before this offset is as it must be: streams ascend.
+    /// Bytes before this offset are final: streams ascend.
     written_to: u64,
 }
 
@@ -344,7 +343,7 @@ impl Target for Watched<'_> {
     }
 
     fn punch_hole(&mut self, range: ByteRange) -> io::Result<()> {
-        // What lies further on was never written and is a hole.
+        // Bytes further on were never written and are a hole.
         match ByteRange::new(range.start(), range.end().min(self.written_to)) {
             Some(written) => tree::punch_hole(self.file, written.start(), written.len_bytes()),
             None => Ok(()),

@@ -1,11 +1,11 @@
 //! Flags that forbid changes (immutable, append-only), where they are to be restored.
 //!
 //! While an inode has them nothing of it can be changed, nor a name in such a directory. So all
-//! other work comes first: flags are only noted ([`Restore::note_flags`]), taken away from what has
-//! to be changed ([`Force::unprotect`](super::place::Force::unprotect)), and set when everything is
-//! in its place, of files before those of directories, and of these the deepest first. A restore
-//! that ends before sets none of those that are new, but gives back those that it took from
-//! directories.
+//! other work comes first: flags are only noted ([`Restore::note_flags`]), removed from nodes that
+//! have to be changed ([`Force::unprotect`](super::place::Force::unprotect)), and set when
+//! everything is in its place, those of files before those of directories, and of these the deepest
+//! first. A restore that ends early sets none of the new ones, but gives back those that it took
+//! from directories.
 
 use super::Restore;
 use super::place::unprotect;
@@ -20,22 +20,22 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-/// Where flags belong: the path from the target, and which.
+/// A path from the target, and the flags that belong there.
 type Flagged = (Vec<u8>, InodeFlags);
 
-/// What is left for the end.
+/// Flags to set at the end.
 #[derive(Default)]
 pub(super) struct LastFlags {
     /// Files, with their first names.
     files: Vec<(FileId, Flagged)>,
-    /// Directories in the order in which they were met: those above first.
+    /// Directories in the order in which they were met, parents first.
     directories: Vec<Flagged>,
-    /// Directories that had flags when the restore came.
+    /// Directories that had flags before this restore.
     taken: Vec<Flagged>,
 }
 
 impl Restore<'_> {
-    /// Notes the flags that what lies at `path` is to have in the end.
+    /// Notes the flags that the node at `path` is to have in the end.
     pub(super) fn note_flags(&self, path: &[u8], node: &NodeInfo) {
         let flags = InodeFlags::from_bits(node.attributes.inode_flags);
         if !self.options.flags || flags.is_empty() {
@@ -48,7 +48,7 @@ impl Restore<'_> {
         }
     }
 
-    /// Takes the flags away from a directory in which names are to change, if this restore is about
+    /// Removes the flags of a directory in which names are to change, if this restore handles
     /// flags.
     pub(super) fn unprotect_directory(&self, path: &[u8], dir: impl AsFd) -> io::Result<()> {
         if self.options.flags {
@@ -60,13 +60,13 @@ impl Restore<'_> {
         Ok(())
     }
 
-    /// Sets what was noted; all else is done.
+    /// Sets the noted flags; all other work is done.
     pub(super) fn set_last_flags(&self) -> Result<()> {
         let (files, directories) = {
             let mut last = super::lock(&self.last_flags);
             (std::mem::take(&mut last.files), std::mem::take(&mut last.directories))
         };
-        // What could not be restored was told, and something else may have its name.
+        // A file that could not be restored was reported, and another node may have its name.
         let is_restored = |file: &FileId| self.tally.first_place(*file).is_some();
         let files = files.into_iter().filter(|(file, _)| is_restored(file));
         let files = files.map(|(_, flagged)| flagged);
@@ -80,11 +80,11 @@ impl Restore<'_> {
         Ok(())
     }
 
-    /// Gives directories the flags back that they had: the restore does not come to its end.
+    /// Gives directories their former flags back: the restore does not come to its end.
     pub(super) fn protect_again(&self) {
         let taken = std::mem::take(&mut super::lock(&self.last_flags).taken);
         for (path, flags) in taken.into_iter().rev() {
-            // What is not there any more, or not ours, needs none.
+            // A directory that is gone, or not ours, needs none.
             let _ = self.set_flags(&path, flags);
         }
     }
@@ -93,7 +93,7 @@ impl Restore<'_> {
         tree::set_inode_flags(self.open_named(path)?, flags).map(|_| ())
     }
 
-    /// Whatever is at a path, by an `O_PATH` descriptor.
+    /// An `O_PATH` descriptor of the node at a path, whatever its kind.
     fn open_named(&self, path: &[u8]) -> io::Result<OwnedFd> {
         if path.is_empty() {
             return self.target.try_clone();
@@ -102,8 +102,8 @@ impl Restore<'_> {
         tree::open_path_at(self.open_dir(above)?, OsStr::from_bytes(name))
     }
 
-    /// Why something at `path` could not be changed, where the reason is its flags or those of its
-    /// directory.
+    /// Names the flags as the reason why the node at `path` could not be changed, if they or those
+    /// of its directory are.
     pub(super) fn told_with_flags(&self, path: &[u8], error: io::Error) -> io::Error {
         let is_refused = error.raw_os_error() == Some(Errno::PERM.raw_os_error());
         let is_protected = |path: &[u8]| {
@@ -119,7 +119,7 @@ impl Restore<'_> {
     }
 }
 
-/// The path of the directory that something lies in, and its name there.
+/// The path of a node's directory, and the node's name there.
 fn above_and_name(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|byte| *byte == b'/') {
         None => (b"", path),

@@ -1,4 +1,4 @@
-//! What a pull would do, without doing it.
+//! The dry run of a pull.
 
 use super::place::Place;
 use super::pull::{Rules, Verdict, for_each_other};
@@ -20,14 +20,14 @@ use std::path::Path;
 struct Looking<'r, 'a> {
     rules: &'r Rules<'a>,
     target: Option<OwnedFd>,
-    /// The way to the directory that was opened last.
+    /// Descriptors on the way to the directory that was opened last.
     way: Option<tree::Descent>,
     report: RestoreReport,
     /// The first name of each file of the server: its inode here, if it would stay.
     first_names: HashMap<FileId, Option<Identity>>,
 }
 
-/// Looks at all that lies at `path` beside `target`.
+/// Compares everything at `path` with `target`.
 pub(super) fn look(rules: &Rules<'_>, tree: &mut TreeReader<'_>, path: &[u8], target: &Path) -> Result<RestoreReport> {
     let node = tree.node_at(path)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -149,7 +149,7 @@ impl Looking<'_, '_> {
         Ok(())
     }
 
-    /// Something that is no directory.
+    /// Looks at a node other than a directory.
     fn node(&mut self, dir: Option<&OwnedFd>, place: &Place, entry: &EntryInfo) -> Result<()> {
         let here = dir.and_then(|dir| tree::stat_at(dir, &place.name).ok());
         if let Some(first) = self.first_names.get(&entry.node.id) {
@@ -170,7 +170,7 @@ impl Looking<'_, '_> {
         match self.rules.judge(dir, place, &entry.node)? {
             Ok(Verdict::Keep) => stays = here,
             Ok(Verdict::Attributes) => {
-                // What is no file is made anew.
+                // A node other than a file is made anew.
                 stays = here.filter(|_| is_file);
                 self.rules.tell(&place.path(), Change::Attributes);
                 self.foresee(&place.path(), &entry.node.attributes);
@@ -220,14 +220,14 @@ impl Looking<'_, '_> {
         );
     }
 
-    /// A name that a pull could not make what it should be.
+    /// Counts a name that a pull could not make right.
     fn failed(&mut self, path: &[u8], reason: &str) {
         self.not_restored(NotRestoredKind::File, path, reason);
         let path = ByteString::from(path);
         self.rules.monitor.event(Event::FileFailed { path: &path, reason });
     }
 
-    /// Counts what can be foreseen of attributes that need privilege.
+    /// Counts the attributes that need privilege, as far as can be foreseen.
     fn foresee(&mut self, path: &[u8], wanted: &Attributes) {
         let owner = rustix::process::geteuid();
         for kind in needing_privilege(wanted, owner.as_raw()) {
@@ -249,7 +249,7 @@ impl Looking<'_, '_> {
     }
 }
 
-/// What a user without privilege cannot give to what is made for them.
+/// The kinds of attributes that a user without privilege cannot give to new nodes.
 fn needing_privilege(wanted: &Attributes, user: u32) -> Vec<NotRestoredKind> {
     let is_other = user != 0 && wanted.uid != user;
     let is_device = user != 0 && matches!(wanted.kind, NodeKind::CharDevice | NodeKind::BlockDevice);

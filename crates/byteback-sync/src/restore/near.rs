@@ -1,16 +1,16 @@
-//! zsync's way to a file: what this machine has nearly is not fetched.
+//! zsync's method for a file: blocks that this machine has already are not fetched.
 //!
 //! 1. The server's signature of the content is fetched.
 //! 2. The file is made under its partial name ([`partial_name`]), in which an interrupted run may
 //!    have left something: blocks that are in their places already stay.
 //! 3. The file that is to be replaced is rolled over ([`ReverseFinder`], with the roles exchanged:
 //!    the server's content is the new one), and blocks that it has are copied.
-//! 4. What is still missing is fetched, in ranges.
+//! 4. The missing blocks are fetched, in ranges.
 //! 5. Unless all was fetched, the whole is compared with a second signature, of long blocks and
 //!    whole checksums under another key. If it differs (the old file changed meanwhile, or chance),
 //!    the whole is fetched.
 //!
-//! Nothing that is here is trusted, whatever it is called. A partial file is locked while it is
+//! Local bytes are never trusted, whatever the file is called. A partial file is locked while it is
 //! being made: of two pulls into one directory, the second makes its own. After a failure it stays
 //! for the next run.
 //!
@@ -37,16 +37,16 @@ use std::os::unix::fs::FileExt;
 /// Missing ranges that are nearer to each other are fetched as one: a request costs about as much.
 const JOINED_GAP_MIN: u64 = 32 * 1024;
 
-/// A file is fetched in at most so many ranges.
+/// Most ranges in which a file is fetched.
 const RANGES_MAX: usize = 256;
 
-/// How much is read at once.
+/// Bytes read at once.
 const BUFFER_LEN: usize = 256 * 1024;
 
-/// A signature has at most one block for so many bytes.
+/// A signature has at most one block per this number of bytes.
 const BYTES_PER_BLOCK_MIN: u64 = 64;
 
-/// Opens the partial file of a name for this run alone; `None` if another one has it.
+/// Opens the partial file of a name for this run alone; `None` if another run has it.
 pub(super) fn open_partial(dir: &OwnedFd, job: &FileJob) -> io::Result<Option<(OsString, File)>> {
     let name = partial_name(&job.place.name);
     let flags = OFlags::RDWR | OFlags::CREATE;
@@ -56,7 +56,7 @@ pub(super) fn open_partial(dir: &OwnedFd, job: &FileJob) -> io::Result<Option<(O
         let stat = tree::stat_fd(file)?;
         Ok(stat.kind == NodeKind::File && stat.nlink == 1)
     };
-    // Something else of that name is in the way, or what was left has attributes that keep us out.
+    // The name is taken by something else, or the left file has attributes that keep us out.
     let file = match open() {
         Ok(file) if is_ours(&file)? => file,
         _ => {
@@ -78,8 +78,8 @@ pub(super) fn open_partial(dir: &OwnedFd, job: &FileJob) -> io::Result<Option<(O
     Ok(named.then_some((name, file)))
 }
 
-/// Makes `file` the content of `job`, with what `file` and `old` have already; answers how many
-/// bytes were written.
+/// Makes `file` the content of `job`, using the bytes that `file` and `old` have already; returns
+/// the number of bytes written.
 pub(super) fn fetch_near(
     restore: &Restore<'_>,
     rules: &Rules<'_>,
@@ -91,8 +91,7 @@ pub(super) fn fetch_near(
     if len_before > 0 || old.is_some() {
         let blocks_max = (job.node.attributes.size / BYTES_PER_BLOCK_MIN).min(BLOCKS_MAX);
         let request = SignatureRequest::default();
-        // Whatever keeps the server from telling, fetching the whole is right, or shows that it is
-        // gone.
+        // After any error, fetching the whole is right, or shows that the server is gone.
         if let Ok(signature) = restore
             .server
             .signature(restore.folder, job.node.id, restore.at, &request, blocks_max)
@@ -107,7 +106,7 @@ pub(super) fn fetch_near(
     fetch_range(restore, job, file, ByteRange::new(0, job.node.attributes.size))
 }
 
-/// As the header says; `None` if what came out is not the content.
+/// Does steps 2 to 5 of the header; `None` if the result is not the content.
 fn assemble(
     restore: &Restore<'_>,
     rules: &Rules<'_>,
@@ -139,7 +138,7 @@ fn assemble(
     let missing = blocks.missing();
     let fetched: u64 = missing.iter().map(|range| range.len_bytes()).sum();
     for range in missing {
-        // What the server has as zeros it does not send.
+        // The server does not send zeros.
         make_zero(file, range)?;
         written += fetch_range(restore, job, file, Some(range))?;
     }
@@ -154,7 +153,7 @@ fn assemble(
     Ok(Some(written))
 }
 
-/// Which blocks of the new content the file has.
+/// The blocks of the new content that the file has.
 struct Blocks<'i> {
     index: &'i BlockIndex,
     block_len: u64,
@@ -188,7 +187,7 @@ impl<'i> Blocks<'i> {
         strong.is_some_and(|strong| signature.hasher().of(bytes).get(..strong.len()) == Some(strong))
     }
 
-    /// Looks which blocks are in their places; answers how many bytes of data these have.
+    /// Looks which blocks are in their places; returns their bytes of data.
     fn find_in_place(&mut self, restore: &Restore<'_>, file: &File) -> Result<u64, FileError> {
         let mut found = 0;
         let mut buffer = Vec::new();
@@ -229,7 +228,7 @@ impl<'i> Blocks<'i> {
         Ok(found)
     }
 
-    /// Copies the blocks that `old` has and the file has not; answers how many bytes.
+    /// Copies the blocks that `old` has and the file lacks; returns the number of bytes.
     fn copy_from(&mut self, restore: &Restore<'_>, old: &File, file: &File) -> Result<u64, FileError> {
         let mut finder = ReverseFinder::new(self.index);
         let mut buffer = vec![0; BUFFER_LEN];
@@ -290,7 +289,7 @@ impl<'i> Blocks<'i> {
         Ok(copied)
     }
 
-    /// What has to be fetched, in not too many ranges.
+    /// The ranges to fetch, of limited number.
     fn missing(&self) -> Vec<ByteRange> {
         let mut gap = JOINED_GAP_MIN;
         loop {
@@ -312,7 +311,7 @@ impl<'i> Blocks<'i> {
 
 /// Makes a range read as zeros; as a hole, where the file system has them.
 fn make_zero(file: &File, range: ByteRange) -> io::Result<()> {
-    // Nothing is there mostly.
+    // Mostly nothing is there.
     if tree::data_ranges(file, range.start(), range.end()).next().is_none() {
         return Ok(());
     }
@@ -332,7 +331,7 @@ fn make_zero(file: &File, range: ByteRange) -> io::Result<()> {
     }
 }
 
-/// Whether the file is what the server has.
+/// Whether the file equals the server's content.
 fn is_whole(restore: &Restore<'_>, job: &FileJob, file: &File) -> Result<bool, FileError> {
     let size = job.node.attributes.size;
     let blocks_max = size.div_ceil(u64::from(BLOCK_LEN));

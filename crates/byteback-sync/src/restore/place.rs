@@ -1,4 +1,4 @@
-//! Names in the target: temporary ones, what stands in the way, and putting things in their place.
+//! Names in the target: temporary ones, nodes that stand in the way, and renaming into place.
 //!
 //! A temporary name holds a number that was drawn for this restore: no snapshot can hold that name,
 //! not even one of a directory in which an earlier restore was interrupted.
@@ -47,7 +47,7 @@ impl TemporaryNames {
         })
     }
 
-    /// A name that nothing has.
+    /// An unused name.
     pub(super) fn next(&self) -> OsString {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         OsString::from(format!("{TEMPORARY_PREFIX}{:016x}{number:016x}", self.restore))
@@ -62,20 +62,20 @@ impl TemporaryNames {
     }
 }
 
-/// Whether a name is one of a restore, this one or an earlier one.
+/// Whether a name is a temporary one of a restore, this one or an earlier one.
 fn is_temporary(name: &OsStr) -> bool {
     let rest = name.as_bytes().strip_prefix(TEMPORARY_PREFIX.as_bytes());
     rest.is_some_and(|id| id.len() == 32 && id.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// Removes what interrupted restores left in a directory; before anything of the snapshot is put
-/// there.
+/// Removes the leftovers of interrupted restores in a directory, before anything of the snapshot is
+/// put there.
 pub(super) fn remove_leftovers(dir: impl AsFd) -> io::Result<()> {
     for entry in tree::read_dir(&dir, 0)? {
         let entry = entry?;
         if is_temporary(&entry.name) && entry.kind_hint != Some(NodeKind::Directory) {
             match rustix::fs::unlinkat(&dir, entry.name.as_os_str(), AtFlags::empty()) {
-                // A directory that somebody called so is nothing of ours.
+                // A directory with such a name is not ours.
                 Ok(()) | Err(rustix::io::Errno::NOENT | rustix::io::Errno::ISDIR | rustix::io::Errno::PERM) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -87,17 +87,17 @@ pub(super) fn remove_leftovers(dir: impl AsFd) -> io::Result<()> {
 /// The means that a restore may use against names that stand in its way.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Force {
-    /// It may replace and remove it.
+    /// Whether nodes may be replaced and removed.
     pub(super) overwrite: bool,
-    /// It takes flags that forbid this away.
+    /// Whether flags that forbid this may be removed.
     pub(super) flags: bool,
 }
 
 impl Force {
-    /// Takes flags that forbid changes away from what has a name, if this is asked for.
+    /// Removes flags that forbid changes from the node of a name, if this is asked for.
     ///
     /// # Errors
-    /// Without the right to.
+    /// If the user lacks the right to.
     pub(super) fn unprotect(self, dir: impl AsFd, name: &OsStr) -> io::Result<()> {
         if self.flags
             && let Ok(named) = tree::open_path_at(dir, name)
@@ -108,7 +108,7 @@ impl Force {
     }
 }
 
-/// Takes flags that forbid changes away; answers those that there were.
+/// Removes flags that forbid changes; returns the former ones.
 pub(super) fn unprotect(named: impl AsFd) -> io::Result<InodeFlags> {
     match tree::inode_flags(&named)? {
         InodeFlags::NONE => Ok(InodeFlags::NONE),
@@ -116,7 +116,7 @@ pub(super) fn unprotect(named: impl AsFd) -> io::Result<InodeFlags> {
     }
 }
 
-/// Makes sure that something that is no directory can take this name.
+/// Makes sure that a node other than a directory can take this name.
 pub(super) fn clear_way(dir: impl AsFd, name: &OsStr, force: Force) -> io::Result<()> {
     match tree::stat_at(&dir, name) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -132,7 +132,7 @@ pub(super) fn clear_way(dir: impl AsFd, name: &OsStr, force: Force) -> io::Resul
 }
 
 /// Lets an ordinary user work in a directory of their own that its permissions close even to them;
-/// answers the permissions that it had, if they were changed. Root needs nothing of the kind.
+/// returns its former permissions, if they were changed. Root needs nothing of the kind.
 pub(super) fn open_up(dir: impl AsFd) -> io::Result<Option<u32>> {
     let user = rustix::process::geteuid();
     if user.is_root() {
@@ -146,7 +146,7 @@ pub(super) fn open_up(dir: impl AsFd) -> io::Result<Option<u32>> {
     Ok(Some(stat.mode))
 }
 
-/// Makes a directory that only we can use until its attributes are set; one that is there stays.
+/// Makes a directory that only we can use until its attributes are set; an existing one stays.
 pub(super) fn make_directory(dir: impl AsFd, name: &OsStr, force: Force) -> io::Result<()> {
     match rustix::fs::mkdirat(dir.as_fd(), name, Mode::RWXU) {
         Ok(()) => return Ok(()),
@@ -161,17 +161,17 @@ pub(super) fn make_directory(dir: impl AsFd, name: &OsStr, force: Force) -> io::
     Ok(rustix::fs::mkdirat(dir, name, Mode::RWXU)?)
 }
 
-/// Gives what was made under a temporary name its own; whoever calls this has cleared the way.
+/// Renames a node from its temporary name to its own; the caller has cleared the way.
 pub(super) fn rename_into_place(dir: impl AsFd, temporary: &OsStr, name: &OsStr) -> io::Result<()> {
     rustix::fs::renameat(dir.as_fd(), temporary, dir.as_fd(), name)?;
-    // Two names of one inode stay both; then the temporary one is too much.
+    // If both are names of one inode, `rename` keeps both; the temporary one is then removed.
     match rustix::fs::unlinkat(dir.as_fd(), temporary, AtFlags::empty()) {
         Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
 }
 
-/// Whether `unlink` answers so because the name stands for a directory. `EPERM` is told of
+/// Whether `unlink` failed because the name stands for a directory. `EPERM` is returned for
 /// immutable files as well.
 fn is_refused_for_directories(dir: impl AsFd, name: &OsStr, errno: rustix::io::Errno) -> bool {
     match errno {
@@ -193,7 +193,7 @@ fn remove_name(dir: impl AsFd, name: &OsStr, force: Force) -> Result<(), rustix:
     let removed = remove();
     let is_there = tree::stat_fd(&named).is_ok_and(|stat| stat.nlink > 0);
     if !had.is_empty() && is_there {
-        // A failure here changes nothing about the removal, whose result is the one to tell.
+        // A failure here changes nothing about the removal, whose result is the one to report.
         let _ = tree::set_inode_flags(&named, had);
     }
     removed
@@ -211,7 +211,7 @@ pub(super) fn remove_all(dir: impl AsFd, name: &OsStr, force: Force) -> io::Resu
     let mut path = name.as_bytes().to_vec();
     loop {
         let at = way.open(&path)?;
-        // It goes with all that is in it.
+        // The directory goes with all its entries.
         open_up(&at)?;
         if force.flags {
             unprotect(&at)?;

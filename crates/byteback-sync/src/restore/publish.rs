@@ -1,6 +1,6 @@
-//! Whole files get their names, many at a time.
+//! Gives whole files their names, many at a time.
 //!
-//! A name in the target promises the file's whole content, also after a power failure: a restore
+//! A name in the target promises the file's whole content, even after a power failure: a restore
 //! that is run again takes a file of the right length and time as restored, and both may be on the
 //! disk before the bytes are. Hence the order: (1) the file is written and has all its attributes,
 //! under a temporary name; (2) one sync of the file system makes some hundred such files durable;
@@ -19,7 +19,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 
-/// Files that share a sync, at most.
+/// Most files that share a sync.
 const FILES_MAX: usize = 512;
 
 /// Bytes that share a sync: a little more than a disk writes while the next ones are fetched.
@@ -31,7 +31,7 @@ pub(super) struct WholeFile {
     pub(super) temporary: OsString,
     pub(super) id: FileId,
     pub(super) written_bytes: u64,
-    /// What keeps others from the temporary name until then.
+    /// The lock that keeps other runs from the temporary name until then.
     pub(super) lock: Option<File>,
 }
 
@@ -59,7 +59,7 @@ impl Restore<'_> {
         full.map_or(Ok(()), |full| self.name(full))
     }
 
-    /// Gives all that wait their names.
+    /// Gives all waiting files their names.
     ///
     /// # Errors
     /// As [`Self::publish`].
@@ -73,7 +73,7 @@ impl Restore<'_> {
             return Ok(());
         }
         if let Err(error) = self.sync() {
-            // Nobody knows what of them is on the disk.
+            // It is unknown what of them is on the disk.
             for file in &unpublished.files {
                 self.remove_temporary(file);
             }
@@ -105,7 +105,7 @@ impl Restore<'_> {
     }
 
     fn remove_temporary(&self, file: &WholeFile) {
-        // What cannot be removed now is removed by the next restore.
+        // A name that cannot be removed now is removed by the next restore.
         let _ = self
             .open_dir(&file.place.dir)
             .map(|dir| rustix::fs::unlinkat(dir, file.temporary.as_os_str(), AtFlags::empty()));
@@ -120,7 +120,7 @@ impl Restore<'_> {
     /// Counts a file that could not be restored.
     ///
     /// # Errors
-    /// If what went wrong with this one will go wrong with all others, too.
+    /// If the failure will repeat for all other files, too.
     pub(super) fn file_failed(&self, path: &[u8], error: io::Error) -> Result<()> {
         use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
         if matches!(error.kind(), StorageFull | QuotaExceeded | ReadOnlyFilesystem) {

@@ -1,8 +1,8 @@
-//! What a pull wants beyond a restore: it looks at what is here first, changes no more than what
-//! differs, and tells it.
+//! The rules of a pull beyond a restore: it looks at the local nodes first, changes only those that
+//! differ, and reports it.
 //!
 //! [`Rules::judge`] decides for one name, and changes nothing; a dry run ([`super::look`]) and a
-//! real one ask the same.
+//! real one use the same rules.
 
 use super::place::Place;
 use super::{Pulled, Wishes};
@@ -35,8 +35,8 @@ const EXCLUDED_IN_THE_WAY: &str = "a directory of this name is here, which is ex
 
 const PARTIAL_PREFIX: &str = ".byteback-partial-";
 
-/// The name under which a file is made that may take long, in the directory that it goes into: the
-/// same in every run.
+/// The name under which a file is made that may take long, in its own directory: the same in every
+/// run.
 pub(crate) fn partial_name(name: &OsStr) -> OsString {
     let mut digest = ContentDigest::new(u64::try_from(name.len()).unwrap_or(u64::MAX));
     digest.push(name.as_bytes());
@@ -45,25 +45,25 @@ pub(crate) fn partial_name(name: &OsStr) -> OsString {
     OsString::from(format!("{PARTIAL_PREFIX}{digits}"))
 }
 
-/// Whether a name is one that [`partial_name`] gives: nothing of the user's.
+/// Whether a name is one of [`partial_name`]: not the user's.
 pub(crate) fn is_partial_name(name: &[u8]) -> bool {
     let digits = name.strip_prefix(PARTIAL_PREFIX.as_bytes());
     digits.is_some_and(|digits| digits.len() == 32 && digits.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// What is to be done with one name.
+/// The decision for one name.
 pub(super) enum Verdict {
-    /// It is as it should be.
+    /// The node is as it should be.
     Keep,
-    /// Only its attributes are other ones.
+    /// Only its attributes differ.
     Attributes,
-    /// It is made anew.
+    /// The node is made anew.
     Make(Change),
-    /// It stays as it is, and why.
+    /// The node stays as it is, for this reason.
     Blocked(&'static str),
 }
 
-/// A pull.
+/// The rules and counts of a pull.
 pub(super) struct Rules<'a> {
     pub(super) server: &'a ServerClient,
     pub(super) folder: &'a FolderName,
@@ -73,7 +73,7 @@ pub(super) struct Rules<'a> {
     pub(super) checksum: bool,
     flags: bool,
     pub(super) monitor: &'a dyn Monitor,
-    /// Which file of the server a local inode with several names is.
+    /// The server's file that a local inode with several names stands for.
     claims: Mutex<HashMap<(u64, u64), FileId>>,
     counts: Mutex<Pulled>,
 }
@@ -104,8 +104,8 @@ impl<'a> Rules<'a> {
         is_partial_name(name) || self.exclude.is_excluded(path, is_directory)
     }
 
-    /// What is to be done that `place` becomes `node`; `dir` is the directory, if it is there. The
-    /// inner error is of this name.
+    /// Decides how `place` becomes `node`; `dir` is the directory, if it exists. The inner error is
+    /// of this name.
     ///
     /// # Errors
     /// If the server cannot be asked.
@@ -169,7 +169,7 @@ impl<'a> Rules<'a> {
             wanted.size,
             self.monitor,
         )?;
-        // What changes meanwhile, or cannot be read, is made anew.
+        // A file that changes meanwhile, or cannot be read, is made anew.
         Ok(Ok(same.unwrap_or(false)))
     }
 
@@ -183,7 +183,7 @@ impl<'a> Rules<'a> {
         *claims.entry((there.stat.dev, there.stat.ino)).or_insert(id) == id
     }
 
-    /// Judges a directory that has to be there; tells what is about to change.
+    /// Judges a directory that has to exist; reports the coming change.
     pub(super) fn judge_directory(&self, dir: &OwnedFd, place: &Place, node: &NodeInfo) -> Result<io::Result<()>> {
         Ok(match self.judge(Some(dir), place, node)? {
             Err(error) => Err(error),
@@ -200,7 +200,7 @@ impl<'a> Rules<'a> {
         })
     }
 
-    /// Tells whether the target itself gets other attributes.
+    /// Reports whether the target itself gets other attributes.
     pub(super) fn look_at_root(&self, target: &OwnedFd, node: &NodeInfo) -> Result<()> {
         let cannot = |error| SyncError::local("look at", "the target", error);
         let root = target.try_clone().and_then(LocalNode::of).map_err(cannot)?;
@@ -210,7 +210,7 @@ impl<'a> Rules<'a> {
         Ok(())
     }
 
-    /// Its attributes; the flags, where they matter, also through a FUSE mount.
+    /// The attributes of a node; the flags, where they matter, even through a FUSE mount.
     fn attributes_of(&self, node: &LocalNode) -> io::Result<Attributes> {
         let mut attributes = node.attributes()?;
         if self.flags {
@@ -219,7 +219,8 @@ impl<'a> Rules<'a> {
         Ok(attributes)
     }
 
-    /// Whether attributes are the same, names of owners apart, and flags if nobody asked for them.
+    /// Whether attributes are the same, except names of owners, and flags unless they are asked
+    /// for.
     fn are_same(&self, here: &Attributes, wanted: &Attributes) -> bool {
         let wanted = Attributes {
             inode_flags: if self.flags {
@@ -234,7 +235,7 @@ impl<'a> Rules<'a> {
         *here == wanted
     }
 
-    /// Whether a further name of a file may be given where this is.
+    /// Whether a further name of a file may be given in place of this node.
     pub(super) fn judge_link(&self, dir: &OwnedFd, place: &Place, there: Option<&Stat>) -> io::Result<()> {
         let in_the_way = match there {
             Some(there) if there.kind == NodeKind::Directory => self.directory_in_the_way(dir, place)?,
@@ -243,7 +244,7 @@ impl<'a> Rules<'a> {
         in_the_way.map_or(Ok(()), |why| Err(io::Error::other(why)))
     }
 
-    /// Why a local directory cannot be replaced by something else.
+    /// Why a local directory cannot be replaced by another node.
     fn directory_in_the_way(&self, dir: &OwnedFd, place: &Place) -> io::Result<Option<&'static str>> {
         let path = place.path();
         Ok(match self.delete {
@@ -257,8 +258,8 @@ impl<'a> Rules<'a> {
         })
     }
 
-    /// The directories from a local name on, itself included, that hold something excluded: these
-    /// stay. None if it is no directory, or holds nothing of the kind.
+    /// The directories from a local name on, itself included, that hold an excluded node: these
+    /// stay. None if it is not a directory, or holds no such node.
     pub(super) fn holding_excluded(&self, dir: &OwnedFd, name: &OsStr, path: &[u8]) -> io::Result<HashSet<Vec<u8>>> {
         let mut holding = HashSet::new();
         if self.exclude.is_empty() || tree::stat_at(dir, name)?.kind != NodeKind::Directory {
@@ -283,7 +284,7 @@ impl<'a> Rules<'a> {
     }
 
     /// Whether a local name that the server does not have, or that is excluded, stays; `names` are
-    /// those that it has.
+    /// the server's.
     pub(super) fn stays(&self, dir: &OwnedFd, name: &OsStr, path: &[u8], names: &HashSet<OsString>) -> bool {
         if is_partial_name(name.as_bytes()) {
             // Of a file that is being made now, or was being made when a run was interrupted.
@@ -293,7 +294,7 @@ impl<'a> Rules<'a> {
         self.exclude.is_excluded(path, is_directory)
     }
 
-    /// A path was changed, or would be.
+    /// Reports a path as changed, or to be changed.
     pub(super) fn tell(&self, path: &[u8], change: Change) {
         let path = match path {
             b"" => ByteString::from("."),
@@ -320,7 +321,7 @@ impl<'a> Rules<'a> {
     }
 }
 
-/// A name that is to go: its directory and its name there; or why it cannot be looked at.
+/// A name to remove: its directory and its name there; or why it cannot be looked at.
 pub(super) type OtherName<'d> = io::Result<(&'d OwnedFd, &'d OsStr)>;
 
 /// Paths of directories.
@@ -338,10 +339,11 @@ pub(crate) fn mark_way_up(marked: &mut HashSet<Vec<u8>>, path: &[u8], len_min: u
     }
 }
 
-/// Hands on the names below a local directory that are to go, as the server does not have them
-/// (`names` are those that it has in this directory), and no rule keeps them: a directory that
-/// holds what is excluded stays with that, and the rest in it goes. `each` gets a path, and its
-/// directory and name or why it cannot be looked at; what `is_passed_over` is not looked at.
+/// Hands on the names below a local directory that are to be removed, as the server does not have
+/// them (`names` are the server's in this directory), and no rule keeps them: a directory that
+/// holds excluded nodes stays with those, and the rest in it goes. `each` gets a path, and its
+/// directory and name or why it cannot be looked at; names for which `is_passed_over` is true are
+/// skipped.
 pub(super) fn for_each_other(
     rules: Option<&Rules<'_>>,
     dir: &OwnedFd,
@@ -352,7 +354,7 @@ pub(super) fn for_each_other(
 ) {
     let no_names = HashSet::new();
     let mut way = None;
-    // Directories below `dir` that are looked into, and which of those below them are to be.
+    // Directories below `dir` to look into, each with those below it that hold excluded nodes.
     let mut to_do: Vec<(Vec<u8>, Rc<Paths>)> = vec![(Vec::new(), Rc::default())];
     while let Some((below, holding)) = to_do.pop() {
         let is_top = below.is_empty();

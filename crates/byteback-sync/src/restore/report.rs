@@ -1,4 +1,4 @@
-//! What a restore did and what it could not do.
+//! Result of a restore, including its failures.
 
 use super::place::Place;
 use crate::damage::named;
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What kind of thing could not be restored.
+/// A kind of attribute or node that could not be restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NotRestoredKind {
@@ -36,9 +36,9 @@ pub enum NotRestoredKind {
 /// Things of one kind that could not be restored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NotRestored {
-    /// What kind.
+    /// The kind.
     pub kind: NotRestoredKind,
-    /// How many.
+    /// The number of them.
     pub count: u64,
     /// The first of them.
     pub first_path: ByteString,
@@ -46,29 +46,29 @@ pub struct NotRestored {
     pub first_reason: String,
 }
 
-/// A file of which the server could not read all.
+/// A file that the server could not read in full.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SalvagedFile {
-    /// Where.
+    /// The file's path.
     pub path: ByteString,
     /// Its length in bytes.
     pub size: u64,
-    /// What is a hole now because nothing is known of it, ascending.
+    /// Lost ranges, which are holes now, ascending.
     pub lost: Vec<LostRange>,
-    /// How many bytes these are.
+    /// The number of bytes in them.
     pub lost_bytes: u64,
 }
 
-/// Bytes that are lost.
+/// A range of lost bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LostRange {
-    /// The first one.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// How many.
+    /// Number of bytes.
     pub len: u64,
 }
 
-/// What a restore did.
+/// Result of a restore.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RestoreReport {
     /// The snapshot.
@@ -89,9 +89,9 @@ pub struct RestoreReport {
     pub written_bytes: u64,
     /// Bytes on the socket.
     pub wire: WireBytes,
-    /// How long it took, in nanoseconds.
+    /// Total duration, in nanoseconds.
     pub total_ns: u64,
-    /// What could not be restored, by kind.
+    /// Nodes and attributes that could not be restored, by kind.
     pub not_restored: Vec<NotRestored>,
     /// Files that were restored in part
     /// ([`RestoreOptions::salvage`](super::RestoreOptions::salvage)), by path.
@@ -100,7 +100,7 @@ pub struct RestoreReport {
 }
 
 impl RestoreReport {
-    /// Whether all that the snapshot has is there now, as it was.
+    /// Whether everything in the snapshot is there now, as it was.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.not_restored.is_empty() && self.salvaged.is_empty()
@@ -117,7 +117,7 @@ pub(super) struct Tally<'a> {
 struct Counts {
     report: RestoreReport,
     not_restored: BTreeMap<NotRestoredKind, NotRestored>,
-    /// Where each thing that may have further names was put.
+    /// The place of each node that may have further names.
     places: HashMap<FileId, Place>,
 }
 
@@ -146,7 +146,7 @@ impl<'a> Tally<'a> {
         self.lock().places.get(&file).cloned()
     }
 
-    /// A file is whole; it is counted when it has its name.
+    /// Notes that a file is whole; it is counted when it has its name.
     pub(super) fn file_written(&self, path: &[u8]) {
         self.done(path);
     }
@@ -157,7 +157,7 @@ impl<'a> Tally<'a> {
         counts.report.written_bytes += written_bytes;
     }
 
-    /// A file has holes where the server could not read it.
+    /// Notes that a file has holes where the server could not read it.
     pub(super) fn salvaged(&self, path: &[u8], size: u64, lost: &[ByteRange]) {
         let path = ByteString::from(path);
         let message = format!("'{path}' is damaged at the server: {} are lost", named(lost));
@@ -197,7 +197,7 @@ impl<'a> Tally<'a> {
         self.not_restored(NotRestoredKind::File, path, &error.to_string());
     }
 
-    /// Counts something that could not be restored; tells each failed file, and the first of every
+    /// Counts a thing that could not be restored; reports each failed file, and the first of every
     /// other kind.
     pub(super) fn not_restored(&self, kind: NotRestoredKind, path: &[u8], reason: &str) {
         let path = ByteString::from(path);

@@ -3,8 +3,8 @@
 //!
 //! The first one is in its URL, which names the server wherever it is kept; the others are tried
 //! when it cannot be connected to, in their order, within the same time. Only the connection goes
-//! elsewhere: what the certificate must be stays the same. Where somebody else answers (the number
-//! of a server at home is another machine's in the next network), nothing is sent, and the next
+//! elsewhere: the expected certificate stays the same. Where another server answers (the number of
+//! a server at home is another machine's in the next network), nothing is sent, and the next
 //! address has its turn.
 
 use std::sync::Arc;
@@ -21,12 +21,12 @@ pub(super) struct Addresses {
     turn: Turn,
 }
 
-/// Which address is tried first.
+/// The address that is tried first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Turn(Arc<AtomicUsize>);
 
 impl Turn {
-    /// The next one is.
+    /// Moves on to the next address.
     pub(super) fn pass_on(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -41,7 +41,7 @@ impl std::fmt::Debug for Addresses {
 }
 
 impl Addresses {
-    /// The address in the URL, and these (`HOST:PORT`). One that cannot be an address is left out.
+    /// The address in the URL, and these (`HOST:PORT`). Invalid ones are left out.
     pub(super) fn new(others: &[String], turn: Turn) -> Self {
         Self {
             inner: DefaultResolver::default(),
@@ -75,7 +75,8 @@ impl Resolver for Addresses {
             match found {
                 Ok(found) => {
                     for address in &found {
-                        // More than there is room for is more than anybody wants to wait for.
+                        // Addresses beyond the room in the list are more than anyone wants to wait
+                        // for.
                         let _ = all.try_push(*address);
                     }
                 }

@@ -24,12 +24,12 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::sync::atomic::Ordering;
 use ureq::http;
 
-/// Which directory of a tree.
+/// A directory of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TreePlace<'a> {
-    /// The one of this identity.
+    /// The directory of this identity.
     Node(FileId),
-    /// The one at this path below the root; empty for the root itself.
+    /// The directory at this path below the root; empty for the root itself.
     Path(&'a [u8]),
 }
 
@@ -66,8 +66,8 @@ impl ServerClient {
         self.json(&self.ask(Route::Folder, &[folder.as_str()], &[]))
     }
 
-    /// Stages a part of a batch, replacing what had this number. `go_on` hears of each failure that
-    /// may pass, and answers whether to try again.
+    /// Stages a part of a batch, replacing an earlier one of this number. `go_on` is called with
+    /// each transient failure, and returns whether to try again.
     ///
     /// # Errors
     /// As every call.
@@ -113,11 +113,11 @@ impl ServerClient {
         }
     }
 
-    /// Commits a batch of which so many pieces are staged, whose digests have this one; `bytes` is
-    /// the last piece.
+    /// Commits a batch with this number of staged pieces, and this digest of their digests; `bytes`
+    /// is the last piece.
     ///
     /// When the connection fails, the server is asked whether it applied the batch before it is
-    /// sent again; `go_on` hears of each such failure, and answers whether to try again.
+    /// sent again; `go_on` is called with each such failure, and returns whether to try again.
     ///
     /// # Errors
     /// As every call. [`ServerErrorKind::Unreachable`], [`ServerErrorKind::Busy`],
@@ -136,8 +136,8 @@ impl ServerClient {
             && let Some(packed) = packed(bytes)
         {
             match self.commit_piece(folder, counter, parts, &packed, go_on) {
-                // A server from before packed pieces says so here; another one refuses the same
-                // once more.
+                // A server from before packed pieces says so here; any other refuses the same once
+                // more.
                 Err(error)
                     if error
                         .problem
@@ -161,7 +161,7 @@ impl ServerClient {
         go_on: GoOn<'_>,
     ) -> Result<BatchApplied, ServerError> {
         let mut ask = self.ask(Route::BatchCommit, &[folder.as_str(), &counter.to_string()], &[]);
-        // What it is says the route; beside a small change each word more would count.
+        // The route implies the media type; beside a small change each header more would count.
         ask.body = Body::BatchPiece(bytes);
         let (parts, digest) = parts;
         if parts > 0 {
@@ -184,7 +184,7 @@ impl ServerClient {
                 Ok(BatchStatus {
                     applied: Some(applied), ..
                 }) => return Ok(applied),
-                // It will not get there by being sent again.
+                // Sending it again would not help.
                 Ok(_) if !error.kind.is_transient() => return Err(error),
                 // Not applied, or still at it; sent twice, it is applied once.
                 Ok(_) => {}
@@ -209,7 +209,7 @@ impl ServerClient {
         )
     }
 
-    /// What became of this device's batch.
+    /// The status of this device's batch.
     ///
     /// # Errors
     /// As every call.
@@ -217,7 +217,7 @@ impl ServerClient {
         self.json(&self.ask(Route::BatchStatus, &[folder.as_str(), &counter.to_string()], &[]))
     }
 
-    /// As [`Self::batch_status`], with the digests of the staged parts.
+    /// Like [`Self::batch_status`], with the digests of the staged parts.
     ///
     /// # Errors
     /// As every call.
@@ -230,10 +230,10 @@ impl ServerClient {
         ))
     }
 
-    /// Gives up this device's batch, unless it is applied, with all that is staged of it.
+    /// Gives up this device's batch, unless it is applied, and its staged parts.
     ///
     /// # Errors
-    /// As every call; what is staged then expires.
+    /// As every call; the staged parts then expire.
     pub fn abandon(&self, folder: &FolderName, counter: u64) -> Result<BatchStatus, ServerError> {
         self.json(&self.ask(Route::BatchAbandon, &[folder.as_str(), &counter.to_string()], &[]))
     }
@@ -298,18 +298,18 @@ impl ServerClient {
         self.json(&self.ask(Route::Node, &[folder.as_str(), &node.to_string()], &parameters))
     }
 
-    /// As [`Self::node`], with its names.
+    /// Like [`Self::node`], with its names.
     ///
     /// # Errors
-    /// As [`Self::node`]. A server that is older than this question refuses it as invalid.
+    /// As [`Self::node`]. A server that is older than this parameter refuses it as invalid.
     pub fn node_with_places(&self, folder: &FolderName, node: FileId, at: Seq) -> Result<NodeInfo, ServerError> {
         let parameters = [("at", at.to_string()), ("places", "1".to_owned())];
         self.json(&self.ask(Route::Node, &[folder.as_str(), &node.to_string()], &parameters))
     }
 
     /// The contents of a file at a moment as a delta over nothing, in which holes are zeros; only
-    /// what lies at or after `from`, if that is not 0. `go_on` as in [`Self::put_part`]. A
-    /// connection that breaks shows as an error of the reader.
+    /// from offset `from` on, if that is not 0. `go_on` as in [`Self::put_part`]. A connection that
+    /// breaks shows as an error of the reader.
     ///
     /// # Errors
     /// [`ServerErrorKind::NotFound`] if the file did not exist then; [`ServerErrorKind::Damaged`].
@@ -324,8 +324,8 @@ impl ServerClient {
         self.content_range(folder, node, at, from, None, go_on)
     }
 
-    /// As [`Self::content`], only what lies from `from` to before `to`, if that is said, of which
-    /// there is something.
+    /// Like [`Self::content`], only the bytes from `from` to before `to`, if given; the range is
+    /// not empty.
     ///
     /// # Errors
     /// As [`Self::content`].
@@ -372,9 +372,9 @@ impl ServerClient {
     ///
     /// # Errors
     /// [`ServerErrorKind::NotFound`] if the file did not exist then, or the server is older than
-    /// this call; [`ServerErrorKind::Protocol`] for something that is no signature, or is one of
-    /// too many blocks. A server that is older than the choice of kinds refuses every request but
-    /// the default one as invalid.
+    /// this call; [`ServerErrorKind::Protocol`] for an answer that is no signature, or one of too
+    /// many blocks. A server that is older than the choice of kinds refuses every request but the
+    /// default one as invalid.
     pub fn signature(
         &self,
         folder: &FolderName,
@@ -392,7 +392,7 @@ impl ServerClient {
         self.stream_of(&ask, MEDIA_SIGNATURE, |stream| {
             Signature::read(stream, blocks_max).map_err(|error| match error {
                 SignatureError::Io(error) => Broken::Connection(error),
-                // The head said how much was to come.
+                // The head announced the length.
                 SignatureError::Truncated { .. } => Broken::cut_short(),
                 error => Broken::Content(error.to_string()),
             })
@@ -401,11 +401,11 @@ impl ServerClient {
 
     /// Lets the server compare the sums of a new content's groups with those of a file's contents
     /// at a moment: it answers which are equal, and the signature of the rest, of at most
-    /// `blocks_max` blocks. What the server never summed it reads before it answers.
+    /// `blocks_max` blocks. The server first reads contents that it never summed.
     ///
     /// # Errors
     /// [`ServerErrorKind::NotFound`] if the file did not exist then, or the server is older than
-    /// this call; [`ServerErrorKind::Protocol`] for something that is no answer to this list.
+    /// this call; [`ServerErrorKind::Protocol`] for an answer that does not belong to this list.
     pub fn groups(
         &self,
         folder: &FolderName,
@@ -428,7 +428,7 @@ impl ServerClient {
         self.stream_of(&ask, MEDIA_GROUP_ANSWER, |stream| {
             GroupAnswer::read(stream, list.kind(), list.content_len_bytes(), blocks_max).map_err(|error| match error {
                 GroupsError::Io(error) | GroupsError::Signature(SignatureError::Io(error)) => Broken::Connection(error),
-                // The head said how much was to come.
+                // The head announced the length.
                 GroupsError::Truncated | GroupsError::Signature(SignatureError::Truncated { .. }) => {
                     Broken::cut_short()
                 }
@@ -438,12 +438,12 @@ impl ServerClient {
     }
 
     /// Lets the server look for the blocks of a new content in a file's contents at a moment.
-    /// `signature` is the stream of the new content's signature, which has so many bytes, in blocks
-    /// of so many. The server reads through its contents before it answers.
+    /// `signature` is the stream of the new content's signature: `new_len_bytes` of content in
+    /// blocks of `block_len_bytes`. The server reads through its contents before it answers.
     ///
     /// # Errors
     /// [`ServerErrorKind::NotFound`] if the file did not exist then, or the server is older than
-    /// this call; [`ServerErrorKind::Protocol`] for something that is no list of matches of this
+    /// this call; [`ServerErrorKind::Protocol`] for an answer that is no list of matches of this
     /// content.
     pub fn matches(
         &self,
@@ -471,8 +471,8 @@ impl ServerClient {
     }
 
     /// Lets the server look for the chunks of a new content in a file's contents at a moment; with
-    /// `has_unproven`, long runs come without strong checksums, for who proves the content as a
-    /// whole. The server reads through its contents before it answers.
+    /// `has_unproven`, long runs come without strong checksums, for callers that prove the content
+    /// as a whole. The server reads through its contents before it answers.
     ///
     /// # Errors
     /// As [`Self::matches`].
@@ -507,8 +507,7 @@ impl ServerClient {
         })
     }
 
-    /// Sends a request, and reads the stream that answers it; what breaks on the way is asked for
-    /// again.
+    /// Sends a request, and reads the stream that answers it; a broken stream is asked for again.
     pub(super) fn stream_of<T>(
         &self,
         ask: &Ask<'_>,
@@ -562,12 +561,11 @@ impl ServerClient {
         self.json(&self.ask(Route::Diff, &[folder.as_str()], &parameters))
     }
 
-    /// As [`Self::diff_page`], only what others than this device changed: each name and node is
-    /// compared with what it was after this device's own newest change of it, if there is one after
-    /// `from`.
+    /// Like [`Self::diff_page`], only changes by other devices: each name and node is compared with
+    /// its state after this device's own newest change of it, if there is one after `from`.
     ///
     /// # Errors
-    /// As every call. A server that is older than this question refuses it as invalid.
+    /// As every call. A server that is older than this parameter refuses it as invalid.
     pub fn others_page(
         &self,
         folder: &FolderName,
@@ -584,7 +582,7 @@ impl ServerClient {
         self.json(&self.ask(Route::Diff, &[folder.as_str()], &parameters))
     }
 
-    /// Counts what there is below a node at a moment.
+    /// Counts the nodes and bytes below a node at a moment.
     ///
     /// # Errors
     /// As every call; [`ServerErrorKind::NotFound`] if there is no such node.
@@ -598,7 +596,7 @@ impl ServerClient {
         self.json(&ask)
     }
 
-    /// What stood at a path, newest first, a page of it.
+    /// The nodes that stood at a path, newest first, a page of them.
     ///
     /// # Errors
     /// As every call.
@@ -624,7 +622,7 @@ impl ServerClient {
         Ok(moment.batch)
     }
 
-    /// Lets the server re-read all that a moment needs.
+    /// Lets the server re-read everything that a moment needs.
     ///
     /// # Errors
     /// As every call.
@@ -640,11 +638,11 @@ impl ServerClient {
     }
 }
 
-/// Why a stream cannot be taken.
+/// Why a stream was not accepted.
 pub(super) enum Broken {
-    /// It did not come whole, and may come again.
+    /// The stream did not come whole, and may on another try.
     Connection(io::Error),
-    /// It is something else, and will be again.
+    /// The stream breaks a rule, and would again.
     Content(String),
 }
 
@@ -657,14 +655,14 @@ impl Broken {
 /// The delta stream of a file's contents.
 pub struct ContentReader(BufReader<AnswerBody>);
 
-/// So much of an answer is read after all that counts, for the sake of its connection.
+/// Most bytes that are read behind the end of the content, for the sake of the connection.
 const REST_LEN_MAX: u64 = 64 << 10;
 
 impl ContentReader {
-    /// Reads what is left behind the last byte that counts: a connection whose answer was not read
-    /// to its end serves no other request, and a new one costs more than a small file.
+    /// Reads the rest behind the end of the content: a connection whose answer was not read to its
+    /// end serves no other request, and a new one costs more than a small file.
     pub(crate) fn finish(self) {
-        // Whatever happens to it now, the content is whole.
+        // A failure here does not matter: the content is whole.
         let _ = io::copy(&mut self.0.take(REST_LEN_MAX), &mut io::sink());
     }
 }
@@ -717,7 +715,7 @@ impl VerifyStream {
     }
 }
 
-/// A digest that was told in hexadecimal.
+/// Parses a digest in hexadecimal.
 pub(crate) fn of_hex(text: &str) -> Option<[u8; 32]> {
     let mut digest = [0; 32];
     if text.len() != 64 || !text.is_ascii() {

@@ -1,8 +1,8 @@
 //! Counts the bytes of every connection below TLS, where they are on the wire.
 //!
-//! The library that speaks HTTP lets transports be chained: the counter stands between the socket
-//! and TLS, so headers, bodies and TLS records are in the sum, and TCP's own headers are not. A
-//! limit on their rate is kept here, too.
+//! The HTTP library lets transports be chained: the counter stands between the socket and TLS, so
+//! headers, bodies and TLS records are in the sum, and TCP's own headers are not. A limit on their
+//! rate is enforced here, too.
 
 use super::pacing::Pacer;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub struct WireBytes {
 }
 
 impl WireBytes {
-    /// What came in addition since `earlier`.
+    /// The bytes since `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Calls about what the server cannot read, and putting it right.
+//! Calls about contents that the server cannot read, and their repair.
 
 use super::calls::push_cursor;
 use super::{Body, ServerClient};
@@ -38,7 +38,7 @@ impl ServerClient {
         self.json(&ask)
     }
 
-    /// Offers the bytes of a damaged frame that a file refers to at a moment; answers whether the
+    /// Offers the bytes of a damaged frame that a file refers to at a moment; returns whether the
     /// server can read it now.
     ///
     /// # Errors

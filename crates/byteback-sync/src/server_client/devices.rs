@@ -11,9 +11,9 @@ use byteback_model::DeviceId;
 
 /// Exchanges a one-time join token for a device's own token.
 ///
-/// With a token that the device drew for itself ([`JoinRequest::device_token`]), it is tried again
-/// as other requests are: the server knows the device when its answer was lost. Without one it is
-/// sent once only: a token that was used by an answer that got lost is used.
+/// With a token that the device drew for itself ([`JoinRequest::device_token`]), the request is
+/// repeated like others: the server knows the device if its answer was lost. Without one it is sent
+/// only once: a token stays used even if the answer got lost.
 ///
 /// # Errors
 /// [`ServerErrorKind::WrongToken`](crate::ServerErrorKind::WrongToken) when the token is unknown,
@@ -53,7 +53,7 @@ impl ServerClient {
         self.json(&ask)
     }
 
-    /// Makes a device's token void.
+    /// Revokes a device's token.
     ///
     /// # Errors
     /// As [`ServerClient::devices`]; there is no such device.
@@ -61,7 +61,7 @@ impl ServerClient {
         self.done(&self.ask(Route::DeviceRevoke, &[&device.to_string()], &[]))
     }
 
-    /// Makes a join token. Sent once only, so that there are not two of them.
+    /// Makes a join token. Sent only once, so that there are not two of them.
     ///
     /// # Errors
     /// As [`ServerClient::devices`]; there is no such folder, and a device that may only read is
@@ -73,7 +73,7 @@ impl ServerClient {
         self.send_for_json(&ask)
     }
 
-    /// Withdraws an invitation that nobody has used.
+    /// Withdraws an unused invitation.
     ///
     /// # Errors
     /// As [`ServerClient::devices`]; there is no such invitation.

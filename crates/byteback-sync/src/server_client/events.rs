@@ -1,13 +1,13 @@
-//! Listening to a folder: its batches as they are applied, for as long as somebody wants to hear of
-//! them.
+//! Listening to a folder: its batches as they are applied, for as long as the caller wants to hear
+//! of them.
 //!
 //! A connection that breaks, and a server that is away for days, are waited for: with growing
 //! pauses, of which a part depends on the moment, so that the many clients of a server that comes
 //! back do not all come at once. Nothing is missed meanwhile: each event has the sequence number of
-//! its batch, and the next connection begins behind the last one. What the server leaves out,
-//! repeats or tells in another order is refused.
+//! its batch, and the next connection begins behind the last one. A batch that is left out,
+//! repeated or out of order is refused.
 //!
-//! Out of scope: fetch what a batch changed.
+//! Out of scope: fetching the changes of a batch.
 
 use super::{CANCEL_WITHIN, ServerClient};
 use crate::error::ServerError;
@@ -47,17 +47,17 @@ impl std::fmt::Debug for Listening<'_> {
     }
 }
 
-/// What was heard.
+/// News from the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
     /// A batch was applied.
     Batch(BatchEvent),
     /// The server is there, and has nothing new.
     Nothing,
-    /// The server could not be reached, in a sentence for people; it is tried again with the next
-    /// call, after a pause.
+    /// The server could not be reached, in a sentence for people; the next call tries again, after
+    /// a pause.
     Away(String),
-    /// Somebody asked to stop.
+    /// The user asked to stop.
     Cancelled,
 }
 
@@ -76,7 +76,7 @@ impl ServerClient {
 }
 
 impl Listening<'_> {
-    /// The last sequence number that was heard of.
+    /// The sequence number of the last batch heard of.
     #[must_use]
     pub fn after(&self) -> Seq {
         self.after
@@ -85,8 +85,9 @@ impl Listening<'_> {
     /// Waits for the next batch, or for news of the server.
     ///
     /// # Errors
-    /// What will not pass by waiting: the folder does not exist or is behind what was heard (its
-    /// server was put back to an elder state), the token is refused, the stream breaks the rules.
+    /// Failures that waiting does not mend: the folder does not exist or is behind what was heard
+    /// (its server was put back to an older state), the token is refused, the stream breaks the
+    /// rules.
     pub fn hear(&mut self) -> Result<Heard, ServerError> {
         if !self.rest() {
             return Ok(Heard::Cancelled);
@@ -109,7 +110,7 @@ impl Listening<'_> {
         }
     }
 
-    /// Waits before another attempt; false when somebody asks to stop.
+    /// Waits before another attempt; false when the user asks to stop.
     fn rest(&self) -> bool {
         let clock = self.client.clock();
         // From half the pause to all of it.
@@ -169,7 +170,7 @@ impl Listening<'_> {
                 self.stream = Some(stream);
                 return Ok(heard);
             }
-            // The other fields repeat what the data say.
+            // The other fields repeat the data.
             if let Some(value) = line.strip_prefix(b"data:") {
                 if data.is_some() {
                     return Err(self.broken_rule("an event has two lines of data"));

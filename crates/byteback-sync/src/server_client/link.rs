@@ -1,8 +1,8 @@
-//! What the link to the server was seen to carry: what the planner's estimates go by.
+//! The measured speed of the link to the server: the basis of the planner's estimates.
 //!
-//! No measurement of its own: bodies that have to be sent anyway are timed if they are long enough
-//! to say something about the rate, and answers without a long body tell how long a round trip
-//! takes. The server's work on them is included, as whoever sends has to wait for it, too. Young
+//! Nothing is sent for the measurement: bodies that have to be sent anyway are timed if they are
+//! long enough to say something about the rate, and answers without a long body give the time of a
+//! round trip. The server's work on them is included, as the sender has to wait for it, too. New
 //! measurements count more than old ones.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,10 +10,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Shorter bodies say more about latency than about the rate.
 const TIMED_LEN_MIN: u64 = 256 * 1024;
 
-/// Beyond so many bytes, what was measured before counts half.
+/// After this number of bytes, earlier measurements count half.
 const REMEMBERED_BYTES: u64 = 64 << 20;
 
-/// What was seen so far.
+/// The measurements so far.
 #[derive(Debug, Default)]
 pub(super) struct LinkMeter(Mutex<Seen>);
 
@@ -25,7 +25,7 @@ struct Seen {
 }
 
 impl LinkMeter {
-    /// A body of so many bytes was taken by the server within so many nanoseconds.
+    /// Notes that the server took a body of `bytes` within `ns` nanoseconds.
     pub(super) fn sent(&self, bytes: u64, ns: u64) {
         if bytes < TIMED_LEN_MIN {
             return;
@@ -39,8 +39,8 @@ impl LinkMeter {
         }
     }
 
-    /// A short request was answered within so many nanoseconds; the shortest time is the nearest to
-    /// the link's.
+    /// Notes that a short request was answered within `ns` nanoseconds; the shortest time is the
+    /// nearest to the link's.
     pub(super) fn answered(&self, ns: u64) {
         let mut seen = self.seen();
         seen.round_trip_ns = Some(seen.round_trip_ns.map_or(ns, |least| least.min(ns)));
@@ -53,7 +53,7 @@ impl LinkMeter {
         (seen.bytes > 0).then(|| u64::try_from(rate).unwrap_or(u64::MAX))
     }
 
-    /// From a request to its answer, in nanoseconds.
+    /// Time from a request to its answer, in nanoseconds.
     pub(super) fn round_trip_ns(&self) -> Option<u64> {
         self.seen().round_trip_ns
     }

@@ -10,12 +10,12 @@ use byteback_delta::ReadError;
 use byteback_delta::bundle::{self, BundleError, ShortContent};
 use byteback_model::{FileId, Seq};
 
-// All that may be asked for fits into a bundle.
+// Everything that may be asked for fits into a bundle.
 const _: () = assert!(BUNDLED_MAX <= bundle::CONTENTS_MAX && BUNDLED_LEN_MAX <= bundle::CONTENT_LEN_MAX);
 
 impl ServerClient {
-    /// The digests of short contents at a moment, of at most `DIGESTS_MAX` files; `None` of what
-    /// the server cannot tell.
+    /// The digests of short contents at a moment, of at most `DIGESTS_MAX` files; `None` for those
+    /// that the server does not return.
     ///
     /// # Errors
     /// As every call. A server that is older than this call does not know it.
@@ -40,8 +40,8 @@ impl ServerClient {
         Ok(told.into_iter().map(|text| of_hex(&text?)).collect())
     }
 
-    /// Short contents at a moment, of at most `BUNDLED_MAX` files; `None` of what the server does
-    /// not tell: that is asked for by itself.
+    /// Short contents at a moment, of at most `BUNDLED_MAX` files; `None` for those that the server
+    /// does not return: each of them is then asked for by itself.
     ///
     /// # Errors
     /// As every call.

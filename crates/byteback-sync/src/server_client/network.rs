@@ -1,8 +1,8 @@
-//! A network other than the machine's, which a simulation brings: where connections come from, and
-//! what becomes of their bytes.
+//! A network that replaces the machine's in a simulation: makes connections, and decides what
+//! becomes of their bytes.
 //!
-//! It stands in the place of TCP, below the counter and TLS; everything above is the same, so that
-//! what is simulated is the real client.
+//! It stands in place of TCP, below the counter and TLS; everything above is the same, so that the
+//! real client is simulated.
 
 use std::fmt::Debug;
 use std::io;
@@ -21,7 +21,7 @@ pub trait Network: Debug + Send + Sync {
     fn connect(&self) -> io::Result<Box<dyn Connection>>;
 }
 
-/// A stream of bytes in either direction. Dropped, it is closed.
+/// A stream of bytes in both directions. Dropping it closes it.
 pub trait Connection: Debug + Send + Sync {
     /// Sends all of `bytes`, within `patience`.
     ///
@@ -29,17 +29,18 @@ pub trait Connection: Debug + Send + Sync {
     /// As TCP's; [`io::ErrorKind::TimedOut`] when patience ends.
     fn send(&mut self, bytes: &[u8], patience: Duration) -> io::Result<()>;
 
-    /// Waits for bytes, at most for `patience`: how many came; 0 when the other end has closed.
+    /// Waits for bytes, at most for `patience`; returns how many came, 0 when the other end has
+    /// closed.
     ///
     /// # Errors
     /// As TCP's; [`io::ErrorKind::TimedOut`] when patience ends.
     fn receive(&mut self, buffer: &mut [u8], patience: Duration) -> io::Result<usize>;
 
-    /// Whether it may carry another request.
+    /// Whether the connection may carry another request.
     fn is_open(&mut self) -> bool;
 }
 
-/// Connects through a network that was brought, or through the machine's.
+/// Connects through a given network, or through the machine's.
 #[derive(Debug)]
 pub(super) struct NetworkConnector {
     network: Option<Arc<dyn Network>>,
@@ -70,14 +71,14 @@ impl Connector<()> for NetworkConnector {
     }
 }
 
-/// A connection of a network that was brought.
+/// A connection of a given network.
 #[derive(Debug)]
 pub(super) struct BroughtTransport {
     connection: Box<dyn Connection>,
     buffers: LazyBuffers,
 }
 
-/// What the library calls a wait that was too long.
+/// The library's error for a wait that was too long.
 fn named(error: io::Error, timeout: NextTimeout) -> ureq::Error {
     match error.kind() {
         io::ErrorKind::TimedOut => ureq::Error::Timeout(timeout.reason),

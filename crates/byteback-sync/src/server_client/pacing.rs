@@ -1,9 +1,9 @@
-//! No more than so many bytes per second, over all connections of a client and both directions
-//! together, and none while there is a pause.
+//! Limits the bytes per second, over all connections of a client and both directions together, and
+//! holds everything during a pause.
 //!
-//! A plain bucket: whoever has moved bytes waits until they are paid for. A pause is not saved up
-//! beyond a moment, so that the rate is kept over any second and not only on average. Waiting in
-//! small steps lets somebody who wants to stop do so, and a limit that is changed count at once.
+//! A plain bucket: a thread that has moved bytes waits until they are paid for. Silence is not
+//! saved up beyond a moment, so that the rate is kept over any second and not only on average.
+//! Waiting in small steps lets a request to stop, or a changed limit, take effect at once.
 
 use super::CANCEL_WITHIN;
 use crate::throttle::Throttle;
@@ -11,11 +11,11 @@ use byteback_host::clock::Clock;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// For how long silence is credited.
+/// Longest silence that is credited, in nanoseconds.
 const CREDIT_NS: u64 = 50_000_000;
 
-/// Who may not move anything looks so often whether he may: a pause lasts for hours, and each look
-/// wakes the processor.
+/// Interval of checks whether a pause is over: it may last for hours, and each check wakes the
+/// processor.
 const PAUSE_NAP: Duration = Duration::from_millis(250);
 
 pub(super) struct Pacer {
@@ -37,7 +37,7 @@ impl std::fmt::Debug for Pacer {
 struct Paid {
     /// When everything so far is paid for, on the monotonic clock.
     at_ns: u64,
-    /// By the limits of then.
+    /// The generation of the limits that it was computed with.
     generation: u64,
 }
 
@@ -59,17 +59,17 @@ impl Pacer {
         }
     }
 
-    /// Waits as long as nothing may move.
+    /// Waits until a pause is over.
     pub(super) fn wait_for_the_end_of_a_pause(&self) {
         while self.throttle.bytes_per_second_max() == Some(0) && !(self.is_cancelled)() {
             self.clock.sleep(PAUSE_NAP);
         }
     }
 
-    /// So many bytes went by: waits until they are paid for.
+    /// Waits until these bytes, which were moved, are paid for.
     pub(super) fn moved(&self, bytes: usize) {
         let generation = self.throttle.generation();
-        // What a pause comes too late for is paid by whoever is next.
+        // Without a limit nothing is charged; in a pause the next mover waits.
         let Some(bytes_per_second) = self.throttle.bytes_per_second_max().filter(|rate| *rate > 0) else {
             return;
         };
@@ -81,7 +81,7 @@ impl Pacer {
             let credit_from = self.clock.monotonic_ns().saturating_sub(CREDIT_NS);
             let debt_until = match paid.generation == generation {
                 true => paid.at_ns,
-                // Debts of slower times are forgiven.
+                // Debts of slower limits are forgiven.
                 false => credit_from,
             };
             *paid = Paid {

@@ -1,10 +1,10 @@
 //! TLS with a server that is known by its certificate alone.
 //!
-//! The SHA-256 of the certificate came with the code by which this machine joined, so nobody has to
-//! vouch for it: names and dates in it do not matter (a small device may have no clock at its
-//! start), and nobody who was tricked into signing another one can stand in between. That the
-//! server has the key is proven in the handshake, as always. Another certificate is refused before
-//! anything was sent, with both fingerprints.
+//! The SHA-256 of the certificate came with the code by which this machine joined, so no authority
+//! has to vouch for it: names and dates in it do not matter (a small device may have no clock at
+//! its start), and a signature on a forged certificate lets nobody stand in between. The handshake
+//! proves that the server has the key, as always. Another certificate is refused before anything
+//! was sent, with both fingerprints.
 //!
 //! It stands in the chain of transports before the library's own TLS, which finds the connection
 //! secured already and leaves it alone. Without a fingerprint it is the other way round.
@@ -26,9 +26,9 @@ use ureq::unversioned::transport::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it shows another certificate (SHA-256 {shown}) than the one that this machine knows it by ({expected})")]
 pub struct CertificateChanged {
-    /// The one by which it is known.
+    /// The expected certificate.
     pub expected: Fingerprint,
-    /// The one that it showed.
+    /// The certificate that the server showed.
     pub shown: Fingerprint,
 }
 
@@ -94,8 +94,8 @@ impl<In: Transport> Connector<In> for PinnedConnector {
     }
 }
 
-/// What the server is asked for. Nobody compares it with the certificate, so that a host whose name
-/// is none in a certificate will do.
+/// The server name in the request. It is not compared with the certificate, so any valid name will
+/// do for a host that cannot be one.
 fn server_name(host: &str) -> ServerName<'static> {
     let bare = host
         .strip_prefix('[')
@@ -105,7 +105,7 @@ fn server_name(host: &str) -> ServerName<'static> {
     ServerName::try_from(bare.to_owned()).unwrap_or_else(|_| unknown())
 }
 
-/// A connection that is secured.
+/// A secured connection.
 pub(super) struct PinnedTransport {
     buffers: LazyBuffers,
     stream: StreamOwned<ClientConnection, TransportAdapter>,
@@ -145,7 +145,7 @@ impl Transport for PinnedTransport {
     }
 }
 
-/// Takes one certificate and no other.
+/// Accepts one certificate and no other.
 #[derive(Debug)]
 struct Verifier {
     expected: Fingerprint,

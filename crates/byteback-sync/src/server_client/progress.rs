@@ -6,8 +6,8 @@
 //! them. Until it begins, only silence is limited: a server may have to work. (The head has to be
 //! whole within the same time.)
 //!
-//! What this is not for: answers that tell of what happens ([`super::events`]) or how far something
-//! is, which come as they come.
+//! Out of scope: answers that report events ([`super::events`]) or progress, which come as they
+//! come.
 
 use byteback_host::clock::Clock;
 use std::io::{self, Read};
@@ -15,18 +15,18 @@ use std::sync::Arc;
 use std::time::Duration;
 use ureq::http;
 
-/// So much comes at least while the patience is waited: with the default of a minute, 136 bytes per
-/// second, which is less than a telephone line has, and less than a server allows its clients.
+/// Least bytes within the time limit: with the default of a minute, 136 bytes per second, which is
+/// less than a telephone line has, and less than a server allows its clients.
 const PROGRESS_LEN_MIN: u64 = 8 * 1024;
 
-/// How long an answer is waited for; goes with it.
+/// The time limit of an answer, attached to the response.
 #[derive(Clone)]
 pub(super) struct Patience {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) timeout: Duration,
 }
 
-/// An answer that comes, but hardly.
+/// An answer that comes too slowly.
 #[derive(Debug, thiserror::Error)]
 #[error("only {bytes} bytes of the answer came in {waited_s} s")]
 pub(crate) struct TooSlow {
@@ -42,7 +42,7 @@ pub(crate) struct AnswerBody {
 }
 
 impl AnswerBody {
-    /// Of an answer with its patience, if it has one.
+    /// The body of a response, with its time limit, if it has one.
     pub(super) fn of(response: http::Response<ureq::Body>) -> Self {
         let patience = response.extensions().get::<Patience>().cloned();
         Self {
@@ -69,18 +69,18 @@ impl Read for AnswerBody {
     }
 }
 
-/// How an answer comes along.
+/// The progress of an answer.
 #[derive(Debug, Default)]
 struct Progress {
-    /// Something of it has come.
+    /// Whether some of it has come.
     has_begun: bool,
-    /// Since the last time that there was enough.
+    /// Bytes since there were last enough.
     bytes: u64,
     waited: Duration,
 }
 
 impl Progress {
-    /// So many bytes came after so long a wait.
+    /// Notes that `bytes` came after a wait of `waited`.
     fn came(&mut self, bytes: u64, waited: Duration, patience: Duration) -> io::Result<()> {
         if !self.has_begun {
             self.has_begun = bytes > 0;

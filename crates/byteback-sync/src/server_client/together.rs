@@ -1,4 +1,4 @@
-//! The head of a request leaves together with the beginning of its body.
+//! Sends the head of a request together with the beginning of its body.
 //!
 //! The library hands on the one, then the other. Each would be a TLS record, a packet and a system
 //! call of its own, and the server would wake for each. A head is kept until something follows, or
@@ -26,12 +26,12 @@ impl<In: Transport> Connector<In> for TogetherConnector {
 #[derive(Debug)]
 pub(super) struct TogetherTransport<T> {
     inner: T,
-    /// What was handed over and is not handed on.
+    /// Bytes that were handed over and not yet handed on.
     head: Vec<u8>,
 }
 
 impl<T: Transport> TogetherTransport<T> {
-    /// Hands on what is kept, with the `amount` of bytes of the output behind it.
+    /// Hands on the kept bytes, and `amount` bytes of the output behind them.
     fn hand_on(&mut self, amount: usize, timeout: NextTimeout) -> Result<(), ureq::Error> {
         let kept = std::mem::take(&mut self.head);
         let output = self.inner.buffers().output();

@@ -1,4 +1,4 @@
-//! What names a snapshot and what does not.
+//! Valid and invalid names of snapshots.
 
 use super::*;
 

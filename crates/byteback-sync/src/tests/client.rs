@@ -1,5 +1,4 @@
-//! What the client does with the answers it gets: what it repeats, what it never repeats, and what
-//! it counts.
+//! The client's handling of answers: what it repeats, what it never repeats, and what it counts.
 
 use super::rig::{Answer, Rig, impatient, join_request, patient, scripted_server_with};
 use crate::{ServerErrorKind, join};
@@ -106,8 +105,8 @@ fn what_may_pass_is_tried_again_and_what_says_no_is_not() {
     assert!(server.folders().unwrap().folders.is_empty());
 }
 
-/// Lets a commit meet these answers, one after the other; answers what it came to and what was
-/// asked.
+/// Lets a commit meet these answers, one after the other; returns its result and the methods of the
+/// requests.
 fn commit(posts: Vec<Answer>, gets: Vec<Answer>) -> (Result<BatchApplied, crate::ServerError>, String) {
     let asked = Arc::new(Mutex::new(String::new()));
     let log = Arc::clone(&asked);
@@ -134,7 +133,7 @@ fn a_commit_is_asked_about_before_it_is_sent_again() {
     // Not applied: sent again.
     let (result, asked) = commit(vec![problem(Code::Unavailable), json(&applied())], vec![status(None)]);
     assert_eq!((result.unwrap().seq, asked.as_str()), (7, "PGP"));
-    // Failed inside: asked about, but not repeated; whether it is still at work nobody knows.
+    // Failed inside: asked about, but not repeated; it may still be at work.
     let (result, asked) = commit(vec![problem(Code::Internal)], vec![status(None)]);
     let error = result.unwrap_err();
     assert_eq!((error.kind, asked.as_str()), (ServerErrorKind::Internal, "PG"));
@@ -143,7 +142,7 @@ fn a_commit_is_asked_about_before_it_is_sent_again() {
     let garbage = (200, "text/html", b"<html>".to_vec());
     let (result, asked) = commit(vec![garbage], vec![status(Some(applied()))]);
     assert_eq!((result.unwrap().seq, asked.as_str()), (7, "PG"));
-    // A no is a no.
+    // A refusal is final.
     for code in [
         Code::Conflict,
         Code::PartsMissing,
@@ -185,7 +184,8 @@ fn a_join_token_is_sent_once_unless_the_device_can_be_known_again() {
 #[test]
 fn bytes_on_the_wire_are_those_that_the_server_counts() {
     let rig = Rig::new(70);
-    // The client may have what the server is about to count, of what the rig was made with, too.
+    // The client may have received bytes that the server has not counted yet, also from making the
+    // rig.
     let settled = || {
         let mut last = rig.server_bytes();
         loop {

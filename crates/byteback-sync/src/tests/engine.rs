@@ -35,10 +35,10 @@ use std::time::{Duration, Instant};
 /// Longer than anything here takes on a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Where a tree is, and with what it is kept in sync: all that a process of its own has to be told.
+/// The tree, and its server: everything that a process of its own has to be told.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
-    /// In it: `tree`, `state`, and what the engine remembers.
+    /// Holds `tree`, `state`, and the engine's files.
     pub(super) base: PathBuf,
     pub(super) url: String,
     pub(super) token: String,
@@ -191,7 +191,7 @@ pub(super) fn is_settled(status: &SyncStatus) -> bool {
     status.is_connected && status.waiting_nodes == 0 && status.groups_in_flight == 0 && !status.is_folded
 }
 
-/// Until all is sent.
+/// Waits for a state of the engine.
 pub(super) fn wait_until(what: &str, handle: &EngineHandle, is_so: impl Fn(&SyncStatus) -> bool) {
     let began = Instant::now();
     loop {
@@ -204,7 +204,7 @@ pub(super) fn wait_until(what: &str, handle: &EngineHandle, is_so: impl Fn(&Sync
     }
 }
 
-/// The newest state of the server's folder is the directory.
+/// Asserts that the newest state of the server's folder is the directory.
 pub(super) fn assert_server_has(rig: &Rig, folder: &FolderName, dir: &Path, what: &str) {
     let label = SnapshotLabel::default();
     let snapshot = rig.client.create_snapshot(folder, None, &label).unwrap();
@@ -227,7 +227,7 @@ pub(super) fn assert_server_has(rig: &Rig, folder: &FolderName, dir: &Path, what
     assert!(differences.is_empty(), "{what}: {differences:?}");
 }
 
-/// What the server's file at a path held after a batch.
+/// The content of the server's file at a path after a batch.
 pub(super) fn content_at(rig: &Rig, path: &[u8], seq: u64) -> Vec<u8> {
     let place = TreePlace::Path(path);
     let page = rig.client.tree_page(&rig.folder, seq, place, None).unwrap();
@@ -311,12 +311,11 @@ fn random_operations_are_at_the_server_whatever_ends_and_begins_again() {
         let noted = Standing::read(&*place.dir()).unwrap().unwrap();
         assert_eq!(noted.cursor, rig.seq(), "{what}");
     }
-    // How many groups become of the changes depends on how fast the machine is; each life sends
-    // something.
+    // The number of groups depends on the speed of the machine; each life sends at least one.
     assert!(groups >= 3 && restarts > 3, "{groups} groups, {restarts} restarts");
 }
 
-/// Set for a process that shall keep a tree in sync until it is killed.
+/// Set for a process that keeps a tree in sync until it is killed.
 const SERVE: &str = "BYTEBACK_TEST_ENGINE";
 
 #[test]
@@ -441,7 +440,7 @@ fn a_server_that_is_away_is_waited_for_and_told_of() {
         is_settled(status) && status.error.is_none()
     });
     assert_server_has(&rig, &rig.folder, &place.tree(), "after that");
-    // The server's disk is full: somebody has to do something about that, and then it goes on.
+    // The server's disk is full: the operator has to make room, and then it goes on.
     rig.room.store(0, std::sync::atomic::Ordering::SeqCst);
     let bytes = random.bytes(100_000);
     fs::write(place.tree().join("b"), bytes).unwrap();
@@ -490,7 +489,7 @@ fn what_is_another_folders_is_refused_and_not_touched() {
     second.end();
     assert_eq!(rig.seq(), seq);
 
-    // What is remembered is of another folder.
+    // The remembered state is of another folder.
     let mut elsewhere = place.clone();
     elsewhere.folder = "elsewhere".parse().unwrap();
     let refused = mounted.engine(&elsewhere).err();
@@ -543,7 +542,7 @@ fn a_folder_that_this_tree_was_backed_up_to_is_gone_on_with_and_a_new_log_as_wel
     stop(sending);
     mounted.end();
     assert_server_has(&rig, &rig.folder, &place.tree(), "after a backup");
-    // The log is lost: everything is sent anew, of a large file what differs.
+    // The log is lost: everything is sent anew, of a large file only the differences.
     fs::remove_dir_all(place.base.join("state")).unwrap();
     fs::write(place.tree().join("c"), b"with a new log").unwrap();
     let mounted = Mounted::new(&place, live_options(&mut random));
@@ -619,8 +618,8 @@ fn journal(place: &Place) -> PathBuf {
     found.remove(0)
 }
 
-/// What the journal said beside the numbers is lost with them: names that the server has and that
-/// were gone again before the log was asked.
+/// The rest of the journal is lost with the numbers: names that the server has and that were gone
+/// again before the log was asked.
 #[test]
 fn numbers_are_not_given_twice_and_nothing_stays_behind_whatever_becomes_of_the_journal() {
     let rig = rig(94);
@@ -662,7 +661,7 @@ fn numbers_are_not_given_twice_and_nothing_stays_behind_whatever_becomes_of_the_
             wait_until("it is sent", &sending.0, is_settled);
         }
         stop(sending);
-        // The server has it, and what the log knows of it is nothing.
+        // The server has it, and the log knows nothing of it.
         fs::remove_file(place.tree().join(format!("{what} 1"))).unwrap();
         mounted.end();
         let before = newest();
@@ -675,14 +674,14 @@ fn numbers_are_not_given_twice_and_nothing_stays_behind_whatever_becomes_of_the_
         stop(sending);
         mounted.end();
         match what {
-            // The server knows that this device was further: all began anew, by other names. What
-            // was kept of the queue may say the numbers, too; then none need be passed over.
+            // The server knows that this device was further: all began anew, by other names. The
+            // kept part of the queue may hold the numbers, too; then none need be passed over.
             "put back" => assert_ne!(newest(), before, "{what}"),
             _ => assert!(newest() > before + (1 << 20), "{what}"),
         }
         assert_server_has(&rig, &rig.folder, &place.tree(), what);
     }
-    // Another version is told, and left alone.
+    // Another version is reported, and left alone.
     let mut bytes = fs::read(journal(&place)).unwrap();
     bytes[7] = 3;
     let check = crc32c::crc32c(&bytes[..8]).to_le_bytes();
@@ -709,7 +708,7 @@ fn what_was_folded_and_not_answered_is_sent_again_from_the_same_cut() {
         rig.cutter.cut_after(100_000 + random.below(100_000) as i64, true);
         let sending = mounted.send(&place);
         wait_until("it is cut off", &sending.0, |status| status.error.is_some());
-        // What is overwritten meanwhile was peeked at.
+        // Bytes overwritten meanwhile were peeked at.
         fs::write(place.tree().join("large"), random.bytes(300_000)).unwrap();
         if is_stopped {
             stop(sending);
@@ -823,22 +822,22 @@ fn a_file_that_was_sent_and_cannot_be_read_any_more_stays_at_the_server() {
     unreadable_files_stay(false, false);
 }
 
-/// Everything is sent in place of what the server has.
+/// Everything is sent in place of the server's state.
 #[test]
 fn a_file_that_cannot_be_read_stays_at_the_server_when_the_mark_is_lost() {
     unreadable_files_stay(true, false);
 }
 
-/// What is folded next is about something else, and the process that sends it knows nothing of what
-/// another one could not read.
+/// The next fold is about another node, and the process that sends it does not know what another
+/// one could not read.
 #[test]
 fn a_file_that_could_not_be_read_is_not_forgotten_by_what_is_folded_next() {
     unreadable_files_stay(false, true);
     unreadable_files_stay(true, true);
 }
 
-/// The log is cut for the mark once in a while, and the process ends: what could not be read is
-/// told all the same.
+/// The log is cut for the mark once in a while, and the process ends: unreadable files are still
+/// reported.
 #[test]
 fn a_file_that_could_not_be_read_is_not_forgotten_by_marks_and_restarts() {
     let rig = rig(92);
@@ -897,7 +896,7 @@ fn unreadable_files_stay(is_mark_lost: bool, is_other_folded: bool) {
     let place = Place::of(&rig, "here");
     let mut options = LiveOptions::new(ClientId(7));
     options.queue.delay_ns = 0;
-    // The log goes on to tell that it is new.
+    // The log keeps reporting it as new.
     options.mark_every = Duration::from_secs(3600);
     let mounted = Mounted::new(&place, options);
     let sending = mounted.send(&place);

@@ -1,4 +1,4 @@
-//! Selective hashing: files that would be sent whole are looked for in what the server has.
+//! Selective hashing: files that would be sent whole are looked for in the server's version.
 
 use super::random_lives::{RandomLife, punch};
 use super::rig::{Answer, Cutter, Rig, Told, patient, seed};
@@ -60,7 +60,7 @@ fn a_file_that_was_written_anew_with_an_insertion_costs_the_insertion() {
         // With small parts, the literals are appended first, in a dozen deltas.
         assert!(report.literal_bytes < 50_000 + 2 * 1768, "{}", report.literal_bytes);
         rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
-        // What follows builds on it.
+        // The next changes build on it.
         rig.tree.lock().write(file, 1_000_100, b"more");
         let report = rig.backup().unwrap();
         assert_eq!((report.literal_bytes, report.examined_files), (4, 0));
@@ -130,8 +130,8 @@ fn random_rewritings_come_back() {
     }
 }
 
-/// A proxy that answers requests for what helps to find changes by script, and forwards those that
-/// this leaves.
+/// A proxy that answers requests for help with finding changes by script, and forwards those that
+/// the script leaves.
 pub(super) fn lying(
     script: impl Fn(&str) -> Option<Answer> + Send + Sync + 'static,
 ) -> impl FnOnce(Arc<Mutex<SocketAddr>>, Arc<Cutter>) -> SocketAddr {
@@ -191,13 +191,13 @@ pub(super) fn signature_of(content: &[u8]) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// Backs a changed file up behind a server that answers so when asked for signatures, and answers
-/// what was warned of.
+/// Backs a changed file up behind a server with this answer to requests for signatures; returns the
+/// warnings, too.
 fn behind(answer: Answer) -> (crate::BackupReport, Vec<String>, Rig) {
     behind_a_lie(DeltaChoice::Auto, answer)
 }
 
-/// The same by another way than signatures.
+/// The same with a chosen method.
 fn behind_a_lie(choice: DeltaChoice, answer: Answer) -> (crate::BackupReport, Vec<String>, Rig) {
     let mut rig = Rig::through(5, patient(), lying(move |_| Some(answer.clone())));
     rig.options.delta = choice;
@@ -236,8 +236,8 @@ fn a_server_whose_signature_is_of_something_else_is_found_out_before_anything_co
     assert_eq!(report.everything_because, None);
 }
 
-/// What a server answers that takes these groups of what the client has to be its own, and has
-/// nothing else.
+/// The answer of a server that claims to have these groups of the client's content, and nothing
+/// else.
 fn groups_of(new: &[u8], equal: &[u64]) -> Vec<u8> {
     let mut digest = LeafDigest::with_groups(LeafKind::Blake3, new.len() as u64);
     digest.push(new);
@@ -349,7 +349,7 @@ fn a_server_that_has_no_signatures_or_something_else_gets_the_file_whole() {
     }
 }
 
-/// What a server answers that has `base` when it is asked for the blocks of `new`.
+/// The answer of a server that has `base` when it is asked for the blocks of `new`.
 fn matches_of(new: &[u8], base: &[u8]) -> Vec<u8> {
     let index = BlockIndex::new(Signature::of(new, SignatureParams::for_content(new.len() as u64, 1)));
     let mut finder = ReverseFinder::new(&index);
@@ -374,7 +374,7 @@ fn chunk_answer_of(new: &[u8], base: &[u8], params: MatchParams) -> Vec<u8> {
     bytes
 }
 
-/// What the client has in [`behind_a_lie`].
+/// The client's content in [`behind_a_lie`].
 fn changed_content() -> Vec<u8> {
     let mut new = noise(1, 1 << 20);
     new[500_000..600_000].copy_from_slice(&noise(2, 100_000));
@@ -384,7 +384,7 @@ fn changed_content() -> Vec<u8> {
 #[test]
 fn a_server_that_finds_what_it_has_not_is_found_out_before_anything_counts() {
     let new = changed_content();
-    // It claims to have what the client has, at its place or at another one, which it has not even.
+    // It claims to have the client's content, at its place or at another one, even beyond its end.
     for shift in [0, 100, 200_000] {
         let base = [noise(9, shift), new.clone()].concat();
         let proven = MatchParams::new(3);
@@ -487,7 +487,7 @@ fn a_server_without_a_call_is_asked_once_and_asked_for_others_still() {
 
 #[test]
 fn a_file_of_too_many_pieces_is_sent_whole_as_it_was_at_the_cut() {
-    // The tree lets nobody read again what it holds still no longer.
+    // The tree forbids reading again what it no longer holds still.
     for choice in [DeltaChoice::Rsync, DeltaChoice::Hash, DeltaChoice::Webr] {
         for has_sums in [false, true] {
             let mut rig = Rig::new(14);
@@ -510,7 +510,7 @@ fn a_file_of_too_many_pieces_is_sent_whole_as_it_was_at_the_cut() {
             assert_eq!(decision.fallback, Some(Fallback::TooScattered), "{choice:?}");
             assert_eq!((report.examined_files, report.unsaved.len()), (0, 0));
             rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
-            // What is known of it afterwards is what the server has.
+            // The sums known afterwards are of the server's content.
             rig.options.delta = DeltaChoice::Auto;
             rig.tree.lock().write(file, 1000, b"more");
             rig.tree.lock().mark_whole(file, WholeReason::Interrupted);
@@ -611,7 +611,7 @@ fn what_somebody_else_changed_meanwhile_is_a_conflict_and_not_a_wrong_content() 
     rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
 }
 
-/// What the last backup is on record to have done with a file.
+/// The decision about a file in the last backup.
 fn decided(rig: &Rig, dir: &Arc<dyn DurableDir>, file: NodeId) -> Decision {
     let tree = rig.tree.status().unwrap().tree;
     let decided = last_decision(dir.as_ref(), tree, file).unwrap().unwrap();
@@ -656,7 +656,7 @@ fn each_way_to_find_a_change_finds_it_and_is_on_record() {
         );
         let read_bytes_expected = match method {
             DeltaMethod::Log => 3000..=3000,
-            // Once for what is looked for, and what the server lacks once more; short runs of
+            // Once for the search, and once more for bytes that the server lacks; short runs of
             // chunks are proven.
             DeltaMethod::Webr => len + decision.literal_bytes..=len + decision.literal_bytes,
             DeltaMethod::Cdc => len + decision.literal_bytes..=len + decision.literal_bytes + 10 * 12 * 1024,
@@ -687,7 +687,7 @@ fn each_way_to_find_a_change_finds_it_and_is_on_record() {
         );
         rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
     }
-    // An insertion shifts what follows out of sight of blocks at multiples of their length.
+    // An insertion shifts the rest out of sight of blocks at multiples of their length.
     let mut bytes = noise(3, len as usize);
     rig.tree.lock().write(file, 0, &bytes);
     rig.options.delta = DeltaChoice::Auto;

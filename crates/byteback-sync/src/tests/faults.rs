@@ -20,7 +20,7 @@ use byteback_store::StoreLimits;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Snapshots that were acknowledged, and what they must show forever.
+/// Snapshots that were acknowledged, and the pictures that they must show forever.
 type Acknowledged = Vec<(u64, Picture)>;
 
 fn assert_all(rig: &Rig, acknowledged: &Acknowledged) {
@@ -88,7 +88,7 @@ fn a_server_that_stays_gone_costs_the_backup_and_nothing_else() {
             Err(error) => panic!("round {round}: {error:?}"),
         }
         rig.cutter.heal();
-        // More happens before somebody tries again.
+        // More changes before the next try.
         rig.change(&mut random, 5);
         let report = rig.backup().unwrap();
         assert!(report.is_complete());
@@ -214,7 +214,7 @@ fn a_server_that_was_restored_from_an_old_copy_gets_everything_loudly() {
         copy_dir(&copy, data);
     });
     assert_eq!(rig.seq(), 1);
-    // What the server lost is not among the changes since the last backup, and must come
+    // Files that the server lost are not among the changes since the last backup, and must come
     // nevertheless.
     noisy_file(&rig, b"g", 10);
     let told = Told::new(|_, _| {});
@@ -319,7 +319,7 @@ fn what_cannot_be_read_is_told_the_rest_is_saved_and_it_comes_with_the_next_back
     rig.backup().unwrap();
     let before = rig.tree.picture();
     // One that the server has, one that is new and has two names, one whose first parts are staged
-    // when it fails, and a directory with something in it.
+    // when it fails, and a directory with an entry.
     rig.tree.lock().write(known, 100, b"changed");
     let new = noisy_file(&rig, b"new", 5000);
     let long = noisy_file(&rig, b"long", 100_000);
@@ -380,7 +380,7 @@ struct DyingTree<'a> {
     tree: &'a ScriptedTree,
     calls: AtomicU64,
     dies_at: u64,
-    /// Or else at its last call.
+    /// Whether it dies at its last call instead.
     dies_at_finish: bool,
 }
 
@@ -512,7 +512,7 @@ fn whatever_dies_and_whatever_cannot_be_read_in_the_end_all_is_saved() {
     assert_all(&rig, &acknowledged);
 }
 
-/// Remembers from one backup to the next which batch was begun.
+/// A rig that remembers the begun batch from one backup to the next.
 fn remembering(seed: u64) -> Rig {
     with_memory(Rig::with(seed, impatient()))
 }
@@ -529,7 +529,7 @@ fn noisy_files(rig: &Rig) -> Vec<NodeId> {
     files.collect()
 }
 
-/// Of twenty files, a half gets to the server.
+/// Half of twenty files get to the server.
 fn interrupted(rig: &Rig) -> Vec<NodeId> {
     let files = noisy_files(rig);
     rig.cutter.cut_after(220_000, true);
@@ -550,7 +550,7 @@ fn an_interrupted_backup_goes_on_where_it_stopped() {
     assert!(report.reused_bytes > 100_000, "{report:?}");
     assert!(report.wire.sent < 300_000, "{report:?}");
     rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
-    // That one is over.
+    // That batch is over.
     noisy_file(&rig, b"another", 50_000);
     let report = rig.backup().unwrap();
     assert_eq!((report.parts_reused, report.files_new), (0, 1));
@@ -615,7 +615,7 @@ fn what_a_killed_backup_staged_is_given_back() {
     let (_, counter) = rig.tree.status().unwrap().consumers.remove(0).pending.unwrap();
     let before = staged(&rig, counter);
     assert!(before.len() > 5, "{before:?}");
-    // Nothing is remembered of what is in it, so that it cannot be gone on with.
+    // Its contents are not remembered, so it cannot be resumed.
     let report = rig.backup().unwrap();
     assert_ne!(report.counter, counter);
     assert_eq!(staged(&rig, counter), Vec::<u32>::new());

@@ -1,6 +1,6 @@
 //! A machine whose file system does not tell some names apart, in sync with one whose does: nothing
-//! is overwritten, what cannot be there is left out and said, it comes when it can be, and that it
-//! is missing is never told to others.
+//! is overwritten, names that cannot exist there are left out and reported, they come when they
+//! can, and their absence is never sent to others.
 
 use super::engine::{PATIENCE, rig};
 use super::folding_disk::FoldingDisk;
@@ -58,13 +58,14 @@ fn folded(path: &Path) -> String {
     path.to_str().unwrap().replace("e\u{301}", "\u{e9}").to_lowercase()
 }
 
-/// Until nobody has anything to send or to receive, and what can be let in is there.
+/// Waits until both machines have nothing to send or to receive, and names that can be let in are
+/// there.
 fn settled(rig: &Rig, one: &Machine, two: &Folded, what: &str) {
     let began = Instant::now();
     loop {
         settle(rig, &[one, &two.machine], what);
         let left_out = two.left_out();
-        // What was left out may be let in just now.
+        // A left-out name may be let in just now.
         let here = try_look(&two.machine.path(""));
         let is_in_its_way = |left_out: &str, path: &Path| {
             let left_out = Path::new(left_out);
@@ -115,12 +116,12 @@ fn names_that_are_not_told_apart_overwrite_nothing_and_come_when_they_can() {
         );
     };
     check(&one, &two);
-    // What becomes of them elsewhere changes nothing here.
+    // Changes of these names elsewhere change nothing here.
     fs::write(one.path("a"), "lower, again").unwrap();
     fs::write(one.path("d/z"), "z").unwrap();
     settled(&rig, &one, &two, "they change");
     check(&one, &two);
-    // Neither does a restart, nor that everything is sent once more.
+    // Neither does a restart, nor sending everything once more.
     two.restart();
     settled(&rig, &one, &two, "restarted");
     check(&one, &two);
@@ -131,8 +132,8 @@ fn names_that_are_not_told_apart_overwrite_nothing_and_come_when_they_can() {
     settled(&rig, &one, &two, "everything");
     two.restart();
     check(&one, &two);
-    // What it does not hold is not taken from others when all that it has is sent in place of what
-    // is there.
+    // Names that it does not hold are not taken from others when its whole tree is sent in place of
+    // the server's.
     fs::create_dir_all(one.path("d/deep/deeper")).unwrap();
     fs::write(one.path("d/deep/deeper/v"), "v").unwrap();
     settled(&rig, &one, &two, "deep");
@@ -148,7 +149,7 @@ fn names_that_are_not_told_apart_overwrite_nothing_and_come_when_they_can() {
     assert_eq!(fs::read(one.path("d/deep/deeper/v")).unwrap(), b"v");
     fs::remove_dir_all(one.path("d/deep")).unwrap();
     settled(&rig, &one, &two, "as before");
-    // What is in the way gets another name here, or goes there.
+    // The name in the way is renamed here, or removed there.
     fs::rename(two.machine.path("A"), two.machine.path("B")).unwrap();
     settled(&rig, &one, &two, "renamed here");
     assert_eq!(fs::read(two.machine.path("a")).unwrap(), b"lower, again");
@@ -171,8 +172,8 @@ fn names_that_are_not_told_apart_overwrite_nothing_and_come_when_they_can() {
     two.machine.end();
 }
 
-/// Who takes a name over that was left out, at the moment at which it gets free, does not take what
-/// it stood for from others.
+/// A program that takes a left-out name over at the moment when it gets free does not take the node
+/// behind it from others.
 #[test]
 fn a_program_that_takes_a_name_that_was_left_out_takes_nothing_from_others() {
     let rig = rig(142);
@@ -216,14 +217,14 @@ fn one_of<T: Clone>(random: &mut SplitMix64, all: &[T]) -> Option<T> {
     (!all.is_empty()).then(|| all[random.below(all.len() as u64) as usize].clone())
 }
 
-/// A program does something. What of it is impossible is not done.
+/// A program changes something. Impossible changes are not made.
 fn change(top: &Path, random: &mut SplitMix64, may_respell: bool) {
     let mut dirs = paths(top, true);
     dirs.push(PathBuf::new());
     let files = paths(top, false);
     let name = SPELLINGS[random.below(SPELLINGS.len() as u64) as usize];
     let dir = top.join(one_of(random, &dirs).unwrap());
-    // A program of a folding machine that means a name by another spelling finds what is there.
+    // A program of a folding machine that means a name by another spelling finds the existing node.
     let spelled = names(&dir);
     let is_other = |other: &String| *other != name && other.to_lowercase() == name.to_lowercase();
     if !may_respell && (spelled.iter().any(is_other) || !name.is_ascii()) {
@@ -294,7 +295,7 @@ fn random_changes_on_both_sides_lose_nothing_and_end_the_same_but_for_what_colli
                 );
             }
         }
-        // What collides goes, by whoever has both.
+        // Colliding names are removed on the machine that has both.
         let what = format!("seed {seed}, at the end");
         for left_out in two.left_out() {
             let path = one.path(&left_out);

@@ -1,6 +1,6 @@
 //! A file system that does not tell some names from others, as ext4 with `casefold`, and the usual
 //! ones of Windows and macOS: cases, and the two spellings of an accented letter. It keeps the
-//! spelling by which a name was made. It hands everything else on to the directory that it is
+//! spelling by which a name was made. Everything else is handed on to the directory that it is
 //! mounted over, as a file system in user space, because few kernels have one that folds.
 
 use std::collections::HashMap;
@@ -21,10 +21,10 @@ use fuser::{
 };
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
 
-/// Nothing is believed for longer than it takes to say.
+/// Nothing is cached.
 const TTL: Duration = Duration::ZERO;
 
-/// What all spellings of a name have in common.
+/// The common form of all spellings of a name.
 fn folded(name: &OsStr) -> Vec<u8> {
     match name.to_str() {
         Some(text) => text.replace("e\u{301}", "\u{e9}").to_lowercase().into_bytes(),
@@ -32,7 +32,7 @@ fn folded(name: &OsStr) -> Vec<u8> {
     }
 }
 
-/// It is there until it is dropped, and nobody uses it any more then.
+/// A mounted folding file system, until it is dropped; then nothing may use it any more.
 pub(super) struct FoldingDisk {
     _session: BackgroundSession,
     device_minor: u32,
@@ -41,7 +41,8 @@ pub(super) struct FoldingDisk {
 impl Drop for FoldingDisk {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Who has it open still would wait for an answer for ever when this process is gone.
+            // Processes that have it open would wait for an answer for ever when this process is
+            // gone.
             let _ = fs::write(format!("/sys/fs/fuse/connections/{}/abort", self.device_minor), "1");
         }
     }
@@ -71,7 +72,7 @@ impl FoldingDisk {
 }
 
 struct Folding {
-    /// Nodes that the kernel may speak of, for ever.
+    /// Nodes that the kernel may refer to, for ever.
     nodes: Mutex<HashMap<u64, OwnedFd>>,
     files: Mutex<(u64, HashMap<u64, File>)>,
 }
@@ -91,7 +92,7 @@ impl Folding {
         found.try_clone()
     }
 
-    /// How a name is spelled, if it is there.
+    /// The existing spelling of a name, if there is one.
     fn spelled(&self, dir: &OwnedFd, name: &OsStr) -> io::Result<Option<OsString>> {
         let wanted = folded(name);
         for entry in fs::read_dir(path_of(dir))? {
@@ -107,7 +108,7 @@ impl Folding {
         self.spelled(dir, name)?.ok_or(rustix::io::Errno::NOENT.into())
     }
 
-    /// A directory in which nothing answers to this name.
+    /// A directory without this name in any spelling.
     fn free(&self, parent: INodeNo, name: &OsStr) -> io::Result<OwnedFd> {
         let dir = self.node(parent)?;
         match self.spelled(&dir, name)? {
@@ -188,7 +189,7 @@ impl Folding {
         let (dir, new_dir) = (self.node(parent)?, self.node(new_parent)?);
         let from = self.existing(&dir, name)?;
         let flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
-        // What is there keeps its spelling, whatever it stands for.
+        // An existing name keeps its spelling, whatever it stands for.
         let to = self.spelled(&new_dir, new_name)?;
         let is_itself = to.as_deref() == Some(&*from) && parent == new_parent;
         match is_itself && flags.is_empty() {

@@ -1,5 +1,5 @@
 //! A log that the server does not know (the old one is lost, or another tree made the folder):
-//! everything is sent, as what differs from what the server has at the same paths.
+//! everything is sent, as the difference from the server's files at the same paths.
 
 use super::examining::{lying, signature_of};
 use super::rig::{Rig, Told, patient, seed};
@@ -154,12 +154,12 @@ fn what_was_moved_since_the_log_was_lost_is_followed_by_its_time_or_its_name() {
             .lock()
             .create(NodeId::ROOT, name.as_bytes(), NodeKind::Directory)
     });
-    // Renamed and untouched; moved under its name and changed; as before, but there are two of the
-    // name that are gone; copied.
+    // Renamed and untouched; moved under its name and changed; as before, but two files of the name
+    // are gone; copied.
     let by_time = file(&rig, one, "by-time", &noise(1, MIB));
     let by_name = file(&rig, one, "by-name", &noise(2, MIB));
     let twins = [one, other].map(|dir| file(&rig, dir, "twin", &noise(u64::from(dir == one) + 3, MIB)));
-    // Of the same name as one that stays where it is.
+    // Of the same name as one that stays at its place.
     let stays = file(&rig, one, "stays", &noise(5, MIB));
     rig.backup().unwrap();
     let third = rig.tree.lock().create(NodeId::ROOT, b"third", NodeKind::Directory);
@@ -265,7 +265,7 @@ fn who_asks_for_everything_sends_everything() {
 fn what_lies_at_a_path_must_be_a_file_with_contents_to_be_followed() {
     let mut rig = Rig::new(4);
     let decisions = rig.keep_decisions();
-    // However long a question takes here.
+    // Independent of the round trip here.
     rig.options.delta = DeltaChoice::Rsync;
     let bytes = noise(1, 100_000);
     let root = NodeId::ROOT;
@@ -328,7 +328,7 @@ const WAYS: [DeltaChoice; 8] = [
     DeltaChoice::Full,
 ];
 
-/// Large files among what changes at random.
+/// Changes large files at random.
 fn change_large(rig: &Rig, random: &mut SplitMix64) {
     let mut state = rig.tree.lock();
     let large: Vec<(NodeId, Vec<u8>)> = (0..6)
@@ -346,7 +346,7 @@ fn change_large(rig: &Rig, random: &mut SplitMix64) {
             continue;
         };
         let node = &state.now.nodes[&file];
-        // Whatever moved here.
+        // Another node may have moved here.
         if node.attributes.kind != NodeKind::File {
             continue;
         }
@@ -442,7 +442,7 @@ fn random_trees_whose_log_is_lost_again_and_again_come_back() {
 
 #[test]
 fn a_server_whose_signature_is_of_something_else_gets_everything_in_full() {
-    // It claims to have what the client has.
+    // It claims to have the client's content.
     let mut new = noise(1, MIB);
     new[500_000..600_000].copy_from_slice(&noise(2, 100_000));
     let answer = (200, MEDIA_SIGNATURE, signature_of(&new));
@@ -520,7 +520,8 @@ fn who_has_backed_up_into_the_folder_since_is_named() {
     take(71, "srv0", "/data/old");
     take(72, "srv1", "/data/mail");
     assert_told("machine srv1 has backed up /data/mail into this folder since");
-    // Of whom no snapshot tells, nothing is known; the own one from before does not count.
+    // Without a snapshot of the other, nothing is known of it; the own one from before does not
+    // count.
     let report = take(73, "srv2", "/data/www");
     rig.forget_snapshot(report.snapshot_id.unwrap());
     assert_told("another machine or directory has saved into this folder since");
@@ -574,7 +575,7 @@ pub(super) fn hearing(
     address
 }
 
-/// What a server says that is older than batches which follow what they replace: it cannot read
+/// The answer of a server that is older than batches which follow what they replace: it cannot read
 /// them.
 fn as_before(_: &str, body: &[u8]) -> Option<byteback_api::Problem> {
     let is_new = body.windows(6).any(|some| some == b"{\"of\":".as_slice());
@@ -624,8 +625,8 @@ fn a_directory_is_looked_at_once_and_a_vast_one_once_and_for_what_is_far_behind(
     let _ = lose_log(&rig, 8);
     let report = rig.backup().unwrap();
     assert_eq!((report.followed_files, report.literal_bytes), (28, 0));
-    // Two files by their paths and the page; of the vast one what lies behind its first page by
-    // paths, too.
+    // Two files by their paths and the page; of the vast one also files behind its first page, by
+    // paths.
     let asked = lookups.load(Ordering::SeqCst);
     assert!((6..=3 + 3 + 4).contains(&asked), "{asked} requests");
     rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());

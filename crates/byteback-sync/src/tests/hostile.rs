@@ -87,8 +87,8 @@ fn delta_of(base_len: u64, new_len: u64, bytes: &[u8]) -> Vec<u8> {
     writer.finish().unwrap().0
 }
 
-/// A server with one snapshot whose tree is told by `tree` (the directory asked for, the query),
-/// and one content.
+/// A server with one snapshot, whose tree `tree` returns (the directory asked for, the query), and
+/// one content.
 fn tree_server(
     tree: impl Fn(FileId, &str) -> TreePage + Send + Sync + 'static,
     content: impl Fn() -> Answer + Send + Sync + 'static,
@@ -259,8 +259,7 @@ fn listings_that_no_directory_has_end_everything_before_they_do_harm() {
 
 #[test]
 fn a_hard_link_to_a_symlink_stays_a_symlink_and_leads_nobody_outside() {
-    // One identity for three kinds of things: whatever comes first counts, and nothing goes through
-    // it.
+    // One identity for three kinds of nodes: the first one counts, and nothing goes through it.
     let server = tree_server(
         |dir, _| {
             page(
@@ -341,7 +340,7 @@ fn contents_that_lie_leave_no_file_behind() {
             assert!(left.is_empty(), "{what}: {left:?}");
         });
     }
-    // Another media type, or a status that is none.
+    // Another media type, or an invalid status.
     for answer in [
         (200, "text/html", vec![]),
         (204, "text/html", vec![]),
@@ -374,7 +373,7 @@ fn answers_without_end_are_cut_off() {
         |dir, _| page(dir, vec![entry(b"file", node(2, NodeKind::File, 5))]),
         move || (200, "endless application/vnd.byteback.delta", good.clone()),
     );
-    // What comes after the end of a delta is not read.
+    // Bytes behind the end of a delta are not read.
     restore_beside(&content, |target, result| {
         result.unwrap();
         assert_eq!(std::fs::read(target.join("file")).unwrap(), b"hello");
@@ -503,7 +502,7 @@ fn what_is_no_byteback_server_is_told_as_such() {
             "the token is told: {error:?}"
         );
     }
-    // Nobody listens there, or speaks another language.
+    // Nothing listens there, or it speaks another language.
     let options = ClientOptions {
         attempts_max: 1,
         ..ClientOptions::default()

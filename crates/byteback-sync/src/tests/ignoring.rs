@@ -1,5 +1,5 @@
-//! What is ignored: two machines with real mounts, whose folder says by `.bytebackignore` and
-//! `CACHEDIR.TAG` what is not to be the same on both.
+//! Ignored files: two machines with real mounts, whose folder says by `.bytebackignore` and
+//! `CACHEDIR.TAG` which files are not to be the same on both.
 
 use super::engine::{assert_server_has, content_at, rig};
 use super::receiving::{Machine, conflicts, look, settle};
@@ -41,7 +41,7 @@ fn rules_of(dir: &Path) -> IgnoreRules {
 
 type Looked = BTreeMap<PathBuf, (u32, Vec<u8>, i64)>;
 
-/// What is in a tree while something may land: what goes meanwhile is left out.
+/// The nodes of a tree while files may land: those that go meanwhile are left out.
 fn glimpse(dir: &Path, below: &Path, looked: &mut Looked) {
     for entry in fs::read_dir(dir.join(below)).into_iter().flatten().flatten() {
         let path = below.join(entry.file_name());
@@ -56,13 +56,13 @@ fn glimpse(dir: &Path, below: &Path, looked: &mut Looked) {
     }
 }
 
-/// What of a tree is not ignored, and what is.
+/// The parts of a tree that are not ignored, and the ignored ones.
 fn parts(dir: &Path) -> (Looked, Looked) {
     let rules = rules_of(dir);
     let is_ignored =
         |path: &PathBuf, mode: u32| rules.is_ignored(path.as_os_str().as_bytes(), mode & 0o170_000 == 0o040_000);
     let mut looked = look(dir);
-    // Names that are ignored move the time of their directory, and nobody is told.
+    // Ignored names move the time of their directory, which is not sent.
     let directories = looked.values_mut().filter(|(mode, ..)| mode & 0o170_000 == 0o040_000);
     directories.for_each(|(_, _, mtime)| *mtime = 0);
     looked
@@ -85,7 +85,7 @@ fn assert_same_but_for_ignored(rig: &Rig, one: &Machine, two: &Machine, what: &s
     let [a, b] = [one, two].map(|machine| {
         let (seen, ignored) = parts(&machine.path(""));
         let mut held: Vec<PathBuf> = Vec::new();
-        // Directories that are here only for what is ignored in them may be missing elsewhere.
+        // Directories that exist only for ignored names in them may be missing elsewhere.
         loop {
             let is_held = |path: &PathBuf| {
                 ignored.keys().any(|ignored| ignored.starts_with(path))
@@ -186,14 +186,14 @@ fn what_is_ignored_is_neither_sent_nor_landed_and_comes_when_the_rule_goes() {
     assert_at_server(&rig, &["doc"], &["build", "a.log", "b.log"], "some are ignored");
     assert_eq!(read(&two, "doc"), "doc");
     assert!(!two.path("build").exists() && !two.path("a.log").exists() && !one.path("b.log").exists());
-    // What is changed under ignored names stays ignored, also after a restart.
+    // Changes under ignored names stay ignored, even after a restart.
     restart(&mut one);
     fs::write(one.path("a.log"), "of one, longer").unwrap();
     fs::remove_file(one.path("build/deep/object")).unwrap();
     fs::write(one.path("build/deep/other"), "of one").unwrap();
     settle(&rig, &[&one, &two], "changed");
     assert_at_server(&rig, &["doc"], &["build", "a.log"], "changed");
-    // One rule goes, while nobody is there.
+    // One rule goes, while no engine runs.
     one.end();
     fs::write(one.path(".bytebackignore"), "*.log\n").unwrap();
     one.mount_at_once();
@@ -248,7 +248,7 @@ fn what_becomes_ignored_stays_everywhere_as_it_is() {
     settle(&rig, &[&one, &two], "a restart");
     assert_eq!(read(&two, "data/changed"), "before");
     assert_eq!(read(&one, "x.log"), "before");
-    // The rule goes: what is only here is told, what is only there comes, what differs is a
+    // The rule goes: names only here are sent, names only there come, different ones are a
     // conflict.
     fs::write(one.path(".bytebackignore"), "").unwrap();
     settle(&rig, &[&one, &two], "no rule");
@@ -418,7 +418,7 @@ fn who_joins_does_not_send_what_the_folder_ignores() {
     two.end();
 }
 
-/// Something that a program does, often about what is ignored, or may be soon.
+/// A change by a program, often to names that are ignored, or may be soon.
 fn act(dir: &Path, random: &mut SplitMix64, who: &str) {
     let name = |random: &mut SplitMix64| {
         let file = ["a", "b", "a.log", "b.log", "x.tmp", "y.tmp"][random.below(6) as usize];
@@ -439,7 +439,7 @@ fn act(dir: &Path, random: &mut SplitMix64, who: &str) {
         5 | 6 => fs::create_dir(dir.join(directory(random))),
         7..9 => fs::rename(&path, &other),
         9 => fs::remove_file(&path),
-        // Of a file with several names one that was ignored may stay where it was: see the README's
+        // If a file has several names, one that was ignored may stay where it was: see the README's
         // limits. On demand only, until that is mended.
         10 if std::env::var_os("BYTEBACK_LINKS").is_some() => fs::hard_link(&path, &other),
         10 => fs::rename(&path, &other),
@@ -470,15 +470,14 @@ fn act(dir: &Path, random: &mut SplitMix64, who: &str) {
     };
 }
 
-/// What of a tree's contents is told by whom it was written, with all that was written there after
-/// that.
+/// The contents of a tree that name their writer, with everything that was written there later.
 fn contents(looked: &Looked) -> Vec<&[u8]> {
     let files = looked.values().filter(|(mode, ..)| mode & 0o170_000 == 0o100_000);
     files.map(|(_, content, _)| content.as_slice()).collect()
 }
 
-/// What is in a tree: looked at until two looks are the same, as a file in which something lands
-/// just now holds what nobody ever wrote.
+/// The nodes of a tree: looked at until two looks are the same, as a file that is just landing
+/// holds a content that was never written.
 fn still(machine: &Machine) -> Looked {
     let mut last = Looked::new();
     loop {
@@ -534,7 +533,7 @@ fn random_lives(first: u64, lives: u64, rounds: u64) {
                         .iter_mut()
                         .filter(|machine| !machine.is_sending())
                         .for_each(Machine::begin);
-                    // Nobody does anything from here on: what is ignored stays as it is.
+                    // No program changes anything from here on: ignored files stay as they are.
                     let before = machines.each_ref().map(still);
                     settle(&rig, &[&machines[0], &machines[1]], &what);
                     assert_same_but_for_ignored(&rig, &machines[0], &machines[1], &what);
@@ -600,14 +599,14 @@ fn was_at_server(rig: &Rig, content: &[u8]) -> bool {
     false
 }
 
-/// What was in a tree is in it, or in a version at the server.
+/// Every content of a tree is still in it, or in a version at the server.
 fn nothing_is_lost(rig: &Rig, machines: &[Machine; 2], before: &[Looked; 2], what: &str) {
     for (machine, before) in machines.iter().zip(before) {
         let now = look(&machine.path(""));
         let held = contents(&now);
         for (path, (mode, content, _)) in before {
             let is_file = mode & 0o170_000 == 0o100_000;
-            // What is landing is at the server as a whole, and here in part.
+            // A landing file is at the server as a whole, and here in part.
             let is_on_its_way = path.to_string_lossy().starts_with(".byteback-landing-");
             assert!(
                 !is_file || is_on_its_way || held.contains(&content.as_slice()) || was_at_server(rig, content),

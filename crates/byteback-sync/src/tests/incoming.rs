@@ -1,5 +1,5 @@
-//! What others did is fetched from a real server: of two devices that send at random one stays
-//! behind, and gets to the head by what it is told.
+//! Changes by others are fetched from a real server: of two devices that send at random one stays
+//! behind, and gets to the head by the changes it is sent.
 
 use super::rig::{Rig, patient, seed};
 use crate::backup::{Destination, FileDeltas, PartStream, file_id};
@@ -52,7 +52,7 @@ fn attributes(kind: NodeKind, size: u64, mode: u32) -> Attributes {
     }
 }
 
-/// A delta without copies from one content to another, which tells what differs and a little more.
+/// A delta without copies from one content to another, with the differences and a little more.
 fn delta(old: &[u8], new: &[u8]) -> Vec<u8> {
     let mut writer =
         DeltaWriter::new(Vec::new(), old.len() as u64, new.len() as u64, WriterOptions::default()).unwrap();
@@ -149,7 +149,7 @@ fn some_content(random: &mut SplitMix64, old: &[u8]) -> Vec<u8> {
 /// Whether a name, or a file, may be touched.
 type May<'a> = dyn Fn(Option<&Place<FileId>>, Option<FileId>) -> bool + 'a;
 
-/// Some changes to what is at the server, of names and files that `may` be touched.
+/// Some changes to the server's state, of names and files that `may` be touched.
 fn change(random: &mut SplitMix64, now: &mut State, places: &[Place<FileId>], may: &May<'_>, next: &mut u128) -> Batch {
     let mut batch = Batch::default();
     for _ in 0..1 + random.below(4) {
@@ -263,8 +263,8 @@ fn what_others_did_leads_from_what_is_here_to_the_head() {
         let mut here = now.clone();
         let mut by_others: (BTreeSet<Place<FileId>>, BTreeSet<FileId>) = Default::default();
         let mut by_us = by_others.clone();
-        // What lost a name by others: written by us, that would be a conflict, as removing what
-        // others wrote is.
+        // Nodes that lost a name through others: writing them would be a conflict, as is removing
+        // nodes that others wrote.
         let mut taken: BTreeSet<FileId> = BTreeSet::new();
         for _ in 0..25 {
             if random.below(2) == 0 {
@@ -299,7 +299,7 @@ fn what_others_did_leads_from_what_is_here_to_the_head() {
             }
         }
         let head = seq;
-        // Later batches are of no matter.
+        // Later batches do not matter.
         let mut later = now.clone();
         let batch = change(&mut random, &mut later, &places, &|_, _| true, &mut next);
         other.send(&rig, root, head, &batch, &later).unwrap();
@@ -337,7 +337,7 @@ fn what_others_did_leads_from_what_is_here_to_the_head() {
                     Some(_) => ContentFrom::Since(change.since),
                     None => ContentFrom::Nothing,
                 };
-                // Once more over what it has become, too, as after a crash.
+                // Once more over the result, too, as after a crash.
                 for _ in 0..2 {
                     rig.cutter.cut_after(random.below(20_000) as i64, false);
                     let delta = incoming.content(&others, *id, from, content.len() as u64).unwrap();
@@ -350,7 +350,7 @@ fn what_others_did_leads_from_what_is_here_to_the_head() {
             here.files.insert(*id, (content, change.after.mode));
         }
         assert_eq!(here, now, "seed {seed}");
-        // What is asked for beyond that.
+        // Further requests.
         for id in now.files.keys() {
             incoming.ask(&mut others, &[Need { id: *id, entries: true }]).unwrap();
             let told = others.told[id].as_ref().unwrap();
@@ -395,7 +395,7 @@ fn a_long_content_is_fetched_in_pages_of_ranges_without_holding_it() {
     let file = rig.with_file(&content);
     let cursor = rig.seq();
     // More ranges than a page has, each too far from the next to be joined with it, and some that
-    // are.
+    // are near.
     let mut at = 0;
     while at < len {
         content[at] ^= 0xff;
@@ -431,7 +431,7 @@ fn a_long_content_is_fetched_in_pages_of_ranges_without_holding_it() {
     assert!(here == content);
 }
 
-/// Whatever is done with many small files takes the connections that are there.
+/// Work on many small files uses the existing connections.
 #[test]
 fn contents_of_many_files_share_the_connections() {
     const FILES: usize = 60;
@@ -478,8 +478,8 @@ fn contents_of_many_files_share_the_connections() {
     );
 }
 
-/// More names than a page of differences has came and went while this machine was away: of all of
-/// them nothing is told, and what comes behind them is.
+/// More names than a page of differences has came and went while this machine was away: none of
+/// them is reported, and the changes behind them are.
 #[test]
 fn what_came_and_went_while_nobody_asked_does_not_end_the_list() {
     let rig = Rig::with(1, patient());

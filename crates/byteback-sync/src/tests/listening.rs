@@ -1,5 +1,5 @@
-//! A folder that is listened to: over connections that are cut, servers that restart, and servers
-//! that tell what no honest one tells.
+//! Listening to a folder: over connections that are cut, servers that restart, and servers with
+//! answers that no honest one gives.
 
 use super::rig::{Answer, ENDLESS, Rig, patient, scripted_server_with, seed};
 use crate::{ClientOptions, Heard, ServerErrorKind};
@@ -58,7 +58,7 @@ fn every_batch_is_heard_of_once_and_in_order_over_connections_that_are_cut_and_s
     assert!(was_away > 0, "no connection of the listener was ever cut");
 }
 
-/// What a listener behind batch 3 comes to that gets this answer.
+/// The batches and the error of a listener behind batch 3 that gets this answer.
 fn listened(answer: impl Fn() -> Answer + Send + Sync + 'static) -> (Vec<u64>, ServerErrorKind, String) {
     let server = scripted_server_with(patient(), move |_, _| answer());
     let folder = "home".parse().unwrap();

@@ -1,5 +1,5 @@
-//! A real directory with some of everything in it, changed at random, and how two of them are
-//! compared.
+//! A real directory with some of everything in it, changed at random, and the comparison of two of
+//! them.
 
 use byteback_host::random::{SplitMix64, noise};
 use byteback_host::tree::{self, SetTime, SetXattr};
@@ -10,7 +10,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// What is to be seen of a node, beside its names.
+/// The visible state of a node, beside its names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     mode: u32,
@@ -22,7 +22,7 @@ pub(super) struct Seen {
     first_name: PathBuf,
 }
 
-/// All below a directory, and itself under the empty path.
+/// All nodes below a directory, and itself under the empty path.
 pub(super) fn seen(root: &Path) -> BTreeMap<PathBuf, Seen> {
     let mut found = BTreeMap::new();
     for path in paths(root) {
@@ -64,7 +64,7 @@ pub(super) fn seen(root: &Path) -> BTreeMap<PathBuf, Seen> {
     named.collect()
 }
 
-/// The empty path and all below, a directory before what is in it.
+/// The empty path and all below, a directory before its entries.
 pub(super) fn paths(root: &Path) -> Vec<PathBuf> {
     let mut found = vec![PathBuf::new()];
     let mut at = 0;
@@ -84,7 +84,7 @@ pub(super) fn paths(root: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Fails with what differs.
+/// Fails with the differences.
 pub(super) fn assert_same(here: &Path, there: &Path) {
     let (here, there) = (seen(here), seen(there));
     for (path, wanted) in &here {
@@ -132,7 +132,7 @@ fn pick<'p>(
     }
 }
 
-/// Changes something.
+/// Makes a random change.
 pub(super) fn change(random: &mut SplitMix64, root: &Path) {
     let all = paths(root);
     let dir = pick(random, root, &all, fs::FileType::is_dir).unwrap().clone();
@@ -191,7 +191,7 @@ pub(super) fn change(random: &mut SplitMix64, root: &Path) {
         (11, Some(file)) => {
             let opened = File::open(&file).unwrap();
             let value = noise(random.next_u64(), 20);
-            // Not every file system keeps them.
+            // Not every file system has extended attributes.
             let _ = tree::set_xattr(&opened, OsStr::new("user.test"), &value, SetXattr::Any);
         }
         (12, Some(file)) => {
@@ -204,7 +204,7 @@ pub(super) fn change(random: &mut SplitMix64, root: &Path) {
             .unwrap();
         }
         (13, _) => {
-            // Something moves; directories not into themselves.
+            // A node moves; directories not into themselves.
             let moved = root.join(&all[below(random, all.len())]);
             if moved != root && !new.starts_with(&moved) && fs::symlink_metadata(&new).is_err() {
                 fs::rename(&moved, &new).unwrap();
@@ -220,7 +220,7 @@ pub(super) fn change(random: &mut SplitMix64, root: &Path) {
             }
         }
         (15, Some(file)) => {
-            // Something takes the place of another kind.
+            // A node of another kind takes its place.
             fs::remove_file(&file).unwrap();
             match random.next_u64() % 2 {
                 0 => fs::create_dir(&file).unwrap(),

@@ -142,7 +142,7 @@ fn a_dry_run_changes_nothing() {
     let file = rig.tree.lock().create(NodeId::ROOT, b"a", NodeKind::File);
     rig.tree.lock().write(file, 0, b"hello");
     rig.options.dry_run = true;
-    // Of a file that is read whole no bytes are told: its size is not looked at.
+    // A file that is read whole counts no bytes: its size is not looked at.
     let report = rig.backup().unwrap();
     let found = (report.files_new, report.whole.no_mark, report.changed_bytes);
     assert_eq!((found, rig.seq()), ((1, 1, 0), 0));
@@ -204,7 +204,7 @@ fn what_the_log_or_the_server_forgot_is_sent_again_with_the_reason() {
     assert!(report.everything_because.unwrap().contains("another place"));
     rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
 
-    // Back again: the note is about the other one.
+    // Back again: the note is about the other folder.
     rig.folder = home;
     rig.change(&mut random, 10);
     assert!(rig.backup().unwrap().everything_because.is_some());

@@ -1,5 +1,5 @@
-//! SkySync on a real btrfs in an image file, with a real daemon and programs at work: what is saved
-//! is the tree at the cut.
+//! SkySync on a real btrfs in an image file, with a real daemon and programs at work: the saved
+//! files are the tree at the cut.
 
 use super::rig::{Rig, Told, seed};
 use crate::decisions::{DeltaMethod, last_decision};
@@ -61,7 +61,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Operation `number` on the files: which one, from where on, what.
+/// Operation `number` on the files: the file, the offset, the bytes.
 fn operation(seed: u64, number: u64) -> (usize, usize, Vec<u8>) {
     let mut random = SplitMix64::new(seed ^ (number << 20));
     // The last ones are never written.
@@ -75,9 +75,10 @@ fn name(file: usize) -> String {
     format!("file{file}")
 }
 
-/// What the files may be while the first one's first bytes say `count`: the operation behind it was
-/// not begun, was done, or the kernel had told the mount of its first page only. It does so with
-/// what begins inside of a page that it does not have in memory (docs/semantics.md).
+/// The possible states of the files while the first one's first bytes say `count`: the next
+/// operation was not begun, was done, or the kernel had reported only its first page to the mount.
+/// It does so with writes that begin inside of a page that it does not have in memory
+/// (docs/semantics.md).
 fn moments(seed: u64, count: u64) -> impl Iterator<Item = Vec<Vec<u8>>> {
     let (file, at, bytes) = operation(seed, count + 1);
     let in_first_page = bytes.len().min(4096 - at % 4096);
@@ -88,8 +89,8 @@ fn moments(seed: u64, count: u64) -> impl Iterator<Item = Vec<Vec<u8>>> {
     })
 }
 
-/// What the files are after so many operations. The first bytes of the first one say how many there
-/// were, or one less.
+/// The files after this number of operations. The first bytes of the first one hold that number, or
+/// one less.
 fn after(seed: u64, number: u64, count: u64) -> Vec<Vec<u8>> {
     let mut files: Vec<Vec<u8>> = (0..FILES).map(|file| noise(file as u64, FILE_LEN)).collect();
     for number in 1..=number {
@@ -137,7 +138,7 @@ fn what_is_saved_by_checksums_of_btrfs_under_load_is_the_tree_at_the_cut() {
                     std::thread::sleep(Duration::from_millis(3));
                 }
             });
-            // Also if an assertion fails: the scope waits for who writes.
+            // Even if an assertion fails: the scope waits for the writer.
             scopeguard::defer! { is_over.store(true, Ordering::Relaxed) }
             for round in 0..4 {
                 std::thread::sleep(Duration::from_millis(150));
@@ -164,8 +165,8 @@ fn what_is_saved_by_checksums_of_btrfs_under_load_is_the_tree_at_the_cut() {
     }
 }
 
-/// As a command without a daemon does it. What another test forks at this moment has the lock of
-/// the one before for an instant.
+/// As a command without a daemon does it. A process that another test forks at this moment has the
+/// previous lock for an instant.
 fn unmounted(dir: &Path, state: &Path) -> Service {
     let began = std::time::Instant::now();
     loop {
@@ -198,13 +199,13 @@ fn a_touched_file_on_btrfs_is_saved_without_being_read_and_elsewhere_by_reading(
             let tree = unmounted(&dir, &state);
             crate::backup(&tree, &rig.client, &rig.folder, &rig.options, &Silent).unwrap()
         };
-        // Longer than the clock of any file system stands still: what is older proves that it did
-        // not change.
+        // Longer than the clock of any file system stands still: an older time proves that the file
+        // did not change.
         let tick = Duration::from_millis(60);
         std::thread::sleep(tick);
         backup();
         std::thread::sleep(tick);
-        // Written anew with what was there, and one byte.
+        // Rewritten with the same content, except one byte.
         let file = fs::File::options().write(true).open(dir.join("file")).unwrap();
         file.write_all_at(b"!", 1_234_567).unwrap();
         std::thread::sleep(tick);
@@ -310,8 +311,8 @@ fn a_push_from_btrfs_reads_what_its_checksums_do_not_prove_equal() {
     }
 }
 
-/// Whatever keeps the file system from telling may last: a clock that was set back, a tree that is
-/// not understood.
+/// The reason why the file system does not report checksums may last: a clock that was set back, a
+/// tree that is not understood.
 #[test]
 fn a_push_reads_itself_what_the_file_system_did_not_tell_at_once() {
     let Some(disk) = Disk::new("sha256", 256, "") else {
@@ -335,7 +336,7 @@ fn a_push_reads_itself_what_the_file_system_did_not_tell_at_once() {
         file.set_modified(std::time::SystemTime::now()).unwrap();
     };
     change(1);
-    // Totals are told when the file has its stamp, and is about to be told.
+    // Totals are reported when the file has its stamp, and is about to be reported.
     let is_changed = AtomicBool::new(false);
     let listener = Told::new(|event, _| {
         if let crate::Event::Totals { bytes: 1.., .. } = event

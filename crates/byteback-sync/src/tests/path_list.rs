@@ -1,5 +1,5 @@
-//! Whoever knows only paths and does what the lists say has the tree; and whoever has an elder copy
-//! of a file and renews the ranges that are told has the file.
+//! A program that knows only paths and follows the lists has the tree; and one that has an older
+//! copy of a file and renews the reported ranges has the file.
 
 use super::rig::seed;
 use super::scripted_tree::{Picture, ScriptedTree};
@@ -11,13 +11,12 @@ use byteback_model::{NodeId, NodeKind};
 use byteback_oplog::Epoch;
 use std::collections::BTreeMap;
 
-/// What a path holds: the node, and its state, as a copying program would have it.
+/// The state of each path: the node and its state, as a copying program would have it.
 type Copy = BTreeMap<Vec<u8>, String>;
 
 fn state(picture: &Picture, node: NodeId) -> String {
     let there = &picture.nodes[&node];
-    // Names and times of directories are not what is compared: programs differ in what they do with
-    // them.
+    // Names and times of directories are not compared: programs handle them differently.
     match there.attributes.kind {
         NodeKind::Directory => format!("directory {:o}", there.attributes.mode),
         _ => format!("{node} {there:?}"),
@@ -42,7 +41,7 @@ fn remove(copy: &mut Copy, path: &[u8]) {
     copy.retain(|other, _| other != path && !other.starts_with(&below));
 }
 
-/// Lists what changed, and does it. Answers how many paths were told.
+/// Lists the changes, and makes them. Returns the number of reported paths.
 fn follow(tree: &ScriptedTree, since: Option<Epoch>, copy: &mut Copy) -> (Epoch, usize) {
     let info = tree
         .cut(&CutRequest {
@@ -69,7 +68,7 @@ fn follow(tree: &ScriptedTree, since: Option<Epoch>, copy: &mut Copy) -> (Epoch,
         assert_eq!(once.len(), list.len(), "a path was told twice");
     }
     for (at, path) in gone.iter().enumerate() {
-        // Or whoever removes it goes through what the directory above it was before: perhaps a
+        // Otherwise removing it goes through what the directory above it was before: perhaps a
         // symlink that leads elsewhere.
         let below = [&path[..], b"/"].concat();
         let is_early = gone[..at].iter().any(|other| other.starts_with(&below));
@@ -163,12 +162,12 @@ fn nothing_is_told_that_did_not_change() {
     tree.lock().write(file, 0, b"x");
     let (mark, told) = follow(&tree, Some(mark), &mut copy);
     assert_eq!(told, 2);
-    // The directory, not what is in it.
+    // The directory, not its entries.
     tree.lock().set_mode(directory, 0o700);
     let (mark, told) = follow(&tree, Some(mark), &mut copy);
     assert_eq!(told, 1);
     // All below it, under both names of the file, the root, and that the old name is gone (the new
-    // one was none).
+    // one did not exist).
     let (from, to) = ((NodeId::ROOT, b"directory".to_vec()), (NodeId::ROOT, b"moved".to_vec()));
     tree.lock().rename(&from, &to);
     let (_, told) = follow(&tree, Some(mark), &mut copy);

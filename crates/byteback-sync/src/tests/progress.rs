@@ -1,5 +1,4 @@
-//! Whole numbers for people who wait: how much there is to do is told once, and what is done
-//! reaches it.
+//! Progress for people who wait: the total is reported once, and the work done reaches it.
 
 use super::engine::{Mounted, Place, live_options};
 use super::rig::{Rig, Told};
@@ -12,13 +11,13 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-/// What was told of one phase.
+/// The reports of one phase.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Course {
     totals: Vec<(u64, u64)>,
     done_files: u64,
     done_bytes: u64,
-    /// Something was done when no total of the phase was told.
+    /// Whether work was done before a total of the phase was reported.
     is_ahead: bool,
 }
 
@@ -86,7 +85,7 @@ fn one(courses: &[(Phase, Course)], phase: Phase) -> &Course {
     course
 }
 
-/// The total of a backup, which told it once, before anything was sent, and reached it.
+/// The total of a backup, which was reported once, before anything was sent, and reached.
 fn reached_by_backup(courses: &[(Phase, Course)]) -> (u64, u64) {
     let sent = one(courses, Phase::Transferring);
     let [total] = one(courses, Phase::Cutting).totals[..] else {
@@ -102,7 +101,7 @@ fn reached_by_backup(courses: &[(Phase, Course)]) -> (u64, u64) {
     total
 }
 
-/// The total of a comparison, which told it once, before anything was compared, and reached it.
+/// The total of a comparison, which was reported once, before anything was compared, and reached.
 fn reached_by_comparison(rig: &Rig, folder: &Path) -> (u64, u64) {
     let courses = heard(|monitor| {
         let options = VerifyOptions {
@@ -224,7 +223,7 @@ fn a_verification_reaches_the_total_that_it_told() {
         }
         .of(Phase::Verifying);
         assert_eq!(stored.done_files, told_files);
-        // It is told before the phase begins.
+        // The total is reported before the phase begins.
         let before = Courses {
             ended: courses.ended.clone(),
             ..Courses::default()
@@ -248,7 +247,7 @@ fn a_backup_reaches_the_total_that_it_told() {
     assert_eq!(reached_by_backup(&courses), (34, 465_000));
 }
 
-/// Of a real log: what it knows as ranges.
+/// With a real log: changes known as ranges.
 #[test]
 fn a_backup_of_changes_reaches_the_total_that_it_told() {
     let rig = Rig::new(63);
@@ -286,7 +285,7 @@ fn holes_count_in_what_a_backup_has_done() {
     assert_eq!(reached_by_backup(&courses), (2, 5_000_000));
 }
 
-/// Of a real log, which knows of new files only that they are new.
+/// With a real log, which knows of new files only that they are new.
 #[test]
 fn new_files_count_in_the_total_of_a_backup() {
     let rig = Rig::new(65);

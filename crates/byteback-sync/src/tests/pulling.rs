@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 struct Pull {
     rig: Rig,
-    /// What was pushed.
+    /// The pushed directory.
     source: PathBuf,
     target: PathBuf,
     options: PullOptions,
@@ -52,7 +52,7 @@ impl Pull {
         crate::pull(client, folder, b"", &self.target, &self.options, &Silent)
     }
 
-    /// Pulls, and answers what was told.
+    /// Pulls, and returns the reported changes.
     fn told(&self) -> (PullReport, Vec<(String, Change)>) {
         let told = Mutex::new(Vec::new());
         let listener = Told::new(|event, _| {
@@ -103,7 +103,7 @@ fn random_trees_are_pulled_into_nothing_and_into_old_and_changed_copies() {
                     change(&mut random, &pull.target);
                 }
             }
-            // What a dry run tells is what is done.
+            // A dry run reports the changes that a real run makes.
             let before = pull.target.exists().then(|| seen(&pull.target));
             pull.options.dry_run = true;
             let (would, would_tell) = pull.told();
@@ -200,7 +200,7 @@ fn what_is_excluded_outlives_the_directory_that_it_is_in() {
     for name in ["gone/other", "gone/deep/x"] {
         assert!(!pull.target.join(name).exists(), "{name}");
     }
-    // Excluded no more, all of it goes.
+    // No longer excluded, all of it goes.
     pull.options.exclude = Exclude::default();
     assert!(pull.pull().unwrap().restored.is_complete());
     assert_same(&pull.source, &pull.target);
@@ -254,7 +254,7 @@ fn a_dry_run_tells_what_the_pull_itself_could_not_make() {
         pull.options.delete = delete;
         pull.options.exclude = exclude.map_or_else(Exclude::default, |exclude| Exclude::new([exclude]).unwrap());
         pull.options.dry_run = true;
-        // Which one is the first depends on threads.
+        // The first one depends on threads.
         let counts = |report: PullReport| {
             let missing = report.restored.not_restored.into_iter();
             missing.map(|missing| (missing.kind, missing.count)).collect::<Vec<_>>()
@@ -302,7 +302,7 @@ fn whatever_is_under_the_partial_name_what_comes_out_is_the_content() {
         &|| symlink(&outside, &partial).unwrap(),
         &|| fs::hard_link(&outside, &partial).unwrap(),
         &|| {
-            // The old file and what was left have half of it each.
+            // The old file and the left one have half of it each.
             let bytes = fs::read(&file).unwrap();
             fs::write(&partial, [&noise(7, 500_000), &bytes[500_000..]].concat()).unwrap();
             fs::write(pull.target.join("file"), &bytes[..500_000]).unwrap();
@@ -336,8 +336,8 @@ fn an_old_file_that_changes_meanwhile_does_no_harm() {
     fs::write(&file, &bytes).unwrap();
     pull.push();
     let old = OpenOptions::new().write(true).open(pull.target.join("file")).unwrap();
-    // Whenever the pull looks whether it shall stop, which it does between any two blocks, some of
-    // the old file becomes another.
+    // Whenever the pull checks whether to stop, which it does between any two blocks, some of the
+    // old file changes.
     let writing = Writing {
         old,
         looks: AtomicU64::new(0),
@@ -519,7 +519,7 @@ fn an_ordinary_user_pulls_again_into_directories_closed_to_writing() {
     let as_user = || {
         std::thread::scope(|scope| {
             let pulling = scope.spawn(|| {
-                // Of this thread, and of those that it starts.
+                // For this thread, and those that it starts.
                 rustix::thread::set_thread_uid(rustix::fs::Uid::from_raw(USER)).unwrap();
                 pull.pull().unwrap()
             });

@@ -48,7 +48,7 @@ impl Push {
         crate::push(client, folder, to, &self.source, &self.options, &Silent)
     }
 
-    /// What the server has at a path, as files.
+    /// The server's content at a path, as files.
     fn fetched(&self, path: &[u8]) -> PathBuf {
         let target = tempfile::tempdir_in(self.rig.temp.path()).unwrap().keep();
         let Rig { client, folder, .. } = &self.rig;
@@ -121,7 +121,7 @@ fn without_delete_and_with_excludes_it_is_as_a_naive_copy_says() {
     let seed = seed(0x9055);
     let mut random = SplitMix64::new(seed);
     let mut push = Push::new(seed);
-    // What the server should have, kept as files of its own.
+    // The expected state of the server, kept as files.
     let model = push.rig.temp.path().join("model");
     fs::create_dir(&model).unwrap();
     for round in 0..14 {
@@ -137,13 +137,13 @@ fn without_delete_and_with_excludes_it_is_as_a_naive_copy_says() {
         push.options.exclude = Exclude::new(excludes).unwrap();
         let report = push.push().unwrap();
         copy_naively(&push.source, &model, Path::new(""), &push.options);
-        // Contents alone: links and times of what stays are the other test's.
+        // Contents alone: links and times of remaining files are tested elsewhere.
         let (wanted, found) = (contents(&model), contents(&push.fetched(b"")));
         assert_eq!(found, wanted, "round {round} {report:?}");
     }
 }
 
-/// Paths with what is in them.
+/// Paths with their contents.
 fn contents(root: &Path) -> Vec<(PathBuf, String, Vec<u8>)> {
     let of = |path: PathBuf| {
         let full = root.join(&path);
@@ -159,7 +159,7 @@ fn contents(root: &Path) -> Vec<(PathBuf, String, Vec<u8>)> {
     all
 }
 
-/// What a push is to do, one name at a time.
+/// The expected effect of a push, one name at a time.
 fn copy_naively(source: &Path, model: &Path, below: &Path, options: &PushOptions) {
     let names = |root: &Path| -> BTreeSet<_> {
         let listed = fs::read_dir(root.join(below)).unwrap();
@@ -170,7 +170,7 @@ fn copy_naively(source: &Path, model: &Path, below: &Path, options: &PushOptions
         let bytes = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
         options.exclude.is_excluded(bytes, is_directory)
     };
-    // Answers whether nothing is there now.
+    // Returns whether nothing is there now.
     let remove = |path: &Path| match fs::symlink_metadata(model.join(path)) {
         Ok(metadata) if metadata.is_dir() => remove_naively(model, path, options),
         Ok(_) => fs::remove_file(model.join(path)).is_ok(),
@@ -213,8 +213,8 @@ fn copy_naively(source: &Path, model: &Path, below: &Path, options: &PushOptions
     }
 }
 
-/// Removes what is not excluded in a directory, and that, if nothing is left in it; answers whether
-/// it was.
+/// Removes everything in a directory that is not excluded, and the directory if it is empty then;
+/// returns whether it was.
 fn remove_naively(model: &Path, path: &Path, options: &PushOptions) -> bool {
     let is_kept = holds_excluded(model, path, options);
     if !is_kept {
@@ -235,7 +235,7 @@ fn remove_naively(model: &Path, path: &Path, options: &PushOptions) -> bool {
     false
 }
 
-/// Whether a directory is excluded or anything below it.
+/// Whether a directory or anything below it is excluded.
 fn holds_excluded(model: &Path, path: &Path, options: &PushOptions) -> bool {
     let is_directory = fs::symlink_metadata(model.join(path)).unwrap().is_dir();
     let bytes = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
@@ -281,7 +281,7 @@ fn what_is_excluded_outlives_the_directory_that_it_is_in() {
     ];
     assert_eq!(left[..6], wanted.map(PathBuf::from));
     assert_eq!(left[6..], ["replaced", "replaced/keep.log"].map(PathBuf::from));
-    // Excluded no more, all of it goes.
+    // No longer excluded, all of it goes.
     push.options.exclude = Exclude::default();
     assert!(push.push().unwrap().is_complete());
     assert_same(&push.source, &push.fetched(b""));
@@ -290,7 +290,7 @@ fn what_is_excluded_outlives_the_directory_that_it_is_in() {
 #[test]
 fn a_change_in_a_large_file_costs_about_the_change() {
     let mut push = Push::new(1);
-    // Whatever this link is worth.
+    // Independent of the speed of this link.
     push.options.delta = DeltaChoice::Rsync;
     let image = push.file("image");
     fs::write(&image, noise(1, 8 << 20)).unwrap();
@@ -358,7 +358,7 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
     };
     assert_eq!(counts(&would), counts(&did));
     assert!(did.has_changes());
-    // A folder that is not there is not made.
+    // A missing folder is not made.
     let folder: FolderName = "other".parse().unwrap();
     push.options.dry_run = true;
     let report = crate::push(&push.rig.client, &folder, b"", &push.source, &push.options, &Silent).unwrap();
@@ -553,7 +553,7 @@ fn names_that_are_not_pushed_keep_their_content_when_one_that_is_pushed_changes(
     push.source = all;
     assert!(push.push().unwrap().is_complete());
     assert_same(&push.source, &push.fetched(b""));
-    // An excluded name keeps what it has, too; and one that is gone here while nothing is removed.
+    // An excluded name keeps its content, too; and so does one that is gone here without removing.
     fs::write(push.file("in/linked"), noise(6, 100_000)).unwrap();
     fs::remove_file(push.file("in/pair-too")).unwrap();
     fs::write(push.file("in/pair"), noise(7, 100_000)).unwrap();
@@ -583,7 +583,7 @@ fn a_push_that_is_too_large_for_the_server_leaves_it_the_room_and_a_resumed_one_
         panic!("it was not the server");
     };
     assert_eq!(error.kind, crate::ServerErrorKind::Full);
-    // What is left lies in the segment that goes on being written.
+    // The staged parts lie in the segment that goes on being written.
     push.rig.room.store(-1, Ordering::SeqCst);
     push.rig.restart_server(byteback_store::StoreLimits::default());
     assert!(segments() <= before + 1_100_000, "{} {before}", segments());
@@ -692,7 +692,7 @@ fn a_file_that_changes_while_it_is_read_is_sent_as_one_moment_or_told() {
     assert!(report.is_complete(), "{report:?}");
     assert_same(&push.source, &push.fetched(b""));
     let before = push.fetched(b"");
-    // Always: it stays as it was, all else is sent.
+    // Always: it stays as it was, everything else is sent.
     fs::write(&steady, noise(3, 50_000)).unwrap();
     write_at(1_000_000);
     let listener = Told::new(|event, _| {
@@ -833,7 +833,7 @@ fn what_changed_since_an_interrupted_push_is_sent_as_it_is_now() {
             let _ = push.push();
             push.rig.cutter.heal();
             if random.next_u64().is_multiple_of(4) {
-                // Somebody else pushes in between.
+                // Another client pushes in between.
                 let other = push.rig.temp.path().join("large");
                 fs::write(&other, noise(random.next_u64(), 1000)).unwrap();
                 let options = PushOptions::new(push.options.device);
@@ -916,7 +916,7 @@ fn far_times_that_differ_are_a_change_to_a_push() {
     write("one", year_2300);
     push.push().unwrap();
     assert!(!push.push().unwrap().has_changes());
-    // Of the same length: only the time says that it is another content.
+    // Of the same length: only the time says that the content differs.
     write("two", year_2400);
     assert_eq!(push.push().unwrap().files_changed, 1);
     let there = push.fetched(b"").join("far");
@@ -925,7 +925,7 @@ fn far_times_that_differ_are_a_change_to_a_push() {
     assert_eq!(found.mtime_ns, year_2400);
 }
 
-/// More than servers sum.
+/// Longer than servers sum.
 const HUGE: u64 = (1 << 40) + (1 << 20);
 
 #[test]

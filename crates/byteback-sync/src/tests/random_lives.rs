@@ -1,4 +1,4 @@
-//! Files that change at random between backups that may fail midway: whatever was saved comes back,
+//! Files that change at random between backups that may fail midway: every saved state comes back,
 //! snapshot by snapshot.
 
 use super::rig::Rig;
@@ -8,7 +8,7 @@ use byteback_extents::ByteRange;
 use byteback_host::random::{SplitMix64, noise};
 use byteback_model::{NodeId, NodeKind};
 
-/// A life: three files, and what was saved of them.
+/// A life: three files, and their saved states.
 pub(super) struct RandomLife {
     pub(super) rig: Rig,
     pub(super) random: SplitMix64,
@@ -18,8 +18,8 @@ pub(super) struct RandomLife {
 }
 
 impl RandomLife {
-    /// Files of noise, from 70,000 bytes up to so many more. Lives with an odd seed keep block
-    /// checksums.
+    /// Files of noise, of 70,000 bytes and up to `more_bytes` more. Lives with an odd seed keep
+    /// block checksums.
     pub(super) fn new(seed: u64, more_bytes: u64) -> Self {
         let mut random = SplitMix64::new(seed);
         let mut rig = Rig::new(seed);
@@ -53,8 +53,8 @@ impl RandomLife {
     }
 
     /// Edits each file up to three times, in pieces shorter than `piece_len`, and lets `write` put
-    /// what came out into the tree. Then there may be a backup in which some files fail; the next
-    /// one brings them.
+    /// the result into the tree. Then there may be a backup in which some files fail; the next one
+    /// brings them.
     pub(super) fn change(&mut self, piece_len: u64, write: impl Fn(&mut State, &mut SplitMix64, NodeId, &mut Vec<u8>)) {
         for (file, bytes) in &mut self.files {
             for _ in 0..self.random.below(4) {
@@ -73,7 +73,7 @@ impl RandomLife {
         }
     }
 
-    /// Every snapshot is what the tree was.
+    /// Every snapshot equals the tree of its moment.
     pub(super) fn check(&self) {
         for (id, picture) in &self.pictures {
             self.rig.assert_snapshot(SnapshotSpec::Id(*id), picture);
@@ -81,7 +81,7 @@ impl RandomLife {
     }
 }
 
-/// Something is inserted, cut, copied to another place or overwritten.
+/// Inserts, cuts, copies or overwrites a piece.
 fn edit(random: &mut SplitMix64, bytes: &mut Vec<u8>, piece_len: u64) {
     let at = random.below(bytes.len() as u64 + 1) as usize;
     let len = random.below(piece_len) as usize;

@@ -1,6 +1,6 @@
 //! Several machines keep one folder: each a real mount with its engine, with a server between them.
-//! What is done on one comes to the others; what is done on two at once is lost nowhere; at the end
-//! all trees are the same.
+//! Changes on one come to the others; concurrent changes on two are lost nowhere; at the end all
+//! trees are the same.
 
 mod atomic;
 mod blocked;
@@ -82,12 +82,12 @@ impl Machine {
         self.place.tree().join(name)
     }
 
-    /// The order of what waits is given up.
+    /// Gives up the order of the waiting changes.
     pub(super) fn give_up(&self) {
         self.mounted.as_ref().unwrap().live.give_up("the test says so");
     }
 
-    /// The log's mark is lost: everything there is is sent in place of what the server has.
+    /// Loses the log's mark: the whole tree is sent in place of the server's.
     pub(super) fn lose_mark(&self) {
         let mounted = self.mounted.as_ref().unwrap();
         assert!(mounted.tree.drop_consumer(SYNC_CONSUMER).unwrap());
@@ -99,7 +99,7 @@ impl Machine {
     }
 }
 
-/// Until nobody has anything to send or to receive.
+/// Waits until no machine has anything to send or to receive.
 pub(super) fn settle(rig: &Rig, machines: &[&Machine], what: &str) {
     let began = Instant::now();
     let mut quiet = 0;
@@ -122,7 +122,7 @@ pub(super) fn look(dir: &Path) -> Looked {
     try_look(dir).unwrap()
 }
 
-/// As [`look`], of a tree that may be changing: fails where something is gone before it is looked
+/// Like [`look`], for a tree that may be changing: fails where a node is gone before it is looked
 /// at.
 pub(super) fn try_look(dir: &Path) -> io::Result<Looked> {
     let mut looked = Looked::new();
@@ -252,8 +252,8 @@ fn what_one_machine_does_comes_to_the_other() {
     ];
     for (what, step) in steps {
         for machine in [&one, &two] {
-            // The other way round what was done is taken back by a copy from elsewhere, so each is
-            // done once on each side.
+            // The other way round a copy from elsewhere undoes the change, so each is made once on
+            // each side.
             if machine.place.base != one.place.base {
                 continue;
             }
@@ -271,7 +271,7 @@ fn what_one_machine_does_comes_to_the_other() {
         (one.status(), two.status()),
     );
     assert!(sent.0 >= 13 && sent.1 >= 13, "{cursors:?}");
-    // What came in is not sent again.
+    // Incoming changes are not sent again.
     assert!(rig.seq() <= 60, "{} batches", rig.seq());
     assert_eq!(conflicts(&one.place.tree()), Vec::<PathBuf>::new());
     one.end();
@@ -320,7 +320,7 @@ fn who_was_away_catches_up_and_what_both_changed_is_there_twice() {
         by_one[number * 1000..][..6].copy_from_slice(b"by one");
     }
     assert_eq!(fs::read(two.path("document.txt")).unwrap(), by_one);
-    // The copy was sent as what it differs in.
+    // The copy was sent as its difference.
     assert!(two.status().sent_bytes < 30_000, "{:?}", two.status());
     assert_eq!(two.status().conflicts.len(), 1, "{:?}", two.status());
     // Neither restart nor remount makes another one.
@@ -367,7 +367,7 @@ fn names_from_before_the_last_time_move_it() {
     assert!(one.path("mail/of two").exists());
     assert!(time_of(&one) > before, "who has seen the directory does not look again");
     assert_same(&[&one, &two], "two is back");
-    // What changes a name and sets the time back, as rsync does, before anybody hears of it.
+    // A program that changes a name and sets the time back, as rsync does, before it is sent.
     let before = time_of(&one);
     two.stop();
     let directory = File::open(two.path("mail")).unwrap();
@@ -459,9 +459,9 @@ fn two_folders_that_have_something_in_common_become_one() {
     assert_server_has(&rig, &rig.folder, &one.place.tree(), "at the end");
 }
 
-/// One machine removes a directory and perhaps makes it anew while another puts something into it:
-/// it comes back for that, and what was removed from it or moved out of it is gone everywhere else
-/// as well.
+/// One machine removes a directory and perhaps makes it anew while another puts a node into it: it
+/// comes back for that, and nodes that were removed from it or moved out of it are gone everywhere
+/// else as well.
 #[test]
 fn a_directory_that_was_removed_and_comes_back_is_the_same_everywhere() {
     for is_made_anew in [false, true] {
@@ -496,7 +496,7 @@ fn a_directory_that_was_removed_and_comes_back_is_the_same_everywhere() {
     }
 }
 
-/// Something that a program does; much of it fails where another machine was faster.
+/// A change by a program; much of it fails where another machine was faster.
 fn act(dir: &Path, random: &mut SplitMix64, who: &str) {
     let name = |random: &mut SplitMix64| match random.below(3) {
         0 => format!("d{}/n{}", random.below(3), random.below(6)),

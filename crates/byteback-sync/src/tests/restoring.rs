@@ -1,4 +1,4 @@
-//! What a restore does to its target, whatever is there and whatever happens meanwhile.
+//! The effect of a restore on its target, whatever is there and whatever happens meanwhile.
 
 use super::rig::{Rig, Told, impatient};
 use super::scripted_tree::{Picture, assert_restored};
@@ -69,7 +69,7 @@ fn is_temporary(path: &Path) -> bool {
     name.starts_with(b".byteback-restore-")
 }
 
-/// Every file that has its name has all its bytes.
+/// Asserts that every file under its own name has all its bytes.
 fn assert_names_promise_contents(picture: &Picture, dir: &Path) -> usize {
     let mut files = 0;
     let paths = picture
@@ -104,7 +104,7 @@ fn a_directory_that_is_not_empty_is_refused_and_left_alone() {
     let error = latest(&rig, &target, &RestoreOptions::default()).unwrap_err();
     assert!(matches!(error, SyncError::TargetNotEmpty { .. }), "{error:?}");
     assert_eq!(names_below(&target), [target.join("mine")]);
-    // One that is missing is made, with what is above it.
+    // A missing one is made, with the directories above it.
     let deep = rig.temp.path().join("a/b/c");
     latest(&rig, &deep, &RestoreOptions::default()).unwrap();
     assert_restored(&rig.tree.picture(), &deep);
@@ -335,7 +335,7 @@ fn a_connection_that_breaks_in_a_large_file_goes_on_where_it_broke() {
     let report = rig.restore(SnapshotSpec::default(), &target, &OVER, &told).unwrap();
     assert!(report.is_complete(), "{:?}", report.not_restored);
     assert!(breaks.load(Ordering::SeqCst) >= 5);
-    // What was on its way when it broke comes twice, the file does not.
+    // Bytes on their way when it broke come twice, the file does not.
     assert!(report.wire.received < 2 * len as u64, "{:?}", report.wire);
     assert_restored(&rig.tree.picture(), &target);
 }
@@ -436,7 +436,7 @@ fn a_full_disk_names_the_file_and_what_to_do() {
     restored.unwrap();
 }
 
-/// Runs `work` as somebody without privilege: the thread and its children change who they are, the
+/// Runs `work` as a user without privilege: the thread and its children change their user, the
 /// process does not.
 fn unprivileged<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     if !rustix::process::geteuid().is_root() {
@@ -501,7 +501,7 @@ fn without_privilege_owners_are_told_and_all_else_comes_back() {
     }
     let report = run().unwrap();
     assert_eq!(report.files_kept, 3, "{report:?}");
-    // What is in a directory that may not be written stays as it is; all attributes are right
+    // Entries of a directory that may not be written stay as they are; all attributes are right
     // again.
     let found = tree::get_xattr(
         fs::File::open(target.join("read only")).unwrap(),

@@ -33,7 +33,7 @@ pub(super) fn seed(default: u64) -> u64 {
     seed
 }
 
-/// Segments on a disk that takes so many frames more; below 0: any number.
+/// Segments on a disk with room for this many frames more; below 0: any number.
 #[derive(Debug)]
 struct FillableSegments {
     inner: SegmentFiles,
@@ -101,12 +101,12 @@ impl SegmentWriter for FillableWriter {
     }
 }
 
-/// Where a connection through the proxy is cut.
+/// The place where a connection through the proxy is cut.
 #[derive(Default)]
 pub(super) struct Cutter {
     /// Bytes that may still pass, both ways together; negative: no limit.
     left: AtomicI64,
-    /// Once cut, refuse everything.
+    /// Whether it was cut: everything is refused.
     is_dead: AtomicBool,
     stays_dead: AtomicBool,
 }
@@ -125,7 +125,7 @@ impl Cutter {
         self.stays_dead.store(false, Ordering::SeqCst);
     }
 
-    /// How many of `len` bytes pass.
+    /// The number of `len` bytes that pass.
     fn pass(&self, len: usize) -> usize {
         if self.is_dead.load(Ordering::SeqCst) {
             return 0;
@@ -192,7 +192,7 @@ pub(super) struct Rig {
     pub(super) client: ServerClient,
     pub(super) options: BackupOptions,
     pub(super) cutter: Arc<Cutter>,
-    /// How many frames still fit onto the server's disk; below 0: any number.
+    /// Number of frames that still fit onto the server's disk; below 0: any number.
     pub(super) room: Arc<AtomicI64>,
     serving: Mutex<Option<(Store, ServerHandle)>>,
     serving_at: Arc<Mutex<SocketAddr>>,
@@ -315,7 +315,7 @@ impl Rig {
         self.options.block_checksums = Some(Arc::new(dir));
     }
 
-    /// Keeps from now on how files were saved; answers where.
+    /// Keeps decisions from now on; returns their directory.
     pub(super) fn keep_decisions(&mut self) -> Arc<dyn DurableDir> {
         let dir: Arc<dyn DurableDir> = Arc::new(RealDir::create(self.temp.path().join("decisions")).unwrap());
         self.options.decisions = Some(Arc::clone(&dir));
@@ -350,7 +350,7 @@ impl Rig {
         serving.as_ref().unwrap().0.delete_snapshot("home", id).unwrap();
     }
 
-    /// What the server has counted: bytes received and sent.
+    /// The bytes that the server received and sent, as it counts them.
     pub(super) fn server_bytes(&self) -> (u64, u64) {
         let serving = self.serving.lock().unwrap();
         let server = &serving.as_ref().unwrap().1;
@@ -370,7 +370,7 @@ impl Rig {
         crate::backup(&self.tree, &self.client, &self.folder, &self.options, &Silent)
     }
 
-    /// A file that is saved.
+    /// Makes a file and saves it.
     pub(super) fn with_file(&self, bytes: &[u8]) -> NodeId {
         let file = self.tree.lock().create(NodeId::ROOT, b"image", NodeKind::File);
         self.tree.lock().write(file, 0, bytes);
@@ -431,7 +431,8 @@ impl Rig {
 /// Hears of events and may stop the operation.
 type Listener<'a> = Box<dyn Fn(&Event<'_>, &AtomicBool) + Send + Sync + 'a>;
 
-/// Remembers what was told, calls `on` for each event, and stops the operation when told so.
+/// Remembers warnings and failures, calls `on` for each event, and stops the operation when told
+/// so.
 pub(super) struct Told<'a> {
     pub(super) warnings: Mutex<Vec<String>>,
     pub(super) failures: Mutex<Vec<(String, String)>>,
@@ -472,7 +473,7 @@ impl Monitor for Told<'_> {
     }
 }
 
-/// Before the content type of a body whose last line never ends to come.
+/// Precedes the content type of a body whose last line repeats for ever.
 pub(super) const ENDLESS: &str = "endless ";
 
 /// An answer of the scripted server: status, content type, body.

@@ -47,14 +47,14 @@ struct OpenCut {
     picture: Picture,
     nodes: Vec<NodeChange>,
     names: Vec<NameChange<NodeId>>,
-    /// What was read, and is held still no more.
+    /// Bytes that were read, and are held still no more.
     given_up: BTreeMap<NodeId, ExtentSet>,
-    /// What was peeked at.
+    /// Nodes that were peeked at.
     peeked: BTreeSet<NodeId>,
 }
 
 impl OpenCut {
-    /// Of what was read a program may have changed every byte.
+    /// After a reading, a program may have changed every byte of it.
     fn give_up(&mut self, node: NodeId, asked: &[(u64, u64)]) {
         let given_up = self.given_up.entry(node).or_default();
         for (offset, len) in asked {
@@ -64,8 +64,8 @@ impl OpenCut {
         }
     }
 
-    /// Only what is reported as changed is held still, widened to blocks; or whole files that
-    /// changed, if that was asked for.
+    /// Asserts that these bytes are held still: those reported as changed, widened to blocks; or
+    /// whole files that changed, if that was asked for.
     fn assert_held(&self, node: NodeId, asked: &[(u64, u64)]) {
         for (offset, len) in asked {
             let is_given_up = |range| {
@@ -99,7 +99,7 @@ impl OpenCut {
 }
 
 pub(super) struct State {
-    /// What the log calls itself, and with it all identities at servers.
+    /// The number of the log, and with it of all identities at servers.
     tree: TreeId,
     pub(super) now: Picture,
     epoch: u64,
@@ -109,20 +109,20 @@ pub(super) struct State {
     consumers: BTreeMap<String, ConsumerStatus>,
     cuts: BTreeMap<u64, OpenCut>,
     next_cut: u64,
-    /// Files that fail when so many bytes were read.
+    /// Files that fail after this number of bytes.
     pub(super) failing: BTreeMap<NodeId, usize>,
     /// Nodes whose attributes cannot be read.
     pub(super) nameless: BTreeSet<NodeId>,
     read_bytes: u64,
-    /// What is told of leaves.
+    /// The reported leaves.
     pub(super) leaves: Leaves,
 }
 
 pub(super) struct ScriptedTree {
     pub(super) state: Mutex<State>,
-    /// Contents are handed out in pieces of so many bytes.
+    /// Contents are handed out in pieces of this length.
     pub(super) chunk_len: AtomicUsize,
-    /// What was peeked at is not what is read then, as where nobody holds contents still.
+    /// Whether peeking shows other bytes than reading then, as where contents are not held still.
     pub(super) is_peek_wrong: AtomicBool,
 }
 
@@ -180,7 +180,7 @@ impl ScriptedTree {
         self.lock().now.clone()
     }
 
-    /// Ends the life of whoever held cuts: they stay pending, as after a crash of the client.
+    /// Ends the life of the client that held cuts: they stay pending, as after its crash.
     pub(super) fn forget_cuts(&self) {
         self.lock().cuts.clear();
     }
@@ -261,7 +261,7 @@ impl State {
         let old_len = file.content.len();
         file.content.write(offset, bytes);
         file.attributes.size = file.content.len();
-        // A write behind the end also makes what lies between.
+        // A write behind the end also makes the gap before it.
         if let Some(range) = ByteRange::new(offset.min(old_len), offset + bytes.len() as u64) {
             self.changed(node).ranges.insert(range);
         }
@@ -273,7 +273,7 @@ impl State {
         let old_len = file.content.len();
         file.content.set_len(len);
         file.attributes.size = len;
-        // What was cut off is a change, too, beyond the end.
+        // Truncated bytes are a change, too, beyond the end.
         if let Some(range) = ByteRange::new(old_len.min(len), old_len.max(len)) {
             self.changed(node).ranges.insert(range);
         }
@@ -293,7 +293,7 @@ impl State {
         self.set_name(parent, name, Some(node));
     }
 
-    /// Gives what has the name `from` the name `to`; what had that name loses it.
+    /// Renames the node `from` to `to`; a node that had that name loses it.
     pub(super) fn rename(&mut self, from: &(NodeId, Vec<u8>), to: &(NodeId, Vec<u8>)) {
         let node = self.now.names[from];
         // First the new name, so that the node is never without one.
@@ -359,7 +359,7 @@ impl State {
         true
     }
 
-    /// One random change.
+    /// Makes a random change.
     pub(super) fn change(&mut self, random: &mut SplitMix64) {
         let pick = |random: &mut SplitMix64, len: usize| random.below(len as u64) as usize;
         let of_kind = |state: &Self, kind: NodeKind| -> Vec<NodeId> {
@@ -419,7 +419,7 @@ impl State {
                 let key = names[pick(random, names.len())].clone();
                 self.unlink(key.0, &key.1);
             }
-            // Also over what is there: a file, or a folder with all that is in it.
+            // Even over an existing node: a file, or a folder with all its entries.
             (12 | 13, _) if !names.is_empty() => {
                 let key = names[pick(random, names.len())].clone();
                 let child = self.now.names[&key];
@@ -439,7 +439,7 @@ impl State {
                     self.exchange(one, other);
                 }
             }
-            // A name becomes another kind of thing.
+            // A name becomes another kind of node.
             (15, _) if !names.is_empty() => {
                 let key = names[pick(random, names.len())].clone();
                 let was = self.now.nodes[&self.now.names[&key]].attributes.kind;
@@ -870,8 +870,8 @@ impl TreeService for ScriptedTree {
 }
 
 impl State {
-    /// The log is gone; another one begins, which gives other numbers to all but the root. Answers
-    /// what became of the old ones.
+    /// Loses the log; another one begins, which gives other numbers to all but the root. Returns
+    /// the new number of each old one.
     pub(super) fn lose_log(&mut self, random: &mut SplitMix64) -> BTreeMap<NodeId, NodeId> {
         assert!(self.cuts.is_empty(), "whoever holds a cut would notice");
         let old: Vec<NodeId> = self.now.nodes.keys().copied().collect();

@@ -40,7 +40,7 @@ fn an_unmodified_file_is_not_read_where_strong_checksums_exist() {
     let file = rig.with_file(&noise(1, 5_000_001));
     for kind in KINDS {
         rig.tree.lock().leaves = known(kind);
-        // What the planner does by itself, too.
+        // The planner's own choice is the same.
         let auto = (DeltaChoice::Auto, DeltaMethod::SkyF);
         for (choice, method) in WAYS.into_iter().chain([auto]) {
             rig.options.delta = choice;
@@ -69,7 +69,7 @@ fn an_unmodified_file_costs_a_few_kilobytes_on_the_wire_and_a_scattered_change_i
     let file = rig.with_file(&bytes);
     rig.tree.lock().leaves = known(LeafKind::Sha256);
     rig.options.delta = DeltaChoice::SkyF;
-    // The server sums what it has once.
+    // The server sums its content once.
     for read in [len as u64, 0] {
         rig.tree.lock().mark_whole(file, WholeReason::Interrupted);
         let (before, read_before) = (rig.client.wire_bytes(), rig.signature_read_bytes());
@@ -82,7 +82,7 @@ fn an_unmodified_file_costs_a_few_kilobytes_on_the_wire_and_a_scattered_change_i
         assert!(wire.total() < 5_000, "{wire:?}");
         assert_eq!(rig.signature_read_bytes() - read_before, read);
     }
-    // Four leaves in three groups: their signature is of 650 leaves, and they are what is read and
+    // Four leaves in three groups: their signature is of 650 leaves, and only the four are read and
     // sent.
     for at in [500_000, 5_000_000, 5_100_000, 9_999_999] {
         bytes[at] ^= 1;
@@ -114,8 +114,8 @@ fn what_differs_is_read_and_little_else() {
             bytes[at..at + 3000].copy_from_slice(&noise(kind as u64 + 5, 3000));
             rig.tree.lock().write(file, at as u64, &bytes[at..at + 3000]);
             let report = rig.backup().unwrap();
-            // Blocks have 4 KiB. What chunks are cut in begins a hundred KiB before, and is read
-            // again as far as it is not found.
+            // Blocks have 4 KiB. The range that is cut into chunks begins a hundred KiB before, and
+            // is read again as far as it is not found.
             let read_max = if choice == DeltaChoice::SkyF { 8192 } else { 250_000 };
             assert!(
                 (3000..=read_max).contains(&report.read_bytes),

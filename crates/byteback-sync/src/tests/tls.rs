@@ -150,7 +150,7 @@ fn another_address_is_tried_when_the_first_cannot_be_reached() {
     let client = ServerClient::new(&format!("https://{closed}"), "bbd_x", options.clone()).unwrap();
     assert_eq!(client.health().unwrap().status, "ok");
     assert_eq!(client.folders().unwrap_err().kind, ServerErrorKind::WrongToken);
-    // Also when the first is a name that nobody knows.
+    // Even if the first is a name that nobody knows.
     let client = ServerClient::new("https://nobody.invalid:7117", "bbd_x", options).unwrap();
     assert_eq!(client.health().unwrap().status, "ok");
 }
@@ -171,7 +171,7 @@ fn another_address_is_tried_when_somebody_else_answers_at_the_first() {
             assert_eq!(client.folders().unwrap_err().kind, ServerErrorKind::WrongToken);
         }
     }
-    // Where everybody is somebody else, it is said.
+    // Where all addresses belong to other servers, the error says so.
     let options = ClientOptions {
         other_addresses: vec![address(&others[1])],
         ..knowing(identity.fingerprint())

@@ -1,4 +1,4 @@
-//! Trimming by the client's own block checksums: nothing that the server lacks is taken for known.
+//! Trimming by the client's own block checksums: no block that the server lacks is taken for known.
 
 use super::rig::{Rig, Told, impatient, seed};
 use crate::SnapshotSpec;
@@ -25,7 +25,7 @@ fn what_is_written_again_as_it_was_costs_nothing() {
     assert_eq!((report.literal_bytes, report.examined_files), (4096, 0));
     assert_eq!(report.changed_bytes, 490_000 + 400_000);
     assert_eq!(report.found_bytes, report.changed_bytes - 4096);
-    // What is read is widened to blocks, what is sent is not.
+    // Ranges to read are widened to blocks, ranges to send are not.
     assert_eq!(report.read_bytes, report.hashed_bytes);
     assert!(report.hashed_bytes < report.changed_bytes + 4 * 4096);
     rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
@@ -66,7 +66,7 @@ fn a_backup_that_knows_no_store_makes_it_forget() {
     rig.tree.lock().write(file, 100_000, &noise(2, 50_000));
     rig.backup().unwrap();
     rig.options.block_checksums = store;
-    // As it was when the store last heard of it, which is not what the server has.
+    // As it was when the store was last updated, which is not the server's content.
     rig.tree.lock().write(file, 100_000, &old[100_000..150_000]);
     let report = rig.backup().unwrap();
     assert_eq!(report.literal_bytes, 50_000);
@@ -131,7 +131,7 @@ fn random_lives_with_broken_backups_come_back() {
                     }
                     3 => state.mark_whole(*file, WholeReason::Interrupted),
                     _ => {
-                        // Few values, so that blocks become again what they were.
+                        // Few values, so that blocks return to former contents.
                         let written = vec![1 + random.below(2) as u8; 1 + random.below(40_000) as usize];
                         state.write(*file, start, &written);
                     }

@@ -1,5 +1,5 @@
-//! A real directory that nobody has mounted, with its real log: what changed is found by size,
-//! times and inode.
+//! A real directory that is not mounted, with its real log: changes are found by size, times and
+//! inode.
 
 use super::rig::{Rig, Told, seed};
 use crate::{BackupReport, DifferenceKind, Event, Monitor, RestoreOptions, Silent, SnapshotSpec, VerifyOptions};
@@ -20,8 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Longer than the clock of any file system stands still: what is older than that proves what it
-/// says.
+/// Longer than the clock of any file system stands still: an older time is proof.
 const TICK: Duration = Duration::from_millis(60);
 
 struct Folder {
@@ -50,7 +49,7 @@ impl Folder {
         crate::backup(tree, &self.rig.client, &self.rig.folder, &self.rig.options, monitor).unwrap()
     }
 
-    /// The newest snapshot is the directory as it is now, when compared where it is and when
+    /// Asserts that the newest snapshot is the directory as it is now, compared in place and
     /// restored.
     fn assert_saved(&self) {
         let target = tempfile::tempdir_in(self.rig.temp.path()).unwrap();
@@ -85,7 +84,7 @@ fn below(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// One change as a program would make it; some fail, as some programs do.
+/// Makes one change as a program would; some fail, as some programs do.
 pub(super) fn change(dir: &Path, random: &mut SplitMix64) {
     let all = below(dir);
     let mut dirs: Vec<&Path> = all
@@ -109,7 +108,7 @@ pub(super) fn change(dir: &Path, random: &mut SplitMix64) {
         0..=2 => drop(fs::write(&new, &bytes)),
         3 => drop(fs::create_dir(&new)),
         4 => drop(symlink("somewhere", &new)),
-        // As git and builds do: a folder that comes and goes, with things in it.
+        // As git and builds do: a folder that comes and goes, with entries in it.
         5 if fs::create_dir(&new).is_ok() => {
             fs::write(new.join("inside"), &bytes).unwrap();
             fs::remove_dir_all(&new).unwrap();
@@ -299,7 +298,7 @@ fn far_times_that_differ_are_told_apart() {
     folder.assert_saved();
 }
 
-/// Counts in how many pieces contents are read.
+/// Counts the pieces in which contents are read.
 struct Counted {
     service: Service,
     pieces: AtomicU64,
@@ -372,8 +371,7 @@ fn a_hole_of_tebibytes_is_read_in_few_pieces() {
             file.write_all_at(&noise(*place, 5000), *place).unwrap();
         }
     };
-    // The first time, and after a change, of which an unmounted folder only knows that there was
-    // one.
+    // The first time, and after a change, which an unmounted folder knows only to have happened.
     for places in [&[5_000_000, 1_u64 << 40, LEN - 5000][..], &[2_u64 << 40]] {
         write(places);
         std::thread::sleep(TICK);

@@ -1,5 +1,5 @@
-//! Groups of the sync queue on their way to a real server: what a file holds there afterwards is
-//! what it held here, however it came about.
+//! Groups of the sync queue on their way to a real server: the content of a file there afterwards
+//! equals its content here, however it came about.
 
 use super::rig::{Rig, impatient, patient, seed};
 use crate::backup::file_id;
@@ -102,7 +102,7 @@ impl LiveTree for Bytes {
     }
 }
 
-/// An origin: what it holds, and the group that it is making.
+/// An origin: its state, and the group that it is making.
 struct Origin {
     random: SplitMix64,
     names: BTreeMap<Vec<u8>, NodeId>,
@@ -182,7 +182,7 @@ impl Origin {
 
     fn overwrite(&mut self, node: NodeId) {
         let mut content = self.contents.get(&node).cloned().unwrap_or_default();
-        // Where what is changed begins: what was cut off and gained again is, too.
+        // Begin of the change: bytes that were cut off and gained again count, too.
         let mut borders = BTreeSet::new();
         if self.random.below(3) == 0 && !content.is_empty() {
             content.truncate(self.random.below(content.len() as u64) as usize);
@@ -227,7 +227,7 @@ impl Origin {
         node
     }
 
-    /// A temporary file with something inserted takes the name over.
+    /// Saves by renaming a temporary file with an insertion over the name.
     fn save_by_rename(&mut self, name: Vec<u8>) {
         let base = self.names[&name];
         let node = self.create();
@@ -490,7 +490,7 @@ fn what_cannot_be_sent_says_why_and_changes_nothing() {
     footing.follows = Some(batch_counter(tree, GroupId(77)));
     let sent = send(&rig, tree, &origin.live, &second, footing);
     assert!(matches!(sent, Sent::Refused(_)), "{sent:?}");
-    // Without a word of the group before, its file looks like somebody else's.
+    // Without a mention of the group before, its file looks like another device's.
     footing.follows = None;
     origin.overwrite(node);
     while origin.changed.is_empty() {
@@ -521,7 +521,7 @@ fn what_cannot_be_sent_says_why_and_changes_nothing() {
         matches!(&sent, Sent::Unsendable(why) if why.contains("longer than a part")),
         "{sent:?}"
     );
-    // What is not in the group itself.
+    // A base that is not in the group itself.
     let conflict = LiveGroup {
         is_conflict: true,
         ..second.clone()

@@ -1,6 +1,6 @@
-//! What is wanted of the wire, durably: `throttle.json` (docs/format-identities.md).
+//! The user's setting for the wire, durably: `throttle.json` (docs/format-identities.md).
 //!
-//! One that cannot be understood is never taken for none: who wanted a pause would not get it.
+//! A file that cannot be understood is never taken for a missing one: a wanted pause would be lost.
 
 use std::io;
 
@@ -18,18 +18,18 @@ pub(super) const FILE: JsonFile = JsonFile {
     len_max_bytes: 64 * 1024,
 };
 
-/// What is wanted of the wire cannot be read or written.
+/// The setting cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum NotedError {
-    /// The file system.
+    /// The file system failed.
     #[error("cannot {what} 'throttle.json', which says how fast this folder may be kept in sync: {source}")]
     Io {
-        /// What was attempted.
+        /// The operation.
         what: &'static str,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// It cannot be understood.
+    /// The file cannot be understood.
     #[error(
         "'throttle.json', which says how fast this folder may be kept in sync and whether that is paused, cannot be used ({0}): remove it, and say again what you want"
     )]
@@ -52,10 +52,10 @@ impl From<JsonFileError> for NotedError {
 }
 
 impl Wish {
-    /// What was noted in `dir`; the default if nothing was.
+    /// The setting in `dir`; the default if there is none.
     ///
     /// # Errors
-    /// It cannot be read or understood.
+    /// The file cannot be read or understood.
     pub fn read(dir: &dyn DurableDir) -> Result<Self, NotedError> {
         let Some(body) = FILE.read::<Body>(dir)? else {
             return Ok(Self::default());
@@ -82,10 +82,10 @@ impl Wish {
         }
     }
 
-    /// Notes it durably.
+    /// Writes the setting durably.
     ///
     /// # Errors
-    /// It cannot be written; what was noted before is still there.
+    /// The file cannot be written; the old setting is still there.
     pub fn write(&self, dir: &dyn DurableDir) -> Result<(), NotedError> {
         Ok(FILE.write(dir, &self.body())?)
     }

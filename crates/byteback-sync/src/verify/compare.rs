@@ -1,4 +1,4 @@
-//! A snapshot beside a directory.
+//! Comparison of a snapshot with a directory.
 
 use super::{Difference, DifferenceKind, VerifyReport};
 use crate::error::{Result, ServerError, SyncError};
@@ -20,10 +20,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// How many bytes of a local file are read at once.
+/// Bytes of a local file read at once.
 const BUFFER_LEN: usize = 256 * 1024;
 
-/// Compares the snapshot of `report` with the directory at `dir` and adds what differs to `report`.
+/// Compares the snapshot of `report` with the directory at `dir` and adds differences to `report`.
 pub(super) fn compare(
     server: &ServerClient,
     folder: &FolderName,
@@ -61,21 +61,21 @@ struct Comparison<'a> {
     root: OwnedFd,
     monitor: &'a Meter<'a>,
     report: &'a mut VerifyReport,
-    /// Files that the whole of what is done has already, by whichever name.
+    /// Files counted for the progress already, by whichever name.
     counted: HashSet<FileId>,
-    /// Which local inode the first name of each file of the snapshot is.
+    /// The local inode at the first name of each file of the snapshot.
     first_names: HashMap<FileId, Identity>,
     /// Files that the server cannot read in full.
     damaged: HashSet<FileId>,
 }
 
-/// How a name was looked at.
+/// How a name was compared.
 enum Looked {
-    /// It is a directory on both sides.
+    /// A directory on both sides.
     Directory,
-    /// Its content was compared, or it has none.
+    /// The content was compared, or there is none.
     Compared,
-    /// Something differs before that, or the content was compared under another name.
+    /// Another difference came first, or the content was compared under another name.
     Otherwise,
 }
 
@@ -243,7 +243,7 @@ impl Comparison<'_> {
             );
             return Ok(());
         }
-        // What is damaged was told by the server's own verification.
+        // Damage was reported by the server's own verification.
         if size == 0 || self.damaged.contains(&node.id) {
             return Ok(());
         }
@@ -315,7 +315,7 @@ fn unsupported_is_none<T>(result: io::Result<Vec<T>>) -> io::Result<Vec<T>> {
     }
 }
 
-/// A "target" that writes nothing and compares instead: what is written must be there, what is not
+/// A "target" that compares instead of writing: the written bytes must be in the file, the gaps
 /// must be zero.
 struct Beside<'a> {
     file: &'a File,
@@ -326,7 +326,7 @@ struct Beside<'a> {
 }
 
 impl Beside<'_> {
-    /// Fails once something differs, which ends the comparison of this file.
+    /// Fails with the first difference, which ends the comparison of this file.
     fn differs(&mut self, offset: u64) -> io::Error {
         self.differs_at = Some(offset);
         io::Error::other("the bytes differ")

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Whether a disk is full; its owner says so.
+/// Whether a disk is full; its owner sets it.
 #[derive(Clone, Debug)]
 pub(crate) struct Fullness {
     is_full: Arc<AtomicBool>,
@@ -112,7 +112,7 @@ impl DurableFile for FullFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        // Where room is only found when bytes have to be on the disk.
+        // Room may be missing only when bytes must reach the disk.
         self.fullness.check()?;
         self.inner.sync_data()
     }

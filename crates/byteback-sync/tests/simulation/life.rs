@@ -1,16 +1,16 @@
-//! What happens with a seed, and what must hold then.
+//! The events of a life with a seed, and what must hold then.
 //!
-//! Once nothing fails any more, everybody has sent and received all there is within an hour, and
+//! Once nothing fails any more, all machines have sent and received everything within an hour, and
 //! then:
-//! - all machines hold the same, with modes and times of files, and the server's head is that;
+//! - all machines hold the same, with modes and times of files, and so does the server's head;
 //! - nothing that a program made is lost ([`Witness`](super::witness::Witness));
-//! - what only one machine uses (with one machine: everything) the server shows after each batch,
-//!   and others whenever nothing is half done there, as it was at one moment after the one that was
-//!   shown before: nothing comes out of its order, in part or twice. The machinery of the machine
-//!   itself never changes it.
+//! - files that only one machine uses (with one machine: all) appear at the server after each
+//!   batch, and on others whenever nothing is half done there, as they were at one moment after the
+//!   one that appeared before: nothing appears out of order, in part or twice. Sync on the machine
+//!   itself never changes them.
 //!
-//! What this does not prove: which of two that meet keeps the name; the order of what several
-//! machines use, beyond that nothing of it is lost.
+//! Not proven: which of two conflicting files keeps the name; the order of changes to files that
+//! several machines use, beyond that nothing of them is lost.
 
 mod named;
 
@@ -41,7 +41,7 @@ pub(crate) struct LifeOptions {
     pub(crate) steps: u64,
     /// Machines, at most 5.
     pub(crate) machines: usize,
-    /// The disk of what an engine remembers is full now and then.
+    /// Whether the disk of what an engine remembers is full now and then.
     pub(crate) fills_disks: bool,
 }
 
@@ -56,16 +56,16 @@ impl Default for LifeOptions {
     }
 }
 
-/// What came of it.
+/// Result of a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lived {
-    /// What happened, as a number.
+    /// Hash of all events.
     pub(crate) trace: u64,
-    /// Batches at the server.
+    /// Number of batches at the server.
     pub(crate) batches: u64,
 }
 
-/// Where the files of a simulation are: in memory, if that can be had.
+/// Directory for the files of a simulation: in memory, if possible.
 fn place() -> tempfile::TempDir {
     match Path::new("/dev/shm").is_dir() {
         true => tempfile::tempdir_in("/dev/shm").unwrap(),
@@ -93,12 +93,12 @@ const NAMES: [&str; 5] = ["one", "two", "three", "four", "five"];
 struct Life {
     world: Arc<World>,
     server: Arc<SimServer>,
-    /// Reads what the server has, without faults.
+    /// Reads the server's folder, without faults.
     reading: ServerClient,
     folder: FolderName,
     machines: Vec<Machine>,
     programs: Vec<Programs>,
-    /// What each machine has seen of each.
+    /// Each machine's observers of the others.
     seen: Vec<Vec<Follower>>,
     random: SplitMix64,
     fills_disks: bool,
@@ -167,7 +167,7 @@ impl Life {
         self.look_around();
     }
 
-    /// What is shown on each machine of what only another one uses.
+    /// Checks on each machine the files that only another one uses.
     fn look_around(&mut self) {
         for at in 0..self.machines.len() {
             if self.machines.len() == 1 || !self.machines[at].is_idle() {
@@ -193,7 +193,7 @@ impl Life {
         self.run_until(until_ns);
     }
 
-    /// Does something, and cuts the power in the middle, if it is still the middle.
+    /// Does something, and cuts the power in the middle, if it lasts that long.
     fn crash_within(&mut self, at: usize) {
         let many = 4 << self.random.below(7);
         let operations = 1 + self.random.below(many);
@@ -264,7 +264,7 @@ impl Life {
         }
     }
 
-    /// Nothing fails any more.
+    /// Ends all faults.
     fn settle(&mut self) -> Result<(), String> {
         self.world.note("nothing fails any more");
         self.server.start();
@@ -290,7 +290,7 @@ impl Life {
         }
     }
 
-    /// Ends everything, and answers what happened.
+    /// Ends everything, and returns the hash of all events.
     fn end(&mut self) -> u64 {
         for (machine, programs) in self.machines.iter_mut().zip(&mut self.programs) {
             programs.close(machine);
@@ -300,7 +300,7 @@ impl Life {
         self.world.trace()
     }
 
-    /// See the module.
+    /// Checks what must hold in the end: see the module.
     fn check(&mut self) -> Result<u64, String> {
         for machine in &mut self.machines {
             machine.before();
@@ -353,7 +353,7 @@ impl Life {
     }
 }
 
-/// The engine is asked for an end while it meets its server, again and again; then it goes on.
+/// Stops the engine while it meets its server, again and again; then it goes on.
 ///
 /// # Errors
 /// Says what does not hold.
@@ -382,7 +382,7 @@ pub(crate) fn end_while_meeting(seed: u64) -> Result<u64, String> {
     batches
 }
 
-/// Lives once.
+/// Lives one life.
 ///
 /// # Errors
 /// Says what does not hold.

@@ -2,7 +2,7 @@
 //! gate, with log, queue and all that the engine remembers on a simulated disk, and the real
 //! engine.
 //!
-//! When the power is cut, the files stay as they are, and of everything else what was durable: the
+//! After a power cut the files stay as they are, and of everything else only what was durable: the
 //! strictest of what a real machine may do to the order of both.
 
 use super::full_disk::{FullDir, Fullness};
@@ -33,10 +33,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The server's address: of nobody, as the network is brought.
+/// The server's address: unused, as the network is brought.
 pub(crate) const URL: &str = "http://127.0.0.1:9";
 
-/// Whether the disk was full: as an error of the system, or as the tree tells it.
+/// Whether the disk was full: by an error of the system, or of the tree.
 fn is_for_want_of_room(error: &EngineError) -> bool {
     let told = format!("{error:?}");
     told.contains("StorageFull") || told.contains("no storage space")
@@ -50,14 +50,14 @@ struct Running {
     ended: Arc<Mutex<Option<std::result::Result<(), EngineError>>>>,
 }
 
-/// See the module.
+/// A machine with a synced folder: see the module.
 pub(crate) struct Machine {
     world: Arc<World>,
     number: usize,
     name: &'static str,
     base: PathBuf,
     disk: SimDisk,
-    /// Whether it has room for what the engine remembers.
+    /// Whether the disk has room for what the engine remembers.
     fullness: Fullness,
     pub(crate) network: SimNetwork,
     token: String,
@@ -65,17 +65,17 @@ pub(crate) struct Machine {
     folder: FolderName,
     random: SplitMix64,
     canary: Canary,
-    /// Its clock is wrong by so much.
+    /// Error of its clock, in nanoseconds.
     wrong_by_ns: Arc<AtomicI64>,
     asleep_until_ns: u64,
-    /// As much as programs do may wait.
+    /// Whether any number of changes may wait.
     pub(crate) is_roomy: bool,
     up: Option<Embedded>,
     running: Option<Running>,
-    /// Others use the folder, too, and leave this directory alone.
+    /// Directory that others leave alone, if they use the folder, too.
     pub(crate) own: Option<PathBuf>,
     pub(crate) witness: Witness,
-    /// What was in the folder before a program did something.
+    /// State of the folder before the last change by a program.
     before: State,
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct MachineParts {
     pub(crate) folder: FolderName,
     pub(crate) seed: u64,
     pub(crate) canary: Canary,
-    /// Others use the folder, too, and leave this directory alone.
+    /// Directory that others leave alone, if they use the folder, too.
     pub(crate) own: Option<PathBuf>,
 }
 
@@ -147,7 +147,7 @@ impl Machine {
         options.queue.delta_bytes_min = 64;
         options.relations.free_bytes_min = 0;
         options.mark_every = Duration::from_millis(500);
-        // Now and then more waits than is allowed.
+        // Now and then more changes wait than allowed.
         if random.below(4) == 0 {
             options.queue.nodes_max = 6;
             options.queue.fold_items_max = [3, 40][random.below(2) as usize];
@@ -178,7 +178,7 @@ impl Machine {
         self.world.note(&format!("{} is up", self.name));
     }
 
-    /// Lets the engine run, if it does not yet.
+    /// Starts the engine, if it does not run yet.
     pub(crate) fn begin_sync(&mut self) {
         self.start();
         self.bury();
@@ -188,7 +188,7 @@ impl Machine {
         let up = self.up.as_ref().unwrap();
         let stop = StopSign::default();
         let asked = stop.clone();
-        // As `byteback sync` has them.
+        // The options of `byteback sync`.
         let options = ClientOptions {
             attempts_max: 2,
             transfer_attempts_max: 3,
@@ -255,13 +255,13 @@ impl Machine {
         });
     }
 
-    /// Its disk has no room any more for what the engine remembers, or has some again.
+    /// Takes the disk's room for what the engine remembers, or gives some again.
     pub(crate) fn fill_disk(&self, is_full: bool) {
         self.world.note(&format!("{}: its disk is full: {is_full}", self.name));
         self.fullness.set(is_full);
     }
 
-    /// An engine that could not begin for want of room is gone.
+    /// Removes an engine that could not begin for lack of room.
     fn bury(&mut self) {
         if let Some(running) = self.running.take_if(|running| running.ended.lock().unwrap().is_some()) {
             self.look_why(&running);
@@ -269,7 +269,7 @@ impl Machine {
         }
     }
 
-    /// Nothing but a full disk ends an engine.
+    /// Checks that only a full disk ended the engine.
     fn look_why(&self, running: &Running) {
         match running.ended.lock().unwrap().take() {
             Some(Err(error)) if is_for_want_of_room(&error) => {
@@ -321,7 +321,7 @@ impl Machine {
         }
     }
 
-    /// As if the cursor had been made durable first.
+    /// Makes the state as if the cursor had been made durable first.
     fn forget_landing(&mut self) {
         let counterpart = Counterpart {
             server: URL.to_owned(),
@@ -337,20 +337,20 @@ impl Machine {
         }
     }
 
-    /// The power will be cut in the middle of something that is done soon.
+    /// Cuts the power in the middle of one of the next disk operations.
     pub(crate) fn crash_at(&self, operations: u64) {
         let done = self.disk.counters().ops;
         self.disk.crash_at_op(done + operations);
     }
 
-    /// Its clock shows another time from now on.
+    /// Sets the error of its clock.
     pub(crate) fn set_clock(&self, wrong_by_ns: i64) {
         self.world
             .note(&format!("{}: its clock is wrong by {wrong_by_ns}", self.name));
         self.wrong_by_ns.store(wrong_by_ns, Ordering::SeqCst);
     }
 
-    /// It sleeps until then.
+    /// Lets it sleep until then.
     pub(crate) fn suspend(&mut self, until_ns: u64) {
         self.world.note(&format!("{} sleeps until {until_ns}", self.name));
         self.asleep_until_ns = until_ns;
@@ -360,12 +360,12 @@ impl Machine {
         }
     }
 
-    /// Whether nothing is done on it now.
+    /// Whether it sleeps now.
     pub(crate) fn sleeps(&self) -> bool {
         self.world.now_ns() < self.asleep_until_ns
     }
 
-    /// What a daemon does once in a while.
+    /// Does a daemon's periodic work.
     pub(crate) fn tidy(&mut self) {
         if let Some(up) = &self.up {
             let rhythm = Rhythm {
@@ -377,7 +377,7 @@ impl Machine {
         }
     }
 
-    /// The order of changes is lost.
+    /// Gives up the order of changes.
     pub(crate) fn give_up(&self) {
         if let Some(up) = &self.up {
             up.live().give_up("the simulation says so");
@@ -390,19 +390,19 @@ impl Machine {
         self.up.as_ref()
     }
 
-    /// What is in the folder.
+    /// State of the folder.
     pub(crate) fn state(&self) -> State {
         State::of_directory(&self.tree())
     }
 
-    /// A program is about to change something.
+    /// Notes that a program is about to change something.
     pub(crate) fn before(&mut self) {
         let now = self.state();
         self.witness.before(&now);
         self.before = now;
     }
 
-    /// A program has changed something.
+    /// Notes that a program has changed something.
     pub(crate) fn after(&mut self) {
         let now = self.state();
         if self.world.is_told() {
@@ -416,37 +416,38 @@ impl Machine {
         self.world.tell(News::Machine(self.number));
     }
 
-    /// The engine waits for a power cut before the `nth` step that begins so, from now on.
+    /// From now on the engine waits for a power cut before the `nth` step whose name begins with
+    /// `step`.
     pub(crate) fn hold_at(&self, step: &str, nth: u64) {
         let running = self.running.as_ref().unwrap();
         *running.ear.hold.lock().unwrap() = Some((step.to_owned(), nth));
     }
 
-    /// It does.
+    /// Whether the engine waits for that power cut.
     pub(crate) fn is_held(&self) -> bool {
         let running = self.running.as_ref();
         running.is_some_and(|running| running.ear.is_held.load(Ordering::SeqCst))
     }
 
-    /// The server has answered last.
+    /// Whether the server answered last.
     pub(crate) fn is_connected(&self) -> bool {
         let running = self.running.as_ref();
         running.is_some_and(|running| running.handle.status().is_connected)
     }
 
-    /// Something was handed out, and not answered.
+    /// Whether a group was handed out, and not answered.
     pub(crate) fn has_in_flight(&self) -> bool {
         let running = self.running.as_ref();
         running.is_some_and(|running| running.handle.status().groups_in_flight > 0)
     }
 
-    /// Nothing is half done by the engine.
+    /// Whether nothing is half done by the engine.
     pub(crate) fn is_idle(&self) -> bool {
         let running = self.running.as_ref();
         running.is_some_and(|running| running.ear.is_idle.load(Ordering::SeqCst))
     }
 
-    /// All is sent, and the server said so.
+    /// Whether all is sent and acknowledged.
     pub(crate) fn is_settled(&self, head: Seq) -> bool {
         let Some(running) = &self.running else { return false };
         let status: SyncStatus = running.handle.status();

@@ -4,19 +4,19 @@
 //! | room | what is in it |
 //! |---|---|
 //! | `world` | virtual time, and whose turn it is |
-//! | `network` | the server in this process, and what becomes of requests on their way |
+//! | `network` | the server in this process, and the fate of requests on their way |
 //! | `machine` | a folder with its gate and engine, that can crash |
-//! | `programs` | what is done in a folder |
-//! | `state` | what a folder holds, here and at the server |
+//! | `programs` | what programs do in a folder |
+//! | `state` | the contents of a folder, here and at the server |
 //! | `views` | the machine as its engine sees it |
 //! | `witness` | what must not be lost, and in which order it is seen |
-//! | `life` | what happens with a seed, and what must hold then |
+//! | `life` | the events of a life with a seed, and what must hold then |
 //!
-//! What is not simulated: the kernel before the gate, which the tests with a mount are for; a power
-//! cut of the server, for which the store has tests of its own.
+//! Not simulated: the kernel before the gate, which the tests with a mount cover; a power cut of
+//! the server, for which the store has tests of its own.
 //!
-//! `BYTEBACK_SEED=N` repeats one life, `BYTEBACK_LIVES=N` tries so many,
-//! `BYTEBACK_SIMULATION_TRACE=1` tells what happens.
+//! `BYTEBACK_SEED=N` repeats one life, `BYTEBACK_LIVES=N` tries N of them,
+//! `BYTEBACK_SIMULATION_TRACE=1` prints the events.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a test")]
 
@@ -63,7 +63,7 @@ fn what_one_machine_does_is_at_the_server_whatever_fails_and_in_its_order() {
     }
 }
 
-/// How many machines live in a life of several: two meet most often, as each then does more.
+/// Number of machines in a life of several: mostly two, as each then does more.
 fn several(seed: u64) -> LifeOptions {
     let machines = [2, 2, 3, 2, 3, 4, 2, 5][(seed % 8) as usize];
     LifeOptions {
@@ -87,8 +87,8 @@ fn an_engine_that_is_ended_before_it_sends_leaves_nothing_on_its_way() {
     assert!(batches > 6, "{batches} batches");
 }
 
-/// Lives of which one must show what is wrong. Disks are never full in them: that ends engines
-/// before they get to it.
+/// Lives of which one must show the bug. Disks are never full in them: that ends engines before
+/// they get to it.
 const LIVES_OF_CANARIES: u64 = 30;
 
 #[test]
@@ -100,9 +100,9 @@ fn the_same_seed_is_the_same_life() {
     }
 }
 
-/// Of several machines nearly always: the times of files are the kernel's, and whether two changes
-/// fall into one tick of its clock decides whether a directory's attributes have to land. So of
-/// four lives two have to be the same, which by chance no two are.
+/// With several machines, lives are the same nearly always: the times of files are the kernel's,
+/// and whether two changes fall into one tick of its clock decides whether a directory's attributes
+/// have to land. So of four lives two have to be the same, which by chance no two are.
 #[test]
 fn the_same_seed_is_nearly_always_the_same_life_of_several_machines() {
     for seed in 0..6 {

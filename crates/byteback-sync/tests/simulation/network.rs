@@ -1,11 +1,11 @@
 //! The server, and the network before it.
 //!
-//! The server is the real one over the real store, with its files on the machine's memory; it runs
-//! on a runtime whose time stands still, which moves only when nothing is left to be done: that is
-//! how it is known here that no answer will come. A crash drops it and opens the store again.
+//! The server is the real one over the real store, with its files on the machine's memory. It runs
+//! on a runtime with a paused clock, which moves only when nothing is left to be done: so it is
+//! known here when no answer will come. A crash drops it and opens the store again.
 //!
-//! A request is handed over as a whole, when its sender begins to wait for the answer. What becomes
-//! of it is drawn then ([`Fate`]).
+//! A request is handed over as a whole, when its sender begins to wait for the answer. Its fate is
+//! drawn then ([`Fate`]).
 
 use super::world::{News, World};
 use byteback_host::durable::{DurableDir, RealDir};
@@ -24,7 +24,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::runtime::{Builder, Runtime};
 
-/// So long the server's own time stands while it has something to do.
+/// The server's own time advances by this only when it has nothing to do.
 const IDLE: Duration = Duration::from_millis(1);
 
 struct Serving {
@@ -33,7 +33,7 @@ struct Serving {
     store: Store,
 }
 
-/// The server.
+/// The simulated server.
 pub(crate) struct SimServer {
     world: Arc<World>,
     data: PathBuf,
@@ -82,7 +82,7 @@ impl SimServer {
         self.world.tell(News::Server);
     }
 
-    /// Ends it without a word.
+    /// Ends the server at once.
     pub(crate) fn crash(&self) {
         let crashed = self.serving.lock().unwrap().1.take();
         if crashed.is_some() {
@@ -112,11 +112,11 @@ impl SimServer {
         let taken = up
             .runtime
             .block_on(async { tokio::time::timeout(IDLE, stream.write_all(bytes)).await });
-        // What it does not take it has refused unheard, and its answer says why.
+        // Bytes that it does not take were refused unheard, and its answer says why.
         taken.unwrap_or(Ok(()))
     }
 
-    /// What the server has to say now; `None`: nothing.
+    /// The server's next bytes; `None`: none now.
     fn take(&self, life: u64, stream: &mut DuplexStream, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let serving = self.serving.lock().unwrap();
         let up = serving.1.as_ref().filter(|_| serving.0 == life);
@@ -127,21 +127,21 @@ impl SimServer {
         taken.ok().transpose()
     }
 
-    /// Lets the server do all that is to be done.
+    /// Lets the server do all pending work.
     fn settle(&self) {
         if let Some(up) = &self.serving.lock().unwrap().1 {
             up.runtime.block_on(async { tokio::time::sleep(IDLE).await });
         }
     }
 
-    /// Lets the server do all that is to be done on a connection, and hears nothing of it.
+    /// Lets the server do all pending work on a connection, and drops its answer.
     fn finish(&self, life: u64, stream: &mut DuplexStream) {
         let mut buffer = vec![0; 64 * 1024];
         while matches!(self.take(life, stream, &mut buffer), Ok(Some(1..))) {}
     }
 }
 
-/// How often something goes wrong, of 1000 requests.
+/// Numbers of faults in 1000 requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Faults {
     /// The request is lost.
@@ -160,7 +160,7 @@ pub(crate) struct Faults {
     pub(crate) refused: u64,
 }
 
-/// What becomes of a request.
+/// Fate of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Well,
@@ -175,11 +175,11 @@ enum Fate {
 struct Link {
     faults: Faults,
     random: SplitMix64,
-    /// Nothing passes.
+    /// Whether nothing passes.
     is_cut: bool,
-    /// Of a request and of an answer, at most.
+    /// Longest latency of a request and of an answer.
     latency_ns_max: u64,
-    /// When its power is cut, its machine sends nothing any more.
+    /// Disk of the machine: when its power is cut, the machine sends nothing any more.
     disk: Option<SimDisk>,
 }
 
@@ -227,7 +227,7 @@ impl SimNetwork {
         self.world.tell(News::Server);
     }
 
-    /// It is the machine's with this disk.
+    /// Ties the network to the machine with this disk.
     pub(crate) fn of_disk(&self, disk: &SimDisk) {
         self.link.lock().unwrap().disk = Some(disk.clone());
     }
@@ -263,9 +263,9 @@ impl SimNetwork {
         })
     }
 
-    /// The same for a helper. It and its task come in any order, and whether it sends one more part
-    /// after one has failed is a race: so nothing is drawn, and nothing stays behind of what it
-    /// sends.
+    /// As `fate`, for a helper. It and its task come in any order, and whether it sends one more
+    /// part after one has failed is a race: so nothing is drawn, and nothing of what it sends
+    /// arrives later.
     fn fate_of_part(&self, request: &[u8]) -> Fate {
         let faults = self.draw(|link| link.faults);
         let seed = first_line(request)
@@ -296,7 +296,7 @@ impl SimNetwork {
         self.world.pause(Duration::from_nanos(time_ns), News::None);
     }
 
-    /// A request that arrives later than anybody expects, on a connection of its own.
+    /// Delivers a request later than expected, on a connection of its own.
     fn deliver_later(&self, bytes: Vec<u8>) {
         let delay_ns = self.draw(|link| 1_000_000 << link.random.below(16));
         let (world, server) = (Arc::clone(&self.world), Arc::clone(&self.server));
@@ -341,10 +341,10 @@ impl Network for SimNetwork {
 struct SimConnection {
     network: SimNetwork,
     life: u64,
-    /// `None`: it is broken.
+    /// `None`: the connection is broken.
     stream: Option<DuplexStream>,
     request: Vec<u8>,
-    /// So many bytes of the answer come.
+    /// Number of bytes of the answer that still come.
     answer_left: Option<usize>,
 }
 
@@ -360,10 +360,10 @@ impl SimConnection {
         io::ErrorKind::ConnectionReset.into()
     }
 
-    /// Nothing comes, until the one who waits has enough of it.
+    /// Lets nothing come, until the waiting side gives up.
     fn silence(&mut self, patience: Duration) -> io::Error {
         self.stream = None;
-        // Either the network says so, or nobody.
+        // Either the network reports it, or nothing does.
         let is_noticed = World::is_helper() || self.network.draw(|link| link.random.coin());
         if is_noticed {
             return io::ErrorKind::ConnectionReset.into();
@@ -372,7 +372,7 @@ impl SimConnection {
         io::ErrorKind::TimedOut.into()
     }
 
-    /// Sends what was written, and lets become of it what is drawn.
+    /// Sends the written request, with the fate that is drawn.
     fn exchange(&mut self, patience: Duration) -> io::Result<()> {
         let request = std::mem::take(&mut self.request);
         let network = self.network.clone();
@@ -408,8 +408,8 @@ impl SimConnection {
         }
         match fate {
             Fate::RequestCut => {
-                // The server notices, and does what it does then. Before, it would wait, with a
-                // thread that its runtime takes for work.
+                // The server notices, and reacts now. Before, it would wait, with a thread that its
+                // runtime takes for work.
                 self.stream = None;
                 network.server.settle();
                 Err(self.broken())
@@ -432,7 +432,7 @@ impl SimConnection {
     }
 }
 
-/// The library counts what is left of its patience by the machine's clock, which has hardly moved
+/// The library measures the rest of its patience by the machine's clock, which has hardly moved
 /// since.
 fn virtual_patience(patience: Duration) -> Duration {
     const STEP_S: u64 = 5;
@@ -481,7 +481,7 @@ impl Connection for SimConnection {
                     if is_new {
                         network.tell();
                     }
-                    // News that was waited for, too, takes its time.
+                    // News that was waited for takes its time, too.
                     if is_new || has_waited {
                         network.on_its_way();
                     }
@@ -490,7 +490,7 @@ impl Connection for SimConnection {
                     }
                     return Ok(came);
                 }
-                // A helper cannot wait, and there is nothing to be waited for.
+                // A helper cannot wait, and nothing will come.
                 Ok(None) if network.world.now_ns() >= until_ns || World::is_helper() => {
                     self.stream = None;
                     return Err(io::ErrorKind::TimedOut.into());

@@ -1,4 +1,4 @@
-//! What programs do in a folder: at random, on few names, so that they meet.
+//! Random operations of programs in a folder, on few names, so that they meet.
 
 use super::machine::Machine;
 use byteback_host::random::SplitMix64;
@@ -6,25 +6,25 @@ use byteback_mount::direct::{Direct, DirectFile};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Files that programs keep open, and where they are at work: everywhere, or in the directory that
-/// is their machine's own.
+/// Files that programs keep open, and where they work: everywhere, or in their machine's own
+/// directory.
 #[derive(Default)]
 pub(crate) struct Programs {
     open: Vec<DirectFile>,
     at: PathBuf,
     saves: u64,
-    /// Common files that are open to be appended to.
+    /// Common files that are open for appending.
     logs: Vec<Log>,
-    /// One that was emptied to be written anew, and with what.
+    /// A file that was emptied to be rewritten, and its new content.
     emptied: Option<(Log, Vec<u8>)>,
     lines: u64,
 }
 
-/// A common file that is open.
+/// An open common file.
 struct Log {
     file: DirectFile,
     inode: u64,
-    /// A program here has taken its name away: what is written to it now is nowhere, as on any file
+    /// Whether a program here has taken its name away: writes to it are then lost, as on any file
     /// system.
     is_orphan: bool,
 }
@@ -54,14 +54,14 @@ fn bytes(random: &mut SplitMix64) -> Vec<u8> {
 }
 
 impl Programs {
-    /// Nothing is open any more: the machine was down.
+    /// Forgets all open files: the machine was down.
     pub(crate) fn forget(&mut self) {
         self.open.clear();
         self.logs.clear();
         self.emptied = None;
     }
 
-    /// Closes what is open.
+    /// Closes all open files.
     pub(crate) fn close(&mut self, machine: &mut Machine) {
         if machine.up().is_none() {
             return;
@@ -83,7 +83,7 @@ impl Programs {
         self.at.join(any_directory(random))
     }
 
-    /// Does one thing; some fail, as nobody looks before.
+    /// Does one operation; some fail, as nothing is checked before.
     pub(crate) fn act(&mut self, machine: &mut Machine, random: &mut SplitMix64) {
         if machine.up().is_none() {
             return;
@@ -199,7 +199,7 @@ impl Programs {
         });
     }
 
-    /// A file that is written piece by piece.
+    /// Writes a file piece by piece.
     fn burst(&mut self, machine: &mut Machine, random: &mut SplitMix64) {
         let Ok(file) = machine.up().unwrap().programs().open(&self.name(random)) else {
             return;
@@ -218,7 +218,7 @@ fn lines_of(content: &[u8]) -> Vec<Vec<u8>> {
     lines.map(<[u8]>::to_vec).collect()
 }
 
-/// What all machines write lines into.
+/// Files that all machines append lines to.
 impl Programs {
     fn log(&mut self, machine: &mut Machine, random: &mut SplitMix64) {
         let path = PathBuf::from(["log 0", "log 1"][random.below(2) as usize]);
@@ -256,7 +256,7 @@ impl Programs {
         let line = format!("line {} of {}", self.lines, machine.name());
         let bytes = format!("{line}\n");
         let appended = once(machine, |tree| tree.append(&log.file, bytes.as_bytes()));
-        // A program here that writes the file anew has not seen it.
+        // A program here that rewrites the file has not seen the line.
         let mut emptied = self.emptied.iter();
         let is_written_over = emptied.any(|(emptied, _)| emptied.inode == log.inode);
         if appended.is_ok() && !log.is_orphan && !is_written_over {
@@ -264,8 +264,7 @@ impl Programs {
         }
     }
 
-    /// What becomes of the lines of a file that a program here writes anew: most stay, in another
-    /// order.
+    /// Lines of a file that a program here rewrites: most stay, in another order.
     fn rewritten(machine: &mut Machine, content: &[u8], random: &mut SplitMix64) -> Vec<u8> {
         let mut lines = lines_of(content);
         lines.retain(|line| {
@@ -278,7 +277,7 @@ impl Programs {
         lines.iter().flat_map(|line| [line, &b"\n"[..]].concat()).collect()
     }
 
-    /// Empties a file, to write it anew later.
+    /// Empties a file, to rewrite it later.
     fn empty(&mut self, machine: &mut Machine, path: &Path, random: &mut SplitMix64) {
         self.write_emptied(machine);
         let Some(log) = open_log(machine, path) else { return };
@@ -300,7 +299,7 @@ impl Programs {
         close_log(machine, log);
     }
 
-    /// Writes a file anew under another name, and moves it over.
+    /// Writes the new content under another name, and renames it over the file.
     fn replace(&mut self, machine: &mut Machine, path: &Path, random: &mut SplitMix64) {
         use std::os::unix::fs::MetadataExt;
         let new_path = PathBuf::from(format!("log of {}", machine.name()));
@@ -324,7 +323,7 @@ impl Programs {
     }
 }
 
-/// Those lines that this machine's programs wrote: others' are others' matter.
+/// Only the lines of this machine's programs.
 fn own_lines(machine: &Machine, content: &[u8]) -> Vec<Vec<u8>> {
     let end = format!(" of {}", machine.name());
     let mut lines = lines_of(content);

@@ -1,5 +1,5 @@
-//! What a folder holds, as anybody sees it: by path. Of a machine's directory, and of the server at
-//! any of its sequence numbers.
+//! Contents of a folder by path, as any program sees them: of a machine's directory, and of the
+//! server at any of its sequence numbers.
 
 use byteback_api::FolderName;
 use byteback_delta::{DeltaReader, EmptyBase, apply_to_new};
@@ -13,13 +13,13 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What has a name.
+/// A node with a name.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// Of a directory, nothing; of a symlink, its target.
+    /// `None` for a directory; of a symlink, its target.
     pub(crate) content: Option<Arc<Vec<u8>>>,
     mode: u32,
-    /// When it was modified; 0 where that is not looked at, and of symlinks.
+    /// Modification time; 0 where that is not compared, and of symlinks.
     modified_ns: i64,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// See the module.
+/// Contents of a folder: see the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State(pub(crate) BTreeMap<Vec<u8>, Entry>);
 
@@ -61,7 +61,7 @@ impl State {
         state
     }
 
-    /// The same, with the times of files and directories, that of the root among them.
+    /// As `of_directory`, with the times of files and directories, that of the root among them.
     pub(crate) fn of_directory_with_times(dir: &Path) -> Self {
         let mut state = Self::default();
         state.add_directory(dir, &[], true);
@@ -75,7 +75,7 @@ impl State {
         state
     }
 
-    /// What a directory with these files holds.
+    /// State of a directory with these files.
     pub(crate) fn of_files(files: &[(&str, &str)]) -> Self {
         let entry = |content: &str| Entry {
             content: Some(Arc::new(content.as_bytes().to_vec())),
@@ -90,7 +90,7 @@ impl State {
         )
     }
 
-    /// A directory of it with all that is in it, under its names here.
+    /// A directory of it with all entries, under its names here.
     pub(crate) fn below(&self, directory: &[u8]) -> Self {
         let is_below = |name: &[u8]| {
             let rest = name.strip_prefix(directory);
@@ -158,7 +158,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What the folder held after a batch.
+    /// State of the folder after a batch.
     pub(crate) fn at(&mut self, seq: Seq) -> State {
         let mut state = State::default();
         self.add(seq, TreePlace::Path(&[]), &[], &mut state);

@@ -1,5 +1,5 @@
-//! What the engine has of its machine: it waits in virtual time, others have their turn between the
-//! steps of what lands, and bugs can be let in.
+//! The engine's views of its machine: it waits in virtual time, others have their turn between the
+//! steps of a landing, and bugs can be let in.
 
 use super::world::{News, World};
 use byteback_control::{
@@ -23,32 +23,33 @@ pub(crate) enum Canary {
     /// None.
     #[default]
     None,
-    /// What was not answered counts as applied.
+    /// An unanswered group counts as applied.
     UnansweredIsApplied,
     /// The first name of a group is forgotten.
     NameForgotten,
-    /// What is in the way of something that lands is removed and not kept under another name.
+    /// A node in the way of a landing is removed and not kept under another name.
     ConflictWithoutCopy,
     /// Now and then a name that lands is left out.
     StepLeftOut,
-    /// The cursor is durable before what it stands for is in the folder.
+    /// The cursor is durable before its changes are in the folder.
     CursorBeforeSteps,
-    /// What waits to be sent is not looked at.
+    /// Unsent changes are not looked at.
     UnsentOverlooked,
 }
 
-/// What the views of a machine have in common.
+/// State that the views of a machine share.
 pub(crate) struct Ear {
     pub(crate) world: Arc<World>,
     pub(crate) machine: usize,
     pub(crate) canary: Canary,
-    /// The engine waits for something to do: nothing is half done.
+    /// Whether the engine waits for something to do: nothing is half done.
     pub(crate) is_idle: AtomicBool,
-    /// Before this step of what lands, when it has come so often, it waits until the power is cut.
+    /// Name of a landing's step, and its repetition, before which the engine waits until the power
+    /// is cut.
     pub(crate) hold: Mutex<Option<(String, u64)>>,
-    /// It waits for that.
+    /// Whether it waits for that.
     pub(crate) is_held: AtomicBool,
-    /// Files in which something lands.
+    /// Number of files in which something lands.
     pub(crate) mixed: AtomicUsize,
     random: Mutex<SplitMix64>,
 }
@@ -67,7 +68,7 @@ impl Ear {
         })
     }
 
-    /// Now and then others have their turn: programs here, or a power cut.
+    /// Now and then lets others have their turn: programs here, or a power cut.
     fn between_steps(&self) {
         let pause_ns = {
             let mut random = self.random.lock().unwrap();
@@ -79,7 +80,7 @@ impl Ear {
     }
 }
 
-/// What is to be sent.
+/// View of the tree whose changes are sent.
 pub(crate) struct WaitingTree {
     pub(crate) inner: Arc<dyn LiveTree>,
     pub(crate) ear: Arc<Ear>,
@@ -184,7 +185,7 @@ impl LiveTree for WaitingTree {
     }
 }
 
-/// What lands.
+/// View of the tree for a landing.
 pub(crate) struct SteppedLanding {
     pub(crate) inner: Arc<dyn LandingTree>,
     pub(crate) ear: Arc<Ear>,
@@ -352,7 +353,7 @@ impl LandingTree for SteppedLanding {
     }
 }
 
-/// A file in which something lands: others have their turn between its pieces, too.
+/// A file into which a content lands: others have their turn between its pieces, too.
 struct SteppedFile<'a> {
     inner: Box<dyn WatchedFile + 'a>,
     ear: Arc<Ear>,

@@ -1,14 +1,14 @@
-//! Who sees all that programs do on a machine and what the machinery makes of its files, and knows
+//! A witness of all that programs do on a machine and of the effect of sync on its files. It knows
 //! what must not be lost.
 //!
-//! *Own directory*: each machine of several has one that programs of others leave alone. The
-//! machinery never changes anything in it here, so no crash, restart, clock or conflict elsewhere
-//! may show there; everybody else sees in it, one after the other, moments that it had here.
+//! *Own directory*: each machine of several has one that programs of others leave alone. Sync never
+//! changes anything in it here, so no crash, restart, clock or conflict elsewhere may show there;
+//! all other machines see in it, one after the other, moments that it had here.
 //!
-//! *What programs made*: a content that a program made here is overwritten or removed by programs
-//! here, or stays; if it goes otherwise, the server must have it among its versions, or it is found
-//! in a file in the end. What a program makes of a file in which something lands just now is a
-//! mixture, which is nobody's content.
+//! *Contents by programs*: a content that a program made here is overwritten or removed by programs
+//! here, or stays; if it disappears otherwise, the server must have it among its versions, or it is
+//! found in a file in the end. If a program writes into a file while something lands in it, the
+//! result is a mixture, which is not tracked.
 //!
 //! *Lines*: each line that a program wrote into a common file is in a file in the end, or in one of
 //! the server's versions, unless a program of the same machine took it away.
@@ -27,16 +27,16 @@ fn contents(state: &State) -> BTreeSet<Content> {
     contents.filter(|content| content.len() >= CONTENT_LEN_MIN).collect()
 }
 
-/// See the module.
+/// Record of one machine: see the module.
 pub(crate) struct Witness {
-    /// The own directory; none: everything is the machine's own.
+    /// The own directory; `None`: everything is the machine's own.
     own: Option<Vec<u8>>,
-    /// What the own directory was, after each change by a program.
+    /// States of the own directory, after each change by a program.
     pub(crate) history: Vec<State>,
     last: BTreeSet<Content>,
-    /// What programs made here, and is here.
+    /// Contents that programs made here, and that are here.
     made: BTreeSet<Content>,
-    /// What programs made here, and is not here any more without them.
+    /// Contents that programs made here, and that disappeared without them.
     owed: BTreeSet<Content>,
     /// Lines that programs wrote here and that none took away here.
     pub(crate) lines: BTreeSet<Vec<u8>>,
@@ -56,7 +56,7 @@ impl Witness {
         }
     }
 
-    /// What of a folder anywhere is this machine's own.
+    /// The part of a folder, on any machine, that is this machine's own.
     pub(crate) fn own_of(&self, state: &State) -> State {
         match &self.own {
             Some(own) => state.below(own),
@@ -64,7 +64,7 @@ impl Witness {
         }
     }
 
-    /// What is here before a program does something.
+    /// Takes in the state before a program does something.
     pub(crate) fn before(&mut self, now: &State) {
         let own = self.own_of(now);
         if let Some(last) = self.history.last()
@@ -83,7 +83,8 @@ impl Witness {
         self.last = here;
     }
 
-    /// What is here after that. While something lands in a file, what is new may be a mixture.
+    /// Takes in the state after that. While something lands in a file, new contents may be
+    /// mixtures.
     pub(crate) fn after(&mut self, now: &State, is_mixed: bool) {
         let own = self.own_of(now);
         if self.history.last() != Some(&own) {
@@ -97,13 +98,13 @@ impl Witness {
         self.last = here;
     }
 
-    /// What has to be found at the server.
+    /// Contents that must be found at the server.
     pub(crate) fn owed(&self) -> &BTreeSet<Content> {
         &self.owed
     }
 }
 
-/// Somebody who looks at what is only one machine's: sees its moments one after the other.
+/// An observer of one machine's own directory: it sees its moments one after the other.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Follower {
     at: usize,
@@ -113,7 +114,7 @@ impl Follower {
     /// Takes a look.
     ///
     /// # Errors
-    /// It is no moment after the one that was seen last.
+    /// The state is not a moment after the one that was seen last.
     pub(crate) fn look(&mut self, witness: &Witness, state: &State) -> Result<(), String> {
         let own = witness.own_of(state);
         let rest = witness.history.get(self.at..).unwrap_or_default();

@@ -1,12 +1,12 @@
 //! Virtual time, and whose turn it is.
 //!
-//! What is simulated runs on threads, as it does otherwise, but only one of them at a time: a
-//! *task* runs until it would wait, for time or for news, and then gives the turn back. Whoever
-//! directs (the test's own thread) runs the tasks in the order of their times, and does things of
+//! The simulated parts run on threads, as they do otherwise, but only one of them at a time: a
+//! *task* runs until it would wait, for time or for news, and then gives the turn back. The
+//! director (the test's own thread) runs the tasks in the order of their times, and does things of
 //! its own only between them. So a run depends on the seed alone.
 //!
-//! A thread that a task has made and waits for (the one that sends parts of a batch) is no task: it
-//! never waits, and the task has the turn meanwhile.
+//! A thread that a task has made and waits for (the one that sends parts of a batch) is not a task:
+//! it never waits, and the task has the turn meanwhile.
 
 use byteback_host::clock::Clock;
 use byteback_host::random::SplitMix64;
@@ -22,13 +22,13 @@ use std::time::Duration;
 /// The wall clock's first reading: later than any file of this machine was changed.
 const BEGAN_NS: i64 = 2_000_000_000_000_000_000;
 
-/// A task that has the turn for longer has got stuck.
+/// A task that keeps the turn for longer is stuck.
 const TURN_MAX: Duration = Duration::from_secs(240);
 
 /// Two things at the same time come in any order within this.
 const JITTER_NS: u64 = 2_000;
 
-/// What a task that waits hears.
+/// News for which a task waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum News {
     /// Nothing but the time.
@@ -39,7 +39,7 @@ pub(crate) enum News {
     Server,
 }
 
-/// What the thread of a task that is killed unwinds with.
+/// Panic payload that unwinds the thread of a killed task.
 struct Killed;
 
 struct Task {
@@ -74,13 +74,13 @@ thread_local! {
     static ROLE: Cell<Role> = const { Cell::new(Role::Helper) };
 }
 
-/// See the module.
+/// Virtual time and the tasks in it: see the module.
 pub(crate) struct World {
     state: Mutex<State>,
     turned: Condvar,
 }
 
-/// Gives the turn back when a task ends, however.
+/// Gives the turn back when a task ends, in whatever way.
 struct Turn<'a>(&'a World, u64);
 
 impl Drop for Turn<'_> {
@@ -94,7 +94,7 @@ impl Drop for Turn<'_> {
 }
 
 impl World {
-    /// Whether the calling thread is no task: it cannot wait.
+    /// Whether the calling thread is not a task: it cannot wait.
     pub(crate) fn is_helper() -> bool {
         ROLE.get() == Role::Helper
     }
@@ -126,7 +126,7 @@ impl World {
         self.wrong_clock(&Arc::default())
     }
 
-    /// A clock that is wrong by so many nanoseconds.
+    /// A clock that is wrong by `by_ns` nanoseconds.
     pub(crate) fn wrong_clock(self: &Arc<Self>, by_ns: &Arc<AtomicI64>) -> Arc<dyn Clock> {
         Arc::new(WorldClock(Arc::clone(self), Arc::clone(by_ns)))
     }
@@ -135,17 +135,17 @@ impl World {
         self.lock().now_ns
     }
 
-    /// What has happened so far, as a number.
+    /// Hash of all events so far.
     pub(crate) fn trace(&self) -> u64 {
         self.lock().trace
     }
 
-    /// Whether anybody wants to read what happens.
+    /// Whether events are printed.
     pub(crate) fn is_told(&self) -> bool {
         self.lock().is_told
     }
 
-    /// Says that something happens. Not from helpers, who come at any time.
+    /// Notes an event. Not from helpers, which run at any time.
     pub(crate) fn note(&self, what: &str) {
         if ROLE.get() == Role::Helper {
             return;
@@ -161,7 +161,7 @@ impl World {
         }
     }
 
-    /// A new task, whose turn comes soon.
+    /// Starts a task, whose turn comes soon.
     pub(crate) fn spawn(self: &Arc<Self>, name: &str, work: impl FnOnce() + Send + 'static) -> u64 {
         let mut state = self.lock();
         let id = state.next;
@@ -205,8 +205,8 @@ impl World {
         }
     }
 
-    /// Lets time pass, and others do something, until it is out or there is news. For the director,
-    /// time alone.
+    /// Lets time pass, and others have their turn, until it is over or there is news. For the
+    /// director, only time passes.
     pub(crate) fn pause(&self, time: Duration, hears: News) {
         let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4);
         match ROLE.get() {
@@ -215,7 +215,7 @@ impl World {
                 let mut state = self.lock();
                 state.now_ns = state.now_ns.saturating_add(time_ns);
             }
-            // What ends by being killed does not wait any more.
+            // A task that is being killed does not wait any more.
             Role::Task(_) if std::thread::panicking() => {}
             Role::Task(id) => {
                 let mut state = self.lock();
@@ -231,7 +231,7 @@ impl World {
         }
     }
 
-    /// Wakes who hears this.
+    /// Wakes the tasks that wait for this news.
     pub(crate) fn tell(&self, news: News) {
         let mut state = self.lock();
         let state = &mut *state;
@@ -241,7 +241,7 @@ impl World {
         }
     }
 
-    /// Lets a task do nothing until then: its machine sleeps.
+    /// Suspends a task until then: its machine sleeps.
     pub(crate) fn suspend(&self, id: u64, until_ns: u64) {
         if let Some(task) = self.lock().tasks.get_mut(&id) {
             task.asleep_until_ns = until_ns;
@@ -270,7 +270,7 @@ impl World {
         }
     }
 
-    /// Lets a task do what it does until it waits again.
+    /// Lets a task run until it waits again.
     fn turn(&self, id: u64, mut state: MutexGuard<'_, State>) {
         state.running = Some(id);
         self.turned.notify_all();
@@ -296,13 +296,12 @@ impl World {
         }
     }
 
-    /// Whether a task is there.
+    /// Whether a task still exists.
     pub(crate) fn lives(&self, id: u64) -> bool {
         self.lock().tasks.contains_key(&id)
     }
 
-    /// Ends a task where it waits: nothing that it would do comes after that, but what its
-    /// destructors do.
+    /// Ends a task where it waits: only its destructors run after that.
     pub(crate) fn kill(&self, id: u64) {
         let mut state = self.lock();
         let Some(task) = state.tasks.get_mut(&id) else { return };
@@ -311,7 +310,7 @@ impl World {
         assert!(!self.lives(id), "it lives");
     }
 
-    /// Ends everything.
+    /// Ends all tasks.
     pub(crate) fn end(&self) {
         loop {
             let first = self.lock().tasks.keys().next().copied();
@@ -323,7 +322,7 @@ impl World {
     }
 }
 
-/// What shows the time; wrong by so many nanoseconds, which may change.
+/// A clock that is wrong by a number of nanoseconds, which may change.
 struct WorldClock(Arc<World>, Arc<AtomicI64>);
 
 impl Clock for WorldClock {

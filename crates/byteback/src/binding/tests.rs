@@ -12,7 +12,7 @@ const GOLDEN: &str = r#"{
 }
 "#;
 
-/// As every version before the first with a checksum.
+/// The format of all versions before the first one with a checksum.
 const VERSION_1: &str = r#"{
   "version": 1,
   "server": "http://127.0.0.1:7117",
@@ -34,7 +34,7 @@ fn binding() -> Binding {
     }
 }
 
-/// Refused, by its name and with what to do.
+/// Asserts that a binding is refused by name, and with a next step.
 fn assert_refused(read: Result<Binding>, what: &dyn Fn() -> String) {
     match read {
         Err(CommandError::Failed(failure)) => {
@@ -76,8 +76,8 @@ fn the_version_before_is_read_and_a_later_one_is_not() {
     assert_refused(parse(disguised.as_bytes()), &|| "two bits of the version".to_owned());
 }
 
-/// Each bit of each byte; each byte replaced by each other printable one; each byte missing; each
-/// end missing.
+/// Each bit of each byte is flipped; each byte is replaced by each other printable one; each byte
+/// is left out; each end is cut off.
 #[test]
 fn a_damaged_binding_is_refused_or_means_what_was_written() {
     let golden = GOLDEN.as_bytes();

@@ -1,5 +1,5 @@
 //! `byteback backup`: saves what changed since the last backup, through the folder's daemon or, if
-//! it is not mounted, by looking at every file's size, times and identity.
+//! the folder is not mounted, by comparing each file's size, times and identity.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -97,8 +97,8 @@ struct Summary<'a> {
     report: &'a BackupReport,
 }
 
-/// A directory of the state folder for this run alone, and the lock on it. The run can go on
-/// without `what` is in it.
+/// Opens a directory of the state folder for this run alone, and locks it. `None`, with a warning,
+/// if that fails: the run can go on without `what`.
 pub(super) fn own_directory(path: &Path, what: &str, settings: &Settings) -> Option<(Arc<dyn DurableDir>, DirLock)> {
     let locked = RealDir::create(path).and_then(|dir| dir.lock().map(|lock| (dir, lock)));
     match locked {
@@ -182,7 +182,8 @@ pub(crate) fn run(arguments: BackupArguments, settings: &Settings) -> Result<()>
         };
         said.print()
     };
-    // The backup is made, whoever may hear of it; but the exit code must tell of what is missing.
+    // The backup is made even if printing failed; but the exit code must report that it is
+    // incomplete.
     if report.is_complete() {
         printed
     } else {
@@ -281,7 +282,7 @@ impl Said<'_> {
         Ok(())
     }
 
-    /// Which files were read whole, and what mounting would have saved.
+    /// Prints how many files were read whole, and what mounting would have saved.
     fn print_whole(&self) -> Result<()> {
         let whole = self.report.whole;
         let output = self.output;
@@ -320,7 +321,7 @@ impl Said<'_> {
     }
 }
 
-/// Of how many files it was only known that they changed.
+/// Number of changed files whose changed ranges were unknown.
 fn files_read_whole(report: &BackupReport) -> u64 {
     let whole = report.whole;
     [
@@ -334,7 +335,7 @@ fn files_read_whole(report: &BackupReport) -> u64 {
     .fold(0, u64::saturating_add)
 }
 
-/// What was found changed, as a sentence.
+/// The changes found, as a sentence.
 fn found(report: &BackupReport) -> String {
     let parts = counts(&[
         (report.files_new, "new file", "new files"),

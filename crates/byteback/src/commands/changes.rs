@@ -1,5 +1,5 @@
-//! `byteback changes`: what changed since a mark, for people and for other programs. Only looks: no
-//! mark moves.
+//! `byteback changes`: the changes since a mark, for people and for other programs. It only looks:
+//! no mark moves.
 //!
 //! | room | what is in it |
 //! |---|---|
@@ -97,19 +97,19 @@ impl std::str::FromStr for Since {
     }
 }
 
-/// Whose changes, since when.
+/// The requested changes: of which consumer, and since when.
 struct Asked<'a> {
     tree: &'a dyn TreeService,
     request: CutRequest,
-    /// The cut that is looked at, instead of the present moment.
+    /// The cut whose changes are listed; `None` for the present moment.
     cut: Option<ByteString>,
-    /// Whether it is the mark of 'byteback backup'.
+    /// Whether the mark is that of 'byteback backup'.
     is_own: bool,
 }
 
 impl Asked<'_> {
-    /// Looks at the changes; `list` is called with the moment that is looked at. What could not be
-    /// compared with the record, and may have changed as well, is told first.
+    /// Takes the moment to list and calls `list` with it. Entries that could not be compared with
+    /// the record, and may have changed as well, are reported first.
     fn look<T>(&self, settings: &Settings, list: impl FnOnce(&CutInfo) -> Result<T>) -> Result<T> {
         let info = match &self.cut {
             Some(name) => self.tree.look_at(name, &self.request)?,
@@ -121,7 +121,7 @@ impl Asked<'_> {
                 .item_error("changes", error.path.as_ref(), &error.message);
         }
         let listed = list(&info);
-        // The listing's own error is the one to tell.
+        // If both fail, the error of the listing is returned.
         let finished = self.tree.finish(info.cut, &Outcome::Abandoned);
         let listed = listed?;
         finished?;
@@ -149,7 +149,7 @@ pub(crate) fn run(arguments: &ChangesArguments, settings: &Settings) -> Result<(
         }
         (_, path) => (tracked_folder::known_folder(path.as_deref(), settings)?, None),
     };
-    // A file that is read in a cut is listed as of that cut.
+    // A file inside a cut is listed as of that cut.
     let mut cut = arguments.cut.as_ref().map(|name| ByteString::from(name.as_bytes()));
     let file = file.map(|(file, path)| match in_cut(&path) {
         Some((name, path)) => {
@@ -190,7 +190,7 @@ pub(crate) fn run(arguments: &ChangesArguments, settings: &Settings) -> Result<(
     }
 }
 
-/// The name of the cut that a path lies in, and the path in it.
+/// The name of the cut that a path lies in, and the path within the cut.
 pub(super) fn in_cut(path: &ByteString) -> Option<(ByteString, ByteString)> {
     let below = path.as_bytes().strip_prefix(b".byteback/cut/")?;
     let slash = below.iter().position(|byte| *byte == b'/')?;
@@ -198,7 +198,7 @@ pub(super) fn in_cut(path: &ByteString) -> Option<(ByteString, ByteString)> {
     Some((ByteString::from(name), ByteString::from(path.get(1..)?)))
 }
 
-/// The log keeps the changes since the last backup, not since each snapshot.
+/// Refuses other snapshots than the last backup's: the log does not keep the changes since each.
 fn check_snapshot(
     spec: SnapshotSpec,
     known: &KnownFolder,

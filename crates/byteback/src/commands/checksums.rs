@@ -1,10 +1,10 @@
-//! `byteback checksums`: which checksums storage keeps of a file already, and whether they are true
-//! of its bytes.
+//! `byteback checksums`: which checksums storage already keeps of a file, and whether they match
+//! its bytes.
 //!
 //! | room | what it does |
 //! |---|---|
-//! | `opening` | from what was asked for to the source that has checksums of it |
-//! | `comparing` | what the checksums of two copies say about each other |
+//! | `opening` | from the argument to the source that has checksums of it |
+//! | `comparing` | compares two copies by their checksums |
 
 mod comparing;
 mod opening;
@@ -103,7 +103,7 @@ struct Line<'a> {
     len_bytes: u64,
     summed_bytes: u64,
     zero_bytes: u64,
-    /// By reason.
+    /// Bytes without a checksum, by reason.
     unknown: &'a BTreeMap<&'static str, u64>,
     checksum_bytes: u64,
     extract_ns: u64,
@@ -121,14 +121,14 @@ struct VerifiedLine {
     ns: u64,
 }
 
-/// How much of a file is what.
+/// Bytes of a file by whether they have checksums.
 #[derive(Default)]
 struct Coverage {
     summed_bytes: u64,
     zero_bytes: u64,
     unknown: BTreeMap<&'static str, u64>,
     checksum_bytes: u64,
-    /// Blocks of many lengths.
+    /// Number of blocks of varying length.
     chunks: u64,
 }
 
@@ -165,10 +165,10 @@ pub(crate) fn run(arguments: &ChecksumsArguments, settings: &Settings) -> Result
     if !store.is_empty() && !has_store(what) && !arguments.against.as_ref().is_some_and(has_store) {
         return Err(CommandError::new("--store is for casync:INDEX and moosefs:FILE only"));
     }
-    // Chunks that are not there have no checksums, which would look as if nobody had any.
+    // A missing folder of chunks would look as if nothing had checksums.
     for folder in store {
         match std::fs::read_dir(folder) {
-            // The source knows whom it is for.
+            // The source knows whom such a folder is for, and reports it.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
             looked => drop(looked.map_err(|error| CommandError::file("look into", folder, &error))?),
         }
@@ -287,7 +287,7 @@ fn print(
     output.line(format!("  permissions  {}", description.permissions))
 }
 
-/// Why there are none, in words.
+/// The reason that bytes have no checksum, in words.
 fn reason(name: &str) -> &'static str {
     let all = [
         (Unknown::Inline, "it lies in the metadata"),

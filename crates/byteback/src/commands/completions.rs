@@ -1,4 +1,4 @@
-//! `byteback completions`: a script that lets a shell complete our commands and flags.
+//! `byteback completions`: a script with which a shell completes our commands and flags.
 
 use std::io::{self, Write};
 

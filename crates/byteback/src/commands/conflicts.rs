@@ -1,8 +1,8 @@
-//! `byteback conflicts`: files that were changed here and, before that was sent, by another
-//! machine; and what becomes of them.
+//! `byteback conflicts`: files that another machine changed before a change made here was sent, and
+//! how the user settles them.
 //!
-//! Both versions are ordinary files of the folder. What is decided is done with them as any program
-//! would do it, through the mount, and thus comes to the other machines like every change.
+//! Both versions are ordinary files of the folder. A decision is carried out as any program would
+//! do it, through the mount, and thus reaches the other machines like every change.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -23,7 +23,7 @@ use crate::timestamp;
 use crate::tracked_folder::{self, BoundFolder};
 use crate::wording::counted;
 
-/// So many names are tried for a version that is kept beside the other.
+/// Names tried for a version that is kept beside the other.
 const NAMES_TRIED_MAX: u32 = 10_000;
 
 /// Flags of `conflicts`.
@@ -68,9 +68,9 @@ struct Line<'a> {
     path: &'a ByteString,
     copy: &'a ByteString,
     at: String,
-    /// Those with the same number belong together.
+    /// Conflicts with the same number belong together.
     set: Option<u64>,
-    /// What was kept, if that was decided.
+    /// The version that was kept, if the conflict is settled.
     kept: Option<Keep>,
 }
 
@@ -150,7 +150,7 @@ pub(crate) fn run(arguments: &ConflictsArguments, settings: &Settings) -> Result
     }
 }
 
-/// Those that belong together with some of `chosen`, and are not among them.
+/// Conflicts that belong together with one of `chosen` but are not among them.
 fn belonging<'a>(conflicts: &'a [SyncConflict], chosen: &[&'a SyncConflict]) -> Vec<&'a SyncConflict> {
     let is_chosen = |conflict: &SyncConflict| chosen.iter().any(|chosen| chosen.copy == conflict.copy);
     let belongs = |conflict: &SyncConflict| {
@@ -191,7 +191,7 @@ fn chosen<'a>(conflicts: &'a [SyncConflict], point: &Path, files: &[PathBuf]) ->
 fn decide(conflict: &SyncConflict, point: &Path, keep: Keep) -> Result<()> {
     let (path, copy) = (point.join(path_of(&conflict.path)), point.join(path_of(&conflict.copy)));
     let done = match keep {
-        // Should the other version have been removed or renamed meanwhile, its name is free.
+        // If the other version has been removed or renamed meanwhile, its name is free.
         Keep::Mine => fs::rename(&copy, &path),
         Keep::Theirs if copy.symlink_metadata().is_ok_and(|found| found.is_dir()) => fs::remove_dir_all(&copy),
         Keep::Theirs => fs::remove_file(&copy),

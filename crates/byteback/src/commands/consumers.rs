@@ -1,12 +1,12 @@
-//! `byteback consumers`: the programs that have a mark in a folder's log, each with its own; their
-//! marks are set from scripts.
+//! `byteback consumers`: the programs that have marks in a folder's log, one each; scripts set
+//! these marks.
 //!
-//! A program saves in three steps: `begin` (a moment of the folder, and its epoch), reading what
-//! `changes --consumer` lists since the program's mark, and `done` with that epoch. Between the
-//! first and the last, the mark stays; whatever dies in between, the next run covers the same
-//! again. A list that is made after `begin` may hold more than was changed before it, never less;
-//! and `done` refuses an epoch that another run of the same consumer has replaced. So no change
-//! falls between two runs.
+//! A program saves in three steps: `begin` (a moment of the folder, and its epoch), reading the
+//! list of `changes --consumer` since the program's mark, and `done` with that epoch. Between the
+//! first and the last step the mark stays, so after a crash in between the next run covers the same
+//! changes again. A list that is made after `begin` may hold later changes too, but never omits an
+//! earlier one; and `done` refuses an epoch that another run of the same consumer has replaced. So
+//! no change falls between two runs.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -25,9 +25,9 @@ use crate::timestamp;
 use crate::tracked_folder::{self, KnownFolder, Owner};
 use crate::wording::{age, counted, nodes, size};
 
-/// Consumers of this kind are our own backups.
+/// Prefix of the consumers that are our own backups.
 const OWN_PREFIX: &str = "backup:";
-/// The longest name.
+/// Longest name, in bytes.
 const NAME_LEN_MAX: usize = 100;
 
 /// Flags of `consumers`.
@@ -83,7 +83,7 @@ enum Verb {
     },
 }
 
-/// An epoch on the command line: `@17`.
+/// An epoch as a command-line argument: `@17`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EpochArgument(pub(crate) Epoch);
 
@@ -99,7 +99,7 @@ impl FromStr for EpochArgument {
     }
 }
 
-/// A name that a program of the user's may have.
+/// Parses a name for a consumer of the user's.
 fn name(text: &str) -> Result<String, String> {
     if text.is_empty() || text.len() > NAME_LEN_MAX || text.chars().any(char::is_control) {
         return Err(format!(
@@ -189,7 +189,7 @@ fn begin(name: &str, dir: Option<&Path>, settings: &Settings) -> Result<()> {
             },
         );
     }
-    // The epoch alone, so that a script can take it.
+    // The epoch alone, for scripts.
     output.line(format!("@{}", info.epoch))
 }
 
@@ -204,7 +204,7 @@ fn done(name: &str, epoch: Epoch, dir: Option<&Path>, settings: &Settings) -> Re
     let output = settings.output;
     if !tree.advance(name, epoch)? {
         let state = consumer(tree, name)?;
-        // Said twice, for instance after an answer that was lost.
+        // A repeated `done` is no error: the answer to the first may have been lost.
         if state.as_ref().and_then(|state| state.mark) != Some(epoch) {
             return Err(refused(name, epoch, state.as_ref()));
         }
@@ -254,8 +254,8 @@ fn give_up(name: &str, dir: Option<&Path>, settings: &Settings) -> Result<()> {
     ))
 }
 
-/// What a consumer has not saved: changed files and other nodes, and bytes of those whose ranges
-/// are known; none: everything.
+/// The unsaved changes of a consumer: the number of changed files and other nodes, and the bytes in
+/// known ranges; `None` if everything is unsaved.
 fn unsaved(tree: &dyn TreeService, consumer: &ConsumerStatus) -> Result<Option<(u64, u64)>> {
     if consumer.mark.is_none() {
         return Ok(None);
@@ -329,7 +329,7 @@ fn list(dir: Option<&Path>, settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// When a consumer last saved, and what it is doing.
+/// When a consumer last saved, and what it is doing now.
 pub(crate) fn saved_in_words(consumer: &ConsumerStatus, now_ns: i64) -> String {
     let saved = match (consumer.saved_at_ns, consumer.dropped) {
         (_, Some(dropped)) => format!("dropped {} ago", age(dropped.at_ns, now_ns)),

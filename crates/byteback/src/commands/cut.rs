@@ -1,4 +1,4 @@
-//! `byteback cut`: moments of a mounted folder, open under a name for any program that reads files.
+//! `byteback cut`: moments of a mounted folder, kept under a name for any program that reads files.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -55,7 +55,7 @@ struct OneCut {
     dir: Option<PathBuf>,
 }
 
-/// A line about a cut.
+/// A cut as a JSON line.
 #[derive(Serialize)]
 struct Line<'a> {
     name: &'a ByteString,
@@ -64,7 +64,7 @@ struct Line<'a> {
     opened: String,
     age_ns: u64,
     kept_bytes: u64,
-    /// It was ended, and some of it is still open.
+    /// Whether the cut was ended while files in it are still open.
     is_ended: bool,
     lost: Option<&'a str>,
 }
@@ -125,7 +125,7 @@ fn create(one: &OneCut, settings: &Settings) -> Result<()> {
     if output.json {
         return output.object("cut", &Line::of(&cut, timestamp::now_ns()));
     }
-    // The path alone, so that a script can take it.
+    // The path alone, for scripts.
     output.line(&cut.path)
 }
 

@@ -1,5 +1,5 @@
-//! Where devices are managed: at the server's data folder, or through the server by a machine that
-//! may.
+//! Management of devices: in the server's data folder, or through the server by a machine with the
+//! right to do so.
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ pub(super) struct DeskArguments {
     data: Option<PathBuf>,
 }
 
-/// See the module.
+/// The place of management; see the module.
 pub(super) enum Desk {
     Data {
         file: Box<RosterFile>,
@@ -94,7 +94,7 @@ impl Desk {
         })
     }
 
-    /// All devices and the invitations that wait.
+    /// All devices, and the invitations that are not used yet.
     pub(super) fn list(&self) -> Result<(Vec<DeviceInfo>, Vec<InvitationInfo>)> {
         match self {
             Self::Data { file, .. } => {
@@ -158,7 +158,7 @@ impl Desk {
         }
     }
 
-    /// How the server is reached, as it noted itself or as this machine reaches it.
+    /// How the server is reached: from its own note, or as this machine reaches it.
     pub(super) fn reach(&self) -> Result<Reach> {
         let (texts, is_plain, certificate) = match self {
             Self::Data { data, .. } => {

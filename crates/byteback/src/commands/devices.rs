@@ -1,4 +1,4 @@
-//! `byteback devices`: who has joined, what they were given, and the end of it.
+//! `byteback devices`: the machines that have joined and their rights, and ending these.
 
 use byteback_api::messages::{DeviceInfo, InvitationInfo};
 use clap::{Args, Subcommand};

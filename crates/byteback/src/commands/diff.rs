@@ -1,8 +1,7 @@
-//! `byteback diff`: what differs between two snapshots.
+//! `byteback diff`: the differences between two snapshots.
 //!
-//! The server tells names first, then nodes. A line begins with what happened: `+` new, `-`
-//! removed, `M` other content, `U` only other attributes. A file that is new is told by its name,
-//! once.
+//! The server lists names first, then nodes. A line begins with the kind of change: `+` new, `-`
+//! removed, `M` other content, `U` only other attributes. A new file is listed once, by its name.
 
 use std::ffi::OsString;
 
@@ -150,8 +149,8 @@ enum What {
     Attributes,
 }
 
-/// Counts an item; `None` for what is not worth a line: a new node, told by its name, and a
-/// directory whose time moved because of the names in it.
+/// Counts an item. `None` for an item that gets no line: a new node, which its name announced, and
+/// a directory whose time changed because of the names in it.
 fn count(item: &DiffItem, summary: &mut Summary) -> Option<What> {
     match item {
         DiffItem::EntryAdded { .. } => {

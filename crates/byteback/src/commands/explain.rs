@@ -1,4 +1,4 @@
-//! `byteback explain`: how the last backup of a file found its change, and why that way.
+//! `byteback explain`: how the last backup of a file found its changes, and why in that way.
 
 use std::path::{Path, PathBuf};
 
@@ -44,7 +44,7 @@ struct Line<'a> {
     compression: Option<Compression>,
 }
 
-/// Where it is kept how files were saved.
+/// The directory where the decisions about files are recorded.
 pub(super) fn decisions_path(folder: &StateFolder) -> PathBuf {
     Path::new(folder.path()).join("decisions")
 }
@@ -85,7 +85,7 @@ pub(crate) fn run(arguments: &ExplainArguments, settings: &Settings) -> Result<(
     print(&file.to_string(), &decided, settings)
 }
 
-/// Which file a path stands for now.
+/// The node that a path refers to now.
 fn find(tree: &dyn TreeService, path: &ByteString) -> Result<(TreeId, Option<NodeId>)> {
     let info = tree.cut(&CutRequest {
         look_only: true,
@@ -124,7 +124,7 @@ fn print(file: &str, decided: &Decided, settings: &Settings) -> Result<()> {
     ))
 }
 
-/// What is to be said of how hard a backup was compressed, if that was not as usual.
+/// A remark on how hard a backup was compressed; empty if that was as usual.
 fn compressing(compression: Compression) -> String {
     let effort = match compression.effort {
         CompressionEffort::Fast => "little",

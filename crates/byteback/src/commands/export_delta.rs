@@ -1,4 +1,4 @@
-//! `byteback export-delta`: the change of one file as a delta in librsync's format, which `rdiff
+//! `byteback export-delta`: the changes of one file as a delta in librsync's format, which `rdiff
 //! patch` applies.
 
 use std::fs::File;
@@ -89,7 +89,7 @@ pub(crate) fn run(arguments: &ExportDeltaArguments, settings: &Settings) -> Resu
     let is_mounted = owner.is_mounted();
     let holes = || match is_mounted {
         true => holes(&arguments.file),
-        // Nobody would see what is written into a hole meanwhile.
+        // A write into a hole meanwhile would go unnoticed.
         false => ExtentSet::new(),
     };
     let old_len_bytes = match &arguments.old {
@@ -171,7 +171,7 @@ fn reason_in_words(whole: WholeFileReason) -> &'static str {
     }
 }
 
-/// As in the JSON lines of `changes`.
+/// The reason as in the JSON lines of `changes`.
 fn reason(whole: WholeFileReason) -> &'static str {
     match whole {
         WholeFileReason::Renamed => "renamed",
@@ -185,7 +185,7 @@ fn reason(whole: WholeFileReason) -> &'static str {
     }
 }
 
-/// The holes of a file as it is now; none if they cannot be seen.
+/// The present holes of a file; none if they cannot be determined.
 fn holes(file: &Path) -> ExtentSet {
     let look = || {
         let file = borg_map::open(file)?;
@@ -195,13 +195,13 @@ fn holes(file: &Path) -> ExtentSet {
     look().unwrap_or_default()
 }
 
-/// Writes a file that has its name only when it is whole.
+/// Writes a file that gets its name only when it is complete.
 fn write_file(to: &Path, export: &mut dyn FnMut(&mut dyn Write) -> Result<ExportReport>) -> Result<ExportReport> {
     let failed = |error: &io::Error| CommandError::file("write", to, error);
     let mut name = to.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.part", std::process::id()));
     let part = to.with_file_name(name);
-    // Not through a symlink that somebody has laid under a name that can be guessed.
+    // A symlink that another user put under this guessable name must not be followed.
     let file = File::create_new(&part).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => CommandError::file("make", &part, &error),
         _ => failed(&error),

@@ -1,5 +1,4 @@
-//! `byteback history`: what happened to a file in the last while, and how much of it can be brought
-//! back.
+//! `byteback history`: the recent changes of a file, and which of them can be undone.
 
 use std::path::PathBuf;
 
@@ -29,7 +28,7 @@ pub(crate) struct HistoryArguments {
     file: PathBuf,
 }
 
-/// A line about a moment.
+/// A change as a JSON line.
 #[derive(Serialize)]
 struct Line<'a> {
     time: String,

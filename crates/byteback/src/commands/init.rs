@@ -1,8 +1,8 @@
-//! `byteback init`: joins the server if need be, makes the folder there, and binds a directory to
+//! `byteback init`: joins the server if necessary, makes the folder there, and binds a directory to
 //! it.
 //!
-//! Order: the machine joins (`joining`); the binding is written last, so that a directory that
-//! has one can be backed up. Each step may be repeated.
+//! Order: the machine joins (`joining`); the binding is written last, so that a directory with a
+//! binding can be backed up. Each step may be repeated.
 
 use std::path::{Path, PathBuf};
 
@@ -130,8 +130,8 @@ fn wanted_repository(settings: &Settings, old: Option<&Binding>) -> Result<Repos
     })
 }
 
-/// What this machine has of a server that it joined before; with a join token, only if the server
-/// still accepts it.
+/// The credentials for a server that this machine joined before; with a join token, only if the
+/// server still accepts them.
 pub(super) fn known_credentials(
     arguments: &JoinArguments,
     settings: &Settings,
@@ -144,8 +144,8 @@ pub(super) fn known_credentials(
         known => return Ok(known),
     };
     match settings.client(&known)?.folder(&repository.folder) {
-        // It was restored from an older copy, or is another one at the same address, or the token
-        // gives more.
+        // The server was restored from an older copy, or is another one at the same address, or the
+        // token grants more.
         Err(error)
             if matches!(
                 error.kind,
@@ -158,7 +158,7 @@ pub(super) fn known_credentials(
     }
 }
 
-/// Joins a server; the token is kept in `token_path`.
+/// Joins a server and keeps the token in `token_path`.
 pub(super) fn join_server(
     arguments: &JoinArguments,
     settings: &Settings,

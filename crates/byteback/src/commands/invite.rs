@@ -95,7 +95,7 @@ pub(crate) fn run(arguments: &InviteArguments, settings: &Settings) -> Result<()
     if let Some(folder) = folder.filter(|_| invited.folder_is_new) {
         output.warn(&format!("the server had no folder {folder}; it is made"));
     }
-    // Nothing but the code where a program takes it on.
+    // Nothing but the code if a program reads the output.
     output.line(&code)?;
     if std::io::stdout().is_terminal() {
         let until = timestamp::local(invited.expires_ns);
@@ -112,7 +112,7 @@ fn reach(arguments: &InviteArguments, desk: &Desk) -> Result<Reach> {
     }
     let (addresses, is_plain) = served::given(&arguments.address, reach.is_plain, super::serve::PORT)?;
     if is_plain != reach.is_plain {
-        // Something stands before the server and has a certificate of its own.
+        // A proxy stands before the server and has a certificate of its own.
         reach.certificate = None;
     }
     (reach.addresses, reach.is_plain) = (addresses, is_plain);

@@ -1,8 +1,8 @@
-//! `byteback join`: with one code, this machine becomes a device of a server and a directory is
+//! `byteback join`: with one code, this machine becomes a device of a server, and a directory is
 //! bound to a folder there.
 //!
-//! Order: the machine joins (`joining`); the folder is made if it may be; the binding is written
-//! last. Each step may be repeated, also by running the command again with the same code.
+//! Order: the machine joins (`joining`); the folder is made if the code allows it; the binding is
+//! written last. Each step may be repeated, also by running the command again with the same code.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -158,8 +158,8 @@ pub(crate) fn run(arguments: &JoinArguments, settings: &Settings) -> Result<()> 
     output.say(format!("      byteback backup {directory}"))
 }
 
-/// Whether the directory belongs to the folder that the code is for, at a server with the same
-/// certificate and another address.
+/// Whether the directory is bound to the code's folder at a server with the same certificate but
+/// another address.
 fn is_moved(old: &Binding, code: &JoinCode, repository: &Repository, settings: &Settings) -> bool {
     let is_elsewhere = old.repository.server != repository.server && old.repository.folder == repository.folder;
     let known = settings
@@ -176,9 +176,8 @@ fn is_in_sync(folder: &StateFolder) -> Result<bool> {
     }
 }
 
-/// Whether the directory is in sync with something that is not the same any more: another device of
-/// this machine, another server, or one that lost what it had and numbers devices from the
-/// beginning again.
+/// Whether the record of the directory's sync no longer fits: it names another device of this
+/// machine, another server, or a server that lost data and numbers its devices from the beginning.
 fn starts_over(
     folder: &StateFolder,
     (repository, device): (&Repository, u64),
@@ -201,7 +200,7 @@ fn starts_over(
     is_other_root || there.seq < noted.cursor || noted.newest.is_some_and(is_lost)
 }
 
-/// Which folder of the server is meant.
+/// The folder of the server that is meant.
 fn wanted_folder(arguments: &JoinArguments, code: &JoinCode) -> Result<FolderName> {
     match (&code.folder, &arguments.folder) {
         (Some(given), Some(wanted)) if given != wanted => Err(CommandError::new(format!(

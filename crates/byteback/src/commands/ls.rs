@@ -1,4 +1,4 @@
-//! `byteback ls`: what is in a snapshot.
+//! `byteback ls`: lists the content of a snapshot.
 
 use std::ffi::OsString;
 
@@ -112,7 +112,7 @@ fn print(entry: &ListedEntry, long: bool, settings: &Settings) -> Result<()> {
     ))
 }
 
-/// The letter of a kind, as `ls -l` shows it.
+/// The letter for a kind of node, as in `ls -l`.
 fn letter(kind: NodeKind) -> char {
     match kind {
         NodeKind::File => '-',

@@ -1,4 +1,4 @@
-//! `byteback man-pages`: a manual page for each command, made of what its help says.
+//! `byteback man-pages`: a manual page for each command, generated from its help.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub(crate) fn run(arguments: &ManPagesArguments, settings: &Settings) -> Result<
     let dir = &arguments.dir;
     fs::create_dir_all(dir).map_err(|error| CommandError::file("make the directory", dir, &error))?;
     let mut command = Arguments::described();
-    // Its subcommands learn the flags that all commands have.
+    // Passes the global flags on to the subcommands.
     command.build();
     let count = write(&command, dir)?;
     settings
@@ -32,7 +32,7 @@ pub(crate) fn run(arguments: &ManPagesArguments, settings: &Settings) -> Result<
         .say(format!("{count} manual pages are in {}.", dir.display()))
 }
 
-/// Writes the page of a command and of all below it.
+/// Writes the pages of a command and of all its subcommands; returns their number.
 fn write(command: &clap::Command, dir: &Path) -> Result<u32> {
     let man = Man::new(command.clone()).manual("Byteback");
     let path = dir.join(man.get_filename());

@@ -1,8 +1,8 @@
-//! `byteback mount`: a folder is tracked from now on, by a daemon of its own.
+//! `byteback mount`: tracks a folder from now on, by a daemon of its own.
 //!
 //! The order of the start, in the daemon: signals are watched; the folder is compared with its
-//! record; it is mounted and served; then whoever waits is told. SIGTERM and SIGINT unmount, lazily
-//! if the folder is in use.
+//! record; it is mounted and served; then the waiting process is told. SIGTERM and SIGINT unmount,
+//! lazily if the folder is in use.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -90,12 +90,12 @@ pub(super) enum Mode {
 }
 
 impl MountArguments {
-    /// The folder, the place where it is shown, and its volume, as they were given.
+    /// The folder, the place where it is shown, and its volume, as given.
     pub(super) fn places(&self) -> (&Path, Option<&Path>, Option<&Path>) {
         (&self.dir, self.at.as_deref(), self.volume.as_deref())
     }
 
-    /// The same flags, for another process; not those that name places.
+    /// The same flags for another process, without those that name places.
     pub(super) fn passed_on(&self) -> Vec<OsString> {
         let mut passed_on: Vec<OsString> = vec!["--mode".into(), self.mode.name().into()];
         if let Some(granularity) = self.granularity.and_then(|name| name.to_possible_value()) {
@@ -117,7 +117,7 @@ impl MountArguments {
         passed_on
     }
 
-    /// How the log is kept: the flags, then the configuration.
+    /// Options of the log: from the flags, else from the configuration.
     fn log_options(&self, settings: &Settings) -> LogOptions {
         let mut log = settings.log;
         log.granularity = self.granularity.or(log.granularity);
@@ -146,7 +146,8 @@ pub(super) struct ChecksumArguments {
 }
 
 impl ChecksumArguments {
-    /// What is wanted, if anything is; `is_usual`: also where nobody said so.
+    /// The chosen options; `None` if no checksums are kept. `is_usual` is the default without
+    /// flags.
     pub(super) fn options(&self, is_usual: bool) -> Option<ChecksumOptions> {
         let is_said = self.checksums || self.verify_reads || self.scrub_rate.is_some();
         let is_wanted = is_said || (is_usual && !self.no_checksums);
@@ -164,7 +165,7 @@ impl ChecksumArguments {
         })
     }
 
-    /// The same, for the process in the background.
+    /// The same flags, for the process in the background.
     pub(super) fn passed_on(&self) -> Vec<OsString> {
         let flags = [
             (self.checksums, "--checksums"),
@@ -189,7 +190,7 @@ impl Mode {
     }
 }
 
-/// What the start found.
+/// Findings of the start.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Ready {
     pub(super) directory: String,
@@ -203,14 +204,13 @@ pub(super) struct Ready {
     changed_names: u64,
     unreadable_directories: Vec<String>,
     programs_below: Vec<Below>,
-    /// The folder has a `.byteback` of its own, which is not seen while it is mounted.
+    /// Whether the folder has a `.byteback` of its own, which is hidden while it is mounted.
     shadows_an_entry: bool,
     /// Why this is perhaps not the folder that was tracked before.
     doubt: Option<Doubt>,
 }
 
-/// A program that was in the folder before it was mounted, so that what it changes passes the mount
-/// by.
+/// A program that was in the folder before it was mounted, so that its changes bypass the mount.
 #[derive(Debug, Serialize, Deserialize)]
 struct Below {
     pid: u32,
@@ -223,7 +223,7 @@ pub(crate) fn run(arguments: &MountArguments, settings: &Settings) -> Result<()>
     if arguments.detached {
         return run_detached(arguments, settings);
     }
-    // What is wrong with it is better said now.
+    // Errors in these options are better reported now than by the detached process.
     settings.undo(arguments.undo_window.as_deref(), arguments.undo_budget.as_deref())?;
     let folder = tracked_folder::state_folder(&arguments.dir, settings)?;
     let at = arguments.at.as_deref().map(tracked_folder::canonical).transpose()?;
@@ -276,8 +276,8 @@ pub(crate) fn run(arguments: &MountArguments, settings: &Settings) -> Result<()>
     }
 }
 
-/// The same for a volume that is remembered: what came to be where it is mounted since then would
-/// neither be seen nor saved.
+/// Refuses a directory with files over which a remembered volume would be mounted: new files there
+/// would be neither seen nor saved.
 pub(super) fn refuse_what_a_volume_hides(folder: &StateFolder, at: Option<&Path>) -> Result<()> {
     match folder.volume()? {
         Some(_) => refuse_what_is_there(folder, at.unwrap_or(folder.directory())),
@@ -285,19 +285,19 @@ pub(super) fn refuse_what_a_volume_hides(folder: &StateFolder, at: Option<&Path>
     }
 }
 
-/// A volume is mounted over a directory that hides nothing.
+/// Refuses a directory with files: a volume must not hide any.
 fn refuse_what_is_there(folder: &StateFolder, directory: &Path) -> Result<()> {
     let is_empty = || -> std::io::Result<bool> { Ok(std::fs::read_dir(directory)?.next().is_none()) };
     let seen = is_empty().or_else(|error| match error.kind() {
-        // Protected since a daemon died, by a mode that keeps us out, too. The next one protects it
-        // again.
+        // A daemon that died has left the directory protected, by a mode that keeps us out as well.
+        // The next daemon protects it again.
         std::io::ErrorKind::PermissionDenied if folder.release_directory().is_ok() => is_empty(),
         _ => Err(error),
     });
     if seen.map_err(|error| CommandError::file("read", directory, &error))? {
         return Ok(());
     }
-    // It has to be moved, which its protection would forbid.
+    // The user has to move the directory, which its protection would prevent.
     folder.release_directory()?;
     Err(not_empty(directory))
 }
@@ -312,7 +312,8 @@ pub(crate) fn not_empty(directory: &Path) -> CommandError {
     ))
 }
 
-/// A mount that shows itself, or hides the folder below it, would wait for itself.
+/// Refuses overlapping places: a mount that shows itself, or hides the folder below it, would wait
+/// for itself.
 fn refuse_overlap(directory: &Path, at: &Path) -> Result<()> {
     if !at.starts_with(directory) && !directory.starts_with(at) {
         return Ok(());
@@ -338,7 +339,7 @@ pub(super) fn already_mounted(folder: &StateFolder, daemon: &dyn byteback_contro
     ))
 }
 
-/// What the signals act upon: nothing yet, or the mount.
+/// The mount that the signals act upon; `None` before it exists.
 pub(super) type Slot = Arc<Mutex<Option<Arc<Mount>>>>;
 
 pub(super) fn watch_signals() -> Result<Slot> {
@@ -458,7 +459,7 @@ fn run_detached(arguments: &MountArguments, settings: &Settings) -> Result<()> {
         let slot = watch_signals()?;
         let mut compared = |nodes: u64| {
             if nodes.is_multiple_of(1024) && !starter.tell(&Tell::<Ready>::Compared { nodes }) {
-                // Whoever started us has given up.
+                // The process that started this one is gone.
                 std::process::exit(i32::from(Exit::Interrupted.code()));
             }
         };
@@ -509,7 +510,7 @@ fn run_detached(arguments: &MountArguments, settings: &Settings) -> Result<()> {
     }
 }
 
-/// A line of the daemon's log, which is its standard error.
+/// Writes a line to the daemon's log, which is its standard error.
 pub(super) fn log(text: &str) {
     let _ = writeln!(
         std::io::stderr().lock(),
@@ -550,7 +551,7 @@ fn print_ready(ready: &Ready, folder: &StateFolder, settings: &Settings) -> Resu
     Ok(())
 }
 
-/// Warns of what passes the mount by, or is hidden by it.
+/// Warns about changes that bypass the mount, and files that it hides.
 pub(super) fn print_found_below(ready: &Ready, output: Output) {
     print_unreadable(ready, output);
     print_below(&ready.programs_below, output);
@@ -569,7 +570,7 @@ fn print_unreadable(ready: &Ready, output: Output) {
     }
 }
 
-/// More than this are only counted.
+/// Programs named in a warning; the rest are only counted.
 const BELOW_MAX: usize = 8;
 
 fn print_below(programs: &[Below], output: Output) {
@@ -597,7 +598,7 @@ fn print_below(programs: &[Below], output: Output) {
     ));
 }
 
-/// What the comparison with the record found, as a sentence.
+/// The result of the comparison with the record, as a sentence.
 fn found(ready: &Ready) -> String {
     let entries = counted(ready.entries, "entry", "entries");
     if ready.first_time {

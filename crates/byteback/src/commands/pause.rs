@@ -1,7 +1,7 @@
-//! `byteback pause` and `byteback resume`: continuous sync of a folder holds still, until somebody
-//! says otherwise, over restarts, too.
+//! `byteback pause` and `byteback resume`: continuous sync of a folder stops until the user resumes
+//! it, also across restarts.
 //!
-//! Both note what is wanted in the folder's state, then tell the process that keeps the folder in
+//! Both record the wish in the folder's state, then notify the process that keeps the folder in
 //! sync, if there is one.
 
 use std::path::PathBuf;
@@ -26,9 +26,9 @@ pub(crate) struct PauseArguments {
 #[derive(Serialize)]
 struct Summary {
     directory: String,
-    /// RFC 3339; null: it is not paused.
+    /// RFC 3339; null if the sync is not paused.
     paused_since: Option<String>,
-    /// A process keeps the folder in sync, and has heard it.
+    /// Whether a process keeps the folder in sync; it has been notified.
     running: bool,
 }
 

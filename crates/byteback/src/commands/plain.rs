@@ -1,4 +1,5 @@
-//! What `push` and `pull` share: the flags, and the way to a server without a bound folder.
+//! The common part of `push` and `pull`: their flags, and access to a server without a bound
+//! folder.
 
 use std::path::PathBuf;
 
@@ -39,7 +40,7 @@ pub(super) struct PlainArguments {
 }
 
 impl PlainArguments {
-    /// The patterns, those of files first.
+    /// The exclude patterns, those from files first.
     pub(super) fn exclude(&self) -> Result<Exclude> {
         let mut patterns = Vec::new();
         for path in &self.exclude_file {
@@ -51,7 +52,8 @@ impl PlainArguments {
         Ok(Exclude::new(patterns)?)
     }
 
-    /// A client of the server; with a join token, this machine joins it if it has not yet.
+    /// A client of the server. With a join token, this machine joins first if it has not joined
+    /// yet.
     pub(super) fn connect(
         &self,
         repository: &Repository,

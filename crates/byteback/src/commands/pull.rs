@@ -1,4 +1,4 @@
-//! `byteback pull`: a local directory becomes what a server has at a place.
+//! `byteback pull`: makes a local directory equal to a place at a server.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -57,7 +57,7 @@ struct Summary<'a> {
     report: &'a PullReport,
 }
 
-/// What is fetched, and where it goes: `pull URL DIR`, or `pull DIR` of a bound directory.
+/// The source and the destination: `pull URL DIR`, or `pull DIR` for a bound directory.
 fn from_and_to(arguments: &PullArguments, settings: &Settings) -> Result<(Location, PathBuf, Option<Binding>)> {
     let wrong = |message: String| CommandError::new(message).next("'byteback pull --help' shows how it is written.");
     if let Some(dir) = &arguments.dir {
@@ -119,7 +119,7 @@ pub(crate) fn run(arguments: &PullArguments, settings: &Settings) -> Result<()> 
     }
 }
 
-/// An error of what was pulled; that the server has no such path is said in the user's words.
+/// The error of a pull; a missing path at the server is reported in the user's terms.
 fn not_there(error: SyncError, url: &Location) -> CommandError {
     let code = match &error {
         SyncError::Server(error) => error.problem.as_ref().map(|problem| problem.code),

@@ -1,4 +1,4 @@
-//! `byteback push`: a place at a server becomes what a local file or directory is.
+//! `byteback push`: makes a place at a server equal to a local file or directory.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -128,7 +128,7 @@ pub(crate) fn run(arguments: &PushArguments, settings: &Settings) -> Result<()> 
     }
 }
 
-/// Where is remembered what became of a push from here to there.
+/// The directory that records the outcome of a push from this source to this place.
 fn state_path(arguments: &PushArguments, settings: &Settings) -> Result<PathBuf> {
     let Location { repository, path } = &arguments.url;
     let name = push_state_name(&repository.server, &repository.folder, path, &arguments.source);
@@ -172,7 +172,7 @@ fn print(report: &PushReport, arguments: &PushArguments, output: Output) -> Resu
     Ok(())
 }
 
-/// What differed, as a sentence.
+/// The differences, as a sentence.
 fn found(report: &PushReport) -> String {
     let parts = counts(&[
         (report.files_new, "new file", "new files"),

@@ -1,6 +1,7 @@
-//! `byteback repair`: files with bytes that nobody wrote, and what becomes of them.
+//! `byteback repair`: files with bytes that no program wrote, and how the user settles them.
 //!
-//! What is done is done by the process that keeps the folder in sync; here it is asked, and told.
+//! The process that keeps the folder in sync does the work; this command makes requests and prints
+//! the results.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -23,7 +24,7 @@ use crate::timestamp;
 use crate::tracked_folder::{self, BoundFolder};
 use crate::wording::{counted, listed};
 
-/// Ranges of a file that are shown without `-v`.
+/// Ranges shown per file without `-v`.
 const RANGES_SHOWN: usize = 3;
 
 /// Flags of `repair`.
@@ -70,11 +71,11 @@ struct Line<'a> {
     ranges: &'a [(u64, u64)],
     here: Option<VersionLine>,
     server: Option<VersionLine>,
-    /// Why it is not known what the server has.
+    /// Why the server's version is not known.
     problem: Option<String>,
-    /// What was kept, if that was decided.
+    /// The version that was kept, if the user has decided.
     kept: Option<Keep>,
-    /// So many bytes are right again, or count as they are.
+    /// Bytes that were restored, or accepted as they are.
     bytes: Option<u64>,
 }
 
@@ -151,7 +152,7 @@ fn name_of(file: &DamagedFile) -> String {
     path.map_or_else(|| "a file without a name".to_owned(), ToString::to_string)
 }
 
-/// Why the server is not to be asked now, if that is so.
+/// Why the server cannot be asked now; `None` if it can.
 fn unasked(status: &TreeStatus) -> Option<&'static str> {
     match &status.sync {
         None => Some("the folder is not kept in sync now; start that with: byteback sync"),
@@ -185,7 +186,7 @@ fn chosen<'a>(damaged: &'a [DamagedFile], point: &Path, files: &[PathBuf]) -> Re
     Ok(chosen)
 }
 
-/// What the file is here.
+/// The version of the file in the folder.
 fn here(file: &DamagedFile, point: &Path) -> Option<VersionLine> {
     let found = fs::symlink_metadata(point.join(path_of(file.path.as_ref()?))).ok()?;
     let mtime_ns = i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec());

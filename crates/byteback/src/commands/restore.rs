@@ -1,5 +1,5 @@
-//! `byteback restore`: a snapshot, or what lies at one path of it, becomes files again; with `--at`
-//! a file as it was some time ago.
+//! `byteback restore`: turns a snapshot, or one path in it, into files again; with `--at` a file as
+//! it was some time ago.
 
 mod moment;
 mod past;
@@ -81,7 +81,7 @@ pub(crate) fn run(arguments: &RestoreArguments, settings: &Settings) -> Result<(
     }
     let chosen = arguments.source.choose([&arguments.what], 1);
     let what = &chosen.snapshot(0);
-    // The parser has seen to it that there is one.
+    // The parser ensures that there is one.
     let target = arguments.target.as_deref().unwrap_or(Path::new("."));
     let source = Source::open(chosen.dir.as_deref(), settings)?;
     let interrupt = Interrupt::watch()?;
@@ -195,7 +195,7 @@ fn print(
     Ok(())
 }
 
-/// How many of what could not be restored, and why the first of them.
+/// The number of items of one kind that could not be restored, with the reason of the first.
 pub(super) fn not_restored(missing: &NotRestored) -> String {
     let count = missing.count;
     let what = match missing.kind {

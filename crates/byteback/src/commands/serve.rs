@@ -1,12 +1,12 @@
-//! `byteback serve`: a server with its embedded store, until it is told to stop.
+//! `byteback serve`: a server with its embedded store, until a signal stops it.
 //!
-//! It speaks TLS with a certificate of its own, made at the first start and durable before anybody
-//! sees it: `certificate.pem` in the data folder, key and certificate in one file of mode 0600, so
-//! that no crash leaves one without the other. Codes carry its SHA-256.
+//! It speaks TLS with a certificate of its own, made at the first start and durable before any
+//! client sees it: `certificate.pem` in the data folder, key and certificate in one file of mode
+//! 0600, so that no crash leaves one without the other. Codes carry the certificate's SHA-256.
 //!
-//! At the first start a code is written into the data folder, for its owner only: without one
-//! nobody could ever join, and a code on the screen would end in logs. It lets a machine use every
-//! folder and manage others.
+//! The first start writes a code into the data folder, readable by its owner only: without a code
+//! no machine could ever join, and a code on the screen would end up in logs. It lets a machine use
+//! every folder and manage others.
 
 use std::ffi::OsString;
 use std::fs;
@@ -31,10 +31,10 @@ use crate::served::{self, Served, reachable};
 use crate::settings::Settings;
 use crate::signals;
 
-/// The port that is meant where none is said.
+/// Default port.
 pub(super) const PORT: u16 = 7117;
 
-/// How long the first code may wait to be used: a week, for a machine that is only being set up.
+/// How long the first code is valid: a week, for a machine that is still being set up.
 const FIRST_CODE_VALID_NS: i64 = 7 * 24 * 3600 * 1_000_000_000;
 
 /// Flags of `serve`.
@@ -69,12 +69,12 @@ pub(crate) struct ServeArguments {
 }
 
 impl ServeArguments {
-    /// Where the data is, as it was given.
+    /// The data folder, as given.
     pub(super) fn data(&self) -> &Path {
         &self.data
     }
 
-    /// The same command, for another process that works elsewhere, with the data at `data`.
+    /// The same flags for a process in another working directory, with the data folder `data`.
     pub(super) fn passed_on(&self, data: &Path) -> Vec<OsString> {
         let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
         let mut passed_on: Vec<OsString> = vec!["--data".into(), data.into()];
@@ -117,7 +117,7 @@ pub(crate) fn run(arguments: &ServeArguments, settings: &Settings) -> Result<()>
         let message = format!("cannot open the store in {}", arguments.data.display());
         prefixed(&message, error.into())
     })?;
-    // The store is ours, so nobody else makes a certificate.
+    // The store is locked by this process, so no other one makes a certificate.
     let identity = identity(arguments)?;
     let certificate = identity.as_ref().map(Identity::fingerprint);
 
@@ -138,7 +138,7 @@ pub(crate) fn run(arguments: &ServeArguments, settings: &Settings) -> Result<()>
     } else {
         given
     };
-    // Machines know the certificate that they are shown, if it is ours.
+    // Codes name the certificate that machines are shown, if it is ours.
     let is_ours = arguments.certificate.is_none() && is_plain == arguments.plain;
     let served = Served::new(&addresses, is_plain, certificate.filter(|_| is_ours));
     served.write(&arguments.data)?;
@@ -170,25 +170,24 @@ pub(crate) fn run(arguments: &ServeArguments, settings: &Settings) -> Result<()>
             ),
             false => format!("Codes name {}.", named.join(", ")),
         })?;
-        // Programs wait for this line, so it comes also with --quiet.
+        // Programs wait for this line, so it is printed even with `--quiet`.
         output.line(format!("listening on {url}"))?;
     }
     notify::ready(settings.notify_socket.as_deref());
 
-    // A closed channel would mean that the thread of the signals ended; then only being killed is
-    // left.
+    // A closed channel would mean that the signal thread has ended: then the server stops as well.
     let _ = stopped.recv();
     notify::stopping(settings.notify_socket.as_deref());
     output.say("stopping: requests at work are finished first")?;
     server.shutdown().map_err(|error| CommandError::new(chain(&error)))
 }
 
-/// Each connection and each segment that is read takes a descriptor; many systems allow 1024 unless
-/// told otherwise.
+/// Raises the limit of open files: each connection and each segment that is read takes a
+/// descriptor, and many systems allow only 1024 by default.
 fn raise_open_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
-        // If it is refused, strangers make room for whoever has no descriptor.
+        // If this is refused and descriptors run out, the server closes connections of strangers.
         let _ = setrlimit(
             Resource::Nofile,
             Rlimit {
@@ -208,7 +207,7 @@ fn resolve(listen: &str) -> Result<SocketAddr> {
     addresses.next().ok_or_else(|| wrong("it stands for no address"))
 }
 
-/// The certificate to show; none with `--plain`.
+/// The certificate to present; `None` with `--plain`.
 fn identity(arguments: &ServeArguments) -> Result<Option<Identity>> {
     if arguments.plain {
         return Ok(None);
@@ -240,7 +239,7 @@ fn identity(arguments: &ServeArguments) -> Result<Option<Identity>> {
     })
 }
 
-/// What other programs may call the server by. Ours go by the certificate itself.
+/// The names in the certificate, for other programs. Our clients check the certificate itself.
 fn names() -> Vec<String> {
     let mut names = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
     let host = rustix::system::uname()
@@ -253,7 +252,7 @@ fn names() -> Vec<String> {
     names
 }
 
-/// Writes a code if nobody has joined or could join.
+/// Writes a code if no machine has joined or could join.
 fn first_code(store: &Store, data: &Path, addresses: Vec<Address>, served: &Served) -> Result<Option<PathBuf>> {
     if store.roster().has_credentials()? {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! `byteback server`: what this machine knows of the servers that it uses.
+//! `byteback server`: what this machine knows about the servers that it uses.
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -59,7 +59,7 @@ pub(crate) fn run(arguments: &ServerArguments, settings: &Settings) -> Result<()
     Ok(())
 }
 
-/// An address as it is noted.
+/// Parses an address into the form in which it is recorded.
 fn address(text: &str) -> Result<String> {
     let folder = format!("{}/x", text.trim_end_matches('/'));
     let repository: Repository = folder.parse().map_err(|_| {

@@ -1,13 +1,13 @@
-//! `byteback service`: units of systemd that serve, mount and sync at each boot or login.
+//! `byteback service`: systemd units that serve, mount and sync at each boot or login.
 //!
-//! One unit for each folder and each server; its name is `byteback-VERB-PATH.service`, with the
-//! path as `systemd-escape --path` writes it. It runs the command in the foreground, with the flags
-//! that were given here, absolute paths, and those variables that say where tokens and state are; a
-//! token itself is in no unit. Units of the system are in `/etc/systemd/system`, those of a user in
+//! There is one unit for each folder and each server; its name is `byteback-VERB-PATH.service`,
+//! with the path as `systemd-escape --path` writes it. It runs the command in the foreground, with
+//! the given flags, absolute paths, and the variables that say where tokens and state are; no unit
+//! contains a token itself. System units are in `/etc/systemd/system`, those of a user in
 //! `~/.config/systemd/user`.
 //!
-//! Files and links are written here (`places`), so that a system that does not run can be prepared
-//! (`--root`); `systemctl` is asked to start and to stop.
+//! Files and links are written here (`places`), so that a system that is not running can be
+//! prepared (`--root`); `systemctl` starts and stops the services.
 
 mod places;
 mod unit;
@@ -107,7 +107,7 @@ pub(crate) fn run(arguments: &ServiceArguments, settings: &Settings) -> Result<(
     }
 }
 
-/// Which units are meant.
+/// The directory of the units that are meant.
 fn places(place: &Place, settings: &Settings) -> Result<Places> {
     let is_of_user = place.user || (place.root.is_none() && !rustix::process::geteuid().is_root());
     let dir = match (&place.root, is_of_user) {
@@ -128,7 +128,7 @@ fn places(place: &Place, settings: &Settings) -> Result<Places> {
     })
 }
 
-/// The systemd that runs these units, if one runs.
+/// The systemd instance that runs these units.
 struct Manager<'a>(&'a Places);
 
 impl<'a> Manager<'a> {
@@ -149,7 +149,7 @@ impl<'a> Manager<'a> {
         command
     }
 
-    /// Lets systemd do something, which must succeed.
+    /// Runs `systemctl`, which must succeed.
     fn order(&self, words: &[&str]) -> Result<()> {
         let said = self.command(words).output();
         let said = said.map_err(|error| CommandError::new(format!("cannot run systemctl: {error}")))?;
@@ -164,7 +164,7 @@ impl<'a> Manager<'a> {
         Err(failed.next(format!("Its messages: journalctl {whose}-u '{unit}'")))
     }
 
-    /// How a unit is: `active`, `activating`, `failed`, `inactive`.
+    /// The state of a unit: `active`, `activating`, `failed`, `inactive`.
     fn state(&self, name: &str) -> String {
         let said = self.command(&["is-active", name]).output();
         let text = said.map(|said| String::from_utf8_lossy(&said.stdout).trim().to_owned());
@@ -174,13 +174,13 @@ impl<'a> Manager<'a> {
     }
 }
 
-/// What is to be installed.
+/// A unit to install.
 struct Job {
     kind: Kind,
     path: PathBuf,
     arguments: Vec<OsString>,
     needs: Vec<PathBuf>,
-    /// It runs already, in the background.
+    /// The process that already does the same in the background.
     runs_as: Option<u32>,
 }
 
@@ -253,13 +253,13 @@ fn job(what: &What, places: &Places, settings: &Settings) -> Result<Job> {
     })
 }
 
-/// The process that serves a folder already.
+/// The process that already serves a folder.
 fn running(folder: &byteback_daemon::StateFolder) -> Option<u32> {
     use byteback_control::TreeService;
     Some(tracked_folder::daemon(folder).ok()??.status().ok()?.pid)
 }
 
-/// A path that means the same wherever it is read.
+/// The path in a form that does not depend on the current directory.
 fn resolved(path: &Path, places: &Places) -> Result<PathBuf> {
     if places.is_elsewhere && !path.is_absolute() {
         return Err(CommandError::new(format!(
@@ -329,7 +329,7 @@ fn install(arguments: &Install, settings: &Settings) -> Result<()> {
         && !sync.limit_rate().is_empty()
         && !places.is_elsewhere
     {
-        // Remembered with the folder, where 'byteback sync --limit-rate' changes it at any time.
+        // Recorded with the folder, where 'byteback sync --limit-rate' can change it at any time.
         let limits = throttling::limits(sync.limit_rate())?;
         let folder = tracked_folder::bound_folder(sync.dir(), settings)?.folder;
         throttling::change(&folder, |wish| wish.limits = limits)?;
@@ -408,7 +408,7 @@ fn status(place: &Place, settings: &Settings) -> Result<()> {
     });
     let lines: Vec<StatusLine> = lines.collect();
     print_status(&lines, &places, settings.output)?;
-    // A unit that is not up although its manager runs is nothing to be content with.
+    // A unit that is down although its manager runs is a failure.
     let is_down = |line: &StatusLine| line.state.as_ref().is_some_and(|state| state != "active");
     match lines.iter().any(is_down) {
         true => Err(CommandError::Reported(Exit::Failed)),
@@ -485,7 +485,8 @@ fn remove(arguments: &Remove, settings: &Settings) -> Result<()> {
     if let Some(manager) = &manager {
         manager.order(&["daemon-reload"])?;
         for name in &units {
-            // It is remembered as failed otherwise; most were not.
+            // Otherwise systemd remembers a failed unit. For most units this fails: they had not
+            // failed.
             let _ = manager.order(&["reset-failed", name]);
         }
     }

@@ -1,5 +1,5 @@
-//! The repository that a listing command is about: named by `-r`, by the environment, or by the
-//! folder it is bound to.
+//! The repository of a listing command: named by `-r`, by the environment, or by the folder that is
+//! bound to it.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ pub(super) struct Source {
 }
 
 impl Source {
-    /// Finds and opens it.
+    /// Finds and opens the repository.
     pub(super) fn open(dir: Option<&Path>, settings: &Settings) -> Result<Self> {
         let binding = match (dir, settings.repository()) {
             (None, Some(_)) => None,
@@ -49,8 +49,8 @@ impl Source {
         &self.repository.folder
     }
 
-    /// An error of what was asked about `what`; that the snapshot has no such file is said in the
-    /// user's words.
+    /// The error of a request for `what`; a file missing in the snapshot is reported in the user's
+    /// terms.
     pub(super) fn in_snapshot(&self, error: SyncError, what: &SnapshotPath) -> CommandError {
         let code = match &error {
             SyncError::Server(error) => error.problem.as_ref().map(|problem| problem.code),

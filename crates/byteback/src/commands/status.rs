@@ -1,7 +1,8 @@
-//! `byteback status`: whether folders are tracked, since when, with every gap; when they were last
-//! backed up; what is not known of them, and what knowing the rest costs.
+//! `byteback status`: whether folders are tracked, since when, and with which gaps; when they were
+//! last backed up; what is not known about them, and what it costs to find out.
 //!
-//! This file finds out; `health` judges, `text` tells people, `lines` programs.
+//! This file collects the facts; `health` judges them, `text` prints them for people, `lines` for
+//! programs.
 
 mod health;
 mod lines;
@@ -32,7 +33,7 @@ use crate::tracked_folder;
 use crate::volume_losses;
 use health::Health;
 
-/// So many changes are looked at at a time.
+/// Changes read per page.
 const PAGE_ITEMS: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 
 /// Flags of `status`.
@@ -51,27 +52,27 @@ pub(crate) struct StatusArguments {
     check: bool,
 }
 
-/// What a log and its daemon say.
+/// The state from a log and its daemon.
 struct Logged {
     status: TreeStatus,
     unknown: UnknownFiles,
     /// The open cuts.
     cuts: Vec<NamedCut>,
-    /// Memory of the daemon.
+    /// Resident memory of the daemon, in bytes.
     resident_bytes: Option<u64>,
 }
 
-/// Files that will be read whole because nobody saw what changed in them, by reason, since the
-/// eldest mark.
+/// Files that will be read whole because their changes were not seen, by reason, since the oldest
+/// mark.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct UnknownFiles {
-    /// Changed while the folder was not mounted.
+    /// Files changed while the folder was not mounted.
     untracked: u64,
-    /// Being changed when tracking ended.
+    /// Files being changed when tracking ended.
     interrupted: u64,
-    /// Could not be saved.
+    /// Files that could not be saved.
     unsaved: u64,
-    /// The log was lost.
+    /// Files whose log was lost.
     log_lost: u64,
 }
 
@@ -82,7 +83,7 @@ impl UnknownFiles {
             WholeReason::Interrupted => self.interrupted += 1,
             WholeReason::Unsaved => self.unsaved += 1,
             WholeReason::LogLost => self.log_lost += 1,
-            // Of these it is known that they are new to somebody.
+            // These files are known to be new to a consumer.
             WholeReason::Created | WholeReason::NoMark | WholeReason::Dropped => {}
         }
     }
@@ -94,29 +95,29 @@ impl UnknownFiles {
     }
 }
 
-/// What is known of one folder.
+/// The facts about one folder.
 struct Known {
     folder: StateFolder,
     binding: Option<Binding>,
     state: State,
-    /// Why what programs wrote to its volume is lost.
+    /// Why writes of programs to the volume are lost.
     lost_writes: Option<String>,
-    /// Why sync does not begin.
+    /// Why sync is held back.
     held_back: Option<HeldBack>,
 }
 
 enum State {
-    /// It is bound, but nothing was tracked or saved yet.
+    /// The folder is bound, but nothing was tracked or saved yet.
     New,
-    /// It lies in this volume, which is not mounted.
+    /// The folder is in this volume, which is not mounted.
     InVolume(PathBuf),
-    /// What its log says.
+    /// The state from the log.
     Logged(Box<Logged>),
-    /// It is unmounted, and this process is about to give it up.
+    /// The folder is unmounted, and this process is about to release it.
     Ending(u32),
-    /// Its log is in the hands of another process that cannot be asked.
+    /// Another process that cannot be asked has the log.
     Busy,
-    /// Its log cannot be read.
+    /// The log cannot be read.
     Unreadable(String),
 }
 
@@ -156,7 +157,7 @@ pub(crate) fn run(arguments: &StatusArguments, settings: &Settings) -> Result<()
 
 fn look(folder: StateFolder, settings: &Settings) -> Result<Known> {
     let binding = if folder.exists() { Binding::read(&folder)? } else { None };
-    // One folder that cannot be asked does not hide the others.
+    // A folder that cannot be asked does not hide the others.
     let asked = tracked_folder::daemon(&folder).and_then(|daemon| match daemon {
         Some(daemon) => Ok(State::Logged(Box::new(ask(&daemon)?))),
         None => Ok(match folder.ending_owner() {
@@ -229,7 +230,7 @@ fn eldest_mark(status: &TreeStatus) -> Option<Epoch> {
     status.consumers.iter().filter_map(|consumer| consumer.mark).min()
 }
 
-/// The memory of a process, as the kernel counts it.
+/// The resident memory of a process, in bytes, as counted by the kernel.
 fn resident_bytes(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -237,7 +238,7 @@ fn resident_bytes(pid: u32) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// Reads the log of a folder that is not mounted. The folder itself is not looked at.
+/// Reads the log of a folder that is not mounted. The folder itself is not accessed.
 fn read_log(folder: &StateFolder, settings: &Settings) -> State {
     if let Ok(Some(volume)) = folder.volume() {
         return State::InVolume(volume);
@@ -310,7 +311,7 @@ fn read_log(folder: &StateFolder, settings: &Settings) -> State {
     }
 }
 
-/// The consumer that counts: the bound repository's.
+/// The last backup to the bound repository.
 fn last_backup<'a>(known: &Known, status: &'a TreeStatus) -> Option<LastBackup<'a>> {
     LastBackup::find(status, &tracked_folder::consumer(known.binding.as_ref()?))
 }

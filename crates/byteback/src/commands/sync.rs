@@ -1,11 +1,11 @@
-//! `byteback sync`: a folder is mounted over itself, what programs change in it is at its server
-//! within seconds, and what other machines change is here.
+//! `byteback sync`: mounts a folder over itself, sends the changes of programs to the server within
+//! seconds, and applies the changes of other machines here.
 //!
 //! The mount is that of `byteback mount` in mode `exact`; the engine that sends and receives runs
 //! in a thread of the same process. The order of the start: signals are watched; the folder is
-//! mounted; the server is met, and what will not do is said before anybody is told that it works. A
-//! server that is away is no reason not to start. The order of the end: the mount is gone, the
-//! engine ends, what was not sent is kept for the next start.
+//! mounted; the server is contacted, and an incompatible state is reported before success is. A
+//! server that is away is no reason not to start. The order of the end: the mount goes, the engine
+//! ends, unsent changes are kept for the next start.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -44,15 +44,15 @@ use crate::tracked_folder::{self, BoundFolder};
 use crate::volume_losses;
 use crate::when;
 
-/// Longest silence of the server in the middle of an exchange: the engine tries again by itself.
+/// Longest silence of the server within an exchange; after that the engine tries again.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long the end waits for the engine. What it has under way then is asked for at the next
-/// start.
+/// How long the end waits for the engine. The next start asks for the outcome of a batch that was
+/// under way.
 const END_TIMEOUT: Duration = Duration::from_secs(25);
 
-/// Sums of what programs write are kept where nobody says otherwise. What of a folder was written
-/// without them is not complained about, and learned by the scrub.
+/// Checksums of the programs' writes are kept by default. Older content without checksums is not
+/// reported as damaged; the scrub learns its checksums.
 const HAS_CHECKSUMS_USUALLY: bool = true;
 
 /// Flags of `sync`.
@@ -101,17 +101,17 @@ pub(crate) struct SyncArguments {
 }
 
 impl SyncArguments {
-    /// The folder, as it was given.
+    /// The folder, as given.
     pub(super) fn dir(&self) -> Option<&Path> {
         self.dir.as_deref()
     }
 
-    /// The limits, which are remembered with the folder.
+    /// The limits, which are recorded with the folder.
     pub(super) fn limit_rate(&self) -> &[String] {
         &self.limit_rate
     }
 
-    /// The same flags, for another process; neither the folder nor what is remembered.
+    /// The same flags for another process, without the folder and the recorded limits.
     pub(super) fn passed_on(&self) -> Vec<OsString> {
         let mut passed_on: Vec<OsString> = vec!["--delay".into(), self.delay.clone().into()];
         passed_on.extend(["--removals-max".into(), self.removals_max.to_string().into()]);
@@ -119,7 +119,7 @@ impl SyncArguments {
         passed_on
     }
 
-    /// A flag that answers what one start asked.
+    /// The flag that answers a question of one start.
     pub(super) fn flag_for_once(&self) -> Option<&'static str> {
         match (self.start_over, self.accept_removals) {
             (true, _) => Some("--start-over"),
@@ -135,14 +135,14 @@ impl SyncArguments {
     }
 }
 
-/// What the start found.
+/// Findings of the start.
 #[derive(Debug, Serialize, Deserialize)]
 struct SyncReady {
     #[serde(flatten)]
     mount: Ready,
     repository: String,
     connected: bool,
-    /// Why not.
+    /// Why the server is not connected.
     problem: Option<String>,
 }
 
@@ -153,7 +153,7 @@ struct Sending {
 }
 
 impl SyncArguments {
-    /// What becomes of a directory that is perhaps not the folder.
+    /// The decision about a directory that is perhaps not the folder.
     fn on_doubt(&self) -> OnDoubt {
         match self.accept_removals || self.start_over {
             true => OnDoubt::Accept,
@@ -243,9 +243,9 @@ pub(crate) fn run(arguments: &SyncArguments, settings: &Settings) -> Result<()> 
     }
 }
 
-/// Mounts hide files that an ordinary user cannot reach. Another file system is recognised by its
-/// device number. Below a mount of the same one (a bind mount) other files seem to be in the
-/// folder, and its own seem to be removed.
+/// Refuses bind mounts in the folder. Mounts hide files that an ordinary user cannot reach. Another
+/// file system is recognised by its device number; below a mount of the same one (a bind mount),
+/// other files seem to be in the folder, and its own seem to be removed.
 fn refuse_bind_mounts(folder: &StateFolder) -> Result<()> {
     let device_of = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
     let device = device_of(folder.directory());
@@ -268,14 +268,14 @@ fn refuse_bind_mounts(folder: &StateFolder) -> Result<()> {
     }
 }
 
-/// What a change of the limits of a running sync made of them.
+/// The result of a change of limits of a running sync.
 #[derive(Serialize)]
 struct Limited {
     directory: String,
     limits: Vec<String>,
 }
 
-/// Changes how fast a folder that is kept in sync already may be.
+/// Changes the rate limits of a folder that is already kept in sync.
 fn limit_running(folder: &StateFolder, limits: RateLimits, settings: &Settings) -> Result<()> {
     let (wish, is_heard) = throttling::change(folder, |wish| wish.limits = limits)?;
     let directory = folder.directory().display().to_string();
@@ -306,7 +306,7 @@ fn start(
     let of_client = Arc::clone(&throttle);
     let (server, credentials) = settings.connect_with(&repository.server, Some(&binding), |options| ClientOptions {
         is_cancelled: Arc::new(move || asked.is_raised()),
-        // Whoever waits for a server for days does so itself.
+        // The engine does the long-term retrying itself.
         attempts_max: 2,
         transfer_attempts_max: 3,
         idle_timeout: IDLE_TIMEOUT,
@@ -316,8 +316,8 @@ fn start(
     let path = folder.path().join(throttling::DIR_NAME);
     let dir = RealDir::create(&path).map_err(|error| CommandError::file("make the directory", &path, &error))?;
     if arguments.start_over {
-        // Before the record follows the folder: whatever ends in between, nothing that is missing
-        // is taken for a removal.
+        // Before the record follows the folder: after a crash in between, no missing file is taken
+        // for a removal.
         ask_to_start_over(&dir).map_err(|error| CommandError::new(error.to_string()))?;
     }
     let live = LiveOptions::of_device(credentials.device, delay(&arguments.delay)?);
@@ -360,7 +360,7 @@ fn start(
         stop,
     });
     let met = opened.and_then(|mut engine| match is_still {
-        // It is met when it may be.
+        // The server is contacted once traffic is allowed.
         true => Ok((engine, Some(still(&wish, &folder)))),
         false => match engine.greet() {
             Err(error) if !error.is_passing() => Err(error),
@@ -400,7 +400,7 @@ fn start(
     }));
     let asked = handle.clone();
     daemon.repair_with(Box::new(move |request| asked.repair(request)));
-    // Also what was said since it was read first: from now on it is heard.
+    // Picks up a change since the first reading; later ones arrive through the callback above.
     throttle.set(throttling::noted(&folder).unwrap_or(wish));
     let running = std::thread::Builder::new()
         .name("sync".to_owned())
@@ -409,13 +409,13 @@ fn start(
     Ok((daemon, Sending { handle, running }, ready))
 }
 
-/// Looks whether this machine has joined again, and has another token.
+/// Checks whether this machine has joined again and has another token.
 fn renewal(path: PathBuf, shown: Credentials) -> Renew {
     let shown = Mutex::new(shown);
     Arc::new(move || {
         let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
         let now = credentials::read(&path).ok().flatten()?;
-        // Of another server, or of another certificate, which only a new client would expect.
+        // A token for another server or another certificate would need a new client.
         let is_of_this = now.server == shown.server && now.certificate == shown.certificate;
         if !is_of_this || now.token == shown.token {
             return None;
@@ -446,15 +446,15 @@ fn send(mut engine: Engine) {
     }
 }
 
-/// Takes a mount away that nobody was told of.
+/// Removes a mount that was not announced yet.
 fn give_back(daemon: Daemon) {
     if daemon.mount().unmount(Unmount::IfIdle).is_err() {
         let _ = daemon.mount().unmount(Unmount::Detach);
         return;
     }
-    // Something may have come to hold the mount meanwhile: this process ends all the same.
+    // If something holds the mount meanwhile, this process ends all the same.
     if daemon.mount().has_ended() {
-        // What the last checkpoint cannot note is found by the next start.
+        // The next start finds what the last checkpoint cannot record.
         let _ = daemon.run();
     }
 }
@@ -475,7 +475,7 @@ fn explained(error: EngineError, folder: &StateFolder) -> CommandError {
     };
     let hidden = beneath::hidden_in(folder.directory()).into_iter().next();
     let failed = match (error, hidden) {
-        // What is below it cannot be read.
+        // The files below the mount cannot be read.
         (EngineError::Sync(SyncError::Tree(error)), Some(point)) => {
             return CommandError::new(format!("cannot sync {directory}: {}", error.message)).next(format!(
                 "A disk is mounted at {}, over files that were in sync, and what it hides cannot be reached: unmount it first, and mount it again when sync has begun.",
@@ -509,7 +509,7 @@ fn run_detached(arguments: &SyncArguments, settings: &Settings) -> Result<()> {
     let began = mount::watch_signals().and_then(|slot| {
         let mut compared = |nodes: u64| {
             if nodes.is_multiple_of(1024) && !starter.tell(&Tell::<SyncReady>::Compared { nodes }) {
-                // Whoever started us has given up.
+                // The process that started this one is gone.
                 std::process::exit(i32::from(Exit::Interrupted.code()));
             }
         };

@@ -1,9 +1,9 @@
 //! `byteback umount`: ends the tracking of a folder, and waits until its daemon has ended in good
 //! order.
 //!
-//! The mount is gone from its place at once. If something still holds it then (another mount
-//! namespace has a copy), the command says so after two seconds, and after half a minute leaves the
-//! rest to the daemon, as `--lazy` does.
+//! The mount is gone from its place at once. If something still holds it (another mount namespace
+//! has a copy), the command says so after two seconds, and after half a minute leaves the rest to
+//! the daemon, as `--lazy` does.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,8 +22,8 @@ use crate::tracked_folder;
 use crate::volume_losses;
 use crate::when;
 
-/// How long is waited after a lazy unmount, before the rest is left to whoever still uses the
-/// folder.
+/// How long to wait after a lazy unmount, before the rest is left to the programs that still use
+/// the folder.
 const LAZY_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Flags of `umount`.
@@ -47,9 +47,9 @@ struct Summary {
     directory: String,
     /// Whether the daemon has ended.
     ended: bool,
-    /// It was dead already; only its mount was removed.
+    /// Whether the daemon was already dead, and only its mount was removed.
     leftover: bool,
-    /// What keeps the daemon alive, if it has not ended.
+    /// The holders that keep the daemon alive, if it has not ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     held_by: Option<Vec<HolderLine>>,
 }
@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &UmountArguments, settings: &Settings) -> Result<()
         && mount_table::at(&point).is_none()
         && let Some(pid) = folder.ending_owner()
     {
-        // Unmounted by the system a moment ago.
+        // The system unmounted it a moment ago.
         return finish(
             ending::wait(folder, &Ending::of(pid), patience, settings.output),
             folder,
@@ -98,7 +98,7 @@ pub(crate) fn run(arguments: &UmountArguments, settings: &Settings) -> Result<()
         .next("Was it mounted by another user, or with another --state-dir? Unmount it in the same way."));
     }
     if let Some(folder) = &folder {
-        // A volume is not coming back at once, so its directory may be written to.
+        // The volume is not coming back at once, so its directory may be written to.
         folder.release_directory()?;
         if let Some(reason) = volume_losses::reason(folder, None) {
             return Err(volume_losses::unmounted(folder, &reason));
@@ -133,7 +133,7 @@ fn end_daemon(
 ) -> Result<()> {
     let status = daemon.status()?;
     let pid = i32::try_from(status.pid).ok().and_then(Pid::from_raw);
-    // Watched before anything is asked of it: the number cannot come to mean another process.
+    // Watched before any request: the number cannot come to mean another process.
     let ending = Ending::of(status.pid);
     match (is_lazy, pid) {
         (true, Some(pid)) => {
@@ -142,7 +142,7 @@ fn end_daemon(
             })?;
         }
         _ => match daemon.unmount() {
-            // The daemon may be gone before its answer is.
+            // The daemon may have ended before its answer arrived.
             Err(error) if error.kind == ErrorKind::Gone && !is_still_there(folder) => {}
             Err(error) => {
                 return Err(CommandError::from(error).next(
@@ -164,7 +164,7 @@ fn end_daemon(
     finish(waited, folder, status.pid, settings)
 }
 
-/// Says how the end of a daemon went.
+/// Reports how the daemon ended.
 fn finish(waited: Waited, folder: &StateFolder, pid: u32, settings: &Settings) -> Result<()> {
     if let Waited::Settling = waited {
         return Err(CommandError::new(format!(

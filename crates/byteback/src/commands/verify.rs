@@ -1,5 +1,5 @@
-//! `byteback verify`: the server re-reads all that a snapshot needs; with `--deep` each file is
-//! compared with the folder.
+//! `byteback verify`: the server re-reads all data that a snapshot needs; with `--deep` each file
+//! is compared with the folder.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -189,7 +189,7 @@ fn print(
     }
 }
 
-/// The first ranges, as bytes from and to.
+/// The first ranges, as byte offsets from and to.
 fn named(ranges: &[DamagedRange]) -> String {
     let named = ranges.iter().take(3).map(|range| {
         let end = range.offset.saturating_add(range.len);

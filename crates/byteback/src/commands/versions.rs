@@ -1,5 +1,5 @@
-//! `byteback versions`: what stood at a path at the server, and until when. No backup is needed for
-//! that: the server keeps what sync sent.
+//! `byteback versions`: the versions of a path at the server, and until when each was there. No
+//! backup is needed for that: the server keeps what sync sent.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ use crate::timestamp;
 use crate::tracked_folder;
 use crate::wording::size_exact;
 
-/// Shown unless all are asked for.
+/// Versions shown unless all are requested.
 const SHOWN_MAX: usize = 20;
 
 /// Flags of `versions`.
@@ -46,10 +46,10 @@ struct Line {
     kind: NodeKind,
     size: u64,
     mtime: String,
-    /// When it went, or something else took its place.
+    /// When the version was removed or replaced.
     until: Option<String>,
     until_host: Option<String>,
-    /// Nothing took its place.
+    /// Whether it was removed, not replaced.
     removed: bool,
 }
 
@@ -98,7 +98,7 @@ fn print(
     settings: &Settings,
 ) -> Result<()> {
     let output = settings.output;
-    // The newer one before it in the list took its place, unless there was nothing in between.
+    // The preceding, newer version in the list replaced it, unless there was a gap in between.
     let newer = |at: usize| at.checked_sub(1).and_then(|at| found.get(at));
     let is_removed = |at: usize, version: &PathVersion| match (&version.until, newer(at)) {
         (None, _) => false,
@@ -158,8 +158,8 @@ fn print(
     if !is_all {
         output.say("There are more: --all")?;
     }
-    // Programs that write a file in place empty it first: that is hardly the version that is
-    // missed.
+    // Programs that write a file in place empty it first: the empty version is hardly the one that
+    // the user misses.
     let is_empty_file = |version: &PathVersion| {
         let attributes = &version.node.attributes;
         attributes.kind == NodeKind::File && attributes.size == 0

@@ -1,5 +1,5 @@
-//! `byteback volume`: makes volumes on files and devices, looks whether they are whole, and gets
-//! files out of them.
+//! `byteback volume`: makes volumes on files and devices, checks them, and copies files out of
+//! them.
 
 mod extract;
 
@@ -23,14 +23,14 @@ use crate::settings::Settings;
 use crate::when;
 use crate::wording::{counted, size, size_exact};
 
-/// So many blocks at the beginning of a device must be zeros before it is written over without
-/// being asked.
+/// Blocks at the beginning of a device that must be zeros before it is overwritten without
+/// `--force`.
 const LOOKED_AT_BLOCKS: u64 = 256;
 
 /// Longest label, in bytes.
 const LABEL_LEN_BYTES_MAX: usize = 64;
 
-/// Problems that are shown without `-v`.
+/// Problems shown without `-v`.
 const PROBLEMS_SHOWN: usize = 50;
 
 /// Flags of `volume`.
@@ -150,7 +150,7 @@ fn said(path: &Path) -> ByteString {
     ByteString::from(path.as_os_str().as_bytes())
 }
 
-/// An error of a device, which names it.
+/// An error of a device; its text names the device.
 fn device_error(error: &io::Error) -> CommandError {
     let is_in_use = error.get_ref().is_some_and(|inner| inner.is::<DeviceInUse>());
     let exit = if is_in_use { Exit::Locked } else { Exit::Failed };
@@ -240,7 +240,7 @@ fn make(device: &Arc<dyn BlockDevice>, arguments: &Create, is_new: bool) -> Resu
     })
 }
 
-/// Refuses to write over what is no empty device.
+/// Refuses to overwrite a device that is not empty.
 fn look_for_something(device: &dyn BlockDevice, place: &Path) -> Result<()> {
     let len_blocks = device.len_blocks();
     let beginning = 0..len_blocks.min(LOOKED_AT_BLOCKS);

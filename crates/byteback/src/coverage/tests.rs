@@ -1,4 +1,4 @@
-//! Ledgers and what they mean.
+//! Ledgers and the coverage that they mean.
 
 use super::*;
 

@@ -1,12 +1,12 @@
-//! The documentation of the environment is this file's.
+//! The documentation of the environment is the one generated from this file.
 
 use super::*;
 use crate::exit_code;
 
-/// Where the part that is written by hand begins.
+/// Beginning of the hand-written part.
 const BY_HAND: &str = "\n## Files\n";
 
-/// `docs/environment.md` down to the part that is written by hand, as it has to be.
+/// The required content of `docs/environment.md`, down to the hand-written part.
 fn document() -> String {
     let mut text = String::from(
         "# Environment, configuration, exit codes, JSON lines\n\n\

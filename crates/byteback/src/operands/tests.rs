@@ -1,8 +1,8 @@
-//! Which operand is what, however they are ordered.
+//! The meaning of operands, in any order.
 
 use super::*;
 
-/// `choose`, with snapshots as texts.
+/// Calls `choose` with the snapshots as texts.
 fn chosen(
     operands: &[&str],
     dir: Option<&str>,

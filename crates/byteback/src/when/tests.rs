@@ -1,4 +1,4 @@
-//! What people write, and what they do not.
+//! Times and amounts as people write them, and texts that are neither.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn times_of_the_past() {
     assert_eq!(past("2h"), now - 120 * MINUTE);
     assert_eq!(past("1 day ago"), now - 24 * 60 * MINUTE);
     assert_eq!(past("1h 30m"), now - 90 * MINUTE);
-    // It is three in the afternoon here.
+    // It is 15:00 in this time zone.
     assert_eq!(past("14:30"), now - 30 * MINUTE);
     assert_eq!(past("15:30"), now + 30 * MINUTE - 24 * 60 * MINUTE, "yesterday");
     assert_eq!(past("2026-11-21 14:30"), now - 30 * MINUTE);

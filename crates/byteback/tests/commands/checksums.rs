@@ -1,5 +1,5 @@
-//! `checksums` without any system that has some: what it is asked about that is no file, or is
-//! called oddly, and what is missing. The systems themselves are in `tests/systems`.
+//! `checksums` without any storage that keeps some: arguments that are no files or have odd names,
+//! and missing programs. The systems themselves are in `tests/systems`.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -15,7 +15,8 @@ use serde_json::Value;
 use crate::disk::Disk;
 use crate::world::{Ran, USER, World, ended, program};
 
-/// It failed, and this in its one line for programs says why; what to do next may be told, too.
+/// Asserts a failure with this text in its one JSON line; returns the next step, which may be
+/// empty.
 #[track_caller]
 fn refused(ran: Ran, text: &str) -> String {
     let ran = ran.ends_with(1);
@@ -41,7 +42,7 @@ impl World {
         self.run(&arguments)
     }
 
-    /// The same where programs are looked for in these folders only.
+    /// The same, with only these folders searched for programs.
     fn checksums_in(&self, path: &str, what: &str, more: &[&str]) -> Ran {
         let mut command = self.command(&[&["checksums", "--json", what], more].concat());
         command.env("PATH", path).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -64,7 +65,7 @@ fn what_is_no_regular_file_is_refused_at_once() {
     let file = tree.join("file");
     for (name, why) in [
         ("directory", "is a directory, not a regular file"),
-        // Nobody writes into it, so whoever opened it would wait for ever.
+        // The pipe has no writer, so opening it would block for ever.
         ("pipe", "is a pipe, not a regular file"),
         ("link", "is a pipe, not a regular file"),
         ("socket", "is a socket, not a regular file"),
@@ -85,7 +86,7 @@ fn what_is_no_regular_file_is_refused_at_once() {
             refused(world.checksums(moosefs, &["--store", tree.to_str().unwrap()]), why);
         }
     }
-    // A folder that is none would have none of the file's chunks.
+    // A missing folder would have none of the file's chunks.
     for what in ["moosefs", "casync"] {
         let what = format!("{what}:{}", file.display());
         for (store, why) in [("missing", "No such file"), ("file", "Not a directory")] {
@@ -131,7 +132,7 @@ fn addresses_that_nobody_knows_are_told_with_those_that_there_are() {
         let next = refused(world.checksums(address, &["--against", "file"]), scheme);
         assert!(next.contains("casync:"), "{next}");
     }
-    // One slash is not two.
+    // These have one slash where two are needed.
     for (path, meant) in [
         ("hdfs:/x", " hdfs://;"),
         ("s3:bucket/key", " s3://;"),
@@ -141,7 +142,7 @@ fn addresses_that_nobody_knows_are_told_with_those_that_there_are() {
         assert!(next.contains(meant), "{next}");
     }
     assert_eq!(refused(world.checksums("tree:/x", &[]), "No such file"), "");
-    // They are wrong in another way.
+    // These are wrong in another way.
     for (address, right) in [
         ("s3://bucket", "s3://BUCKET/KEY"),
         ("seaweedfs://host", "seaweedfs://HOST:PORT/PATH"),
@@ -150,7 +151,7 @@ fn addresses_that_nobody_knows_are_told_with_those_that_there_are() {
     ] {
         refused(world.checksums(address, &[]), right);
     }
-    // Nobody else is asked in place of whoever is at a port that is none.
+    // With an invalid port, no server at the default port is asked instead.
     for (address, port) in [
         ("seaweedfs://127.0.0.1:8888x/file", "8888x"),
         ("seaweedfs://[::1]:99999/file", "99999"),
@@ -165,7 +166,7 @@ fn addresses_that_nobody_knows_are_told_with_those_that_there_are() {
     }
 }
 
-/// Files may be called like addresses, or like nothing that is text.
+/// Files may have names like addresses, or names that are not text.
 #[test]
 fn files_with_odd_names_are_told_under_their_names() {
     let Some(disk) = Disk::new("crc32c", 128, "") else {
@@ -216,7 +217,7 @@ fn files_with_odd_names_are_told_under_their_names() {
         .fine()
         .line("summary");
     assert_eq!((&said["path"], &said["against"]), (&in_base64, &in_base64));
-    // Nothing, nothing but a hole, and what lies in the metadata.
+    // An empty file, a file that is one hole, and inline content.
     fs::write(folder.join("empty"), "").unwrap();
     assert_eq!(told(&folder, b"empty")["len_bytes"], 0);
     fs::File::create(folder.join("hole"))
@@ -232,7 +233,7 @@ fn files_with_odd_names_are_told_under_their_names() {
     assert_eq!(told(&folder, b"short")["unknown"]["inline"], 5);
 }
 
-/// Who lacks a program has to know which, and whether it is there.
+/// The error for a missing program names it, and says whether it exists.
 #[test]
 fn programs_that_are_missing_and_those_that_are_closed_are_told_apart() {
     let world = World::new();
@@ -252,7 +253,7 @@ fn programs_that_are_missing_and_those_that_are_closed_are_told_apart() {
             world.checksums_in("/nowhere", what, more),
             &format!("{name} is not installed, or not in PATH; install it"),
         );
-        // One that has no bit for anybody is not even root's to run.
+        // Without any execute bit, not even root can run it.
         fs::write(there.join(name), "#!/bin/sh\necho it ran >&2\nexit 1\n").unwrap();
         let path = format!("/nowhere:{}", there.display());
         refused(
@@ -265,10 +266,10 @@ fn programs_that_are_missing_and_those_that_are_closed_are_told_apart() {
         fs::set_permissions(there.join(name), PermissionsExt::from_mode(0o755)).unwrap();
         refused(world.checksums_in(&path, what, more), "it ran");
     }
-    // An ordinary user, and a folder that is root's: nobody can say what is in it.
+    // An ordinary user cannot see what is in root's folder.
     fs::set_permissions(&there, PermissionsExt::from_mode(0o700)).unwrap();
     let anybody = || {
-        // This copies the program to where they may run it.
+        // This copies the program to a place where that user may run it.
         world.run_as_user(&["--version"]).fine();
         let mut command = Command::new(world.path("user/byteback"));
         command

@@ -1,5 +1,5 @@
-//! Consumers that nobody hears of, what is said of them, and what `status` tells of all that is
-//! held for somebody.
+//! Silent consumers, the messages about them, and what `status` reports about everything that is
+//! kept for a consumer.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -24,7 +24,7 @@ fn begun_and_done(world: &World, name: &str) {
 #[test]
 fn a_silent_consumer_is_warned_of_before_and_told_of_after_it_is_dropped() {
     let world = World::served();
-    // From the first moment of silence on there are warnings, and for a day it stays.
+    // Warnings begin with the first moment of silence; the consumer is kept for a day.
     configure(&world, "[log]\nwarn_after_days = 0\ndrop_after_days = 1\n");
     world.on_tree("mount", &[]).fine();
     fs::write(world.tree().join("file"), "x").unwrap();
@@ -64,7 +64,7 @@ fn a_silent_consumer_is_warned_of_before_and_told_of_after_it_is_dropped() {
     changes
         .says("everything counts as changed")
         .says("as this consumer had been dropped");
-    // It is a consumer again once it saves. The policy that drops at once would drop it at once.
+    // The consumer exists again once it saves. A policy that drops at once would drop it again.
     world.on_tree("umount", &[]).fine();
     configure(&world, "");
     world.on_tree("mount", &[]).ends_with(0);
@@ -75,7 +75,7 @@ fn a_silent_consumer_is_warned_of_before_and_told_of_after_it_is_dropped() {
         .fine()
         .says("is no consumer");
     let listed = || {
-        // The backup's own was dropped, too, and of that there is a warning.
+        // The consumer of 'backup' was dropped as well, which causes a warning.
         let shown = world.on_tree("consumers", &[]).ends_with(0).stdout;
         shown
             .lines()
@@ -83,7 +83,7 @@ fn a_silent_consumer_is_warned_of_before_and_told_of_after_it_is_dropped() {
             .map(ToOwned::to_owned)
     };
     assert!(listed().unwrap().contains("dropped"));
-    // Dropped by order needs no warning; a second order takes even the memory of it away.
+    // A drop by order needs no warning; a second order erases even the memory of it.
     world.run(&["consumers", "drop", "old", tree.to_str().unwrap()]).fine();
     assert_eq!(listed(), None);
     world
@@ -105,7 +105,7 @@ fn status_tells_what_is_unknown_and_what_is_held() {
     for at in 0..20 {
         file.write_all_at(b"x", at * 40_000).unwrap();
     }
-    // The flags are at work: pages, and no more than three ranges.
+    // The flags take effect: pages, and no more than three ranges.
     let changes = world.on_tree("changes", &["--json"]).fine();
     let changed = changes.json().into_iter().find(|line| line["path"] == "file").unwrap();
     let ranges = changed["content"]["ranges"].as_array().unwrap();

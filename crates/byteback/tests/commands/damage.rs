@@ -1,11 +1,11 @@
-//! Bits that flip in the server's segments: what comes back, what is said, and who puts it right.
+//! Flipped bits in the server's segments: what is restored, what is reported, and how it is healed.
 
 use crate::world::World;
 use byteback_host::random::noise;
 use serde_json::Value;
 use std::fs;
 
-/// Flips a bit of some bytes that lie in the server's segments as they are.
+/// Flips a bit of bytes that lie uncompressed in the server's segments.
 fn rot(world: &World, bytes: &[u8]) {
     let segments = fs::read_dir(world.path("data/segments")).unwrap();
     for segment in segments.map(|segment| segment.unwrap().path()) {
@@ -19,7 +19,7 @@ fn rot(world: &World, bytes: &[u8]) {
     panic!("the bytes are in no segment");
 }
 
-/// A file of six frames, three snapshots that share most of them, and two frames that rot.
+/// A file of six frames, three snapshots that share most of them, and two damaged frames.
 fn rotten() -> (World, Vec<u8>) {
     let world = World::mounted();
     let mut bytes = noise(1, 1_500_000);
@@ -39,7 +39,7 @@ fn rotten() -> (World, Vec<u8>) {
     (world, bytes)
 }
 
-/// Frames have 256 KiB.
+/// Bytes of the damaged frames. Frames have 256 KiB.
 const LOST: [(usize, usize); 2] = [(262_144, 524_288), (786_432, 1_048_576)];
 
 #[test]
@@ -64,7 +64,8 @@ fn salvage_restores_what_is_whole_and_lists_the_rest() {
         expected[start..end].fill(0);
     }
     assert!(fs::read(target.join("image")).unwrap() == expected);
-    // It is not taken for whole: it is tried again, also without --salvage.
+    // The salvaged file is not taken for complete: a restore tries it again, also without
+    // --salvage.
     world
         .about_tree("restore", &["latest", "--target", to, "--overwrite"])
         .ends_with(1);
@@ -97,7 +98,7 @@ fn a_backup_heals_the_store_with_bytes_that_are_here() {
         (&2.into(), &0.into())
     );
     world.about_tree("verify", &["--deep"]).fine();
-    // The snapshots before, too.
+    // The earlier snapshots are healed as well.
     world.about_tree("verify", &["1"]).fine();
     world.assert_restores("latest");
     let report = world.backup();
@@ -107,7 +108,7 @@ fn a_backup_heals_the_store_with_bytes_that_are_here() {
 #[test]
 fn a_file_that_changed_since_is_sent_anew_where_it_cannot_be_healed() {
     let (world, _) = rotten();
-    // Some of the first rotten frame is gone here, and the second is whole.
+    // Part of the first damaged frame is gone here, and the second is intact.
     let image = fs::OpenOptions::new()
         .write(true)
         .open(world.tree().join("image"))
@@ -122,6 +123,6 @@ fn a_file_that_changed_since_is_sent_anew_where_it_cannot_be_healed() {
     );
     world.about_tree("verify", &["--deep"]).fine();
     world.assert_restores("latest");
-    // Of what nobody has any more, the snapshot before keeps the damage.
+    // The earlier snapshot keeps the damage in bytes that exist nowhere any more.
     world.about_tree("verify", &["2"]).ends_with(1).says("262144");
 }

@@ -1,5 +1,5 @@
 //! A directory that is perhaps not the folder any more, and ways back: what sync must never send,
-//! and what brings back what it sent.
+//! and how to bring back what it sent.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ impl World {
         }
     }
 
-    /// Everything is sent, and sync is ended.
+    /// Syncs until everything is sent, then unmounts.
     fn sync_once(&self, arguments: &[&str]) {
         self.sync(arguments).ends_with(0);
         self.wait_until_sent();
@@ -33,7 +33,7 @@ impl World {
         self.on_tree("status", &["--json"]).tells_health().line("folder")["held_back"].clone()
     }
 
-    /// Files that the server has.
+    /// Number of files at the server.
     fn files_at_server(&self) -> usize {
         let target: PathBuf = (0..)
             .map(|number| self.path(&format!("looked-{number}")))
@@ -55,7 +55,7 @@ fn conflicts(world: &World) -> Value {
     status.line("folder")["sync"]["conflicts"].clone()
 }
 
-/// A disk of its own is what the folder lies on.
+/// A disk of its own for the folder.
 struct Disk {
     place: PathBuf,
     tree: PathBuf,
@@ -133,14 +133,14 @@ fn backup_of_an_empty_mount_point_warns_and_holds_sync_back() {
     let before = world.files_at_server();
 
     disk.unmount();
-    // It is a command like others that look at the folder: its record follows what is there.
+    // Like every command that looks at the folder, `changes` lets the record follow what is there.
     world
         .on_tree("changes", &[])
         .ends_with(0)
         .says("is perhaps not the folder that was saved before");
     is_held_back(world.sync(&[]));
     disk.mount();
-    // That the disk is back is not enough: the record knows none of its files any more.
+    // The return of the disk is not enough: the record no longer knows any of its files.
     world.sync(&[]).ends_with(1).says("--start-over");
     assert_eq!(world.held_back()["recorded"], true);
     assert_eq!(world.files_at_server(), before);
@@ -161,7 +161,7 @@ fn backup_of_another_directory_warns() {
         .on_tree("backup", &[])
         .ends_with(0)
         .says("is perhaps not the folder that was saved before: it is another directory");
-    // Once is enough where nothing follows from it.
+    // One warning is enough where nothing follows from it.
     world.on_tree("backup", &[]).fine();
 }
 
@@ -182,7 +182,7 @@ fn removals_while_not_in_sync_are_asked_about() {
         .ends_with(1)
         .says("15 of its 20 files were removed while Byteback did not watch");
     assert_eq!(world.files_at_server(), FILES);
-    // They are meant.
+    // The removals are intended.
     world.sync_once(&["--accept-removals", "--delay", "0"]);
     assert_eq!((world.files_at_server(), files_in(&world.tree())), (left, left));
     assert_eq!(world.held_back(), Value::Null);
@@ -193,7 +193,7 @@ fn folder_on_a_new_disk_starts_over_and_loses_nothing() {
     let world = World::served();
     world.write_files();
     world.sync_once(&["--delay", "0"]);
-    // Restored from somewhere, older than what the server has in one file, and with one missing.
+    // An old copy is restored: one file is older than at the server, and one is missing.
     let old = world.path("old");
     program("cp", &["-a", world.tree().to_str().unwrap(), old.to_str().unwrap()]);
     fs::write(world.tree().join("1"), "edited after the copy was made").unwrap();
@@ -211,7 +211,7 @@ fn folder_on_a_new_disk_starts_over_and_loses_nothing() {
     world.assert_at_server();
     let now = fs::read_to_string(world.tree().join("1")).unwrap();
     assert_eq!(now, "edited after the copy was made");
-    // The older one is beside it.
+    // The older version is kept beside it.
     assert_eq!(files_in(&world.tree()), FILES + 1);
     assert_eq!(conflicts(&world), 1);
     world.on_tree("umount", &[]).fine();
@@ -222,7 +222,7 @@ fn version_that_sync_replaced_or_removed_comes_back() {
     let world = World::served();
     world.write_files();
     world.sync(&["--delay", "0"]).fine();
-    // The first version has no report.
+    // The first version of the folder has no report.
     world.wait_until_sent();
     let file = world.tree().join("report.txt");
     for text in ["first", "second, longer", "third"] {
@@ -250,7 +250,7 @@ fn version_that_sync_replaced_or_removed_comes_back() {
         .says("removed")
         .says("byteback restore --at @");
 
-    // In its place, seen and sent like everything else.
+    // In its place, seen and sent like any other change.
     let second = format!("@{}", of_size(14));
     world
         .run(&["restore", "--at", &second, name])
@@ -266,13 +266,13 @@ fn version_that_sync_replaced_or_removed_comes_back() {
         .run(&["restore", "--at", &third, name, "-o", other.to_str().unwrap()])
         .fine();
     assert_eq!(fs::read_to_string(&other).unwrap(), "third");
-    // A directory, by the time at which it was there.
+    // A directory, by a time at which it existed.
     let dir = world.tree().join("dir");
     world.run(&["restore", "--at", &third, dir.to_str().unwrap()]).fine();
     assert_eq!(files_in(&dir), FILES / 2);
     world.wait_until_sent();
     world.assert_at_server();
-    // All that there was, elsewhere; what is no version is said.
+    // The whole folder, into another place; an unknown version is reported.
     let all = world.path("all");
     let tree = world.tree();
     world
@@ -297,8 +297,7 @@ fn version_that_sync_replaced_or_removed_comes_back() {
         "{}",
         never.stderr
     );
-    // By the time at which the directory came back, later than the file; with the folder not
-    // mounted.
+    // By the time at which the directory came back, later than the file; with the folder unmounted.
     let of_dir = world.run(&["versions", "--json", dir.to_str().unwrap()]).fine().json();
     world.on_tree("umount", &[]).fine();
     fs::remove_file(&file).unwrap();
@@ -353,7 +352,7 @@ impl<'a> Image<'a> {
 
 impl Drop for Image<'_> {
     fn drop(&mut self) {
-        // Whatever failed before: the daemon first, or the disk stays busy.
+        // After a failure, too: the daemon goes first, or the disk stays busy.
         self.machine.run(&["umount", "--lazy", &self.machine.dir("tree")]);
         let _ = unmount(&self.place, UnmountFlags::DETACH);
     }
@@ -363,7 +362,7 @@ fn sync_of(machine: &Machine<'_>, dir: &str) -> Value {
     machine.run(&["status", "--json", dir]).tells_health().line("folder")["sync"].clone()
 }
 
-/// Until nothing waits on a machine.
+/// Waits until nothing is left to send or receive on a machine.
 pub(crate) fn settled(machine: &Machine<'_>, dir: &str) {
     eventually("it is settled", || {
         let sync = sync_of(machine, dir);
@@ -441,7 +440,7 @@ fn machine_that_was_set_back_undoes_nothing() {
         assert!(copies.len() == 1 && copies[0].starts_with("edited"), "{copies:?}");
         assert_eq!(content(dir, &copies[0]).as_deref(), Some("edited at first"));
     }
-    // It goes on from there, in both directions, over a restart.
+    // Sync continues from there, in both directions, across a restart.
     a.run(&["umount", &in_a]).fine();
     a.run(&["sync", "--delay", "0", &in_a]).fine();
     fs::write(Path::new(&in_a).join("edited"), "from A").unwrap();
@@ -462,7 +461,7 @@ fn server_that_was_replaced_is_started_over_with() {
     let mut world = World::served();
     world.write_files();
     world.sync_once(&["--delay", "0"]);
-    // The server's disk is lost, and a new one begun at its address.
+    // The server's disk is lost, and a new server starts at its address.
     world.stop_server();
     fs::rename(world.path("data"), world.path("lost")).unwrap();
     world.serve();
@@ -481,13 +480,13 @@ fn server_that_was_replaced_is_started_over_with() {
     world.sync(&[]).ends_with(1).says("byteback sync --start-over");
     world.sync_once(&["--start-over", "--delay", "0"]);
     assert_eq!((world.files_at_server(), files_in(&world.tree())), (FILES, FILES));
-    // Once is enough.
+    // One start with the flag is enough.
     fs::write(world.tree().join("more"), "more").unwrap();
     world.sync_once(&["--delay", "0"]);
     assert_eq!(world.files_at_server(), FILES + 1);
 }
 
-/// The command that `join` names as the next one, word by word.
+/// The command that `join` names as the next step, word by word.
 fn next_command(joined: &Ran) -> Vec<&str> {
     let mut lines = joined.stdout.lines();
     let next = lines.find_map(|line| line.strip_prefix("Next: byteback "));
@@ -514,7 +513,7 @@ fn device_that_joined_again_follows_the_words_of_join() {
     world
         .run(&["devices", "revoke", "a", "--data", data.to_str().unwrap()])
         .ends_with(0);
-    // Both go on while A is out.
+    // Both machines work on while A's token is revoked.
     fs::write(Path::new(&in_a).join("edited"), "from A").unwrap();
     fs::write(Path::new(&in_b).join("edited"), "from B").unwrap();
     settled(&b, &in_b);
@@ -536,7 +535,7 @@ fn device_that_joined_again_follows_the_words_of_join() {
         let contents: Vec<_> = contents.collect();
         assert_eq!(contents, ["from B", "from A", "same at first"], "{names:?}");
     }
-    // In sync, in both directions.
+    // Both are in sync again, in both directions.
     fs::write(Path::new(&in_a).join("same"), "later").unwrap();
     fs::write(Path::new(&in_b).join("new"), "new").unwrap();
     eventually("both go on", || {
@@ -548,8 +547,8 @@ fn device_that_joined_again_follows_the_words_of_join() {
     }
 }
 
-/// At a new server numbers begin anew: this machine is the same device of the same address and
-/// folder there, and all that it knows is wrong.
+/// A new server numbers its devices from the beginning: this machine has the same number, at the
+/// same address and folder, and everything that it knows is wrong.
 #[test]
 fn join_of_a_replaced_server_names_the_way_on() {
     let mut world = World::served();
@@ -570,7 +569,7 @@ fn join_of_a_replaced_server_names_the_way_on() {
     world.on_tree("umount", &[]).fine();
 }
 
-/// A disk that is mounted in the folder stays mounted, whatever others remove.
+/// A disk mounted in the folder stays mounted, whatever other machines remove.
 #[test]
 fn disk_in_the_folder_is_not_unmounted_by_what_lands() {
     let world = served();
@@ -611,14 +610,14 @@ fn disk_in_the_folder_is_not_unmounted_by_what_lands() {
         })
     };
     eventually("A says so", || (told("gone/disk") && told("elsewhere")).then_some(()));
-    // Everything else goes on.
+    // Everything else continues.
     fs::write(Path::new(&dirs[1]).join("other"), "other").unwrap();
     eventually("A gets it", || Path::new(&dirs[0]).join("other").exists().then_some(()));
     for point in &points {
         assert!(is_mounted(point), "{} is not mounted any more", point.display());
         assert!(point.join("on the disk").exists());
     }
-    // Once they are unmounted, it is made with whatever comes next.
+    // Once the disks are unmounted, the removal is made along with the next change.
     for point in &points {
         unmount(point, UnmountFlags::empty()).unwrap();
     }
@@ -633,8 +632,8 @@ fn disk_in_the_folder_is_not_unmounted_by_what_lands() {
     }
 }
 
-/// A disk, or a bind mount, over a directory that sync knows: programs have the disk, and what it
-/// hides stays in sync.
+/// A disk, or a bind mount, over a directory that sync knows: programs see the disk, and the hidden
+/// files stay in sync.
 #[test]
 fn what_a_disk_hides_stays_in_sync() {
     let world = served();
@@ -657,7 +656,7 @@ fn what_a_disk_hides_stays_in_sync() {
     eventually("B has both", || b.join("bound/sub").exists().then_some(()));
     settled(&machines[0], &dirs[0]);
     machines[0].run(&["umount", &dirs[0]]).fine();
-    // Nobody has told this to anybody when the disk comes over it.
+    // These files are not sent yet when the disk is mounted over them.
     for name in ["disk", "bound"] {
         fs::write(a.join(name).join("own"), "written before").unwrap();
         fs::write(a.join(name).join("own.log"), "ignored").unwrap();
@@ -734,8 +733,8 @@ fn what_a_disk_hides_stays_in_backups() {
     assert_eq!(fs::read_to_string(disk.join("foreign")).unwrap(), "changed on the disk");
 }
 
-/// Where what is mounted cannot be looked beneath, sync does not begin, and nothing is removed: by
-/// an ordinary user, and where that is a folder of ours.
+/// Where sync cannot look beneath a mount, it does not begin, and nothing is removed: for an
+/// ordinary user, and if the mount is a folder of ours.
 #[test]
 fn sync_removes_nothing_that_a_mount_hides() {
     let world = World::served();
@@ -777,8 +776,8 @@ fn sync_removes_nothing_that_a_mount_hides() {
     }
 }
 
-/// A device that was revoked and invited again is another one. What keeps its folder in sync takes
-/// the new token, and nothing is lost meanwhile.
+/// A device that was revoked and invited again is a new device. The sync that runs takes the new
+/// token, and nothing is lost meanwhile.
 #[test]
 fn device_that_was_invited_again_goes_on_while_it_runs() {
     let world = served();
@@ -841,7 +840,7 @@ fn server_at_another_address_is_followed_for_all_folders() {
     let new = world.url().to_owned();
     assert_ne!(old, new);
     let a = Machine::new(&world, home.file_name().unwrap().to_str().unwrap());
-    // Nobody answers there: nothing is changed.
+    // No server answers there: nothing is changed.
     a.run(&["server", "set-address", &old, "https://127.0.0.1:1"])
         .ends_with(1);
     let moved = a.run(&["server", "set-address", &old, &new]).fine();
@@ -851,14 +850,14 @@ fn server_at_another_address_is_followed_for_all_folders() {
         fs::write(Path::new(dir).join("more"), "more").unwrap();
         settled(&a, dir);
     }
-    // Not beneath a sync that runs.
+    // Refused while sync runs.
     a.run(&["server", "set-address", &new, &old])
         .ends_with(11)
         .says("byteback umount");
     for dir in &dirs {
         a.run(&["umount", dir]).fine();
     }
-    // Joining again by a code with the new address does the same.
+    // Joining again by a code with the new address has the same effect.
     world.stop_server();
     world.serve_at("127.0.0.1:0");
     let a = Machine::new(&world, home.file_name().unwrap().to_str().unwrap());

@@ -1,4 +1,4 @@
-//! `explain`, and `backup --delta`: which way a change was found, and why.
+//! `explain` and `backup --delta`: how a change was found, and why in that way.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -30,7 +30,7 @@ fn each_way_is_told_with_its_reason() {
     let mut at = 0;
     let mut write = || {
         at += 10_000;
-        // Every byte another one: what is written as it was is not a change.
+        // Every byte differs: rewriting the same bytes is no change.
         let other: Vec<u8> = first[at as usize..][..1000].iter().map(|byte| !byte).collect();
         file.write_all_at(&other, at).unwrap();
     };
@@ -49,7 +49,7 @@ fn each_way_is_told_with_its_reason() {
         ("webr", "the server looked for the file's blocks", 3000),
         // Chunks have up to 12 KiB.
         ("cdc", "cut into chunks by its content", 1000 + 3 * 12 * 1024),
-        // Blocks are made of 4 KiB.
+        // Blocks have 4 KiB.
         ("sky-f", "(SkySync-F)", 1000 + 2 * 4096),
         ("sky-c", "(SkySync-C)", 1000 + 3 * 12 * 1024),
         ("full", "the whole file", 300_000),
@@ -68,14 +68,14 @@ fn each_way_is_told_with_its_reason() {
         assert!((1000..=literal_max).contains(&literal_bytes), "{decision}");
         world.assert_restores("latest");
     }
-    // Behind the mount's back, as far as the log is concerned.
+    // An unmounted change, which the log does not see.
     drop(file);
     world.on_tree("umount", &[]).fine();
     let file = fs::File::options().write(true).open(&path).unwrap();
     file.write_all_at(b"untracked", 5).unwrap();
     drop(file);
     world.backup();
-    // Which way is worth its cost here depends on the link and the machine.
+    // The cheapest method here depends on the link and the machine.
     world
         .run(&["explain", name])
         .fine()
@@ -96,7 +96,7 @@ fn each_way_is_told_with_its_reason() {
         .says("rsync");
 }
 
-/// As on a machine that was installed anew: the folder is there, and nothing that was known of it.
+/// As on a newly installed machine: the folder is there, but no state of it.
 #[test]
 fn a_folder_whose_state_is_gone_costs_what_differs_and_says_so() {
     const LEN: usize = 50 << 20;
@@ -123,14 +123,14 @@ fn a_folder_whose_state_is_gone_costs_what_differs_and_says_so() {
         let bytes = report[field].as_u64().unwrap();
         assert!(changed.contains(&bytes), "{field}: {report}");
     }
-    // With a signature of 50 MB, which one or the other sends.
+    // This includes a signature of 50 MB, which one side or the other sends.
     let wire = |way: &str| report["wire"][way].as_u64().unwrap();
     assert!(wire("sent") + wire("received") < (1 << 20) + 200_000, "{report}");
     world
         .run(&["explain", image.to_str().unwrap()])
         .fine()
         .says("the server had a file at this path");
-    // Which way is the cheapest depends on the link and the machine.
+    // The cheapest method depends on the link and the machine.
     let decision = world
         .run(&["explain", "--json", image.to_str().unwrap()])
         .fine()
@@ -149,13 +149,13 @@ fn a_folder_whose_state_is_gone_costs_what_differs_and_says_so() {
     let differing = differences(&before, &look(&old), true);
     assert!(differing.is_empty(), "{differing:#?}");
     world.about_tree("verify", &[]).fine();
-    // From now on it is known again.
+    // From now on the log knows the folder again.
     fs::write(tree.join("small"), "other").unwrap();
     let report = world.backup();
     assert_eq!(report["everything_because"], serde_json::Value::Null, "{report}");
 }
 
-/// Two copies, one of which came to the server without a log.
+/// Two copies, one of which was sent to the server without a log.
 #[test]
 fn the_first_backup_into_a_folder_that_a_push_filled_costs_what_differs() {
     let world = World::served();

@@ -1,5 +1,5 @@
-//! Other programs, fed by `changes` and `consumers` alone: what they make of the lists must be the
-//! folder.
+//! Other programs, fed by `changes` and `consumers` alone: the copies that they make from the lists
+//! must equal the folder.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -16,14 +16,14 @@ use crate::random::{Random, rounds, seed};
 use crate::tree::{differences, look};
 use crate::world::World;
 
-/// A folder that is tracked and bound to no server.
+/// A folder that is tracked and not bound to a server.
 fn tracked() -> World {
     let world = World::new();
     world.on_tree("mount", &[]).ends_with(0);
     world
 }
 
-/// Runs a program that must succeed, in a directory, with its standard input.
+/// Runs a program in a directory with the given standard input; it must succeed.
 #[track_caller]
 fn tool(directory: &Path, name: &str, arguments: &[&OsStr], input: &[u8]) -> Vec<u8> {
     let mut child = Command::new(name)
@@ -95,7 +95,7 @@ fn done(world: &World, consumer: &str, epoch: &str) {
         .fine();
 }
 
-/// Names that lists and shells get wrong.
+/// Names that lists and shells easily get wrong.
 const ODD_NAMES: [&[u8]; 12] = [
     b"#comment",
     b";comment",
@@ -111,7 +111,7 @@ const ODD_NAMES: [&[u8]; 12] = [
     b"$(true) 'quoted' \"twice\"",
 ];
 
-/// One random change of a tree, by the means of any program.
+/// Makes one random change of a tree, as any program might.
 fn change(root: &Path, random: &mut Random) {
     let all = look(root);
     let pick = |random: &mut Random, wanted: &dyn Fn(&crate::tree::Entry) -> bool| -> Option<PathBuf> {
@@ -131,7 +131,7 @@ fn change(root: &Path, random: &mut Random) {
     let file = pick(random, &|entry| entry.is_file());
     let any = pick(random, &|_| true);
     let bytes = noise(random.next(), random.index(20_000));
-    // What cannot be done (a directory that is not empty, a name below itself) is not done.
+    // Impossible changes (a directory that is not empty, a name below itself) simply fail.
     let _ = match (random.below(13), file, any) {
         (0 | 1, _, _) => fs::write(&new, &bytes),
         (2, _, _) => fs::create_dir(&new),
@@ -170,8 +170,8 @@ fn remove_listed(copy: &Path, gone: &[u8]) {
     tool(copy, "xargs", &words(&["-0", "-r", "rm", "-rf", "--"]), gone);
 }
 
-/// The copy must be the folder, but for times of directories, which rsync does not keep with a
-/// list, and those of some links.
+/// Asserts that the copy equals the folder, except for times of directories, which rsync does not
+/// keep with a list, and those of some links.
 #[track_caller]
 fn assert_same(world: &World, copy: &Path, what: &str) {
     let (mut tree, mut copy) = (look(&world.tree()), look(copy));
@@ -199,7 +199,7 @@ fn a_copy_that_rsync_keeps_by_the_lists_is_the_folder() {
         let epoch = begin(&world, "mirror");
         remove_listed(&copy, &list(&world, "mirror", "removed"));
         let paths = list(&world, "mirror", "paths");
-        // -I: rsync alone takes files of the same length and second for equal.
+        // -I: by default rsync takes files of the same length and second for equal.
         let mut arguments = words(&["-aHAXI", "--from0", "--files-from=-"]);
         arguments.extend([source.as_os_str(), copy.as_os_str()]);
         tool(&copy, "rsync", &arguments, &paths);
@@ -214,8 +214,7 @@ fn directory_that_was_copied_after_begin_and_moved_is_removed() {
     let tree = world.tree();
     done(&world, "mirror", &begin(&world, "mirror"));
     let epoch = begin(&world, "mirror");
-    // The mark that 'done' sets does not know the directory, but the copy, which is made now, has
-    // it.
+    // The mark that 'done' sets does not include the directory, but the copy made now has it.
     fs::create_dir(tree.join("name")).unwrap();
     fs::write(tree.join("name/file"), "content").unwrap();
     assert!(paths(&list(&world, "mirror", "paths")).contains(Path::new("name/file")));
@@ -253,13 +252,13 @@ fn archives_that_tar_makes_of_the_lists_are_the_folder_when_unpacked_in_order() 
         done(&world, "nightly", &epoch);
         remove_listed(&copy, &gone);
         tool(&copy, "tar", &words(&["--xattrs", "-xpf", "-"]), &archive);
-        // Of directories above those that were packed, unpacking changes the times.
+        // Unpacking changes the times of directories above the packed ones.
         let differing = differences(&look(&world.tree()), &look(&copy), false);
         assert!(differing.is_empty(), "seed {seed}, round {round}: {differing:#?}");
     }
 }
 
-/// Which files below a directory a program opens to read, as the kernel saw it.
+/// The files below a directory that a program opened for reading, as the kernel saw it.
 fn opened(trace: &Path, below: &Path) -> BTreeSet<PathBuf> {
     let mut opened = BTreeSet::new();
     // read(3</path/of/file>, ...
@@ -324,8 +323,8 @@ fn restic_and_rsync_read_just_the_listed_files() {
     assert_eq!(paths(&files), changed);
     let gone = list(&world, "restic", "removed");
     assert_eq!(paths(&gone), ["directory/4", "directory/5"].map(PathBuf::from).into());
-    // Whether a name that only changed its place is read is left to the programs: rsync copies it,
-    // restic saves it.
+    // Whether a moved but unchanged file is read is up to the programs: rsync copies it, restic
+    // saves it.
     let trace = world.path("restic.trace");
     let mut all = words(&TRACE);
     all.extend([trace.as_os_str(), OsStr::new("restic")]);
@@ -336,7 +335,7 @@ fn restic_and_rsync_read_just_the_listed_files() {
     done(&world, "restic", &epoch);
     let read = opened(&trace, &tree);
     let is_listed = |path: &PathBuf| {
-        // strace writes bytes that are no letters in its own way.
+        // strace escapes bytes that are not printable.
         let shown = path.to_str().is_some_and(|path| path.contains('\\'));
         shown || changed.contains(path) || path.as_os_str().is_empty() || path == Path::new("directory")
     };
@@ -355,7 +354,7 @@ fn restic_and_rsync_read_just_the_listed_files() {
     rsync(&list(&world, "rsync", "paths"), &[]);
     assert_same(&world, &copy, "rsync");
 
-    // What both snapshots of restic hold, one over the other, without what is gone.
+    // The content of both restic snapshots, one over the other, without the removed files.
     let shown = tool(
         &tree,
         "restic",
@@ -421,14 +420,14 @@ fn marks_move_to_the_moment_that_was_begun_and_to_no_other() {
     let names = |names: &[&str]| -> BTreeSet<PathBuf> { names.iter().map(PathBuf::from).collect() };
     fs::write(tree.join("one"), "1").unwrap();
     let first = begin(&world, "a");
-    // After the moment: in this run's list, and in the next one's again.
+    // A change after the moment is in this run's list, and again in the next one's.
     fs::write(tree.join("two"), "2").unwrap();
     assert_eq!(listed("a"), names(&["one", "two"]));
     done(&world, "a", &first);
     assert_eq!(listed("a"), names(&["two"]));
-    // Said twice is said once.
+    // A repeated 'done' has no further effect.
     done(&world, "a", &first);
-    // Another consumer is not disturbed, and has seen nothing.
+    // Another consumer is not affected, and has seen nothing.
     assert_eq!(listed("b"), names(&["one", "two"]));
 
     // A run that died: its moment is replaced, nothing is lost.
@@ -458,21 +457,21 @@ fn marks_move_to_the_moment_that_was_begun_and_to_no_other() {
         world.run(&["consumers", "begin", name, dir]).ends_with(2);
     }
 
-    // The daemon's end in between: what was begun is in the log.
+    // The daemon ends in between: the begun moment is in the log.
     fs::write(tree.join("four"), "4").unwrap();
     let kept = begin(&world, "a");
     world.on_tree("umount", &[]).fine();
     world.on_tree("mount", &[]).ends_with(0);
     fs::write(tree.join("five"), "5").unwrap();
     done(&world, "a", &kept);
-    // What was written shortly before the unmount is told once more.
+    // A write shortly before the unmount may be listed once more.
     let (surely, maybe) = (names(&["five"]), names(&["four", "five"]));
     assert!(
         surely.is_subset(&listed("a")) && listed("a").is_subset(&maybe),
         "{:?}",
         listed("a")
     );
-    // Since an epoch instead of the mark; one that is not known is answered with everything.
+    // Since an epoch instead of the mark; for an unknown epoch everything is listed.
     let since = |epoch: &str| {
         let printed = printed(
             &world,
@@ -496,7 +495,7 @@ fn marks_move_to_the_moment_that_was_begun_and_to_no_other() {
     assert_eq!(format!("@{}", shown.line("consumer")["mark"]), kept);
 }
 
-/// What the stock rdiff makes of an old content and a delta.
+/// The file that the stock rdiff makes from an old content and a delta.
 #[track_caller]
 fn patched(world: &World, old: &Path, delta: &Path) -> Vec<u8> {
     let new = world.path("patched");
@@ -533,7 +532,7 @@ fn rdiff_makes_the_file_of_an_old_copy_and_the_exported_delta() {
     fs::write(&path, noise(seed, 300_000)).unwrap();
     let mut literal_bytes = 0;
     for round in 0..rounds(15) {
-        // The first time all of it is exported.
+        // The first export has everything.
         let changes = if round == 0 { 0 } else { random.below(8) };
         for _ in 0..changes {
             let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -549,7 +548,7 @@ fn rdiff_makes_the_file_of_an_old_copy_and_the_exported_delta() {
                     let mode = mode | rustix::fs::FallocateFlags::KEEP_SIZE;
                     rustix::fs::fallocate(&file, mode, at, 1 + random.below(100_000)).unwrap();
                 }
-                // As editors save: another file gets the name.
+                // As editors save: another file takes the name.
                 _ => {
                     fs::write(world.tree().join("temporary"), &bytes).unwrap();
                     fs::rename(world.tree().join("temporary"), &path).unwrap();
@@ -575,7 +574,7 @@ fn rdiff_makes_the_file_of_an_old_copy_and_the_exported_delta() {
     let report = export(&world, "file", "d", &delta);
     assert!(report["delta_bytes"].as_u64().unwrap() < 20, "{report}");
     assert_eq!(patched(&world, &old, &delta), fs::read(&path).unwrap());
-    // To standard output it is the same.
+    // The export to standard output is the same.
     let arguments = ["export-delta", path.to_str().unwrap(), "--consumer", "d"];
     assert_eq!(printed(&world, &arguments), fs::read(&delta).unwrap());
 }
@@ -615,7 +614,7 @@ fn a_delta_of_a_hollow_file_beyond_4_gib_costs_its_changes() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    // Through the mount only what may be something else than zeros is read.
+    // Through the mount, only ranges that may hold more than zeros are read.
     let (mut made, zeros, mut at) = (rdiff.stdout.take().unwrap(), vec![0; 1 << 20], 0);
     let (mut piece, mut there) = (zeros.clone(), zeros.clone());
     loop {
@@ -694,7 +693,8 @@ fn a_delta_is_of_one_moment_of_a_file_that_is_being_written() {
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // First at the beginning, then at the end: no moment has a greater number at the end.
+            // First at the beginning, then at the end: at no moment is the number at the end
+            // greater.
             for number in 1_u64.. {
                 for at in [0, (32 << 20) - 8] {
                     file.write_all_at(&number.to_le_bytes(), at).unwrap();
@@ -704,7 +704,7 @@ fn a_delta_is_of_one_moment_of_a_file_that_is_being_written() {
                 }
             }
         });
-        // Also if an assertion fails: the scope waits for who writes.
+        // Also if an assertion fails: the scope waits for the writer.
         scopeguard::defer! { stop.store(true, std::sync::atomic::Ordering::Relaxed) }
         let mut last = 0;
         for _ in 0..6 {
@@ -752,7 +752,7 @@ fn a_delta_that_cannot_be_made_says_why_and_leaves_nothing() {
         .map(|entry| entry.unwrap().file_name());
     assert!(left.into_iter().all(|name| !name.to_string_lossy().contains(".part")));
     export(&path("file"), &["-o", &out]).fine().says("rdiff patch OLD");
-    // A path that leads to another file than at the mark, though nobody wrote to it.
+    // The path leads to another file than at the mark, although neither was written to.
     let epoch = begin(&world, "c");
     fs::write(tree.join("other"), "other").unwrap();
     let epoch_other = begin(&world, "c");
@@ -832,7 +832,7 @@ fn a_cut_is_listed_and_packed_as_of_its_moment_whatever_happens_meanwhile() {
         .says("no cut named");
 }
 
-/// Borg 2 by the name that `scripts/borg2` prints.
+/// Runs Borg 2, under the name that `scripts/borg2` prints.
 fn borg2(home: &Path, arguments: &[&OsStr], trace: Option<&Path>) -> Vec<u8> {
     let borg = std::env::var_os("BYTEBACK_BORG2")
         .unwrap_or_else(|| panic!("BYTEBACK_BORG2 names no Borg 2: run 'make test-systems', which installs one"));
@@ -857,7 +857,7 @@ fn borg2(home: &Path, arguments: &[&OsStr], trace: Option<&Path>) -> Vec<u8> {
     output.stdout
 }
 
-/// So many bytes of a file were read, as the kernel saw it.
+/// The number of bytes of a file that were read, as the kernel saw it.
 fn bytes_read(trace: &Path, file: &Path) -> u64 {
     let shown = format!("<{}>", file.display());
     let text = fs::read_to_string(trace).unwrap();
@@ -889,7 +889,7 @@ fn borg_2_reads_just_what_the_map_calls_data_and_restores_the_file() {
     let chunker = format!("fixed,{BLOCK}");
     let mut previous: Option<String> = None;
     for round in 0..rounds(6) {
-        // What one block holds is read again where a byte of it changed, and holes are not read.
+        // A block is read again if a byte in it changed; holes are not read.
         let mut blocks = BTreeSet::new();
         if round > 0 {
             for _ in 0..1 + random.below(6) {
@@ -935,7 +935,7 @@ fn borg_2_reads_just_what_the_map_calls_data_and_restores_the_file() {
         borg(&create, Some(&trace));
         done(&world, "borg", &epoch);
         let read = bytes_read(&trace, Path::new(path));
-        // What was written after the last cut is new to this one.
+        // A write after the last cut is new to this one.
         blocks.insert((40 << 20) / BLOCK);
         let budget = if round == 0 {
             21 << 20
@@ -948,7 +948,7 @@ fn borg_2_reads_just_what_the_map_calls_data_and_restores_the_file() {
             String::from_utf8_lossy(&map)
         );
 
-        // The trace shows what it should.
+        // The trace does record the reads.
         assert!(round > 0 || read >= 20 << 20, "{read} bytes read at first");
         borg2(&home, &words(&["extract", &name]), None);
         let found = tool(&home, "find", &words(&[".", "-name", "image"]), b"");
@@ -1011,7 +1011,7 @@ fn a_fifo_is_no_file_and_a_symlink_in_the_way_is_not_followed() {
     let (fifo, file) = (world.tree().join("fifo"), world.tree().join("file"));
     fs::write(&file, noise(1, 10_000)).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
-    // Nobody writes to it: whoever waited for that would wait for ever.
+    // The FIFO has no writer: waiting for one would take for ever.
     let map = [
         "changes",
         fifo.to_str().unwrap(),
@@ -1030,7 +1030,7 @@ fn a_fifo_is_no_file_and_a_symlink_in_the_way_is_not_followed() {
     }
     assert_eq!(asking.wait().unwrap().code(), Some(1), "it waited for a writer");
 
-    // Another user of the directory has guessed the name of what is being written.
+    // Another user of the directory has guessed the name of the file that is being written.
     let (delta, victim) = (world.path("delta"), world.path("victim"));
     fs::write(&victim, b"dear").unwrap();
     let export = world.command(&[

@@ -1,4 +1,4 @@
-//! What goes wrong: the words, the exit code, and that the next run completes.
+//! Failures: their messages, their exit codes, and that the next run completes.
 
 use std::fs;
 use std::io::Read;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::world::{DeviceForAll, Ran, USER, World, ended, eventually, program, settle, signal};
 
-/// So long that something can be done to it in the middle.
+/// Long enough to interfere in the middle.
 const LONG_BYTES: usize = 96 << 20;
 
 /// Starts a backup and returns when the server has received a part of it.
@@ -19,7 +19,7 @@ fn backup_under_way(world: &World) -> Child {
     backup_that_has_sent(world, 8 << 20)
 }
 
-/// Starts a backup and returns when the server has received more than these bytes of it.
+/// Starts a backup and returns when the server has received more than `bytes` of it.
 fn backup_that_has_sent(world: &World, bytes: u64) -> Child {
     let stored = || -> u64 {
         let segments = fs::read_dir(world.path("data/segments")).unwrap();
@@ -62,7 +62,7 @@ fn a_server_that_stays_away_ends_the_backup_when_asked_and_nothing_is_lost() {
     fs::write(world.tree().join("long"), noise(1, LONG_BYTES)).unwrap();
     let mut child = backup_under_way(&world);
     world.kill_server();
-    // It says that it waits; then it is asked to stop.
+    // Asked to stop once it reports that it waits.
     let mut said = String::new();
     let mut stderr = child.stderr.take().unwrap();
     let mut byte = [0];
@@ -73,7 +73,7 @@ fn a_server_that_stays_away_ends_the_backup_when_asked_and_nothing_is_lost() {
     signal(&child, Signal::INT);
     ended("backup".to_owned(), child).ends_with(130);
     world.serve();
-    // Nothing of it counts, and the store is whole.
+    // Nothing of the backup counts, and the store is intact.
     assert_eq!(world.about_tree("snapshots", &["--json"]).fine().json().len(), 1);
     world.about_tree("verify", &[]).fine();
     let report = world.backup();
@@ -101,7 +101,7 @@ fn a_server_that_is_not_there_is_said_to_be() {
         (&last["message_type"], &last["code"]),
         (&Value::from("exit_error"), &Value::from(1))
     );
-    // What needs no server goes on.
+    // Commands that need no server continue to work.
     world.on_tree("changes", &[]).fine();
     world.on_tree("status", &[]).fine();
 }
@@ -113,7 +113,7 @@ fn ctrl_c_in_the_middle_saves_nothing_and_loses_nothing() {
     let child = backup_under_way(&world);
     signal(&child, Signal::INT);
     let ran = ended("backup".to_owned(), child);
-    // It may have been past the point of no return, and says so by its exit code.
+    // The backup may have been past the point of no return; its exit code says so.
     let is_saved = match ran.code {
         Some(0) => 1,
         Some(130) => 0,
@@ -124,9 +124,9 @@ fn ctrl_c_in_the_middle_saves_nothing_and_loses_nothing() {
     world.assert_restores("latest");
 }
 
-/// A backup that is killed in the middle of a new file, and what the next one sends of that.
+/// Kills a backup in the middle of a new file, and checks how much of it the next one sends.
 fn killed_and_gone_on(world: &World) {
-    // Eight parts of a batch; two are at the server when it is killed, and the third is on its way.
+    // Eight parts of a batch; at the kill two are at the server, and the third is on its way.
     const LONG: usize = 128 << 20;
     const STAGED: u64 = 24 << 20;
     fs::write(world.tree().join("before"), "before").unwrap();
@@ -149,7 +149,7 @@ fn killed_and_gone_on(world: &World) {
     assert!(sent + reused < LONG as u64 + (1 << 20), "{report}");
     assert_eq!(report["snapshot_id"], 2, "{report}");
     world.assert_restores("latest");
-    // It is over: what comes next is sent by itself.
+    // The interrupted batch is finished: a later change is sent by itself.
     fs::write(world.tree().join("after"), "after").unwrap();
     settle();
     assert_eq!(world.backup()["reused_bytes"], 0);
@@ -198,7 +198,7 @@ fn a_folder_that_is_gone_is_said_to_be_and_can_be_brought_back() {
         ])
         .fine();
     assert_eq!(fs::read_to_string(tree.join("a")).unwrap(), "a");
-    // That it is another directory now is said once.
+    // The warning about another directory is given once.
     world
         .on_tree("backup", &[])
         .ends_with(0)
@@ -277,12 +277,12 @@ fn wrong_missing_and_foreign_tokens_end_with_12() {
     );
     fs::write(&given, "something else").unwrap();
     try_it(&world).says("no token file");
-    // A token is never shown to another server.
+    // A token is never presented to another server.
     fs::write(&given, token.replace("https://127", "https://126")).unwrap();
     try_it(&world).says("not for");
     world.on_tree("backup", &[]).fine();
 
-    // Who never joined is told how to.
+    // A machine that never joined is told how to join.
     fs::remove_file(&path).unwrap();
     world.on_tree("backup", &[]).ends_with(12).says("byteback invite");
     world.init().ends_with(12).says("used already");
@@ -428,13 +428,13 @@ fn a_truncated_segment_is_found_named_and_mended_by_a_backup() {
         (&Value::Bool(false), &Value::from("hit"))
     );
 
-    // Damage does not keep the others from being compared.
+    // Damage does not keep other files from being compared.
     fs::write(world.tree().join("spared"), "differs").unwrap();
     let deep = world.about_tree("verify", &["--deep"]).ends_with(1);
     deep.says("spared: has").says("hit");
     fs::write(world.tree().join("spared"), noise(1, 1 << 20)).unwrap();
 
-    // What is whole comes back, what is not is named.
+    // Intact files are restored, damaged ones are named.
     let target = world.path("rescued");
     let restored = world.about_tree("restore", &["latest", "--target", target.to_str().unwrap()]);
     assert_eq!(restored.code, Some(1), "{restored:?}");
@@ -442,7 +442,7 @@ fn a_truncated_segment_is_found_named_and_mended_by_a_backup() {
     assert!(fs::read(target.join("spared")).unwrap() == noise(1, 1 << 20));
     assert!(!target.join("hit").exists(), "a name stands for whole content");
 
-    // The end of a segment has no headers that could prove anything: the file is sent anew,
+    // The end of a segment has no headers that could prove its content, so the file is sent anew
     // although it has not changed.
     world.on_tree("backup", &[]).fine().says("could not be healed there");
     world.about_tree("verify", &["--deep"]).fine();
@@ -466,7 +466,7 @@ fn a_damaged_log_is_set_aside_and_stops_nobody() {
         *byte ^= 0x55;
     }
     fs::write(&log, bytes).unwrap();
-    // It is set aside, and a new one begins.
+    // The damaged log is set aside, and a new one begins.
     world.on_tree("mount", &[]).fine();
     assert!(state.join("log.redb.damaged").exists());
     world.run(&["status"]).fine();
@@ -487,7 +487,7 @@ fn a_user_restores_contents_of_others_and_is_told_what_is_missing() {
     }
     program("mknod", &[tree.join("null").to_str().unwrap(), "c", "1", "3"]);
     world.backup();
-    // A device of their own, since tokens are not shared.
+    // A device of the user's own, since tokens are not shared.
     let token = world.run(&["invite", "--admin", "--data", "data"]).ends_with(0).stdout;
     world.run_as_user(&["--help"]).fine();
     let own = world.path("user/own");
@@ -520,7 +520,7 @@ fn a_user_restores_contents_of_others_and_is_told_what_is_missing() {
     for name in ["theirs", "set-id"] {
         assert_eq!(fs::read_to_string(target.join(name)).unwrap(), name);
     }
-    // Never a program that runs as somebody who did not make it.
+    // A program must never run as a user other than its maker.
     assert_eq!(
         fs::metadata(target.join("set-id")).unwrap().permissions().mode() & 0o7000,
         0
@@ -541,7 +541,7 @@ fn unreadable(mounted: bool) {
     for path in [&folder, &folder.join("closed")] {
         chown(path, Some(USER), Some(USER)).unwrap();
     }
-    // Somebody else's, in the user's folder.
+    // Files of another user in this user's folder.
     let close = |uid: u32| {
         for path in [folder.join("secret"), folder.join("closed")] {
             let mode = if path.is_dir() { 0o700 } else { 0o600 };

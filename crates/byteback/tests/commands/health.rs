@@ -24,7 +24,7 @@ fn synced_folder_that_nobody_serves_is_behind() {
         assert!(told.contains("not kept in sync now"), "{told}");
     };
 
-    // A backup from before says nothing of the time after the daemon's death.
+    // A backup made before says nothing about the time after the daemon's death.
     world.backup();
     // The plain directory that a killed daemon leaves looks like any other.
     kill_process(Pid::from_raw(world.daemon_pid()).unwrap(), Signal::KILL).unwrap();
@@ -36,7 +36,7 @@ fn synced_folder_that_nobody_serves_is_behind() {
     world.on_tree("umount", &[]).fine();
     is_behind();
 
-    // Nobody waits for sync that was given up for backups, or for good.
+    // Sync that was given up, for backups or for good, is not missed.
     world.on_tree("backup", &[]).ends_with(0);
     world.on_tree("status", &["--check"]).fine();
     world.sync(&["--delay", "0"]).fine();
@@ -68,7 +68,7 @@ fn volume_in_sync_that_is_not_mounted_is_behind() {
     world.init().fine();
     mount(&world).fine();
     world.on_tree("umount", &[]).fine();
-    // Of one that is only backed up nothing is asked.
+    // Nothing is demanded of a folder that is only backed up.
     world.on_tree("status", &["--check"]).fine();
     world.sync(&["--delay", "0"]).fine();
     eventually("nothing is behind", || {

@@ -1,5 +1,5 @@
-//! Immutable and append-only files and directories: saved always, brought back with `--flags`, in
-//! the way without it.
+//! Immutable and append-only files and directories: always saved, restored with `--flags`, and an
+//! obstacle without it.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use byteback_host::tree::{InodeFlags, inode_flags, open_path_at};
 
 use crate::world::{World, program};
 
-/// A world whose flags go with it, or nobody could remove it.
+/// A world that clears its flags when it is dropped: otherwise nothing could remove it.
 struct Flagged(World);
 
 impl Drop for Flagged {
@@ -75,7 +75,7 @@ fn flagged_tree() -> Flagged {
     flagged
 }
 
-/// All of it is changed, and has its flags again.
+/// Changes every file, and sets the flags again.
 fn change_all(tree: &Path) {
     unflag_all(tree);
     fs::write(tree.join("archive/inside"), "INSIDE").unwrap();
@@ -118,7 +118,7 @@ fn flags_come_back_where_they_are_asked_for() {
     assert_same_files(&world.tree(), &target);
     let times = fs::metadata(target.join("archive")).unwrap().modified().unwrap();
 
-    // What has flags stands in the way of a restore that is not about flags, and that is said.
+    // Flagged files block a restore without --flags, which is reported.
     change_all(&world.tree());
     world.backup();
     let refused = restore("with", &["--overwrite"]).ends_with(1);
@@ -132,7 +132,7 @@ fn flags_come_back_where_they_are_asked_for() {
     assert_eq!(all_flags(&target), SET);
     assert_eq!(fs::read(target.join("fixed")).unwrap(), b"never to be changed");
 
-    // Of one that is, it does not; what is to be removed goes, too.
+    // With --flags they do not; files to be removed go as well.
     fs::create_dir_all(target.join("left over/below")).unwrap();
     fs::write(target.join("left over/below/file"), "x").unwrap();
     let elsewhere = world.path("elsewhere");
@@ -147,7 +147,7 @@ fn flags_come_back_where_they_are_asked_for() {
     assert_eq!(flags_of(&world.path(""), "elsewhere"), InodeFlags::IMMUTABLE);
     assert_ne!(fs::metadata(target.join("archive")).unwrap().modified().unwrap(), times);
 
-    // Flags that were taken away are taken away.
+    // Flags that were cleared are cleared by a restore.
     unflag_all(&world.tree());
     world.backup();
     let told = world.about_tree("diff", &["latest~1", "latest"]).fine();

@@ -1,4 +1,4 @@
-//! Two machines that find each other by one code: real processes, each with a home of its own.
+//! Two machines that join by one code: real processes, each with a home of its own.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use byteback_host::random::noise;
 
 use crate::world::{PATIENCE, Ran, World, ended, eventually};
 
-/// A machine beside the world's own.
+/// A machine besides the world's own.
 pub(crate) struct Machine<'a> {
     world: &'a World,
     pub(crate) home: PathBuf,
@@ -95,7 +95,7 @@ fn a_code_for_this_machine_says_so_where_nobody_answers() {
         .says("Check that the server runs (byteback serve).")
         .says("The code names this machine itself")
         .says("byteback invite --address HOST");
-    // The code is as good as before.
+    // The code is still valid.
     world.serve();
     let machine = Machine::new(&world, "machine");
     machine.run(&["join", &code, &dir]).fine();
@@ -106,8 +106,8 @@ fn one_code_is_all_that_another_machine_needs() {
     let world = served();
     let first = Machine::new(&world, "first");
     let dir = first.dir("mail");
-    // The first one of all, by the file that the server left; the folder is called like the
-    // directory.
+    // The very first machine joins by the file that the server wrote; the folder gets the
+    // directory's name.
     let file = world.path("data/join-token");
     first
         .run(&["join", file.to_str().unwrap(), &dir])
@@ -135,7 +135,7 @@ fn one_code_is_all_that_another_machine_needs() {
         .run(&["restore", "latest", "--dir", &copy, "--target", &target])
         .fine();
 
-    // It was given this folder and no other, and may not give it on.
+    // It was given this folder and no other, and cannot pass the right on.
     let url = world.url();
     let other = second.dir("other");
     fs::create_dir(&other).unwrap();
@@ -147,7 +147,7 @@ fn one_code_is_all_that_another_machine_needs() {
         .run(&["devices", "-r", &format!("{url}/mail")])
         .ends_with(12)
         .says("may not manage");
-    // The first one manages, without a shell on the server.
+    // The first machine manages devices without a shell on the server.
     let listed = first.run(&["devices", "-r", &format!("{url}/mail")]).fine();
     listed.says("all, manages devices").says("kitchen");
     let invited = first
@@ -203,7 +203,7 @@ fn a_code_that_is_not_good_any_more_says_why() {
     let code = invite(&world, &["d"]);
     let other = Machine::new(&world, "other");
     let theirs = other.dir("d");
-    // By standard input, where nobody sees it.
+    // By standard input, where no other user sees it.
     let mut child = other
         .command(&["join", "-", &theirs])
         .stdin(Stdio::piped())
@@ -218,11 +218,11 @@ fn a_code_that_is_not_good_any_more_says_why() {
     ended("join -".to_owned(), child).fine();
     let ran = try_it(&code).says("used already").says("byteback devices");
     assert!(!ran.stderr.contains(&code[10..]), "a code is a secret: {}", ran.stderr);
-    // Not by the one that used it.
+    // The code still works for the machine that used it.
     other.run(&["join", &code, &theirs]).fine().says("as device 1");
 
-    // Of another server that answers at the same address, without a certificate to tell them apart:
-    // a token that it never gave.
+    // Another server answers at the same address, without a certificate to tell the two apart: it
+    // did not issue the token.
     let elsewhere = world.path("elsewhere");
     let plain = serve(&world, &elsewhere, "127.0.0.1:0", &["--plain"]);
     let foreign = world.run(&[
@@ -260,7 +260,7 @@ impl Drop for Served {
     }
 }
 
-/// Another server.
+/// Starts another server.
 fn serve(world: &World, data: &Path, listen: &str, flags: &[&str]) -> Served {
     let out = data.with_extension("out");
     let arguments = [&["serve", "--data", data.to_str().unwrap(), "--listen", listen], flags].concat();
@@ -312,7 +312,8 @@ fn a_given_certificate_is_trusted_by_who_signed_it() {
     let world = World::new();
     let own = serve(&world, &world.path("own"), "127.0.0.1:0", &[]);
     own.stop();
-    // Key and certificate in one file, as a server makes it; given, it is one like any other.
+    // Key and certificate in one file, as a server makes it; given by flags, it works like any
+    // other.
     let pem = world.path("own/certificate.pem").to_str().unwrap().to_owned();
     let flags = ["--certificate", &pem, "--key", &pem, "--address", "localhost"];
     let given = serve(&world, &world.path("given"), "127.0.0.1:0", &flags);
@@ -351,7 +352,7 @@ fn a_given_certificate_is_trusted_by_who_signed_it() {
         .says("https://");
 }
 
-/// Passes bytes on until it is told to swallow answers: then the server hears everything, and the
+/// Forwards bytes until it is told to swallow answers: then the server hears everything, and the
 /// client nothing.
 struct Swallowing {
     address: String,
@@ -450,7 +451,7 @@ fn who_is_revoked_in_the_middle_of_an_upload_is_stopped_and_told() {
         .ends_with(12)
         .says("was revoked");
     world.on_tree("backup", &[]).fine();
-    // With a new code it is a new device.
+    // With a new code the machine is a new device.
     let code = invite(&world, &["big"]);
     machine.run(&["join", &code, &dir]).fine().says("as device 3");
     machine.run(&["push", &dir, &place]).fine();
@@ -487,13 +488,13 @@ fn devices_are_listed_renamed_and_may_only_read_what_is_only_to_be_read() {
         .says("Leave out --read-only");
 }
 
-/// Two machines in networks of their own, with a cable between them.
+/// Two network namespaces, one per machine, with a cable between them.
 struct Cable {
     ends: [String; 2],
 }
 
 impl Cable {
-    /// None where this machine makes no networks.
+    /// `None` where network namespaces cannot be made.
     fn new() -> Option<Self> {
         let id = std::process::id();
         let ends = ["a", "b"].map(|end| format!("byteback-{id}-{end}"));
@@ -518,7 +519,7 @@ impl Cable {
         Some(cable)
     }
 
-    /// The command, at one end.
+    /// The command, run at one end.
     fn at(&self, end: usize, command: &Command) -> Command {
         let mut inside = Command::new("ip");
         inside.args(["netns", "exec", &self.ends[end]]);

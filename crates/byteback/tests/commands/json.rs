@@ -1,5 +1,5 @@
-//! The JSON lines of every command, compared with what docs/environment.md promises: no line and no
-//! field that is not listed there, and none of the listed ones missing.
+//! The JSON lines of every command, compared with docs/environment.md: every line and field must be
+//! listed there, and every listed one must occur.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,7 +11,7 @@ use crate::world::{Ran, World};
 
 const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/environment.md"));
 
-/// Fields by command and message type; those that may be missing end with `?` there.
+/// Fields of one command and message type; the document marks optional ones with `?`.
 struct Promise {
     required: BTreeSet<String>,
     optional: BTreeSet<String>,
@@ -48,7 +48,7 @@ fn promises() -> BTreeMap<(String, String), Promise> {
     promises
 }
 
-/// Compares, and ticks off what was seen.
+/// Compares lines with the promises, and ticks off those that occurred.
 pub(crate) struct Check {
     promises: BTreeMap<(String, String), Promise>,
     seen: BTreeSet<(String, String)>,
@@ -114,7 +114,7 @@ fn every_line_of_every_command_has_just_the_documented_fields() {
     let other = world.path("other-data");
     fs::create_dir(&other).unwrap();
     {
-        // A second server, for what the first one says with --json.
+        // A second server, for the first line that it prints with --json.
         let out = world.path("other.out");
         let mut child = world
             .command(&[
@@ -247,7 +247,7 @@ fn every_line_of_every_command_has_just_the_documented_fields() {
             let against = ["checksums", "--json", "--ranges", "--against", text(&file), text(&file)];
             check.of("checksums --against", &world.run(&against).fine());
         }
-        // It has said so.
+        // `Disk::new` has reported why there is no btrfs.
         None => {
             check
                 .promises
@@ -330,7 +330,7 @@ fn every_line_of_every_command_has_just_the_documented_fields() {
     );
     let repaired = world.run(&["volume", "check", "--repair", "--json", image]).fine();
     check.of("volume check --repair", &repaired);
-    // What only comes with failures that other tests make; that of `repair` is checked there.
+    // Lines that occur only in failures that other tests cause; `repair`'s is checked there.
     for (command, message_type) in [("any", "error"), ("repair", "damaged")] {
         check.seen.insert((command.to_owned(), message_type.to_owned()));
     }

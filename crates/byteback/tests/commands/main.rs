@@ -1,27 +1,27 @@
 //! The real program, command by command, as a user or a script meets it.
 //!
-//! | part | what |
+//! | part | content |
 //! |---|---|
 //! | `world` | a temporary directory with a server, a folder and a configuration of their own; running the program in it |
 //! | `tour` | everything in order: init, mount, backup, changes by real programs, listings, restore, verify, umount; the sessions of README.md |
 //! | `mounting` | background and foreground mounts, other places, other users, busy and dead ones |
 //! | `unmounted` | backups of a folder that is not mounted |
-//! | `consumers` | silent and dropped consumers, and what `status` tells of all that is held |
-//! | `checksums` | what `checksums` says of what is no file, or is called oddly, and of programs that are missing |
-//! | `damage` | bits that flip at the server: salvaged, healed, said |
-//! | `explaining` | which way a change was found, and why; forced ways |
+//! | `consumers` | silent and dropped consumers, and what `status` reports about everything that is kept |
+//! | `checksums` | what `checksums` says about arguments that are no files or have odd names, and about missing programs |
+//! | `damage` | flipped bits at the server: salvaged, healed, reported |
+//! | `explaining` | how a change was found, and why; forced methods |
 //! | `exports` | other programs fed by lists and maps: rsync, restic, tar, rdiff, Borg 2 |
 //! | `plain` | `push` and `pull`, without a mount; a push that is killed |
-//! | `failing` | full disks, dead servers, wrong tokens, damage, unreadable files: what is said, the exit code, the next run |
+//! | `failing` | full disks, dead servers, wrong tokens, damage, unreadable files: messages, exit codes, the next run |
 //! | `health` | exit codes of `status`, for scripts |
-//! | `strangers` | thousands of connections without a token beside a backup |
-//! | `inode_flags` | immutable and append-only files and directories, restored and in the way |
-//! | `doubt` | a folder that is perhaps another one, removals that are asked about, and what brings back what sync sent |
-//! | `syncing` | continuous sync: what programs write is at the server, over servers and processes that die |
-//! | `rot` | bytes that change by themselves, and what a crash of the machine leaves: not sent, and repaired; the order of what is sent |
+//! | `strangers` | thousands of connections without a token during a backup |
+//! | `inode_flags` | immutable and append-only files and directories, restored or blocking a restore |
+//! | `doubt` | a folder that is perhaps another one, removals that need confirmation, and ways to bring back what sync sent |
+//! | `syncing` | continuous sync: what programs write reaches the server, although servers and processes die |
+//! | `rot` | bytes that change by themselves, and inconsistent data after a crash of the machine: not sent, and repaired; the order of what is sent |
 //! | `undo` | files brought back without a backup, also after a kill |
-//! | `volumes` | volumes made, checked, damaged and repaired; two who want the same one |
-//! | `json` | the JSON lines of every command have just the fields that docs/environment.md lists |
+//! | `volumes` | volumes made, checked, damaged and repaired; two processes that want the same one |
+//! | `json` | the JSON lines of every command have exactly the fields that docs/environment.md lists |
 //! | `services` | units for systemd: valid, enabled, started, restarted, removed |
 //! | `shell` | completions, help, usage errors, readers that go away |
 //!

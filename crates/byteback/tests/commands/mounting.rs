@@ -21,15 +21,15 @@ fn a_background_mount_is_live_when_the_command_ends_and_holds_no_pipe() {
     let world = World::served();
     let tree = world.tree();
     fs::write(tree.join("a"), "a").unwrap();
-    // `run` reads both pipes to their end: a daemon that kept one would make this hang.
+    // `run` reads both pipes to their end: a daemon that kept one open would make this hang.
     let mounted = world.on_tree("mount", &["--json"]).fine().line("summary");
     assert!(is_mounted(&tree));
     assert_eq!(mounted["mode"], "exact");
     let pid = mounted["pid"].as_i64().unwrap();
     let daemon = world.daemon_pid();
     assert_eq!(i64::from(daemon), pid);
-    // Its own session, and not in our directory: neither a closed terminal nor an unmount of that
-    // place touches it.
+    // The daemon has its own session and is not in our directory: neither a closed terminal nor an
+    // unmount of that place affects it.
     let session = program("ps", &["-o", "sid=", "-p", &pid.to_string()]);
     assert_eq!(session.trim(), pid.to_string());
     assert_eq!(fs::read_link(format!("/proc/{pid}/cwd")).unwrap().to_str(), Some("/"));
@@ -63,7 +63,7 @@ fn a_foreground_mount_says_when_it_is_live_and_ends_in_order_when_asked() {
     signal(&child, Signal::TERM);
     ended("mount --foreground".to_owned(), child).ends_with(0);
     assert!(!is_mounted(&tree));
-    // In order: nothing has to be compared anew because of an interruption.
+    // In good order: no interruption requires a comparison.
     let status = world.on_tree("status", &["--json"]).fine().line("folder");
     assert_eq!(status["gaps"][0]["cause"], "not_mounted", "{status}");
 }
@@ -152,7 +152,7 @@ fn a_folder_in_use_stays_mounted_unless_it_is_detached() {
     std::io::Write::write_all(&mut &open, b"late").unwrap();
     drop(open);
     eventually("the daemon ends with the last file", || (!is_alive(pid)).then_some(()));
-    // What was written late is known, be it only as a change of the whole file.
+    // The late write is known, if only as a change of the whole file.
     world.on_tree("changes", &[]).fine().says("a: ");
     world.on_tree("backup", &[]).fine();
     world.assert_restores("latest");
@@ -212,10 +212,10 @@ fn umount_names_who_holds_a_copy_and_ends_as_lazy_does() {
         .ends_with(0)
         .says("UNMOUNTED")
         .says(&held_by);
-    // Nobody watches now; the file was changed through the mount a moment ago.
+    // No daemon tracks this write; the file was changed through the mount a moment ago.
     fs::write(tree.join("a"), "b").unwrap();
 
-    // The next mount waits for the end.
+    // The next mount waits for the end of the daemon.
     let mut mount = world
         .command(&["mount", "--json", tree.to_str().unwrap()])
         .stdout(Stdio::piped())
@@ -242,7 +242,7 @@ fn mount_and_backup_wait_for_a_daemon_that_is_ending() {
         fs::write(tree.join("a"), noise(round, 100_000)).unwrap();
         unmount(&tree);
         match round {
-            // A wait that takes long is told, hence not `fine`.
+            // A long wait is reported, hence not `fine`.
             0..4 => drop(world.on_tree("mount", &[]).ends_with(0)),
             4 => drop(world.on_tree("backup", &[]).ends_with(0)),
             _ => drop(world.on_tree("status", &[]).ends_with(0)),
@@ -274,11 +274,11 @@ fn a_killed_daemon_leaves_a_plain_folder_and_no_change_is_missed() {
     let tree = world.tree();
     fs::write(tree.join("file"), noise(1, 1 << 20)).unwrap();
     fs::write(tree.join("other"), noise(2, 1 << 20)).unwrap();
-    // What was written within a tick of the kernel's clock cannot be told from what is written
-    // next, and is read whole to be safe.
+    // A write within a tick of the kernel's clock cannot be told from the next one; the file would
+    // be read whole to be safe.
     thread::sleep(Duration::from_millis(100));
     world.backup();
-    // All is settled then: nothing is open for change.
+    // All is settled then: no file is open for writing.
     world.on_tree("umount", &[]).fine();
     world.on_tree("mount", &[]).fine();
     let file = fs::OpenOptions::new().write(true).open(tree.join("file")).unwrap();
@@ -295,7 +295,7 @@ fn a_killed_daemon_leaves_a_plain_folder_and_no_change_is_missed() {
     let status = world.on_tree("status", &["--json"]).fine().line("folder");
     assert_eq!(status["gaps"][1]["cause"], "interrupted", "{status}");
     let report = world.backup();
-    // Only what was being changed is read whole.
+    // Only the file that was being changed is read whole.
     assert_eq!(
         (&report["whole"]["interrupted"], &report["files_new"]),
         (&Value::from(1), &Value::from(1)),
@@ -320,7 +320,7 @@ fn an_ordinary_user_mounts_and_saves_a_folder_of_their_own() {
     world
         .run_as_user(&["init", theirs, "-r", &repository, "--join-token", token.trim()])
         .fine();
-    // Only for its owner.
+    // Only its owner can read it.
     let tokens = world.path("user/config/byteback/tokens");
     for path in fs::read_dir(&tokens).unwrap() {
         let mode = path.unwrap().metadata().unwrap().mode();
@@ -333,7 +333,7 @@ fn an_ordinary_user_mounts_and_saves_a_folder_of_their_own() {
         (&report["mounted"], &report["files_new"]),
         (&Value::Bool(true), &Value::from(1))
     );
-    // Root may not look into it, and programs that go through the table of mounts pass it by.
+    // Root may not look into it, and programs that go through the mount table pass it by.
     let image = world.path("image");
     fs::File::create(&image).unwrap().set_len(256 << 20).unwrap();
     program("/sbin/mkfs.btrfs", &["-q", image.to_str().unwrap()]);
@@ -397,8 +397,8 @@ fn mode_fast_saves_what_programs_wrote() {
     world.assert_restores("latest");
 }
 
-/// ext4 goes to 2446, XFS to 2486, tmpfs and btrfs further than the calendar; 64 bits of
-/// nanoseconds from 1677 to 2262.
+/// ext4 ends in 2446, XFS in 2486, tmpfs and btrfs go beyond the calendar; 64 bits of nanoseconds
+/// cover 1677 to 2262.
 #[test]
 fn times_that_64_bits_do_not_hold_are_kept() {
     let world = World::mounted();
@@ -425,11 +425,11 @@ fn times_that_64_bits_do_not_hold_are_kept() {
         .about_tree("ls", &["--json", "--long"])
         .fine()
         .says("2300-01-02T03:04:05.123456789Z");
-    // Only the time changes, from one that 64 bits do not hold to another.
+    // Only the time changes, from one that 64 bits cannot hold to another.
     touch(&file, "2301-01-01 00:00:00 +0000");
     world.backup();
     world.assert_restores("latest");
-    // Without a mount, and long before.
+    // Without a mount, and long before 1677.
     let shared = tempfile::tempdir_in("/dev/shm").unwrap();
     let (from, to) = (shared.path().join("from"), shared.path().join("to"));
     fs::create_dir(&from).unwrap();

@@ -11,7 +11,7 @@ use crate::tree::{differences, look};
 use crate::world::{World, eventually};
 
 impl World {
-    /// A place in a folder that nothing is bound to.
+    /// A place in a folder to which no directory is bound.
     fn place(&self, path: &str) -> String {
         format!("{}/plain{path}", self.url())
     }
@@ -77,7 +77,7 @@ fn what_is_pushed_is_pulled_and_only_changes_travel() {
     let pulled = world.run(&["pull", "--json", "-v", "--delete", to, at]).fine();
     assert!(pulled.line("summary")["wire"]["received"].as_u64().unwrap() < 40_000);
     assert_same(&tree, &target);
-    // A place in it, and one file.
+    // A path in it, and a single file.
     let file = world.place("/dir/file");
     let alone = world.path("alone");
     world.run(&["pull", &file, alone.to_str().unwrap()]).fine();
@@ -146,7 +146,7 @@ fn a_folder_that_is_backed_up_is_not_pushed_into() {
         .says("holds the backups of a tracked folder")
         .says("push into another folder");
     world.assert_restores("latest");
-    // The other way is open.
+    // The opposite direction is allowed.
     let target = world.path("target");
     world
         .run(&["pull", &world.repository(), target.to_str().unwrap()])
@@ -171,7 +171,7 @@ fn a_push_that_is_killed_in_a_large_file_does_not_send_it_again() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // 40 bytes for each part that the server has, of which this is the fourth.
+    // The state has 40 bytes for each part that the server has; this is the fourth.
     let state = world.path("home/state/push");
     eventually("parts are at the server", || {
         let dir = fs::read_dir(&state).ok()?.next()?.ok()?.path();
@@ -208,7 +208,7 @@ fn a_machine_whose_token_counts_no_more_joins_again() {
     let [source, to] = [tree.to_str().unwrap(), &world.place("")];
     let token = world.join_token();
     world.run(&["push", source, to, "--join-token-file", &token]).fine();
-    // A used join token does no harm to whoever has joined.
+    // A used join token does no harm once the machine has joined.
     world.run(&["push", source, to, "--join-token-file", &token]).fine();
     let kept = fs::read_dir(world.path("home/config/byteback/tokens"))
         .unwrap()

@@ -1,6 +1,6 @@
 //! The reliability tests of DeltaCFS (section IV-E, table IV) with real processes: a folder on a
-//! file system in an image, whose blocks are changed below it while nobody looks, and a machine
-//! that seems to have started anew.
+//! file system in an image whose blocks are changed behind its back, and a machine that seems to
+//! have rebooted.
 
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -18,7 +18,7 @@ use crate::world::{Ran, World, ended, eventually, is_mounted, program, settle};
 
 const BLOCK: u64 = 4096;
 
-/// A served world whose folder is an ext4 of its own, what is below its mount, and the image.
+/// A served world whose folder is an ext4 of its own, the directory below its mount, and the image.
 struct Disk {
     world: World,
     below: OwnedFd,
@@ -33,7 +33,7 @@ impl Disk {
         let (image_text, tree_text) = (image.to_str().unwrap(), tree.to_str().unwrap());
         program("mkfs.ext4", &["-q", "-b", "4096", "-I", "256", image_text]);
         program("mount", &["-o", "loop", image_text, tree_text]);
-        // What is mounted over it in another namespace is here, too.
+        // Mounts made over it in other namespaces are seen here, too.
         program("mount", &["--make-shared", tree_text]);
         fs::remove_dir(tree.join("lost+found")).unwrap();
         let below = openat(CWD, &tree, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
@@ -44,7 +44,7 @@ impl Disk {
         self.world.tree().join(name)
     }
 
-    /// Begins to keep the folder in sync, on a machine that has been started so many times.
+    /// Starts sync of the folder, on a machine that has been booted `boots` times.
     fn sync_after_boot(&self, boots: u8, arguments: &[&str]) -> Ran {
         let boot = self.world.path("boot-id");
         fs::write(&boot, format!("00000000-0000-4000-8000-0000000000{boots:02x}\n")).unwrap();
@@ -70,26 +70,26 @@ impl Disk {
     }
 
     fn sync(&self) {
-        // The disk is not looked through: what is found is found because it was to be sent.
+        // Without the scrub: damage is found only because the bytes are to be sent.
         self.sync_after_boot(1, &["--scrub-rate", "0"]).fine();
     }
 
     fn umount(&self) {
-        // Sums of what was changed just before the end are not kept.
+        // Checksums of the last changes before the end are not kept.
         settle();
         settle();
         self.world.on_tree("umount", &[]).fine();
     }
 
-    /// Writes past the file system what lies at an offset of a file, and lets nobody have it in
-    /// memory.
+    /// Changes the bytes at an offset of a file on the disk, past the file system, and drops the
+    /// cached pages.
     fn overwrite(&self, name: &str, at: u64, change: impl FnOnce(&mut [u8])) {
         let flags = OFlags::RDONLY | OFlags::NOATIME;
         let file = File::from(openat(&self.below, name, flags, Mode::empty()).unwrap());
         file.sync_all().unwrap();
         let mut block = i32::try_from(at / BLOCK).unwrap();
         const FIBMAP: libc::c_ulong = 1;
-        // SAFETY: the call reads and writes one int, which lives while it lasts.
+        // SAFETY: the call reads and writes one int, which lives for the duration of the call.
         let done = unsafe { libc::ioctl(file.as_raw_fd(), FIBMAP, std::ptr::from_mut(&mut block)) };
         assert!(done == 0 && block > 0, "byte {at} of {name} has no place on the disk");
         let image = File::options().read(true).write(true).open(&self.image).unwrap();
@@ -109,7 +109,7 @@ impl Disk {
         self.world.on_tree("status", &["--json"]).tells_health().line("folder")
     }
 
-    /// Until nothing waits but so many files that are damaged.
+    /// Waits until nothing is unsent but `unsaved` damaged files.
     #[track_caller]
     fn wait_until_sent_but(&self, unsaved: u64) {
         eventually(&format!("everything is sent but {unsaved} files"), || {
@@ -123,7 +123,7 @@ impl Disk {
         });
     }
 
-    /// What the server has, in a directory of its own.
+    /// The server's version of the folder, fetched into a directory of its own.
     fn pulled(&self) -> PathBuf {
         let target: PathBuf = (0..)
             .map(|number| self.world.path(&format!("pulled-{number}")))
@@ -135,7 +135,7 @@ impl Disk {
         target
     }
 
-    /// What the server has of a file.
+    /// The server's version of a file.
     fn at_server(&self, name: &str) -> Vec<u8> {
         fs::read(self.pulled().join(name)).unwrap()
     }
@@ -156,7 +156,7 @@ impl Disk {
     }
 }
 
-/// How many FUSE file systems are mounted at a path.
+/// The number of FUSE file systems mounted at a path.
 fn fuse_mounts(path: &Path) -> usize {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let point = path.to_str().unwrap();
@@ -185,11 +185,11 @@ fn what_rots_is_not_sent_and_comes_back_from_the_server_with_what_was_written_si
         disk.flip(name, BLOCK + 100);
     }
     disk.sync();
-    // In the block that is damaged, and in another one; and a file that nothing is wrong with.
+    // In the damaged block, and in another one; and in a file without damage.
     write_at(&disk.tree("same"), BLOCK + 7, b"x");
     write_at(&disk.tree("other"), 5 * BLOCK + 50, b"y");
     write_at(&disk.tree("mine"), 7, b"z");
-    // So that it is looked at.
+    // Makes sync look at these files.
     write_at(&disk.tree("other"), BLOCK + 200, b"y");
     write_at(&disk.tree("mine"), BLOCK + 200, b"z");
     fs::write(disk.tree("good"), "better").unwrap();
@@ -229,7 +229,7 @@ fn what_rots_is_not_sent_and_comes_back_from_the_server_with_what_was_written_si
         .ends_with(1)
         .says("nothing is known to be wrong with good");
 
-    // What the server has, with what was written here since.
+    // The server's bytes, with those written here since.
     for (name, at, byte) in [("same", BLOCK + 7, b'x'), ("other", BLOCK + 200, b'y')] {
         let said = disk.repair(&["--keep", "server", name]).fine();
         said.says(&format!("{name}: 4,096 bytes are again what was written"));
@@ -243,7 +243,7 @@ fn what_rots_is_not_sent_and_comes_back_from_the_server_with_what_was_written_si
             (disk.at_server(name) == wanted).then_some(())
         });
     }
-    // Kept as it is: the bit is somebody's choice now.
+    // Kept as it is: the flipped bit is now a user's choice.
     let kept = disk.repair(&["--keep", "mine", "mine", "--json"]).fine();
     Check::new().of("repair", &kept);
     let kept = kept.line("damaged");
@@ -258,8 +258,8 @@ fn what_rots_is_not_sent_and_comes_back_from_the_server_with_what_was_written_si
     disk.umount();
 }
 
-/// A block was written here, is not at the server, and rots: nobody has it any more. It stays as it
-/// is until somebody decides, whatever becomes of the server.
+/// A block that was written here, is not at the server, and rots: its bytes exist nowhere any more.
+/// The file stays as it is until the user decides, whatever becomes of the server.
 #[test]
 fn what_nobody_has_any_more_stays_as_it_is_until_somebody_decides() {
     let mut disk = Disk::new();
@@ -272,7 +272,7 @@ fn what_nobody_has_any_more_stays_as_it_is_until_somebody_decides() {
     let fresh = noise(3, 2 * BLOCK as usize);
     local[BLOCK as usize..3 * BLOCK as usize].copy_from_slice(&fresh);
     write_at(&disk.tree("file.txt"), BLOCK, &fresh);
-    // What was read to be sent before it rotted is not in anybody's memory then.
+    // Bytes read for sending before the damage are in no memory after this.
     disk.umount();
     disk.flip("file.txt", 2 * BLOCK + 5);
     local[2 * BLOCK as usize + 5] ^= 0x10;
@@ -294,7 +294,7 @@ fn what_nobody_has_any_more_stays_as_it_is_until_somebody_decides() {
     assert_eq!(fs::read(disk.tree("file.txt")).unwrap(), local);
     disk.wait_until_sent_but(1);
     assert_eq!(disk.at_server("file.txt"), content);
-    // Nobody is asked for that but this machine.
+    // This decision needs no server.
     disk.world.kill_server();
     disk.repair(&["--keep", "mine"]).fine();
     disk.world.serve();
@@ -317,7 +317,7 @@ fn what_a_crash_left_as_it_never_was_is_held_back_and_shown_with_both_versions()
             fs::write(disk.tree(name), &content).unwrap();
         }
         disk.wait_until_sent_but(0);
-        // Both are being written when the machine stops.
+        // Both files are being written when the machine stops.
         let open = ["bad", "sound"].map(|name| File::options().write(true).open(disk.tree(name)).unwrap());
         let mut written = content.clone();
         for file in &open {
@@ -329,11 +329,11 @@ fn what_a_crash_left_as_it_never_was_is_held_back_and_shown_with_both_versions()
         wait_for_sums(&disk);
         disk.kill_daemon();
         drop(open);
-        // Data are changed while metadata are not.
+        // The data changes but the metadata does not.
         disk.overwrite("bad", 3 * BLOCK, |bytes| bytes.fill(0xee));
         let mut inconsistent = written.clone();
         inconsistent[3 * BLOCK as usize..4 * BLOCK as usize].fill(0xee);
-        // What was written just before is not to be sent either; another file goes on.
+        // A later write to the damaged file must not be sent either; other files are.
         disk.sync_after_boot(2, &["--scrub-rate", "0"]).ends_with(0);
         fs::write(disk.tree("new"), "new").unwrap();
         write_at(&disk.tree("bad"), 5 * BLOCK, b"after the crash");
@@ -375,7 +375,7 @@ fn what_a_crash_left_as_it_never_was_is_held_back_and_shown_with_both_versions()
     }
 }
 
-/// Nobody says that checksums are to be kept, or that the disk is to be looked through.
+/// By default checksums are kept and the disk is scrubbed.
 #[test]
 fn a_folder_in_sync_has_checksums_unless_somebody_says_otherwise_and_begins_without_an_alarm() {
     let disk = Disk::new();
@@ -385,14 +385,14 @@ fn a_folder_in_sync_has_checksums_unless_somebody_says_otherwise_and_begins_with
         find(&disk.world.path("home/state"), "written.redb", &mut found);
         !found.is_empty()
     };
-    // As an elder version did.
+    // As an older version did.
     disk.sync_after_boot(1, &["--no-checksums"]).fine();
     let content = noise(5, 4 * BLOCK as usize);
     fs::write(disk.tree("elder"), &content).unwrap();
     disk.wait_until_sent_but(0);
     disk.umount();
     assert!(!has_sums());
-    // What rotted before is not known to have.
+    // Earlier damage cannot be detected.
     disk.flip("elder", BLOCK + 9);
     disk.sync_after_boot(1, &[]).fine();
     assert!(has_sums());
@@ -410,8 +410,8 @@ fn a_folder_in_sync_has_checksums_unless_somebody_says_otherwise_and_begins_with
     });
     disk.umount();
 
-    // Somebody changes both without checksums, and then they are kept again: what was known of them
-    // before does not count.
+    // Both files change without checksums, and then checksums are kept again: the earlier ones no
+    // longer count.
     disk.sync_after_boot(1, &["--no-checksums"]).fine();
     assert_eq!(damaged(), json!([]));
     let fresh = noise(6, 4 * BLOCK as usize);
@@ -437,8 +437,8 @@ fn is_mounted_by_fuse(disk: &Disk) -> bool {
     is_mounted(&disk.world.tree()) && fuse_mounts(&disk.world.tree()) > 0
 }
 
-/// Until the sums of all that was written are durable, with the files' times: the database is
-/// written every few seconds.
+/// Waits until the checksums of everything written are durable, along with the files' times: the
+/// database is committed every few seconds.
 fn wait_for_sums(disk: &Disk) {
     settle();
     settle();
@@ -449,10 +449,10 @@ fn wait_for_sums(disk: &Disk) {
         assert_eq!(found.len(), 1, "{found:?}");
         fs::metadata(&found[0]).unwrap().modified().unwrap()
     };
-    // The commit that is seen first may have begun before.
+    // The first commit seen may have begun before.
     for round in 0..2 {
         let before = newest();
-        // Without anything new nothing is committed.
+        // Without any change nothing is committed.
         fs::write(disk.tree("scratch"), [round]).unwrap();
         eventually("the sums are made durable", || (newest() > before).then_some(()));
     }
@@ -498,7 +498,7 @@ fn files_of_all_sizes_arrive_in_the_order_in_which_they_were_written() {
         );
         for (number, content) in there.iter().take(count).enumerate() {
             let content = content.as_ref().unwrap();
-            // Of the last one not all may have been written at that moment.
+            // The last file may not have been written completely at that moment.
             match number + 1 == count {
                 true => assert!(contents[number].starts_with(content), "{}", name(number)),
                 false => assert!(*content == contents[number], "{}", name(number)),

@@ -1,4 +1,4 @@
-//! Units for systemd: what is written, what systemd makes of it, and that removal leaves nothing.
+//! Units for systemd: their text, what systemd makes of them, and that removal leaves nothing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -57,7 +57,7 @@ fn units_are_valid_enabled_and_gone_without_a_trace() {
         let name = summary["unit"].as_str().unwrap().to_owned();
         let escaped = program("systemd-escape", &["--path", "--", path]);
         assert_eq!(name, format!("byteback-{}-{}.service", words[0], escaped.trim()));
-        // systemd finds nothing wrong with it, and takes it for enabled.
+        // systemd finds nothing wrong with the unit, and takes it for enabled.
         let file = units.join(&name);
         let verified = Command::new("systemd-analyze")
             .args(["verify", "--man=no", "--recursive-errors=no"])
@@ -87,7 +87,7 @@ fn units_are_valid_enabled_and_gone_without_a_trace() {
         text.contains(&format!("Environment=BYTEBACK_STATE_DIR={}", state.display())),
         "{text}"
     );
-    // Nothing secret is in a file that everybody reads.
+    // A file that every user can read has no secret in it.
     assert!(!text.contains("TOKEN="), "{text}");
     let odd_text = fs::read_to_string(units.join(&names[2])).unwrap();
     assert!(
@@ -116,7 +116,7 @@ fn units_are_valid_enabled_and_gone_without_a_trace() {
         listed.stdout
     );
 
-    // A file of somebody else is left alone.
+    // A foreign file is left alone.
     let theirs = units.join("byteback-mount-theirs.service");
     fs::write(&theirs, "[Service]\nExecStart=/bin/true\n").unwrap();
     in_root(&world, &["install", "mount", "/theirs"])
@@ -151,7 +151,7 @@ fn a_unit_can_be_looked_at_before_it_is_installed() {
         .says("is not bound");
 }
 
-/// A systemd of a user, in a mount namespace of its own, in which it believes that the machine was
+/// A user's systemd, in a mount namespace of its own in which it believes that the machine was
 /// booted by systemd.
 const LIFE: &str = r#"
 mount -t tmpfs tmpfs /run

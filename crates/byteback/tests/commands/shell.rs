@@ -14,7 +14,7 @@ fn completions_are_what_the_shells_accept() {
     let path = world.path("byteback.bash");
     fs::write(&path, script).unwrap();
     program("bash", &["-n", path.to_str().unwrap()]);
-    // And they complete: a verb from its first letters.
+    // They do complete: a verb from its first letters.
     let completed = "source \"$0\"; COMP_WORDS=(byteback umo); COMP_CWORD=1; _byteback byteback umo byteback; echo \"${COMPREPLY[@]}\"";
     assert_eq!(
         program("bash", &["-c", completed, path.to_str().unwrap()]).trim(),
@@ -204,7 +204,7 @@ fn the_folder_is_an_operand_of_every_command() {
         }
         world.run(&["ls", "1", flag, dir]).fine().says("note");
         world.run(&["conflicts", flag, dir]).ends_with(1).says(dir);
-        // Said twice, it is a mistake.
+        // Given twice, it is a mistake.
         world.run(&["snapshots", dir, flag, dir]).ends_with(2);
     }
     world
@@ -244,7 +244,7 @@ fn the_folder_is_an_operand_while_it_is_in_sync() {
     ] {
         world.run(arguments).fine().says(said);
     }
-    // It is the folder that was named, and not one that happens to be known.
+    // The named folder is meant, not one that happens to be known.
     for command in ["pause", "resume", "pull"] {
         world.run(&[command, &nowhere]).ends_with(1).says(&nowhere);
     }

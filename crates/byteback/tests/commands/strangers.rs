@@ -1,4 +1,4 @@
-//! A server that strangers hold thousands of connections to.
+//! A server to which strangers hold thousands of connections.
 
 use crate::world::{World, eventually, program};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
@@ -9,13 +9,14 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Connections that send half a head each.
+/// Connections that send half a request head each.
 const STRANGERS: usize = 5000;
 
-/// Descriptors of this process beside the strangers': those of the tests that run at the same time.
+/// Further descriptors of this process, for the tests that run at the same time.
 const OTHERS: u64 = 1000;
 
-/// This process needs one descriptor for each stranger; the server keeps a few hundred of them.
+/// This process needs one descriptor for each stranger; the server keeps only a few hundred of
+/// them.
 fn allow_descriptors(count: u64) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|current| current >= count) {
@@ -29,8 +30,8 @@ fn allow_descriptors(count: u64) {
     setrlimit(Resource::Nofile, wanted).unwrap();
 }
 
-/// Opens a connection from an address of this machine and sends half a head; the server may close
-/// it before or after.
+/// Opens a connection from an address of this machine and sends half a request head; the server may
+/// close it before or after.
 fn stranger(from: [u8; 4], to: SocketAddr) -> Option<TcpStream> {
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&socket, &SocketAddr::from((from, 0))).unwrap();
@@ -65,8 +66,8 @@ fn a_backup_runs_while_strangers_hold_5000_connections() {
     let is_done = AtomicBool::new(false);
     let opened = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        // Half of them from the device's own address. Each that the server closes is opened again,
-        // from the other address.
+        // Half of them come from the device's own address. Each one that the server closes is
+        // opened again, from the other address.
         for from in [[127, 0, 0, 1], [127, 0, 0, 2]] {
             let (is_done, opened) = (&is_done, &opened);
             scope.spawn(move || {
@@ -88,7 +89,7 @@ fn a_backup_runs_while_strangers_hold_5000_connections() {
                 }
             });
         }
-        // Also when something fails: the threads are waited for.
+        // Also after a failure: the threads are waited for.
         let _stop = Stop(&is_done);
         eventually("all have come", || {
             (opened.load(Ordering::Relaxed) == STRANGERS).then_some(())

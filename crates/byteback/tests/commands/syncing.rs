@@ -1,4 +1,4 @@
-//! `sync`: a folder whose changes are at its server within moments, whatever dies in between.
+//! `sync`: a folder whose changes reach its server within moments, whatever dies in between.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -22,12 +22,12 @@ impl World {
         self.on_tree("sync", arguments)
     }
 
-    /// What `status` tells of continuous sync.
+    /// The part of `status` about continuous sync.
     fn sync_status(&self) -> Value {
         self.on_tree("status", &["--json"]).tells_health().line("folder")["sync"].clone()
     }
 
-    /// Until all that was changed is at the server.
+    /// Waits until every change is at the server.
     #[track_caller]
     pub(crate) fn wait_until_sent(&self) -> Value {
         eventually("everything is sent", || {
@@ -40,7 +40,7 @@ impl World {
         })
     }
 
-    /// What another machine would fetch now is the folder.
+    /// Asserts that a fetch by another machine would now equal the folder.
     #[track_caller]
     pub(crate) fn assert_at_server(&self) {
         let target: PathBuf = (0..)
@@ -99,7 +99,7 @@ fn what_programs_write_is_at_the_server_and_a_second_process_is_refused() {
             .says("is already mounted")
             .says("byteback umount");
     }
-    // A backup makes a snapshot of the same, and what follows goes on.
+    // A backup makes a snapshot of the same folder, and sync continues.
     world.backup();
     fs::write(tree.join("new"), "after a backup").unwrap();
     world.wait_until_sent();
@@ -120,7 +120,7 @@ fn a_server_that_is_away_is_waited_for_over_restarts_and_kills() {
     fs::write(tree.join("a"), "first").unwrap();
     world.wait_until_sent();
 
-    // The server dies; what is changed meanwhile arrives when it is back.
+    // The server dies; changes made meanwhile arrive when it is back.
     world.kill_server();
     fs::write(tree.join("a"), noise(2, 400_000)).unwrap();
     fs::write(tree.join("b"), "while it was away").unwrap();
@@ -137,12 +137,13 @@ fn a_server_that_is_away_is_waited_for_over_restarts_and_kills() {
     assert!(checked.stdout.contains("cannot be reached"), "{}", checked.stdout);
     assert!(checked.stdout.contains("changes wait to be sent"), "{}", checked.stdout);
 
-    // Ended in good order and begun again, without the server: that is no reason not to start.
+    // Unmounted in good order and started again without the server, which is no reason not to
+    // start.
     world.on_tree("umount", &[]).fine();
     fs::write(tree.join("c"), "while nobody watched").unwrap();
     world.sync(&[]).fine().says("What changes is kept");
     fs::write(tree.join("d"), "while it was away once more").unwrap();
-    // Killed, and begun again.
+    // Killed, and started again.
     let daemon = world.daemon_pid();
     kill_process(Pid::from_raw(daemon).unwrap(), Signal::KILL).unwrap();
     eventually("the mount is gone", || (!is_mounted(&tree)).then_some(()));
@@ -166,7 +167,7 @@ fn status_says_that_changes_are_kept_for_a_server_that_is_away() {
         "the server at {} cannot be reached (connection refused). Changes are kept here and sent when it is back",
         world.url()
     );
-    // The connections that there were break otherwise.
+    // Otherwise the existing connections break.
     eventually("the status says so", || {
         let said = world.on_tree("status", &[]).tells_health().stdout;
         said.contains(&told).then_some(())
@@ -181,7 +182,7 @@ fn status_says_that_changes_are_kept_for_a_server_that_is_away() {
     world.on_tree("umount", &[]).fine();
 }
 
-/// A server that hangs breaks no connection: only its silence tells.
+/// A server that hangs breaks no connection: only its silence shows.
 #[test]
 fn a_server_that_freezes_is_told_of_until_it_goes_on() {
     let world = World::served();
@@ -260,8 +261,8 @@ fn what_is_not_bound_or_of_another_folder_is_refused_before_anything_is_sent() {
     world.sync(&[]).ends_with(10).says("is not bound");
     world.init().fine();
     world.sync(&["--delay", "soon"]).ends_with(1).says("is no duration");
-    // The folder at the server has what this machine has sent of another directory: it is not
-    // fetched again, so it cannot be brought together.
+    // The server's folder has files of another directory that this machine pushed. They are not
+    // fetched again, so the two cannot be merged.
     let other = world.path("other");
     fs::create_dir(&other).unwrap();
     fs::write(other.join("theirs"), "theirs").unwrap();
@@ -280,8 +281,8 @@ fn what_is_not_bound_or_of_another_folder_is_refused_before_anything_is_sent() {
     );
 }
 
-/// What moves over the wire stands still at once, in both directions; what is changed meanwhile is
-/// kept, over a restart and a kill.
+/// A pause stops all traffic at once, in both directions; changes made meanwhile are kept, across a
+/// restart and a kill.
 #[test]
 fn a_pause_holds_over_restarts_and_nothing_is_lost_by_it() {
     let world = World::served();
@@ -302,7 +303,7 @@ fn a_pause_holds_over_restarts_and_nothing_is_lost_by_it() {
         .says("PAUSED")
         .says("byteback resume");
     world.on_tree("pause", &[]).fine().says("is paused since");
-    // Nothing of it is at the server, however long the engine had: it is in the middle of sending,
+    // None of it reaches the server, however long the engine runs: it is in the middle of sending,
     // and can be ended there.
     let target = world.path("while-paused");
     eventually("the engine wants to send", || {
@@ -316,7 +317,7 @@ fn a_pause_holds_over_restarts_and_nothing_is_lost_by_it() {
     assert!(!target.join("dir").exists());
     assert_eq!(world.sync_status()["sent_groups"], paused["sent_groups"]);
 
-    // It begins paused, too, and at once.
+    // It also starts paused, and at once.
     world.on_tree("umount", &[]).fine();
     fs::write(tree.join("c"), "while nobody watched").unwrap();
     world
@@ -340,7 +341,7 @@ fn a_pause_holds_over_restarts_and_nothing_is_lost_by_it() {
     world.wait_until_sent();
     world.assert_at_server();
     world.on_tree("umount", &[]).fine();
-    // Without a process, it is noted for the next one.
+    // Without a process, the wish is recorded for the next one.
     world
         .on_tree("resume", &[])
         .fine()
@@ -359,7 +360,7 @@ fn limits_are_noted_changed_while_it_runs_and_shown() {
         .sync(&["--limit-rate", "pause"])
         .ends_with(1)
         .says("byteback pause");
-    // In the middle of the day of whoever tests, no less than at its ends.
+    // This limit holds at any time of the day at which the test runs.
     let all_day = "00:00-24:00=64MiB";
     world
         .sync(&["--delay", "0", "--limit-rate", "8K", "--limit-rate", all_day])
@@ -371,7 +372,7 @@ fn limits_are_noted_changed_while_it_runs_and_shown() {
         .on_tree("status", &[])
         .ends_with(0)
         .says("limited to 8 KiB/s; 64 MiB/s from 00:00 to 24:00 (64.0 MiB/s now)");
-    // So slow that nobody would wait for it; it is in the middle of that when the limit is lifted.
+    // Far too slow to finish; the limit is lifted in the middle of the transfer.
     world.sync(&["--limit-rate", "8KiB"]).fine().says("Limit set: 8 KiB/s");
     fs::write(tree.join("large"), noise(3, 20_000_000)).unwrap();
     eventually("it is on its way", || {
@@ -388,7 +389,7 @@ fn limits_are_noted_changed_while_it_runs_and_shown() {
         (&serde_json::json!([]), &Value::Null)
     );
     world.assert_at_server();
-    // At a time of the day that is all of it, nothing moves; and it can be begun then.
+    // With a pause for the whole day nothing moves; and sync can be started then.
     world.sync(&["--limit-rate", "00:00-24:00=pause"]).fine();
     fs::write(tree.join("late"), "not now").unwrap();
     world.on_tree("status", &[]).ends_with(0).says("nothing moves now");
@@ -400,7 +401,7 @@ fn limits_are_noted_changed_while_it_runs_and_shown() {
     world.on_tree("umount", &[]).fine();
 }
 
-/// Until a file holds this.
+/// Waits until a file has this content.
 #[track_caller]
 pub(crate) fn wait_until_holds(path: &std::path::Path, content: &str) {
     eventually(&format!("{} comes", path.display()), || {
@@ -408,7 +409,7 @@ pub(crate) fn wait_until_holds(path: &std::path::Path, content: &str) {
     });
 }
 
-/// What `status` of a machine tells of continuous sync of a directory.
+/// The part of `status` about continuous sync of a directory on a machine.
 fn status_of(machine: &Machine<'_>, dir: &str) -> Value {
     machine.run(&["status", "--json", dir]).tells_health().line("folder")["sync"].clone()
 }
@@ -430,7 +431,7 @@ fn machines_that_have_joined_keep_a_folder_the_same_and_decide_about_conflicts()
     fs::write(path(1, "b.txt"), "from the study").unwrap();
     wait_until_holds(&path(0, "b.txt"), "from the study");
 
-    // Both change the same files, while the study hears nothing.
+    // Both machines change the same files, while the study receives nothing.
     study.run(&["pause", &dirs[1]]).fine();
     for name in ["a.txt", "b.txt", "c.txt"] {
         fs::write(path(0, name), "kitchen").unwrap();
@@ -484,7 +485,7 @@ fn machines_that_have_joined_keep_a_folder_the_same_and_decide_about_conflicts()
     }
 }
 
-/// The line of what `status` of a machine prints that begins and ends like this, without both.
+/// The middle of the line in `status` of a machine that begins with `begin` and ends with `end`.
 fn told_between(machine: &Machine<'_>, dir: &str, begin: &str, end: &str) -> Option<String> {
     let said = machine.run(&["status", dir]).ends_with(0).stdout;
     let mut lines = said.lines();
@@ -502,7 +503,7 @@ fn status_tells_when_the_last_change_was_received() {
     fs::write(Path::new(&dirs[0]).join("a.txt"), "from the kitchen").unwrap();
     kitchen.run(&["sync", "--delay", "0", &dirs[0]]).fine();
     settled(kitchen, &dirs[0]);
-    // What it has sent itself is nothing that it received.
+    // Its own changes do not count as received.
     let last_received = || told_between(kitchen, &dirs[0], "last change received ", " ago");
     assert_eq!(last_received(), None);
     study.run(&["join", &invite(&world, &["home"]), &dirs[1]]).fine();
@@ -531,7 +532,7 @@ fn status_tells_how_many_changes_of_others_are_to_come() {
     kitchen.run(&["sync", "--delay", "0", &dirs[0]]).fine();
     settled(kitchen, &dirs[0]);
     study.run(&["join", &invite(&world, &["home"]), &dirs[1]]).fine();
-    // So slow that it is on its way for as long as it is looked at.
+    // Slow enough to be under way while the test looks at it.
     study
         .run(&["sync", "--delay", "0", "--limit-rate", "32K", &dirs[1]])
         .fine();
@@ -566,7 +567,7 @@ fn status_tells_how_many_files_are_compared() {
     let machines = ["kitchen", "study"].map(|name| Machine::new(&world, name));
     let [kitchen, study] = &machines;
     let dirs = [kitchen.dir("home"), study.dir("home")];
-    // Too long for the server to tell the digests of many at once: each costs a request.
+    // Too long for digests of many files in one request: each file costs a request.
     let fill = |dir: &str| {
         for number in 0..FILES {
             fs::write(Path::new(dir).join(number.to_string()), noise(number as u64, 70_000)).unwrap();
@@ -579,7 +580,7 @@ fn status_tells_how_many_files_are_compared() {
     settled(kitchen, &dirs[0]);
     study.run(&["join", &invite(&world, &["home"]), &dirs[1]]).fine();
     fill(&dirs[1]);
-    // So slow that it can be looked at.
+    // Slow enough to be observed.
     study
         .run(&["sync", "--delay", "0", "--limit-rate", "32K", &dirs[1]])
         .fine();
@@ -595,7 +596,7 @@ fn status_tells_how_many_files_are_compared() {
         (sync["receiving"] == false && sync["last_received"].is_string()).then_some(())
     });
     settled(study, &dirs[1]);
-    // The same is one and the same.
+    // Equal files become one.
     for (machine, dir) in machines.iter().zip(&dirs) {
         assert_eq!(status_of(machine, dir)["conflicts"], 0);
         assert_eq!(fs::read_dir(dir).unwrap().count(), FILES);
@@ -614,7 +615,7 @@ fn directories_have_the_time_of_their_last_name_on_all_machines() {
     kitchen.run(&["join", file.to_str().unwrap(), &dirs[0]]).fine();
     fs::create_dir_all(path(0, "letters/old")).unwrap();
     fs::write(path(0, "letters/one"), "one").unwrap();
-    // The times that the folder has when it is sent, and all that lands, are as old as this.
+    // All times in the folder when it is first sent are this old.
     for name in ["letters/old", "letters", ""] {
         set_time(&path(0, name), 1_000_000_000);
     }
@@ -622,7 +623,7 @@ fn directories_have_the_time_of_their_last_name_on_all_machines() {
     study.run(&["join", &invite(&world, &["home"]), &dirs[1]]).fine();
     study.run(&["sync", "--delay", "0", &dirs[1]]).fine();
     let time_of = |at: usize, name: &str| {
-        // It may not have come yet.
+        // The entry may not have arrived yet.
         fs::metadata(path(at, name)).map_or((0, 0), |found| (found.mtime(), found.mtime_nsec()))
     };
     let wait_until_same = |name: &str, what: &str| {
@@ -640,20 +641,20 @@ fn directories_have_the_time_of_their_last_name_on_all_machines() {
         time_of(0, name)
     };
     assert_eq!(wait_until_same("letters", "at first").0, 1_000_000_000);
-    // What names in it do in the study moves it in the kitchen.
+    // A new name in the study changes the directory's time in the kitchen.
     fs::write(path(1, "letters/two"), "two").unwrap();
     wait_until_holds(&path(0, "letters/two"), "two");
     let two = wait_until_same("letters", "with a new name");
     assert!(two.0 > 1_000_000_000);
     assert_eq!(time_of(0, "letters/old").0, 1_000_000_000);
-    // A name that came and went before anybody heard of it.
+    // A name that came and went before it was sent.
     fs::write(path(1, "letters/.swap"), "").unwrap();
     fs::remove_file(path(1, "letters/.swap")).unwrap();
     eventually("the time moves without a name", || {
         (time_of(0, "letters") > two).then_some(())
     });
     wait_until_same("letters", "without a new name");
-    // Both at once: the later one counts, whoever is heard first, and nothing is in conflict.
+    // Both at once: the later time wins, whichever arrives first, and there is no conflict.
     for round in 0..10 {
         for at in [0, 1] {
             fs::write(path(at, &format!("letters/of {at}, {round}")), "").unwrap();
@@ -666,7 +667,7 @@ fn directories_have_the_time_of_their_last_name_on_all_machines() {
     for name in ["letters", "letters/old", ""] {
         wait_until_same(name, "after both worked");
     }
-    // What a program sets counts, also if it is older.
+    // A time set by a program counts even if it is older.
     set_time(&path(0, "letters/old"), 900_000_000);
     eventually("the study has the old time", || {
         (time_of(1, "letters/old").0 == 900_000_000).then_some(())
@@ -674,7 +675,7 @@ fn directories_have_the_time_of_their_last_name_on_all_machines() {
     for (at, (machine, dir)) in machines.iter().zip(&dirs).enumerate() {
         assert_eq!(status_of(machine, dir)["conflicts"], 0);
         machine.run(&["umount", dir]).fine();
-        // Below the mount, too.
+        // Below the mount as well.
         assert_eq!(time_of(at, "letters/old").0, 900_000_000);
     }
 }
@@ -704,7 +705,7 @@ fn what_is_ignored_is_neither_sent_nor_changed_by_others_until_the_rule_goes() {
     };
     let file = world.path("data/join-token");
     kitchen.run(&["join", file.to_str().unwrap(), &dirs[0]]).fine();
-    // What is there when the folder is first sent counts from the beginning.
+    // Rules that exist when the folder is first sent apply from the beginning.
     fs::write(path(0, ".bytebackignore"), "*.log\na[b-a]\n").unwrap();
     fs::write(path(0, "a.log"), "of the kitchen").unwrap();
     fs::create_dir(path(0, "target")).unwrap();
@@ -732,7 +733,7 @@ fn what_is_ignored_is_neither_sent_nor_changed_by_others_until_the_rule_goes() {
         }
     }
     let told = status_of(kitchen, &dirs[0]);
-    // The log, the cache, its tag and what is in it.
+    // The log, the cache, its tag and its content.
     assert_eq!(
         (&told["ignored_here"], &told["ignored_there"]),
         (&Value::from(4), &Value::from(0)),
@@ -754,8 +755,8 @@ fn what_is_ignored_is_neither_sent_nor_changed_by_others_until_the_rule_goes() {
         .says("by target/CACHEDIR.TAG")
         .says("line 2 of .bytebackignore says nothing");
 
-    // What both have becomes ignored: it stays where it is, and what one of them does with it stays
-    // there.
+    // A file on both machines becomes ignored: each keeps its copy, and changes of one stay on that
+    // machine.
     fs::write(path(0, ".bytebackignore"), "*.log\nshared\n").unwrap();
     for at in [0, 1] {
         eventually("what both have is ignored", || {
@@ -769,7 +770,7 @@ fn what_is_ignored_is_neither_sent_nor_changed_by_others_until_the_rule_goes() {
     wait_until_holds(&path(0, "marker"), "again");
     assert_eq!(fs::read_to_string(path(0, "shared")).unwrap(), "shared");
 
-    // The rules go, and what is no cache any more is sent.
+    // The rules are removed; the former cache and the formerly ignored files are sent.
     fs::remove_file(path(0, "target/CACHEDIR.TAG")).unwrap();
     fs::remove_file(path(0, ".bytebackignore")).unwrap();
     wait_until_holds(&path(1, "a.log"), "of the kitchen");

@@ -1,4 +1,4 @@
-//! Everything in order, with real programs as those who change the folder.
+//! A complete session, with real programs changing the folder.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,10 +12,10 @@ use serde_json::Value;
 use crate::tree::{differences, look};
 use crate::world::{World, is_mounted, program};
 
-/// Large beside what is changed in it.
+/// Large compared with the changes in it.
 const IMAGE_BYTES: usize = 8 << 20;
 
-/// A tree with all that has to come back.
+/// Makes a tree with every kind of entry that must be restored.
 fn plant(tree: &Path) {
     let text = |path: &Path| path.to_str().unwrap().to_owned();
     program(
@@ -72,7 +72,8 @@ fn plant(tree: &Path) {
     }
 }
 
-/// Changes of each kind, through the mount. Returns how many bytes of content they touched at most.
+/// Makes changes of each kind through the mount. Returns an upper bound of the bytes that they
+/// touched.
 fn change(tree: &Path) -> u64 {
     let text = |path: &str| tree.join(path).to_str().unwrap().to_owned();
     program(
@@ -136,7 +137,7 @@ fn the_whole_tour_brings_back_every_byte_and_every_attribute() {
     let touched = change(&world.tree());
     let tree = world.tree();
     let changes = world.on_tree("changes", &["--json"]).fine();
-    // To look does not move the mark: twice is the same.
+    // Looking does not move the mark: the second list is the same.
     assert_eq!(
         changes.json().len(),
         world.on_tree("changes", &["--json"]).fine().json().len()
@@ -174,7 +175,7 @@ fn the_whole_tour_brings_back_every_byte_and_every_attribute() {
     let differing = differences(&planted, &look(&old), true);
     assert!(differing.is_empty(), "{differing:#?}");
 
-    // The hollow file is hollow again, the linked ones are one file.
+    // The hollow file is hollow again, and the hard links are one file.
     let restored = world.restore("2");
     assert!(fs::metadata(restored.join("sparse")).unwrap().blocks() * 512 < 1 << 20);
     let inode = |path: &str| fs::metadata(restored.join(path)).unwrap().ino();
@@ -331,7 +332,7 @@ fn tags_and_hosts_are_kept_and_found() {
     assert_eq!((hosted.len(), &hosted[0]["id"]), (1, &Value::from(2)));
 }
 
-/// The sessions of README.md, by the script that makes their data and can write them anew.
+/// The sessions of README.md, run by the script that makes their data and can rewrite them.
 #[test]
 fn the_readme_shows_what_is_printed() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/readme-tour");

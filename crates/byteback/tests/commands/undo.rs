@@ -1,4 +1,4 @@
-//! Files brought back without a backup: `mount --undo-window`, `history`, `restore --at`.
+//! Files restored without a backup: `mount --undo-window`, `history`, `restore --at`.
 
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -50,7 +50,7 @@ fn a_file_of_a_volume_comes_back_as_it_was_without_any_backup() {
     volume_mounts::check(&world, volume_mounts::IMAGE);
 }
 
-/// Two files of the same content, which is answered.
+/// Makes two files of the same content, and returns it.
 fn two_files(tree: &Path) -> Vec<u8> {
     let (file, gone) = (tree.join("file"), tree.join("gone"));
     let original = noise(1, 300_000);
@@ -60,7 +60,7 @@ fn two_files(tree: &Path) -> Vec<u8> {
     original
 }
 
-/// What becomes of [`two_files`] while they are in the mount, and how it is undone.
+/// Damages [`two_files`] in the mount, and restores them.
 fn they_come_back(world: &World, original: &[u8]) {
     let tree = world.tree();
     let (file, gone) = (tree.join("file"), tree.join("gone"));
@@ -90,7 +90,7 @@ fn they_come_back(world: &World, original: &[u8]) {
         .says("11 B in 1 range")
         .says("Kept for 10 min 0 s, at most 64.0 MiB");
 
-    // Beside it, by the time of the second change: what was before that.
+    // Beside it, by the time of the second change: the content before that change.
     let beside = world.path("beside");
     let second = told[1]["time"].as_str().unwrap();
     let to = ["-o", beside.to_str().unwrap()];
@@ -111,7 +111,7 @@ fn they_come_back(world: &World, original: &[u8]) {
     restore(world, last["time"].as_str().unwrap(), &file, &[]).fine();
     assert!(fs::read(&file).unwrap() == b"a worse one");
 
-    // A file that is gone, and times in words.
+    // A removed file, and times in words.
     assert_eq!(moments(world, &gone)[0]["what"], "removed");
     restore(world, moments(world, &gone)[0]["time"].as_str().unwrap(), &gone, &[]).fine();
     assert!(fs::read(&gone).unwrap() == original);
@@ -122,7 +122,7 @@ fn they_come_back(world: &World, original: &[u8]) {
     restore(world, "soon", &file, &[]).ends_with(1).says("20 minutes ago");
     restore(world, "1m ago", &tree.join("never"), &[]).ends_with(1);
 
-    // It outlives an unmount.
+    // The kept bytes survive an unmount.
     std::thread::sleep(Duration::from_millis(100));
     world.on_tree("umount", &[]).fine();
     world
@@ -172,7 +172,7 @@ fn after_a_kill_nothing_wrong_comes_back() {
     eventually("the dead mount is gone", || {
         (!is_alive(daemon) && !is_mounted(&tree)).then_some(())
     });
-    // Nobody watches.
+    // No daemon tracks this write.
     fs::write(tree.join("untouched"), b"touched all the same").unwrap();
     mounted(&world);
     let beside = world.path("beside");
@@ -190,8 +190,8 @@ fn after_a_kill_nothing_wrong_comes_back() {
     world.on_tree("umount", &[]).fine();
 }
 
-/// A list of access rights as the kernel takes it: of each entry tag, rights and, for a named user,
-/// the number.
+/// An ACL in the kernel's format: for each entry its tag, its rights and, for a named user, the
+/// number.
 fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut bytes = 2_u32.to_le_bytes().to_vec();
     for (tag, rights, id) in entries {
@@ -225,13 +225,13 @@ fn nobody_gets_rights_by_a_file_that_is_brought_back() {
         fs::write(file, b"of then").unwrap();
         fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
     }
-    // The group has no rights: what is shown as its rights is what a named user may have at most.
+    // The group has no rights: the bits shown in its place are the mask for named users.
     let list = acl(&[(1, 6, ANY), (2, 7, NOBODY), (4, 0, ANY), (0x10, 7, ANY), (0x20, 0, ANY)]);
     set(&listed, ACCESS, &list);
     set(&listed_gone, ACCESS, &list);
     set(&listed, "user.note", b"kept");
     assert_eq!(fs::metadata(&listed).unwrap().mode() & 0o7777, 0o670);
-    // What is made in the directory from now on can be read by a named user; what is there cannot.
+    // A named user can read files made in the directory from now on, but not the existing ones.
     set(
         &tree,
         DEFAULT,
@@ -287,7 +287,7 @@ fn what_is_brought_back_does_not_pass_the_mount_by() {
         world.run(&done).fine();
         assert_eq!(changed(world), "");
     };
-    // Shown elsewhere, and named by its own place.
+    // Mounted elsewhere, and named by its own path.
     fs::write(&file, b"of then").unwrap();
     let elsewhere = world.path("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
@@ -306,7 +306,7 @@ fn what_is_brought_back_does_not_pass_the_mount_by() {
     assert_eq!(changed(&world), "./beside\n");
     world.on_tree("umount", &[]).fine();
 
-    // By somebody who stood in the folder before it was mounted over itself.
+    // By a process whose directory was entered before the folder was mounted over itself.
     let here = fs::File::open(&tree).unwrap();
     mounted(&world);
     std::thread::sleep(A_QUANTUM);

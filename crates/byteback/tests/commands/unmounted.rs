@@ -1,5 +1,5 @@
-//! Backups of a folder that nobody tracks: found by size, times and inode, sent whole, and what
-//! mounting would have saved.
+//! Backups of a folder that is not tracked: changes found by size, times and inode, files sent
+//! whole, and what mounting would have saved.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -35,7 +35,7 @@ fn an_unmounted_folder_is_saved_by_looking_at_every_file() {
     dry.says("Nothing was saved").says("whole");
     let said = world.on_tree("backup", &[]).fine();
     let said = said.says("nobody knew which bytes of").says("byteback mount");
-    // Numbers for what it cost: the whole file, for seven bytes.
+    // The message gives numbers for the cost: the whole file, for seven bytes.
     assert!(said.stdout.contains("MiB were read"), "{}", said.stdout);
     world.assert_restores("latest");
 
@@ -62,7 +62,7 @@ fn another_file_system_below_the_folder_is_said_to_be_left_out() {
             "{}",
             ran.stderr
         );
-        // The mount point is the folder's, and what is mounted there is not.
+        // The mount point is part of the folder, and the file system mounted there is not.
         assert_eq!(world.about_tree("ls", &[]).fine().stdout, "below/\nsaved\n");
         assert_eq!(world.about_tree("ls", &["latest:below"]).fine().stdout, "");
         let mounted = world.on_tree("mount", &[]).ends_with(0);

@@ -1,5 +1,5 @@
-//! A folder that lies in a volume: mounted, backed up, unmounted, killed and carried elsewhere, as
-//! one that is a directory.
+//! A folder in a volume: mounted, backed up, unmounted, killed and moved elsewhere, like a folder
+//! in a directory.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
@@ -42,7 +42,7 @@ pub(crate) fn mount(world: &World) -> Ran {
     mount_at(world, IMAGE, &world.tree())
 }
 
-/// The volume must be whole, and closed clean.
+/// Asserts that the volume is sound and was closed cleanly.
 pub(crate) fn check(world: &World, image: &str) {
     let image = world.path(image);
     let checked = world.run(&["volume", "check", "--json", image.to_str().unwrap()]);
@@ -79,7 +79,7 @@ fn what_lies_in_a_volume_is_tracked_backed_up_and_unmounted_as_a_directory_is() 
     world.backup();
     world.assert_restores("latest");
 
-    // A few bytes of a large file: only they are told, and the backup is right.
+    // A few bytes of a large file: only these are listed, and the backup is right.
     let large = fs::File::options().write(true).open(tree.join("a/b/large")).unwrap();
     large.write_all_at(b"five!", 3_000_000).unwrap();
     drop(large);
@@ -100,7 +100,7 @@ fn what_lies_in_a_volume_is_tracked_backed_up_and_unmounted_as_a_directory_is() 
         "nothing of it is in the directory"
     );
     check(&world, IMAGE);
-    // Not mounted, it is looked at where it lies, not in the empty directory.
+    // While unmounted, the volume is read, not the empty directory.
     let idle = world.backup();
     assert_eq!(
         (&idle["mounted"], &idle["names_removed"]),
@@ -123,7 +123,7 @@ fn what_lies_in_a_volume_is_tracked_backed_up_and_unmounted_as_a_directory_is() 
     let differing = differences(&before, &look(&tree), true);
     assert!(differing.is_empty(), "{differing:#?}");
     world.on_tree("umount", &[]).fine();
-    // Which volume it was is remembered.
+    // The volume's path is remembered.
     world.on_tree("mount", &[]).fine();
     assert_eq!(fs::read(tree.join("a/moved")).unwrap(), b"small");
     world.on_tree("umount", &[]).fine();
@@ -146,7 +146,7 @@ fn a_daemon_that_is_killed_leaves_a_volume_that_mounts_again_and_changes_that_ar
     let new = fs::File::open(tree.join("new")).unwrap();
     new.sync_all().unwrap();
     file.sync_all().unwrap();
-    // Not synced: there or not, but never anything else than the backup says.
+    // Not synced: present or absent, but never different from the backup.
     fs::write(tree.join("newer"), noise(9, 100_000)).unwrap();
     drop((file, new));
 
@@ -155,7 +155,7 @@ fn a_daemon_that_is_killed_leaves_a_volume_that_mounts_again_and_changes_that_ar
     eventually("the dead mount is gone", || {
         (!is_alive(pid) && !is_mounted(&tree)).then_some(())
     });
-    // What served it may need a moment to end.
+    // The daemon may need a moment to end.
     let summary = eventually("it mounts again", || {
         let ran = mount(&world);
         (ran.code == Some(0)).then(|| ran.line("summary"))
@@ -200,7 +200,7 @@ fn the_log_goes_where_the_image_goes() {
     assert_eq!(found, (&false.into(), &0.into(), &0.into()), "{summary}");
     let differing = differences(&before, &look(&elsewhere), true);
     assert!(differing.is_empty(), "{differing:#?}");
-    // Where it was, it is missed, and nothing is taken for removed.
+    // At its old path the volume is missing, and nothing is taken for removed.
     world.on_tree("mount", &[]).ends_with(1).says("card.img");
     world.run(&["umount", elsewhere.to_str().unwrap()]).fine();
 }
@@ -218,7 +218,7 @@ fn what_is_no_place_for_a_volume_and_no_volume_for_a_place_is_refused() {
     fs::create_dir(&other).unwrap();
     mount_at(&world, IMAGE, &other).ends_with(1).says("in use");
     world.on_tree("umount", &[]).fine();
-    // Also a volume that is remembered is not mounted over something.
+    // A remembered volume is not mounted over existing files either.
     fs::write(tree.join("f"), "f").unwrap();
     world.on_tree("mount", &[]).ends_with(1).says("not empty");
     assert_eq!(fs::read(tree.join("f")).unwrap(), b"f");
@@ -268,7 +268,7 @@ fn a_full_volume_says_so_and_goes_on_once_there_is_room() {
     check(&world, IMAGE);
 }
 
-/// Kills what serves the tree, and waits until the dead mount is gone.
+/// Kills the daemon of the tree, and waits until the dead mount is gone.
 fn kill(world: &World) {
     let pid = world.daemon_pid();
     kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
@@ -284,7 +284,7 @@ fn the_directory_below_a_volume_takes_nothing_after_a_crash() {
     mount(&world).fine();
     fs::write(tree.join("a"), "a").unwrap();
     kill(&world);
-    // Root may do more than others, but not that.
+    // Root has more rights than other users, but not this one.
     let refused = fs::write(tree.join("beside"), "beside").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
     world
@@ -295,7 +295,7 @@ fn the_directory_below_a_volume_takes_nothing_after_a_crash() {
     mount(&world).fine();
     fs::write(tree.join("b"), "b").unwrap();
     world.on_tree("umount", &[]).fine();
-    // In good order, it is a directory as any other.
+    // Unmounted in good order, it is a directory like any other.
     fs::write(tree.join("beside"), "beside").unwrap();
     fs::remove_file(tree.join("beside")).unwrap();
 
@@ -304,7 +304,7 @@ fn the_directory_below_a_volume_takes_nothing_after_a_crash() {
     world.on_tree("umount", &[]).ends_with(0).says("is free again");
     fs::write(tree.join("beside"), "beside").unwrap();
     let refused = world.on_tree("mount", &[]).ends_with(1).says("is not empty");
-    // What it says can be done as it stands.
+    // The advised commands work as printed.
     let script = refused
         .stderr
         .lines()
@@ -344,7 +344,7 @@ fn writes_that_the_device_of_a_volume_refused_are_told() {
         .says("byteback mount");
     assert!(!is_mounted(&tree));
     world.run(&["status", "--json"]).ends_with(4).says("lost_writes");
-    // It may be that the room suffices to open it; then what was lost is told as well.
+    // There may be enough room to open it; then the loss is reported as well.
     let again = world.on_tree("mount", &[]);
     let again = match again.code {
         Some(0) => again,
@@ -398,7 +398,7 @@ fn moments_sums_and_both_modes_are_to_be_had_on_a_volume() {
     fs::remove_dir(&cut).unwrap();
     drop(file);
     world.on_tree("umount", &[]).fine();
-    // The kernel collects small writes: they are there, too, and told.
+    // The kernel collects small writes: they are written and reported as well.
     world.on_tree("mount", &["--mode", "fast"]).fine();
     let file = fs::File::options().write(true).open(tree.join("f")).unwrap();
     for at in 0..100 {
@@ -425,7 +425,7 @@ fn an_ordinary_user_mounts_a_volume_of_their_own() {
     fs::create_dir(&folder).unwrap();
     chown(&folder, Some(USER), Some(USER)).unwrap();
     let (image, theirs) = (image.to_str().unwrap(), folder.to_str().unwrap());
-    // Others, root among them, do not see into it.
+    // Other users, including root, cannot look into it.
     let as_user = |script: &str| {
         let mut shell = Command::new("sh");
         let ran = shell.args(["-ec", script]).current_dir("/").uid(USER).gid(USER);
@@ -443,8 +443,8 @@ fn an_ordinary_user_mounts_a_volume_of_their_own() {
     as_user("cd $TREE; test \"$(cat d/g)\" = theirs; test $(stat -c %h-%a-%u f) = 2-600-$(id -u)");
     world.run_as_user(&["umount", theirs]).fine();
 
-    // Killed, the directory is closed to them; the next mount opens it, and the end leaves it as it
-    // was.
+    // After a kill, the directory is closed to the user; the next mount opens it, and unmounting
+    // restores its mode.
     world.run_as_user(&["mount", theirs]).fine();
     let status = world.run_as_user(&["status", "--json", theirs]).fine().line("folder");
     let pid = i32::try_from(status["pid"].as_i64().unwrap()).unwrap();
@@ -458,13 +458,13 @@ fn an_ordinary_user_mounts_a_volume_of_their_own() {
     world.run_as_user(&["umount", theirs]).fine();
     as_user("test $(stat -c %a $TREE) = 755; touch $TREE/beside; rm $TREE/beside");
 
-    // What cannot be mounted is left as it was.
+    // A failed mount leaves the volume as it was.
     chown(&folder, Some(0), Some(0)).unwrap();
     world.run_as_user(&["mount", theirs]).ends_with(1).says("cannot mount");
     assert_eq!(check().line("summary")["closed"], true);
 }
 
-/// Kills what serves the tree, and mounts it again, in sync.
+/// Kills the daemon of the tree, and mounts it for sync again.
 fn kill_and_sync_again(world: &World) {
     let pid = world.daemon_pid();
     kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
@@ -500,8 +500,8 @@ fn a_volume_is_kept_in_sync_with_a_directory_whatever_is_killed() {
     wait_until_holds(&there.join("a/small"), "small");
 
     for round in 0..3u64 {
-        // Of what is written here some is synced by the program, some is not; some is at the server
-        // when the power goes, some is not.
+        // The program syncs some of these writes and not others; some are at the server when the
+        // power goes, some are not.
         let file = fs::File::options().write(true).open(tree.join("a/b/large")).unwrap();
         file.write_all_at(&noise(round, 5_000), round * 1_000_000).unwrap();
         if round == 1 {
@@ -515,13 +515,13 @@ fn a_volume_is_kept_in_sync_with_a_directory_whatever_is_killed() {
             wait_until_holds(&there.join(format!("here {round}")), &format!("here {round}"));
         }
         kill_and_sync_again(&world);
-        // And what others write arrives in the volume.
+        // Changes of other machines arrive in the volume, too.
         fs::write(there.join("there"), format!("there {round}")).unwrap();
         wait_until_holds(&tree.join("there"), &format!("there {round}"));
         world.wait_until_sent();
         world.assert_at_server();
     }
-    // What landed stays, too.
+    // Landed changes stay as well.
     kill_and_sync_again(&world);
     assert_eq!(fs::read_to_string(tree.join("there")).unwrap(), "there 2");
     world.wait_until_sent();
@@ -555,11 +555,11 @@ fn handles_of_a_volume_open_what_the_kernel_forgot() {
         assert!(open(&tree, &directory).unwrap().metadata().unwrap().is_dir());
     };
     look();
-    // A new mount knows nothing of what was looked up.
+    // A new mount has no record of earlier lookups.
     world.on_tree("umount", &[]).fine();
     mount(&world).ends_with(0);
     look();
-    // The next file that gets the number is another one.
+    // The next file that gets this inode number is another one.
     fs::remove_file(tree.join("a/b/f")).unwrap();
     for number in 0..50 {
         fs::write(tree.join(format!("new{number}")), b"other").unwrap();

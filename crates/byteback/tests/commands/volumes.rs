@@ -1,4 +1,4 @@
-//! Volumes: made, checked, damaged and repaired; two who want the same one; what is no volume.
+//! Volumes: made, checked, damaged and repaired; two processes that want the same one; other files.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -89,7 +89,7 @@ fn what_is_no_volume_is_told_apart() {
         .run(&["volume", "check", "short"])
         .ends_with(1)
         .says("part of it is missing");
-    // The version stands at the same place in all versions.
+    // The version is at the same place in all versions.
     for offset in [0, len - 4096] {
         write_at(&world, "v", offset + 8, &7u32.to_le_bytes());
     }
@@ -156,7 +156,7 @@ fn damage_is_told_by_name_and_costs_nothing_else() {
         .says("2 files in 1 directory");
 }
 
-/// Blocks of the segment table, as the superblock says.
+/// Block numbers of the segment table, from the superblock.
 fn segment_table(image: &[u8]) -> std::ops::Range<u64> {
     let number = |at: usize| u64::from(u32::from_le_bytes(image[at..at + 4].try_into().unwrap()));
     number(80)..number(80) + 2 * number(84)
@@ -232,7 +232,7 @@ fn a_tree_is_copied_out_of_a_volume() {
         .says("out is not empty");
 }
 
-/// What a card that dies still has, without a byte written to it.
+/// The readable content of a dying card is copied without a byte written to it.
 #[test]
 fn what_can_be_read_of_a_damaged_volume_is_copied_out_of_it() {
     let world = World::new();
@@ -276,7 +276,7 @@ fn what_can_be_read_of_a_damaged_volume_is_copied_out_of_it() {
         .says(r#""incomplete":1"#);
 }
 
-/// A hole, and behind it what leads to the rest is lost: the copy ends, and the hole is one.
+/// A hole whose end is lost with the addresses behind it: the copy ends, and the hole is kept.
 #[test]
 fn a_file_of_which_nobody_knows_where_a_hole_ends_is_copied_all_the_same() {
     use std::os::unix::fs::MetadataExt;
@@ -292,7 +292,7 @@ fn a_file_of_which_nobody_knows_where_a_hole_ends_is_copied_all_the_same() {
     volume.write(ino, 20_000_000, &[b'b'; 4096]).unwrap();
     volume.close().unwrap();
     let image = fs::read(world.path("v")).unwrap();
-    // The nodes of the file that lead to other nodes, at place 3.
+    // The file's nodes that refer to other nodes, at place 3.
     let number = |block: &[u8], at: usize| u32::from_le_bytes(block[at..at + 4].try_into().unwrap());
     let is_upper = |block: &[u8]| number(block, 4072) == ino && number(block, 4076) >> 3 == 3;
     let upper: Vec<usize> = (image.chunks(4096).enumerate())

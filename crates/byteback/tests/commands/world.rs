@@ -14,13 +14,13 @@ use serde_json::Value;
 
 use crate::tree::{differences, look};
 
-/// Longer than anything here takes on a busy machine; what takes longer hangs.
+/// Longer than anything here takes on a busy machine; anything slower hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An ordinary user; fusermount3 wants one that has a name, and every system has this one.
+/// An ordinary user. fusermount3 needs one with a name, and every system has this one.
 pub(crate) const USER: u32 = 65_534;
 
-/// What a command answered.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) what: String,
@@ -30,7 +30,7 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// It must have ended with this code.
+    /// Asserts that the command ended with this code.
     #[track_caller]
     pub(crate) fn ends_with(self, code: i32) -> Self {
         assert_eq!(
@@ -44,7 +44,7 @@ impl Ran {
         self
     }
 
-    /// `status` must have told what there is, whether a folder needs somebody or not.
+    /// Asserts that `status` printed the state, whether a folder needs attention or not.
     #[track_caller]
     pub(crate) fn tells_health(self) -> Self {
         assert!(
@@ -57,7 +57,7 @@ impl Ran {
         self
     }
 
-    /// It must have succeeded and have nothing to complain about.
+    /// Asserts success without any complaint.
     #[track_caller]
     pub(crate) fn fine(self) -> Self {
         let ran = self.ends_with(0);
@@ -70,7 +70,7 @@ impl Ran {
         ran
     }
 
-    /// A sentence that it must have said.
+    /// Asserts that this text was printed.
     #[track_caller]
     pub(crate) fn says(self, text: &str) -> Self {
         assert!(
@@ -114,17 +114,17 @@ fn parsed(text: &str) -> Vec<Value> {
         .collect()
 }
 
-/// See the module.
+/// The world of one test; see the module.
 pub(crate) struct World {
     dir: tempfile::TempDir,
     server: Option<Child>,
     url: String,
-    /// Mounts that are not ours, to be taken away at the end.
+    /// Mounts that are not ours, to be unmounted at the end.
     other_mounts: Vec<PathBuf>,
 }
 
 impl World {
-    /// Directories, and nothing that runs yet.
+    /// Directories only; no process runs yet.
     pub(crate) fn new() -> Self {
         assert!(
             rustix::process::geteuid().is_root(),
@@ -134,7 +134,7 @@ impl World {
             Path::new("/dev/fuse").exists(),
             "/dev/fuse is missing: these tests need a machine with FUSE"
         );
-        // Not on a tmpfs, which lacks attributes that are to be restored.
+        // A tmpfs lacks attributes that must be restored.
         let dir = tempfile::Builder::new()
             .prefix("byteback-commands-")
             .tempdir_in("/var/tmp")
@@ -149,7 +149,7 @@ impl World {
         }
     }
 
-    /// With a server, and the folder bound to it.
+    /// Also with a server, and the folder bound to it.
     pub(crate) fn served() -> Self {
         let mut world = Self::new();
         world.serve();
@@ -157,7 +157,7 @@ impl World {
         world
     }
 
-    /// With the folder mounted, too.
+    /// Also with the folder mounted.
     pub(crate) fn mounted() -> Self {
         let world = Self::served();
         world.on_tree("mount", &[]).fine();
@@ -182,7 +182,7 @@ impl World {
         &self.url
     }
 
-    /// `byteback`, which sees nothing of the machine's configuration.
+    /// A `byteback` command, isolated from the machine's configuration.
     pub(crate) fn command<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Command {
         self.command_at(Path::new(env!("CARGO_BIN_EXE_byteback")), "home", arguments)
     }
@@ -203,21 +203,22 @@ impl World {
         command
     }
 
-    /// Runs it to its end.
+    /// Runs a command to its end.
     pub(crate) fn run<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Ran {
         finish(arguments, self.command(arguments))
     }
 
-    /// Runs it as [`USER`], who has a home of its own. `prepare` is called before it starts.
+    /// Runs a command as [`USER`], with a home of that user's own.
     pub(crate) fn run_as_user<A: AsRef<OsStr>>(&self, arguments: &[A]) -> Ran {
         let home = self.path("user");
         let program = home.join("byteback");
         if !home.exists() {
             fs::create_dir(&home).unwrap();
             chown(&home, Some(USER), Some(USER)).unwrap();
-            // The folder with the built program may be closed to others. Copied by another process:
-            // a copy that this one has open for writing would be open in whatever the other tests
-            // start just then, too, and a program that is open for writing does not run.
+            // The folder with the built program may be closed to other users. The copy is made by
+            // another process: a copy that this process has open for writing would also be open in
+            // the programs that other tests start at that moment, and a program that is open for
+            // writing cannot be run.
             let copied = Command::new("cp")
                 .arg(env!("CARGO_BIN_EXE_byteback"))
                 .arg(&program)
@@ -229,8 +230,8 @@ impl World {
         finish(arguments, command)
     }
 
-    /// Runs it as [`USER`], who has run something before, where everybody may open `/dev/fuse` and
-    /// root has run the shell command `prepare`: in a mount namespace of its own.
+    /// Runs a command as [`USER`], after [`Self::run_as_user`], in a mount namespace of its own
+    /// where every user may open `/dev/fuse` and root has run the shell command `prepare`.
     pub(crate) fn run_as_user_behind(&self, prepare: &str, arguments: &[&str]) -> Ran {
         let device = self.path("fuse");
         let (device, program) = (device.to_str().unwrap(), self.path("user/byteback"));
@@ -261,7 +262,7 @@ impl World {
         self.run(&all)
     }
 
-    /// Starts the server at the address that it had, or at a free one.
+    /// Starts the server at its previous address, or at a free one.
     pub(crate) fn serve(&mut self) {
         let listen = self.url.strip_prefix("https://").unwrap_or("127.0.0.1:0").to_owned();
         self.serve_at(&listen);
@@ -295,7 +296,7 @@ impl World {
         server.wait().unwrap();
     }
 
-    /// Freezes the server, as a machine that hangs, until what this answers is dropped.
+    /// Freezes the server, like a machine that hangs, until the returned value is dropped.
     pub(crate) fn freeze_server(&self) -> Frozen {
         let server = self.server.as_ref().unwrap();
         signal(server, rustix::process::Signal::STOP);
@@ -318,7 +319,7 @@ impl World {
         )
     }
 
-    /// Backs the folder up, and returns the summary.
+    /// Backs up the folder, and returns the summary.
     #[track_caller]
     pub(crate) fn backup(&self) -> Value {
         self.on_tree("backup", &["--json"]).fine().line("summary")
@@ -336,7 +337,7 @@ impl World {
         target
     }
 
-    /// A snapshot must hold what the folder holds now, to the last attribute.
+    /// Asserts that a snapshot equals the present folder, to the last attribute.
     #[track_caller]
     pub(crate) fn assert_restores(&self, what: &str) {
         let restored = self.restore(what);
@@ -345,7 +346,7 @@ impl World {
         fs::remove_dir_all(restored).unwrap();
     }
 
-    /// A small file system of its own at `name`.
+    /// Mounts a small file system of its own at `name`.
     pub(crate) fn small_disk(&mut self, name: &str, size: &str) -> PathBuf {
         let path = self.path(name);
         fs::create_dir_all(&path).unwrap();
@@ -364,14 +365,14 @@ impl World {
         path
     }
 
-    /// The daemon of the folder.
+    /// The process number of the folder's daemon.
     pub(crate) fn daemon_pid(&self) -> i32 {
         let status = self.on_tree("status", &["--json"]).fine().line("folder");
         i32::try_from(status["pid"].as_i64().unwrap_or_else(|| panic!("no daemon: {status}"))).unwrap()
     }
 }
 
-/// A process that stands still. It goes on also where a test fails, before its world ends it.
+/// A stopped process. It continues when this is dropped, also after a failure.
 pub(crate) struct Frozen(rustix::process::Pid);
 
 impl Drop for Frozen {
@@ -409,7 +410,7 @@ pub(crate) fn mounts() -> Vec<PathBuf> {
     points.map(PathBuf::from).collect()
 }
 
-/// Whether a process lives; one that has ended and that nobody has asked about yet does not.
+/// Whether a process lives; a zombie does not.
 pub(crate) fn is_alive(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(") ")
@@ -428,7 +429,7 @@ fn finish<A: AsRef<OsStr>>(arguments: &[A], mut command: Command) -> Ran {
     ended(what, child)
 }
 
-/// Waits for the end of a process; one that hangs is a failure of the test.
+/// Waits for the end of a process; one that hangs fails the test.
 pub(crate) fn ended(what: String, child: Child) -> Ran {
     let pid = child.id();
     let (answer, answered) = std::sync::mpsc::channel();
@@ -446,7 +447,7 @@ pub(crate) fn ended(what: String, child: Child) -> Ran {
     }
 }
 
-/// Unmounts as `umount` does, past our own command. A file that was closed a moment ago may still
+/// Unmounts as `umount` does, bypassing our command. A file that was closed a moment ago may still
 /// be on its way through the kernel.
 #[track_caller]
 pub(crate) fn unmount(path: &Path) {
@@ -455,15 +456,15 @@ pub(crate) fn unmount(path: &Path) {
     });
 }
 
-/// For a shell in a mount namespace of its own: lets go of the copies of mounts of all other tests,
-/// which would keep these alive.
+/// For a shell in a mount namespace of its own: releases the copies of other tests' mounts, which
+/// it would keep alive.
 pub(crate) const LET_GO: &str = r#"
 grep ' - fuse.byteback ' /proc/self/mountinfo | while read -r _ _ _ _ point _; do
     test "$point" = "$TREE" || umount -l "$point"
 done
 "#;
 
-/// Sends a signal to a process that was not waited for yet.
+/// Sends a signal to a child process that was not waited for yet.
 pub(crate) fn signal(child: &Child, signal: rustix::process::Signal) {
     let pid = rustix::process::Pid::from_child(child);
     rustix::process::kill_process(pid, signal).unwrap();
@@ -484,7 +485,7 @@ pub(crate) fn program(name: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Waits until something is there.
+/// Waits until `look` returns a value.
 #[track_caller]
 pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
@@ -500,14 +501,14 @@ pub(crate) fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> 
     }
 }
 
-/// Waits until what was done is older than the clock of the file system can confuse with what
-/// follows.
+/// Waits until the changes so far are too old for the file system's clock to confuse with the next
+/// ones.
 pub(crate) fn settle() {
     std::thread::sleep(Duration::from_millis(60));
 }
 
-/// Everybody can open `/dev/fuse` while this lives. That is how distributions ship it; a bare
-/// machine may not.
+/// Every user can open `/dev/fuse` while this lives. Distributions ship it that way; a bare machine
+/// may not.
 pub(crate) struct DeviceForAll;
 
 static DEVICE: Mutex<(usize, u32)> = Mutex::new((0, 0));

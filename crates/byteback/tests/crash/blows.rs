@@ -17,7 +17,7 @@ use crate::rig::{Mode, Ran, Rig, kill};
 
 const LANES: [&str; 2] = ["one", "two"];
 
-/// Who is killed.
+/// The process that is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
     Daemon,
@@ -25,7 +25,7 @@ enum Victim {
     Command,
 }
 
-/// A snapshot that a backup reported as saved, and what a restored copy of it was like.
+/// A snapshot that a backup reported as saved, and the digest of a restored copy of it.
 struct Acknowledged {
     snapshot: u64,
     digest: u64,
@@ -37,7 +37,7 @@ struct Attempt {
     windows: Vec<Window>,
 }
 
-/// How a lane ended: what it did, and the operation that failed.
+/// How a lane ended: its history, and the operation that failed.
 type Ended = (History, Option<(Operation, std::io::Error)>);
 
 impl Attempt {
@@ -46,7 +46,7 @@ impl Attempt {
         summary.is_some_and(|summary| summary["mounted"] == true)
     }
 
-    /// Whether it saved the mounted folder, and with it what the kernel still had of it.
+    /// Whether the mounted folder was saved, including data that the kernel had not written yet.
     fn has_flushed(&self) -> bool {
         self.ran.status.success() && self.is_of_the_mount()
     }
@@ -123,8 +123,8 @@ impl World {
         victims
     }
 
-    /// Work and backups, until the victims are killed one after the other. The lanes have stopped
-    /// then.
+    /// Runs backups beside the lanes until the victims are killed one after the other. The lanes
+    /// have stopped then.
     fn work_until_the_blow(&mut self, lanes: &[Lane], victims: &[Victim]) -> Vec<Attempt> {
         let is_over = AtomicBool::new(false);
         let command: Mutex<Option<OwnedFd>> = Mutex::new(None);
@@ -136,12 +136,12 @@ impl World {
             .collect();
         let server_rests = Duration::from_micros(self.random.below(50_000));
         let attempts = Mutex::new(Vec::new());
-        // The server is started anew by this thread, so it is taken out of the rig that the other
-        // thread looks at.
+        // This thread restarts the server, so the server is taken out of the rig that the other
+        // thread uses.
         let server = victims.contains(&Victim::Server).then(|| self.rig.take_server());
         let server = std::thread::scope(|scope| {
             let rig = &self.rig;
-            // Also if something fails: the scope waits for the loop.
+            // Also after a failure: the scope waits for the loop.
             scopeguard::defer! { is_over.store(true, Ordering::SeqCst) }
             let loops = scope.spawn(|| {
                 while !is_over.load(Ordering::SeqCst) {
@@ -193,8 +193,8 @@ impl World {
         attempts.into_inner().unwrap()
     }
 
-    /// The directory below the mount holds what the programs were told is written. Returns the
-    /// states that it may be in.
+    /// Checks that the directory below the mount holds the writes that the programs were told
+    /// succeeded. Returns the states that it may be in.
     fn check_below(
         &mut self,
         ended: Vec<Ended>,
@@ -210,7 +210,7 @@ impl World {
             if let Some((operation, error)) = &failed {
                 assert!(killed, "lane {name}: {operation:?}: {error}");
             }
-            // Where the kernel collects, what came after the last backup may be lost with the
+            // Where the kernel collects writes, those after the last backup may be lost with the
             // daemon.
             let last_saved = attempts.iter().rev().find(|attempt| attempt.has_flushed());
             let from = match (self.mode, last_saved) {
@@ -230,7 +230,7 @@ impl World {
         windows
     }
 
-    /// What was acknowledged can be restored, and is a moment of the tree that lies within the
+    /// Checks that each acknowledged snapshot can be restored, to a moment of the tree during the
     /// backup.
     fn check_acknowledged(&mut self, attempts: Vec<Attempt>, below: &[Window]) {
         for attempt in attempts {
@@ -238,7 +238,7 @@ impl World {
             // After the daemon's death, a backup reads the directory below, and promises no moment.
             let is_mounted = attempt.is_of_the_mount();
             if !attempt.ran.status.success() {
-                // Code 3 says that a file was left out: not here, where everything can be read.
+                // Code 3 says that a file was left out: not here, where every file can be read.
                 assert!(attempt.ran.status.code() != Some(3) || !is_mounted, "{said}");
                 self.failed_backups += 1;
                 continue;
@@ -266,7 +266,7 @@ impl World {
         }
     }
 
-    /// With nobody at work: a backup restores to exactly what is there, and after it there is
+    /// With no writers: a backup restores to exactly the present tree, and the next backup has
     /// nothing to do.
     fn quiet(&mut self, context: &str) {
         let ran = self.rig.backup(None);
@@ -291,7 +291,7 @@ impl World {
             .assert_nothing_changed(&format!("{context}: the backup after the quiet one"));
     }
 
-    /// Every acknowledged snapshot is listed, once, and a sample of them restores to what it was.
+    /// Every acknowledged snapshot is listed once, and a sample of them restores to what it was.
     fn check_all_acknowledged(&mut self) {
         let listed = self.rig.snapshot_ids(&format!("{}/folder", self.url));
         for Acknowledged { snapshot, .. } in &self.acknowledged {
@@ -312,13 +312,13 @@ impl World {
         }
     }
 
-    /// The daemon is killed somewhere between the order to unmount and its own end.
+    /// Kills the daemon at some point between the order to unmount and its own end.
     fn die_during_the_unmount(&mut self) {
         let tree = self.rig.tree();
         let umount = self.rig.spawn(&["--json", "umount", tree.to_str().unwrap()]);
         std::thread::sleep(Duration::from_micros(self.random.below(60_000)));
         self.rig.kill_daemon();
-        // It may have been faster, or have met a daemon that died: all that counts is that it ends.
+        // It may have been faster, or have met a dead daemon: all that counts is that it ends.
         umount.wait();
         self.rig.wait_until_free();
     }
@@ -337,7 +337,7 @@ impl World {
         if killed {
             self.rig.wait_until_free();
         }
-        // Lanes that nobody has disturbed end now; after this nothing changes.
+        // Undisturbed lanes end now; after this nothing changes.
         let ended = lanes.into_iter().map(Lane::stop).collect();
         let below = self.check_below(ended, &attempts, &beginnings, killed, &context);
         self.check_acknowledged(attempts, &below);

@@ -1,5 +1,5 @@
-//! The moments before the server commits, and between "the server has committed" and "the client
-//! knows": whoever dies there, the batch is neither lost nor applied twice.
+//! The moments before the server commits, and between the commit and the client's learning of it:
+//! whichever process dies there, the batch is neither lost nor applied twice.
 
 use std::fs;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::rig::proxy::{Held, Proxy};
 use crate::rig::tree::{differences, look};
 use crate::rig::{Mode, Rig};
 
-/// Who dies in that moment. The connection is cut in any case.
+/// The processes that die in that moment. The connection is cut in any case.
 #[derive(Clone, Copy, Default)]
 struct Deaths {
     command: bool,
@@ -59,7 +59,7 @@ fn die_after_the_commit(deaths: Deaths) {
     }
     drop(armed);
     if deaths.server {
-        // Elsewhere, so that nobody takes the old one's silence for an answer.
+        // At another address, so that the old server's silence is not taken for an answer.
         rig.start_server("127.0.0.1:0");
         proxy.pass_on_to(&rig.server_address());
     }
@@ -72,7 +72,7 @@ fn die_after_the_commit(deaths: Deaths) {
         rig.mount();
     }
 
-    // What the server has is whole, whether anybody was told of it or not.
+    // The server's content is complete, whether the client was told or not.
     let committed = rig.snapshot_ids(&repository);
     assert_eq!(committed.len(), 2, "snapshots {committed:?}");
     let restored = rig.restore(committed[1], None);
@@ -88,8 +88,8 @@ fn die_after_the_commit(deaths: Deaths) {
     let seq = |summary: &serde_json::Value| summary["seq"].as_u64().unwrap();
     assert_eq!(seq(&third), seq(&first) + 2, "a batch was applied twice: {third}");
     if !deaths.daemon {
-        // The mark has moved over what was committed. (With the daemon its memory dies: a file that
-        // was open is sent whole.)
+        // The mark has moved past the committed changes. (A daemon's memory dies with it: a file
+        // that was open is sent whole.)
         assert_eq!(third["changed_bytes"].as_u64(), Some(PIECE_BYTES as u64), "{third}");
         assert_eq!(third["files_new"], 0, "{third}");
     }
@@ -134,8 +134,8 @@ fn all_die_after_the_commit() {
     });
 }
 
-/// The server dies before it has seen the batch, and the user does not wait for it to come back:
-/// nothing counts as saved.
+/// The server dies before it has seen the batch, and the user does not wait for its return: nothing
+/// counts as saved.
 #[test]
 fn the_server_dies_before_the_commit() {
     let mut rig = Rig::new(Mode::Exact);

@@ -1,8 +1,8 @@
-//! The daemon is killed while it asks the kernel, through its own mount, for what programs have
-//! written.
+//! The daemon is killed while it asks the kernel, through its own mount, for the writes of
+//! programs.
 //!
 //! Found by the rounds of blows: the thread that waited for the kernel kept `/dev/fuse` open, so
-//! the kernel went on waiting for the daemon. Mount, backup and writers hung for ever.
+//! the kernel kept waiting for the daemon. Mount, backup and writers hung for ever.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +16,7 @@ const FILES: u64 = 8;
 const WRITES: u64 = 25;
 const WRITE_BYTES: u64 = 90_000;
 
-/// A process that has files open with much that the kernel has not written yet.
+/// A process with open files and many writes that the kernel has not passed on yet.
 fn dirty(tree: &Path, number: u64) -> Hand {
     let mut hand = Hand::process(tree);
     let mut seq = number * 10_000;

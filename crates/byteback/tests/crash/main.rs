@@ -4,12 +4,12 @@
 //! After each blow:
 //!
 //! - the folder is a plain directory again, soon, and looking at it never hangs;
-//! - what a program was told is written is in that directory (mode `exact`);
-//! - every acknowledged snapshot restores to a moment of the tree that it may be of, and goes on
-//!   to, whatever is killed later;
-//! - the next backup, of a folder at rest, restores to exactly that folder: nothing that came
-//!   before the blow, between it and the next mount, or behind the mount's back is missing; and the
-//!   one after it finds nothing more to do.
+//! - that directory holds every write that a program was told succeeded (mode `exact`);
+//! - every acknowledged snapshot restores to a moment of the tree that it may be of, and continues
+//!   to do so, whatever is killed later;
+//! - the next backup, of a folder at rest, restores to exactly that folder: no change made before
+//!   the blow, between it and the next mount, or behind the mount's back is missing; and the backup
+//!   after it finds nothing more to do.
 //!
 //! The truth is the directory below the mount, which outlives the daemon.
 //!

@@ -1,4 +1,4 @@
-//! Changes of the folder while it is not mounted: nobody logs them, the next start has to find
+//! Changes of the folder while it is not mounted: they are not logged, and the next start must find
 //! them.
 
 use std::fs;
@@ -10,7 +10,8 @@ use rustix::fs::{AtFlags, CWD, Timespec, Timestamps};
 use crate::rig::random::Random;
 use crate::rig::tree::Tree;
 
-/// Makes a few changes of all kinds below `root`, which is as `tree`, and says which.
+/// Makes a few changes of all kinds below `root`, whose content is `tree`; returns their
+/// description.
 pub(crate) fn meddle(root: &Path, tree: &Tree, random: &mut Random) -> Vec<String> {
     let files: Vec<&PathBuf> = tree
         .iter()
@@ -23,7 +24,7 @@ pub(crate) fn meddle(root: &Path, tree: &Tree, random: &mut Random) -> Vec<Strin
             return done;
         }
         let path = root.join(files[random.index(files.len())]);
-        // An earlier change may have taken it away.
+        // An earlier change may have removed it.
         let Ok(before) = fs::symlink_metadata(&path) else {
             continue;
         };

@@ -1,7 +1,7 @@
-//! The daemon is killed while a large file is being written: what the next backup sends is about
-//! what differs, and it is right.
+//! The daemon is killed while a large file is being written: the next backup sends roughly the
+//! differences, and is right.
 //!
-//! Counted in bytes. A file that was open when its daemon died is reported whole; without hashing,
+//! Measured in bytes. A file that was open when its daemon died is reported whole; without hashing,
 //! all of it would be sent.
 
 use std::fs::{self, File};
@@ -15,8 +15,7 @@ use crate::rig::{Mode, Rig};
 const FILE_BYTES: usize = 64 << 20;
 const CHANGED_BYTES: usize = 200_000;
 
-/// Kills the daemon over a file of which a little was written, and answers the report of the next
-/// backup.
+/// Kills the daemon after small writes to a large file, and returns the report of the next backup.
 fn crash_and_back_up(with_checksums: bool) -> serde_json::Value {
     let mut rig = Rig::new(Mode::Exact);
     let url = rig.start_server("127.0.0.1:0");
@@ -41,7 +40,7 @@ fn crash_and_back_up(with_checksums: bool) -> serde_json::Value {
     rig.mount();
     let mut arguments = rig.backup_arguments(None);
     if !with_checksums {
-        // Over this link, sending the file may be expected to take no longer.
+        // Over this link, sending the whole file may be expected to be as fast.
         arguments.extend(["--delta", "rsync"].map(str::to_owned));
     }
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -67,7 +66,7 @@ fn number(report: &serde_json::Value, name: &str) -> u64 {
 #[test]
 fn after_a_crash_the_server_s_signature_narrows_a_large_file() {
     let report = crash_and_back_up(false);
-    // Four places, each with up to two blocks of 8 KiB beside them.
+    // Four places, each with up to two blocks of 8 KiB beside it.
     let literal = number(&report, "literal_bytes");
     assert!(literal <= (CHANGED_BYTES + 4 * 2 * 8192) as u64, "{report}");
     assert_eq!(number(&report, "hashed_bytes"), FILE_BYTES as u64);

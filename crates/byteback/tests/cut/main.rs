@@ -1,15 +1,15 @@
-//! Backups under load: every restored picture is one moment of the tree, between two operations.
+//! Backups under load: every restored snapshot is one moment of the tree, between two operations.
 //!
-//! Writers hammer lanes (see `rig/lane.rs`): in a lane, an operation begins only after the one
-//! before it has returned, and operations of all kinds touch all of its files. Backups run
-//! meanwhile, one after the other, to one repository or to two at once. Each snapshot is restored
-//! and must be, in every lane, exactly the state after some operation that was not yet over when
-//! the backup began or had begun when it ended: a prefix of the order of operations, across all
-//! files, nothing torn.
+//! Writers hammer lanes (see `rig/lane.rs`): in a lane, an operation begins only after the previous
+//! one has returned, and operations of all kinds touch all of its files. Backups run meanwhile, one
+//! after the other, to one repository or to two at once. Each snapshot is restored and must be, in
+//! every lane, exactly the state after some operation that had not yet returned when the backup
+//! began, or had begun when it ended: a prefix of the order of operations, across all files,
+//! nothing torn.
 //!
 //! In mode `exact` that holds for everything that reaches the mount as a call. Where the kernel
-//! collects (mode `fast`, and stores into shared mappings that are not synced) the promise is
-//! weaker, see docs/semantics.md: what had returned before the backup began is there.
+//! collects writes (mode `fast`, and stores into shared mappings that are not synced) the promise
+//! is weaker, see docs/semantics.md: everything that had returned before the backup began is there.
 //!
 //! `BYTEBACK_SEED` repeats the choices of a run, `BYTEBACK_ROUNDS` sets the number of backups.
 
@@ -37,12 +37,12 @@ use rig::random::{Random, rounds, seed};
 use rig::tree::{differences, look};
 use rig::{Mode, Rig};
 
-/// What a lane's pictures must be.
+/// The requirement on a lane's restored state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Promise {
     /// A state between two operations.
     Moment,
-    /// Nothing from before the backup is missing, see [`Window::is_blend`].
+    /// Nothing from before the backup is missing; see [`Window::is_blend`].
     Blend,
 }
 
@@ -73,7 +73,7 @@ fn start_lane(rig: &Rig, name: &str, random: &mut Random, choice: Choice, hands:
     Lane::start(name, History::default(), all, plan)
 }
 
-/// What the lanes were when a backup began, and did until it ended.
+/// Runs a backup; returns its result and, for each lane, the states during it.
 fn during<T>(lanes: &[Promised], backup: impl FnOnce() -> T) -> (T, Vec<Window>) {
     let moments: Vec<Moment> = lanes.iter().map(|promised| promised.lane.moment()).collect();
     let done = backup();
@@ -84,7 +84,7 @@ fn during<T>(lanes: &[Promised], backup: impl FnOnce() -> T) -> (T, Vec<Window>)
     )
 }
 
-/// Restores a snapshot and compares it with what it may be.
+/// Restores a snapshot and compares it with the permitted states.
 fn check(rig: &Rig, snapshot: u64, repository: Option<&str>, lanes: &[Promised], windows: &[Window]) {
     let restored = rig.restore(snapshot, repository);
     let tree = look(restored.path());
@@ -172,8 +172,8 @@ fn hammer(mode: Mode, promises: &[Promise], repositories: usize, default_rounds:
     rig.umount();
 }
 
-/// With nobody at work, a restored backup is the folder to the last attribute, and after it nothing
-/// has changed.
+/// With no writers, a restored backup equals the folder to the last attribute, and the next backup
+/// finds no change.
 fn quiet(rig: &Rig, mode: Mode) {
     let snapshot = snapshot_of(&rig.backup(None).fine("the last backup"));
     let restored = rig.restore(snapshot, None);

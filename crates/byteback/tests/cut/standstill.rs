@@ -2,7 +2,7 @@
 //!
 //! Found by reading: pieces of a file were handed to the command while the file's lock was held. A
 //! command that was slow to take them blocked the next writer of the file, inside the gate; the
-//! next checkpoint waited for that writer, and everybody for the checkpoint.
+//! next checkpoint waited for that writer, and every other writer for the checkpoint.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -15,8 +15,8 @@ use crate::rig::{Mode, Rig};
 
 const FILE_BYTES: usize = 160 << 20;
 const PIECE_BYTES: usize = 128 << 10;
-/// As long at least, and until each byte was written: longer than the daemon's interval between
-/// checkpoints, which would stop everybody.
+/// Minimum time of writing, which also goes on until each byte was written. Longer than the
+/// daemon's interval between checkpoints, one of which would stop every writer.
 const WRITE_FOR: Duration = Duration::from_secs(6);
 
 #[test]

@@ -5,15 +5,15 @@ use std::process::{Command, Stdio};
 
 use crate::rig::tool::run;
 
-/// Something that is mounted as long as this lives.
+/// A file system that is mounted as long as this lives.
 pub(crate) struct Disk {
     point: PathBuf,
     image: Option<tempfile::NamedTempFile>,
 }
 
 impl Disk {
-    /// A file system of `mib` MiB in an image file, mounted at `point`, which is made. `maker` is
-    /// `mkfs.TYPE` with its arguments.
+    /// A file system of `mib` MiB in an image file, mounted at `point`, which is created. `maker`
+    /// is `mkfs.TYPE` with its arguments.
     pub(crate) fn image(point: &Path, mib: u64, maker: &[&str]) -> Self {
         let image = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
         image.as_file().set_len(mib << 20).unwrap();
@@ -28,7 +28,7 @@ impl Disk {
         disk
     }
 
-    /// Memory of `kib` KiB as a file system at `point`, which is made.
+    /// A file system of `kib` KiB in memory at `point`, which is created.
     pub(crate) fn memory(point: &Path, kib: u64) -> Self {
         std::fs::create_dir(point).unwrap();
         run(
@@ -53,7 +53,7 @@ impl Disk {
         run("mount", &["-o", "loop", image, self.point.to_str().unwrap()]);
     }
 
-    /// Lets `act` have the image while nothing of it is mounted.
+    /// Passes the image to `act` while it is not mounted.
     pub(crate) fn while_not_mounted(&self, act: impl FnOnce(&Path)) {
         run("umount", &[self.point.to_str().unwrap()]);
         act(self.image.as_ref().unwrap().path());

@@ -1,4 +1,4 @@
-//! The tree was changed, replaced or restored by others while it was not mounted.
+//! The tree was changed, replaced or restored by other programs while it was not mounted.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -23,7 +23,7 @@ fn work(rig: &mut Rig) {
     write_at(&tree.join("large"), 1000, b"through the mount");
     fs::remove_file(tree.join("one/file1")).unwrap();
     fs::write(tree.join("one/new"), noise(5, 3000)).unwrap();
-    // Same size; the time will be that of the elder copy again.
+    // Same size; the time will again be that of the older copy.
     change_unseen(&tree.join("two/file2"), 50, b"later");
     save(rig, "the second backup");
     rig.umount();
@@ -39,7 +39,7 @@ fn changes_of_a_folder_that_is_not_mounted_are_found() {
     fs::write(tree.join("two/file3"), b"").unwrap();
     rig.mount();
     let summary = save_for_good(&rig, "after changes without a mount");
-    // The one that was renamed by itself has a new change time too.
+    // The file that was renamed by itself has a new change time too.
     assert_eq!(summary["whole"]["untracked"], 3, "{summary}");
     rig.umount();
 }
@@ -76,7 +76,7 @@ fn directories_that_changed_places_are_saved_as_they_are() {
     rig.mount();
     save(&rig, "the first backup");
     rig.umount();
-    // Names, sizes and times inside are the same.
+    // The names, sizes and times inside are the same.
     fs::rename(tree.join("one"), tree.join("between")).unwrap();
     fs::rename(tree.join("two"), tree.join("one")).unwrap();
     fs::rename(tree.join("between"), tree.join("two")).unwrap();
@@ -153,7 +153,7 @@ fn a_snapshot_put_in_place_of_the_folder_is_saved_as_it_is() {
     save_for_good(&rig, "work on the snapshot");
     rig.umount();
 
-    // And by way of a stream, which makes inodes anew.
+    // And by way of a stream, which makes new inodes.
     run(
         "btrfs",
         &["subvolume", "snapshot", "-r", text(&tree), text(&point.join("sent"))],
@@ -185,7 +185,7 @@ fn a_snapshot_put_in_place_of_the_folder_is_saved_as_it_is() {
     rig.umount();
 }
 
-/// The times that the disk holds are of a clock that was ahead by a day and is right again; then of
+/// The times on the disk come from a clock that was ahead by a day and is right again; then from
 /// one that was behind.
 #[test]
 fn times_of_a_clock_that_was_wrong_hide_nothing() {

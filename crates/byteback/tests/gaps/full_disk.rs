@@ -10,7 +10,7 @@ use crate::rig::random::{Random, seed};
 use crate::rig::{Mode, Rig};
 use crate::scene::{bound, fill, save, save_for_good, settle};
 
-/// Leaves no byte of the disk at `point` free.
+/// Leaves no byte free on the disk at `point`.
 fn fill_up(point: &Path) {
     let ballast = fs::File::options()
         .create(true)
@@ -25,7 +25,7 @@ fn fill_up(point: &Path) {
     }
 }
 
-/// A change; it may be refused for want of space, and then it was not made, or half of it.
+/// Makes a change. It may be refused for lack of space, and was then not made, or only half of it.
 fn change(tree: &Path, number: u64, random: &mut Random) -> Result<(), std::io::Error> {
     let file = format!("{}/file{}", ["one", "two"][random.index(2)], random.below(4));
     let fresh = tree.join(format!("one/fresh{}", random.below(6)));
@@ -47,7 +47,7 @@ fn a_log_without_room_loses_nothing() {
     let mut random = Random::new(seed());
     let mut rig = Rig::new(Mode::Exact);
     let tree_was = rig.tree();
-    // Not in the rig's directory, which is removed before the disk is unmounted.
+    // Outside the rig's directory, which is removed before the disk is unmounted.
     let beside = tempfile::Builder::new()
         .prefix("byteback-disk-")
         .tempdir_in("/var/tmp")
@@ -78,7 +78,7 @@ fn a_log_without_room_loses_nothing() {
                 }
             }
             if number % 10 == 3 {
-                // Fails, and says of what it has no space.
+                // If the backup fails, its message names the lack of space.
                 let ran = rig.backup(None);
                 let said = ran.stderr.to_lowercase();
                 assert!(ran.status.success() || said.contains("space"), "{said}");

@@ -1,13 +1,13 @@
-//! Gaps in coverage: whatever happens to a folder, to its state or to the clock while nobody looks,
-//! with the real program. docs/fault-model.md says what is promised for each.
+//! Gaps in coverage: whatever happens to a folder, to its state or to the clock while no daemon
+//! runs, with the real program. docs/fault-model.md states the promise for each.
 //!
-//! After each of them the next backup must restore to exactly the tree that is there, and the one
-//! after it must find nothing to do; where the program refuses to start, its message must say what
-//! to do, and doing that must help.
+//! After each gap the next backup must restore to exactly the present tree, and the one after it
+//! must find nothing to do; where the program refuses to start, its message must give advice, and
+//! following it must help.
 //!
-//! `elsewhere`: the tree was changed, replaced or restored by others. `state`: the state folder was
-//! damaged, put back from an elder copy, or copied to another machine. `full_disk`: the log has no
-//! room.
+//! `elsewhere`: the tree was changed, replaced or restored by other programs. `state`: the state
+//! folder was damaged, put back from an older copy, or copied to another machine. `full_disk`: the
+//! log has no room.
 
 #![allow(
     clippy::unwrap_used,

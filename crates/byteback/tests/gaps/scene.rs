@@ -1,4 +1,4 @@
-//! A folder with a server that has a backup of it, and the question whether the next one is right.
+//! A folder with a server that has a backup of it, and checks of the next backup.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::rig::tree::{differences, look};
 use crate::rig::{Mode, Rig};
 
-/// Times of less than this ago prove nothing.
+/// Waits: more recent times prove nothing.
 pub(crate) fn settle() {
     std::thread::sleep(Duration::from_millis(60));
 }
@@ -32,7 +32,7 @@ pub(crate) fn scene() -> Rig {
     rig
 }
 
-/// Two directories alike in names, sizes and times, with other contents, and a few things more.
+/// Two directories alike in names, sizes and times, with other contents, and a few other entries.
 pub(crate) fn fill(tree: &Path) {
     for (number, directory) in ["one", "two"].into_iter().enumerate() {
         fs::create_dir(tree.join(directory)).unwrap();
@@ -57,7 +57,7 @@ pub(crate) fn write_at(path: &Path, at: u64, bytes: &[u8]) {
         .unwrap();
 }
 
-/// Sets the time of change of content.
+/// Sets the modification time.
 pub(crate) fn set_time(path: &Path, seconds: i64, nanoseconds: i64) {
     let time = Timespec {
         tv_sec: seconds,
@@ -78,7 +78,7 @@ pub(crate) fn change_unseen(path: &Path, at: u64, bytes: &[u8]) {
     assert_eq!(fs::metadata(path).unwrap().size(), before.size());
 }
 
-/// Backs the tree up, and says whether that restores to the tree. Returns the backup's summary.
+/// Backs up the tree and checks that it restores to the tree. Returns the backup's summary.
 #[track_caller]
 pub(crate) fn save(rig: &Rig, when: &str) -> Value {
     let ran = rig.backup(None);
@@ -90,7 +90,7 @@ pub(crate) fn save(rig: &Rig, when: &str) -> Value {
     summary
 }
 
-/// As [`save`], and the backup after it finds nothing to do.
+/// As [`save`]; in addition the next backup must find nothing to do.
 #[track_caller]
 pub(crate) fn save_for_good(rig: &Rig, when: &str) -> Value {
     let summary = save(rig, when);

@@ -1,4 +1,4 @@
-//! The state folder was damaged, put back from an elder copy, or copied to another machine.
+//! The state folder was damaged, put back from an older copy, or copied to another machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -71,8 +71,8 @@ fn log_and_tree_that_were_both_set_back_are_saved_as_they_are() {
         rig.umount();
         let (elder_state, elder_tree) = (rig.directory().join("elder-state"), rig.directory().join("elder-tree"));
         copy(&rig.state(), &elder_state);
-        // A copy that keeps inodes and times is another disk; here the files that were changed are
-        // put back one by one.
+        // A copy that keeps inodes and times would be another disk; here the changed files are put
+        // back one by one.
         run(
             "cp",
             &["-a", rig.tree().to_str().unwrap(), elder_tree.to_str().unwrap()],
@@ -98,7 +98,7 @@ fn log_and_tree_that_were_both_set_back_are_saved_as_they_are() {
     }
 }
 
-/// Another machine with a copy of tree and state, both at work in turns on the same folder of the
+/// Another machine with a copy of tree and state; both take turns with the same folder of the
 /// server.
 #[test]
 fn a_state_folder_copied_to_another_machine_hides_nothing() {
@@ -111,7 +111,7 @@ fn a_state_folder_copied_to_another_machine_hides_nothing() {
     copy(&rig.state(), &other_state);
     copy(&rig.tree(), &other_tree);
     for number in 1..5 {
-        // The paths are the same on both machines, so they take turns in being there.
+        // The paths are the same on both machines, so the two take turns in using them.
         exchange(&rig.state(), &other_state);
         exchange(&rig.tree(), &other_tree);
         rig.mount();
@@ -123,7 +123,7 @@ fn a_state_folder_copied_to_another_machine_hides_nothing() {
     }
 }
 
-/// What is done to a file of the state folder.
+/// Damage to a file of the state folder.
 #[derive(Clone, Copy, Debug)]
 enum Damage {
     Flip,
@@ -159,7 +159,7 @@ impl Damage {
     }
 }
 
-/// The folder can be mounted and saved again; if it is refused, then with advice, which is
+/// Checks that the folder can be mounted and saved again. A refusal must come with advice, which is
 /// followed.
 fn recover(rig: &mut Rig, when: &str, may_refuse: bool) {
     let tree = rig.tree();
@@ -179,7 +179,7 @@ fn recover(rig: &mut Rig, when: &str, may_refuse: bool) {
         ran = rig.run(&["--json", "mount", tree.to_str().unwrap()]);
     }
     rig.run(&["--json", "umount", tree.to_str().unwrap()]).fine("umount");
-    // The binding is read by the backup.
+    // The backup reads the binding.
     let ran = rig.backup(None);
     if !ran.status.success() {
         assert!(may_refuse, "{when}: {}", ran.stderr);
@@ -189,8 +189,8 @@ fn recover(rig: &mut Rig, when: &str, may_refuse: bool) {
     }
 }
 
-/// Does what a message advises: removes the files of the state folder that it names, and binds the
-/// folder anew if it must.
+/// Follows the advice of a message: removes the files of the state folder that it names, and binds
+/// the folder again if necessary.
 fn follow(rig: &Rig, said: &str, when: &str) {
     let folder = rig.state_folder();
     let mut removed = false;
@@ -230,7 +230,7 @@ fn follow(rig: &Rig, said: &str, when: &str) {
     ];
     let ran = rig.run(&arguments);
     if !ran.status.success() {
-        // It is bound to what the damage made of the address.
+        // The damage has changed the address in the binding.
         assert!(ran.stderr.contains("binding.json"), "{when}: {}", ran.stderr);
         fs::remove_file(folder.join("binding.json")).unwrap();
         rig.run(&arguments).fine(when);
@@ -279,7 +279,7 @@ fn damaged_files_of_the_state_hide_nothing_and_stop_nobody_for_good() {
                     damage.inflict(&folder.join(name), &mut random);
                 }
                 let when = format!("round {round}: {damage:?} of {names:?}, killed before: {killed}");
-                // Where the folder is bound to, and whose the state is, is nothing to guess.
+                // The binding, and the directory that the state belongs to, cannot be guessed.
                 let may_refuse = names.iter().any(|name| ["binding.json", "path"].contains(name));
                 recover(&mut rig, &when, may_refuse);
                 rig.mount();
@@ -317,8 +317,8 @@ fn a_lost_log_is_told_with_its_reason() {
     }
 }
 
-/// All files of the state folder that a power loss could have left empty: names durable, contents
-/// not.
+/// All files of the state folder that a power loss could have left empty: with durable names, but
+/// not contents.
 #[test]
 fn a_state_folder_of_empty_files_hides_nothing() {
     let mut rig = scene();

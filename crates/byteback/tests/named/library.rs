@@ -15,7 +15,7 @@ use crate::{StopAtEnd, run};
 const RECORD_BYTES: u64 = 512;
 const RECORDS: u64 = 4096;
 
-/// Installs the library below `beside` and builds the example with what pkg-config says.
+/// Installs the library below `beside` and builds the example with the flags from pkg-config.
 fn build_example(beside: &Path) -> (PathBuf, PathBuf) {
     let library = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../libbyteback");
     let prefix = beside.join("usr");
@@ -50,7 +50,7 @@ fn record(number: u64) -> Vec<u8> {
 }
 
 /// Writes numbered records at random places until it is told to stop. Each place is noted before
-/// the record is written.
+/// its record is written.
 fn write_records(file: &File, seed: u64, places: &Mutex<Vec<u64>>, done: &AtomicU64, stop: &AtomicBool) {
     let mut random = Random::new(seed);
     let mut number = 0;
@@ -108,8 +108,8 @@ fn the_example_of_the_library_keeps_a_copy_in_step_with_a_file_in_use() {
                 .map(|record| u64::from_le_bytes(record[..8].try_into().unwrap()))
                 .max()
                 .unwrap();
-            // The last record that shows may be followed by none, or it was overwritten: it is the
-            // youngest all the same.
+            // The newest visible record is the last one of the copied state, since no later record
+            // can have overwritten it.
             assert!(
                 youngest >= before,
                 "seed {seed}, round {round}: {youngest} is younger than {before}"
@@ -133,11 +133,11 @@ fn the_example_of_the_library_keeps_a_copy_in_step_with_a_file_in_use() {
             }
         }
     });
-    // A copy that is gone is made anew, and of what has not changed nothing is copied.
+    // A lost copy is made again, and nothing is copied of an unchanged file.
     fs::remove_file(&copy).unwrap();
     assert!(example().contains("the whole file"));
     assert_eq!(example(), "");
-    // Nor does a version of one file say anything of another that is moved to its name.
+    // Nor does a version of one file count for another that is moved to its name.
     let other = rig.tree().join("other");
     fs::write(&other, state_after(1, &[3])).unwrap();
     run(Command::new(&program)

@@ -3,9 +3,9 @@
 //!
 //! Writers hammer lanes (see `rig/lane.rs`) and two SQLite databases, of which the second never has
 //! a row that the first one lacks. A cut is opened, and GNU tar, Borg and restic save it, one after
-//! the other, while the writers go on. What comes back from each must be one state of each lane
-//! between two operations that the cut could have met, databases that SQLite finds whole and in
-//! step, and the same for all three, to the last attribute; and what is read again later must be
+//! the other, while the writers go on. Each restored copy must hold one state of each lane between
+//! two operations that the cut could have met, and databases that SQLite finds sound and in step;
+//! all three copies must be equal, to the last attribute; and a later reading of the cut must give
 //! the same bytes.
 
 #![allow(
@@ -36,7 +36,7 @@ use rig::random::{Random, seed};
 use rig::tree::{Tree, differences, look};
 use rig::{Mode, Rig};
 
-/// Runs a program that must succeed; answers what it printed.
+/// Runs a program that must succeed; returns its output.
 #[track_caller]
 fn run(command: &mut Command) -> String {
     let output = command
@@ -94,7 +94,7 @@ fn count_in_databases(dir: &Path, stop: &AtomicBool, written: &AtomicU64) {
     }
 }
 
-/// Checks the databases of a saved tree on a copy, as opening them repairs them.
+/// Checks the databases of a saved tree on a copy, because opening them repairs them.
 fn check_databases(saved: &Path, beside: &Path, who: &str) -> u64 {
     let copy = beside.join(format!("databases-of-{who}"));
     run(Command::new("cp").arg("-a").arg(saved.join("databases")).arg(&copy));
@@ -118,7 +118,7 @@ fn check_databases(saved: &Path, beside: &Path, who: &str) -> u64 {
     b
 }
 
-/// Without the root itself, which not every program restores.
+/// The tree without its root, which not every program restores.
 fn below(tree: &Tree) -> Tree {
     tree.iter()
         .filter(|(path, _)| !path.as_os_str().is_empty())
@@ -127,8 +127,8 @@ fn below(tree: &Tree) -> Tree {
 }
 
 fn with_tar(cut: &Path, archive: &Path, into: &Path) {
-    // Times of access are no part of a cut; those of change are, and are compared. Holes are not:
-    // where a file system says that they are changes when it writes back, without any change of the
+    // Times of access are no part of a cut. Modification times are, and are compared. Holes are
+    // not: a file system may report other holes after it writes back, without any change of the
     // file.
     run(Command::new("tar")
         .args([
@@ -182,7 +182,7 @@ fn with_restic(cut: &Path, home: &Path, into: &Path) -> PathBuf {
     restic(&["init"]);
     restic(&["backup", "--ignore-inode", "."]);
     restic(&["restore", "latest", "--target", into.to_str().unwrap()]);
-    // It restores the whole path.
+    // restic restores the whole path.
     let whole = into.join(cut.strip_prefix("/").unwrap());
     if whole.is_dir() { whole } else { into.to_owned() }
 }
@@ -218,7 +218,7 @@ fn tar_borg_and_restic_save_the_same_moment_of_a_tree_under_load() {
     let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| count_in_databases(&databases, &stop, &written));
-        // Whatever fails below, the writer must be told.
+        // The writer must be told to stop even if an assertion below fails.
         let _stop = StopAtEnd(&stop);
         while written.load(Ordering::Relaxed) < 3 {
             std::thread::sleep(Duration::from_millis(10));
@@ -257,7 +257,7 @@ fn tar_borg_and_restic_save_the_same_moment_of_a_tree_under_load() {
             let rows = check_databases(path, beside, who);
             assert!(rows >= before, "{who}: what was written before the cut is missing");
         }
-        // Later, the same bytes.
+        // A later reading gives the same bytes.
         while written.load(Ordering::Relaxed) < before + 20 {
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -278,8 +278,8 @@ fn tar_borg_and_restic_save_the_same_moment_of_a_tree_under_load() {
     rig.umount();
 }
 
-/// The databases as they are now, in the place of what a cut showed of them: others may be writing,
-/// so only they are looked at.
+/// The tree of a cut, with the present content of `a.db`. Nothing else is read again, since the
+/// rest may be changing.
 fn look_calmly(databases: &Path, shown: &Tree) -> Tree {
     let mut tree = shown.clone();
     let path = PathBuf::from("databases/a.db");

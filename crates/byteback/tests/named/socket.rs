@@ -1,4 +1,4 @@
-//! The program in docs/interface.md, run as it stands there.
+//! The program in docs/interface.md, run exactly as printed.
 
 use std::fs;
 use std::path::PathBuf;
@@ -22,8 +22,8 @@ fn the_python_program_of_the_document_asks_for_changes_and_opens_a_cut() {
         .arg(program)
         .arg(rig.state_folder().join("control.sock")));
     let lines: Vec<&str> = said.lines().collect();
-    // The root, the file and the new one, none of them known to this consumer; then where the cut
-    // is.
+    // The root, the file and the new one, none of them known to this consumer; then the path of the
+    // cut.
     assert!(said.contains("file") && said.contains("whole"), "{said}");
     let cut = rig.tree().join(".byteback/cut/example");
     assert_eq!(lines.last().map(PathBuf::from), Some(cut.clone()), "{said}");

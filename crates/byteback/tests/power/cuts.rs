@@ -19,7 +19,7 @@ use crate::rig::random::{Random, mix, rounds, seed};
 use crate::rig::tree::{differences, digest, look};
 use crate::rig::{Mode, Rig};
 
-/// A file system, and the ways in which it is mounted.
+/// A file system, and its mount options.
 struct Kind {
     mib: u64,
     maker: &'static [&'static str],
@@ -46,17 +46,17 @@ const XFS: Kind = Kind {
 
 const RECORD_BYTES: u64 = 64;
 const OLD_FILES: u64 = 12;
-/// Long enough to be looked for in what the server has, when it is sent whole.
+/// Long enough to be searched for in the server's content when it is sent whole.
 const OLD_FILE_BYTES: u64 = 90_000;
 
 struct World {
-    /// Goes before the rig, whose folder it lies in.
+    /// Dropped before the rig, in whose directory it lies.
     device: Device,
     rig: Rig,
     proxy: Proxy,
     kind: &'static Kind,
     random: Random,
-    /// Snapshots that were acknowledged, with what they restore to.
+    /// Snapshots that were acknowledged, with the digests of what they restore to.
     acknowledged: Vec<(u64, u64)>,
     last: u64,
     counts: Counts,
@@ -110,11 +110,11 @@ impl World {
         summary
     }
 
-    /// Work until the cut. Returns the number of the last record that was synced before it.
+    /// Works until the cut. Returns the number of the last record that was synced before it.
     fn work_until_the_cut(&mut self) -> (u64, crate::device::Moment) {
         let tree = self.rig.tree();
         let below = {
-            // The way below the mount: for the kernel's flusher, which this test plays.
+            // The path below the mount, for the kernel's flusher, whose part this test plays.
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             rustix::fs::openat(CWD, tree.join("old"), flags, Permissions::empty()).unwrap()
         };
@@ -128,7 +128,7 @@ impl World {
             },
             pace: Duration::from_micros(500),
         };
-        // It syncs a lot, and with that the whole disk: sometimes the others are left alone.
+        // The lane syncs a lot, and with that the whole disk: sometimes the others are left alone.
         let has_lane = self.random.chance(50);
         let has_records = self.random.chance(50);
         let lane = Lane::start("lane", history, vec![Hand::process(&tree.join("lane"))], plan);
@@ -147,7 +147,7 @@ impl World {
         let mut backups = 0;
         let (durable, moment) = std::thread::scope(|scope| {
             let (is_over, synced, tree, below, command) = (&is_over, &synced, &tree, &below, &command);
-            // Also if something fails: the scope waits for all of them.
+            // Also after a failure: the scope waits for all of them.
             scopeguard::defer! { is_over.store(true, Ordering::SeqCst) }
             scope.spawn(move || overwrite_old_files(&tree.join("old"), writers[0], is_over));
             scope.spawn(move || flush_some(below, writers[1], is_over));
@@ -168,13 +168,14 @@ impl World {
             });
             std::thread::sleep(before);
             let durable = synced.load(Ordering::SeqCst);
-            // First the wire, then the disk: nobody outside hears of what is not in this moment.
+            // First the wire, then the disk: no other machine hears of anything later than this
+            // moment.
             proxy.cut();
             let moment = device.moment();
             crate::rig::kill(&daemon);
             is_over.store(true, Ordering::SeqCst);
             lane.begin_no_more();
-            // The command dies with the machine, also one that was just being started.
+            // The command dies with the machine, even one that was just being started.
             while saving.as_ref().is_some_and(|saving| !saving.is_finished()) {
                 if let Some(command) = &*command.lock().unwrap() {
                     crate::rig::kill(command);
@@ -218,8 +219,8 @@ impl World {
         );
         self.counts.synced_records += durable;
 
-        // What is left of a store of the last moment makes no difference between file and copy, but
-        // a new one would.
+        // A leftover of a store at the last moment is in both the file and its copy; a new store
+        // would make them differ.
         self.proxy.mend();
         if self.random.chance(70) {
             self.rig.mount();
@@ -273,7 +274,7 @@ fn append_records(path: &Path, synced: &AtomicU64, seed: u64, is_over: &AtomicBo
             return;
         }
         synced.store(number, Ordering::SeqCst);
-        // Each sync flushes the whole disk: between two of them there shall be something to lose.
+        // Each sync flushes the whole disk: between two of them there must be something to lose.
         std::thread::sleep(Duration::from_millis(random.below(150)));
     }
 }
@@ -296,7 +297,7 @@ fn overwrite_old_files(directory: &Path, seed: u64, is_over: &AtomicBool) {
     }
 }
 
-/// Sends dirty pages to the disk, without times and sizes, as the kernel does after half a minute.
+/// Sends dirty pages to the disk without times and sizes, as the kernel does after half a minute.
 fn flush_some(below: &OwnedFd, seed: u64, is_over: &AtomicBool) {
     let mut random = Random::new(seed);
     while !is_over.load(Ordering::SeqCst) {

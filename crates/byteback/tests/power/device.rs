@@ -1,12 +1,12 @@
-//! A disk that tells apart what was flushed from what only came, as a file of a FUSE file system
-//! under a loop device.
+//! A disk that distinguishes flushed writes from others, as a file of a FUSE file system under a
+//! loop device.
 //!
 //! Every write of the file system above arrives here, and every flush as an `fsync`.
 //! [`Device::moment`] is one moment between two writes; [`Moment::survivor`] draws what a disk may
-//! hold after losing its power in that moment: whatever a completed flush confirmed, and of each
-//! block of 4 KiB written since, the old or any newer state, since a disk may keep, drop and
-//! reorder what it did not flush. (It does not tear blocks: file systems rely on that, and theirs
-//! is not the robustness that is tested.)
+//! hold after losing its power in that moment: everything that a completed flush confirmed, and of
+//! each block of 4 KiB written since, the old or any newer state, since a disk may keep, drop and
+//! reorder unflushed writes. (It does not tear blocks: file systems rely on that, and their
+//! robustness is not under test.)
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -50,13 +50,13 @@ impl Blocks {
     }
 }
 
-/// What the disk was told.
+/// The state of the disk.
 #[derive(Default)]
 struct Platter {
-    /// With all writes.
+    /// The blocks with all writes.
     live: Blocks,
     flushed: Blocks,
-    /// Whole blocks, in the order in which they came, since the last flush.
+    /// Whole blocks written since the last flush, in the order of arrival.
     since: Vec<(u64, Block)>,
     flushes: u64,
 }
@@ -85,7 +85,7 @@ impl Platter {
     }
 }
 
-/// One moment of a disk.
+/// The state of a disk at one moment.
 pub(crate) struct Moment {
     flushed: Blocks,
     since: Vec<(u64, Block)>,
@@ -93,15 +93,15 @@ pub(crate) struct Moment {
 }
 
 impl Moment {
-    /// How many blocks were written and not flushed.
+    /// Number of block writes that were not flushed.
     pub(crate) fn unflushed(&self) -> usize {
         self.since.len()
     }
 
-    /// What the disk holds when its power comes back.
+    /// Possible content of the disk when its power comes back.
     fn survivor(&self, random: &mut Random) -> Blocks {
         let mut blocks = self.flushed.clone();
-        // Extremes are what protocols forget.
+        // Extremes are the cases that protocols forget.
         let percent = match random.below(8) {
             0 => 0,
             1..=3 => 100,
@@ -217,7 +217,7 @@ impl Filesystem for OneFile {
     }
 }
 
-/// A disk that is served.
+/// A disk that is served by a FUSE session.
 struct Served {
     platter: Arc<Mutex<Platter>>,
     point: PathBuf,
@@ -261,12 +261,12 @@ impl Drop for Served {
     }
 }
 
-/// See the module. The file system on it is mounted as long as this lives.
+/// The disk; see the module. The file system on it is mounted as long as this lives.
 pub(crate) struct Device {
     served: Option<Served>,
     directory: PathBuf,
     size: u64,
-    /// Disks so far.
+    /// Number of disks so far.
     number: u64,
     pub(crate) point: PathBuf,
 }
@@ -306,7 +306,7 @@ impl Device {
     }
 
     fn unmount(&self) {
-        // Somebody who is just dying may still be in it.
+        // A dying process may still be using it.
         for _ in 0..200 {
             let done = Command::new("umount").arg(&self.point).stderr(Stdio::null()).status();
             if done.is_ok_and(|status| status.success()) {
@@ -317,7 +317,7 @@ impl Device {
         run("umount", &["-l", self.point.to_str().unwrap()]);
     }
 
-    /// The disk as it is now, between two writes.
+    /// The present state of the disk, between two writes.
     pub(crate) fn moment(&self) -> Moment {
         let platter = self.served.as_ref().unwrap().platter.lock().unwrap();
         Moment {
@@ -327,8 +327,8 @@ impl Device {
         }
     }
 
-    /// The disk comes back as one that lost its power in `moment`, and is mounted with `options`.
-    /// Nobody uses it any more.
+    /// Brings the disk back as one that lost its power in `moment`, mounted with `options`. No
+    /// process may be using it any more.
     pub(crate) fn come_back(&mut self, moment: &Moment, random: &mut Random, options: &str) {
         self.unmount();
         self.served = None;
@@ -344,7 +344,7 @@ impl Drop for Device {
     }
 }
 
-/// The disk loses what it may lose, keeps what it must keep, and mixes.
+/// The disk loses what it may lose, keeps what it must keep, and mixes the rest.
 #[test]
 fn the_device_keeps_what_was_flushed_and_any_choice_of_the_rest() {
     let mut platter = Platter::default();

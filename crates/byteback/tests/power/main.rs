@@ -1,21 +1,21 @@
 //! Power cuts under real file systems: ext4, btrfs and XFS on a disk that forgets.
 //!
 //! Folder, log and daemon live on a file system on a disk that this test serves ([`device`]): it
-//! knows which writes were flushed and which only came. At a random moment in the midst of writers
-//! and backups the wire to the server is cut and the disk stops; what the disk holds afterwards is
-//! everything that was flushed and an arbitrary choice of the rest. The kernel mounts that again,
-//! as after a reboot, and Byteback starts on it.
+//! knows which writes were flushed and which only arrived. At a random moment in the midst of
+//! writers and backups the wire to the server is cut and the disk stops; what the disk holds
+//! afterwards is everything that was flushed and an arbitrary choice of the rest. The kernel mounts
+//! that again, as after a reboot, and Byteback starts on it.
 //!
 //! Then
 //!
-//! - what a program had synced through the mount is there;
+//! - everything that a program had synced through the mount is there;
 //! - every backup that was acknowledged restores to what it was;
 //! - the next backup restores to exactly the tree that the file system came back with: no change is
 //!   missed, whatever times and sizes the file system lost; and the one after it finds nothing more
 //!   to do;
-//! - whatever was sent whole has a reason.
+//! - every file that was sent whole has a reason.
 //!
-//! The server is another machine: it goes on. docs/fault-model.md tells what is promised.
+//! The server is another machine: it goes on. docs/fault-model.md states the promises.
 //!
 //! `BYTEBACK_SEED` repeats the choices of a run (not the order of events in the kernel),
 //! `BYTEBACK_ROUNDS` sets the number of cuts.

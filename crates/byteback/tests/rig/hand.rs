@@ -1,8 +1,8 @@
-//! Who performs operations: this process, or one of its own.
+//! The process that performs operations: this one, or one of its own.
 //!
-//! A process of its own sees a dead mount as any program does: a store into a mapping that nobody
-//! serves any more kills it. It is this test program started again, told to run one test only
-//! ([`serve_as_hand`]), and it is given one operation per line.
+//! A process of its own sees a dead mount as any program does: a store into a mapping whose daemon
+//! is gone kills it. It is this test program started again, told to run one test only
+//! ([`serve_as_hand`]), and given one operation per line.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use super::operation::{Operation, Performer};
 
-/// Set for a process that shall be a hand.
+/// Set for a process that is to be a hand.
 const VARIABLE: &str = "BYTEBACK_HAND";
-/// What an answer begins with; the test harness prints lines of its own.
+/// Prefix of an answer; the test harness prints lines of its own.
 const ANSWER: &str = "hand-answers:";
 
 const DIES_WITHIN: Duration = Duration::from_secs(5);
 
-/// See the module.
+/// A performer of operations; see the module.
 #[derive(Debug)]
 pub(crate) enum Hand {
     Here(Performer),
@@ -86,7 +86,7 @@ impl Worker {
 impl Drop for Worker {
     fn drop(&mut self) {
         let _ = self.child.kill();
-        // One that waits for a mount that hangs cannot die; the test shall fail, not hang as well.
+        // A process that waits for a hung mount cannot die; the test must fail, not hang as well.
         let deadline = Instant::now() + DIES_WITHIN;
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));
@@ -109,7 +109,7 @@ pub(crate) fn serve_as_hand() {
             Ok(()) => String::new(),
             Err(error) => error.to_string(),
         };
-        // Not by a macro: those are caught by the test harness.
+        // The test harness would capture the output of a macro.
         if writeln!(io::stdout().lock(), "{ANSWER}{answer}").is_err() {
             return;
         }

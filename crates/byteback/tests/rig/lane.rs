@@ -1,10 +1,10 @@
-//! A lane: a directory in which one operation begins only after the one before it has returned,
-//! whoever performs them.
+//! A lane: a directory in which one operation begins only after the previous one has returned,
+//! whichever process performs them.
 //!
-//! So its states have an order, and a picture of it is right if it is one of them: if it holds
-//! operation n, it holds every one before n, in all files. Which of them it may be is known, too:
-//! none that is older than what had returned when the backup was started, none that had not begun
-//! when it ended.
+//! So its states have an order, and a snapshot of it is right if it is one of them: if it holds
+//! operation n, it holds every one before n, in all files. The possible states are known, too: none
+//! older than the operations that had returned when the backup was started, none with operations
+//! that had not begun when it ended.
 //!
 //! Two questions can be asked of a restored tree:
 //!
@@ -27,19 +27,19 @@ use super::operation::{Choice, Inode, Kind, Model, Node, Operation, Touched, XAT
 use super::random::Random;
 use super::tree::{Entry, Tree, first_difference};
 
-/// What happened in a lane so far.
+/// The operations of a lane so far, and the resulting state.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History {
     /// The state after operation `done`.
     pub(crate) model: Model,
     /// The last operation that has returned.
     pub(crate) done: u64,
-    /// All that have begun since `base`, in order.
+    /// All operations that have begun since `base`, in order.
     begun: Vec<Operation>,
     base: u64,
 }
 
-/// How a lane works.
+/// The parameters of a lane's work.
 pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) choice: Choice,
@@ -49,7 +49,7 @@ pub(crate) struct Plan {
 
 /// A lane that is at work.
 pub(crate) struct Lane {
-    /// Its directory, below the tree.
+    /// The lane's directory, below the tree.
     pub(crate) name: String,
     history: Arc<Mutex<History>>,
     stop: Arc<AtomicBool>,
@@ -72,7 +72,7 @@ pub(crate) struct Window {
 }
 
 impl History {
-    /// A history that begins with what is in a directory.
+    /// A history that begins with the content of a directory.
     pub(crate) fn adopt(files: &Tree, base: u64) -> Self {
         let mut model = Model::default();
         let mut known: HashMap<u64, Inode> = HashMap::new();
@@ -142,8 +142,8 @@ impl History {
 }
 
 impl Lane {
-    /// Goes to work in `name` below `tree`, a directory that is as `history` says. The hands take
-    /// turns at random.
+    /// Starts work in `name` below `tree`, a directory with the content that `history` says. The
+    /// hands take turns at random.
     pub(crate) fn start(name: &str, history: History, mut hands: Vec<Hand>, plan: Plan) -> Self {
         let history = Arc::new(Mutex::new(history));
         let stop = Arc::new(AtomicBool::new(false));
@@ -196,12 +196,13 @@ impl Lane {
         self.history.lock().unwrap().since(from)
     }
 
-    /// Begins no further operation.
+    /// Lets no further operation begin.
     pub(crate) fn begin_no_more(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Ends the work; the operation that failed, if one did. An operation under way is waited for.
+    /// Ends the work, waiting for an operation under way; returns the operation that failed, if
+    /// any.
     pub(crate) fn stop(self) -> (History, Option<(Operation, io::Error)>) {
         self.stop.store(true, Ordering::Relaxed);
         let failed = self.worker.join().unwrap();
@@ -210,7 +211,7 @@ impl Lane {
     }
 }
 
-/// What lies below `directory` in a tree.
+/// The part of a tree below `directory`.
 pub(crate) fn part_of(tree: &Tree, directory: &str) -> Tree {
     let below = |path: &PathBuf| path.strip_prefix(directory).ok().map(Path::to_owned);
     tree.iter()
@@ -219,7 +220,7 @@ pub(crate) fn part_of(tree: &Tree, directory: &str) -> Tree {
         .collect()
 }
 
-/// What is wrong with an entry; nothing if it is as the node.
+/// The difference between a node and an entry, in words; `None` if they agree.
 fn mismatch(node: Option<&Node>, entry: Option<&Entry>) -> Option<String> {
     let (node, entry) = match (node, entry) {
         (None, None) => return None,
@@ -255,7 +256,7 @@ fn mismatched_attributes(node: &Node, entry: &Entry) -> Option<String> {
     (node.xattr.as_ref() != entry.xattrs.get(OsStr::new(XATTR))).then(|| "has another extended attribute".to_owned())
 }
 
-/// Whether the names that are one inode in the model are one inode in the tree, and no others.
+/// Whether the names of one inode in the model are exactly those of one inode in the tree.
 fn links_agree(model: &Model, restored: &Tree) -> bool {
     let (mut there, mut back) = (BTreeMap::new(), BTreeMap::new());
     model.names.iter().all(|(path, inode)| {
@@ -319,7 +320,7 @@ impl<'a> Comparison<'a> {
         self.wrong.is_empty() && links_agree(&self.model, self.restored)
     }
 
-    /// Whether only the first pages of a `write` are there in addition.
+    /// Whether the tree has nothing in addition but the first pages of a `write`.
     fn is_equal_with_a_beginning_of(&self, operation: Option<&Operation>) -> bool {
         let Some(operation) = operation.filter(|_| !self.wrong.is_empty()) else {
             return false;
@@ -367,8 +368,8 @@ impl Window {
     /// The number of the operation after which the lane was as `restored`.
     ///
     /// # Errors
-    /// What is wrong at the state that comes nearest, and when each of the paths concerned was as
-    /// restored.
+    /// The differences from the nearest state, and in which states each of the paths concerned was
+    /// as restored.
     pub(crate) fn moment_of(&self, restored: &Tree) -> Result<u64, String> {
         let mut comparison = Comparison::new(self, restored);
         let mut nearest = (usize::MAX, 0, Vec::new());
@@ -427,9 +428,9 @@ impl Window {
     /// it had there in some state.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The first difference.
     pub(crate) fn is_blend(&self, restored: &Tree) -> Result<(), String> {
-        // Everything that each inode was.
+        // Every state of each inode.
         let mut versions: HashMap<Inode, Vec<Node>> = HashMap::new();
         let mut model = self.from.model.clone();
         for (inode, node) in &model.nodes {
@@ -492,7 +493,7 @@ fn blend_mismatch(versions: &[Node], entry: &Entry) -> Option<String> {
     if !(shortest..=longest).contains(&found.len()) {
         return Some(format!("has {} bytes instead of {shortest} to {longest}", found.len()));
     }
-    // What was written far beyond an end may be there before what lies between.
+    // A write far beyond the end may be there before the bytes in between.
     let mut unexplained: Vec<usize> = (0..found.len())
         .filter(|at| *at < shortest || found[*at] != 0)
         .collect();

@@ -1,17 +1,17 @@
 //! The real program under test: a server, a mounted folder and backups of it, as processes.
 //!
-//! | part | what |
+//! | part | content |
 //! |---|---|
 //! | `rig` (this file) | starting, killing and asking the processes; cleaning up after a failure |
 //! | `random` | a seeded generator, printed so that a run can be repeated |
 //! | `operation` | one change of a tree: performed on a real directory, and on a model in memory |
-//! | `hand` | who performs it: this process, or one of its own that may die |
+//! | `hand` | the process that performs it: this one, or one of its own that may die |
 //! | `lane` | a sequence of operations with a history, and the question whether a restored tree is a moment of it |
 //! | `tree` | a directory with all its attributes, and the comparison of two of them |
 //! | `proxy` | a wire between client and server that can be cut at a chosen point |
 //!
-//! Everything lives below one temporary directory. Whatever happens to the test, dropping the
-//! [`Rig`] ends the processes by their handles and takes the mount away.
+//! Everything lives below one temporary directory. However a test ends, dropping the [`Rig`] ends
+//! the processes by their handles and removes the mount.
 
 pub(crate) mod hand;
 pub(crate) mod lane;
@@ -31,7 +31,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
 
-/// Longer than anything here takes on a busy machine; what takes longer hangs.
+/// Longer than anything here takes on a busy machine; anything slower hangs.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long the death of a daemon may keep the folder from being plain again.
 const FREE_WITHIN: Duration = Duration::from_secs(10);
@@ -52,7 +52,7 @@ impl Mode {
     }
 }
 
-/// What a command answered.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) status: ExitStatus,
@@ -77,14 +77,14 @@ impl Ran {
     }
 }
 
-/// A server at work.
+/// A running server.
 pub(crate) struct ServerProcess {
     child: Child,
     url: String,
 }
 
 impl ServerProcess {
-    /// Kills it with SIGKILL.
+    /// Kills the server with SIGKILL.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -96,28 +96,27 @@ struct DaemonProcess {
     process: OwnedFd,
 }
 
-/// See the module.
+/// The processes and directories of one test; see the module.
 pub(crate) struct Rig {
     dir: tempfile::TempDir,
-    /// Where the folder and its state lie.
+    /// The directory of the folder and its state.
     client: PathBuf,
     mode: Mode,
     server: Option<ServerProcess>,
     daemon: Option<DaemonProcess>,
-    /// The last daemon that was killed. It holds the lock of its log until the last of its threads
-    /// is gone.
+    /// The last daemon that was killed. It holds the lock of its log until its last thread is gone.
     dying: Option<OwnedFd>,
     restored: std::sync::atomic::AtomicU64,
 }
 
 impl Rig {
-    /// Directories, and nothing that runs yet.
+    /// Directories only; no process runs yet.
     pub(crate) fn new(mode: Mode) -> Self {
         assert!(
             Path::new("/dev/fuse").exists(),
             "/dev/fuse is missing: these tests need a machine with FUSE"
         );
-        // Not on a tmpfs, which has other rules for times and listings.
+        // A tmpfs has other rules for times and listings.
         let dir = tempfile::Builder::new()
             .prefix("byteback-rig-")
             .tempdir_in("/var/tmp")
@@ -136,8 +135,8 @@ impl Rig {
         rig
     }
 
-    /// Folder and state lie elsewhere from now on: below `client`, a directory on a disk of its
-    /// own. To be said before anything runs.
+    /// Moves folder and state below `client`, a directory on a disk of its own. To be called before
+    /// anything runs.
     pub(crate) fn move_client(&mut self, client: &Path) {
         client.clone_into(&mut self.client);
         fs::create_dir(self.tree()).unwrap();
@@ -148,17 +147,17 @@ impl Rig {
         self.client.join("tree")
     }
 
-    /// A directory for whatever else a test needs, below which all lies.
+    /// The directory of everything, also for other files of a test.
     pub(crate) fn directory(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Where the states of folders lie.
+    /// The directory of the states of folders.
     pub(crate) fn state(&self) -> PathBuf {
         self.client.join("state")
     }
 
-    /// The state folder of the tree, which exists.
+    /// The state folder of the tree, which must exist.
     pub(crate) fn state_folder(&self) -> PathBuf {
         let folders = fs::read_dir(self.state().join("trees")).unwrap();
         let folder = folders.map(|folder| folder.unwrap().path()).next();
@@ -170,7 +169,7 @@ impl Rig {
         self.mode == Mode::Exact
     }
 
-    /// `byteback` with `arguments`, in a world of its own.
+    /// A `byteback` command with `arguments`, isolated from the machine's configuration.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_byteback"));
         command
@@ -185,7 +184,7 @@ impl Rig {
         command
     }
 
-    /// Starts a command whose answer goes to files, since a pipe could be held open by a daemon.
+    /// Starts a command whose output goes to files, since a daemon could hold a pipe open.
     pub(crate) fn spawn(&self, arguments: &[&str]) -> Running {
         let stdout = tempfile::NamedTempFile::new_in(self.dir.path()).unwrap();
         let stderr = tempfile::NamedTempFile::new_in(self.dir.path()).unwrap();
@@ -203,7 +202,7 @@ impl Rig {
         }
     }
 
-    /// Runs a command to its end. One that does not end is a failure of the test.
+    /// Runs a command to its end. One that does not end fails the test.
     pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
         self.spawn(arguments).wait()
     }
@@ -256,7 +255,7 @@ impl Rig {
         ServerProcess { child, url }
     }
 
-    /// Gives the server into other hands.
+    /// Hands the server over to the caller.
     pub(crate) fn take_server(&mut self) -> ServerProcess {
         self.server.take().unwrap()
     }
@@ -266,7 +265,7 @@ impl Rig {
         self.server = Some(server);
     }
 
-    /// What servers wrote to their standard error so far.
+    /// The standard error of all servers so far.
     pub(crate) fn server_errors(&self) -> String {
         fs::read_to_string(self.dir.path().join("serve.err")).unwrap_or_default()
     }
@@ -335,7 +334,7 @@ impl Rig {
         self.daemon.is_some()
     }
 
-    /// Kills the daemon with SIGKILL, without waiting for what its watcher does then.
+    /// Kills the daemon with SIGKILL, without waiting for its watcher to react.
     pub(crate) fn kill_daemon(&mut self) {
         let daemon = self.daemon.take().unwrap();
         kill(&daemon.process);
@@ -347,7 +346,7 @@ impl Rig {
         self.daemon.as_ref().unwrap().process.try_clone().unwrap()
     }
 
-    /// What the daemon has read from files so far.
+    /// Bytes that the daemon has read from files so far.
     pub(crate) fn daemon_read_bytes(&self) -> u64 {
         let pid = self.daemon.as_ref().unwrap().pid;
         let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap();
@@ -375,7 +374,7 @@ impl Rig {
             match answered.recv_timeout(FREE_WITHIN) {
                 Err(_) => panic!("stat of {} hangs after the daemon was killed", tree.display()),
                 Ok(Ok(())) if !is_mounted(&tree) && self.is_dead() => return began.elapsed(),
-                // Refused by a mount without a daemon: the watcher is about to take it away.
+                // Refused by a mount without a daemon, which the watcher is about to remove.
                 Ok(_) => {}
             }
             assert!(
@@ -406,13 +405,13 @@ impl Rig {
         arguments
     }
 
-    /// Backs the tree up.
+    /// Backs up the tree.
     pub(crate) fn backup(&self, repository: Option<&str>) -> Ran {
         let arguments = self.backup_arguments(repository);
         self.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// A backup now finds nothing to do.
+    /// Asserts that a backup now finds nothing to do.
     #[track_caller]
     pub(crate) fn assert_nothing_changed(&self, context: &str) {
         let again = self.backup(None).fine(context);
@@ -456,7 +455,7 @@ impl Rig {
             .collect()
     }
 
-    /// What the daemon wrote to its log.
+    /// The daemon's log.
     pub(crate) fn daemon_log(&self) -> String {
         let trees = fs::read_dir(self.state().join("trees"));
         let logs = trees.into_iter().flatten().flatten();
@@ -483,15 +482,15 @@ impl Drop for Rig {
             std::thread::sleep(Duration::from_millis(20));
         }
         if is_mounted(&self.tree()) {
-            // The watcher did not do it; nothing may stay behind, nor anybody who waits for an
-            // answer.
+            // The watcher did not do it; neither the mount nor a process that waits for an answer
+            // may stay behind.
             let flags = rustix::mount::UnmountFlags::FORCE | rustix::mount::UnmountFlags::DETACH;
             let _ = rustix::mount::unmount(self.tree(), flags);
         }
     }
 }
 
-/// A restored tree, which is removed again.
+/// A restored tree, which is removed when this is dropped.
 pub(crate) struct Restored {
     path: PathBuf,
 }
@@ -510,7 +509,7 @@ impl Drop for Restored {
     }
 }
 
-/// A command under way.
+/// A running command.
 pub(crate) struct Running {
     child: Child,
     what: String,
@@ -519,7 +518,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Waits for the end.
+    /// Waits for the end of the command.
     pub(crate) fn wait(mut self) -> Ran {
         let deadline = Instant::now() + COMMAND_TIMEOUT;
         let status = loop {
@@ -552,12 +551,12 @@ impl Running {
         }
     }
 
-    /// Kills it with SIGKILL.
+    /// Kills the command with SIGKILL.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
     }
 
-    /// A handle with which another thread may kill it.
+    /// A handle with which another thread may kill the command.
     pub(crate) fn handle(&self) -> OwnedFd {
         pidfd_open(raw_pid(self.child.id()), PidfdFlags::empty()).unwrap()
     }
@@ -565,7 +564,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Only one that nobody waited for is still there, perhaps stopped.
+        // A process that was not waited for may still be there, perhaps stopped.
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = self.child.kill();
             let _ = self.child.wait();
@@ -573,7 +572,7 @@ impl Drop for Running {
     }
 }
 
-/// Kills the process of a handle with SIGKILL; one that has ended already is left alone.
+/// Kills the process of a handle with SIGKILL; a process that has ended is left alone.
 pub(crate) fn kill(process: &OwnedFd) {
     let _ = pidfd_send_signal(process, Signal::KILL);
 }
@@ -596,7 +595,7 @@ fn kernel_stacks(pid: u32) -> String {
     text
 }
 
-/// Whether something is mounted at `path`, by the table and not by looking at it.
+/// Whether something is mounted at `path`, by the mount table and without accessing the path.
 pub(crate) fn is_mounted(path: &Path) -> bool {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     table

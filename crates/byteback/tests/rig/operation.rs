@@ -1,12 +1,12 @@
-//! One change of a tree: what it is, what it does to a model, and how a program makes it.
+//! One change of a tree: its description, its effect on a model, and how a program makes it.
 //!
 //! Each operation is one system call as far as the tree is concerned, and most of them reach the
 //! mount as one request, so that a moment of the tree lies between two operations, not inside one.
 //! (A store into a shared mapping stays within a page and is followed by `msync`.) A `write` that
 //! crosses pages is the exception: where the kernel does not have the first page in its cache, it
 //! sends that page's piece by itself, so a moment can lie at a page's border inside such a write
-//! ([`Operation::beginnings`]). An operation's bytes are made of its number: whoever finds one can
-//! tell whose it is.
+//! ([`Operation::beginnings`]). An operation's bytes are made from its number, so that any byte
+//! found can be traced to its operation.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::File;
@@ -30,18 +30,18 @@ const OPEN_MAX: usize = 32;
 const MAPPED_MAX: usize = 24;
 pub(crate) const XATTR: &str = "user.record";
 
-/// Number of an inode in the model; never used twice.
+/// Number of an inode in the model; never reused.
 pub(crate) type Inode = u64;
 
-/// See the module. `seq` is the operation's number in its lane; paths are relative to the lane's
-/// directory.
+/// One change; see the module. `seq` is the operation's number in its lane; paths are relative to
+/// the lane's directory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Operation {
     pub(crate) seq: u64,
     pub(crate) what: What,
 }
 
-/// A file that is changed: by its path, or through a descriptor that was kept open. `keep`: it
+/// A file that is changed: by its path, or through a descriptor that was kept open. With `keep` it
 /// stays open afterwards.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct OnFile {
@@ -120,7 +120,7 @@ pub(crate) enum What {
     },
 }
 
-/// What an inode is in the model.
+/// The kind of an inode in the model, with its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     File(Arc<Vec<u8>>),
@@ -132,7 +132,7 @@ pub(crate) enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Node {
     pub(crate) kind: Kind,
-    /// `None` for what has a mode that nobody set.
+    /// `None` for a node whose mode was never set.
     pub(crate) mode: Option<u32>,
     pub(crate) xattr: Option<Vec<u8>>,
 }
@@ -160,7 +160,7 @@ pub(crate) fn usize_of(len: u64) -> usize {
 }
 
 impl Operation {
-    /// The file whose content it changes.
+    /// The file whose content the operation changes.
     pub(crate) fn file(&self) -> Option<&OnFile> {
         match &self.what {
             What::Write { file, .. }
@@ -173,8 +173,8 @@ impl Operation {
         }
     }
 
-    /// The file and the range of the pieces that the kernel may send by themselves: what is done of
-    /// this operation when some of its pages are. Nothing for an operation that is never divided.
+    /// The file, the offset and the lengths of the beginnings of this operation that the kernel may
+    /// send by themselves. `None` for an operation that is never divided.
     pub(crate) fn beginnings(&self, model: &Model) -> Option<(Inode, u64, Vec<u64>)> {
         let (file, at, len) = match &self.what {
             What::Write { file, at, len } => (file, *at, *len),
@@ -206,7 +206,7 @@ impl Model {
         self.names.insert(path.to_owned(), inode);
     }
 
-    /// Takes what lies at `path` on the disk into the model.
+    /// Takes the node at `path` on the disk into the model.
     pub(crate) fn adopt(&mut self, path: &str, node: Node) -> Inode {
         let inode = self.next;
         self.next += 1;
@@ -230,8 +230,7 @@ impl Model {
         }
     }
 
-    /// Does to the model what `operation` does to a tree, and says which inodes and names it
-    /// touched.
+    /// Applies `operation` to the model, and returns the inodes and names that it touched.
     pub(crate) fn apply(&mut self, operation: &Operation) -> Touched {
         let seq = operation.seq;
         let lay = |bytes: &mut Vec<u8>, at: u64, data: &[u8]| {
@@ -351,7 +350,7 @@ impl Model {
         Some((OnFile { inode, path, keep }, bytes.len() as u64))
     }
 
-    /// A name that is free, in the lane's directory or one below it.
+    /// A free name, in the lane's directory or one below it.
     fn a_free_name(&self, random: &mut Random) -> String {
         let directory = self.pick(random, |node| node.kind == Kind::Directory);
         loop {
@@ -374,7 +373,7 @@ impl Model {
             .is_none_or(|(name, _)| !name.starts_with(&below))
     }
 
-    /// The next operation: one that must succeed on a tree that is as the model says.
+    /// The next operation: one that must succeed on a tree that matches the model.
     pub(crate) fn generate(&self, random: &mut Random, seq: u64, choice: &Choice) -> Operation {
         loop {
             if let Some(what) = self.try_generate(random, choice) {
@@ -470,7 +469,7 @@ impl Model {
                 to: self.a_free_name(random),
             }),
             88..=91 => {
-                // What a program does that saves a file: the new version takes the old one's name.
+                // As a program saves a file: the new version takes the old one's name.
                 let from = self.pick(random, is_plain)?;
                 let to = self.pick(random, is_plain)?;
                 (from != to).then_some(What::Rename { from, to })
@@ -496,15 +495,15 @@ impl Model {
     }
 }
 
-/// Which operations may be drawn.
+/// The kinds of operations that may be drawn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
     pub(crate) stores: bool,
-    /// Stores that are not synced reach the tree when the kernel sees fit.
+    /// Whether stores may stay unsynced; these reach the tree whenever the kernel decides.
     pub(crate) unsynced_stores: bool,
 }
 
-/// What an operation changed.
+/// The nodes and names that an operation changed.
 #[derive(Debug, Default)]
 pub(crate) struct Touched {
     pub(crate) inodes: Vec<Inode>,
@@ -520,7 +519,7 @@ pub(crate) struct Performer {
     mapped: VecDeque<Mapped>,
 }
 
-/// A page of a file, mapped.
+/// A mapped page of a file.
 #[derive(Debug)]
 struct Mapped(*mut std::ffi::c_void);
 
@@ -529,7 +528,7 @@ unsafe impl Send for Mapped {}
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: one page that was mapped and is used by nobody else.
+        // SAFETY: one page that was mapped and is not used otherwise.
         let _ = unsafe { rustix::mm::munmap(self.0, usize_of(PAGE_BYTES)) };
     }
 }
@@ -648,8 +647,7 @@ impl Performer {
     }
 }
 
-/// A call that did less than asked would have to be made again, and then it would be two
-/// operations.
+/// Checks that a call did all that was asked: a second call would make two operations of it.
 fn one_call(done: usize, asked: usize) -> io::Result<()> {
     if done == asked {
         return Ok(());

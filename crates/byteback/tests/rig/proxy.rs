@@ -1,10 +1,10 @@
 //! A wire between clients and the server that can be cut at a chosen point.
 //!
-//! It passes bytes through, a thread for each direction of each connection. While it is *armed*,
-//! the first request that commits a batch is held back, or the answer to it: then the server has
-//! committed, and nobody at the client's side knows. What the test does in that moment (kill
-//! somebody) is its own affair; afterwards the connection is dropped with what was held back, and
-//! the proxy is not armed any more.
+//! It passes bytes through, with a thread for each direction of each connection. While it is
+//! *armed*, it holds back the first request that commits a batch, or the answer to it; in the
+//! latter case the server has committed, and the client does not know. In that moment the test may
+//! do what it wants (such as kill a process); afterwards the connection is dropped along with the
+//! held bytes, and the proxy is no longer armed.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -12,28 +12,28 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, RwLock};
 
-/// See the module.
+/// The wire; see the module.
 pub(crate) struct Proxy {
     url: String,
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// Held shared while bytes are passed on, so that nothing passes after the wire was cut.
+    /// Locked for reading while bytes are passed on, so that nothing passes after the wire was cut.
     is_cut: RwLock<bool>,
     server: Mutex<String>,
     armed: Mutex<Option<Trap>>,
     stop: AtomicBool,
 }
 
-/// What is held back.
+/// The kind of message that is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
     Request,
     Answer,
 }
 
-/// Told when it is there; goes on when it is told to.
+/// Signals that the message has arrived, then waits for the test.
 struct Trap {
     held: Held,
     sprung: Sender<()>,
@@ -47,14 +47,14 @@ pub(crate) struct Armed {
 }
 
 impl Armed {
-    /// Waits until something is held back, or `within` has passed.
+    /// Waits until a message is held back; false if `within` passes first.
     pub(crate) fn wait_for_it(&self, within: std::time::Duration) -> bool {
         self.sprung.recv_timeout(within).is_ok()
     }
 }
 
 impl Proxy {
-    /// Listens, and passes on to `server`, a host and port.
+    /// Listens, and forwards to `server`, a host and port.
     pub(crate) fn start(server: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -83,24 +83,24 @@ impl Proxy {
         &self.url
     }
 
-    /// The server is at another place now.
+    /// Forwards to another server from now on.
     pub(crate) fn pass_on_to(&self, server: &str) {
         server.clone_into(&mut self.shared.server.lock().unwrap());
     }
 
-    /// From the moment this returns no byte passes in either direction, on no connection, until
-    /// [`Self::mend`].
+    /// Cuts the wire: once this returns, no byte passes in either direction, on any connection,
+    /// until [`Self::mend`].
     pub(crate) fn cut(&self) {
         *self.shared.is_cut.write().unwrap() = true;
     }
 
-    /// New connections are passed on again.
+    /// Lets new connections pass again.
     pub(crate) fn mend(&self) {
         *self.shared.is_cut.write().unwrap() = false;
     }
 
-    /// Holds the next request to commit, or the answer to it, back until the answer of this
-    /// function is dropped.
+    /// Holds back the next request to commit, or the answer to it, until the returned value is
+    /// dropped.
     pub(crate) fn arm(&self, held: Held) -> Armed {
         let (sprung, heard) = channel();
         let (tell, go_on) = channel();
@@ -121,8 +121,8 @@ impl Drop for Proxy {
 }
 
 impl Shared {
-    /// Whether what is `held` may pass; if it is a trap for it, waits until the test has done what
-    /// it wants.
+    /// Whether a message of this kind may pass. If a trap is set for it, waits until the test
+    /// releases the trap.
     fn may_pass(&self, held: Held) -> bool {
         let trap = {
             let mut armed = self.armed.lock().unwrap();
@@ -133,7 +133,7 @@ impl Shared {
         };
         if let Some(trap) = trap {
             let _ = trap.sprung.send(());
-            // Ends when the test drops its end.
+            // Returns when the test drops its end.
             let _ = trap.go_on.recv();
         }
         false
@@ -147,10 +147,10 @@ impl Shared {
         let Ok(server) = TcpStream::connect(address) else {
             return;
         };
-        // As the ends do it: otherwise each answer of two packets takes as long as its first one is
-        // not confirmed.
+        // As client and server do it: otherwise each answer of two packets waits for the
+        // confirmation of its first one.
         let _ = client.set_nodelay(true).and_then(|()| server.set_nodelay(true));
-        // Whether what the client sent last commits a batch.
+        // Whether the client's last message commits a batch.
         let is_commit = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -164,7 +164,7 @@ impl Shared {
             });
             scope.spawn(|| {
                 pass(&self.is_cut, &server, client, |bytes| {
-                    // An interim answer (100 Continue) tells nothing yet.
+                    // An interim answer (100 Continue) means nothing yet.
                     let is_final = bytes.starts_with(b"HTTP/1.1 2");
                     !is_final || !is_commit.load(Ordering::SeqCst) || self.may_pass(Held::Answer)
                 });

@@ -1,9 +1,9 @@
-//! What a run draws from its seed: `BYTEBACK_SEED`, or one made of the time. The seed repeats the
-//! choices of a run, not the kernel's order of events.
+//! The random choices of a run, from its seed: `BYTEBACK_SEED`, or one made from the time. The seed
+//! repeats the choices of a run, not the kernel's order of events.
 
 use byteback_host::random::SplitMix64;
 
-/// See the module.
+/// The generator of a run's choices.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(SplitMix64);
 
@@ -29,7 +29,7 @@ impl Random {
     }
 }
 
-/// A number that `value` always leads to, and no other near it.
+/// A number determined by `value`; near values lead to unrelated numbers.
 pub(crate) fn mix(value: u64) -> u64 {
     SplitMix64::new(value).next_u64()
 }
@@ -46,12 +46,12 @@ pub(crate) fn seed() -> u64 {
     seed
 }
 
-/// How many rounds a test runs: `BYTEBACK_ROUNDS`, or what it does by default.
+/// The number of rounds of a test: `BYTEBACK_ROUNDS`, or its default.
 pub(crate) fn rounds(default: u64) -> u64 {
     number("BYTEBACK_ROUNDS").unwrap_or(default)
 }
 
-/// How many lives a test lives: `BYTEBACK_LIVES`, or what it does by default.
+/// The number of lives of a test: `BYTEBACK_LIVES`, or its default.
 pub(crate) fn lives(default: u64) -> u64 {
     number("BYTEBACK_LIVES").unwrap_or(default)
 }

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-/// Runs a program that must be there and succeed.
+/// Runs a program that must exist and succeed; returns its output.
 #[track_caller]
 pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     let ran = Command::new(program).args(arguments).stdin(Stdio::null()).output();

@@ -9,16 +9,16 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// One file or directory.
+/// A node of a tree, under one of its names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// With the kind in the upper bits, as `st_mode`.
+    /// The mode, with the kind in the upper bits, as `st_mode`.
     pub(crate) mode: u32,
     pub(crate) owner: (u32, u32),
     pub(crate) mtime: (i64, i64),
     pub(crate) inode: u64,
     pub(crate) rdev: u64,
-    /// Of a file its bytes, of a symlink its target.
+    /// The bytes of a file, or the target of a symlink.
     pub(crate) content: Arc<Vec<u8>>,
     pub(crate) xattrs: BTreeMap<OsString, Vec<u8>>,
 }
@@ -37,16 +37,16 @@ impl Entry {
     }
 }
 
-/// A directory and all below it, by path; the root's is empty.
+/// A directory and everything below it, by path; the root's path is empty.
 pub(crate) type Tree = BTreeMap<PathBuf, Entry>;
 
-/// Looks at everything. Nobody may change it meanwhile.
+/// Reads everything below a directory, which must not be changed meanwhile.
 pub(crate) fn look(root: &Path) -> Tree {
     try_look(root).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Looks at everything; an error, which names the path, if something cannot be read or went away
-/// meanwhile.
+/// Reads everything below a directory. If an entry cannot be read or has gone meanwhile, the error
+/// names its path.
 pub(crate) fn try_look(root: &Path) -> io::Result<Tree> {
     let mut tree = Tree::new();
     let mut left = vec![PathBuf::new()];
@@ -96,7 +96,7 @@ fn xattrs(path: &Path) -> io::Result<BTreeMap<OsString, Vec<u8>>> {
     values.collect()
 }
 
-/// The first bytes at which two contents differ, for messages.
+/// The offset at which two contents first differ, for messages.
 pub(crate) fn first_difference(left: &[u8], right: &[u8]) -> Option<usize> {
     if left == right {
         return None;
@@ -105,8 +105,8 @@ pub(crate) fn first_difference(left: &[u8], right: &[u8]) -> Option<usize> {
     Some(common.unwrap_or(left.len().min(right.len())))
 }
 
-/// What differs between what is there and what was restored, in words; nothing if they are equal.
-/// Without `times`, times of modification are not compared.
+/// The differences between the present tree and a restored one, in words; empty if they are equal.
+/// Modification times are compared only with `times`.
 pub(crate) fn differences(there: &Tree, restored: &Tree, times: bool) -> Vec<String> {
     let mut found = Vec::new();
     let paths: std::collections::BTreeSet<&PathBuf> = there.keys().chain(restored.keys()).collect();
@@ -151,7 +151,7 @@ pub(crate) fn differences(there: &Tree, restored: &Tree, times: bool) -> Vec<Str
     found
 }
 
-/// A number that two trees share if nothing in them differs that [`differences`] compares.
+/// A digest of a tree: equal for trees without a difference that [`differences`] reports.
 pub(crate) fn digest(tree: &Tree, times: bool) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();

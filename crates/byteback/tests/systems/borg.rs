@@ -1,5 +1,5 @@
-//! Files in a repository of Borg, which knows them as lists of chunks: recipes of them, made as
-//! docs/format-recipe.md says, verified against what Borg gives out, and synced.
+//! Files in a repository of Borg, which stores them as lists of chunks: recipes of them, made as
+//! docs/format-recipe.md says, verified against Borg's output, and synced.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::disk::{run, text};
 use crate::program::checksums;
 use crate::sky;
 
-/// A repository that is not encrypted, so that chunks are named by their SHA-256.
+/// A repository without encryption, so that chunks are named by their SHA-256.
 struct Repository(tempfile::TempDir);
 
 impl Repository {
@@ -27,7 +27,7 @@ impl Repository {
         self.0.path().join(name)
     }
 
-    /// What Borg writes to its standard output.
+    /// The standard output of a Borg command.
     fn borg(&self, arguments: &[&str]) -> Vec<u8> {
         let output = Command::new("borg")
             .args(arguments)
@@ -39,8 +39,8 @@ impl Repository {
         output.stdout
     }
 
-    /// Saves a content; answers a recipe of it, with a folder of its chunks, which are cut of what
-    /// Borg gives out.
+    /// Saves a content. Returns a recipe of it, with a folder of its chunks, which are cut from
+    /// Borg's output.
     fn put(&self, name: &str, content: &[u8]) -> PathBuf {
         std::fs::write(self.at(name), content).unwrap();
         let archive = format!("repository::{name}");
@@ -63,7 +63,7 @@ impl Repository {
         let bytes = self.borg(&["extract", "--stdout", &archive, name]);
         let mut rest = &bytes[..];
         for line in String::from_utf8(output.stdout).unwrap().lines() {
-            // Those of chunks begin with a digit.
+            // The lines of chunks begin with a digit.
             let Some((Ok(len), sum)) = line.split_once(' ').map(|(len, sum)| (len.parse::<usize>(), sum)) else {
                 continue;
             };
@@ -97,7 +97,7 @@ fn recipes_of_what_borg_keeps_are_true_and_say_what_is_new() {
     assert_eq!(synced.new_read_bytes, synced.stats.literal_bytes);
     // Four places, and the end; a chunk has 256 KiB at most.
     assert!(synced.stats.literal_bytes < 8 * (256 << 10), "{:?}", synced.stats);
-    // A repository that threw a chunk away, and one that has other bytes by its name.
+    // A repository that dropped a chunk, and one that has other bytes under its name.
     let chunks = repository.at("new.chunks");
     let victim = std::fs::read_dir(&chunks).unwrap().next().unwrap().unwrap().path();
     let bytes = std::fs::read(&victim).unwrap();

@@ -1,4 +1,4 @@
-//! btrfs, in an image file: what the command tells, and syncs with what it keeps.
+//! btrfs, in an image file: the output of the command, and syncs with the checksums that it keeps.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -22,7 +22,7 @@ pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// An old content and a new one: some blocks overwritten, something inserted, and the end cut off.
+/// An old content and a new one: some blocks overwritten, some bytes inserted, and the end cut off.
 pub(crate) fn versions(len: usize) -> (Vec<u8>, Vec<u8>) {
     let old = noise(1, len);
     let mut new = old.clone();
@@ -58,7 +58,7 @@ fn what_btrfs_keeps_is_told_and_true() {
     assert_eq!(said["zero_bytes"], 5_000_000 - summed);
     assert_eq!(said["verified"]["blocks"], summed / 4096);
     assert_eq!(said["checksum_bytes"], summed / 4096 * 32);
-    // In words, too.
+    // The output in words.
     let output = Command::new(env!("CARGO_BIN_EXE_byteback"))
         .arg("checksums")
         .arg(&path)
@@ -72,7 +72,7 @@ fn what_btrfs_keeps_is_told_and_true() {
     ] {
         assert!(said.contains(line), "{said}");
     }
-    // Files of which there are none, and what is no file.
+    // A file without checksums.
     File::create(disk.path().join("nocow")).unwrap();
     run("chattr", &["+C", text(&disk.path().join("nocow"))]);
     std::fs::write(disk.path().join("nocow"), noise(2, 100_000)).unwrap();
@@ -81,7 +81,8 @@ fn what_btrfs_keeps_is_told_and_true() {
         (&said["summed_bytes"], &said["unknown"]["not_summed"]),
         (&0.into(), &98_304.into())
     );
-    // Who may read the file, but not search the file system.
+    // A user who may read the file, but not search the file system; and arguments that are no
+    // files.
     as_nobody(&[path.as_os_str()]).fails_with("tells a file system's checksums to root only");
     checksums(disk.path(), &[]).fails_with("not a regular file");
     checksums(disk.path().join("missing"), &[]).fails_with("No such file");
@@ -105,13 +106,13 @@ fn a_sync_between_two_btrfs_with_sha256_reads_what_changed() {
     let source = BtrfsSource::new(&new_file, &RealClock).unwrap();
     let synced = sky::fixed(&base, &source, 4096, &new);
     assert_eq!((synced.stats.read_bytes, synced.new_read_bytes), (4096, 4096));
-    // btrfs has no CRCs beside: the base's end reads, once.
+    // btrfs has no CRCs in addition: the base's end reads its file, once.
     assert_eq!(synced.base_read_bytes, old.len() as u64);
     assert!(synced.delta_len < 5000, "{}", synced.delta_len);
 }
 
-/// Insertions, cuts and overwritten places, by content-defined chunks whose CRCs follow from those
-/// of btrfs's sectors.
+/// Insertions, cuts and overwritten places, with content-defined chunks whose CRCs follow from
+/// those of btrfs's sectors.
 #[test]
 fn a_sync_by_chunks_between_two_btrfs_with_crc32c() {
     let Some(disk) = Disk::new("crc32c", 256, "") else {
@@ -151,7 +152,7 @@ fn costs_of_btrfs() {
     }
 }
 
-/// What was told of a file that somebody overwrites counts no more.
+/// Checksums of a file count no more once it is overwritten.
 #[test]
 fn checksums_of_before_a_change_are_not_taken() {
     use byteback_checksums::source::{Source, SourceError, VerifyError, verify};
@@ -173,7 +174,8 @@ fn checksums_of_before_a_change_are_not_taken() {
     );
 }
 
-/// What differs between two copies, by what both file systems keep; and why two cannot be compared.
+/// The differences between two copies by their file systems' checksums alone, and copies that
+/// cannot be compared.
 #[test]
 fn copies_are_compared_by_their_checksums_alone() {
     let (Some(here), Some(there)) = (Disk::new("crc32c", 256, ""), Disk::new("crc32c", 256, "")) else {
@@ -192,7 +194,7 @@ fn copies_are_compared_by_their_checksums_alone() {
         .iter()
         .map(|range| (range["start"].as_u64().unwrap(), range["likeness"].as_str().unwrap()))
         .collect();
-    // The old one's last sector is not full, and nobody knows what the new one's is up to there.
+    // The old file's last sector is not full, so it is unknown whether the new one agrees so far.
     let (changed, last) = (500_000 / 4096 * 4096, 1_000_001 / 4096 * 4096);
     assert_eq!(
         ranges,
@@ -209,7 +211,7 @@ fn copies_are_compared_by_their_checksums_alone() {
         (&summary["len_bytes"], &summary["against_len_bytes"]),
         (&1_010_001.into(), &1_000_001.into())
     );
-    // In words.
+    // The output in words.
     let output = Command::new(env!("CARGO_BIN_EXE_byteback"))
         .args(["checksums", text(&new_path), "--against", text(&old_path)])
         .output()

@@ -1,5 +1,5 @@
-//! Files in a store of casync, and recipes of them: told, verified against the bytes, and synced by
-//! their chunks.
+//! Files in a store of casync, and recipes of them: listed, verified against the bytes, and synced
+//! by their chunks.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
@@ -18,7 +18,7 @@ use crate::plain::PlainFile;
 use crate::program::{as_nobody, checksums};
 use crate::sky;
 
-/// A folder with a store and what is put into it.
+/// A folder with a store and the files that are put into it.
 struct Store(tempfile::TempDir);
 
 impl Store {
@@ -33,7 +33,7 @@ impl Store {
         self.0.path().join(name)
     }
 
-    /// Puts a content into the store; answers its index.
+    /// Puts a content into the store; returns its index.
     fn put(&self, name: &str, content: &[u8], options: &[&str]) -> PathBuf {
         let (file, index) = (self.at(name), self.at(&format!("{name}.caibx")));
         std::fs::write(&file, content).unwrap();
@@ -43,7 +43,7 @@ impl Store {
         index
     }
 
-    /// What casync itself makes of an index.
+    /// The content that casync itself extracts by an index.
     fn extracted(&self, index: &Path) -> Vec<u8> {
         let file = self.at("extracted");
         let store = format!("--store={}", text(&self.at("default.castr")));
@@ -80,22 +80,22 @@ fn what_casync_keeps_is_told_and_true() {
         let chunks = said["verified"]["blocks"].as_u64().unwrap();
         assert!((20..500).contains(&chunks), "{chunks}");
         assert_eq!(said["checksum_bytes"], chunks * 32);
-        // The index is 40 bytes for each chunk, and 104.
+        // The index has 40 bytes for each chunk, and 104 in addition.
         assert_eq!(std::fs::metadata(&index).unwrap().len(), chunks * 40 + 104);
-        // What comes out of the store here is what casync gets out of it.
+        // The bytes read here are those that casync extracts from the store.
         let source = DeduplicatedFile::casync(index.clone(), None);
         let mut bytes = vec![0; content.len() + 1];
         assert_eq!(source.read_at(0, &mut bytes).unwrap(), content.len());
         assert!(bytes[..content.len()] == content && store.extracted(&index) == content);
     }
-    // Lengths of chunks as somebody chose them; no content; a short one.
+    // Unusual lengths of chunks; no content; a short one.
     for (name, len) in [("empty", 0), ("short", 1), ("small", 300_000)] {
         let content = noise(3, len);
         let index = store.put(name, &content, &["--chunk-size=1024:4096:16384"]);
         let said = checksums(told_as("casync", &index), &[]).fine();
         assert_eq!(said["verified"]["bytes"], len);
     }
-    // In words, and a store elsewhere.
+    // The output in words, and a store in another place.
     std::fs::rename(store.at("default.castr"), store.at("elsewhere")).unwrap();
     checksums(told_as("casync", &store.at("small.caibx")), &[]).fails_with("is not in the store");
     let output = Command::new(env!("CARGO_BIN_EXE_byteback"))
@@ -122,7 +122,7 @@ fn what_casync_does_not_have_is_refused() {
     checksums(told_as("casync", &store.at("file")), &[]).fails_with("no index of casync");
     checksums(told_as("recipe", &index), &[]).fails_with("no recipe of version 1");
     checksums(told_as("casync", store.0.path()), &[]).fails_with("no regular file");
-    // Who may not read the index; and who may, but not the store.
+    // A user who may not read the index; then one who may, but not the store.
     let closed = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     let (asked, chunks) = (told_as("casync", &index), store.at("default.castr"));
     closed(store.0.path(), 0o755);
@@ -139,7 +139,7 @@ fn what_casync_does_not_have_is_refused() {
     std::fs::write(&index, &whole[..whole.len() - 40]).unwrap();
     checksums(told_as("casync", &index), &[]).fails_with("cut short");
     std::fs::write(&index, &whole).unwrap();
-    // The store throws away what is not in use: the index says still what the file is.
+    // The store drops unused chunks: the index still describes the file.
     let source = DeduplicatedFile::casync(index.clone(), None);
     let told = source.collect().unwrap();
     let other = store.put("other", &noise(2, 500_000), &[]);
@@ -151,7 +151,7 @@ fn what_casync_does_not_have_is_refused() {
         matches!(said, Err(VerifyError::Source(SourceError::Chunk { .. }))),
         "{said:?}"
     );
-    // A chunk that has another one's bytes, as casync compressed them: one byte differs.
+    // A chunk with another one's bytes, as casync compressed them: one byte differs.
     let spoiled = Store::new();
     let mut flipped = content.clone();
     flipped[250_000] ^= 1;
@@ -188,10 +188,10 @@ fn what_casync_does_not_have_is_refused() {
     );
     checksums(told_as("casync", &indexes[0]), &[]).fails_with("is not what its fingerprint says");
     checksums(told_as("casync", &indexes[1]), &[]).fine();
-    // As xz, which is not read.
+    // Compressed as xz, which is not supported.
     let index = store.put("xz", &noise(3, 100_000), &["--compression=xz"]);
     checksums(told_as("casync", &index), &[]).fails_with("xz");
-    // The index is made anew for other bytes while somebody goes by the old one.
+    // The index is rewritten for other bytes while the old one is in use.
     let index = store.put("changing", &content, &[]);
     let source = DeduplicatedFile::casync(index, None);
     let told = source.collect().unwrap();
@@ -204,8 +204,7 @@ fn what_casync_does_not_have_is_refused() {
     );
 }
 
-/// Two indexes take each other's place all the while: each list is that of one of them, and never
-/// of both.
+/// Two indexes keep replacing each other: each list is that of one of them, and never a mix.
 #[test]
 fn an_index_that_is_replaced_all_the_time_is_told_as_one_of_both() {
     let store = Store::new();
@@ -228,7 +227,7 @@ fn an_index_that_is_replaced_all_the_time_is_told_as_one_of_both() {
                 let next = store.at("next");
                 std::fs::write(&next, &indexes[round % 2]).unwrap();
                 std::fs::rename(&next, &index).unwrap();
-                // In place, too, which no rename protects.
+                // In place, too, without the protection of a rename.
                 if round.is_multiple_of(16) {
                     std::fs::write(&index, &indexes[1]).unwrap();
                 }
@@ -237,7 +236,7 @@ fn an_index_that_is_replaced_all_the_time_is_told_as_one_of_both() {
                 }
             }
         });
-        // Also if an assertion fails: the scope waits for who writes.
+        // Also if an assertion fails: the scope waits for the writer.
         scopeguard::defer! { ends.store(true, Ordering::Relaxed) }
         let source = DeduplicatedFile::casync(index.clone(), Some(store.at("default.castr")));
         for round in 0.. {
@@ -245,7 +244,7 @@ fn an_index_that_is_replaced_all_the_time_is_told_as_one_of_both() {
             if round >= 1000 && met.iter().all(|count| *count >= 10) {
                 break;
             }
-            // Cut short for a moment, or another one at each look.
+            // The index may be cut short for a moment, or differ at each look.
             let Ok(told) = source.collect() else { continue };
             let which = expected.iter().position(|one| one.runs().eq(told.runs()));
             met[which.expect("a list of both")] += 1;
@@ -253,8 +252,8 @@ fn an_index_that_is_replaced_all_the_time_is_told_as_one_of_both() {
     });
 }
 
-/// Both versions in stores: the lists alone say what is equal, wherever it moved to, and only what
-/// is new is read.
+/// Both versions in stores: the lists alone tell which chunks are equal, wherever they moved, and
+/// only new chunks are read.
 #[test]
 fn a_sync_between_two_stores_of_casync_reads_what_is_new() {
     let (here, there) = (Store::new(), Store::new());
@@ -271,7 +270,7 @@ fn a_sync_between_two_stores_of_casync_reads_what_is_new() {
     }
 }
 
-/// The base is a file that no store knows, or on btrfs: it is summed where the chunks would lie.
+/// The base is a file in no store, or on btrfs: it is summed where the chunks would lie.
 #[test]
 fn a_sync_from_casync_to_a_file() {
     let Some(disk) = Disk::new("crc32c", 256, "") else {
@@ -294,8 +293,8 @@ fn a_sync_from_casync_to_a_file() {
     }
 }
 
-/// A recipe as any program can write it of what its store knows, with a folder of its chunks: here
-/// of casync's index, with sha256sum.
+/// A recipe as any program can write it from its store's knowledge, with a folder of its chunks:
+/// here from casync's index, with sha256sum.
 fn recipe_of(store: &Store, told: &FileChecksums, content: &[u8]) -> PathBuf {
     let chunks = store.at("chunks");
     std::fs::create_dir(&chunks).unwrap();
@@ -336,7 +335,7 @@ fn a_recipe_of_what_another_store_keeps() {
         (Some("recipe"), Some("sha256"))
     );
     assert_eq!(said["verified"]["bytes"], content.len());
-    // It agrees with the index, and syncs with it.
+    // The recipe agrees with the index, and syncs with it.
     let described = DeduplicatedFile::recipe(path.clone());
     let again = described.collect().unwrap();
     assert!(again.runs().eq(told.runs()));
@@ -349,7 +348,7 @@ fn a_recipe_of_what_another_store_keeps() {
         ),
         (0, 0, 0)
     );
-    // A chunk that somebody wrote to.
+    // A chunk that another program wrote to.
     let victim = std::fs::read_dir(store.at("chunks"))
         .unwrap()
         .next()
@@ -376,7 +375,7 @@ fn costs_of_casync() {
         let base = DeduplicatedFile::casync(there.put("old", &old, &[&option]), None);
         let source = DeduplicatedFile::casync(here.put("new", &new, &[&option]), None);
         crate::costs::print_row(&format!("casync, {name}"), &base, &source, 0, &new);
-        // The same chunks, as recipes describe them.
+        // The same chunks, as described by recipes.
         if digest == "sha256" {
             let recipe = |at: &Store, listed: &DeduplicatedFile, content: &[u8]| {
                 DeduplicatedFile::recipe(recipe_of(at, &listed.collect().unwrap(), content))

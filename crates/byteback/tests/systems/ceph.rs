@@ -23,10 +23,10 @@ use crate::server::{Server, script};
 use crate::sky;
 use crate::tools::{Interrupted, installed};
 
-/// Of what BlueStore keeps a CRC.
+/// Bytes that one of BlueStore's CRCs covers.
 const CHUNK: usize = 4096;
 
-/// A monitor and an OSD as long as it lives.
+/// A monitor and an OSD, which run as long as this lives.
 struct Ceph {
     server: Server,
     programs: Programs,
@@ -92,7 +92,7 @@ impl Ceph {
         CephSource::new(place, &self.programs, tempfile::tempfile_in("/var/tmp").unwrap())
     }
 
-    /// Where the first byte of an object is on the OSD's device.
+    /// Offset of an object's first byte on the OSD's device.
     fn address(&self, name: &str) -> u64 {
         let tool = |arguments: &[&str]| {
             let output = Command::new("ceph-objectstore-tool")
@@ -112,7 +112,7 @@ impl Ceph {
     }
 }
 
-/// All bytes that it has.
+/// All bytes of a source.
 fn bytes_of(source: &dyn Source) -> Vec<u8> {
     let mut bytes = vec![0; 1 << 24];
     let len = source.read_at(0, &mut bytes).unwrap();
@@ -121,7 +121,8 @@ fn bytes_of(source: &dyn Source) -> Vec<u8> {
     bytes
 }
 
-/// What is told of an object, all of which was compared with its bytes, which are these.
+/// The checksums of an object, all compared with its bytes, which must be `expected`; and the
+/// number of blocks compared.
 #[track_caller]
 fn compared(source: &dyn Source, expected: &[u8]) -> (FileChecksums, u64) {
     let told = source.collect().unwrap();
@@ -135,7 +136,7 @@ fn compared(source: &dyn Source, expected: &[u8]) -> (FileChecksums, u64) {
     (told, verified.blocks)
 }
 
-/// Writes as an object store does: what was not written before is zeros.
+/// Writes as an object store does: bytes never written before are zeros.
 fn write(content: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
     content.resize(content.len().max(offset + bytes.len()), 0);
     content[offset..][..bytes.len()].copy_from_slice(bytes);
@@ -145,7 +146,7 @@ fn write(content: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
 #[ignore = "installs Ceph first: make test-systems"]
 fn ceph_objects_are_told_and_true() {
     let cluster = Ceph::start();
-    // Overwritten within, longer with a hole, and then truncated.
+    // Overwritten within, extended beyond a hole, and then truncated.
     let mut content = noise(1, 6_000_001);
     cluster.put("file", &content);
     for (offset, len) in [
@@ -160,7 +161,7 @@ fn ceph_objects_are_told_and_true() {
     }
     cluster.rados(&["truncate", "file", "9050000"]);
     content.truncate(9_050_000);
-    // As long as chunks, and nearly; nothing; a hole; a namespace; names that have to be escaped or
+    // As long as chunks, and nearly; empty; a hole; a namespace; names that have to be escaped or
     // look like options.
     let lens = [1, CHUNK - 1, CHUNK, CHUNK + 1, 65_536];
     for len in lens {
@@ -172,7 +173,7 @@ fn ceph_objects_are_told_and_true() {
     cluster.put("a b%&=/\u{e9}\"", &noise(8, 8192));
     let upload = cluster.server.upload(&noise(10, 8192));
     cluster.rados(&["put", "of1", upload.to_str().unwrap(), "-N", "space"]);
-    // Whoever asks while the OSD runs is told what to do.
+    // A request while the OSD runs is refused with advice.
     checksums(cluster.url("file"), &[]).fails_with("the OSD's store is in use");
     // Shared with a clone, parts of which were written to since.
     let before = noise(20, 300_000);
@@ -252,7 +253,7 @@ fn ceph_objects_are_told_and_true() {
     assert!(bytes_of(&cluster.source("compressed")) == text);
     let (told, blocks) = compared(&cluster.source("hinted"), &hinted);
     assert_eq!((told.layout().block_len, blocks), (65_536, 700_000 / 65_536 - 1));
-    // What is not there, and what is no OSD.
+    // Missing objects, and folders that are no OSD's.
     checksums(cluster.url("missing"), &[]).fails_with("no such object in this placement group");
     checksums(cluster.url("file&snap=7"), &[]).fails_with("no such object in this placement group");
     let elsewhere = cluster.url("file").replace(cluster.pg(), "77.3");
@@ -262,8 +263,8 @@ fn ceph_objects_are_told_and_true() {
         checksums(url, &[]).fails_with("there is no store of an OSD in that folder");
     }
     checksums("ceph:///osd?pg=1.0s0&object=a", &[]).fails_with("erasure-coded");
-    // The store is its owner's; whoever may not even look into the folder above it is told the
-    // same.
+    // The store is its owner's; a user who may not even look into the folder above it gets the same
+    // answer.
     for mode in [0o755, 0o700] {
         std::fs::set_permissions(cluster.dir(), PermissionsExt::from_mode(mode)).unwrap();
         as_nobody(&[OsStr::new(&cluster.url("file"))]).fails_with("the OSD's store is for ceph and root only");
@@ -271,7 +272,7 @@ fn ceph_objects_are_told_and_true() {
     checksums(cluster.url("file"), &[("PATH", "/nowhere")]).fails_with("ceph-objectstore-tool is not installed");
 }
 
-/// Random writes to a few objects, by whatever ways BlueStore takes for them, and what they made of
+/// Random writes to a few objects, in whatever ways BlueStore stores them, and the resulting
 /// checksums; the OSD stops or dies in between.
 #[test]
 #[ignore = "installs Ceph first: make test-systems"]
@@ -283,7 +284,7 @@ fn ceph_random_objects_are_told_as_they_are() {
     let mut objects: Vec<Vec<u8>> = vec![Vec::new(); 3];
     for number in 0..objects.len() {
         match number {
-            // One with CRCs of many lengths.
+            // One object with CRCs of different lengths.
             0 => cluster.run("hint", &["object0", "65536"]),
             _ => cluster.run("rados", &["create", &format!("object{number}")]),
         };
@@ -326,7 +327,7 @@ fn ceph_random_objects_are_told_as_they_are() {
             let (told, blocks) = compared(&cluster.source(&format!("object{number}")), content);
             summed_bytes += blocks * u64::from(told.layout().block_len);
         }
-        // What snapshots kept, which nobody noted, is as true.
+        // The objects in snapshots, whose content was not recorded, are verified as well.
         for snap in 1..=snapshots {
             let source = cluster.source(&format!("object1&snap={snap}"));
             match source.collect() {
@@ -344,7 +345,7 @@ fn ceph_random_objects_are_told_as_they_are() {
     assert!(summed_bytes > 1_000_000, "{summed_bytes}");
 }
 
-/// Somebody starts the OSD, writes, and stops it again; and a device that rots.
+/// The OSD is started, written to, and stopped again; and a device rots.
 #[test]
 #[ignore = "installs Ceph first: make test-systems"]
 fn ceph_objects_that_change_are_noticed() {
@@ -364,7 +365,7 @@ fn ceph_objects_that_change_are_noticed() {
         assert_eq!(verify(source, told).unwrap().blocks, 1_000_000 / 4096);
     }
     cluster.up();
-    // While it runs nobody knows.
+    // While the OSD runs, it is unknown whether the object changed.
     let said = sources[0].is_unchanged(told[0].stamp());
     assert!(matches!(said, Err(SourceError::Denied(_))), "{said:?}");
     // The same bytes; others, of the same length; none at all.
@@ -381,7 +382,7 @@ fn ceph_objects_that_change_are_noticed() {
             "{said:?}"
         );
     }
-    // Bytes of now are not handed out as those of then.
+    // New bytes are not returned as the described ones.
     let said = sources[1].read_at(0, &mut [0; 10]);
     assert!(matches!(said, Err(SourceError::ChangedMeanwhile)), "{said:?}");
     let mut changed = content.clone();
@@ -393,8 +394,8 @@ fn ceph_objects_that_change_are_noticed() {
     assert!(matches!(sources[3].collect(), Err(SourceError::Missing(_))));
     assert!(sources[4].is_unchanged(told[4].stamp()).unwrap());
     compared(&sources[4], &content);
-    // A byte on the device: what is kept says what was written, and BlueStore hands out nothing
-    // else.
+    // A byte on the device: the checksum kept is that of the written data, and BlueStore returns
+    // nothing else.
     let address = cluster.address("rotten") + 5000;
     let device = File::options()
         .read(true)
@@ -412,7 +413,7 @@ fn ceph_objects_that_change_are_noticed() {
     assert!(matches!(said, Err(VerifyError::Source(_))), "{said:?}");
 }
 
-/// The OSD is started, written to and stopped between any two questions of a description with its
+/// The OSD is started, written to and stopped between any two calls for a description and its
 /// bytes.
 #[test]
 #[ignore = "installs Ceph first: make test-systems"]
@@ -440,11 +441,11 @@ fn ceph_objects_that_change_between_two_questions_are_told_as_at_one_moment() {
         assert_eq!(tool.calls(), 2);
         let read = source.read_at(0, &mut [0; 100]);
         match call {
-            // Asked about when it was written already.
+            // The object was already rewritten when it was described.
             0 => assert_eq!(verify(&source, &told).unwrap().blocks, 300_000 / 4096),
-            // What is handed out is of then or of now: not what was described, or nobody knows.
+            // The bytes may be the old or the new ones: not those described, or it is unknown.
             1 | 2 => assert!(matches!(read, Err(SourceError::ChangedMeanwhile)), "{call}: {read:?}"),
-            // It was fetched before.
+            // The bytes were fetched before.
             _ => assert_eq!(read.unwrap(), 100),
         }
         assert_eq!(source.is_unchanged(told.stamp()).unwrap(), call == 0, "{call}");
@@ -460,7 +461,7 @@ fn ceph_objects_that_change_between_two_questions_are_told_as_at_one_moment() {
     }
 }
 
-/// Section 3.3: which blocks differ is known without a byte of either; and syncs between the two,
+/// Section 3.3: the differing blocks are known without a byte of either; and syncs between the two,
 /// and within the OSD.
 #[test]
 #[ignore = "installs Ceph first: make test-systems"]
@@ -496,7 +497,7 @@ fn ceph_and_btrfs_agree_on_blocks_of_both() {
     let summary = said.pop().unwrap();
     assert_eq!(summary["differing_bytes"], 4 * CHUNK);
     assert_eq!(summary["likely_bytes"], old.len() - 4 * CHUNK);
-    // CRCs prove nothing: a sync reads what they call likely, and is right.
+    // CRCs prove nothing: a sync reads the likely blocks as well, and is right.
     let base = cluster.source("old");
     let source = cluster.source("new");
     let synced = sky::fixed(&base, &source, CHUNK as u32, &new);

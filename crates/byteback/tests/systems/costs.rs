@@ -1,5 +1,5 @@
-//! What it takes to get checksums, beside making them of the same bytes, and beside a whole sync:
-//! the table of docs/skysync.md (SkySync, Fig. 18).
+//! The cost of getting checksums, compared with computing them from the same bytes and with a whole
+//! sync: the table of docs/skysync.md (SkySync, Fig. 18).
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use byteback_checksums::source::{Run, Source, verify};
 
 use crate::sky::{Synced, fixed, named};
 
-/// How often each is done; the shortest counts, as others use the machine, too.
+/// How often each is measured; the shortest time counts, as the machine has other users.
 const TRIES: u32 = 5;
 
 fn shortest(mut what: impl FnMut()) -> Duration {
@@ -19,8 +19,8 @@ fn shortest(mut what: impl FnMut()) -> Duration {
     each.min().unwrap()
 }
 
-/// Prints a row: extraction, reading and summing of the same file, and a sync of it with `base` in
-/// which the extraction is a part.
+/// Prints a row: extraction, reading and summing of the same file, and a sync of it with `base`,
+/// which includes the extraction.
 pub(crate) fn print_row(name: &str, base: &dyn Source, source: &dyn Source, block_len: u32, content: &[u8]) {
     let told = source.collect().unwrap();
     let extraction = shortest(|| {

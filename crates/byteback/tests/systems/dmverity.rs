@@ -1,4 +1,5 @@
-//! ext4 on a device that the kernel verifies (dm-verity), by Debian's kernel in a virtual machine.
+//! ext4 on a device that the kernel verifies (dm-verity), with Debian's kernel in a virtual
+//! machine.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -39,7 +40,7 @@ fn costs_of_dm_verity() {
 fn veritysetup(arguments: &[&str]) -> String {
     let output = Command::new("/usr/sbin/veritysetup")
         .args(arguments)
-        // There is no udev in there that would make names of devices.
+        // The machine has no udev that would make names of devices.
         .env("DM_DISABLE_UDEV", "1")
         .output()
         .unwrap();
@@ -56,7 +57,7 @@ fn mount(device: &str, options: &str) -> PathBuf {
     path.to_owned()
 }
 
-/// Writes onto the device as long as nothing verifies it.
+/// Writes to the device while it is not verified.
 fn write(contents: &[(&str, &[u8])]) {
     let path = mount(DATA, "rw");
     for (name, content) in contents {
@@ -65,14 +66,14 @@ fn write(contents: &[(&str, &[u8])]) {
     run("umount", &[text(&path)]);
 }
 
-/// Hashes the device; answers the root.
+/// Hashes the device; returns the root hash.
 fn format(options: &[&str]) -> String {
     let said = veritysetup(&[&["format", DATA, HASHES][..], options].concat());
     let root = said.lines().find_map(|line| line.strip_prefix("Root hash:"));
     root.unwrap().trim().to_owned()
 }
 
-/// The device, verified and mounted as long as it lives.
+/// The device, verified and mounted as long as this lives.
 struct Verified(PathBuf);
 
 impl Verified {
@@ -118,7 +119,7 @@ fn guest_files_on_a_verified_device_are_told_and_true() {
     file.write_all_at(&noise(3, 8192), 81_920).unwrap();
     file.set_len(1_000_000).unwrap();
     drop(file);
-    // Nobody verifies what is read here.
+    // Reads are not verified here.
     checksums(path.join("of4096"), &[]).fails_with("not one of dm-verity");
     run("umount", &[text(&path)]);
     for way in WAYS {
@@ -167,7 +168,7 @@ fn guest_a_sync_of_files_on_a_verified_device_reads_what_changed() {
     );
 }
 
-/// A hash that rots, a block of the file that does, and a device by which that may be read.
+/// A hash that rots, a block of the file that rots, and a device through which that can be read.
 #[test]
 #[ignore = "runs in the machine that machine_dm_verity starts"]
 fn guest_what_rots_on_the_devices_is_noticed() {
@@ -228,7 +229,7 @@ fn guest_another_device_is_not_what_was_described() {
         let file = File::open(disk.0.join("file")).unwrap();
         *DmVeritySource::new(&file).unwrap().collect().unwrap().stamp()
     };
-    // In place, so that all that could be told of the file but its content is the same.
+    // In place, so that nothing but the content tells the two apart.
     let places = find(DATA, &noise(5, 100_000)[8192..8256]);
     let disk = File::options().write(true).open(DATA).unwrap();
     places.iter().for_each(|&at| disk.write_all_at(b"!", at).unwrap());

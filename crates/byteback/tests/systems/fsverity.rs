@@ -1,4 +1,4 @@
-//! Files that are sealed by fs-verity, on ext4, F2FS and btrfs, by Debian's kernel in a virtual
+//! Files that are sealed by fs-verity, on ext4, F2FS and btrfs, with Debian's kernel in a virtual
 //! machine.
 
 use std::ffi::OsStr;
@@ -18,7 +18,7 @@ use crate::machine::{Machine, find, must_be_inside};
 use crate::program::{against, as_nobody, checksums};
 use crate::sky;
 
-/// With the disks that they are on in there.
+/// The file systems and their disks in the virtual machine.
 const FILESYSTEMS: [(&str, &str); 3] = [("ext4", "/dev/vdb"), ("f2fs", "/dev/vdc"), ("btrfs", "/dev/vdd")];
 
 fn machine() -> Machine {
@@ -40,7 +40,7 @@ fn costs_of_fs_verity() {
     machine().run("fsverity::inside_costs");
 }
 
-/// A file system as long as it lives.
+/// A file system, mounted as long as this lives.
 struct Mounted(PathBuf);
 
 impl Mounted {
@@ -72,7 +72,7 @@ impl Drop for Mounted {
     }
 }
 
-/// `FS_IOC_ENABLE_VERITY`.
+/// Seals a file with `FS_IOC_ENABLE_VERITY`.
 fn seal(path: &Path, kind: Kind, salt: &[u8]) {
     #[repr(C)]
     #[derive(Default)]
@@ -137,7 +137,7 @@ fn guest_what_is_sealed_is_told_and_true() {
                     (len.div_ceil(4096) as u64, len as u64)
                 );
                 assert!(source.is_unchanged(told.stamp()).unwrap());
-                // Times are nobody's witness here.
+                // Times do not count here.
                 file.set_modified(std::time::UNIX_EPOCH).unwrap();
                 assert!(source.is_unchanged(told.stamp()).unwrap());
             }
@@ -177,7 +177,7 @@ fn guest_who_may_read_a_sealed_file_is_told_its_hashes() {
             _ => assert_eq!(said.fine()["verified"]["bytes"], 100_000),
         }
         checksums(disk.put("open", b"nobody sealed it"), &[]).fails_with(match filesystem.0 {
-            // It has checksums beside, but a short file's content lies in the metadata.
+            // btrfs has checksums besides, but the content of a short file lies in the metadata.
             "btrfs" => continue,
             _ => "not sealed by fs-verity; the file's device is not one of dm-verity; the file does not lie on ZFS; the file does not lie on btrfs",
         });
@@ -185,7 +185,7 @@ fn guest_who_may_read_a_sealed_file_is_told_its_hashes() {
     checksums("/proc/self/status", &[]).fails_with("does not lie on ext4, F2FS or btrfs");
 }
 
-/// What is sealed stays; what takes its name is another file.
+/// A sealed file stays the same; a file that takes its name is another one.
 #[test]
 #[ignore = "runs in the machine that machine_fs_verity starts"]
 fn guest_a_file_that_takes_the_name_is_another_one() {
@@ -201,7 +201,7 @@ fn guest_a_file_that_takes_the_name_is_another_one() {
         let told = source.collect().unwrap();
         let other = disk.seal("other", &noise(2, 100_000), Kind::Sha256, b"");
         std::fs::rename(&other, &path).unwrap();
-        // The open one is what it was.
+        // The open file is unchanged.
         assert!(source.is_unchanged(told.stamp()).unwrap());
         assert_eq!(verify(&source, &told).unwrap().blocks, 25);
         let file = File::open(&path).unwrap();
@@ -212,14 +212,14 @@ fn guest_a_file_that_takes_the_name_is_another_one() {
             matches!(said, Err(VerifyError::Source(SourceError::ChangedMeanwhile))),
             "{said:?}"
         );
-        // The same content in another file is told alike.
+        // The same content in another file has the same checksums.
         let again = disk.seal("again", &content, Kind::Sha256, b"");
         let file = File::open(&again).unwrap();
         assert_eq!(sums(&VeritySource::new(&file).unwrap().collect().unwrap()), sums(&told));
     }
 }
 
-/// With SHA-256 without a salt, SkySync-F reads the block that changed, between any two of the file
+/// With SHA-256 without a salt, SkySync-F reads only the changed block, between any two of the file
 /// systems.
 #[test]
 #[ignore = "runs in the machine that machine_fs_verity starts"]
@@ -239,13 +239,13 @@ fn guest_a_sync_of_sealed_files_reads_what_changed() {
             VeritySource::new(&file).unwrap(),
         );
         let synced = sky::fixed(&base, &source, 4096, &new);
-        // One block with the change, and the last one, which is shorter now.
+        // The block with the change, and the last one, which is shorter now.
         assert_eq!(synced.stats.literal_bytes, 4096 + 3096, "{:?}", synced.stats);
         assert!(synced.new_read_bytes <= 3 * 4096, "{}", synced.new_read_bytes);
     }
 }
 
-/// Trees of three levels: of what is equal nothing is read, neither of the files nor of the trees.
+/// Trees of three levels: equal parts are not read, neither of the files nor of the trees.
 #[test]
 #[ignore = "runs in the machine that machine_fs_verity starts"]
 fn guest_trees_are_compared_from_the_root_down() {
@@ -280,14 +280,14 @@ fn guest_trees_are_compared_from_the_root_down() {
         let mut expected: Vec<_> = places.iter().map(|at| (*at as u64 * 4096, 4096)).collect();
         expected.push((len as u64, 5000));
         assert_eq!(found, expected, "{}", filesystem.0);
-        // A root, and for each change and the end two nodes at most.
+        // A root, and two nodes at most for each change and for the end.
         assert!(old_tree.nodes_read() <= 1 + 4 * 2, "{}", old_tree.nodes_read());
         assert!(new_tree.nodes_read() <= 1 + 4 * 2, "{}", new_tree.nodes_read());
         let (base, source) = (
             VeritySource::new(&old_file).unwrap(),
             VeritySource::new(&new_file).unwrap(),
         );
-        // The command goes the same way.
+        // The command works in the same way.
         let said = against(disk.0.join("old"), disk.0.join("new"), &[]).fine();
         let read_bytes = (old_tree.read_bytes() + new_tree.read_bytes()).into();
         assert_eq!(
@@ -304,7 +304,7 @@ fn guest_trees_are_compared_from_the_root_down() {
     }
 }
 
-/// A hash that rots on the disk, and a byte of the file: nothing wrong is told.
+/// A hash that rots on the disk, and a byte of the file: nothing wrong is reported.
 #[test]
 #[ignore = "runs in the machine that machine_fs_verity starts"]
 fn guest_what_rots_on_the_disk_is_noticed() {
@@ -326,8 +326,8 @@ fn guest_what_rots_on_the_disk_is_noticed() {
             }
             disk.sync_all().unwrap();
         };
-        // btrfs keeps the tree among its metadata, which have checksums of their own: what rots
-        // there is never read.
+        // btrfs keeps the tree in its metadata, which has checksums of its own: rotten bytes there
+        // are never read.
         if filesystem.0 != "btrfs" {
             let leaf = &expected[3200..3232];
             spoil(leaf);
@@ -344,8 +344,8 @@ fn guest_what_rots_on_the_disk_is_noticed() {
             let rotten = [&[!leaf[0]], &leaf[1..]].concat();
             spoil(&rotten);
         }
-        // The tree is whole again, the content is not: what is told is of what was sealed, and what
-        // is there now is not given out.
+        // The tree is sound again, the content is not: the checksums are those of the sealed
+        // content, and the present bytes are not returned.
         spoil(&content[500_000..500_064]);
         let _disk = Mounted::new(filesystem);
         let file = File::open(&path).unwrap();

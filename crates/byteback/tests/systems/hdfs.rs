@@ -1,4 +1,4 @@
-//! Files in a real HDFS: blocks with the CRCs that its DataNode keeps, told, verified, and synced
+//! Files in a real HDFS: blocks with the CRCs that its DataNode keeps, listed, verified, and synced
 //! with btrfs, whose CRCs are the same function of the same blocks.
 
 use std::cell::RefCell;
@@ -27,13 +27,13 @@ use crate::program::{against, checksums};
 use crate::server::{Server, curl};
 use crate::sky;
 
-/// The cluster's blocks.
+/// Block size of the cluster, in bytes.
 const BLOCK: usize = 1 << 20;
 
-/// What CRCs are asked for of.
+/// Bytes that each requested CRC covers.
 const STRIPE: usize = 4096;
 
-/// A NameNode and a DataNode as long as it lives.
+/// A NameNode and a DataNode, which run as long as this lives.
 struct Hdfs(Server);
 
 impl Hdfs {
@@ -41,12 +41,12 @@ impl Hdfs {
         Self(Server::start("hdfs"))
     }
 
-    /// Where WebHDFS is.
+    /// Host and port of WebHDFS.
     fn web(&self) -> &str {
         self.0.said()
     }
 
-    /// Asks WebHDFS; curl goes where it is sent.
+    /// Sends a request to WebHDFS; curl follows redirects.
     fn curl(&self, arguments: &[&str], path: &str, operation: &str) -> String {
         let url = format!("http://{}/webhdfs/v1{path}?op={operation}&user.name=hdfs", self.web());
         curl(&[&["-L"], arguments].concat(), &url)
@@ -67,7 +67,7 @@ impl Hdfs {
         self.curl(&["-X", "POST", "-T", file.to_str().unwrap()], path, "APPEND");
     }
 
-    /// HDFS's own client, whose settings a file is written with.
+    /// HDFS's own client, which can write a file with given settings.
     fn shell(&self, arguments: &[&str]) -> Command {
         self.0.command("shell", arguments)
     }
@@ -80,7 +80,7 @@ impl Hdfs {
         HdfsSource::new(http, tcp, Place::new(&self.url(path)).unwrap())
     }
 
-    /// The DataNode's files whose names end so, of the blocks of a file.
+    /// The DataNode's files for the blocks of a file, with this ending.
     fn files_of(&self, path: &str, ending: &str) -> Vec<PathBuf> {
         let said = self.curl(&[], path, "GET_BLOCK_LOCATIONS");
         let said: serde_json::Value = serde_json::from_str(&said).unwrap();
@@ -127,7 +127,7 @@ fn hdfs_files_are_described_as_they_are() {
         (&content.len().into(), &content.len().div_ceil(STRIPE).into())
     );
     assert_eq!(said["is_tail_padded"], false);
-    // What is appended goes on in the last block.
+    // Appended bytes continue the last block.
     cluster.append("/a/file", &noise(2, BLOCK));
     let said = checksums(cluster.url("/a/file"), &[]).fine();
     let len = content.len() + BLOCK;
@@ -135,14 +135,13 @@ fn hdfs_files_are_described_as_they_are() {
         (&said["len_bytes"], &said["verified"]["blocks"]),
         (&len.into(), &len.div_ceil(STRIPE).into())
     );
-    // Nothing, one byte, and a name that has to be escaped.
+    // Empty, one byte, and a name that has to be escaped.
     cluster.put("/a/empty", b"");
     assert_eq!(checksums(cluster.url("/a/empty"), &[]).fine()["len_bytes"], 0);
     cluster.put("/a/a%20b%25%C3%A9%2B%3B%23", b"x");
     let said = checksums(cluster.url("/a/a b%\u{e9}+;#"), &[]).fine();
     assert_eq!(said["verified"]["bytes"], 1);
-    // Blocks of HDFS that are no multiples of 4096, and files that were joined, whose blocks end
-    // anywhere.
+    // HDFS blocks whose size is no multiple of 4096, and joined files, whose blocks end anywhere.
     cluster.put_with("/a/odd", &content[..20_000], "&blocksize=1536");
     let said = checksums(cluster.url("/a/odd"), &[]).fine();
     assert_eq!(
@@ -158,8 +157,8 @@ fn hdfs_files_are_described_as_they_are() {
         (&true.into(), &(3 + 5).into())
     );
     assert_eq!(said["verified"]["bytes"], 30_000);
-    // A file in a snapshot ends in the middle of a block that goes on: what stands still can be
-    // told while the file itself is written to.
+    // A file in a snapshot ends in the middle of a block that was extended since: the snapshot can
+    // be described while the file itself is written to.
     cluster.put("/a/s/file", &content[..20_000]);
     cluster.curl(&["-X", "PUT"], "/a/s", "ALLOWSNAPSHOT");
     cluster.curl(&["-X", "PUT"], "/a/s", "CREATESNAPSHOT&snapshotname=then");
@@ -169,7 +168,7 @@ fn hdfs_files_are_described_as_they_are() {
         (&said["verified"]["bytes"], &said["verified"]["blocks"]),
         (&20_000.into(), &5.into())
     );
-    // What programs may ask for: CRCs of zlib, and of more bytes; and a file of both kinds.
+    // Settings of other programs: CRCs of zlib, and of more bytes; and a file of both kinds.
     let local = cluster.0.upload(&content[..BLOCK + 200_000]);
     for (settings, path) in [
         (&["-D", "dfs.checksum.type=CRC32"][..], "/a/zlib"),
@@ -197,7 +196,7 @@ fn hdfs_files_are_described_as_they_are() {
         (&said["summed_bytes"], &said["unknown"]["not_summed"]),
         (&5000.into(), &(BLOCK + 200_000).into())
     );
-    // What is no file, who may not read it, and who is no NameNode.
+    // Paths that are no files, a user who may not read one, and servers that are no NameNode.
     checksums(cluster.url("/a/missing"), &[]).fails_with("no such file");
     checksums(cluster.url("/a"), &[]).fails_with("a folder");
     cluster.curl(&["-X", "PUT"], "/a/file", "SETPERMISSION&permission=600");
@@ -210,9 +209,9 @@ fn hdfs_files_are_described_as_they_are() {
     checksums("hdfs://127.0.0.1", &[]).fails_with("hdfs://[USER@]HOST[:PORT]/PATH");
 }
 
-/// Section 3.3: btrfs has CRC-32C of sectors of 4 KiB, HDFS of whatever it is asked for: the blocks
-/// that differ are known without a byte of either. Btrfs sums a short last block with zeros behind
-/// it and HDFS does not, so that one is read.
+/// Section 3.3: btrfs has CRC-32C of sectors of 4 KiB, HDFS of any requested length: the differing
+/// blocks are known without a byte of either. btrfs pads a short last block with zeros before
+/// summing and HDFS does not, so that one is read.
 #[test]
 #[ignore = "fetches HDFS first: make test-systems"]
 fn hdfs_and_btrfs_agree_on_blocks_of_both() {
@@ -250,8 +249,8 @@ fn hdfs_and_btrfs_agree_on_blocks_of_both() {
     }
     let blocks = old.chunks(STRIPE).zip(new.chunks(STRIPE));
     let changed_blocks = blocks.filter(|(old, new)| old != new).count();
-    // CRCs prove nothing: a sync reads what they call likely, and is right. In both directions,
-    // with blocks of one length and with those that content cuts.
+    // CRCs prove nothing: a sync reads the likely blocks as well, and is right. In both directions,
+    // with blocks of one length and with content-defined ones.
     let changed = 5;
     let unchanged = (old.len() / STRIPE - changed) * STRIPE;
     let synced = sky::fixed(&remote, &local, STRIPE as u32, &new);
@@ -269,8 +268,8 @@ fn hdfs_and_btrfs_agree_on_blocks_of_both() {
     assert!(synced.stats.copied_bytes >= unchanged as u64, "{:?}", synced.stats);
     let synced = sky::chunked(&base, &remote, &new);
     assert!(synced.stats.copied_bytes > unchanged as u64 / 2, "{:?}", synced.stats);
-    // The command says the same in both directions, without a byte of either; of the last block,
-    // which is not full, btrfs's CRC tells nothing.
+    // The command says the same in both directions, without a byte of either; about the last block,
+    // which is not full, btrfs's CRC says nothing.
     for (base, new_one) in [
         (
             disk.path().join("old").into_os_string(),
@@ -291,7 +290,7 @@ fn hdfs_and_btrfs_agree_on_blocks_of_both() {
     }
 }
 
-/// DataNodes that tell what was told before, whoever is asked, and of what.
+/// DataNodes that repeat earlier answers, whichever is asked and about whatever file.
 struct Replaying(RefCell<Vec<Vec<u8>>>);
 
 impl Connect for Replaying {
@@ -301,7 +300,7 @@ impl Connect for Replaying {
     }
 }
 
-/// An answer that was made before the question.
+/// An answer that was recorded before the question.
 struct Replayed(io::Cursor<Vec<u8>>);
 
 impl Read for Replayed {
@@ -320,8 +319,8 @@ impl Write for Replayed {
     }
 }
 
-/// Appended to before any of the requests of a description: what is told is of the file before or
-/// after, and true of it.
+/// The file is appended to before each of the requests of a description: the description is of the
+/// file before or after, and true of it.
 #[test]
 #[ignore = "fetches HDFS first: make test-systems"]
 fn hdfs_files_that_change_meanwhile_are_noticed() {
@@ -342,8 +341,8 @@ fn hdfs_files_that_change_meanwhile_are_noticed() {
         assert_eq!(told.stamp().len_bytes, content.len() as u64 + 3000, "{changed_at}");
         verify(&source, &told).unwrap();
     }
-    // Behind it: what was told is void, and the successor's bytes are not given out as its own. The
-    // same bytes once more are another state, too.
+    // After the description: it is void, and the successor's bytes are not returned as the
+    // described ones. The same bytes written again are another state, too.
     let network = Network::new(None);
     let source = cluster.source(&network, &network, "/changing0");
     let told = source.collect().unwrap();
@@ -363,7 +362,7 @@ fn hdfs_files_that_change_meanwhile_are_noticed() {
     cluster.curl(&["-X", "DELETE"], "/changing0", "DELETE");
     assert!(!source.is_unchanged(told.stamp()).unwrap());
     assert!(matches!(source.collect(), Err(SourceError::Missing(_))));
-    // As long as somebody writes, there is nothing to be told, whatever was before.
+    // As long as a writer has the file open, it is not described, whatever was before.
     cluster.put("/open", &all);
     let source = cluster.source(&network, &network, "/open");
     let told = source.collect().unwrap();
@@ -392,8 +391,8 @@ fn hdfs_files_that_change_meanwhile_are_noticed() {
     assert_eq!(said["len_bytes"], all.len() + 7);
 }
 
-/// DataNodes that are gone, lie, or lost a part of what they keep: another one is asked, or it is
-/// an error; and a sync with checksums that are wrong is right.
+/// DataNodes that are gone, lie, or lost a part of their checksums: another one is asked, or it is
+/// an error; and a sync with wrong checksums is right.
 #[test]
 #[ignore = "fetches HDFS first: make test-systems"]
 fn hdfs_data_nodes_that_fail_or_lie_make_no_wrong_delta() {
@@ -405,7 +404,7 @@ fn hdfs_data_nodes_that_fail_or_lie_make_no_wrong_delta() {
     cluster.put("/other", &other);
     cluster.put("/new", &new);
     let network = Network::new(None);
-    // One is gone: the other one is asked, and the sync is what it is.
+    // One DataNode is gone: the other one is asked, and the sync is as before.
     let name_dead_one = |request: &Request, answer: &mut Answer| {
         if request.url.contains("GET_BLOCK_LOCATIONS") {
             let text = String::from_utf8(std::mem::take(&mut answer.body)).unwrap();
@@ -421,8 +420,8 @@ fn hdfs_data_nodes_that_fail_or_lie_make_no_wrong_delta() {
     sky::fixed(&base, &source, STRIPE as u32, &new);
     let synced = sky::chunked(&base, &source, &new);
     assert!(synced.stats.copied_bytes > old.len() as u64 / 2, "{:?}", synced.stats);
-    // One that tells of the old content when it is asked about the other one: as if nothing had
-    // changed, where CRCs are believed.
+    // A DataNode that returns the old content's CRCs for the other one: as if nothing had changed,
+    // if CRCs are believed.
     let noting = Noting::default();
     cluster.source(&network, &noting, "/old").collect().unwrap();
     let told = noting
@@ -442,14 +441,14 @@ fn hdfs_data_nodes_that_fail_or_lie_make_no_wrong_delta() {
         matches!(said, Err(VerifyError::Differs { offset, .. }) if offset == BLOCK as u64),
         "{said:?}"
     );
-    // Each of these compares what the delta makes with the content.
+    // Each of these compares the delta's result with the content.
     sky::fixed(&base, &source, STRIPE as u32, &other);
     sky::fixed(&source, &base, STRIPE as u32, &old);
     // Its list does not fit a file of another length.
     let liar = lying();
     let said = cluster.source(&network, &liar, "/new").collect();
     assert!(matches!(said, Err(SourceError::Elsewhere { .. })), "{said:?}");
-    // Checksums that are cut short where they are kept; bytes that rot there.
+    // Checksums that are cut short on the DataNode's disk; bytes that rot there.
     let kept = cluster.files_of("/other", ".meta");
     let file = File::options().write(true).open(&kept[1]).unwrap();
     file.set_len(file.metadata().unwrap().len() / 2).unwrap();
@@ -465,7 +464,7 @@ fn hdfs_data_nodes_that_fail_or_lie_make_no_wrong_delta() {
     assert!(said.is_err(), "{said:?}");
 }
 
-/// The network, on which what DataNodes say is noted.
+/// The network, with a record of the DataNodes' answers.
 struct Noting {
     network: Network,
     told: RefCell<Vec<std::rc::Rc<RefCell<Vec<u8>>>>>,

@@ -1,5 +1,5 @@
 //! Tests that run in a virtual machine, because the kernel of this one may lack what they need:
-//! this very program is started in there (`tests/systems/machine`) with the names of some of its
+//! this very program is started there (`tests/systems/machine`) with the names of some of its
 //! tests, which are ignored otherwise.
 
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use crate::program::assert_tests_passed;
 use crate::server::script;
 
-/// A virtual machine that is still to be started.
+/// A virtual machine that is not started yet.
 pub(crate) struct Machine {
     dir: tempfile::TempDir,
     modules: Vec<&'static str>,
@@ -18,7 +18,8 @@ pub(crate) struct Machine {
     programs: Vec<&'static str>,
 }
 
-/// Whether this is the machine that a test started. Tests for it leave other machines' disks alone.
+/// Asserts that this is the virtual machine that a test started: its tests must leave other
+/// machines' disks alone.
 #[track_caller]
 pub(crate) fn must_be_inside() {
     let line = std::fs::read_to_string("/proc/cmdline").unwrap();
@@ -41,8 +42,8 @@ impl Machine {
         }
     }
 
-    /// Adds a disk, the first one being `/dev/vdb`, with what `make` and its arguments before the
-    /// image's path put onto it.
+    /// Adds a disk, formatted by `make`, whose last argument is the image's path. The first disk is
+    /// `/dev/vdb`.
     pub(crate) fn disk(mut self, mib: u64, make: &[&str]) -> Self {
         let image = self.dir.path().join(format!("disk{}", self.disks.len()));
         std::fs::File::create(&image).unwrap().set_len(mib << 20).unwrap();
@@ -61,8 +62,7 @@ impl Machine {
         self
     }
 
-    /// Runs the tests whose names begin with `tests`, ignored ones only, and prints what they
-    /// print.
+    /// Runs the ignored tests whose names begin with `tests`, and prints their output.
     #[track_caller]
     pub(crate) fn run(self, tests: &str) {
         let program = std::env::current_exe().unwrap();
@@ -91,11 +91,11 @@ impl Machine {
     }
 }
 
-/// Where a disk has these bytes, which are nowhere else.
+/// The offsets at which a disk holds these bytes, which must belong to nothing else.
 pub(crate) fn find(device: &str, wanted: &[u8]) -> Vec<u64> {
     let disk = File::open(device).unwrap();
     let (mut found, mut at) = (Vec::new(), 0_u64);
-    // Of what is read last, the bytes in which it may begin.
+    // Reads overlap by the length of `wanted`, so that a match across two reads is found.
     let mut buffer = vec![0; (1 << 20) + wanted.len()];
     loop {
         let len = disk.read_at(&mut buffer, at).unwrap();

@@ -2,27 +2,27 @@
 //! its checksums are extracted and compared with the bytes by `byteback checksums --verify`, and a
 //! SkySync-F or -C sync is made with them.
 //!
-//! | part | what |
+//! | part | content |
 //! |---|---|
 //! | `sky` | SkySync-F and -C between any two sources |
 //! | `program` | running byteback |
-//! | `tools` | the programs that storage comes with, also with something that happens while they run |
-//! | `server` | systems that a script starts, and asking them |
-//! | `meddling` | the network, on which something happens between requests |
+//! | `tools` | the programs of storage systems, also with an interruption while they run |
+//! | `server` | systems that a script starts, and requests to them |
+//! | `meddling` | the network, with an action between requests |
 //! | `plain` | a file without checksums, for the other end |
-//! | `costs` | what extraction takes, beside summing and a whole sync: prints the table of docs/skysync.md |
+//! | `costs` | the cost of extraction, compared with summing and a whole sync: prints the table of docs/skysync.md |
 //! | `btrfs` | btrfs, in an image file |
 //! | `casync` | casync's index and store, and recipes made of it |
-//! | `borg` | recipes of what Borg keeps |
-//! | `machine` | a virtual machine, for what this one's kernel lacks (`tests/systems/machine`) |
-//! | `fsverity` | files that are sealed, on ext4, F2FS and btrfs, in there |
-//! | `dmverity` | ext4 on a device that the kernel verifies, in there |
+//! | `borg` | recipes of files in Borg |
+//! | `machine` | a virtual machine, for features that this machine's kernel lacks (`tests/systems/machine`) |
+//! | `fsverity` | sealed files, on ext4, F2FS and btrfs, in the virtual machine |
+//! | `dmverity` | ext4 on a device that the kernel verifies, in the virtual machine |
 //! | `moosefs` | MooseFS, in namespaces of its own (`tests/systems/moosefs`) |
 //! | `zfs` | zfs-fuse, in namespaces of its own (`tests/systems/zfs`) |
-//! | `ceph` | an OSD of Ceph on BlueStore (`tests/systems/ceph`), and it with btrfs |
-//! | `hdfs` | HDFS (`tests/systems/hdfs`), and it with btrfs |
-//! | `seaweedfs` | SeaweedFS (`tests/systems/seaweedfs`), and it with btrfs |
-//! | `s3` | MinIO (`tests/systems/minio`), and it with btrfs |
+//! | `ceph` | an OSD of Ceph on BlueStore (`tests/systems/ceph`), also with btrfs |
+//! | `hdfs` | HDFS (`tests/systems/hdfs`), also with btrfs |
+//! | `seaweedfs` | SeaweedFS (`tests/systems/seaweedfs`), also with btrfs |
+//! | `s3` | MinIO (`tests/systems/minio`), also with btrfs |
 //!
 //! Systems whose installation takes long are started by `make test-systems` only; their tests are
 //! ignored otherwise. Needs root.
@@ -39,7 +39,7 @@
 #[allow(dead_code, reason = "shared with other test targets, which use other parts of it")]
 mod disk;
 
-// The program's own network.
+// The program's own network module.
 #[path = "../../src/http.rs"]
 mod network;
 

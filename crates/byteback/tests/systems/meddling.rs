@@ -1,4 +1,4 @@
-//! The machine's network, on which something is done before a request is sent, or to its answer.
+//! The machine's network, with an action before each request is sent, or on its answer.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use byteback_checksums::tcp::{Connect, Stream};
 
 use crate::network::Network;
 
-/// See the module.
+/// The network with actions; see the module.
 pub(crate) struct Meddling<'a> {
     network: Network,
     before: &'a dyn Fn(usize),
@@ -28,7 +28,7 @@ impl<'a> Meddling<'a> {
         }
     }
 
-    /// Hands each answer to `answered` before somebody reads it.
+    /// Passes each answer to `answered` before it is read.
     pub(crate) fn answers(answered: &'a dyn Fn(&Request, &mut Answer)) -> Self {
         Self {
             answered,
@@ -36,7 +36,7 @@ impl<'a> Meddling<'a> {
         }
     }
 
-    /// How many requests there were.
+    /// Number of requests so far.
     pub(crate) fn asked(&self) -> usize {
         self.asked.load(Ordering::SeqCst)
     }

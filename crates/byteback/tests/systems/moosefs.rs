@@ -44,7 +44,8 @@ fn path(name: &str) -> PathBuf {
     Path::new("/mnt/moosefs").join(name)
 }
 
-/// All that is told, which is compared with the file's bytes, and how many blocks these are.
+/// The checksums of a source, all compared with the file's bytes, and the number of blocks
+/// compared.
 #[track_caller]
 fn compared(source: &dyn Source) -> (FileChecksums, u64) {
     let told = source.collect().unwrap();
@@ -97,7 +98,7 @@ fn guest_files_are_told_and_true() {
         (&said["summed_bytes"], &said["verified"]["blocks"]),
         (&(CHUNK + 5).into(), &1025.into())
     );
-    // Where there are no chunks, where is no MooseFS, what is no file, and nothing that could tell.
+    // A folder without chunks, a path outside MooseFS, paths that are no files, and a missing tool.
     let elsewhere = tempfile::tempdir().unwrap();
     let said = checksums_with(address(&path("of1")), &["--store", elsewhere.path().to_str().unwrap()]).fine();
     assert_eq!(
@@ -129,7 +130,7 @@ fn guest_files_are_told_and_true() {
     assert!(spoiled > 8, "{spoiled}");
     let others = ["--store", other.path().to_str().unwrap()];
     checksums_with(address(&path("of3000001")), &others).fails_with("name the folders of the chunk servers");
-    // Who may read the file, and not what the chunk server has.
+    // A user who may read the file, but not the chunk server's files.
     let open = tempfile::tempdir().unwrap();
     std::fs::set_permissions(open.path(), PermissionsExt::from_mode(0o755)).unwrap();
     std::fs::copy(path_of("mfsfileinfo"), open.path().join("mfsfileinfo")).unwrap();
@@ -146,7 +147,7 @@ fn guest_files_are_told_and_true() {
     assert!(said.contains("mfsfileinfo is not installed"), "{said}");
 }
 
-/// What programs write waits in the mount, and the chunk server's CRCs wait in its memory.
+/// Writes of programs wait in the mount, and the chunk server's CRCs wait in its memory.
 #[test]
 #[ignore = "runs where moosefs_in_a_real_mount starts MooseFS"]
 fn guest_what_was_written_just_now_is_told() {
@@ -157,7 +158,7 @@ fn guest_what_was_written_just_now_is_told() {
     let source = MooseFsSource::new(&file, &programs, &folders).unwrap();
     let mut before = source.collect().unwrap();
     for round in 0..60 {
-        // Nobody syncs it; within the same second, and of the same length.
+        // Without a sync, within the same second, and of the same length.
         writer
             .write_all_at(&noise(round + 9, 1000), round % 40 * BLOCK as u64 + 7)
             .unwrap();
@@ -174,8 +175,8 @@ fn guest_what_was_written_just_now_is_told() {
         assert_ne!(told.stamp(), before.stamp());
         before = told;
     }
-    // Nobody touches it any more, and it stays what it was: the master notes when the inode changed
-    // up to a second later, which is waited for here.
+    // The file is not touched any more, and stays unchanged: the master notes the change of the
+    // inode up to a second later, which is waited for here.
     let noted = |file: &File| rustix::fs::fstat(file).unwrap().st_ctime;
     let at_first = noted(&file);
     for _ in 0..100 {
@@ -185,11 +186,11 @@ fn guest_what_was_written_just_now_is_told() {
         }
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    // Its attributes are not its content.
+    // A change of its attributes is no change of its content.
     let rights = std::fs::Permissions::from_mode(0o600);
     file.set_permissions(rights).unwrap();
     assert!(source.is_unchanged(before.stamp()).unwrap());
-    // The same bytes once more, later.
+    // The same bytes written again, later.
     let mut same = [0; 100];
     let again = File::options().read(true).write(true).open(&path).unwrap();
     again.read_exact_at(&mut same, 7).unwrap();
@@ -199,8 +200,8 @@ fn guest_what_was_written_just_now_is_told() {
     let (told, _) = compared(&source);
     assert!(told.runs().eq(before.runs()));
     before = told;
-    // A block that rots in the chunk's file: neither the server nor --verify takes it for what it
-    // was.
+    // A block that rots in the chunk's file: neither the server nor --verify takes it for the
+    // original.
     let mut changed = 0;
     for below in 0..=0xff_u8 {
         for entry in std::fs::read_dir(folders[0].join(format!("{below:02X}")))
@@ -222,7 +223,7 @@ fn guest_what_was_written_just_now_is_told() {
     assert!(source.collect().unwrap().runs().eq(before.runs()));
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     match verify(&source, &before) {
-        // From the mount's memory: it is what it was.
+        // From the mount's memory: the bytes are the original ones.
         Ok(verified) => assert_eq!(verified.blocks, 40),
         Err(error) => assert!(
             matches!(error, VerifyError::Differs { .. } | VerifyError::Source(_)),
@@ -231,7 +232,7 @@ fn guest_what_was_written_just_now_is_told() {
     }
 }
 
-/// Somebody writes behind each of the calls of mfsfileinfo that a description makes.
+/// A program writes after each of the calls of mfsfileinfo that a description makes.
 #[test]
 #[ignore = "runs where moosefs_in_a_real_mount starts MooseFS"]
 fn guest_a_file_that_is_written_to_meanwhile_is_told_as_it_was_at_one_moment() {
@@ -240,7 +241,7 @@ fn guest_a_file_that_is_written_to_meanwhile_is_told_as_it_was_at_one_moment() {
     for call in 0..2 {
         std::fs::write(&path, &old).unwrap();
         let file = File::open(&path).unwrap();
-        // What was written lately may be described anew by itself; descriptions are counted below.
+        // A recently written file may be described twice anyway; descriptions are counted below.
         compared(&MooseFsSource::new(&file, &installed(), &folders).unwrap());
         std::thread::sleep(std::time::Duration::from_millis(2100));
         let write = format!(
@@ -250,8 +251,8 @@ fn guest_a_file_that_is_written_to_meanwhile_is_told_as_it_was_at_one_moment() {
         let info = Interrupted::new("mfsfileinfo", call, &write);
         let programs = info.programs();
         let source = MooseFsSource::new(&file, &programs, &folders).unwrap();
-        // Behind either of them the time of the last write tells, if not the digests; then it is
-        // described as it is now.
+        // After either call the time of the last write shows the change, if not the digests; then
+        // the file is described as it is now.
         let told = source.collect().unwrap();
         assert!(info.calls() > 2, "{call}: {} calls", info.calls());
         assert!(std::fs::read(&path).unwrap() != old);
@@ -260,8 +261,8 @@ fn guest_a_file_that_is_written_to_meanwhile_is_told_as_it_was_at_one_moment() {
     }
 }
 
-/// Somebody writes while the file is looked at for the last time, and sets its times back: only the
-/// digests tell.
+/// A program writes during the last look at the file, and sets its times back: only the digests
+/// show it.
 #[test]
 #[ignore = "runs where moosefs_in_a_real_mount starts MooseFS"]
 fn guest_what_is_written_and_dated_back_meanwhile_is_noticed() {
@@ -287,7 +288,7 @@ fn guest_what_is_written_and_dated_back_meanwhile_is_noticed() {
     assert_eq!(verify(&source, &told).unwrap().blocks, 40);
 }
 
-/// Another machine has the same MooseFS.
+/// Another machine has mounted the same MooseFS.
 #[test]
 #[ignore = "runs where moosefs_in_a_real_mount starts MooseFS"]
 fn guest_what_other_mounts_write_is_told() {
@@ -304,7 +305,8 @@ fn guest_what_other_mounts_write_is_told() {
     let mut before = source.collect().unwrap();
     let writer = File::options().read(true).write(true).open(&there).unwrap();
     for round in 0..12 {
-        // It has its length at once, also what was in this mount's memory, which is read here.
+        // The length is known at once, even if this mount had the content in memory, which is read
+        // here.
         verify(&source, &before).map(drop).or_else(only_changed).unwrap();
         let len = writer.metadata().unwrap().len();
         match round % 3 {
@@ -317,7 +319,7 @@ fn guest_what_other_mounts_write_is_told() {
         writer.sync_all().unwrap();
         let len = writer.metadata().unwrap().len();
         assert!(!source.is_unchanged(before.stamp()).unwrap(), "{round}");
-        // Its time comes later.
+        // The time follows later.
         let verified = (0..3).find_map(|_| {
             before = source.collect().unwrap();
             verify(&source, &before)
@@ -328,7 +330,7 @@ fn guest_what_other_mounts_write_is_told() {
         let verified = verified.expect("it changes all the time");
         assert_eq!((before.stamp().len_bytes, verified.bytes), (len, len), "{round}");
     }
-    // Another file takes its place, of the same length: its chunks are not those of the one that is
+    // Another file of the same length takes its place: its chunks are not those of the file that is
     // open here.
     let len = file.metadata().unwrap().len();
     std::fs::write(second.join("other"), noise(99, len as usize)).unwrap();
@@ -367,8 +369,8 @@ fn guest_syncs_are_right() {
     let base = MooseFsSource::new(&old_file, &programs, &folders).unwrap();
     let source = MooseFsSource::new(&new_file, &programs, &folders).unwrap();
     let synced = sky::fixed(&base, &source, BLOCK as u32, &new);
-    // Three places, the one where something was inserted and what is behind it up to the next
-    // block, and the end.
+    // Three places, the one with the insertion and the bytes behind it up to the next block, and
+    // the end.
     assert!(synced.stats.literal_bytes < 7 * BLOCK as u64, "{:?}", synced.stats);
     // Long enough that most of a chunk's CRC follows from those of its blocks.
     let params = ChunkParams::new(256 << 10, 512 << 10, 768 << 10).unwrap();

@@ -1,4 +1,4 @@
-//! A file of which nobody has checksums: it is read.
+//! A file without checksums anywhere: it is read.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -10,7 +10,7 @@ use byteback_checksums::source::{
 use byteback_extents::ByteRange;
 use byteback_host::tree::Identity;
 
-/// See the module. It stands still.
+/// A file without checksums; it must not be changed.
 pub(crate) struct PlainFile(File);
 
 impl PlainFile {

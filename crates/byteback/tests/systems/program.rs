@@ -1,4 +1,4 @@
-//! Running byteback, and what it says.
+//! Running byteback, and its output.
 
 use std::ffi::OsStr;
 use std::os::fd::AsRawFd;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::server::script;
 
-/// What it said: its exit code, its JSON lines, and everything on standard error.
+/// The output of a command: its exit code, its JSON lines, and its standard error.
 pub(crate) struct Said {
     pub(crate) code: Option<i32>,
     pub(crate) lines: Vec<Value>,
@@ -39,8 +39,8 @@ pub(crate) fn against(base: impl AsRef<OsStr>, new: impl AsRef<OsStr>, variables
     run(&arguments, variables)
 }
 
-/// Runs this very program where `tests/systems/SYSTEM` starts a system, with the names of some of
-/// its tests: those that begin with `tests`, ignored ones only.
+/// Runs this very program where `tests/systems/SYSTEM` starts a system: its ignored tests whose
+/// names begin with `tests`.
 #[track_caller]
 pub(crate) fn in_namespaces(system: &str, tests: &str) {
     let output = Command::new(script(system))
@@ -54,7 +54,7 @@ pub(crate) fn in_namespaces(system: &str, tests: &str) {
     assert_tests_passed(&output);
 }
 
-/// Tests that ran elsewhere, with what they printed.
+/// Asserts that tests that ran elsewhere passed, and prints their output.
 #[track_caller]
 pub(crate) fn assert_tests_passed(output: &Output) {
     let said = String::from_utf8_lossy(&output.stdout);
@@ -66,14 +66,14 @@ pub(crate) fn assert_tests_passed(output: &Output) {
     );
 }
 
-/// `byteback checksums ARGUMENTS...` of somebody who has no rights but everybody's.
+/// `byteback checksums ARGUMENTS...` as a user without any rights of its own.
 pub(crate) fn as_nobody(arguments: &[&OsStr]) -> Said {
     as_nobody_with(arguments, &[])
 }
 
 /// The same with some environment variables.
 pub(crate) fn as_nobody_with(arguments: &[&OsStr], variables: &[(&str, &str)]) -> Said {
-    // Folders above the program may be closed to them.
+    // Folders above the program may be closed to that user.
     let program = std::fs::File::open(env!("CARGO_BIN_EXE_byteback")).unwrap();
     let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
     command
@@ -93,7 +93,7 @@ fn said(command: &mut Command, arguments: &[&OsStr], variables: &[(&str, &str)])
         .args(["checksums", "--json"])
         .args(arguments)
         .stdin(Stdio::null());
-    // What whoever runs the tests has set is not for them.
+    // The settings of the user who runs the tests must not apply.
     for name in [
         "AWS_ENDPOINT_URL",
         "AWS_ENDPOINT_URL_S3",
@@ -114,20 +114,20 @@ fn said(command: &mut Command, arguments: &[&OsStr], variables: &[(&str, &str)])
 }
 
 impl Said {
-    /// The last line of a command that had nothing to complain about.
+    /// The last line of a command that must have had nothing to complain about.
     #[track_caller]
     pub(crate) fn fine(self) -> Value {
         self.all_fine().pop().expect("it said nothing")
     }
 
-    /// Its lines.
+    /// All lines of such a command.
     #[track_caller]
     pub(crate) fn all_fine(self) -> Vec<Value> {
         assert_eq!((self.code, &self.errors[..]), (Some(0), ""));
         self.lines
     }
 
-    /// It must have failed, with this in what it said.
+    /// Asserts that the command failed, with this text in its message.
     #[track_caller]
     pub(crate) fn fails_with(self, text: &str) {
         assert_eq!(self.code, Some(1), "{}", self.errors);

@@ -24,7 +24,7 @@ use crate::sky;
 /// S3's smallest part.
 const PART: usize = 5 << 20;
 
-/// A server as long as it lives.
+/// A server, which runs as long as this lives.
 struct Minio(Server);
 
 impl Minio {
@@ -38,7 +38,7 @@ impl Minio {
         self.0.said()
     }
 
-    /// A signed request; answers the body.
+    /// Sends a signed request; returns the body of the answer.
     fn curl(&self, arguments: &[&str], path: &str) -> String {
         let signed = [
             "--aws-sigv4",
@@ -65,7 +65,7 @@ impl Minio {
         let (algorithm, header, tag) = names(kind);
         let algorithm = format!("x-amz-checksum-algorithm: {algorithm}");
         let kind_header = match kind {
-            // Its checksum is always of the whole object.
+            // This checksum is always of the whole object.
             Kind::Crc64Nvme => "x-amz-checksum-type: FULL_OBJECT",
             _ => "x-amz-checksum-type: COMPOSITE",
         };
@@ -140,7 +140,7 @@ fn names(kind: Kind) -> (&'static str, &'static str, &'static str) {
     }
 }
 
-/// As S3 writes it.
+/// A checksum in S3's notation.
 fn sum(kind: Kind, bytes: &[u8]) -> String {
     let layout = Layout {
         kind,
@@ -216,7 +216,7 @@ fn minio_objects_are_described_as_they_are() {
     checksums("s3://bucket/sha256", &nobody).fails_with("cannot reach the server");
 }
 
-/// A file on btrfs becomes what an object is: parts whose checksums agree are not fetched.
+/// A file on btrfs is synced from an object: parts whose checksums agree are not fetched.
 #[test]
 #[ignore = "MinIO is compiled first, which takes minutes: make test-systems"]
 fn minio_syncs_fetch_the_parts_that_differ() {
@@ -233,14 +233,14 @@ fn minio_syncs_fetch_the_parts_that_differ() {
     std::fs::write(file.path(), &old).unwrap();
     let base = crate::plain::PlainFile::open(file.path());
     let synced = sky::fixed(&base, &object, PART as u32, &new);
-    // The changed part and the last one, which is another, and no byte more.
+    // The changed part and the last one, which differs, and no byte more.
     assert_eq!(synced.new_read_bytes, (PART + 50_000) as u64);
-    // Within what was fetched, the window finds nothing: blocks are as long as parts.
+    // Within the fetched bytes, the window finds nothing: blocks are as long as parts.
     assert_eq!(synced.stats.copied_bytes, 3 * PART as u64);
 }
 
 /// Section 3.3: btrfs has CRC-32C of 4 KiB, the object CRC-32C of parts of 5 MiB, the last of which
-/// is not full: those of btrfs are combined, and the parts that differ are known without a byte of
+/// is not full. Those of btrfs are combined, and the differing parts are known without a byte of
 /// either.
 #[test]
 #[ignore = "MinIO is compiled first, which takes minutes: make test-systems"]
@@ -276,18 +276,18 @@ fn minio_and_btrfs_agree_on_blocks_of_both() {
                 _ => read_bytes += range.len_bytes(),
             }
         }
-        // What is not said to be likely is the two parts, and at most the end.
+        // Only the two parts, and at most the end, are not likely to be equal.
         assert!(
             (2 * PART as u64..=2 * PART as u64 + 54_321).contains(&read_bytes),
             "{read_bytes}"
         );
-        // CRCs prove nothing: a sync reads what they call likely, and is right.
+        // CRCs prove nothing: a sync reads the likely parts as well, and is right.
         let synced = sky::fixed(base, source, PART as u32, &new);
         assert!(synced.stats.copied_bytes >= 2 * PART as u64, "{:?}", synced.stats);
         assert!(synced.stats.literal_bytes >= 2 * PART as u64, "{:?}", synced.stats);
     }
-    // The command says the same. What btrfs has of a sector that is not full may be of more than
-    // the file, so of the last part nobody knows.
+    // The command says the same. btrfs's CRC of a partial sector may cover more than the file, so
+    // the last part is unknown.
     let variables = [
         ("AWS_ENDPOINT_URL", server.endpoint()),
         ("AWS_ACCESS_KEY_ID", "akak"),
@@ -323,8 +323,8 @@ fn minio_objects_that_are_replaced_meanwhile_are_noticed() {
     let server = Minio::start();
     let (content, successor) = (noise(1, 3 * PART), noise(99, 3 * PART));
     let mut first = vec![0; 100];
-    // Before each request of a description: headers, parts, headers once more. It begins anew, and
-    // describes the successor.
+    // Before each request of a description: headers, parts, headers again. The description begins
+    // anew, and is of the successor.
     for replaced_at in 0..3 {
         server.put_parts("changing", &content, Kind::Sha256, &[PART, PART, PART]);
         let replace = |number| {
@@ -344,7 +344,8 @@ fn minio_objects_that_are_replaced_meanwhile_are_noticed() {
     let network = Network::new(None);
     let source = server.source(&network, "changing");
     let told = source.collect().unwrap();
-    // Behind it: what was told is void, and the successor's bytes are not given out as its own.
+    // After the description: it is void, and the successor's bytes are not returned as the
+    // described ones.
     server.put_parts("changing", &content, Kind::Sha256, &[PART, PART, PART]);
     assert!(!source.is_unchanged(told.stamp()).unwrap());
     let read = source.read_at(0, &mut first);
@@ -355,15 +356,15 @@ fn minio_objects_that_are_replaced_meanwhile_are_noticed() {
     ));
 }
 
-/// The text of an answer, with something else in the place of a part of it.
+/// Replaces a part of an answer's text.
 fn replace(answer: &mut Answer, from: &str, to: &str) {
     let text = String::from_utf8(std::mem::take(&mut answer.body)).unwrap();
     assert!(text.contains(from), "no {from} in {text}");
     answer.body = text.replacen(from, to, 1).into_bytes();
 }
 
-/// Answers of a real server, some of which say something else: what is told of the object is not
-/// believed, or found out, and makes no wrong delta.
+/// Answers of a real server, some of them falsified: a false description is rejected or found out,
+/// and makes no wrong delta.
 #[test]
 #[ignore = "MinIO is compiled first, which takes minutes: make test-systems"]
 fn minio_answers_that_lie_make_no_wrong_delta() {
@@ -375,7 +376,7 @@ fn minio_answers_that_lie_make_no_wrong_delta() {
     for kind in [Kind::Crc32c, Kind::Crc64Nvme] {
         server.put_parts("old", &old, kind, &[PART; 3]);
         server.put_parts("new", &new, kind, &[PART; 3]);
-        // What the server says of the old object, all of which fits, is told of the new one: as if
+        // The server's consistent answers about the old object are given for the new one: as if
         // nothing had changed.
         let said = RefCell::new(Vec::<Answer>::new());
         let note = |_: &Request, answer: &mut Answer| said.borrow_mut().push(answer.clone());
@@ -412,13 +413,13 @@ fn minio_answers_that_lie_make_no_wrong_delta() {
             matches!(said, Err(VerifyError::Differs { offset, .. }) if offset == PART as u64),
             "{said:?}"
         );
-        // Each of these compares what the delta makes with the content.
+        // Each of these compares the delta's result with the content.
         let base = server.source(&network, "old");
         sky::fixed(&base, &source, PART as u32, &new);
         sky::fixed(&source, &base, PART as u32, &old);
     }
-    // Checksums that prove, from lists that are another upload's, lack a part, are cut short, or
-    // say another checksum: nothing is told.
+    // Checksums that prove, in lists that are another upload's, lack a part, are cut short, or have
+    // another checksum: nothing is described.
     server.put_parts("old", &old, Kind::Sha256, &[PART; 3]);
     server.put_parts("new", &new, Kind::Sha256, &[PART; 3]);
     let others = RefCell::new(Vec::new());
@@ -466,7 +467,7 @@ fn minio_answers_that_lie_make_no_wrong_delta() {
     }
 }
 
-/// Objects that everybody may read; whoever has no key may not ask for the checksums of parts.
+/// Objects that every user may read; a user without a key may not request the parts' checksums.
 #[test]
 #[ignore = "MinIO is compiled first, which takes minutes: make test-systems"]
 fn minio_objects_that_everybody_may_read() {

@@ -1,5 +1,5 @@
-//! Files at a real SeaweedFS: chunks with the CRCs of their needles, told, verified, and synced
-//! with btrfs, whose CRCs are combined to theirs.
+//! Files at a real SeaweedFS: chunks with the CRCs of their needles, listed, verified, and synced
+//! with btrfs, whose CRCs are combined to match.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -21,10 +21,10 @@ use crate::program::{against, checksums};
 use crate::server::{Server, curl};
 use crate::sky;
 
-/// The filer's chunks.
+/// Chunk size of the filer, in bytes.
 const CHUNK: usize = 4 << 20;
 
-/// A server as long as it lives.
+/// A server, which runs as long as this lives.
 struct SeaweedFs(Server);
 
 impl SeaweedFs {
@@ -32,7 +32,7 @@ impl SeaweedFs {
         Self(Server::start("seaweedfs"))
     }
 
-    /// Where the filer is.
+    /// Host and port of the filer.
     fn filer(&self) -> &str {
         self.0.said()
     }
@@ -75,7 +75,7 @@ fn seaweedfs_files_are_described_as_they_are() {
         (&said["summed_bytes"], &said["verified"]["blocks"]),
         (&content.len().into(), &3.into())
     );
-    // What is appended is a chunk of its own.
+    // Appended bytes are a chunk of their own.
     let file = server.0.upload(&noise(2, 1000));
     server.curl(&["-F", &format!("file=@{}", file.display())], "/a/file?op=append");
     let said = checksums(server.url("/a/file"), &[]).fine();
@@ -84,7 +84,7 @@ fn seaweedfs_files_are_described_as_they_are() {
         (&4.into(), &true.into())
     );
     assert_eq!(said["len_bytes"], content.len() + 1000);
-    // Nothing, one byte, a name that has to be escaped, and what SeaweedFS compresses.
+    // Empty, one byte, a name that has to be escaped, and a file that SeaweedFS compresses.
     server.put("/a/empty", b"");
     assert_eq!(checksums(server.url("/a/empty"), &[]).fine()["len_bytes"], 0);
     server.put("/a/a%20b%25%C3%A9", b"x");
@@ -102,15 +102,15 @@ fn seaweedfs_files_are_described_as_they_are() {
         (&said["unknown"]["compressed"], &said["summed_bytes"]),
         (&6_000_000.into(), &0.into())
     );
-    // What is no file, and who is no filer.
+    // Paths that are no files, and servers that are no filer.
     checksums(server.url("/a/missing"), &[]).fails_with("no such file");
     checksums(server.url("/a"), &[]).fails_with("a folder");
     checksums("seaweedfs://127.0.0.1:1/a", &[]).fails_with("cannot reach the filer");
     checksums("seaweedfs://127.0.0.1", &[]).fails_with("seaweedfs://HOST:PORT/PATH");
 }
 
-/// Section 3.3: btrfs has CRC-32C of 4 KiB, SeaweedFS of 4 MiB: those of btrfs are combined, and
-/// the chunks that differ are known without a byte of either.
+/// Section 3.3: btrfs has CRC-32C of 4 KiB, SeaweedFS of 4 MiB. Those of btrfs are combined, and
+/// the differing chunks are known without a byte of either.
 #[test]
 #[ignore = "fetches SeaweedFS first: make test-systems"]
 fn seaweedfs_and_btrfs_agree_on_blocks_of_both() {
@@ -147,7 +147,7 @@ fn seaweedfs_and_btrfs_agree_on_blocks_of_both() {
         (3, 1, Verdict::Read),
     ];
     assert_eq!(verdicts, expected);
-    // CRCs prove nothing: a sync reads what they call likely, and is right. In both directions.
+    // CRCs prove nothing: a sync reads the likely chunks as well, and is right. In both directions.
     let synced = sky::fixed(&remote, &local, CHUNK as u32, &new);
     assert_eq!(synced.stats.copied_bytes, 2 * CHUNK as u64);
     server.put("/new", &new);
@@ -173,8 +173,8 @@ fn seaweedfs_files_that_are_replaced_meanwhile_are_noticed() {
     let server = SeaweedFs::start();
     let content = noise(1, 3 * CHUNK);
     let mut first = vec![0; 100];
-    // Before each request of a description: the entry, three needles, the entry once more. It is of
-    // the successor then.
+    // Before each request of a description: the entry, three needles, the entry again. It then
+    // describes the successor.
     for replaced_at in 0..5 {
         server.put("/changing", &content);
         let replace = |number| {
@@ -193,8 +193,8 @@ fn seaweedfs_files_that_are_replaced_meanwhile_are_noticed() {
     let network = Network::new(None);
     let source = server.source(&network, "/changing");
     let told = source.collect().unwrap();
-    // Behind it: what was told is void, and the successor's bytes are not given out as its own. The
-    // same bytes once more are another state, too.
+    // After the description: it is void, and the successor's bytes are not returned as the
+    // described ones. The same bytes written again are another state, too.
     for content in [content, noise(99, 3 * CHUNK)] {
         server.put("/changing", &content);
         assert!(!source.is_unchanged(told.stamp()).unwrap());
@@ -211,7 +211,7 @@ fn seaweedfs_files_that_are_replaced_meanwhile_are_noticed() {
     assert!(matches!(source.collect(), Err(SourceError::Missing(_))));
 }
 
-/// A needle that rots on the volume server's disk is never given out as what it was.
+/// A needle that rots on the volume server's disk is never returned as the original.
 #[test]
 #[ignore = "fetches SeaweedFS first: make test-systems"]
 fn seaweedfs_needles_that_rot_are_noticed() {
@@ -222,7 +222,7 @@ fn seaweedfs_needles_that_rot_are_noticed() {
     let network = Network::new(None);
     let told = server.source(&network, "/rotten").collect().unwrap();
     assert_eq!(told.runs().filter(|run| matches!(run, Run::Sums { .. })).count(), 1);
-    // While it is ended, as it may have the needle in its memory.
+    // The server is stopped meanwhile, as it may have the needle in memory.
     server.0.restart(|dir| {
         let mut changed = 0;
         for entry in std::fs::read_dir(dir.join("data")).unwrap() {
@@ -258,8 +258,8 @@ fn seaweedfs_needles_that_rot_are_noticed() {
     checksums(server.url("/sound"), &[]).fine();
 }
 
-/// Answers of a real filer, some of which say something else: what is told of the file is not
-/// believed, or found out, and makes no wrong delta.
+/// Answers of a real filer, some of them falsified: a false description is rejected or found out,
+/// and makes no wrong delta.
 #[test]
 #[ignore = "fetches SeaweedFS first: make test-systems"]
 fn seaweedfs_answers_that_lie_make_no_wrong_delta() {
@@ -272,8 +272,7 @@ fn seaweedfs_answers_that_lie_make_no_wrong_delta() {
     let network = Network::new(None);
     let base = server.source(&network, "/old");
     let told_base = base.collect().unwrap();
-    // The needle of the old content's chunk is told for that of the new one's: as if nothing had
-    // changed.
+    // The old content's needle is named in place of the new one's: as if nothing had changed.
     let entry: serde_json::Value = serde_json::from_str(&server.curl(&[], "/new?metadata=true")).unwrap();
     let needle = entry["chunks"]
         .as_array()
@@ -302,7 +301,7 @@ fn seaweedfs_answers_that_lie_make_no_wrong_delta() {
         matches!(said, Err(VerifyError::Differs { offset, .. }) if offset == CHUNK as u64),
         "{said:?}"
     );
-    // Each of these compares what the delta makes with the content.
+    // Each of these compares the delta's result with the content.
     let synced = sky::fixed(&base, &source, CHUNK as u32, &new);
     assert_eq!(synced.stats.copied_bytes, 2 * CHUNK as u64 + 1000);
     sky::fixed(&source, &base, CHUNK as u32, &old);
@@ -350,7 +349,7 @@ fn seaweedfs_answers_that_lie_make_no_wrong_delta() {
     );
 }
 
-/// A filer that answers only who brings a token.
+/// A filer that answers only requests with a token.
 #[test]
 #[ignore = "fetches SeaweedFS first: make test-systems"]
 fn seaweedfs_that_wants_a_token_says_so() {

@@ -1,17 +1,17 @@
-//! Systems that a script below `tests/systems` starts on this machine, as processes of whoever runs
-//! the tests, and asking them by curl.
+//! Systems that a script below `tests/systems` starts on this machine, as processes of the user who
+//! runs the tests, and requests to them with curl.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A system as long as it lives.
+/// A system, which runs as long as this lives.
 pub(crate) struct Server {
     name: &'static str,
     dir: tempfile::TempDir,
     said: String,
 }
 
-/// `tests/systems/NAME`.
+/// Path of the script `tests/systems/NAME`.
 pub(crate) fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../tests/systems")
@@ -23,7 +23,7 @@ impl Server {
         Self::start_with(name, &[])
     }
 
-    /// With variables in its environment.
+    /// Starts a system with variables in its environment.
     pub(crate) fn start_with(name: &'static str, variables: &[(&str, &str)]) -> Self {
         let dir = tempfile::Builder::new()
             .prefix(&format!("byteback-{name}-"))
@@ -48,32 +48,32 @@ impl Server {
         self.said = String::from_utf8(output.stdout).unwrap().trim().to_owned();
     }
 
-    /// Ends it, does something to what it left, and starts it again with that; it may have another
-    /// address then.
+    /// Stops the system, calls `meanwhile` with its directory, and starts it again with that; its
+    /// address may have changed then.
     pub(crate) fn restart(&mut self, meanwhile: impl FnOnce(&Path)) {
         assert!(self.command("stop", &[]).status().unwrap().success());
         meanwhile(self.dir());
         self.begin(&[]);
     }
 
-    /// `tests/systems/NAME WHAT DIR ARGUMENTS...`.
+    /// The command `tests/systems/NAME WHAT DIR ARGUMENTS...`.
     pub(crate) fn command(&self, what: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(script(self.name));
         command.arg(what).arg(self.dir()).args(arguments).stdin(Stdio::null());
         command
     }
 
-    /// Where all of it is.
+    /// Directory of all its files.
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// What it said when it was started: where it is to be found.
+    /// The output of its start: its address or the like.
     pub(crate) fn said(&self) -> &str {
         &self.said
     }
 
-    /// A file that is to be sent to it; the next one takes its place.
+    /// A file to be sent to the system; the next one takes its place.
     pub(crate) fn upload(&self, content: &[u8]) -> PathBuf {
         let file = self.dir().join("upload");
         std::fs::write(&file, content).unwrap();
@@ -88,7 +88,7 @@ impl Drop for Server {
     }
 }
 
-/// What a server answers, which must be that all is well.
+/// A server's answer, which must report success.
 #[track_caller]
 pub(crate) fn curl(arguments: &[&str], url: &str) -> String {
     let output = Command::new("curl")

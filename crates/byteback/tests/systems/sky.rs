@@ -1,6 +1,6 @@
-//! SkySync between any two sources: one has the base, the other the new content. What each end's
-//! storage knows is taken from it; what it does not know is read there. The delta is made, sent as
-//! a stream, applied, and compared with the new content.
+//! SkySync between any two sources: one has the base, the other the new content. Each end uses what
+//! its storage knows, and reads the rest. The delta is made, sent as a stream, applied, and
+//! compared with the new content.
 
 use std::cell::Cell;
 use std::io;
@@ -18,7 +18,7 @@ use byteback_delta::weak::WeakKind;
 use byteback_delta::{Base, DeltaReader, DeltaWriter, WriterOptions, apply_to_new};
 use byteback_extents::{ByteRange, ExtentSet};
 
-/// A source as a content that is read in parts, counted.
+/// A source as a content that is read in parts; the bytes read are counted.
 pub(crate) struct Content<'a> {
     source: &'a dyn Source,
     len_bytes: u64,
@@ -66,7 +66,7 @@ fn crc_kind(kind: Kind) -> Option<CrcKind> {
     }
 }
 
-/// Calls `each` with the checksum of every block, if it is known.
+/// Calls `each` for every block, with its checksum if that is known.
 fn each_block(told: &FileChecksums, mut each: impl FnMut(Option<&[u8]>)) {
     let sum_len = told.layout().kind.len_bytes();
     for run in told.runs() {
@@ -77,7 +77,7 @@ fn each_block(told: &FileChecksums, mut each: impl FnMut(Option<&[u8]>)) {
     }
 }
 
-/// Its CRCs, if it has any.
+/// The CRCs of a description, if it has any.
 pub(crate) fn crcs(told: &FileChecksums) -> Option<CrcList> {
     let layout = told.layout();
     let mut list = CrcList::new(BlockLayout {
@@ -92,7 +92,7 @@ pub(crate) fn crcs(told: &FileChecksums) -> Option<CrcList> {
     Some(list)
 }
 
-/// Its cryptographic checksums, if it has any that can be compared.
+/// The cryptographic checksums of a description, if it has any that can be compared.
 pub(crate) fn strong(told: &FileChecksums) -> Option<SumList> {
     let layout = told.layout();
     if !layout.salt.is_empty() {
@@ -113,19 +113,19 @@ pub(crate) fn strong(told: &FileChecksums) -> Option<SumList> {
     Some(list)
 }
 
-/// What a sync took.
+/// The cost of a sync.
 pub(crate) struct Synced {
     pub(crate) stats: FindStats,
-    /// Of the new content, where it is; not those that went into borders of chunks.
+    /// Bytes of the new content read where it is, without those for borders of chunks.
     pub(crate) new_read_bytes: u64,
-    /// Of the base, where it is, before the delta came.
+    /// Bytes of the base read where it is, before the delta arrived.
     pub(crate) base_read_bytes: u64,
     pub(crate) delta_len: usize,
 }
 
 /// SkySync-F (section 3.2): a signature of the base goes to the new content's end, a delta comes
-/// back. Blocks are as long as `block_len` says; strong checksums are of the kind that the new end
-/// has (section 3.3.2), or SHA-256.
+/// back. Blocks have `block_len` bytes; strong checksums are of the kind that the new end has
+/// (section 3.3.2), or SHA-256.
 pub(crate) fn fixed(base: &dyn Source, new: &dyn Source, block_len: u32, expected: &[u8]) -> Synced {
     let (told_base, told_new) = (base.collect().unwrap(), new.collect().unwrap());
     let (base_content, new_content) = (Content::new(base, &told_base), Content::new(new, &told_new));
@@ -168,7 +168,7 @@ pub(crate) fn fixed(base: &dyn Source, new: &dyn Source, block_len: u32, expecte
     let delta_len = through_a_delta(&base_content, new_len, expected, |sink| {
         stats = find_sky(&signature, known, &new_content, new_len, sink).unwrap().1;
     });
-    // What was found counts if the new content was the same all the while.
+    // The result counts only if the new content did not change meanwhile.
     assert!(new.is_unchanged(told_new.stamp()).unwrap());
     Synced {
         stats,
@@ -178,14 +178,14 @@ pub(crate) fn fixed(base: &dyn Source, new: &dyn Source, block_len: u32, expecte
     }
 }
 
-/// SkySync-C (section 3.2.1): both ends cut by content; the chunks' CRCs follow from those of the
-/// blocks that storage has.
+/// SkySync-C (section 3.2.1): both ends are cut by content; the chunks' CRCs follow from those of
+/// the storage's blocks.
 pub(crate) fn chunked(base: &dyn Source, new: &dyn Source, expected: &[u8]) -> Synced {
     chunked_to(ChunkParams::new(4096, 8192, 12_288).unwrap(), base, new, expected)
 }
 
-/// The same with chunks of other lengths: those that are shorter than a source's blocks have
-/// nothing of their CRCs.
+/// The same with chunks of other lengths: the CRCs of chunks shorter than a source's blocks cannot
+/// be derived.
 pub(crate) fn chunked_to(params: ChunkParams, base: &dyn Source, new: &dyn Source, expected: &[u8]) -> Synced {
     let (told_base, told_new) = (base.collect().unwrap(), new.collect().unwrap());
     let (base_content, new_content) = (Content::new(base, &told_base), Content::new(new, &told_new));
@@ -195,7 +195,7 @@ pub(crate) fn chunked_to(params: ChunkParams, base: &dyn Source, new: &dyn Sourc
         (list, stats.summed_bytes)
     };
     let (base_list, summed) = list_of(&told_base, &base_content);
-    // Storage's checksums save what they are there for.
+    // Storage's checksums save the summing, as intended.
     assert!(summed < told_base.stamp().len_bytes / 2, "{summed} bytes were summed");
     let (new_list, _) = list_of(&told_new, &new_content);
     let runs = match_chunks(&new_list, &base_list);
@@ -223,7 +223,7 @@ pub(crate) fn chunked_to(params: ChunkParams, base: &dyn Source, new: &dyn Sourc
     }
 }
 
-/// Which names chunks have; `None` for what is no name.
+/// The kind of chunk names for a kind of checksum; `None` if it names no chunks.
 fn name_kind(kind: Kind) -> Option<NameKind> {
     Some(match kind {
         Kind::Sha256 => NameKind::Sha256,
@@ -235,7 +235,7 @@ fn name_kind(kind: Kind) -> Option<NameKind> {
     })
 }
 
-/// The chunks that a store has cut and named; `None` if it is no such store.
+/// The chunks that a store has cut and named; `None` for another kind of source.
 fn names(told: &FileChecksums) -> Option<NamedChunks> {
     let kind = told.layout().kind;
     let mut list = NamedChunks::new(name_kind(kind)?);
@@ -253,7 +253,7 @@ fn names(told: &FileChecksums) -> Option<NamedChunks> {
 }
 
 /// SkySync-C where a deduplicating store has cut and named the chunks of the new content (section
-/// 3.1). A base in such a store, too, is known by its list; another one is summed where the new
+/// 3.1). A base in such a store is also known by its list; another base is summed where the new
 /// content's chunks would lie.
 pub(crate) fn named(base: &dyn Source, new: &dyn Source, expected: &[u8]) -> Synced {
     let (told_base, told_new) = (base.collect().unwrap(), new.collect().unwrap());
@@ -293,8 +293,8 @@ pub(crate) fn named(base: &dyn Source, new: &dyn Source, expected: &[u8]) -> Syn
     }
 }
 
-/// A sync whose ends found out by themselves which ranges differ at their place: the new content's
-/// are sent, the base is not read.
+/// A sync whose ends already know which ranges differ in place: the new content's ranges are sent,
+/// the base is not read.
 pub(crate) fn in_place(base: &dyn Source, new: &dyn Source, differing: &ExtentSet, expected: &[u8]) -> Synced {
     let (told_base, told_new) = (base.collect().unwrap(), new.collect().unwrap());
     let (base_content, new_content) = (Content::new(base, &told_base), Content::new(new, &told_new));

@@ -1,5 +1,4 @@
-//! The programs that storage comes with: those of this machine, and one in whose place another one
-//! stands.
+//! The programs of storage systems: those of this machine, and one that is replaced by a wrapper.
 
 use std::path::PathBuf;
 
@@ -9,28 +8,28 @@ fn folders() -> Vec<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH").unwrap()).collect()
 }
 
-/// Those of this machine.
+/// The programs of this machine.
 pub(crate) fn installed() -> Programs {
     Programs::new(folders())
 }
 
-/// Where one of them is.
+/// Path of one of them.
 pub(crate) fn path_of(name: &str) -> PathBuf {
     let mut found = folders().into_iter().map(|folder| folder.join(name));
     found.find(|path| path.is_file()).unwrap()
 }
 
-/// A program that does what it always does, and at one of its calls something else before or behind
-/// that: between two questions of whoever asks it.
+/// A wrapper of a program that, at one of its calls, also runs a script before or after it: between
+/// two questions of its caller.
 pub(crate) struct Interrupted(tempfile::TempDir);
 
 impl Interrupted {
-    /// `then` is a script of sh, and is run behind the call with this number, from 0 on.
+    /// Runs `then`, a script of sh, after the call with this number, counted from 0.
     pub(crate) fn new(name: &str, number: usize, then: &str) -> Self {
         Self::with(name, number, "", then)
     }
 
-    /// `first` is run before it, when whoever asks has looked at the file already.
+    /// Runs `first` before that call, when the caller has already looked at the file.
     pub(crate) fn before(name: &str, number: usize, first: &str) -> Self {
         Self::with(name, number, first, "")
     }
@@ -60,7 +59,7 @@ impl Interrupted {
         Programs::new([vec![self.0.path().to_owned()], folders()].concat())
     }
 
-    /// How often it was called.
+    /// Number of calls so far.
     pub(crate) fn calls(&self) -> usize {
         let calls = std::fs::read(self.0.path().join("calls"));
         calls.map_or(0, |calls| calls.len())

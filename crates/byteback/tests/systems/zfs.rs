@@ -31,7 +31,7 @@ fn costs_of_zfs() {
     in_namespaces("zfs", "zfs::inside_costs");
 }
 
-/// The file that is the pool's device.
+/// The file that serves as the pool's device.
 fn device() -> PathBuf {
     let device = std::env::var_os("BYTEBACK_ZFS_DEVICE");
     PathBuf::from(device.expect("this test runs where another test starts ZFS"))
@@ -51,7 +51,7 @@ fn collect(path: &Path) -> byteback_checksums::source::Result<FileChecksums> {
     ZfsSource::new(&file, &programs)?.collect()
 }
 
-/// Its blocks, told and compared with its bytes.
+/// The checksums of a file's blocks, compared with its bytes, and the number of blocks compared.
 #[track_caller]
 fn verified(path: &Path) -> (FileChecksums, u64) {
     let (file, programs) = (File::open(path).unwrap(), installed());
@@ -64,8 +64,8 @@ fn verified(path: &Path) -> (FileChecksums, u64) {
 #[test]
 #[ignore = "runs where zfs_on_a_real_pool starts ZFS"]
 fn guest_files_are_told_and_true() {
-    // With records of 1 KiB the last one has a tree of three levels. Few, because zdb opens the
-    // pool anew for each, which takes long on a busy machine.
+    // With records of 1 KiB the last file has a tree of three levels. Only a few files, because zdb
+    // opens the pool anew for each, which takes long on a busy machine.
     for (name, options, kind, record, lens) in [
         (
             "fletcher",
@@ -108,7 +108,7 @@ fn guest_files_are_told_and_true() {
         (&(2 * RECORD).into(), &2.into(), &false.into())
     );
     assert_eq!(said["zero_bytes"], 2_000_000 - 2 * RECORD);
-    // What is not stored as it is, and what was summed by something else before.
+    // A compressed record, and one that another function summed.
     run("zfs", &["set", "compression=on", "byteback/sparse"]);
     run("zfs", &["set", "checksum=sha256", "byteback/sparse"]);
     file.write_all_at(&vec![b'x'; RECORD], 4 * RECORD as u64).unwrap();
@@ -120,17 +120,16 @@ fn guest_files_are_told_and_true() {
         (&RECORD.into(), &RECORD.into())
     );
     assert_eq!(said["summed_bytes"], 2 * RECORD);
-    // A name by which somebody would like to be believed.
+    // A file name that imitates zdb's output.
     let name = path
         .join("a\n\tsize\t5\nIndirect blocks:\n               0 L0 HOLE [L0 ZFS plain file] size=20000L birth=57L\n\n");
     std::fs::write(&name, noise(9, 5)).unwrap();
     let said = collect(&name);
     assert!(matches!(said, Err(SourceError::Malformed(_))), "{said:?}");
-    // Who may not, what is no file, and nothing that could tell.
+    // A directory, a user without the rights, and a missing tool.
     checksums(&path, &[]).fails_with("not a regular file");
     as_nobody(&[path.join("sparse").as_os_str()]).fails_with("only root may");
-    // The pool's topmost file system, whose name is the pool's: that is what zfs-fuse's zdb takes
-    // it for.
+    // The pool's topmost file system has the pool's name, and zfs-fuse's zdb takes it for the pool.
     let topmost = Path::new("/mnt/byteback/file");
     std::fs::write(topmost, noise(1, 5)).unwrap();
     checksums(topmost, &[]).fails_with("the pool's topmost file system");
@@ -140,7 +139,7 @@ fn guest_files_are_told_and_true() {
     assert!(said.contains("zpool is not installed"), "{said}");
 }
 
-/// Nobody waits for a transaction group here but the source.
+/// Only the source waits for a transaction group here.
 #[test]
 #[ignore = "runs where zfs_on_a_real_pool starts ZFS"]
 fn guest_what_was_written_just_now_is_told() {
@@ -158,7 +157,7 @@ fn guest_what_was_written_just_now_is_told() {
     for round in 0..3 {
         file.write_all_at(&noise(round, 3 * RECORD), (round % 2) * RECORD as u64)
             .unwrap();
-        // Within the same second, and of the same length: only the pointers tell.
+        // Within the same second, and of the same length: only the pointers show it.
         if let Some(before) = &before {
             assert!(!source.is_unchanged(before.stamp()).unwrap());
             let said = verify(&source, before);
@@ -172,7 +171,7 @@ fn guest_what_was_written_just_now_is_told() {
         assert!(source.is_unchanged(told.stamp()).unwrap());
         before = Some(told);
     }
-    // The same bytes once more are another state.
+    // The same bytes written again are another state.
     file.write_all_at(&noise(2, 3 * RECORD), 0).unwrap();
     assert!(!source.is_unchanged(before.unwrap().stamp()).unwrap());
 }
@@ -218,9 +217,9 @@ fn guest_a_sync_reads_what_changed() {
         let source = ZfsSource::new(&new_file, &programs).unwrap();
         let synced = sky::fixed(&base, &source, RECORD as u32, &new);
         assert_eq!(synced.stats.literal_bytes, RECORD as u64, "{:?}", synced.stats);
-        // Sums that prove nothing leave nothing out.
+        // Checksums that prove nothing leave nothing out.
         assert_eq!(synced.new_read_bytes, read_bytes as u64, "{name}");
-        // What they tell of each other without a byte of either.
+        // The comparison by checksums alone, without a byte of either.
         let (_, likeness) = [("sha256", "equal"), ("fletcher4", "likely")]
             .into_iter()
             .find(|(own, _)| *own == name)
@@ -231,7 +230,7 @@ fn guest_a_sync_reads_what_changed() {
     }
 }
 
-/// Somebody writes behind each of the calls of zdb that a description makes.
+/// A program writes after each of the calls of zdb that a description makes.
 #[test]
 #[ignore = "runs where zfs_on_a_real_pool starts ZFS"]
 fn guest_a_file_that_is_written_to_meanwhile_is_told_as_it_was_at_one_moment() {
@@ -249,8 +248,9 @@ fn guest_a_file_that_is_written_to_meanwhile_is_told_as_it_was_at_one_moment() {
         let programs = zdb.programs();
         let source = ZfsSource::new(&file, &programs).unwrap();
         let told = source.collect().unwrap();
-        // Behind the first one the pointers tell, and it is described anew. Behind the second one
-        // the time tells if it is another second; else it was described as it was before.
+        // After the first call the pointers show it, and the file is described anew. After the
+        // second one the time shows it if the second differs; otherwise the description is of the
+        // earlier state.
         let is_anew = match zdb.calls() {
             4 => true,
             2 if call == 1 => false,
@@ -268,7 +268,7 @@ fn guest_a_file_that_is_written_to_meanwhile_is_told_as_it_was_at_one_moment() {
     }
 }
 
-/// Where the block of a pointer lies on the device, which begins with two labels and a boot block.
+/// The places of a pointer's block on the device, which begins with two labels and a boot block.
 fn places(pointer: &str) -> Vec<u64> {
     let vdevs = pointer.split("]=<0:").skip(1);
     vdevs
@@ -276,8 +276,7 @@ fn places(pointer: &str) -> Vec<u64> {
         .collect()
 }
 
-/// A node of the tree that rots is left out by zdb without a word, and a record that does is not
-/// what it was.
+/// zdb silently omits a tree node that rots, and a record that rots does not match its checksum.
 #[test]
 #[ignore = "runs where zfs_on_a_real_pool starts ZFS"]
 fn guest_what_rots_on_the_device_is_noticed() {
@@ -320,7 +319,7 @@ fn guest_what_rots_on_the_device_is_noticed() {
         .nth(150)
         .unwrap();
     let heal = spoil(record);
-    // The daemon has it in memory, maybe: then it is what it was.
+    // The daemon may have it in memory: then the original is read.
     match verify(&source, &told) {
         Ok(verified) => assert_eq!(verified.blocks, 200),
         Err(error) => assert!(

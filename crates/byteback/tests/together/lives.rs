@@ -1,19 +1,18 @@
 //! Three machines on which people work, while processes are killed and stopped and links are cut.
 //!
-//! The choices come from the seed: which programs run where, and what hits whom when. What must
-//! hold:
+//! The choices come from the seed: which programs run where, and which blow hits what, and when.
+//! The following must hold:
 //!
-//! - programs notice nothing, but for those on a machine whose own process was killed while they
-//!   ran;
-//! - what the server has is at any moment a state that the folder had: databases are whole, without
-//!   half a transaction, and repositories complete;
+//! - programs notice nothing, except on a machine whose own process was killed while they ran;
+//! - the server's content is at any moment a state that the folder had: databases are sound,
+//!   without half a transaction, and repositories complete;
 //! - at rest all machines and the server have the same names, contents, modes, times of files,
 //!   links and extended attributes;
 //! - where each part of the folder has one writer there is no conflict, whatever is killed,
 //!   stopped, cut or restarted;
-//! - where several machines append to the same files, and write them anew, each line whose writing
-//!   succeeded is in the file, in a conflict copy of it or in a version that the server has, and a
-//!   conflict copy is only of a file that two machines wrote to.
+//! - where several machines append to the same files and rewrite them, each line whose writing
+//!   succeeded is in the file, in a conflict copy of it or in a version at the server, and conflict
+//!   copies exist only of files that two machines wrote to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -33,13 +32,13 @@ use crate::tree::Tree;
 
 const MACHINES: usize = 3;
 
-/// How long who works pauses at most between two blows; they are to fall into every part of what is
-/// under way.
+/// Longest pause of a worker or between two blows. The blows should fall into every part of the
+/// work.
 const PAUSE_MAX_MS: u64 = 1500;
 
 const DELAYS: [&str; 3] = ["0", "50ms", "1s"];
 
-/// What hits a machine or the server.
+/// A blow to a machine or the server.
 #[derive(Clone, Copy, Debug)]
 enum Blow {
     KillMachine(usize),
@@ -68,12 +67,12 @@ impl Blow {
     }
 }
 
-/// What a life is like.
+/// The variant of a life.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
-    /// All machines write to the same files, too.
+    /// Whether all machines also write to the same files.
     shares_files: bool,
-    /// The processes of machines are killed, too.
+    /// Whether the processes of machines are killed, too.
     kills_machines: bool,
 }
 
@@ -84,22 +83,22 @@ struct Life {
     random: Random,
     seed: u64,
     programs: Vec<Program>,
-    /// Held by whoever runs a program on a machine, and while its folder is mounted: a program that
-    /// has a file of the plain directory open when that is mounted over writes past the mount, as
+    /// Held while a program runs on a machine, and while its folder is being mounted: a program
+    /// with an open file of the plain directory writes past a mount made over it, as
     /// docs/semantics.md says.
     desks: [Mutex<()>; MACHINES],
-    /// How often the process of a machine was killed, and began again: odd while nobody serves the
-    /// folder.
+    /// How often the process of a machine was killed and started again: odd while the folder has no
+    /// process.
     kills: [AtomicU64; MACHINES],
-    /// Lines that were appended to common files, with who did.
+    /// Lines that were appended to common files, with the file and the machine.
     appended: Mutex<BTreeMap<String, (String, usize)>>,
     lines: AtomicU64,
-    /// Common files that were written anew, with who did.
+    /// Common files that were rewritten, with the machine.
     rewritten: Mutex<BTreeSet<(String, usize)>>,
 }
 
-/// Says that something is done when it is dropped, also by a panic: whoever waits for it must not
-/// wait for ever.
+/// Reports the end of the work when it is dropped, even by a panic: the thread that waits for it
+/// must not wait for ever.
 struct Finished<'a>(&'a AtomicBool);
 
 impl Drop for Finished<'_> {
@@ -143,7 +142,7 @@ impl Life {
         }
     }
 
-    /// One round: all machines work, and are hit; then there is rest, and everything is equal.
+    /// A round: all machines work, and are hit; then they rest, and everything is equal.
     fn round(&mut self, number: u64) -> Tree {
         let mut randoms: Vec<Random> = (0..MACHINES).map(|_| Random::new(self.random.next())).collect();
         let mut random = Random::new(self.random.next());
@@ -178,7 +177,7 @@ impl Life {
         tree
     }
 
-    /// Somebody works on a machine for a while.
+    /// Runs programs on a machine for a while.
     fn work(&self, machine: usize, random: &mut Random) {
         let place = &self.lab.machines[machine];
         let stock = self.lab.world.path(&format!("stock-{machine}"));
@@ -197,7 +196,7 @@ impl Life {
                 program.name,
                 if ran.is_ok() { "" } else { ": FAILED" }
             );
-            // Odd: nobody serves the folder yet.
+            // Odd: the folder has no process yet.
             let is_undisturbed = kills.is_multiple_of(2) && kills == self.kills[machine].load(Ordering::SeqCst);
             if let (Err(error), true) = (ran, is_undisturbed) {
                 panic!(
@@ -213,7 +212,7 @@ impl Life {
         }
     }
 
-    /// Adds lines to files that everybody adds lines to, and writes some of them anew.
+    /// Appends lines to files that all machines append to, and rewrites some of them.
     fn append(&self, machine: usize, random: &mut Random) {
         for _ in 0..4 {
             let name = format!("list {}.txt", random.below(3));
@@ -238,7 +237,7 @@ impl Life {
         }
     }
 
-    /// Writes a file anew with all lines that it has now, in place or beside it.
+    /// Rewrites a file with all its present lines, in place or beside it.
     fn rewrite(&self, machine: usize, (name, path): (&str, &Path), in_place: bool) {
         let Ok(content) = fs::read(path) else { return };
         let beside = path.with_extension(format!("{machine}.new"));
@@ -248,14 +247,14 @@ impl Life {
             false => fs::write(&beside, &content).and_then(|()| fs::rename(&beside, path)),
         };
         if written.is_err() {
-            // The file may have been emptied, and what was not sent by then is nowhere, as on any
-            // file system.
+            // The file may have been emptied; lines not sent by then are lost, as on any file
+            // system.
             let mut appended = self.appended.lock().unwrap();
             appended.retain(|_, (of, by)| (of.as_str(), *by) != (name, machine));
         }
     }
 
-    /// Those of `lines` that no version of the common files at the server has.
+    /// The lines that are in no version of the common files at the server.
     fn in_no_version<'l>(&self, mut lines: BTreeSet<&'l str>) -> BTreeSet<&'l str> {
         let head = self.lab.status(0)["cursor"].as_u64().unwrap();
         let target = self.lab.world.path("common-of-then");
@@ -276,8 +275,8 @@ impl Life {
         lines
     }
 
-    /// The first versions of the common files that hold zeros, which nobody writes, and what they
-    /// were before.
+    /// The first versions of the common files with zeros, which no program writes, and their
+    /// previous versions.
     fn first_with_zeros(&self) -> Vec<String> {
         let head = self.lab.status(0)["cursor"].as_u64().unwrap();
         let target = self.lab.world.path("common-of-then");
@@ -301,7 +300,7 @@ impl Life {
         found
     }
 
-    /// Until told otherwise, what the server has is fetched and looked at.
+    /// Fetches and checks the server's content until `done` is set.
     fn look_at_the_server_until(&self, done: &AtomicBool) {
         while !done.load(Ordering::SeqCst) {
             // The server may be killed at any time; then nothing was fetched.
@@ -360,7 +359,7 @@ impl Life {
         }
     }
 
-    /// No line is lost, and no file is in conflict that one machine wrote to.
+    /// Asserts that no line is lost, and that no file of a single writer is in conflict.
     fn assert_all_lines_are_there(&self, tree: &Tree) {
         let (appended, rewritten) = (self.appended.lock().unwrap(), self.rewritten.lock().unwrap());
         let mut there: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
@@ -436,7 +435,7 @@ impl Life {
                 }
             }
         }
-        // What is there when nobody is in sync any more is that, too.
+        // The directories below the mounts, after all machines have unmounted, are equal as well.
         let mut before = None;
         for machine in 0..MACHINES {
             self.lab.unmount(machine);
@@ -451,7 +450,7 @@ impl Life {
     }
 }
 
-/// Of which file a name is a conflict copy.
+/// The file that a conflict copy belongs to, by the copy's name.
 fn original_of(name: &str) -> Option<String> {
     let (before, after) = name.split_once(" (conflict from ")?;
     let (_, end) = after.split_once(')')?;

@@ -13,25 +13,25 @@ use crate::network::{End, Network, SERVER};
 use crate::tree::{Tree, differences, try_look};
 use crate::world::{Ran, World, ended, eventually, is_alive, is_mounted, program};
 
-/// What sending and landing may take where a link was away for long on a machine with other work:
-/// back-off and retransmission wait, too.
+/// Limit for sending and landing after a long loss of a link, on a machine with other work:
+/// back-off and retransmission take time, too.
 pub(crate) const LONG: Duration = Duration::from_secs(300);
 
 /// The folder's name at the server.
 const FOLDER: &str = "home";
 
-/// One machine: a home, a folder and a link.
+/// A machine: a home, a folder and a link.
 pub(crate) struct Machine {
     pub(crate) name: String,
     pub(crate) home: PathBuf,
-    /// What the folder is on.
+    /// The directory that the folder is on.
     pub(crate) disk: PathBuf,
-    /// Where the folder is mounted.
+    /// The directory where the folder is mounted.
     pub(crate) dir: PathBuf,
     daemon: Mutex<Option<i32>>,
 }
 
-/// Everybody. What runs is ended when it is dropped.
+/// The server and all machines. Their processes are ended when this is dropped.
 pub(crate) struct Lab {
     pub(crate) machines: Vec<Machine>,
     server: Mutex<Option<Child>>,
@@ -59,7 +59,7 @@ impl Lab {
         Self::with_a_small_disk(machines, None)
     }
 
-    /// The same; one of them has its folder on a disk of its own, with so many MiB:
+    /// The same; the machine in `small` has its folder on a disk of its own, of that many MiB:
     /// [`Machine::disk`].
     pub(crate) fn with_a_small_disk(machines: usize, small: Option<(usize, u64)>) -> Self {
         let world = World::new();
@@ -75,7 +75,7 @@ impl Lab {
                     fs::File::create(&image).unwrap().set_len(size_mib << 20).unwrap();
                     let (image, disk) = (image.to_str().unwrap(), disk.to_str().unwrap());
                     program("mkfs.ext4", &["-q", "-F", image]);
-                    // Taken away with all other mounts of the world.
+                    // Unmounted along with all other mounts of the world.
                     program("mount", &["-o", "loop", image, disk]);
                 }
                 Machine {
@@ -112,7 +112,7 @@ impl Lab {
                 said.says(&format!("Joined https://{SERVER}:7117"));
             }
         }
-        // Who looks at what the server has may not write.
+        // The auditor may only read.
         let code = self.invite(&["--read-only", "--for", "auditor"]);
         let dir = self.world.path("audit");
         let command = self.world.command(&["join", &code, dir.to_str().unwrap()]);
@@ -146,7 +146,7 @@ impl Lab {
         ended(what.to_owned(), placed.spawn().unwrap())
     }
 
-    /// Starts the server, at the address that it had.
+    /// Starts the server, at its previous address.
     pub(crate) fn start_server(&self) {
         let data = self.world.path("data");
         let listen = match (&self.network, fs::read_to_string(self.world.path("address"))) {
@@ -183,14 +183,14 @@ impl Lab {
         server.wait().unwrap();
     }
 
-    /// Cuts a link, or restores it. False where there are no links.
+    /// Cuts a link, or restores it. Returns false where there are no links.
     pub(crate) fn set_link(&self, machine: usize, end: End, is_up: bool) -> bool {
         let Some(network) = &self.network else { return false };
         network.set(machine, end, is_up);
         true
     }
 
-    /// `byteback`, on a machine.
+    /// Runs `byteback` on a machine.
     pub(crate) fn run(&self, machine: usize, arguments: &[&str]) -> Ran {
         let at = &self.machines[machine];
         let mut command = self.world.command(arguments);
@@ -202,14 +202,13 @@ impl Lab {
         self.finish(&arguments.join(" "), Some(machine), &command)
     }
 
-    /// `byteback COMMAND ARGUMENTS DIR`, on a machine.
+    /// Runs `byteback COMMAND ARGUMENTS DIR` on a machine.
     pub(crate) fn on(&self, machine: usize, command: &str, arguments: &[&str]) -> Ran {
         let dir = self.machines[machine].dir.to_str().unwrap();
         self.run(machine, &[&[command], arguments, &[dir]].concat())
     }
 
-    /// Begins to keep the folder in sync on a machine. That the server cannot be reached now is no
-    /// reason not to.
+    /// Starts sync of the folder on a machine. An unreachable server is no reason not to.
     #[track_caller]
     pub(crate) fn sync(&self, machine: usize, delay: &str) {
         self.on(machine, "sync", &["--delay", delay]).ends_with(0);
@@ -217,14 +216,14 @@ impl Lab {
         *self.machines[machine].daemon.lock().unwrap() = Some(i32::try_from(pid).unwrap());
     }
 
-    /// Ends it in good order.
+    /// Unmounts the folder in good order.
     #[track_caller]
     pub(crate) fn unmount(&self, machine: usize) {
         self.on(machine, "umount", &[]).ends_with(0);
         *self.machines[machine].daemon.lock().unwrap() = None;
     }
 
-    /// Kills the process behind the folder with SIGKILL. The folder is a plain directory soon.
+    /// Kills the process behind the folder with SIGKILL. The folder is soon a plain directory.
     #[track_caller]
     pub(crate) fn kill(&self, machine: usize) {
         let pid = self.machines[machine].daemon.lock().unwrap().take().unwrap();
@@ -235,7 +234,7 @@ impl Lab {
         });
     }
 
-    /// Stops the process behind the folder, as a suspended machine does, or lets it go on.
+    /// Stops the process behind the folder, as a suspended machine does, or lets it continue.
     pub(crate) fn signal(&self, machine: usize, signal: Signal) {
         let pid = self.machines[machine].daemon.lock().unwrap().unwrap();
         kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
@@ -245,19 +244,19 @@ impl Lab {
         self.on(machine, "status", &["--json"]).tells_health().line("folder")
     }
 
-    /// What `status` tells of continuous sync on a machine.
+    /// The part of `status` about continuous sync on a machine.
     pub(crate) fn status(&self, machine: usize) -> Value {
         self.folder_status(machine)["sync"].clone()
     }
 
-    /// Fetches what the server has, for whoever looks at it; it is one moment of the folder.
+    /// Fetches the server's content, which is one moment of the folder.
     #[track_caller]
     pub(crate) fn audit(&self) -> PathBuf {
         self.fetch().ends_with(0);
         self.world.path("audited")
     }
 
-    /// The same; none if the server went away.
+    /// The same; `None` if the server went away.
     pub(crate) fn try_audit(&self) -> Option<PathBuf> {
         let ran = self.fetch();
         (ran.code == Some(0)).then(|| self.world.path("audited"))
@@ -270,15 +269,15 @@ impl Lab {
             None => fs::read_to_string(self.world.path("address")).unwrap(),
         };
         let url = format!("https://{address}/{FOLDER}");
-        // By content: who looks while groups are on their way may have a file of the same length
-        // and time already that holds less.
+        // By content: while groups are on their way, the fetched copy may already have a file of
+        // the same length and time with less content.
         let command = self
             .world
             .command(&["pull", "--delete", "--checksum", &url, dir.to_str().unwrap()]);
         self.finish("pull", None, &command)
     }
 
-    /// Until all that was changed anywhere is everywhere, and at the server; returns what is there.
+    /// Waits until every change is on all machines and at the server; returns the tree.
     #[track_caller]
     pub(crate) fn wait_until_equal(&self) -> Tree {
         let deadline = Instant::now() + LONG;
@@ -304,7 +303,7 @@ impl Lab {
         let server = self.audit();
         let first = look(&self.machines[0].dir)?;
         let mut problems = String::new();
-        // All of them: which ones agree says who did not tell, or did not listen.
+        // All of them: the ones that agree show which machine did not send, or did not receive.
         let others = self.machines[1..].iter().map(|machine| &machine.dir).chain([&server]);
         for dir in others {
             let differing = differences(&first, &look(dir)?, true);
@@ -317,7 +316,7 @@ impl Lab {
         if problems.is_empty() { Ok(first) } else { Err(problems) }
     }
 
-    /// What the daemons have to say, for whoever reads why a test failed.
+    /// The logs of the daemons, for the message of a failed test.
     pub(crate) fn logs(&self) -> String {
         let mut text = String::new();
         for machine in &self.machines {
@@ -343,12 +342,12 @@ fn is_at_rest(sync: &Value) -> bool {
         && sync["folded"] == false
 }
 
-/// A tree as it is compared between machines; an error where it changes meanwhile.
+/// Reads a tree for the comparison between machines; an error if it changes meanwhile.
 pub(crate) fn look(dir: &Path) -> Result<Tree, String> {
     try_look(dir).map_err(|error| error.to_string())
 }
 
-/// Seconds since the test began, for whoever reads what happened.
+/// Seconds since the test began, for its printed events.
 pub(crate) fn now() -> String {
     static BEGAN: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     format!("{:8.3}", BEGAN.get_or_init(Instant::now).elapsed().as_secs_f64())

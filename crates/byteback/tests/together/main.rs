@@ -1,12 +1,11 @@
 //! Continuous sync from end to end: real processes on three machines of one folder, each in a
 //! network namespace of its own, beside a server in a fourth; real programs work on the mounts.
-//!
-//! | part | what |
+//! | part | content |
 //! |---|---|
 //! | `network` | namespaces, a bridge between them, links that are cut and restored |
-//! | `machines` | the server, the machines with their homes and folders, an auditor that fetches what the server has |
-//! | `programs` | sqlite3, git, vim, sed, tar, rsync and the shell, as scripts; and what must be true of what they leave, anywhere, at any moment |
-//! | `sizes` | a file of 100 GiB with little in it, and a disk that is too small |
+//! | `machines` | the server, the machines with their homes and folders, an auditor that fetches the server's content |
+//! | `programs` | sqlite3, git, vim, sed, tar, rsync and the shell, as scripts; and invariants of their files, anywhere, at any moment |
+//! | `sizes` | a sparse file of 100 GiB, and a disk that is too small |
 //! | `lives` | rounds of work during which processes are killed, stopped and restarted, and links cut; all trees are equal in the end |
 //!
 //! `BYTEBACK_SEED` repeats the choices of a run (not the order of events in the kernel),

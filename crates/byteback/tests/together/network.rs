@@ -1,23 +1,23 @@
-//! Network namespaces with a bridge between them. The server's has the bridge; each machine's has
-//! one link to it.
+//! Network namespaces with a bridge between them. The server's namespace has the bridge; each
+//! machine's has one link to it.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Where the server is, for everybody.
+/// Address of the server, for all machines.
 pub(crate) const SERVER: &str = "10.77.4.1";
 
-/// Tests of one process that run at the same time do not meet.
+/// Number of networks made so far: concurrent tests of one process get different ones.
 static NETWORKS: AtomicU32 = AtomicU32::new(0);
 
-/// See the module. What was made goes when it is dropped.
+/// The namespaces; see the module. They are removed when this is dropped.
 pub(crate) struct Network {
-    /// The server's, then those of the machines.
+    /// The server's namespace, then those of the machines.
     names: Vec<String>,
 }
 
-/// Which end of a link is taken down: the machine's own (it is told at once that there is no way),
-/// or the other one (its packets go nowhere).
+/// The end of a link that is taken down: the machine's own (which is told at once that there is no
+/// route), or the other one (packets are lost silently).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Machine,
@@ -31,7 +31,7 @@ fn ip(arguments: &str) -> bool {
 }
 
 impl Network {
-    /// None where this machine makes no networks.
+    /// `None` where network namespaces cannot be made.
     pub(crate) fn new(machines: usize) -> Option<Self> {
         let number = NETWORKS.fetch_add(1, Ordering::Relaxed);
         let id = std::process::id();
@@ -54,7 +54,7 @@ impl Network {
         }
         assert!(ip(&format!("-n {server} addr add {SERVER}/24 dev br0")));
         assert!(ip(&format!("-n {server} link set br0 up")) && ip(&format!("-n {server} link set lo up")));
-        // What a server tells of its addresses is the one that its way out begins at.
+        // A server reports as its address the source address of its default route.
         assert!(ip(&format!("-n {server} route add default via 10.77.4.254")));
         for at in 1..=machines {
             let machine = &network.names[at];
@@ -79,8 +79,8 @@ impl Network {
         assert!(done, "the link of machine {machine} does not go {to} at {end:?}");
     }
 
-    /// The command, on a machine; without one, where the server is. Of the namespaces only the
-    /// network is entered: mounts are seen by all.
+    /// The command, on a machine; with `None`, where the server is. Only the network namespace is
+    /// entered: mounts are visible to all.
     pub(crate) fn at(&self, machine: Option<usize>, command: &Command) -> Command {
         let name = &self.names[machine.map_or(0, |machine| machine + 1)];
         let mut inside = Command::new("nsenter");

@@ -1,6 +1,6 @@
-//! What people do in their folders, as scripts of real programs; and what must be true of what the
-//! programs leave, wherever and whenever it is looked at: on another machine, at the server, in the
-//! middle of everything.
+//! People's work in their folders, as scripts of real programs; and the invariants of the programs'
+//! files, wherever and whenever they are checked: on another machine, at the server, in the middle
+//! of everything.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -15,16 +15,16 @@ use crate::machines::LONG;
 use crate::random::Random;
 
 /// A script that runs in a directory of its machine's own. `$N` is a random number, `$STOCK` a
-/// directory outside of the folder.
+/// directory outside the folder.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Program {
     pub(crate) name: &'static str,
-    /// Without it the script is left out; nothing where all systems have it.
+    /// The required program, without which the script is left out; empty if all systems have it.
     needs: &'static str,
     script: &'static str,
 }
 
-/// Two tables that are equal after each transaction, and how many transactions there were.
+/// Two tables that are equal after each transaction, and the number of transactions.
 const SQLITE_ROLLBACK: &str = r#"
 case $((N % 3)) in 0) mode=DELETE;; 1) mode=TRUNCATE;; 2) mode=PERSIST;; esac
 for i in 1 2 3 4; do
@@ -69,7 +69,7 @@ COMMIT;
 END
 "#;
 
-/// A process of before may have been killed: its locks are taken away, as people do.
+/// An earlier process may have been killed: its locks are removed, as people do.
 const GIT: &str = r#"
 if [ ! -e repo/.git ] || ! git -C repo rev-parse -q --verify HEAD > /dev/null 2>&1; then
   rm -rf repo
@@ -146,7 +146,7 @@ setfattr -n user.origin -v "$N" attributed
 mkdir -p kept; setfattr -n user.note -v "note $N" kept
 "#;
 
-/// All of them.
+/// All scripts.
 pub(crate) const PROGRAMS: [Program; 9] = [
     program("sqlite with a rollback journal", "sqlite3", SQLITE_ROLLBACK),
     program("sqlite with a write-ahead log", "sqlite3", SQLITE_WAL),
@@ -163,7 +163,7 @@ const fn program(name: &'static str, needs: &'static str, script: &'static str) 
     Program { name, needs, script }
 }
 
-/// Those whose programs are installed here.
+/// The scripts whose programs are installed here.
 pub(crate) fn installed() -> Vec<Program> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there = |name: &str| std::env::split_paths(&path).any(|dir| dir.join(name).exists());
@@ -174,8 +174,8 @@ pub(crate) fn installed() -> Vec<Program> {
     there
 }
 
-/// A directory outside of the folder with what is unpacked and mirrored into it, changed a little
-/// each time.
+/// Fills a directory outside the folder with files to be unpacked and mirrored into it, changed a
+/// little each time.
 pub(crate) fn restock(stock: &Path, random: &mut Random) {
     let files = stock.join("files");
     fs::create_dir_all(files.join("sub")).unwrap();
@@ -189,13 +189,13 @@ pub(crate) fn restock(stock: &Path, random: &mut Random) {
 }
 
 impl Program {
-    /// Runs it to its end; what it said if it failed.
+    /// Runs the script to its end; the error is its output.
     pub(crate) fn run(&self, dir: &Path, number: u64, stock: &Path) -> Result<(), String> {
         shell(dir, self.script, number, stock).map(drop)
     }
 }
 
-/// A script of the shell, which stops where something fails.
+/// Runs a shell script, which stops at the first failure.
 pub(crate) fn shell(dir: &Path, script: &str, number: u64, stock: &Path) -> Result<String, String> {
     let mut command = Command::new("bash");
     command
@@ -222,7 +222,7 @@ pub(crate) fn shell(dir: &Path, script: &str, number: u64, stock: &Path) -> Resu
         command.env(format!("GIT_{who}_NAME"), "Somebody");
         command.env(format!("GIT_{who}_EMAIL"), "somebody@example.org");
     }
-    // A group of its own: all processes of the script can be told from others, and ended.
+    // A process group of its own: all processes of the script can be told from others, and ended.
     let child = command
         .process_group(0)
         .spawn()
@@ -249,12 +249,12 @@ pub(crate) fn shell(dir: &Path, script: &str, number: u64, stock: &Path) -> Resu
     }
 }
 
-/// The processes of a group, with where in the kernel each of them waits, for whoever reads why a
-/// script did not end.
+/// The processes of a group, and where in the kernel each of them waits, for the message about a
+/// script that did not end.
 fn members(group: Pid) -> String {
     let mut text = String::new();
     for entry in fs::read_dir("/proc").unwrap().flatten() {
-        // Of a process that ends meanwhile nothing is told.
+        // A process that ends meanwhile is left out.
         let tell = |what: &str| fs::read_to_string(entry.path().join(what)).unwrap_or_default();
         // The name is in brackets and may hold any byte; state, parent and group follow.
         let stat = tell("stat");
@@ -269,8 +269,8 @@ fn members(group: Pid) -> String {
     text
 }
 
-/// What must hold of a machine's part of a folder in every state that it ever had, looked at in a
-/// copy that nobody else uses.
+/// Checks the invariants of a machine's part of a folder, which must hold in every state that it
+/// ever had, on a copy that nothing else uses.
 pub(crate) fn check(part: &Path) -> Result<(), String> {
     for name in ["rollback.db", "wal.db"] {
         let database = part.join(name);
@@ -304,7 +304,7 @@ pub(crate) fn check(part: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// A copy of a directory, which may be changed.
+/// Makes a copy of a directory, which may be changed.
 pub(crate) fn copy(from: &Path, to: &Path) -> PathBuf {
     let _ = fs::remove_dir_all(to);
     let done = Command::new("cp").arg("-a").arg(from).arg(to).output().unwrap();

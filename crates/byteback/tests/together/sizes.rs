@@ -1,4 +1,4 @@
-//! What is much larger than what is in it, and what does not fit.
+//! Sparse files much larger than their content, and files that do not fit.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -11,7 +11,7 @@ use crate::machines::{LONG, Lab};
 
 const GIB: u64 = 1 << 30;
 
-/// What a file of some MB may take on a disk and on the wire with all that belongs to it.
+/// Most bytes that a file of some MB may cost on a disk and on the wire, with all overhead.
 const LITTLE: u64 = 16 << 20;
 
 #[track_caller]
@@ -66,7 +66,7 @@ fn a_file_of_100_gib_with_little_in_it_is_little_everywhere() {
     });
     assert!(sent["sent_bytes"].as_u64().unwrap() < LITTLE, "{sent}");
 
-    // The same after both were begun again.
+    // The same after both were restarted.
     for machine in 0..2 {
         lab.unmount(machine);
     }
@@ -103,7 +103,7 @@ fn what_does_not_fit_is_told_and_arrives_when_there_is_room() {
     }
     fs::write(lab.machines[0].dir.join("before"), "fits").unwrap();
     lab.wait_until_equal();
-    // Somebody else uses up the disk that the folder is on.
+    // Another program uses up the disk that the folder is on.
     let filler = lab.machines[1].disk.join("filler");
     fs::write(&filler, vec![1; 30 << 20]).unwrap();
     let large = noise(3, 40 << 20);
@@ -119,7 +119,7 @@ fn what_does_not_fit_is_told_and_arrives_when_there_is_room() {
         "{status}"
     );
     lab.on(1, "status", &[]).tells_health().says("space");
-    // Nothing that was there is harmed.
+    // Existing files are not harmed.
     assert_eq!(fs::read_to_string(lab.machines[1].dir.join("before")).unwrap(), "fits");
     fs::write(lab.machines[0].dir.join("meanwhile"), "on the other one").unwrap();
 

@@ -1,4 +1,4 @@
-//! The edge check finds what is forbidden, missing and stale, and nothing else.
+//! The edge check finds forbidden edges, missing rows and stale names, and nothing else.
 
 use serde_json::json;
 

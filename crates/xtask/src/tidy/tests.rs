@@ -124,7 +124,7 @@ fn undeclared_modules_are_found() {
         problem("crates/byteback-oplog/src/cut/late.rs", "//! x\n")
             .contains("cut.rs or crates/byteback-oplog/src/cut/mod.rs")
     );
-    // A declaration in a comment, of a longer name, or with a body is none.
+    // A declaration in a comment, of a longer name, or with a body does not count.
     for line in ["// mod tests;", "mod more_tests;", "mod tests {}"] {
         assert!(
             problem(ROOT, &format!("//! Log.\npub mod cut;\n{line}\n")).contains("mod tests;"),
@@ -147,7 +147,7 @@ fn deciding_code_may_not_ask_the_world() {
     for (call, _) in BANNED {
         let found = problem(ROOT, &format!("{ROOT_TEXT}fn f() {{ {call}(); }}\n"));
         assert!(found.contains("lib.rs:4") && found.contains("unrepeatable"), "{found}");
-        // In comments, in tests and at the edges it is fine.
+        // Allowed in comments, in tests and in the outer crates.
         assert_eq!(
             check(&tree(&[(ROOT, &format!("{ROOT_TEXT}// not {call}\n"))])),
             Vec::<String>::new()

@@ -1,4 +1,4 @@
-//! Those who keep a copy of the folder at a server: Byteback, and its peers.
+//! The contenders that keep a copy of the folder at a server: Byteback and its peers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -26,11 +26,11 @@ pub(super) const RSYNC: &str = "rsync";
 pub(super) const XDELTA: &str = "xdelta3";
 
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(120);
-/// Nothing passes for so long: then it is worth asking whether anything is to come.
+/// The time without traffic after which it is worth asking whether more is to come.
 const QUIET: Duration = Duration::from_millis(8);
 const NAME: &str = "bench";
 
-/// What both ends cost, and what passed between them.
+/// The cost at both ends, and the traffic between them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Spent {
     pub(super) client_cpu_s: f64,
@@ -50,20 +50,20 @@ impl Spent {
     }
 }
 
-/// Who keeps a copy. It is begun when the copy is as the folder.
+/// A contender that keeps a copy. It begins when the copy equals the folder.
 pub(super) trait Keeper {
-    /// Makes the copy what the folder is now, or waits until it is.
+    /// Brings the copy up to date with the folder, or waits until it is.
     fn bring(&mut self) -> Result<(), SuiteError>;
 
-    /// The cost since the beginning; no further change is brought. The copy lies in the folder
-    /// `copy` afterwards.
+    /// The cost since the beginning; no further change is brought. The copy is in the folder `copy`
+    /// afterwards.
     fn end(self: Box<Self>, copy: &Path) -> Result<Spent, SuiteError>;
 }
 
-/// A peer, the package that it is in, and whether it is there.
+/// A peer, its package, and a check of whether it is installed.
 type Peer = (&'static str, &'static str, fn() -> bool);
 
-/// Everybody who is there, Byteback first; `missing` is told who is not.
+/// All installed contenders, Byteback first; `missing` is called for each missing package.
 pub(super) fn names(mut missing: impl FnMut(&str)) -> Vec<&'static str> {
     let mut names = vec![OURS, RSYNC];
     let peers: [Peer; 3] = [
@@ -81,7 +81,7 @@ pub(super) fn names(mut missing: impl FnMut(&str)) -> Vec<&'static str> {
     names
 }
 
-/// Begins to keep `folder`, which is filled, with everything else below the empty folder `work`.
+/// Begins to keep the filled `folder`, with everything else below the empty folder `work`.
 pub(super) fn begin(
     name: &str,
     workload: &Workload,
@@ -140,12 +140,12 @@ pub(super) struct Ours {
 }
 
 impl Ours {
-    /// As [`begin`].
+    /// Like [`begin`].
     pub(super) fn begin(workload: &Workload, folder: &Path, work: &Path) -> Result<Self, SuiteError> {
         Self::begin_with(workload.delay_ms, folder, work)
     }
 
-    /// What was left alone for `delay_ms` is sent.
+    /// Begins with this delay after a change before it is sent.
     pub(super) fn begin_with(delay_ms: u64, folder: &Path, work: &Path) -> Result<Self, SuiteError> {
         let (home, store) = (work.join("home"), work.join("store"));
         fs::create_dir(&home)?;
@@ -186,8 +186,8 @@ impl Ours {
         }
     }
 
-    /// A second machine with this folder, which is empty, at the same server; everything else below
-    /// `work`.
+    /// Adds a second machine with `folder`, which is empty, at the same server; everything else is
+    /// below `work`.
     pub(super) fn join(&self, folder: &Path, work: &Path) -> Result<Joined, SuiteError> {
         let home = work.join("second home");
         fs::create_dir(&home)?;
@@ -198,13 +198,13 @@ impl Ours {
         })
     }
 
-    /// What passed so far.
+    /// The traffic so far.
     pub(super) fn wire(&self) -> Wire {
         self.server.wire()
     }
 
-    /// Waits until nothing passes any more; when the last byte from the server passed, if one did
-    /// since `wire` was what had passed.
+    /// Waits until there is no more traffic. Returns the time at which the last byte from the
+    /// server passed, if one did since the traffic was `wire`.
     pub(super) fn wait_for_quiet(&self, mut wire: Wire, pause: Duration) -> Result<Option<Instant>, SuiteError> {
         let mut changed_at = Instant::now();
         let mut answered_at = None;
@@ -223,7 +223,7 @@ impl Ours {
         Ok(answered_at)
     }
 
-    /// Whether everything is sent.
+    /// Whether everything was sent.
     pub(super) fn is_settled(&self) -> Result<bool, SuiteError> {
         let status = self.sync_status()?;
         Ok(status.is_connected && !status.is_folded && status.waiting_nodes == 0 && status.groups_in_flight == 0)
@@ -237,7 +237,7 @@ pub(super) struct Joined {
 
 impl Keeper for Ours {
     fn bring(&mut self) -> Result<(), SuiteError> {
-        // Asking costs the daemon something, so it is asked when the answer is likely yes.
+        // Asking costs the daemon something, so wait until the answer is likely yes.
         thread::sleep(self.delay);
         wait_for("what Byteback changed at its server", SETTLE_TIMEOUT, || {
             self.wait_for_quiet(self.wire(), Duration::from_millis(1))?;
@@ -265,7 +265,7 @@ struct ByRsync {
 
 impl ByRsync {
     fn begin(workload: &Workload, folder: &Path, work: &Path) -> Result<Self, SuiteError> {
-        // Of changes within one second rsync sees none, unless it is told to look at fractions.
+        // Without this option rsync misses changes within one second.
         let mut options = vec!["-a", "--delete", "--no-whole-file", "--modify-window=-1"];
         if workload.is_in_place {
             options.push("--inplace");
@@ -321,7 +321,7 @@ impl Keeper for BySyncthing {
     }
 
     fn end(self: Box<Self>, _: &Path) -> Result<Spent, SuiteError> {
-        // It says that the server is complete also in the midst of a rename, when the server has
+        // Syncthing reports a complete server even in the midst of a rename, when the server has
         // neither name.
         wait_for("Syncthing's copy to be what the folder is", SETTLE_TIMEOUT, || {
             Ok(compare_contents(&self.folder, &self.copy).ok())
@@ -349,8 +349,8 @@ fn of_unison(both: &Unison) -> Result<Spent, SuiteError> {
 
 impl Keeper for ByUnison {
     fn bring(&mut self) -> Result<(), SuiteError> {
-        // It goes by seconds, of which two may be the same; the steps of a measurement do not wait
-        // for that.
+        // Unison compares times in seconds, which may be equal; the steps of a measurement do not
+        // wait for the next second.
         self.brought += 1;
         let times = Timestamps {
             last_access: Timespec {
@@ -371,7 +371,7 @@ impl Keeper for ByUnison {
     }
 }
 
-/// xdelta3 for the one file that counts.
+/// xdelta3, applied to the workload's main file.
 struct ByXdelta {
     xdelta: Xdelta,
     source: PathBuf,
@@ -392,7 +392,7 @@ impl Keeper for ByXdelta {
     }
 }
 
-/// Whether what `name` kept is what was written.
+/// Checks that the copy that `name` kept equals what was written.
 pub(super) fn check(name: &str, workload: &Workload, folder: &Path, copy: &Path) -> Result<(), SuiteError> {
     let checked = match name {
         XDELTA => match fs::read(folder.join(&workload.file))? == fs::read(copy.join(&workload.file))? {

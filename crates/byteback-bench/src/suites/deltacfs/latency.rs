@@ -1,13 +1,12 @@
-//! From a write to the server's answer that it has it, and to the same bytes on another machine,
+//! The time from a write to the server's acknowledgement, and to the same bytes on another machine,
 //! with no delay.
 //!
-//! A program writes 4 KiB somewhere into a file, once, and waits until it is sent; the time is that
+//! A program writes 4 KiB somewhere into a file, once, and waits until it is sent. The time is that
 //! from the end of the write call to the last byte of the server's answer that passes the counting
 //! proxy. The server answers when the change is durable.
 //!
-//! Then another machine joins, and the time is that from the end of the write call to a read of the
-//! same place on that machine's mounted folder that gives what was written. A reader looks again
-//! and again, with short pauses.
+//! Then another machine joins, and the time is that from the end of the write call to a read on
+//! that machine's mounted folder that returns the written bytes. A reader polls with short pauses.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -31,11 +30,11 @@ const WRITES_QUICK: usize = 50;
 const WRITE_BYTES: usize = 4096;
 const FILE_BYTES: u64 = 16 << 20;
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// How closely the proxy is watched.
+/// The interval at which the proxy is watched.
 const PAUSE: Duration = Duration::from_micros(100);
 const GOAL_MS: f64 = 25.0;
 
-/// Measures it.
+/// Runs the part.
 ///
 /// # Errors
 /// If anything fails.
@@ -80,7 +79,7 @@ pub(super) fn run(options: Options) -> Result<Findings, SuiteError> {
         file.write_all_at(&piece, at)?;
         let written_at = Instant::now();
         elsewhere.push(until_there(&path, at, &piece, written_at)?.as_secs_f64() * 1e3);
-        // So that the next write does not meet what the one before left to do.
+        // So that the next write does not meet unfinished work of the previous one.
         thread::sleep(Duration::from_millis(random.below(60)));
     }
     drop(file);
@@ -109,7 +108,7 @@ pub(super) fn run(options: Options) -> Result<Findings, SuiteError> {
     })
 }
 
-/// How long after `since` a read at `at` first gives `piece`.
+/// The time from `since` until a read at `at` first returns `piece`.
 fn until_there(path: &Path, at: u64, piece: &[u8], since: Instant) -> Result<Duration, SuiteError> {
     let file = File::open(path)?;
     let mut read = vec![0; piece.len()];

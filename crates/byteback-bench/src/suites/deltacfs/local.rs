@@ -1,10 +1,10 @@
-//! Throughput of the mounted folder (Table III), and what the checksums cost a write.
+//! Throughput of the mounted folder (Table III), and the cost of the checksums for a write.
 //!
-//! The three programs are what filebench calls fileserver, varmail and webserver, with their
-//! sequences of calls and sizes, made smaller to suit a laptop: some threads, each with files of
-//! its own. As in the paper, what is to be sent is read and dropped, so that no server or network
-//! takes part. The variants run one at a time, in turns; the daemon's CPU time, to its end, is told
-//! beside the throughput, because it says more on a machine with few processors.
+//! The three programs are filebench's fileserver, varmail and webserver, with their sequences of
+//! calls and sizes, scaled down to suit a laptop: some threads, each with files of its own. As in
+//! the paper, data to be sent is read and dropped, so that no server or network takes part. The
+//! variants run one at a time, in turns. The daemon's CPU time, to its end, is reported beside the
+//! throughput, because it says more on a machine with few processors.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -51,12 +51,13 @@ impl Variant {
 /// A program with some threads.
 struct Program {
     name: &'static str,
-    /// What Table III says, in the order of [`Variant::ALL`], MB/s.
+    /// The values of Table III, in the order of [`Variant::ALL`], MB/s.
     paper: [f64; 4],
     files: usize,
     file_bytes: usize,
     loops: usize,
-    /// Once round; the bytes that it read and wrote. The files are `0`, `1` and so on.
+    /// Runs one loop. Returns the number of bytes read and written. The files are `0`, `1` and so
+    /// on.
     once: fn(&Path, &mut Worker) -> std::io::Result<u64>,
 }
 
@@ -65,7 +66,7 @@ struct Worker {
     random: Random,
     files: usize,
     file_bytes: usize,
-    /// How many files it has made.
+    /// The number of files that it has created.
     made: usize,
     buffer: Vec<u8>,
 }
@@ -156,7 +157,7 @@ const PROGRAMS: [Program; 3] = [
 const WRITES: usize = 20_000;
 const WRITES_FILE_BYTES: u64 = 64 << 20;
 
-/// What a run gave.
+/// The result of a run.
 #[derive(Clone, Copy)]
 struct Ran {
     mb_per_s: f64,
@@ -234,8 +235,7 @@ fn cells(rounds: &BTreeMap<Variant, Vec<Ran>>, value: fn(&Ran) -> f64) -> Vec<Op
         .to_vec()
 }
 
-/// Mounts the filled folder below `work` as the variant says, runs `work_on` in it, and unmounts
-/// it.
+/// Mounts the filled folder below `work` as this variant, runs `work_on` in it, and unmounts it.
 fn in_variant(
     variant: Variant,
     work: &Path,

@@ -1,11 +1,11 @@
 //! CPU of client and server (Table II) and bytes on the wire (Fig. 8) while programs work.
 //!
 //! In each round every contender keeps a folder of its own, filled alike, in which the same program
-//! works: step by step, and the copy at the server is brought up to date after each step, or after
-//! some where the program tells so. Byteback sends by itself and is only waited for. At the end
-//! what each has at its server is compared with what the program wrote. What a contender needs to
-//! begin (its start, the first copy) is not counted. The working program itself is none of the
-//! contenders' processes; what our mount does for it is counted as the client's.
+//! works step by step. The copy at the server is brought up to date after each step; for some
+//! workloads, the peers do so only after several. Byteback sends by itself and is only waited for.
+//! At the end each copy is compared with what the program wrote. A contender's beginning (its
+//! start, the first copy) is not counted. The working program itself is none of the contenders'
+//! processes; our mount's work for it counts as the client's.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,9 +23,9 @@ use crate::rig::process::{program, run as run_program};
 use crate::rig::scratch::{self, Scratch};
 use crate::{Options, SuiteError};
 
-/// Five folders of the largest file, each with a copy, and one to begin with.
+/// Room for five folders of the largest file, each with a copy, and one to begin with.
 const NEEDED_BYTES: u64 = 4 << 30;
-/// Of what changed: what a batch, its confirmation and the connection may add.
+/// The overhead of a batch, its confirmation and the connection, allowed beyond the changed bytes.
 const OVERHEAD_BYTES: f64 = 2048.0;
 
 type Metric = (&'static str, fn(&Spent) -> f64);
@@ -45,8 +45,8 @@ const UP: usize = 3;
 /// All rounds of a workload, by contender.
 type Rounds = BTreeMap<&'static str, Vec<Spent>>;
 
-/// Measures all workloads whose names, and contenders whose names, contain one of `only`; where
-/// none does, all.
+/// Measures all workloads and contenders whose names contain a text of `only`; all of them if none
+/// does.
 ///
 /// # Errors
 /// If a program fails, or if a copy differs.
@@ -71,7 +71,7 @@ pub(super) fn run(options: Options, only: &[String], traces: Option<&Path>) -> R
     for workload in chosen_workloads {
         let rounds = measure(workload, &contenders, options.runs)?;
         let panel = panel(workload, &contenders, &rounds);
-        // A whole run takes long: whoever watches sees each case as soon as it is measured.
+        // A whole run takes long, so each case is shown as soon as it is measured.
         panel.write_markdown(&mut std::io::stderr().lock())?;
         figure.panels.push(panel);
         findings.goals.extend(goals(workload, &rounds));
@@ -80,7 +80,7 @@ pub(super) fn run(options: Options, only: &[String], traces: Option<&Path>) -> R
     Ok(findings)
 }
 
-/// Those of `all` whose names contain one of the texts; all of them if none does.
+/// Selects the items whose names contain one of the texts; all of them if none does.
 fn chosen<'a, T>(all: &'a [T], only: &[String], name: fn(&T) -> &str) -> Vec<&'a T> {
     let is_meant = |item: &&'a T| only.iter().any(|text| name(item).contains(text.as_str()));
     let meant: Vec<&T> = all.iter().filter(is_meant).collect();
@@ -122,7 +122,7 @@ fn one(name: &'static str, workload: &Workload, original: &Path, work: &Path) ->
             keeper.bring()?;
         }
     }
-    // What it holds open would keep the folder busy.
+    // Files that the program holds open would keep the folder busy.
     drop(program);
     let copy = work.join("copy");
     let spent = keeper.end(&copy)?;

@@ -1,10 +1,11 @@
-//! The work of programs in the folder: the paper's four traces (section IV-A), made anew from
-//! numbers, and a file that is rewritten in place.
+//! The work of programs in the folder: the paper's four traces (section IV-A), generated from
+//! random numbers, and a file that is rewritten in place.
 //!
-//! The two real traces of the paper were never usable by others as they are; what they are made of
-//! is told there, and is made here: a program that saves a document as Word does (Fig. 3), and the
-//! real SQLite with the journal mode of a chat application. All contents are the same in every run
-//! and for every contender, but for what SQLite draws itself (the nonce of a journal).
+//! The paper's two real traces were never published in a usable form. Their composition is
+//! described there, and is reproduced here: a program that saves a document as Word does (Fig. 3),
+//! and the real SQLite with the journal mode of a chat application. All contents are the same in
+//! every run and for every contender, except for SQLite's own random numbers (the nonce of a
+//! journal).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -17,33 +18,34 @@ use crate::random::Random;
 use crate::traces::operation::{Operation, Timed};
 use crate::traces::{self, Pace, Replayer, Trace, Unmasked};
 
-/// Something that is done step by step.
+/// Work that is done step by step.
 pub(super) struct Workload {
     pub(super) name: String,
     pub(super) about: String,
-    /// The file that counts, relative to the folder.
+    /// The main file, relative to the folder.
     pub(super) file: PathBuf,
     pub(super) steps: usize,
-    /// Those who look for changes are run after so many steps: they would take too long after each.
+    /// The number of steps between runs of peers that scan for changes, which take too long to run
+    /// after each step.
     pub(super) peers_every: usize,
-    /// What was left alone for so long is sent: longer than what a step takes.
+    /// The delay after a change before it is sent: longer than a step.
     pub(super) delay_ms: u64,
-    /// The bytes that a perfect sync sends, if all that is new is incompressible and new at its
-    /// place.
+    /// The bytes that a perfect sync sends, if all new data is incompressible and new at its place.
     pub(super) changed_bytes: Option<u64>,
-    /// The program changes the file where it lies, so that a copy is best changed in place as well.
+    /// The program changes the file in place, so that a copy is best changed in place as well.
     pub(super) is_in_place: bool,
     does: Does,
 }
 
-/// What is done.
+/// The kind of work.
 enum Does {
-    /// Something made of numbers: what fills the empty folder, and what starts the program in it.
+    /// Generated work: a function that fills the empty folder, and one that starts the program in
+    /// it.
     Made {
         prepare: fn(&Path) -> Result<(), SuiteError>,
         open: fn(&Path) -> Result<Box<dyn Program>, SuiteError>,
     },
-    /// What a real program was seen doing, from mark to mark.
+    /// The recorded work of a real program, from mark to mark.
     Recorded(Trace),
 }
 
@@ -74,7 +76,7 @@ impl Workload {
 
 /// A program at work.
 pub(super) trait Program {
-    /// The next step; `index` counts from 0.
+    /// Performs the next step; `index` counts from 0.
     fn step(&mut self, index: usize) -> Result<(), SuiteError>;
 }
 
@@ -95,17 +97,15 @@ const REWRITES: usize = 10;
 const REWRITTEN_BYTES: usize = 8 << 20;
 const WRITE_BYTES: usize = 64 << 10;
 
-/// Of recorded programs: no pause is longer than this, which is longer than what is waited for
-/// before something is sent.
+/// The limit of pauses in recorded programs, which is longer than the delay before sending.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// The recorded programs: the trace, the file that counts, and what is left alone for so long is
-/// sent.
+/// The recorded programs: the trace, its main file, and the delay before sending, in milliseconds.
 const RECORDED: [(&str, &str, u64); 2] = [
     ("lo-writer-docx", "Documents/report.docx", 400),
     ("sqlite-chat-delete", "EnMicroMsg.db", 20),
 ];
 
-/// What is made of numbers, and of the traces in a folder those that are like the paper's.
+/// The generated workloads, and those traces in a folder that resemble the paper's.
 ///
 /// # Errors
 /// If a trace cannot be read.
@@ -259,7 +259,7 @@ fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Words that compress as text does.
+/// Generates words that compress like text.
 fn text(random: &mut Random, len: usize) -> String {
     const SYLLABLES: [&str; 24] = [
         "ba", "der", "ein", "ge", "hal", "in", "ka", "lor", "mi", "na", "or", "pe", "qui", "ra", "sen", "ta", "un",
@@ -277,8 +277,8 @@ fn text(random: &mut Random, len: usize) -> String {
     text
 }
 
-/// A document as office programs keep it: a container of compressed text and pictures, with a list
-/// of what lies where at its end.
+/// A document in the format of office programs: a container of compressed text and pictures, with a
+/// directory at its end.
 struct Document {
     text: String,
     random: Random,
@@ -295,7 +295,7 @@ impl Document {
         }
     }
 
-    /// Somebody types a sentence somewhere.
+    /// Inserts a sentence somewhere, as if it were typed.
     fn edit(&mut self) {
         let at = self.random.below(self.text.len() as u64) as usize;
         let sentence = text(&mut self.random, 120);
@@ -317,8 +317,8 @@ impl Document {
     }
 }
 
-/// Fig. 3: the old file is put aside, the new one is written under another name and takes the name;
-/// then the old one goes.
+/// Fig. 3: the old file is renamed, the new one is written under another name and then renamed to
+/// the old one's; then the old one is removed.
 fn save_as_word_does(folder: &Path, content: &[u8]) -> Result<(), SuiteError> {
     let [name, aside, new] = ["document.docx", "~WRL0001.tmp", "~WRD0000.tmp"].map(|name| folder.join(name));
     let mut file = File::create(&new)?;
@@ -334,13 +334,13 @@ fn save_as_word_does(folder: &Path, content: &[u8]) -> Result<(), SuiteError> {
 const CHATS: i64 = 400;
 const CHATS_BYTES: i64 = 131_000_000;
 
-/// Any chat.
+/// A random chat.
 fn any_chat(random: &mut Random) -> i64 {
     // Below the number of chats.
     random.below(CHATS as u64) as i64
 }
 
-/// Makes a database of chats.
+/// Creates a database of chats.
 fn make_chats(path: &Path) -> Result<(), SuiteError> {
     let mut database = rusqlite::Connection::open(path)?;
     database.pragma_update(None, "journal_mode", "off")?;
@@ -418,8 +418,8 @@ impl Chats {
     }
 }
 
-/// The names and contents of all files in two folders must be the same, apart from what Syncthing
-/// keeps in them (`.st...`).
+/// Checks that the names and contents of all files in two folders are the same, apart from
+/// Syncthing's own (`.st...`).
 pub(super) fn compare_contents(expected: &Path, actual: &Path) -> Result<(), SuiteError> {
     let (mut names, mut others) = (Vec::new(), Vec::new());
     files(expected, Path::new(""), &mut names)?;

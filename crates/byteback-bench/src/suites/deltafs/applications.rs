@@ -1,9 +1,9 @@
-//! Programs at work (Fig. 9 to 12 and 14, Table 2): what reaches the device, how long it takes, and
-//! how many pages are kept as deltas.
+//! Programs at work (Fig. 9 to 12 and 14, Table 2): the bytes that reach the device, the time
+//! taken, and the number of pages kept as deltas.
 //!
-//! Each replay begins on a file system that was just mounted, and must end in the recorded tree
-//! after it was mounted once more. Then the files that the program wrote to are read once from the
-//! device and again from memory, in pages and in random order.
+//! Each replay begins on a freshly mounted file system, and must end in the recorded tree after
+//! another mount. Then the files that the program wrote to are read once from the device and again
+//! from memory, in pages and in random order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -28,11 +28,11 @@ use crate::traces::operation::Operation;
 use crate::traces::{self, Pace, Trace, Unmasked};
 use crate::{Options, SuiteError};
 
-/// Of the volume and of each file system beside it.
+/// The length of the volume and of each file system beside it.
 const LEN_BYTES: u64 = 1 << 30;
-/// So many pages of what a program wrote to are read.
+/// The number of pages, of those that a program wrote to, that are read at most.
 const READS_MAX: usize = 20_000;
-/// The programs that overwrite much, by which the goals are asked.
+/// The programs that overwrite much, to which the goals apply.
 pub(super) const OVERWRITING: [&str; 4] = [
     "sqlite-chat-delete",
     "sqlite-chat-wal-40m",
@@ -43,7 +43,7 @@ const MEAN_SAVED_PERCENT: f64 = 55.0;
 const BEST_SAVED_PERCENT: f64 = 65.0;
 const MIB: f64 = (1 << 20) as f64;
 
-/// Who does the work.
+/// A contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Variant {
     /// The volume without deltas.
@@ -52,9 +52,9 @@ enum Variant {
     Inode,
     /// With deltas in the main area.
     Main,
-    /// With both, as it is usually.
+    /// With both, the default.
     Both,
-    /// With both, and pages compressed.
+    /// With both, and compressed pages.
     BothCompressed,
     /// A file system of the kernel.
     Kernel(FileSystem),
@@ -103,19 +103,19 @@ impl Variant {
     }
 }
 
-/// What one replay showed.
+/// The results of one replay.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
     pub(super) written_bytes: u64,
     took: Took,
     cold_read_ns: f64,
     warm_read_ns: f64,
-    /// Bytes that came from the device when each page was read for the first time.
+    /// Bytes read from the device when each page was read for the first time.
     pub(super) cold_read_bytes: u64,
     stats: VolumeStats,
 }
 
-/// Everything of one program and variant.
+/// The results of one program and variant.
 #[derive(Default)]
 struct Results {
     written: Samples,
@@ -140,12 +140,12 @@ impl Results {
     }
 }
 
-/// A program, and what it begins with, unpacked.
+/// A program, with its initial tree unpacked.
 pub(super) struct Program<'a> {
     pub(super) trace: &'a Trace,
-    /// What it begins with, in `tree`.
+    /// The folder of the initial tree, in `tree`.
     folder: PathBuf,
-    /// Pages to be read at the end, by path.
+    /// The pages to read at the end, by path.
     pub(super) reads: Vec<(PathBuf, u64)>,
     final_hash: String,
 }
@@ -203,7 +203,7 @@ pub(crate) fn run(options: Options, is_volumes_only: bool, traces: &[Trace]) -> 
     Ok(tell_of(&table))
 }
 
-/// Unpacks what a program begins with, and finds out what is to be read at its end.
+/// Unpacks a program's initial tree, and determines the pages to read at its end.
 pub(super) fn prepare<'a>(scratch: &Scratch, trace: &'a Trace, unmasked: &Unmasked) -> Result<Program<'a>, SuiteError> {
     let folder = scratch.folder(&trace.name)?;
     fs::create_dir(folder.join("tree"))?;
@@ -229,7 +229,7 @@ pub(super) fn prepare<'a>(scratch: &Scratch, trace: &'a Trace, unmasked: &Unmask
     })
 }
 
-/// Pages of files that were written to by their name at that time and are still there, in random
+/// Pages of files that were written to under their name at that time and still exist, in random
 /// order.
 fn pages_to_read(trace: &Trace, end: &Path) -> Result<Vec<(PathBuf, u64)>, SuiteError> {
     let mut open: BTreeMap<u64, PathBuf> = BTreeMap::new();
@@ -273,7 +273,7 @@ fn pages_to_read(trace: &Trace, end: &Path) -> Result<Vec<(PathBuf, u64)>, Suite
     Ok(reads)
 }
 
-/// Nanoseconds that reading a page takes, on average: all pages once.
+/// The mean time to read a page, in nanoseconds, over one read of all pages.
 fn time_of_reads<F>(
     reads: &[(PathBuf, u64)],
     mut open: impl FnMut(&Path) -> Result<F, SuiteError>,
@@ -301,7 +301,7 @@ fn check_tree(program: &Program<'_>, variant: &str, tree: &Path) -> Result<(), S
     Err(format!("{} on {variant} ended in another tree", program.trace.name).into())
 }
 
-/// Replays a program on a volume that is opened in this way, and compresses pages or not.
+/// Replays a program on a volume opened with these options, with or without compression of pages.
 ///
 /// # Errors
 /// If anything fails, or it ends in another tree than the recorded one.
@@ -354,7 +354,7 @@ pub(super) fn on_volume(
 
 fn on_kernel(scratch: &Scratch, system: FileSystem, program: &Program<'_>) -> Result<Seen, SuiteError> {
     let mut mounted = Mounted::make(scratch, system, LEN_BYTES)?;
-    // Not the root: some file systems keep something of their own there.
+    // Not the root: some file systems keep files of their own there.
     let tree = mounted.point().join("tree");
     fs::create_dir(&tree)?;
     program.trace.unpack_initial(&tree)?;
@@ -446,7 +446,7 @@ fn tell_of(table: &Table<'_>) -> Findings {
     }
 }
 
-/// What a variant saves of what the volume writes without deltas, in percent.
+/// The share of bytes that a variant saves, compared with the volume without deltas, in percent.
 fn saved_percent(results: &BTreeMap<Variant, Results>, variant: Variant) -> Option<f64> {
     let (with, without) = (results.get(&variant)?, results.get(&Variant::Plain)?);
     Some(100.0 * (1.0 - with.written.median() / without.written.median()))
@@ -463,7 +463,7 @@ fn saved(table: &Table<'_>) -> Panel {
     panel
 }
 
-/// What the volume wrote, by what it is.
+/// The blocks that the volume wrote, by kind.
 fn blocks(table: &Table<'_>, variant: Variant) -> Panel {
     let title = format!("blocks of 4 KiB, {}", variant.name());
     let columns = ["contents", "directories", "moved", "nodes", "tables"];
@@ -485,7 +485,7 @@ fn blocks(table: &Table<'_>, variant: Variant) -> Panel {
     panel
 }
 
-/// What became of pages that were overwritten and whose base was on the device.
+/// The fate of pages that were overwritten and whose base was on the device.
 fn deltas(table: &Table<'_>, variant: Variant) -> Panel {
     let columns = [
         "overwritten",
@@ -514,8 +514,8 @@ fn deltas(table: &Table<'_>, variant: Variant) -> Panel {
     panel
 }
 
-/// How often what a page was is found in memory when it is compared (Fig. 11): programs that read
-/// it first are not replayed.
+/// How often a page's base is found in memory when it is compared (Fig. 11): programs that read it
+/// first are not replayed.
 fn hits(table: &Table<'_>) -> Panel {
     let columns = Variant::WITH_DELTAS.map(Variant::name);
     let mut panel = Panel::new("what pages were, found in memory", "program", "%", &columns);
@@ -554,7 +554,7 @@ fn making_room(table: &Table<'_>, variant: Variant) -> Panel {
     panel
 }
 
-/// What the programs do (Table 2), as far as it was recorded: reads were not.
+/// The work of the programs (Table 2), as far as it was recorded: reads were not.
 fn workload(table: &Table<'_>) -> Figure {
     let columns = [
         "written, MiB",

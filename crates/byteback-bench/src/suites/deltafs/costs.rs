@@ -1,8 +1,8 @@
-//! One page at a time (section 6.4): how short the difference of two pages becomes by each code,
-//! how long that takes, and what a volume takes to keep and restore a page.
+//! Costs of a single page (section 6.4): the length of the difference of two pages in each code,
+//! the time that encoding takes, and the time in which a volume keeps and restores a page.
 //!
-//! The pages are those that recorded programs overwrote, before and after each write. The goals are
-//! for what the volume does: its own code ([`Code::Ours`]), and the inode's list of deltas.
+//! The pages are those that recorded programs overwrote, before and after each write. The goals
+//! apply to the volume's own code ([`Code::Ours`]) and to the inode's list of deltas.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -23,14 +23,14 @@ use crate::traces::Trace;
 use crate::traces::operation::Operation;
 use crate::{Options, SuiteError};
 
-/// So many pairs of pages of one program are looked at.
+/// The number of page pairs of one program that are measured, at most.
 const PAIRS_MAX: usize = 4_000;
-/// Of fewer nothing is told.
+/// With fewer pairs nothing is reported.
 const PAIRS_MIN: usize = 100;
 const VOLUME_LEN_BYTES: u64 = 1 << 30;
-/// What a delta in the inode may take.
+/// Deltas in the inode are shorter than this.
 const INODE_LIMIT_BYTES: usize = 256;
-/// So that five fit into a page.
+/// Limit of a delta in the main area, so that five fit into a page.
 const MAIN_LIMIT_BYTES: usize = 800;
 const GOAL_US: f64 = 5.0;
 
@@ -42,21 +42,21 @@ struct Pair {
     new: Page,
 }
 
-/// A way to write the difference of two pages down.
+/// A way to encode the difference of two pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Code {
-    /// What the volume does.
+    /// The volume's own code.
     Ours,
-    /// Only what is not zero of the exclusive or, and where.
+    /// Only the nonzero bytes of the exclusive or, and their places.
     Runs,
     Lz4,
-    /// As the paper: LZO1X.
+    /// LZO1X, as in the paper.
     Lzo,
     /// zstd at this level.
     Zstd(i32),
-    /// The runs, by zstd at this level.
+    /// The runs, compressed by zstd at this level.
     RunsZstd(i32),
-    /// The new page by itself, by zstd, for comparison.
+    /// The new page by itself, compressed by zstd, for comparison.
     Alone,
 }
 
@@ -86,7 +86,7 @@ impl Code {
     }
 }
 
-/// What codes need beside the pages.
+/// Reusable state of the codes.
 struct Coder {
     code: Code,
     zstd: zstd::bulk::Compressor<'static>,
@@ -172,7 +172,7 @@ impl Coder {
     }
 }
 
-/// Gathers pairs of pages while a trace is replayed.
+/// Collects pairs of pages while a trace is replayed.
 struct Gathering<'a> {
     volume: OnVolume<'a>,
     pairs: Vec<Pair>,
@@ -237,9 +237,9 @@ fn gather(scratch: &Scratch, trace: &Trace) -> Result<Vec<Pair>, SuiteError> {
     Ok(gathering.pairs)
 }
 
-/// What a code made of the pairs of one program.
+/// The results of a code for the pairs of one program.
 struct Coded {
-    /// The length of each, in order.
+    /// The length of each encoded pair, in order.
     lens: Vec<usize>,
     encode_us: Samples,
     decode_us: Samples,
@@ -285,11 +285,11 @@ fn measure(code: Code, pairs: &[Pair], runs: usize) -> Result<Coded, SuiteError>
 }
 
 /// The time to keep pages as deltas in inodes, one after the other, and to restore them from there:
-/// microseconds for each page with a difference short enough. `None` if those are few.
+/// microseconds for each page with a difference short enough. `None` if there are too few.
 fn measure_inode(pairs: &[Pair], runs: usize) -> Result<Option<(Samples, Samples)>, SuiteError> {
     let mut delta = Vec::new();
     let mut page_bytes = Box::new([0; BLOCK_LEN_BYTES]);
-    // With the limit that the volume has: what is longer than the inode takes goes elsewhere.
+    // With the volume's limit: deltas too long for the inode are stored elsewhere.
     let encode = |pair: &Pair, delta: &mut Vec<u8>| {
         delta.clear();
         put_packed_page_delta(&pair.base[..], &pair.new[..], MAIN_LIMIT_BYTES, delta) && delta.len() < INODE_LIMIT_BYTES
@@ -314,7 +314,7 @@ fn measure_inode(pairs: &[Pair], runs: usize) -> Result<Option<(Samples, Samples
             }
             let page = match put {
                 Some(page) => page,
-                // It is full.
+                // The inode is full.
                 None => {
                     let mut next = Inode::default();
                     next.put_delta(0, &delta);
@@ -340,10 +340,10 @@ fn measure_inode(pairs: &[Pair], runs: usize) -> Result<Option<(Samples, Samples
     Ok(Some((keep_us, restore_us)))
 }
 
-/// Measures all codes on what programs overwrote.
+/// Measures all codes on the pages that programs overwrote.
 ///
 /// # Errors
-/// If something fails, or a code does not lead back.
+/// If something fails, or a code does not restore the page.
 pub(crate) fn run(options: Options, traces: &[Trace]) -> Result<Findings, SuiteError> {
     let scratch = Scratch::create(&Scratch::default_parent()?, 2 << 30)?;
     let columns: Vec<&str> = Code::ALL.iter().map(|code| code.name()).collect();

@@ -1,19 +1,19 @@
-//! A database that works like PostgreSQL, for want of a recorded one.
+//! A simulated database that works like PostgreSQL, in place of a recorded one.
 //!
-//! It is the work of its benchmark: each transaction changes one number in a row of a large table,
-//! adds a row to a history, and commits. Its files are written as PostgreSQL writes them:
+//! It performs PostgreSQL's benchmark: each transaction changes one number in a row of a large
+//! table, adds a row to a history, and commits. Its files are written as PostgreSQL writes them:
 //!
 //! - Tables consist of pages of 8 KiB: a header, line pointers from the front, rows from the back.
-//!   A row that is changed is written anew into the same page while there is room (a heap-only
-//!   tuple), and the old one marked with the transaction's number; a full page is pruned of old
-//!   ones first.
+//!   A changed row is written as a new version into the same page while there is room (a heap-only
+//!   tuple), and the old one is marked with the transaction's number. A full page is pruned of old
+//!   versions first.
 //! - The log consists of segments of 16 MiB that were filled with zeros before. A commit writes the
-//!   pages of 8 KiB that its records touch, from the beginning of the one that is partly filled,
-//!   and syncs them. The first change of a page after a checkpoint logs the whole page.
+//!   pages of 8 KiB that its records touch, a partly filled one from its beginning, and syncs them.
+//!   The first change of a page after a checkpoint logs the whole page.
 //! - A checkpoint, here every 500 transactions, writes the changed pages of the tables and syncs
 //!   them.
 //!
-//! What is not imitated: indexes, the files of the transaction status, vacuum.
+//! Out of scope: indexes, the files of the transaction status, vacuum.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ const CHECKPOINT_EVERY: usize = 500;
 const TRANSACTION_US: u64 = 2_000;
 const CHANGE_RECORD_LEN_BYTES: usize = 210;
 
-/// The name under which its figures are shown.
+/// The name of the database in figures.
 pub(crate) const NAME: &str = "database-like-postgresql";
 
 const TABLE: u64 = 1;
@@ -45,7 +45,7 @@ const LOG: u64 = 3;
 
 struct Page {
     bytes: Vec<u8>,
-    /// Where the row of each number is, in the order of line pointers, and whether it is dead.
+    /// The offset of each row, in the order of line pointers, and whether it is dead.
     rows: Vec<(usize, bool)>,
 }
 
@@ -84,7 +84,7 @@ impl Page {
         self.rows.push((at, false));
     }
 
-    /// Takes out what is dead, and moves the others to the end.
+    /// Removes dead rows, and moves the others to the end.
     fn prune(&mut self) {
         let alive: Vec<[u8; ROW_LEN_BYTES]> = self
             .rows
@@ -97,14 +97,14 @@ impl Page {
             self.add(row);
         }
         let (lower, upper) = (self.lower(), self.upper());
-        // As PostgreSQL, which does not clear the hole either, would leave the old bytes: only the
+        // PostgreSQL would leave the old bytes, too, because it does not clear the hole: only the
         // bounds change.
         let bounds = [lower, upper].map(|bound| u16::try_from(bound).unwrap_or(u16::MAX).to_le_bytes());
         self.bytes[12..14].copy_from_slice(&bounds[0]);
         self.bytes[14..16].copy_from_slice(&bounds[1]);
     }
 
-    /// A new version of one of its rows.
+    /// Writes a new version of one of the page's rows.
     fn change(&mut self, pick: usize, transaction: u32, balance: u32, position: u64) {
         if !self.has_room() {
             self.prune();
@@ -135,14 +135,14 @@ fn row_bytes(transaction: u32, number: u32, balance: u32) -> [u8; ROW_LEN_BYTES]
     row
 }
 
-/// The log: what is in its current segment.
+/// The log, with the content of its current segment.
 struct Log {
     bytes: Vec<u8>,
     filled: usize,
     synced: usize,
 }
 
-/// What the database does, as a trace.
+/// Writes the database's operations as a trace.
 #[derive(Default)]
 struct Writer {
     operations: Vec<Timed>,
@@ -201,17 +201,17 @@ impl Log {
         to.sync(LOG);
         self.synced = self.filled;
         if self.filled + 4 * PAGE_LEN_BYTES > self.bytes.len() {
-            // The next segment takes the place of an old one, which is what this one is by then.
+            // The next segment replaces an old one, which is what this one has become by then.
             self.filled = 0;
             self.synced = 0;
         }
     }
 }
 
-/// What it does, from a database that was laid out and a log that is empty.
+/// The trace of the database, from existing tables and an empty log.
 ///
 /// # Errors
-/// None, or this is wrong.
+/// Only if the imitation is wrong.
 pub(crate) fn trace() -> Result<Trace, SuiteError> {
     let mut random = Random::new(0xDB);
     let mut pages: Vec<Page> = (0..TABLE_PAGES)

@@ -1,9 +1,9 @@
-//! F2FS, which the kernel of this machine may not have: measured in a virtual machine with Debian's
+//! F2FS, which this machine's kernel may not have: measured in a virtual machine with Debian's
 //! kernel.
 //!
 //! This very program is started in there, with the trace and the initial tree, and prints a line of
-//! JSON for each file system. The machine is emulated: only what is counted is of use, no times.
-//! The script that starts it is the one by which the tests do.
+//! JSON for each file system. The machine is emulated, so its counts are of use, but not its times.
+//! It is started by the same script as for the tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,15 +22,15 @@ use crate::traces::{self, Trace, Unmasked};
 const SCRIPT: &str = "tests/systems/machine";
 const FOLDER_LEN_BYTES: u64 = 512 << 20;
 
-/// What the program in the machine is told.
+/// The arguments of the program in the machine.
 #[derive(Args, Debug)]
 pub(crate) struct GuestArguments {
-    /// A folder with the initial tree in `tree` and, in `trace`, a trace without one; if there is
-    /// none, the imitated database is meant.
+    /// A folder with the initial tree in `tree` and a trace without it in `trace`. Without a trace,
+    /// the imitated database is replayed.
     folder: PathBuf,
 }
 
-/// What one file system showed.
+/// The counts of one file system.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Counted {
     system: String,
@@ -38,17 +38,17 @@ pub(crate) struct Counted {
     pub(crate) tree: String,
 }
 
-/// Whether there is a machine to be started: the script, and what it and the images need.
+/// Whether a machine can be started: the script, and the programs that it and the images need.
 pub(crate) fn is_there() -> bool {
     let is_installed = |name: &str| program(name).arg("-V").output().is_ok();
     Path::new(SCRIPT).is_file() && is_installed("qemu-system-x86_64") && is_installed("mkfs.f2fs")
 }
 
-/// Replays a trace, of which the initial tree is in `tree` of `folder`, on each file system that
-/// only the machine has.
+/// Replays a trace, whose initial tree is in `tree` of `folder`, on each file system that only the
+/// machine has.
 ///
 /// # Errors
-/// If the machine does not start, or something fails in it; what it said is told.
+/// If the machine does not start, or something fails in it; its output is in the error.
 pub(crate) fn count(
     scratch: &Scratch,
     trace: &Trace,
@@ -100,7 +100,7 @@ pub(crate) fn count(
     Ok(counted)
 }
 
-/// In the machine: the disks behind the one with the initial tree are those of
+/// Runs in the machine: the disks behind the one with the initial tree are those of
 /// [`FileSystem::IN_GUEST`].
 ///
 /// # Errors

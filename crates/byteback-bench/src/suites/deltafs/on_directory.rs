@@ -1,4 +1,5 @@
-//! A trace on a file system of the kernel, on a loop device whose counters are the kernel's own.
+//! Replay of a trace on a file system of the kernel, on a loop device with the kernel's own
+//! counters.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,23 +11,23 @@ use crate::rig::scratch::Scratch;
 use crate::traces::operation::Operation;
 use crate::traces::{Replayer, Trace};
 
-/// Linux counts sectors of this length, whatever the device's are.
+/// Linux counts sectors of this length, whatever the device's is.
 const SECTOR_LEN_BYTES: u64 = 512;
 
-/// A file system, and how it is made and mounted.
+/// A file system, and the way to create and mount it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FileSystem {
     Ext4,
     Btrfs,
     BtrfsZstd,
     F2fs,
-    /// Never in place, as the paper measures it.
+    /// Never writes in place, as in the paper's measurements.
     F2fsLfs,
     F2fsCompressed,
 }
 
 impl FileSystem {
-    /// Those for which many kernels lack something; a virtual machine has another one.
+    /// File systems that many kernels lack; they are measured in a virtual machine.
     pub(crate) const IN_GUEST: [Self; 3] = [Self::F2fs, Self::F2fsLfs, Self::F2fsCompressed];
 
     pub(crate) fn name(self) -> &'static str {
@@ -40,7 +41,7 @@ impl FileSystem {
         }
     }
 
-    /// The program that makes it, and its arguments.
+    /// The program that creates it, and its arguments.
     fn maker(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Self::Ext4 => ("mkfs.ext4", &["-q", "-F"]),
@@ -58,7 +59,7 @@ impl FileSystem {
         }
     }
 
-    /// How it is mounted: all of them without times of reading, as the volume is.
+    /// The mount options: none updates access times, like the volume.
     fn options(self) -> &'static str {
         match self {
             Self::Ext4 | Self::Btrfs | Self::F2fs => "noatime",
@@ -69,10 +70,10 @@ impl FileSystem {
     }
 }
 
-/// A file system that is mounted as long as this lives.
+/// A file system that is mounted until this is dropped.
 pub(crate) struct Mounted {
     point: PathBuf,
-    /// A device, or an image that is mounted by a loop device.
+    /// A device, or an image that is mounted through a loop device.
     device: PathBuf,
     is_image: bool,
     system: FileSystem,
@@ -80,10 +81,10 @@ pub(crate) struct Mounted {
 }
 
 impl Mounted {
-    /// Makes one in an image, and mounts it.
+    /// Creates one in an image, and mounts it.
     ///
     /// # Errors
-    /// If it cannot be made or mounted: not root, no loop devices, a kernel without it.
+    /// If it cannot be created or mounted: not root, no loop devices, no support in the kernel.
     pub(crate) fn make(scratch: &Scratch, system: FileSystem, len_bytes: u64) -> Result<Self, SuiteError> {
         let device = make_image(scratch, system, len_bytes)?;
         let point = scratch.path().join(format!("{system:?}"));
@@ -91,7 +92,7 @@ impl Mounted {
         Self::mount_at(device, true, system, point)
     }
 
-    /// Mounts one that is on a device.
+    /// Mounts one from a device.
     ///
     /// # Errors
     /// As [`Mounted::make`].
@@ -115,7 +116,7 @@ impl Mounted {
         &self.point
     }
 
-    /// Its device or image.
+    /// The device or image.
     pub(crate) fn device(&self) -> &Path {
         &self.device
     }
@@ -138,20 +139,21 @@ impl Mounted {
         Ok(())
     }
 
-    /// Unmounts and mounts it again: nothing of it is in memory then, neither above nor below it.
+    /// Unmounts and mounts it again, so that nothing of it is in memory, neither above nor below
+    /// it.
     ///
     /// # Errors
-    /// If it is in use.
+    /// If the file system is in use.
     pub(crate) fn mount_again(&mut self) -> Result<(), SuiteError> {
         self.unmount()?;
         forget_image(&self.device)?;
         self.mount()
     }
 
-    /// Bytes that were written to its device so far; only differences mean something.
+    /// Bytes written to its device so far; only differences are meaningful.
     ///
     /// # Errors
-    /// If the kernel does not say it.
+    /// If the kernel does not report it.
     pub(crate) fn written_bytes(&self) -> Result<u64, SuiteError> {
         let table = fs::read_to_string("/proc/self/mounts")?;
         let point = self.point.to_str().ok_or("a path that is not UTF-8")?;
@@ -165,10 +167,10 @@ impl Mounted {
     }
 }
 
-/// An image with an empty file system.
+/// Creates an image with an empty file system.
 ///
 /// # Errors
-/// If the program that makes it is missing, or there is no room.
+/// If the program that creates it is missing, or there is no room.
 pub(crate) fn make_image(scratch: &Scratch, system: FileSystem, len_bytes: u64) -> Result<PathBuf, SuiteError> {
     let image = scratch.path().join(format!("{system:?}.image"));
     File::create(&image)?.set_len(len_bytes)?;
@@ -177,10 +179,10 @@ pub(crate) fn make_image(scratch: &Scratch, system: FileSystem, len_bytes: u64) 
     Ok(image)
 }
 
-/// Bytes that were written to a block device of this name.
+/// Bytes written to the block device of this name.
 ///
 /// # Errors
-/// If the kernel does not say it.
+/// If the kernel does not report it.
 fn written_bytes_of(device: &str) -> Result<u64, SuiteError> {
     let path = format!("/sys/block/{device}/stat");
     let text = fs::read_to_string(&path).map_err(|error| format!("cannot read {path}: {error}"))?;
@@ -192,7 +194,7 @@ fn written_bytes_of(device: &str) -> Result<u64, SuiteError> {
     Ok(sectors * SECTOR_LEN_BYTES)
 }
 
-/// Writes what is left of an image and takes it out of the page cache.
+/// Writes an image's dirty pages back and drops it from the page cache.
 ///
 /// # Errors
 /// The system's error.
@@ -205,7 +207,7 @@ pub(crate) fn forget_image(image: &Path) -> Result<(), SuiteError> {
 impl Drop for Mounted {
     fn drop(&mut self) {
         if self.is_mounted {
-            // What is left is unmounted with the scratch folder.
+            // The scratch folder unmounts it if this fails.
             let _ = self.unmount();
         }
         if self.is_image {
@@ -214,17 +216,17 @@ impl Drop for Mounted {
     }
 }
 
-/// A trace in a folder of it.
+/// Replays a trace in a folder.
 pub(crate) struct OnDirectory<'a> {
     replayer: Replayer<'a>,
     root: File,
 }
 
 impl<'a> OnDirectory<'a> {
-    /// Before the first operation; `target` holds the initial tree.
+    /// A replay before its first operation; `target` holds the initial tree.
     ///
     /// # Errors
-    /// If it cannot be opened.
+    /// If the folder cannot be opened.
     pub(crate) fn begin(trace: &'a Trace, target: &'a Path) -> Result<Self, SuiteError> {
         Ok(Self {
             replayer: Replayer::begin(trace, target, true)?,

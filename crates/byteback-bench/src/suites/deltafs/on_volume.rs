@@ -1,5 +1,5 @@
-//! A trace on a volume, called as a library: what FUSE costs is not in it, and the device is
-//! counted below it.
+//! Replay of a trace on a volume that is called as a library: FUSE costs nothing here, and the
+//! device is counted below it.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -24,7 +24,7 @@ use crate::rig::interrupt;
 use crate::traces::Trace;
 use crate::traces::operation::{Handle, Operation, Owner};
 
-/// So much is read or written at once where files are carried over.
+/// Bytes that are read or written at once when files are copied.
 const STEP_LEN_BYTES: usize = 1 << 20;
 /// The bits of a mode that are permissions.
 const PERMISSIONS: u32 = 0o7777;
@@ -37,11 +37,11 @@ pub(crate) struct OnVolume<'a> {
     handles: HashMap<Handle, u32>,
 }
 
-/// Makes a volume in a new file of `len_bytes`, which compresses pages or not, and lays what is
-/// below `content` into it.
+/// Creates a volume in a new file of `len_bytes`, with or without compression of pages, and copies
+/// the tree below `content` into it.
 ///
 /// # Errors
-/// No room, or what the system answered.
+/// No room, or the system's error.
 pub(crate) fn make(image: &Path, len_bytes: u64, is_compressed: bool, content: &Path) -> Result<(), SuiteError> {
     let len_blocks = len_bytes / byteback_host::block::BLOCK_LEN_BYTES as u64;
     let device: Arc<dyn BlockDevice> = Arc::new(RealBlockDevice::create(image, len_blocks)?);
@@ -57,8 +57,8 @@ pub(crate) fn make(image: &Path, len_bytes: u64, is_compressed: bool, content: &
     Ok(())
 }
 
-/// Lays what is below a folder of the machine into a directory of the volume. `names` are files
-/// that are there already, by their inode.
+/// Copies the tree below a folder of the machine into a directory of the volume. `names` maps
+/// inodes of files that were copied already.
 fn lay_in(volume: &Volume, dir: u32, folder: &Path, names: &mut HashMap<u64, u32>) -> Result<(), SuiteError> {
     interrupt::check()?;
     for entry in fs::read_dir(folder)? {
@@ -112,7 +112,7 @@ fn write_all(volume: &Volume, ino: u32, offset: u64, bytes: &[u8]) -> Result<(),
 }
 
 impl<'a> OnVolume<'a> {
-    /// Opens a volume that [`make`] made.
+    /// Opens a volume created by [`make`].
     ///
     /// # Errors
     /// The error of the device, or the volume.
@@ -135,7 +135,7 @@ impl<'a> OnVolume<'a> {
         &self.volume
     }
 
-    /// Closes it as an unmount does.
+    /// Closes the volume as an unmount does.
     ///
     /// # Errors
     /// The error of the device.
@@ -143,10 +143,10 @@ impl<'a> OnVolume<'a> {
         Ok(self.volume.close()?)
     }
 
-    /// Lays all that is in the volume into an empty folder of the machine.
+    /// Copies the whole volume into an empty folder of the machine.
     ///
     /// # Errors
-    /// What of it could not be read or written.
+    /// If a part cannot be read or written.
     pub(crate) fn lay_out(&self, folder: &Path) -> Result<(), SuiteError> {
         let mut names = HashMap::new();
         self.lay_out_below(self.volume.root(), folder, &mut names)
@@ -223,7 +223,7 @@ impl<'a> OnVolume<'a> {
         Ok(())
     }
 
-    /// The file that a path names.
+    /// The inode that a path names.
     pub(crate) fn find(&self, path: &Path) -> Result<u32, SuiteError> {
         let mut ino = self.volume.root();
         for component in path.components() {
@@ -234,14 +234,14 @@ impl<'a> OnVolume<'a> {
         Ok(ino)
     }
 
-    /// The directory that a path's last name is in, and that name.
+    /// The directory of a path's last name, and that name.
     fn place<'p>(&self, path: &'p Path) -> Result<(u32, &'p [u8]), SuiteError> {
         let name = path.file_name().ok_or("the root has no name")?;
         let dir = self.find(path.parent().unwrap_or(Path::new("")))?;
         Ok((dir, name.as_bytes()))
     }
 
-    /// The file that is open under a handle, or else the one of a path.
+    /// The file that is open under a handle, or else that of a path.
     pub(crate) fn of(&self, handle: Option<Handle>, path: Option<&Path>) -> Result<Option<u32>, SuiteError> {
         if let Some(ino) = handle.and_then(|handle| self.handles.get(&handle)) {
             return Ok(Some(*ino));
@@ -280,7 +280,7 @@ fn now_ns() -> i64 {
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// What `fallocate` means by its bits: keep the length 1, punch 2, zero 16.
+/// Converts the mode bits of `fallocate`: keep the length 1, punch 2, zero 16.
 fn allocate(mode: u32) -> Result<Allocate, SuiteError> {
     Ok(match mode {
         0 => Allocate::Room,
@@ -460,7 +460,7 @@ impl Stage for OnVolume<'_> {
             Operation::RemoveXattr { path: Some(path), name } => {
                 self.volume.remove_xattr(self.find(path)?, name.as_bytes())?;
             }
-            // On files without a name, or nothing at all.
+            // Operations on files without a name, or nothing at all.
             Operation::Open { path: None, .. }
             | Operation::FsyncDir { path: None }
             | Operation::Chmod { path: None, .. }
@@ -476,7 +476,7 @@ impl Stage for OnVolume<'_> {
 
     fn sync(&mut self) -> Result<(), SuiteError> {
         self.volume.sync()?;
-        // As the mount does while nobody works.
+        // As the mount does while it is idle.
         self.volume.tidy()?;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Replaying a trace where its time decides when everything is synced, whatever the file system.
+//! Replay of a trace in which recorded time decides when everything is synced, on any file system.
 
 use std::time::Instant;
 
@@ -7,38 +7,38 @@ use crate::rig::interrupt;
 use crate::traces::Trace;
 use crate::traces::operation::Operation;
 
-/// So much of recorded time may pass before everything is synced: as old as Linux lets what was
-/// written become (`dirty_expire_centisecs`).
+/// The recorded time between syncs of everything: the age at which Linux writes dirty data back
+/// (`dirty_expire_centisecs`).
 const SYNC_EVERY_US: u64 = 30_000_000;
 
-/// Where a trace is carried out.
+/// The place where a trace is replayed.
 pub(crate) trait Stage {
-    /// Does what a program did.
+    /// Performs an operation of a program.
     fn carry_out(&mut self, operation: &Operation) -> Result<(), SuiteError>;
 
-    /// Makes everything durable; time has passed in which nobody did anything.
+    /// Makes everything durable, after an idle time.
     fn sync(&mut self) -> Result<(), SuiteError>;
 }
 
-/// How long a replay took.
+/// The durations of a replay.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Took {
-    /// Calls that wrote.
+    /// The number of calls that wrote.
     pub(crate) writes: u64,
-    /// Nanoseconds of those.
+    /// Their time in nanoseconds.
     pub(crate) write_ns: u64,
-    /// Syncs that the program asked for.
+    /// The number of syncs that the program requested.
     pub(crate) syncs: u64,
-    /// Nanoseconds of those.
+    /// Their time in nanoseconds.
     pub(crate) sync_ns: u64,
-    /// All of it, in seconds, with what was synced because time had passed.
+    /// The total time in seconds, with the syncs that elapsed time caused.
     pub(crate) wall_s: f64,
 }
 
-/// Carries all of a trace out, and syncs everything at its end.
+/// Replays all of a trace, and syncs everything at its end.
 ///
 /// # Errors
-/// If an operation fails: each did succeed when it was recorded.
+/// If an operation fails: each succeeded when it was recorded.
 pub(crate) fn replay(trace: &Trace, stage: &mut impl Stage) -> Result<Took, SuiteError> {
     let mut took = Took::default();
     let began = Instant::now();

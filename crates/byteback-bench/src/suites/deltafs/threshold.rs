@@ -1,12 +1,12 @@
-//! How many deltas a page of the main area has at least (Fig. 13): with fewer, more pages are kept
-//! as deltas, and longer ones, and whoever reads a page reads more of the device for it.
+//! The minimum number of deltas in a page of the main area (Fig. 13): with a lower minimum, more
+//! pages are kept as deltas, also longer ones, and a read of a page reads more of the device.
 //!
-//! The paper shows what is written, and the rate at which its page cache is hit. Above this volume
-//! is the kernel's page cache, which keeps whole pages whatever lies below it; what deltas cost a
-//! reader are blocks that are read beside the page's own, so that is shown: of each page that the
-//! program wrote to, in random order, after mounting.
+//! The paper shows the bytes written, and the hit rate of its page cache. Above this volume is the
+//! kernel's page cache, which keeps whole pages in any case. The cost of deltas for a reader is the
+//! blocks read beside the page's own, so those are shown: for each page that the program wrote to,
+//! in random order, after mounting.
 //!
-//! Both are the same in each round, so there is one.
+//! Both are the same in each round, so there is one round.
 
 use byteback_host::block::BLOCK_LEN_BYTES;
 use byteback_volume::{DeltaMode, OpenOptions};
@@ -22,7 +22,7 @@ use crate::traces::{Trace, Unmasked};
 
 const THRESHOLDS: [usize; 7] = [2, 3, 4, 5, 6, 8, 10];
 
-/// Where deltas go: in the main area only, and there if the inode has no room.
+/// The places of deltas: the main area only, or the main area if the inode has no room.
 const MODES: [(&str, DeltaMode); 2] = [("main area", DeltaMode::Main), ("both", DeltaMode::Both)];
 
 /// Replays the programs that overwrite much.
@@ -98,7 +98,7 @@ fn replay(
     applications::on_volume(scratch, &options, false, program)
 }
 
-/// Blocks that were read for each page.
+/// Blocks read for each page.
 fn blocks_of_each(seen: &Seen, program: &Program<'_>) -> f64 {
     seen.cold_read_bytes as f64 / BLOCK_LEN_BYTES as f64 / program.reads.len().max(1) as f64
 }

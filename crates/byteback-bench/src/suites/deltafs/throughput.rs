@@ -1,14 +1,14 @@
-//! Sequential throughput of a mounted volume, beside that of a mounted directory: through FUSE
-//! both, by the same daemon.
+//! Sequential throughput of a mounted volume, beside that of a mounted directory: both through
+//! FUSE, by the same daemon.
 //!
-//! The directory lies on ext4 on a loop device, and so does the file with the volume: what is
-//! compared is a tree with and without a volume, on the same file system. With the loop devices'
-//! images in memory (`TMPDIR`) what is measured is what the two cost, and not a disk. The images
-//! and the volume have all their blocks, as a card has: else a volume, which never writes to the
-//! same place twice, would be charged with the search for them. The file is written, written and
-//! synced, read when the kernel has forgotten what it has of the mounted file (the directory's own
-//! file is then still in the page cache, as the volume's image is in memory), read once more out of
-//! the kernel's cache, written over with other bytes, and with the same ones. Images are made anew
+//! The directory is on ext4 on a loop device, and so is the file with the volume: the comparison is
+//! between a tree with and without a volume, on the same file system. With the loop devices' images
+//! in memory (`TMPDIR`) it measures the cost of the two, and not a disk. The images and the volume
+//! have all their blocks allocated, like a card: otherwise a volume, which never writes to the same
+//! place twice, would be charged with allocating them. The file is written, written and synced,
+//! read after the kernel has dropped its cache of the mounted file (the directory's own file is
+//! then still in the page cache, as the volume's image is in memory), read once more from the
+//! kernel's cache, overwritten with other bytes, and with the same ones. Images are created anew
 //! for each turn; turns alternate.
 
 use std::fs::{self, File, OpenOptions};
@@ -28,15 +28,15 @@ use crate::rig::scratch::{self, Scratch};
 use crate::{Options, SuiteError};
 
 const IMAGE_LEN_BYTES: u64 = 1 << 30;
-/// Of the volume, which has room beside ext4's own.
+/// The length of the volume, which leaves room for ext4's own data.
 const VOLUME_LEN_BYTES: u64 = 896 << 20;
 const FILE_LEN_BYTES: u64 = 256 << 20;
-/// As `dd bs=1M`.
+/// The length of a call, as in `dd bs=1M`.
 const CALL_LEN_BYTES: usize = 1 << 20;
 const PAGE_LEN_BYTES: usize = 4096;
 const GOAL: f64 = 0.8;
 
-/// What is measured, in order.
+/// The measured steps, in order.
 const STEPS: [&str; 6] = [
     "written",
     "written and synced",
@@ -46,7 +46,7 @@ const STEPS: [&str; 6] = [
     "written over with the same bytes",
 ];
 
-/// Those that the goal is for.
+/// The indexes of the steps with a goal.
 const GOALS: [usize; 3] = [0, 2, 4];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,10 +55,10 @@ enum Below {
     Directory,
 }
 
-/// Measures both.
+/// Measures volume and directory.
 ///
 /// # Errors
-/// If anything fails, or what is read is not what was written.
+/// If anything fails, or a read returns other bytes than were written.
 pub(super) fn run(options: Options) -> Result<Findings, SuiteError> {
     let scratch = Scratch::create(&Scratch::default_parent()?, 2 * IMAGE_LEN_BYTES)?;
     let byteback = Byteback::locate(scratch.path().to_owned())?;
@@ -104,7 +104,7 @@ pub(super) fn run(options: Options) -> Result<Findings, SuiteError> {
     })
 }
 
-/// One turn: MB/s of each step.
+/// Runs one turn. Returns MB/s of each step.
 fn one(byteback: &Byteback, scratch: &Scratch, below: Below) -> Result<[f64; STEPS.len()], SuiteError> {
     let work = scratch.folder("turn")?;
     let point = work.join("point");
@@ -131,7 +131,7 @@ fn one(byteback: &Byteback, scratch: &Scratch, below: Below) -> Result<[f64; STE
     speeds
 }
 
-/// Gives an image all its blocks: what is in them is written once more.
+/// Allocates all blocks of an image by rewriting its content.
 fn fill(image: &Path, len_bytes: u64) -> Result<(), SuiteError> {
     let file = OpenOptions::new().read(true).write(true).open(image)?;
     let mut piece = vec![0; CALL_LEN_BYTES];
@@ -170,7 +170,7 @@ fn measure(path: &Path) -> Result<[f64; STEPS.len()], SuiteError> {
     Ok([written, synced, read[0], read[1], over[0], over[1]])
 }
 
-/// A content of random bytes: the same for each call, but that each page begins with its number.
+/// Random content: the same for each call, except that each page begins with its number.
 struct Content {
     call: Vec<u8>,
 }

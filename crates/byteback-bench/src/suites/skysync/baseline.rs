@@ -1,11 +1,11 @@
-//! The baseline of its kind: dsync with nothing but the crates `fastcdc` and `sha1` (SkySync,
-//! section 2.2.2).
+//! The baseline: dsync made of nothing but the crates `fastcdc` and `sha1` (SkySync, section
+//! 2.2.2).
 //!
-//! Each end cuts its content into chunks of 4, 8 and 12 KiB; the hash under the cutting is the weak
-//! checksum, which costs nothing more (dsync's FastFP does the same). Chunks of equal length and
-//! weak checksum get a SHA-1 at both ends; where these agree, a chunk is copied. What the baseline
-//! does not have and ours does: a proof of the whole, and bytes that are compressed. Both would
-//! only cost it.
+//! Each end cuts its content into chunks of 4, 8 and 12 KiB (minimum, average, maximum). The hash
+//! used for cutting serves as the weak checksum, which costs nothing more (dsync's FastFP does the
+//! same). Chunks of equal length and weak checksum get a SHA-1 at both ends; where these agree, a
+//! chunk is copied. Unlike ours, the baseline has neither a proof of the whole nor compression.
+//! Both would only add to its cost.
 
 use std::collections::HashMap;
 
@@ -16,9 +16,9 @@ const MIN_LEN: usize = 4096;
 const AVG_LEN: usize = 8192;
 const MAX_LEN: usize = 12_288;
 
-/// On the wire: length and weak checksum of a chunk.
+/// Bytes on the wire: length and weak checksum of a chunk.
 const LISTED_LEN: u64 = 4 + 4;
-/// On the wire: number of the chunk, offset in the base, SHA-1.
+/// Bytes on the wire: number of the chunk, offset in the base, SHA-1.
 const TOKEN_LEN: u64 = 4 + 8 + 20;
 
 /// A chunk with its weak checksum.
@@ -29,7 +29,7 @@ pub(crate) struct Chunk {
     weak: u32,
 }
 
-/// A pair of chunks with equal weak checksums, and the SHA-1 of that in the base.
+/// A pair of chunks with equal weak checksums, and the SHA-1 of the one in the base.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Token {
     chunk: usize,
@@ -50,13 +50,13 @@ pub(crate) fn list(content: &[u8]) -> Vec<Chunk> {
         .map(|chunk| Chunk {
             offset: chunk.offset,
             len: chunk.length,
-            // The half that the latest bytes are in.
+            // The half that depends on the latest bytes.
             weak: (chunk.hash >> 32) as u32,
         })
         .collect()
 }
 
-/// The server's search: chunks of the list that the base may have.
+/// The server's search for chunks of the list that the base may have.
 pub(crate) fn search(list: &[Chunk], base: &[u8], of_base: &[Chunk]) -> Vec<Token> {
     let mut table = HashMap::with_capacity(of_base.len());
     for chunk in of_base {
@@ -111,7 +111,7 @@ pub(crate) fn find(list: &[Chunk], tokens: &[Token], new: &[u8]) -> Vec<Extent> 
     extents
 }
 
-/// The extents as bytes, literals with theirs: what the client sends in the end.
+/// Encodes the extents, literals with their bytes: the client's final message.
 pub(crate) fn encode(extents: &[Extent], new: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for extent in extents {
@@ -128,12 +128,12 @@ pub(crate) fn encode(extents: &[Extent], new: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Bytes that travel beside those of [`encode`]: the list to the server, tokens to the client.
+/// Bytes that travel in addition to [`encode`]: the list to the server, tokens to the client.
 pub(crate) fn wire(list: &[Chunk], tokens: &[Token]) -> (u64, u64) {
     (list.len() as u64 * LISTED_LEN, tokens.len() as u64 * TOKEN_LEN)
 }
 
-/// What base and extents make.
+/// Builds the new content from base and extents.
 pub(crate) fn apply(base: &[u8], new: &[u8], extents: &[Extent]) -> Vec<u8> {
     let mut made = Vec::with_capacity(new.len());
     for extent in extents {

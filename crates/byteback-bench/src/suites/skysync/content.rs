@@ -13,14 +13,14 @@ pub(crate) const PIECE_LEN: usize = 256;
 /// Places with real files, texts first.
 const ROOTS: [&str; 4] = ["/usr/share/doc", "/usr/include", "/usr/share", "/usr/lib"];
 
-/// How a content is changed.
+/// The way in which a content is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Edit {
     /// Pieces are added.
     Insert,
-    /// Pieces are left out.
+    /// Pieces are removed.
     Cut,
-    /// The bits of pieces are turned over.
+    /// The bits of pieces are inverted.
     Inverse,
 }
 
@@ -36,13 +36,13 @@ impl Edit {
     }
 }
 
-/// So many bytes of real files of this machine, one behind the other.
+/// `len` bytes of real files of this machine, concatenated.
 ///
 /// # Errors
-/// If there are not so many.
+/// If there are fewer.
 pub(crate) fn real_bytes(len: usize) -> Result<Vec<u8>, SuiteError> {
     let mut bytes = Vec::with_capacity(len);
-    // More than are wanted, since some may shrink meanwhile.
+    // More than needed, because some files may shrink meanwhile.
     for file in readable_files(&ROOTS, 2 * len as u64, usize::MAX)? {
         let Ok(content) = fs::read(&file.path) else { continue };
         bytes.extend_from_slice(&content[..content.len().min(len - bytes.len())]);

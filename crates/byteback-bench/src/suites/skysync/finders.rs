@@ -1,11 +1,12 @@
-//! The finders by themselves: both ends in this process, each step on its own clock, everything
-//! that would travel counted.
+//! The finders by themselves: both ends in this process, the CPU time of each step measured
+//! separately, all traffic counted.
 //!
-//! CPU is that of this thread; files lie in the page cache and are read by the steps that need
-//! them, 256 KiB at a time. Every finder's delta is applied once and compared. Nobody stores
-//! anything: what a server does with a delta is another measurement ([`super::service`]).
+//! CPU time is that of this thread. Files are in the page cache and are read by the steps that need
+//! them, 256 KiB at a time. Every finder's delta is applied once and compared. Nothing is stored: a
+//! server's work with a delta is another measurement ([`super::service`]).
 //!
-//! The server's checksums for SkySync are those that it keeps: here lists in memory, made before.
+//! The server's checksums for SkySync are those that it keeps: here lists in memory, prepared
+//! before.
 
 use std::fs::{self, File};
 use std::io;
@@ -38,7 +39,7 @@ pub(crate) const BLOCK_LEN: u32 = 8192;
 const READ_LEN: usize = 256 * 1024;
 const SEED: u64 = 0x5eed;
 
-/// What steps are charged to, in milliseconds.
+/// The parts that steps are charged to, in milliseconds.
 pub(crate) const CLIENT_CHECKSUMS: &str = "client checksums";
 pub(crate) const CLIENT_SEARCH: &str = "client search";
 pub(crate) const CLIENT_PROOF: &str = "client proof";
@@ -61,7 +62,7 @@ pub(crate) const TO_CLIENT: &str = "to client";
 pub(crate) const CLIENT_READ: &str = "client read";
 pub(crate) const SERVER_READ: &str = "server read";
 
-/// What the server keeps of the old content.
+/// The checksums that the server keeps of the old content.
 pub(crate) struct KeptSums {
     kind: LeafKind,
     leaves: Vec<Leaf>,
@@ -82,7 +83,7 @@ pub(crate) fn cpu_ms() -> f64 {
     now.tv_sec as f64 * 1e3 + now.tv_nsec as f64 / 1e6
 }
 
-/// Where time and bytes of one transfer go.
+/// The account of one transfer's time and bytes.
 struct Account(Measures);
 
 impl Account {
@@ -115,7 +116,7 @@ impl Account {
     }
 }
 
-/// Hands a file to `take` in pieces; tells its length.
+/// Passes a file to `take` in pieces. Returns its length.
 fn read(file: &File, mut take: impl FnMut(&[u8]) -> Result<(), SuiteError>) -> Result<u64, SuiteError> {
     let mut buffer = vec![0; READ_LEN];
     let mut at = 0;
@@ -141,7 +142,7 @@ fn len_of(file: &File) -> Result<u64, SuiteError> {
 fn writer(base_len: u64, new_len: u64) -> Result<DeltaWriter<Vec<u8>>, WriteError> {
     let options = WriterOptions {
         copies: true,
-        // As the others, so that work and traffic can be compared.
+        // Like the others, so that work and traffic can be compared.
         compress: false,
     };
     DeltaWriter::new(Vec::new(), base_len, new_len, options)
@@ -158,7 +159,7 @@ fn check(ends: &Ends, delta: &[u8]) -> Result<(), SuiteError> {
     }
 }
 
-/// The server reads and hashes the result as a whole, as it does for a proof by content.
+/// The server reads and hashes the whole result, as for a proof by content.
 fn prove_content(account: &mut Account, ends: &Ends) -> Result<(), SuiteError> {
     let new = open(&ends.new)?;
     let len = account.step(SERVER_PROOF, || {
@@ -174,7 +175,7 @@ fn prove_content(account: &mut Account, ends: &Ends) -> Result<(), SuiteError> {
     Ok(())
 }
 
-/// The signature of a file by reading it, its digest on the side.
+/// The signature of a file, made by reading it, and its digest on the side.
 fn signature_of(
     account: &mut Account,
     path: &Path,
@@ -244,8 +245,8 @@ pub(crate) fn by_blocks(ends: &Ends, is_rolling: bool, is_checked: bool) -> Resu
     finish(account, ends, &delta, new_len, is_checked)
 }
 
-/// The end of an exchange without a proof that follows from checksums: the client, which read so
-/// many bytes to find it, sends the delta.
+/// The end of an exchange without a proof from checksums: the client sends the delta, after reading
+/// this many bytes to find it.
 fn finish(
     mut account: Account,
     ends: &Ends,
@@ -365,8 +366,8 @@ pub(crate) fn cdc(ends: &Ends, is_checked: bool) -> Result<Measures, SuiteError>
     finish(account, ends, &delta, read_len, is_checked)
 }
 
-/// The server's answer to a list; also how many bytes it read to prove it. The whole is proven
-/// afterwards.
+/// The server's answer to a list, and the number of bytes that it read to prove it. The whole is
+/// proven afterwards.
 fn answer_to(
     account: &mut Account,
     list: &ChunkList,
@@ -383,19 +384,19 @@ fn answer_to(
 }
 
 impl KeptSums {
-    /// The sums of a content, made by reading it.
+    /// The checksums of a content, made by reading it.
     pub(crate) fn of(path: &Path, kind: LeafKind) -> Result<Self, SuiteError> {
         let content = fs::read(path)?;
         let blocks = content.chunks(LEAF_LEN_BYTES as usize);
         Ok(Self {
             kind,
             leaves: blocks.clone().map(|block| kind.leaf(block)).collect(),
-            // CRCs of 32 bits.
+            // The CRCs have 32 bits.
             crcs: blocks.map(|block| CrcKind::Crc32c.of(block) as u32).collect(),
         })
     }
 
-    /// What the server answers to a list of groups: which are equal, and the signature of the rest.
+    /// The server's answer to a list of groups: the equal ones, and the signature of the rest.
     fn answer(&self, list: &GroupList, len: u64) -> Result<Vec<u8>, SuiteError> {
         let mut equal = EqualGroups::new(list, len);
         for (number, group) in (0..).zip(self.leaves.chunks(GROUP_LEAVES as usize)) {
@@ -424,7 +425,7 @@ impl KeptSums {
         Ok(out.finish()?)
     }
 
-    /// As the CRCs of blocks.
+    /// The checksums in the form of a list of CRCs of blocks.
     fn crc_list(&self, len: u64) -> CrcList {
         let mut list = CrcList::new(BlockLayout {
             kind: CrcKind::Crc32c,
@@ -438,7 +439,7 @@ impl KeptSums {
 }
 
 /// The server proves the result by leaves: it sums those that the delta touches, and takes the
-/// others from what it keeps.
+/// others from the checksums that it keeps.
 fn prove_leaves(
     account: &mut Account,
     ends: &Ends,
@@ -455,13 +456,12 @@ fn prove_leaves(
         while reader.read_block(&mut block)? {
             touched.extend(block.extents.iter().map(|extent| extent.range));
         }
-        // What the end moved through.
+        // The range between the old end and the new one.
         touched.extend(ByteRange::new(old_len.min(new_len), new_len));
         let mut digest = LeafDigest::new(kept.kind, new_len);
         let kept_leaf = |start: u64| {
             let range = ByteRange::new(start, (start + leaf_len).min(new_len))?;
-            // The last leaf of the old content is as long as that of the new one only if nothing
-            // changed.
+            // The old content's last leaf is as long as the new one's only if nothing changed.
             let is_whole = range.len_bytes() == leaf_len.min(old_len.saturating_sub(start));
             let leaf = kept.leaves.get((start / leaf_len) as usize);
             leaf.filter(|_| is_whole && touched.iter_within(range).next().is_none())
@@ -473,7 +473,7 @@ fn prove_leaves(
                 at += leaf_len;
                 continue;
             }
-            // What is touched, as far as it goes on: a store reads frames, not leaves.
+            // The touched range as far as it extends: a store reads frames, not leaves.
             let mut end = (at + leaf_len).min(new_len);
             while end < new_len && end - at < READ_LEN as u64 && kept_leaf(end).is_none() {
                 end = (end + leaf_len).min(new_len);
@@ -493,8 +493,8 @@ fn prove_leaves(
     Ok(())
 }
 
-/// The first half of either way of SkySync: the client sends the sums of its groups, the server
-/// answers.
+/// The first half of both variants of SkySync: the client sends the sums of its groups, and the
+/// server answers.
 fn compare_groups(
     account: &mut Account,
     kept: &KeptSums,
@@ -544,8 +544,8 @@ pub(crate) fn sky_fixed(
     Ok(account.0)
 }
 
-/// SkySync-C: what is not equal in place is cut into chunks, whose weak checksums follow from CRCs
-/// of storage where there are any.
+/// SkySync-C: content that is not equal in place is cut into chunks, whose weak checksums follow
+/// from storage's CRCs where there are any.
 pub(crate) fn sky_chunked(
     ends: &Ends,
     kept: &KeptSums,
@@ -575,7 +575,7 @@ pub(crate) fn sky_chunked(
     })?;
     account.bytes(CLIENT_READ, read_bytes);
     if list.is_empty() {
-        // Nothing to ask for.
+        // Nothing to request.
         let (delta, _) = writer(old_len, new_len)?.finish()?;
         account.bytes(TO_SERVER, delta.len() as u64);
         prove_leaves(&mut account, ends, kept, &delta, told.digest)?;
@@ -603,7 +603,7 @@ pub(crate) fn sky_chunked(
         let mut read_len = 0;
         let all = ByteRange::new(0, new_len).ok_or("an empty content")?;
         for range in equal.iter_within(all).map(Some).chain([None]) {
-            // What lies before what is equal in place.
+            // The bytes before the next range that is equal in place.
             let end = range.map_or(new_len, ByteRange::start);
             while let Some(rest) = ByteRange::new(finder.position(), end) {
                 let next = needed.iter_within(rest).next();
@@ -615,7 +615,7 @@ pub(crate) fn sky_chunked(
                     _ => {
                         let stop = next.map_or(end, ByteRange::start);
                         if finder.pass_unproven()? == 0 || finder.position() > stop {
-                            // A segment that reaches into what is equal is read like any other
+                            // A segment that reaches into an equal range is read like any other
                             // bytes.
                             if let Some(range) = ByteRange::new(finder.position(), stop) {
                                 read_range(&new, range, |_, bytes| Ok(finder.push(bytes)?))?;
@@ -641,7 +641,7 @@ pub(crate) fn sky_chunked(
     Ok(account.0)
 }
 
-/// dsync of nothing but crates; see [`baseline`].
+/// dsync made of nothing but crates; see [`baseline`].
 pub(crate) fn plain_dsync(ends: &Ends, is_checked: bool) -> Result<Measures, SuiteError> {
     let mut account = Account::new();
     let read = |path: &Path| -> io::Result<Vec<u8>> { fs::read(path) };

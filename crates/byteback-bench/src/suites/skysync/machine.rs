@@ -1,6 +1,6 @@
-//! The figures that the planner of `byteback-sync` counts with (`backup/plan/cost`,
-//! `backup/plan/effort`): CPU for a byte of each kind of work, and the share that compression
-//! leaves. Measured on the content of the other parts, a piece at a time, as backups work.
+//! The constants of the planner of `byteback-sync` (`backup/plan/cost`, `backup/plan/effort`): CPU
+//! for a byte of each kind of work, and the ratio of compression. Measured on the content of the
+//! other parts, a piece at a time, as backups work.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -27,13 +27,13 @@ use crate::{Options, SuiteError};
 const LEN: usize = 100_000_000;
 const LEN_QUICK: usize = 10_000_000;
 
-/// So much is worked on at a time.
+/// The bytes that are processed at a time.
 const PIECE_LEN: usize = 256 * 1024;
 
 const NS: &str = "ns";
 const LEFT: &str = "left";
 
-/// Takes what is found and keeps nothing.
+/// A sink that discards everything.
 struct Nothing;
 
 impl ExtentSink for Nothing {
@@ -54,7 +54,8 @@ impl ExtentSink for Nothing {
     }
 }
 
-/// CPU of `work` for each of `len` bytes; what is left of them if the answer is a length.
+/// The CPU time of `work` for each of `len` bytes, and the share of them that is left if `work`
+/// returns a length.
 fn measured(len: usize, work: impl FnOnce() -> Result<Option<usize>, SuiteError>) -> Result<Measures, SuiteError> {
     let began_ms = cpu_ms();
     let left = work()?;

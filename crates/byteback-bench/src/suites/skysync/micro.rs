@@ -32,13 +32,13 @@ const SKY_C: [&str; 3] = ["sky-c btrfs sha256", "sky-c btrfs crc32c", "sky-c kep
 pub(crate) const CLIENT_CPU: &str = "client CPU";
 pub(crate) const SERVER_CPU: &str = "server CPU";
 const CPU: &str = "CPU";
-/// What finding takes, without proofs, and without what programs do beside it.
+/// The CPU of finding alone, without proofs and without the programs' other work.
 const FINDING_CPU: &str = "CPU of finding";
 const TRAFFIC: &str = "traffic";
 const TOTAL_100: &str = "total at 100 Mbit/s";
 const TOTAL_500: &str = "total at 500 Mbit/s";
 
-/// One file and its changes.
+/// A file size and its changes.
 struct Size {
     name: &'static str,
     len: usize,
@@ -64,10 +64,10 @@ const SIZES_QUICK: [Size; 1] = [Size {
     edits: &[2 * KIB, 1024 * KIB],
 }];
 
-/// Where everybody's files are.
+/// The files of all contenders.
 pub(crate) struct Stand {
     ends: Ends,
-    /// The copies that rsync and rdiff bring up to date.
+    /// The copies that rsync and rdiff update.
     rsync: PathBuf,
     rsync_source: PathBuf,
     rdiff: PathBuf,
@@ -77,7 +77,7 @@ pub(crate) struct Stand {
 }
 
 impl Stand {
-    /// For contents of up to so many bytes.
+    /// A stand for contents of up to `len_max` bytes.
     ///
     /// # Errors
     /// If there is no room.
@@ -105,10 +105,10 @@ impl Stand {
         })
     }
 
-    /// One transfer of everybody, `runs` times in turn.
+    /// Runs a transfer of each contender `runs` times in turn.
     ///
     /// # Errors
-    /// If something cannot be run, or somebody's result is not the new content.
+    /// If a contender cannot run, or its result is not the new content.
     pub(crate) fn measure(&self, old: &[u8], new: &[u8], runs: usize) -> Result<Results, SuiteError> {
         fs::write(&self.ends.old, old)?;
         fs::write(&self.ends.new, new)?;
@@ -145,8 +145,7 @@ impl Stand {
         alternate(runs, &mut contenders)
     }
 
-    /// Fetching the checksums of the new content that is there, and making them by reading (Fig.
-    /// 18).
+    /// Fetching the existing checksums of the new content, and making them by reading (Fig. 18).
     fn extraction(&self, title: &str, runs: usize) -> Result<Panel, SuiteError> {
         const NAMES: [[&str; 2]; 3] = [
             ["btrfs sha256, fetched", "btrfs sha256, summed"],
@@ -214,8 +213,7 @@ impl Stand {
     }
 }
 
-/// A finder that runs in this process. Its first run is thrown away, and is the one whose result is
-/// compared.
+/// A finder that runs in this process. The result of its discarded first run is compared.
 fn finder<'a>(name: &'static str, run: impl Fn(bool) -> Result<Measures, SuiteError> + 'a) -> Contender<'a> {
     let mut is_checked = true;
     Contender::new(name, move || {
@@ -245,7 +243,7 @@ fn measures(client_s: f64, server_s: f64, finding_s: Option<f64>, wire: [u64; 2]
     totals(measures)
 }
 
-/// What follows from the parts of a finder.
+/// Adds the values that follow from the parts of a finder.
 fn with_sums(mut measures: Measures) -> Measures {
     let [checksums, search, proof, their_checksums, their_search, their_proof] = PARTS.map(|part| measures[part]);
     measures.insert(CLIENT_CPU, checksums + search + proof);
@@ -259,7 +257,7 @@ fn totals(mut measures: Measures) -> Measures {
     let bytes = measures[TO_SERVER] + measures[TO_CLIENT];
     measures.insert(CPU, cpu_ms);
     measures.insert(TRAFFIC, bytes / 1024.0);
-    // One after the other, as in the paper; a link of so many Mbit/s carries as many kilobits in a
+    // The steps in sequence, as in the paper; a link of N Mbit/s carries N kilobits in a
     // millisecond.
     measures.insert(TOTAL_100, cpu_ms + bytes * 8.0 / 100e3);
     measures.insert(TOTAL_500, cpu_ms + bytes * 8.0 / 500e3);
@@ -271,7 +269,7 @@ const COLUMNS: [&str; 13] = [
     SKY_C[2],
 ];
 
-/// Measures, units, and how they are called in titles.
+/// The measures, their units, and their names in titles.
 const SHOWN: [(&str, &str, &str); 8] = [
     (CLIENT_CPU, "ms", "Client CPU (Fig. 7 to 9)"),
     (SERVER_CPU, "ms", "Server CPU (Fig. 10, 11)"),
@@ -295,7 +293,7 @@ fn ratio(results: &Results, metric: &str, ours: &str, theirs: &str) -> Option<Sa
 /// Runs the part.
 ///
 /// # Errors
-/// If a program fails, or a result is not the new content.
+/// If a program fails, or a result differs from the new content.
 pub(crate) fn run(options: Options) -> Result<Findings, SuiteError> {
     let sizes: &[Size] = if options.quick { &SIZES_QUICK } else { &SIZES };
     let mut findings = Findings::default();
@@ -417,7 +415,7 @@ fn by_part(size: &Size, insertions: &[(usize, Results)]) -> Figure {
     }
 }
 
-/// The goals that a case is about.
+/// The goals that a case has.
 fn goals_of(size: &Size, case: &str, results: &Results) -> Vec<GoalRow> {
     let mut goals = Vec::new();
     let mut goal = |what: &str, limit, measured: Option<Samples>| {
@@ -442,7 +440,7 @@ fn goals_of(size: &Size, case: &str, results: &Results) -> Vec<GoalRow> {
         "inverse" => 20.0,
         _ => 2.0,
     };
-    // The goals for SkySync are about 100 MB.
+    // The goals for SkySync are for 100 MB.
     let is_large = size.len >= 100_000_000;
     for name in SKY_F.into_iter().filter(|_| is_large) {
         goal(
@@ -458,7 +456,7 @@ fn goals_of(size: &Size, case: &str, results: &Results) -> Vec<GoalRow> {
             ratio(results, CPU, OUR_CDC, name),
         );
     }
-    // Compared where the change is what travels, not a few numbers around it.
+    // Only where the change itself dominates the traffic.
     if is_inserted || case == "inverse" {
         goal(
             "traffic of our rsync over rsync's",
@@ -483,7 +481,7 @@ fn goals_of(size: &Size, case: &str, results: &Results) -> Vec<GoalRow> {
     goals
 }
 
-/// Everybody's measures of a pair of versions as rows of a table.
+/// The measures of all contenders for a pair of versions, as rows of a table.
 pub(crate) fn table(title: &str, results: &Results) -> Panel {
     let metrics = [
         CLIENT_CPU,

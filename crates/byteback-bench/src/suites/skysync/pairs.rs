@@ -1,9 +1,9 @@
 //! Successive versions of real packages (SkySync, section 4.3; Fig. 14 to 17).
 //!
 //! Packages are fetched by the registries' own programs when the suite runs, checked against the
-//! hashes below, and kept beside the build. Each version is unpacked and put into one tar with
-//! names in order and without times, so that what differs is content. A package that cannot be
-//! fetched (old versions leave Debian's archive) is left out, and said to be.
+//! hashes below, and kept beside the build. Each version is unpacked and packed into one tar with
+//! sorted names and without times, so that versions differ in content alone. A package that cannot
+//! be fetched (Debian's archive drops old versions) is left out with a message.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::rig::process::{program, run as run_program};
 use crate::rig::scratch;
 use crate::{Options, SuiteError};
 
-/// Where a package comes from.
+/// The origin of a package.
 #[derive(Clone, Copy, Debug)]
 enum Registry {
     Npm,
@@ -31,12 +31,12 @@ enum Registry {
 #[derive(Clone, Copy, Debug)]
 struct Version {
     number: &'static str,
-    /// The name of the file in which it comes.
+    /// The name of the package file.
     file: &'static str,
     sha256: &'static str,
 }
 
-/// Two versions.
+/// Two versions of a package.
 #[derive(Clone, Copy, Debug)]
 struct Pair {
     name: &'static str,
@@ -121,7 +121,7 @@ const PAIRS: [Pair; 5] = [
 /// Runs the part.
 ///
 /// # Errors
-/// If a finder fails, or its result is not the new version. That a package cannot be had is none.
+/// If a finder fails, or its result is not the new version. A missing package is no error.
 pub(crate) fn run(options: Options, packages: Option<&Path>) -> Result<Findings, SuiteError> {
     let folder = match packages {
         Some(folder) => folder.to_owned(),
@@ -169,7 +169,7 @@ pub(crate) fn run(options: Options, packages: Option<&Path>) -> Result<Findings,
     })
 }
 
-/// The tar of a version; it is made once.
+/// The tar of a version, created at first use.
 fn tar_of(folder: &Path, pair: &Pair, version: Version) -> Result<PathBuf, SuiteError> {
     let tar = folder.join(format!("{}.tar", version.file));
     if tar.is_file() {
@@ -195,7 +195,7 @@ fn tar_of(folder: &Path, pair: &Pair, version: Version) -> Result<PathBuf, Suite
     let mut unpack = match pair.registry {
         Registry::Npm | Registry::Crates => {
             let mut tar = program("tar");
-            // Without the first folder, whose name may hold the version.
+            // Without the first folder, whose name may contain the version.
             tar.args(["--strip-components=1", "-xzf"]).arg(&package).arg("-C");
             tar
         }
@@ -227,7 +227,7 @@ fn tar_of(folder: &Path, pair: &Pair, version: Version) -> Result<PathBuf, Suite
     Ok(tar)
 }
 
-/// Puts the file of a version into the folder.
+/// Fetches the file of a version into the folder.
 fn fetch(folder: &Path, pair: &Pair, version: Version) -> Result<(), SuiteError> {
     let run_in = |command: &mut Command| run_program(command.current_dir(folder));
     match pair.registry {
@@ -248,7 +248,7 @@ fn fetch(folder: &Path, pair: &Pair, version: Version) -> Result<(), SuiteError>
     Ok(())
 }
 
-/// By a package that depends on it, as cargo has no other way.
+/// Fetches a crate through a package that depends on it, as cargo has no other way.
 fn fetch_crate(folder: &Path, name: &str, version: Version) -> Result<(), SuiteError> {
     let work = folder.join("cargo");
     fs::create_dir_all(work.join("src"))?;

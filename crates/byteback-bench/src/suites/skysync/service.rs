@@ -1,10 +1,10 @@
 //! The finders as users have them: the program backs up a folder that is not mounted, to a real
-//! server, and `--delta` says how the change of its one file is found. Beside it rsync, to its
-//! daemon on loopback.
+//! server, and `--delta` selects the way in which the change of its one file is found. The peer is
+//! rsync, to its daemon on loopback.
 //!
-//! Before each round the file gets its next version, everywhere the same, and is left alone for
-//! some seconds. Processes are measured from outside, with their start. What everybody has on the
-//! server is compared in the end.
+//! Before each round the file gets its next version, the same for all contenders, and is left alone
+//! for some seconds. Processes are measured from outside, with their start. In the end every
+//! contender's copy on the server is compared.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -29,7 +29,7 @@ const LEN: usize = 100_000_000;
 const LEN_QUICK: usize = 10_000_000;
 const EDIT_LEN: usize = 1 << 20;
 
-/// Checksums of a file that was just written are nobody's yet.
+/// The time after a write before a file's checksums are kept.
 const QUIET: Duration = Duration::from_millis(3500);
 
 const RSYNC: &str = "rsync (program)";
@@ -58,7 +58,7 @@ const METRICS: [(&str, &str); 7] = [
     ("server read", "read by any call, server (KiB)"),
 ];
 
-/// Somebody's folder.
+/// A contender's folder and way of finding changes.
 struct Way {
     name: &'static str,
     delta: &'static str,
@@ -122,7 +122,7 @@ impl Stand {
         Ok(stand)
     }
 
-    /// The next version for everybody; `None`: only the file's time is another one.
+    /// Writes the next version for all contenders; `None` changes the file's time only.
     fn write(&self, content: Option<&[u8]>) -> Result<(), SuiteError> {
         for folder in self.ways.iter().map(|way| &way.folder).chain([&self.rsync_source]) {
             interrupt::check()?;
@@ -150,7 +150,7 @@ impl Stand {
         ))
     }
 
-    /// Everybody's transfer of one change after the other.
+    /// Runs every contender's transfer of one change in turn.
     fn measure(
         &self,
         case: &str,
@@ -218,7 +218,7 @@ fn measures([client_s, server_s, wall_s]: [f64; 3], wire: u64, [client_read, ser
 /// Runs the part.
 ///
 /// # Errors
-/// If a program fails, or what somebody has on the server differs from the file.
+/// If a program fails, or a contender's copy on the server differs from the file.
 pub(crate) fn run(options: Options) -> Result<Findings, SuiteError> {
     let len = if options.quick { LEN_QUICK } else { LEN };
     let content = RefCell::new(real_bytes(len)?);
@@ -237,7 +237,7 @@ pub(crate) fn run(options: Options) -> Result<Findings, SuiteError> {
             panel.push(name, METRICS.map(|(metric, _)| cell(metric)).to_vec());
         }
         panels.push(panel);
-        // The goals are about 100 MB.
+        // The goals are for 100 MB.
         let goal_names = ["--delta sky-f, btrfs", "--delta auto, btrfs"];
         for name in goal_names.into_iter().filter(|_| !options.quick) {
             let cpu = |name: &str| results.get(name)?.get(CPU);

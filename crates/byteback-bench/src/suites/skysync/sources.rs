@@ -1,5 +1,5 @@
-//! Where the client's checksums come from: a btrfs with SHA-256, one with CRC-32C, and what we
-//! summed ourselves.
+//! The sources of the client's checksums: a btrfs with SHA-256, one with CRC-32C, and checksums
+//! that we summed ourselves.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -22,28 +22,28 @@ use crate::SuiteError;
 use crate::rig::btrfs::mount;
 use crate::rig::scratch::Scratch;
 
-/// So many blocks are kept at most.
+/// The number of blocks that are kept, at most.
 const BLOCKS_MAX: u64 = 1 << 20;
 
-/// Whose checksums.
+/// The keeper of checksums.
 pub(crate) enum Keeper {
-    /// btrfs, of this kind.
+    /// A btrfs with this kind.
     Btrfs(Kind),
-    /// Ours, in a file.
+    /// Our own, in a file.
     Kept(Box<KeptChecksums>),
 }
 
-/// A place for the new content, with somebody who keeps its checksums.
+/// A place for the new content, with a keeper of its checksums.
 pub(crate) struct Source {
     path: PathBuf,
     keeper: Keeper,
 }
 
-/// What a source told of a content.
+/// The checksums that a source returned for a content.
 pub(crate) struct Told {
     len_bytes: u64,
     leaves: Vec<Leaf>,
-    /// Of the same blocks, as far as they are known.
+    /// The CRCs of the same blocks, as far as they are known.
     crcs: Vec<Option<u32>>,
     /// The sums of groups of them.
     pub(crate) groups: GroupList,
@@ -54,7 +54,8 @@ pub(crate) struct Told {
 }
 
 impl Told {
-    /// What is known of what is left of it, as [`byteback_delta::find::find_gathered`] takes it.
+    /// The known checksums of the parts of it that are left, as
+    /// [`byteback_delta::find::find_gathered`] takes them.
     pub(crate) fn known_of(&self, answer: &GroupAnswer) -> Result<Known<CrcSums<CrcList>, SumList>, SuiteError> {
         let sums = TreeSums::new(answer.signature().params(), answer.left_len_bytes());
         let mut sums = sums.ok_or("the signature is of no tree kind")?;
@@ -83,7 +84,8 @@ impl Told {
     }
 }
 
-/// A clock that is ahead, so that a file that was just written has been left alone for long enough.
+/// A clock that is ahead, so that a file that was just written counts as left alone for long
+/// enough.
 #[derive(Debug)]
 struct Ahead;
 
@@ -111,7 +113,7 @@ impl Source {
             Kind::Sha256 => "sha256",
             _ => "crc32c",
         };
-        // Old and new content, and what btrfs wants for itself.
+        // Old and new content, and btrfs's own needs.
         let point = mount(scratch, name, 4 * len_bytes + (512 << 20))?;
         Ok(Self {
             path: point.join("new"),
@@ -119,10 +121,10 @@ impl Source {
         })
     }
 
-    /// The portable one.
+    /// Our own source, for any file system.
     ///
     /// # Errors
-    /// If its file cannot be made.
+    /// If its file cannot be created.
     pub(crate) fn kept(scratch: &Scratch) -> Result<Self, SuiteError> {
         let folder = scratch.folder("kept")?;
         let dir = RealDir::create(&folder)?;
@@ -133,12 +135,12 @@ impl Source {
         })
     }
 
-    /// Where the new content is.
+    /// The path of the new content.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The kind of leaves that the server is to have for it.
+    /// The kind of leaves that the server must keep for it.
     pub(crate) fn leaf_kind(&self) -> LeafKind {
         match self.keeper {
             Keeper::Btrfs(Kind::Sha256) => LeafKind::Sha256,
@@ -146,7 +148,7 @@ impl Source {
         }
     }
 
-    /// Puts the new content there.
+    /// Stores the new content there.
     ///
     /// # Errors
     /// If it cannot be written or summed.
@@ -161,11 +163,10 @@ impl Source {
     }
 }
 
-/// Fetches all checksums that there are, and does nothing with them. Answers how many bytes they
-/// are.
+/// Fetches all existing checksums and drops them. Returns their length in bytes.
 ///
 /// # Errors
-/// If there are none of the file as it is.
+/// If there are none of the file in its present state.
 pub(crate) fn extract(source: &Source, file: &File) -> Result<u64, SuiteError> {
     fn all(mut extraction: impl Extraction) -> Result<u64, SuiteError> {
         let mut len_bytes = 0;
@@ -183,7 +184,7 @@ pub(crate) fn extract(source: &Source, file: &File) -> Result<u64, SuiteError> {
     }
 }
 
-/// Makes the same checksums by reading the file.
+/// Computes the same checksums by reading the file.
 ///
 /// # Errors
 /// If it cannot be read.
@@ -208,7 +209,7 @@ pub(crate) fn sum(source: &Source, file: &File) -> Result<u64, SuiteError> {
     }
 }
 
-/// All that is known of a file without reading, and what is not by reading.
+/// The checksums of a file: known ones without reading, and the others by reading.
 pub(crate) fn tell(source: &Source, file: &File, kind: LeafKind) -> Result<Told, SuiteError> {
     let gathering = Gathering::new(kind, file.metadata()?.len());
     match &source.keeper {
@@ -270,8 +271,7 @@ impl Gathering {
                     self.crcs.extend(crcs.iter().map(|crc| Some(u32::from_le_bytes(*crc))));
                     self.crcs.resize(self.leaves.len(), None);
                 }
-                // CRCs alone: the bytes are summed once, and nothing of them is rolled that is
-                // equal.
+                // CRCs alone: the bytes are summed once, and equal ones are not rolled.
                 Run::Sums { range, sums } => {
                     let crcs = sums.as_chunks::<4>().0.to_vec();
                     self.read(file, range, &crcs)?;
@@ -294,8 +294,7 @@ impl Gathering {
         })
     }
 
-    /// Reads a range, which begins with a leaf, and sums it; of its CRCs those that are known are
-    /// taken.
+    /// Reads a range, which begins with a leaf, and sums it, except for known CRCs.
     fn read(&mut self, file: &File, range: ByteRange, crcs: &[[u8; 4]]) -> Result<(), SuiteError> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(256 * 1024, 0);

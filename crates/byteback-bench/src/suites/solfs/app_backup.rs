@@ -1,8 +1,9 @@
-//! Backing up what applications changed: time, traffic and CPU after each trace (Fig. 13).
+//! Backing up the changes that applications made: time, traffic and CPU after each trace (Fig. 13).
 //!
 //! For each trace its initial tree is backed up, the trace is replayed through the mount, and then
 //! Byteback and rsync bring the change to their servers, over a link of 100 Mbit/s. Each round
-//! begins anew; who goes first alternates. What both have in the end is compared with the folder.
+//! begins anew; the two take turns in going first. Both copies are compared with the folder in the
+//! end.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +24,7 @@ const RSYNC: &str = "rsync";
 const CONTENDERS: [&str; 2] = [OURS, RSYNC];
 const ROUNDS: usize = 3;
 
-/// What a transfer cost.
+/// The cost of a transfer.
 #[derive(Clone, Copy)]
 struct Transfer {
     time_ms: f64,
@@ -35,7 +36,7 @@ struct Transfer {
 /// Measures all traces.
 ///
 /// # Errors
-/// If a program fails, or what somebody has on the server differs from the folder.
+/// If a program fails, or a contender's copy on the server differs from the folder.
 pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
     let Some(traces) = applications::load(setting)? else {
         return Ok(Findings::default());
@@ -115,7 +116,7 @@ fn one(trace: &Trace, round: usize) -> Result<[(&'static str, Transfer); 2], Sui
     );
     trace.unpack_initial(&folder)?;
     let rsync = |bits_per_s| Rsync::new(&copy, scratch.path()).over_link(bits_per_s);
-    // Of changes within one second rsync sees none, unless it is told to look at fractions.
+    // Without this option rsync misses changes within one second.
     let options = ["-aH", "--delete", "--no-whole-file", "--modify-window=-1"];
     rsync(u64::MAX).transfer(&folder, &options)?;
     let server = byteback.serve(&scratch.folder("store")?)?;

@@ -1,8 +1,8 @@
 //! Traces of real applications: speed, memory and storage (Fig. 14).
 //!
-//! In each round every variant gets all traces' initial trees, in a folder each, and the traces are
-//! replayed in all variants by turns, at full speed. A replay that does not end in the recorded
-//! tree fails the suite.
+//! In each round every variant gets the initial trees of all traces, each in a folder of its own,
+//! and the traces are replayed in all variants by turns, at full speed. A replay that does not end
+//! in the recorded tree fails the suite.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,9 +19,9 @@ use crate::traces::{self, Pace, Trace, Unmasked};
 
 const VARIANTS: [Variant; 3] = [Variant::Native, Variant::Untracked, Variant::Tracked];
 
-/// Average over nine traces, section 5.2.2.
+/// Mean over nine traces, section 5.2.2.
 const PAPER_SPEED: f64 = 0.992;
-/// After nine traces, nothing given back, section 5.2.2.
+/// After nine traces, with nothing freed, section 5.2.2.
 const PAPER_MEMORY_KB: f64 = 470.0;
 
 /// Loads all traces.
@@ -93,7 +93,7 @@ pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
                 if ready.variant == Variant::Tracked {
                     memory.look()?;
                 }
-                // What was written must not disturb whoever comes next.
+                // Pending writes must not disturb the next variant.
                 stand::sync_file_system(&place)?;
             }
         }

@@ -1,4 +1,4 @@
-//! What a backup program waits for at the mount: freezing a file (`delta_open`), all pages of its
+//! The calls of a backup program to the mount: freezing a file (`delta_open`), all pages of its
 //! changes (`delta_getdiff`), and moving its mark (`delta_close`), by number of versions (section
 //! 4.3).
 //!
@@ -29,10 +29,10 @@ const DEPTH_OF_THE_GOAL: u64 = 10;
 const CALLS_IN_ROUND: usize = 20;
 const READER: &str = "reader";
 
-/// Measures.
+/// Runs the part.
 ///
 /// # Errors
-/// If a program fails, or other ranges are told than those that were written.
+/// If a program fails, or the reported ranges are not the written ones.
 pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
     let scratch = Scratch::create(&Scratch::default_parent()?, 1 << 30)?;
     let byteback = Byteback::locate(scratch.folder("home")?)?;
@@ -95,7 +95,8 @@ pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
     })
 }
 
-/// Writes the versions, each behind the mark of another consumer. Answers which bytes were written.
+/// Writes the versions, each behind the mark of another consumer. Returns the ranges that were
+/// written.
 fn write_versions(file: &File, depth: u64, random: &mut Random) -> Result<ExtentSet, SuiteError> {
     let mut bytes = vec![0; usize::try_from(FILE_BYTES)?];
     random.fill(&mut bytes);
@@ -106,7 +107,7 @@ fn write_versions(file: &File, depth: u64, random: &mut Random) -> Result<Extent
     for version in 0..depth {
         for _ in 0..CHANGED_BYTES / WRITE_BYTES / depth {
             let at = random.below(FILE_BYTES - WRITE_BYTES);
-            // What differs in each byte, so that trimming keeps all of it.
+            // Data that differs in each byte, so that trimming keeps all of it.
             file.read_exact_at(&mut piece, at)?;
             piece.iter_mut().for_each(|byte| *byte ^= 0x5a);
             file.write_all_at(&piece, at)?;

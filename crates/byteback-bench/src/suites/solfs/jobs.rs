@@ -1,4 +1,4 @@
-//! Jobs as users have them: a compile job and a database that commits.
+//! Typical jobs of users: a compile job and a database that commits.
 
 use std::fmt::Write;
 use std::fs;
@@ -53,7 +53,7 @@ pub(crate) fn write_sources(folder: &Path) -> Result<(), SuiteError> {
     Ok(())
 }
 
-/// Compiles the sources one after the other; seconds.
+/// Compiles the sources one after the other. Returns the seconds.
 pub(crate) fn compile(root: &Path) -> Result<f64, String> {
     let started = Instant::now();
     for source in 0..SOURCES {
@@ -74,7 +74,7 @@ pub(crate) fn compile(root: &Path) -> Result<f64, String> {
     Ok(started.elapsed().as_secs_f64())
 }
 
-/// Makes a database in WAL mode with some rows.
+/// Creates a database in WAL mode with some rows.
 pub(crate) fn make_database(folder: &Path) -> Result<(), SuiteError> {
     let database = rusqlite::Connection::open(folder.join("rows.db"))?;
     database.pragma_update(None, "journal_mode", "wal")?;
@@ -86,7 +86,7 @@ pub(crate) fn make_database(folder: &Path) -> Result<(), SuiteError> {
     Ok(())
 }
 
-/// Inserts `count` rows, each in a transaction of its own, and gives seconds. `synchronous` is
+/// Inserts `count` rows, each in a transaction of its own. Returns the seconds. `synchronous` is
 /// SQLite's: `normal` syncs at checkpoints, `full` at each commit.
 pub(crate) fn commit(root: &Path, count: u32, synchronous: &str) -> Result<f64, String> {
     let work = || -> rusqlite::Result<f64> {

@@ -1,8 +1,8 @@
 //! The memory that a log takes while programs work (Fig. 14b).
 //!
-//! Two figures: the most that the daemon's log held at the moments when somebody looked, and what
-//! it would hold if nothing were ever written to its database, as the paper measures its worst
-//! case: the extents of every file that was changed since the mark that was made before the work.
+//! Two figures: the largest memory of the daemon's log at the moments of sampling, and the memory
+//! that it would take if nothing were ever written to its database, which the paper measures as its
+//! worst case: the extents of every file that changed since the mark set before the work.
 
 use byteback_control::{ChangesCursor, Client, ContentChange, CutInfo, CutRequest, Outcome, TreeService};
 use byteback_extents::{ByteRange, ExtentSet};
@@ -12,27 +12,27 @@ use crate::SuiteError;
 
 const CONSUMER: &str = "bench";
 
-/// A look at a daemon's log from time to time.
+/// Periodic samples of a daemon's log.
 pub(crate) struct LogMemory {
     client: Client,
     peak_bytes: u64,
 }
 
-/// What was seen.
+/// The results.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
-    /// The most extents' heap at any look, bytes.
+    /// The largest heap of extents at any sample, bytes.
     pub(crate) peak_bytes: u64,
     /// The heap of all extents since the mark, bytes.
     pub(crate) retained_bytes: u64,
     /// The number of these extents.
     pub(crate) extents: u64,
-    /// Length of the database's file, of which most is preallocated or free.
+    /// Length of the database's file, most of which is preallocated or free.
     pub(crate) database_bytes: u64,
 }
 
 impl LogMemory {
-    /// Makes a mark, so that what is logged from now on is a layer of its own.
+    /// Sets a mark, so that changes logged from now on are a layer of their own.
     pub(crate) fn begin(ready: &Ready) -> Result<Self, SuiteError> {
         let client = Client::connect(&ready.socket()?)?;
         let cut = take_cut(&client, false)?;
@@ -46,13 +46,13 @@ impl LogMemory {
         Ok(Self { client, peak_bytes: 0 })
     }
 
-    /// Looks.
+    /// Takes a sample.
     pub(crate) fn look(&mut self) -> Result<(), SuiteError> {
         self.peak_bytes = self.peak_bytes.max(self.client.status()?.usage.extent_bytes);
         Ok(())
     }
 
-    /// What was seen in all.
+    /// Takes a last sample and returns the results.
     pub(crate) fn end(mut self) -> Result<Seen, SuiteError> {
         self.look()?;
         let cut = take_cut(&self.client, true)?;

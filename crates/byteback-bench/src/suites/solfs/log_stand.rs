@@ -1,5 +1,5 @@
-//! An operation log of its own on a real folder with one file, without a mount: writes are logged,
-//! not performed.
+//! An operation log on a real folder with one file, without a mount: writes are logged, not
+//! performed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::SuiteError;
 
-/// The log, and the node of the file.
+/// The log, and the file's node.
 pub(crate) struct LogStand {
     state: PathBuf,
     folder: PathBuf,
@@ -35,7 +35,7 @@ impl LogStand {
         fs::create_dir_all(&folder)?;
         File::create(folder.join("file"))?.set_len(file_bytes)?;
         RealDir::create(&state)?;
-        // A file that was changed in the present tick of the clock cannot be known as clean.
+        // A file that was changed in the clock's current tick cannot be known as clean.
         RealClock.sleep(Duration::from_nanos(TIME_TICK_NS.unsigned_abs() + 5_000_000));
         Self::open(state, folder, options)
     }
@@ -60,7 +60,7 @@ impl LogStand {
         })
     }
 
-    /// Closes the log and opens it again; nothing of its files is in the page cache then.
+    /// Closes the log and opens it again, with none of its files in the page cache.
     pub(crate) fn reopened_cold(self) -> Result<Self, SuiteError> {
         let Self {
             state,
@@ -70,7 +70,7 @@ impl LogStand {
             options,
             ..
         } = self;
-        // In good order: otherwise the file is reported whole, as one that may have changed unseen.
+        // Closed cleanly: otherwise the whole file is reported, as possibly changed unnoticed.
         log.checkpoint(&live, Close::All)?;
         drop((log, live));
         for entry in fs::read_dir(&state)? {
@@ -89,7 +89,7 @@ impl LogStand {
         Ok(())
     }
 
-    /// Makes the consumer's mark now: the next writes are a version of their own.
+    /// Sets the consumer's mark: the next writes are a version of their own.
     pub(crate) fn mark(&self, consumer: &str) -> Result<byteback_oplog::Epoch, SuiteError> {
         let cut = self.log.cut(consumer, || ())?;
         self.log.advance(consumer, Some(cut.epoch()), b"")?;
@@ -107,7 +107,7 @@ impl LogStand {
     }
 }
 
-/// Options in which only these differ from the default.
+/// The default options except for these.
 pub(crate) fn log_options(granularity: Granularity, extents_per_file_max: u32) -> LogOptions {
     let mut options = LogOptions::default();
     options.granularity = granularity;

@@ -1,6 +1,6 @@
 //! The log by itself: search time by number of versions (Fig. 15a), conversion and merging by
-//! number of mlogs (Fig. 15b), memory by granularity and what each granularity reports too much at
-//! equal memory (section 5.3), bytes of an mlog on disk (section 3.2.1).
+//! number of mlogs (Fig. 15b), memory by granularity and the excess that each granularity reports
+//! at equal memory (section 5.3), bytes of an mlog on disk (section 3.2.1).
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -44,7 +44,7 @@ fn sequential_writes(count: u64) -> Result<Vec<ByteRange>, SuiteError> {
         .collect()
 }
 
-/// Milliseconds that `work` takes, with what it gives.
+/// Runs `work`. Returns its duration in milliseconds and its result.
 fn timed<T>(work: impl FnOnce() -> Result<T, SuiteError>) -> Result<(f64, T), SuiteError> {
     let started = Instant::now();
     let result = black_box(work()?);
@@ -106,7 +106,7 @@ fn versions(setting: &Setting<'_>, place: &Path) -> Result<Findings, SuiteError>
             }
             cold.push(cold_ms);
             drop(cut);
-            // A new cut each time, as each getdiff has.
+            // A new cut each time, as for each getdiff.
             let cut = stand.log.cut_held(|| ())?;
             warm.push(timed(|| stand.ranges_of(&cut, since))?.0);
             drop((cut, stand));
@@ -166,8 +166,8 @@ fn mlogs(setting: &Setting<'_>, place: &Path) -> Result<Findings, SuiteError> {
         let mut samples: BTreeMap<usize, Samples> = BTreeMap::new();
         for round in 0..rounds {
             let mut random = Random::new(round as u64);
-            // Apart, in no order: each is an mlog of its own. Places are 4 KiB apart or more in a
-            // file that has room for all.
+            // Apart and unordered, so that each is an mlog of its own. The places are at least 4
+            // KiB apart, in a file with room for all.
             let places = random.clone().scattered(count, 1024, count as u64 * 8192);
             let mut ranges: Vec<ByteRange> = places
                 .into_iter()
@@ -184,7 +184,7 @@ fn mlogs(setting: &Setting<'_>, place: &Path) -> Result<Findings, SuiteError> {
         }
         for round in 0..setting.options.runs {
             let folder = place.join(format!("mlogs {count} {round}"));
-            // Room for both halves, so that nothing is joined.
+            // Room for both halves, so that no extents are joined.
             let options = log_options(Granularity::Byte, 4 * count as u32);
             let file_bytes = count as u64 * 16384;
             let stand = LogStand::create(&folder, file_bytes, options)?;
@@ -198,7 +198,7 @@ fn mlogs(setting: &Setting<'_>, place: &Path) -> Result<Findings, SuiteError> {
             shuffle(&mut ranges, &mut random);
             let (old, new) = ranges.split_at(count);
             stand.write(old)?;
-            // To the database, then the second half on top of it.
+            // The first half goes to the database, then the second half on top of it.
             stand.log.look()?;
             stand.write(new)?;
             let (merge_ms, _) = timed(|| Ok(stand.log.look()?))?;
@@ -235,10 +235,10 @@ fn shuffle(ranges: &mut [ByteRange], random: &mut Random) {
     }
 }
 
-/// Of the file that [`patterns`] write to.
+/// Length of the file that [`patterns`] write to.
 const PATTERN_FILE_BYTES: u64 = 64 << 20;
 
-/// Writes as three kinds of programs make them.
+/// The write patterns of three kinds of programs.
 fn patterns() -> Result<[(&'static str, Vec<ByteRange>); 3], SuiteError> {
     const FILE: u64 = PATTERN_FILE_BYTES;
     const WRITES: u64 = 8000;
@@ -258,8 +258,8 @@ fn patterns() -> Result<[(&'static str, Vec<ByteRange>); 3], SuiteError> {
         range(hot[random.below(CLUSTERS) as usize] + spread, len)
     });
     let clustered = clustered.collect::<Result<_, _>>()?;
-    // Pages of 4 KiB: some that every transaction changes, an end that grows, the rest leaves
-    // anywhere with their neighbours.
+    // Pages of 4 KiB: some that every transaction changes, an end that grows, and random leaves
+    // with their neighbours.
     let pages = FILE / 4096;
     let mut end = pages / 2;
     let mut sqlite = Vec::new();
@@ -366,7 +366,7 @@ fn granularity(_: &Setting<'_>, place: &Path) -> Result<Findings, SuiteError> {
     })
 }
 
-/// What an mlog takes on disk, in the paper's form and in ours.
+/// The bytes of an mlog on disk, in the paper's format and in ours.
 fn density(_: &Setting<'_>, _: &Path) -> Result<Findings, SuiteError> {
     let mut panel = Panel::new(
         "Bytes of an mlog on disk",

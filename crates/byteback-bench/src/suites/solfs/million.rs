@@ -1,8 +1,8 @@
-//! A million tracked files: what it takes to list the changes after 100 of them were written, and
-//! the daemon's memory.
+//! A million tracked files: the time to list the changes after 100 of them were written, and the
+//! daemon's memory.
 //!
-//! The files lie in a thousand folders; the product's own daemon tracks them and its own command
-//! asks. The mount's first look at the tree is told, too.
+//! The files are in a thousand folders; the product's own daemon tracks them, and its own command
+//! lists the changes. The mount's first scan of the tree is reported, too.
 
 use std::fs;
 use std::path::Path;
@@ -26,10 +26,10 @@ const FILES_IN_FOLDER_QUICK: usize = 100;
 const TOUCHED: usize = 100;
 const CONSUMER: &str = "bench";
 
-/// Measures.
+/// Runs the part.
 ///
 /// # Errors
-/// If a program fails, or the changes that are listed are not those that were made.
+/// If a program fails, or the listed changes are not those that were made.
 pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
     let in_folder = if setting.options.quick {
         FILES_IN_FOLDER_QUICK
@@ -65,7 +65,7 @@ pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
 
     let client = Client::connect(&byteback.socket(&folder)?)?;
     let (mut command_ms, mut request_ms, mut resident) = (Samples::default(), Samples::default(), Samples::default());
-    // The same files each time, so that each round lists as much.
+    // The same files each time, so that each round lists equally many.
     let mut random = Random::new(files as u64);
     let touched: Vec<_> = (0..TOUCHED)
         .map(|_| {
@@ -144,7 +144,7 @@ pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
     })
 }
 
-/// Asks as the command does; the number of nodes listed.
+/// Requests the list as the command does. Returns the number of nodes listed.
 fn list(client: &Client) -> Result<usize, SuiteError> {
     let request = CutRequest {
         look_only: true,
@@ -167,7 +167,7 @@ fn list(client: &Client) -> Result<usize, SuiteError> {
 
 fn check_inodes(place: &Path, needed: u64) -> Result<(), SuiteError> {
     let space = rustix::fs::statvfs(place)?;
-    // File systems without a fixed number say 0.
+    // File systems without a fixed number report 0.
     if space.f_files > 0 && space.f_favail < needed + needed / 50 {
         return Err(format!(
             "{} has room for {} files and {needed} are needed; name a larger place in the environment variable TMPDIR",

@@ -1,17 +1,16 @@
 //! CPU of the whole system while applications are replayed at their recorded pace (Fig. 14, section
 //! 5.2.2).
 //!
-//! All traces run at the same time, each in a thread of its own, at the pace at which they were
-//! recorded, except that no pause is longer than a limit that the report names: what is left out is
-//! idle time. The system's CPU time is all that its processors were not idle, whoever used them, so
-//! the machine must be quiet; beside it stands what the replaying threads and the daemon were
-//! charged with, which other programs do not disturb. The recorded programs' own computing is not
-//! part of a replay: what a mount adds is compared with system calls alone, the strictest measure
-//! there is.
+//! All traces run at the same time, each in a thread of its own, at their recorded pace, except
+//! that no pause is longer than a limit that the report names: only idle time is left out. The
+//! system's CPU time is all non-idle time of its processors, whatever used it, so the machine must
+//! be quiet. Beside it is the time charged to the replaying threads and the daemon, which other
+//! programs do not disturb. The recorded programs' own computing is not part of a replay: a mount's
+//! overhead is compared with system calls alone, the strictest measure there is.
 //!
-//! Nothing is removed between the rounds: for half a minute ext4 gives no inode away that was
-//! deleted, and looks at each of them whenever a file is created, which was more than half of a
-//! round's CPU and hid what is compared.
+//! Nothing is removed between the rounds: for half a minute ext4 does not reuse a deleted inode,
+//! and checks all of them whenever a file is created, which was more than half of a round's CPU and
+//! hid the comparison.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,13 +28,13 @@ use crate::traces::{self, Pace, Trace, Unmasked};
 
 const GAP_MAX: Duration = Duration::from_millis(250);
 const GAP_MAX_QUICK: Duration = Duration::from_millis(20);
-/// Rounds are long, and CPU time varies less than time.
+/// Rounds are long, and CPU time varies less than elapsed time.
 const ROUNDS: usize = 3;
 const ROUNDS_QUICK: usize = 7;
-/// How long ext4 looks at deleted inodes before it gives them away again (35 s, if they were not
-/// yet written back).
+/// The time for which ext4 keeps deleted inodes before it reuses them (35 s, if they were not yet
+/// written back).
 const INODES_REST: Duration = Duration::from_secs(40);
-/// Of each replay, so much stays on the disk until the end.
+/// The space that each replay keeps on the disk until the end.
 const REPLAY_LEN_BYTES: u64 = 1 << 30;
 
 /// Ticks of `/proc/stat` in a second.
@@ -45,7 +44,7 @@ fn ticks_per_s() -> f64 {
     if ticks > 0 { ticks as f64 } else { 100.0 }
 }
 
-/// CPU time that all processors together spent not idle since the start of the system, seconds.
+/// Non-idle CPU time of all processors since the start of the system, seconds.
 fn busy_s() -> Result<f64, SuiteError> {
     let text = fs::read_to_string("/proc/stat")?;
     busy_ticks(&text)
@@ -53,7 +52,7 @@ fn busy_s() -> Result<f64, SuiteError> {
         .ok_or_else(|| "cannot understand /proc/stat".into())
 }
 
-/// User, nice, system, interrupts and soft interrupts; not idle, waiting, or what the host took.
+/// User, nice, system, interrupts and soft interrupts; without idle, waiting and stolen time.
 fn busy_ticks(stat: &str) -> Option<u64> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let numbers: Vec<u64> = line
@@ -63,7 +62,7 @@ fn busy_ticks(stat: &str) -> Option<u64> {
     [0, 1, 2, 5, 6].into_iter().map(|column| numbers.get(column)).sum()
 }
 
-/// What a round in one variant cost, CPU seconds.
+/// The cost of a round in one variant, CPU seconds.
 #[derive(Clone, Copy, Default)]
 struct Spent {
     system_s: f64,
@@ -94,7 +93,7 @@ pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
         tell(&format!("recorded pace: round {} of {rounds}", round + 1));
         for turn in 0..variants.len() {
             let variant = variants[(turn + round) % variants.len()];
-            // One at a time: a second daemon would be part of the system's CPU.
+            // One at a time, because a second daemon would add to the system's CPU.
             let place = scratch.folder(&format!("{round}-{turn}"))?;
             let cost = one(&traces, variant, &place, gap_max, setting)?;
             spent.entry(variant).or_default().push(cost);
@@ -188,7 +187,7 @@ fn one(
             })
             .collect()
     });
-    // What a tracked mount still has to do because of the replay belongs to it.
+    // Pending work of a tracked mount for the replay belongs to its cost.
     thread::sleep(Duration::from_secs(6));
     let wall_s = started.elapsed().as_secs_f64();
     let spent = Spent {

@@ -1,9 +1,9 @@
 //! The cost of a mount and of tracking: single operations, in short slices by turns, and whole
 //! jobs.
 //!
-//! A slice lasts some milliseconds, so that all variants meet the same state of the machine; a
-//! ratio is taken within each round, and the median of the ratios is told. Ratios are of speeds: 1
-//! is as fast as what it is compared with, 0.5 half as fast.
+//! A slice lasts some milliseconds, so that all variants meet the same state of the machine. A
+//! ratio is computed within each round, and the median of the ratios is reported. Ratios are of
+//! speeds: 1 is equally fast, 0.5 half as fast.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -27,13 +27,13 @@ use crate::rig::scratch::Scratch;
 const FILE_BYTES: u64 = 64 << 20;
 const STAT_FILES: usize = 500;
 
-/// Something that is done in a folder and timed.
+/// A timed operation or job in a folder.
 struct Workload {
     name: &'static str,
     unit: &'static str,
     rounds: usize,
-    /// Does it once below the root; the time of one operation in `unit`. Each round has another
-    /// number.
+    /// Runs it once below the root and returns the time of one operation in `unit`. Each round has
+    /// another number.
     run: fn(&Path, u64) -> Result<f64, String>,
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
         jobs::write_sources(backing)?;
         jobs::make_database(backing)
     })?;
-    // All have the file in the page cache, as has who wrote it.
+    // All variants have the file in the page cache, as after writing it.
     for ready in &variants {
         fs::read(ready.root().join("file"))?;
     }
@@ -162,7 +162,7 @@ pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
     })
 }
 
-/// The goals that stand on a workload, given the ratios on/off, exact/native and fast/native.
+/// The goals of a workload, given the ratios on/off, exact/native and fast/native.
 fn goals_of(name: &str, [on_off, exact, fast, _]: &[Samples; 4]) -> Vec<GoalRow> {
     let goal = |what: &str, limit, samples: &Samples| {
         GoalRow::new(format!("{what}: {name}"), "", Limit::AtLeast(limit), samples)
@@ -212,9 +212,9 @@ fn measure(
     Ok(times)
 }
 
-/// Makes the file that is read and written, page by page: the kernel then caches it as single
-/// pages. A file that was written in large pieces is cached in large ones, of which an overwritten
-/// page costs several times as much, so that a mount seems to cost less.
+/// Creates the file that is read and written, page by page, so that the kernel caches it as single
+/// pages. A file written in large pieces is cached in large folios, of which an overwritten page
+/// costs several times as much, so that a mount seems to cost less.
 fn make_file(path: &Path) -> Result<(), SuiteError> {
     let file = File::create(path)?;
     let mut random = Random::new(1);
@@ -236,7 +236,7 @@ fn told<T>(path: &Path, result: std::io::Result<T>) -> Result<T, String> {
     result.map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Overwrites pieces of the file; microseconds of one.
+/// Overwrites pieces of the file. Returns the microseconds of one.
 fn writes(root: &Path, round: u64, len: usize, order: Order) -> Result<f64, String> {
     const COUNT: u64 = 1500;
     let path = root.join("file");
@@ -252,7 +252,7 @@ fn writes(root: &Path, round: u64, len: usize, order: Order) -> Result<f64, Stri
         })
         .map(|place| place * len as u64)
         .collect();
-    // The first write of a clean file has the intent to make durable, once.
+    // The first write to a clean file makes its intent durable, once.
     told(&path, file.write_all_at(&piece, 0))?;
     let started = Instant::now();
     for &offset in &offsets {
@@ -300,7 +300,7 @@ fn reads(root: &Path, round: u64, len: usize) -> Result<f64, String> {
 
 fn stats(root: &Path) -> Result<f64, String> {
     const PASSES: u32 = 6;
-    // As programs do that look at many files: relative to their folder.
+    // Relative to their folder, like programs that look at many files.
     let path = root.join("many");
     let folder = told(&path, File::open(&path))?;
     let names: Vec<String> = (0..STAT_FILES).map(|index| index.to_string()).collect();

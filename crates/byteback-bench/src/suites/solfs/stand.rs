@@ -1,9 +1,9 @@
-//! The same folder several times: as it is, mounted without tracking, mounted with tracking, in
-//! both cache modes.
+//! The same folder in several variants: plain, mounted without tracking, and mounted with tracking
+//! in both cache modes.
 //!
-//! All variants exist at the same time, each with a backing folder of its own that was filled
-//! before anything was mounted, so that a tracked mount knows the files as clean. Work is done in
-//! all of them in turn.
+//! All variants exist at the same time, each with its own backing folder, which was filled before
+//! anything was mounted, so that a tracked mount knows the files as clean. Work is done in all of
+//! them in turn.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::rig::hold::{Held, HeldMount};
 use crate::rig::process::Cost;
 use crate::rig::scheduling::Placement;
 
-/// How programs reach a folder.
+/// The way in which programs reach a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Variant {
     /// Without a mount.
@@ -51,39 +51,39 @@ impl Variant {
     }
 }
 
-/// A variant that is ready.
+/// A variant that is ready for use.
 pub(crate) struct Ready {
     pub(crate) variant: Variant,
-    /// The folder, mounted over itself: what users have.
+    /// The folder, mounted over itself as users do.
     folder: PathBuf,
-    /// Where the log is.
+    /// The folder of the log.
     state: Option<PathBuf>,
     mount: Option<HeldMount>,
 }
 
 impl Ready {
-    /// Where the files are.
+    /// The folder with the files.
     pub(crate) fn root(&self) -> &Path {
         &self.folder
     }
 
-    /// What the daemon has cost so far; nothing where there is none.
+    /// The cost of the daemon so far; nothing without a daemon.
     pub(crate) fn cost(&self) -> Result<Cost, SuiteError> {
         self.mount.as_ref().map_or(Ok(Cost::default()), HeldMount::cost)
     }
 
-    /// The daemon's memory now.
+    /// The daemon's resident memory now.
     pub(crate) fn resident_bytes(&self) -> Result<u64, SuiteError> {
         self.mount.as_ref().map_or(Ok(0), HeldMount::resident_bytes)
     }
 
-    /// Where the daemon of a tracked variant listens.
+    /// The control socket of a tracked variant's daemon.
     pub(crate) fn socket(&self) -> Result<PathBuf, SuiteError> {
         let state = self.state.as_deref().ok_or("nothing is tracked here")?;
         Ok(StateFolder::of(&self.folder, state)?.socket())
     }
 
-    /// Bytes of the log's files.
+    /// Bytes that the log's files take.
     pub(crate) fn log_file_bytes(&self) -> Result<u64, SuiteError> {
         self.state.as_deref().map_or(Ok(0), allocated_bytes)
     }
@@ -97,8 +97,8 @@ impl Ready {
     }
 }
 
-/// Makes the variants below the empty folder `place`. `fill` puts into a backing folder what the
-/// work needs.
+/// Creates the variants below the empty folder `place`. `fill` puts the files that the work needs
+/// into a backing folder.
 pub(crate) fn make(
     place: &Path,
     variants: &[Variant],
@@ -112,7 +112,7 @@ pub(crate) fn make(
         fill(&backing)?;
         filled.push((variant, backing));
     }
-    // What was filled in is not to be written back while somebody measures.
+    // The initial files must not be written back during a measurement.
     sync_file_system(place)?;
     let mut ready = Vec::new();
     for (variant, backing) in filled {
@@ -154,7 +154,7 @@ pub(crate) fn sync_file_system(path: &Path) -> Result<(), SuiteError> {
     Ok(rustix::fs::syncfs(fs::File::open(path)?)?)
 }
 
-/// What the files below `folder` take on the disk.
+/// The space that the files below `folder` take on the disk.
 pub(crate) fn allocated_bytes(folder: &Path) -> Result<u64, SuiteError> {
     use std::os::unix::fs::MetadataExt;
     let mut sum = 0;

@@ -1,12 +1,12 @@
 //! A changed file reaches the server: time, traffic and CPU, by kind and size of the change (Fig.
 //! 10, 11) and by part of the time (Fig. 12).
 //!
-//! As in the paper: a file of 10 MiB is on the server; it is changed at random places, in one run,
-//! or by an insertion in its middle (the program then writes the whole file anew), in pieces of 1
-//! KiB, 1 KiB to 1 MiB in all; then everybody transfers the change over a link of 100 Mbit/s. The
-//! change is made through our mount; the others read the file where it really lies. The proxy that
-//! counts the bytes is the slow link. Afterwards what everybody has on the server is compared with
-//! the file.
+//! As in the paper: a file of 10 MiB is on the server. It is changed at random places, in one run,
+//! or by an insertion in its middle (the program then rewrites the whole file), in pieces of 1 KiB,
+//! 1 KiB to 1 MiB in all. Then each contender transfers the change over a link of 100 Mbit/s. The
+//! change is made through our mount; the others read the file in its backing folder. The proxy that
+//! counts the bytes is the slow link. Afterwards each contender's copy on the server is compared
+//! with the file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -24,17 +24,17 @@ use crate::rig::rdiff::Rdiff;
 use crate::rig::rsync::Rsync;
 use crate::rig::scratch::{self, Scratch};
 
-/// Those who are measured beside us: two programs, and two of the paper's that nobody can install.
-/// These are our own finders of their kinds, run by our program in a folder that is not mounted.
+/// The peers: two programs, and two of the paper's that cannot be installed. For those two, our own
+/// finders of their kinds are run by our program in a folder that is not mounted.
 const PEERS: [&str; 4] = ["rsync", "rdiff", "HashSync", "WebR2sync+"];
-/// Those that are programs of others.
+/// The peers that are programs of others.
 const PROGRAMS: [&str; 2] = ["rsync", "rdiff"];
-/// Our names of the others, in the order of [`PEERS`].
+/// Our names of the remaining peers, in the order of [`PEERS`].
 const FINDERS: [&str; 2] = ["hash", "webr"];
 const FILE: &str = "file";
 const FILE_BYTES: usize = 10 << 20;
 const PIECE_BYTES: usize = 1024;
-/// The paper's chunk size, for all that cut the file into blocks.
+/// The paper's chunk size, for all contenders that cut the file into blocks.
 const BLOCK_BYTES: u32 = 2048;
 const LINK_MBIT_PER_S: u64 = 100;
 const LINKS_MBIT_PER_S: [u64; 3] = [50, 100, 200];
@@ -60,19 +60,19 @@ impl Kind {
     }
 }
 
-/// What all cases stand on. Fields are dropped in order: the mount before the server, and the
+/// The equipment of all cases. Fields are dropped in order: the mount before the server, and the
 /// folder last.
 struct Stand {
     mount: Mount,
     server: Server,
     byteback: Byteback,
-    /// Where the file really lies.
+    /// The backing folder of the file.
     folder: PathBuf,
     rsync_copy: PathBuf,
     rdiff_copy: PathBuf,
-    /// Of each of [`FINDERS`].
+    /// The folders of [`FINDERS`].
     finder_folders: [PathBuf; 2],
-    /// How often the file was changed: no change writes the bytes of an earlier one.
+    /// The number of changes so far: no change writes the bytes of an earlier one.
     changes: std::cell::Cell<u64>,
     scratch: Scratch,
 }
@@ -124,7 +124,7 @@ impl Stand {
     fn transfer_rsync(&self, bits_per_s: u64) -> Result<Measures, SuiteError> {
         let rsync = Rsync::new(&self.rsync_copy, self.scratch.path()).over_link(bits_per_s);
         let block = format!("--block-size={BLOCK_BYTES}");
-        // Of changes within one second rsync sees none, unless it is told to look at fractions.
+        // Without this option rsync misses changes within one second.
         let options = ["-a", "--no-whole-file", "--modify-window=-1", &block];
         let transfer = rsync.transfer(&self.folder, &options)?;
         Ok(measures(
@@ -135,7 +135,7 @@ impl Stand {
         ))
     }
 
-    /// By a finder of ours; also the snapshot.
+    /// Transfers by one of our finders. Also returns the snapshot.
     fn transfer_found(&self, finder: usize) -> Result<(Measures, Option<u64>), SuiteError> {
         let folder = &self.finder_folders[finder];
         let backup = self.byteback.backup_unmounted(&self.server, folder, FINDERS[finder])?;
@@ -148,7 +148,7 @@ impl Stand {
         Ok((measures, backup.summary.snapshot_id))
     }
 
-    /// Gives the finders the file as it is now.
+    /// Copies the present file to the finders' folders.
     fn copy_to_finders(&self) -> Result<(), SuiteError> {
         for folder in &self.finder_folders {
             fs::copy(self.folder.join(FILE), folder.join(FILE))?;
@@ -182,7 +182,7 @@ fn measures(wall_s: f64, wire_bytes: u64, client_cpu_s: f64, server_cpu_s: f64) 
 /// Fig. 10 and 11.
 ///
 /// # Errors
-/// If a program fails, or what somebody has on the server differs from the file.
+/// If a program fails, or a contender's copy on the server differs from the file.
 pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
     let stand = Stand::make()?;
     let sizes: &[usize] = if setting.options.quick {
@@ -341,7 +341,7 @@ pub(crate) fn run_parts(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
             let median = |metric| results[name][metric].median();
             let (time, client, server) = (median("time"), median("client CPU"), median("server CPU"));
             let network = median("traffic") * 1024.0 * 8.0 / (link as f64 * 1e6) * 1e3;
-            // Who computes while the network is busy has nothing to wait for.
+            // Computing that overlaps the network leaves no waiting.
             let waiting = (time - client - server - network).max(0.0);
             panel.push(
                 format!("{link} {name}"),
@@ -379,13 +379,13 @@ fn cells(results: &Results, columns: &[&'static str], metric: &str) -> Vec<Optio
         .collect()
 }
 
-/// How much less than the peer's our median is, percent.
+/// The percentage by which our median is less than the peer's.
 fn less(results: &Results, metric: &str, peer: &str) -> f64 {
     let median = |name: &str| results[name][metric].median();
     (1.0 - median(OURS) / median(peer)) * 100.0
 }
 
-/// One kind and size of change, transferred by everybody in turn; checks what they have in the end.
+/// Measures the transfers of one kind and size of change in turn, and checks the copies in the end.
 fn measure(
     stand: &Stand,
     kind: Kind,
@@ -473,7 +473,7 @@ fn original() -> Vec<u8> {
     bytes
 }
 
-/// As a program saves a document: the file is emptied and written anew.
+/// Writes as a program that saves a document: the file is truncated and rewritten.
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), SuiteError> {
     let mut file = File::create(path)?;
     bytes.chunks(64 * 1024).try_for_each(|chunk| file.write_all(chunk))?;

@@ -1,4 +1,4 @@
-//! Answers as the kernel gives them, broken ones, and random bytes.
+//! Answers in the kernel's format, broken ones, and random bytes.
 
 use super::*;
 use byteback_host::random::SplitMix64;
@@ -33,7 +33,7 @@ fn the_file_system_is_known_or_left_alone() {
     }
 }
 
-/// An item as the tree search answers it.
+/// An item in the format of the tree search.
 fn item(objectid: u64, item_type: u32, offset: u64, body: &[u8]) -> Vec<u8> {
     let mut bytes = 5_u64.to_ne_bytes().to_vec();
     bytes.extend(objectid.to_ne_bytes());
@@ -66,7 +66,7 @@ fn file_extents_are_taken_apart() {
     assert_eq!(parse(4096, &hole), place(4096, 1 << 40, Body::Zeros));
     let preallocated = extent(2, 0, [1 << 30, 1 << 20], 0, 1 << 20);
     assert_eq!(parse(0, &preallocated), place(0, 1 << 20, Body::Zeros));
-    // The content is longer than the extent on the disk, and that is right.
+    // The content is longer than the extent on the disk, which is correct.
     let packed = extent(1, 3, [1 << 30, 4096], 65536, 65536);
     assert_eq!(parse(0, &packed), place(0, 65536, Body::Unknown(Unknown::Compressed)));
     let mut encrypted = data.clone();
@@ -127,7 +127,7 @@ fn items_end_where_the_answer_ends() {
         [Ok((0, b"one".to_vec())), Ok((4096, vec![])), Ok((9, b"three".to_vec()))]
     );
     assert_eq!(Items::new(&answer, 2).count(), 2);
-    // However many there are said to be, the first one that is not there is the last.
+    // With any count, the first missing item is the last one.
     for len in 0..answer.len() {
         let items: Vec<_> = Items::new(&answer[..len], u32::MAX).collect();
         assert!(items.len() <= 3);

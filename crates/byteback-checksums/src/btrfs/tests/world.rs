@@ -1,6 +1,6 @@
-//! A btrfs that does not exist, for one file: trees, addresses that are given to others as soon as
-//! the format allows, transactions, dirty pages. Whatever may happen between two calls of a program
-//! happens between two calls.
+//! A simulated btrfs with one file: trees, addresses that are reused as soon as the format allows,
+//! transactions, dirty pages. Anything that may happen between two calls of a program happens
+//! between two calls.
 //!
 //! Content is a number per sector (0: zeros), and its checksum is that number. Everything is
 //! counted in sectors.
@@ -26,9 +26,9 @@ const TICK_NS: i64 = 10_000_000;
 /// An item of the file: a part of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// Where the extent begins on the disk.
+    /// The extent's first sector on the disk.
     disk: u64,
-    /// How much of it is before this piece.
+    /// The part of the extent before this piece.
     offset: u64,
     len: u64,
     generation: u64,
@@ -37,16 +37,16 @@ pub(super) struct Piece {
 
 type Pieces = BTreeMap<u64, Piece>;
 
-/// Something that happens.
+/// An act that changes the world.
 type Act = fn(&mut World);
 
 /// See the module.
 pub(super) struct World {
     pub(super) clock: Rc<SimClock>,
     pub(super) random: SplitMix64,
-    /// How likely something happens before a call, in a hundred.
+    /// The probability, in percent, that something happens before a call.
     pub(super) bustle: u64,
-    /// What is to happen before the next search of this tree, once.
+    /// An act to perform once, before the next search of this tree.
     pub(super) before_search: Option<(u64, Act)>,
     size: u64,
     mtime_ns: i64,
@@ -56,11 +56,11 @@ pub(super) struct World {
     snapshot: Pieces,
     /// Extents of this file and its snapshot, and their lengths.
     extents: BTreeMap<u64, u64>,
-    /// Those of other files.
+    /// Extents of other files.
     others: BTreeMap<u64, u64>,
-    /// The checksum tree, and what is on the disk.
+    /// The checksum tree, with the content on the disk.
     sums: BTreeMap<u64, u32>,
-    /// Addresses that nobody has; those that somebody will have after this transaction.
+    /// Free addresses; `pinned` ones become free after this transaction.
     free: Vec<u64>,
     pinned: Vec<u64>,
     disk_end: u64,
@@ -68,7 +68,7 @@ pub(super) struct World {
     /// Stores into mapped pages that have changed the times already, and not yet the content.
     stores: Vec<(u64, u32)>,
     next_content: u32,
-    /// What the file held when it was last flushed.
+    /// The file's content at its last flush.
     pub(super) flushed: Vec<u32>,
     answer: Vec<u8>,
 }
@@ -101,7 +101,7 @@ impl World {
         }
     }
 
-    /// What a program reads.
+    /// The content as a program reads it.
     pub(super) fn content(&self) -> Vec<u32> {
         let mut content = vec![0; self.size.div_ceil(SECTOR) as usize];
         for (start, piece) in &self.pieces {
@@ -131,8 +131,8 @@ impl World {
         self.next_content
     }
 
-    /// Room for `len` sectors: the lowest that there is, so that addresses are used again as soon
-    /// as may be.
+    /// Allocates `len` sectors at the lowest free address, so that addresses are reused as soon as
+    /// possible.
     fn allocate(&mut self, len: u64) -> u64 {
         self.free.sort_unstable();
         let found = self
@@ -163,7 +163,7 @@ impl World {
         }
     }
 
-    /// What nobody refers to any more is free after the transaction.
+    /// Extents without references become free after the transaction.
     fn collect(&mut self) {
         let is_used = |disk: u64| {
             self.pieces
@@ -216,7 +216,7 @@ impl World {
         (start, start + 1 + self.random.below(len_max))
     }
 
-    /// New content for these sectors, in memory.
+    /// Sets new content for these sectors, in memory.
     pub(super) fn write(&mut self, start: u64, end: u64) {
         self.stamp();
         self.size = self.size.max(end * SECTOR);
@@ -226,13 +226,13 @@ impl World {
         }
     }
 
-    /// The end of a transaction.
+    /// Ends a transaction.
     pub(super) fn commit(&mut self) {
         self.generation += 1;
         self.free.append(&mut self.pinned);
     }
 
-    /// Moves an extent, for everybody who has it. Answers to where.
+    /// Moves an extent, for all files that share it. Returns its new address.
     pub(super) fn balance(&mut self, disk: u64) -> u64 {
         let len = self.extents.remove(&disk).unwrap();
         let target = self.allocate(len);
@@ -250,7 +250,7 @@ impl World {
         target
     }
 
-    /// Another file gets an extent. Answers where.
+    /// Allocates an extent of another file. Returns its address.
     pub(super) fn write_elsewhere(&mut self, len: u64) -> u64 {
         let disk = self.allocate(len);
         for at in disk..disk + len {
@@ -266,12 +266,12 @@ impl World {
         self.release(disk, len);
     }
 
-    /// Where the file's first extent lies.
+    /// The address of the file's first extent.
     pub(super) fn first_disk(&self) -> u64 {
         self.pieces.values().next().unwrap().disk
     }
 
-    /// Anything that may happen at any time.
+    /// Performs a random act.
     pub(super) fn happen(&mut self) {
         match self.random.below(16) {
             0..=2 => {
@@ -314,7 +314,7 @@ impl World {
                     self.remove_elsewhere(disk);
                 }
             }
-            // A snapshot, or the file becomes again what that shows.
+            // Takes a snapshot, or restores the file from it.
             13 => {
                 self.write_back();
                 if self.random.coin() {
@@ -343,7 +343,7 @@ impl World {
                     };
                     self.pieces.insert(start, piece);
                 } else {
-                    // Cut off behind it instead.
+                    // Truncate behind it instead.
                     self.size = self.size.min(start * SECTOR);
                     self.dirty.split_off(&start);
                     Self::cut_out(&mut self.pieces, start, u64::MAX >> 20);
@@ -405,7 +405,7 @@ impl World {
             return pieces.len() as u32;
         }
         assert_eq!((query.tree, query.objectid, query.item_type), (7, u64::MAX - 9, 128));
-        // Neighbours lie in one item, which may begin anywhere.
+        // Neighbours are in one item, which may begin anywhere.
         let mut items: Vec<(u64, Vec<u8>)> = Vec::new();
         for (address, sum) in &self.sums {
             match items.last_mut() {

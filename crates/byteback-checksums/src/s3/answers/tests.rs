@@ -11,7 +11,7 @@ fn answer(headers: &[(&str, &str)]) -> Answer {
     }
 }
 
-/// Two parts as MinIO told them once, and the object's checksum made of theirs.
+/// Two parts as MinIO listed them once, and the object's checksum made of theirs.
 fn seed() -> (Head, Parts) {
     let seed = String::from_utf8(crate::fuzzing::s3_seeds().swap_remove(0)).unwrap();
     let (headers, body) = seed.split_once("\n\n").unwrap();
@@ -139,7 +139,7 @@ fn what_is_no_list_of_parts_is_refused() {
         b"<GetObjectAttributesResponse><ObjectSize>-1</ObjectSize></GetObjectAttributesResponse>",
         b"<GetObjectAttributesResponse><ObjectParts><Part><Size>1</Size></Part></ObjectParts></GetObjectAttributesResponse>",
         b"<GetObjectAttributesResponse><ObjectParts><IsTruncated>true</IsTruncated></ObjectParts></GetObjectAttributesResponse>",
-        // What expands without end elsewhere.
+        // Entities that expand without end in other parsers.
         b"<!DOCTYPE a [<!ENTITY b \"bbbbbbbbbbbb\"><!ENTITY c \"&b;&b;&b;&b;\">]><GetObjectAttributesResponse>&c;</GetObjectAttributesResponse>",
     ] {
         assert!(Parts::parse(body, Kind::Crc32c).is_err(), "{}", String::from_utf8_lossy(body));
@@ -148,8 +148,8 @@ fn what_is_no_list_of_parts_is_refused() {
     assert_eq!(error_code(b"<Error><Code>\x1b[31m</Code></Error>"), "");
 }
 
-/// Reading XML costs the square of what an element has in attributes, and the cube of how deep
-/// names of spaces are in each other: 36 s for an answer of 100 KB.
+/// Parsing XML costs the square of the number of an element's attributes, and the cube of the
+/// nesting depth of namespaces: 36 s for an answer of 100 KB.
 #[test]
 fn answers_that_cost_more_than_their_length_are_refused() {
     let around = |inner: &str| format!("<GetObjectAttributesResponse>{inner}</GetObjectAttributesResponse>");
@@ -159,7 +159,7 @@ fn answers_that_cost_more_than_their_length_are_refused() {
         .collect();
     let hostile = [
         around(&format!("<a{attributes}/>")),
-        // Behind what ends a tag elsewhere.
+        // After a character that ends a tag outside of an attribute.
         around(&format!("<a b='>'{attributes}/>")),
         around(&format!("{spaces}{}", "</a>".repeat(500))),
     ];

@@ -1,11 +1,11 @@
 //! ZFS's fletcher4: the sum of all words of 4 bytes, the sum of all those sums, and so on, four
 //! deep, each modulo 2^64.
 
-/// The sums of what was pushed.
+/// The sums of the bytes pushed so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fletcher4 {
     sums: [u64; 4],
-    /// Bytes of a word that is not complete, the first one lowest, and how many.
+    /// The bytes of an incomplete word, the first one lowest, and their number.
     rest: u32,
     rest_len: u32,
 }

@@ -6,7 +6,7 @@ use byteback_host::tree::Identity;
 use super::*;
 use crate::source::{Description, Extraction, Kind, Layout, Result, Stamp, Tail, Unknown};
 
-/// A file in memory with a source that says what it is told to say.
+/// A file in memory, with a source that returns given answers.
 struct Told {
     content: Vec<u8>,
     layout: Layout,
@@ -79,7 +79,7 @@ impl Source for Told {
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> Result<usize> {
         self.reads.set(self.reads.get() + 1);
         let rest = self.content.get(offset as usize..).unwrap_or_default();
-        // Sources may be asked for more than they give at once only at the end, so all of it.
+        // A source may return less than was requested only at the end, so return all of it.
         let len = rest.len().min(buffer.len());
         buffer[..len].copy_from_slice(&rest[..len]);
         Ok(len)
@@ -156,8 +156,8 @@ fn made(random: &mut SplitMix64) -> Told {
     }
 }
 
-/// What is true is found true; any byte that differs in what is known is found, where it lies, and
-/// none in what is unknown.
+/// True checksums verify. Each differing byte in a known stretch is found at its place, and none is
+/// reported in an unknown one.
 #[test]
 fn every_difference_in_what_is_known_is_found() {
     for seed in 1..60 {
@@ -193,7 +193,7 @@ fn every_difference_in_what_is_known_is_found() {
             }
             (_, other) => panic!("seed {seed}: {other:?}"),
         }
-        // A file that changed is nobody's damage.
+        // A file that changed is not damaged.
         told.is_changed.set(true);
         assert!(matches!(
             verify(&told, &sums),
@@ -202,8 +202,8 @@ fn every_difference_in_what_is_known_is_found() {
     }
 }
 
-/// A read may be three questions to a server (HDFS), so there are few, however short the blocks
-/// are; and blocks may be longer than what is read at once.
+/// A read may cost three requests to a server (HDFS), so there must be few, even with short blocks;
+/// and blocks may be longer than one read.
 #[test]
 fn blocks_are_read_many_at_once() {
     let content = byteback_host::random::noise(5, 2 * READ_LEN + 77);

@@ -21,7 +21,7 @@ fn a_sum_follows_any_change_of_a_part_of_its_block() {
         let after = patched(sum_of(&full), at, &full[at..at + known], new.as_deref(), len);
         block[at..at + len].copy_from_slice(new.as_deref().unwrap_or(&vec![0; len]));
         assert_eq!(after, sum_of(&block), "{len} at {at}, {known} read");
-        // What was wrong elsewhere stays wrong.
+        // Damage elsewhere stays.
         if sum == sum_of(&full) {
             assert_eq!(
                 patched(sum ^ 5, at, &full[at..at + known], new.as_deref(), len),

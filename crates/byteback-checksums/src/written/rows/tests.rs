@@ -1,4 +1,4 @@
-//! What is read back is what was written, and what is not whole says nothing.
+//! Rows survive a round trip, and damaged rows decode to nothing.
 
 use byteback_host::random::SplitMix64;
 
@@ -85,7 +85,7 @@ fn what_is_read_back_is_what_was_written_or_nothing() {
         assert_eq!(Record::decode(7, &bad), None);
         assert_eq!(Record::decode(7, &bytes[..at]), None);
     }
-    // A great many ranges cost what they are, not the record.
+    // Too many ranges are dropped, without losing the record.
     let mut many = record();
     (0..5000).for_each(|at| many.zeros.insert(ByteRange::new(20 + 2 * at, 21 + 2 * at).unwrap()));
     let fewer = Record::decode(7, &many.encode(7)).unwrap();

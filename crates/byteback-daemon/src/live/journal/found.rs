@@ -1,15 +1,14 @@
-//! What is found of a journal at a start, whatever became of it meanwhile.
+//! Reading a journal at a start, whatever became of it meanwhile.
 //!
-//! Numbers of groups must never be given twice: the server takes what comes under a number that it
-//! knows for what it has. So of a journal that is damaged all records count that still can be read,
-//! wherever they lie, and numbers go on far behind the last of them ([`SKIPPED`]). What else it
-//! said may be lost with it, above all names that came and went since the mark: then nothing but
-//! all that there is tells the server's folder right, which is up to who opens
-//! ([`Found::is_damaged`]).
+//! Numbers of groups must never be given twice: the server takes a group with a number that it
+//! knows for the one that it has. So of a damaged journal all records count that can still be read,
+//! wherever they lie, and numbers go on far behind the last of them ([`SKIPPED`]). Its other
+//! contents may be lost, above all names that came and went since the mark. Only sending everything
+//! then sets the server's folder right, which is up to the caller ([`Found::is_damaged`]).
 //!
-//! At its *end* a journal is torn by a crash while it was written: what is torn off there was never
-//! handed out, and nobody is told of it. If the end is damaged all the same, its numbers are still
-//! passed over.
+//! The *end* of a journal is torn by a crash during a write: what is torn off there was never
+//! handed out, and does not count as damage. If the end is damaged all the same, its numbers are
+//! still skipped.
 
 use std::io;
 
@@ -19,34 +18,34 @@ use byteback_queue::{GroupId, Position};
 
 use super::{HEADER_LEN, JOURNAL_MAGIC, JOURNAL_NAME, JOURNAL_VERSION, Noted, RECORD_LEN, read_all, record_len};
 
-/// Numbers that are passed over when some may have been lost. Nobody hands out so many while no
-/// answer comes, and there are enough for sixty thousand times.
+/// Numbers that are skipped when some may have been lost. No process hands out as many without an
+/// answer, and there are enough for sixty thousand skips.
 pub(in crate::live) const SKIPPED: u64 = 1 << 20;
 
-/// No device gives so many numbers: what looks like a record with a greater one is none.
+/// Greatest number that a device gives: what looks like a record with a greater one is none.
 const GROUPS_MAX: u64 = 1 << 40;
 
-/// Longest names and sets of files, of which a piece of a damaged journal could be a record.
+/// Longest record of a name, or of a set of files, that is looked for in a damaged journal.
 const SALVAGED_LEN_MAX: usize = 16 << 10;
 
 /// Why a journal is not used.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::live) enum JournalError {
-    /// The system.
+    /// The system's error.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Another version of this program wrote it.
+    /// Another version of this program wrote the journal.
     #[error("its version is {0}")]
     Version(u8),
 }
 
-/// What is left of a journal.
+/// The remains of a journal.
 #[derive(Default)]
 pub(in crate::live) struct Found {
     pub(super) noted: Noted,
-    /// There is none.
+    /// Whether there is no journal.
     pub(in crate::live) is_missing: bool,
-    /// What it said is not all known.
+    /// Whether part of its contents is lost.
     pub(in crate::live) is_damaged: bool,
 }
 
@@ -73,19 +72,19 @@ impl Found {
         while let Some(behind) = found.noted.read(rest) {
             rest = behind;
         }
-        // It begins with records, always.
+        // A journal always begins with records.
         found.is_damaged = rest.len() == records.len();
         if found.salvage(rest) {
             found.is_damaged = true;
         } else if !rest.is_empty() {
-            // What would be lost, should it have been handed out after all.
+            // The numbers that would be lost, should they have been handed out after all.
             let numbers = &mut found.noted.numbers;
             numbers.group.0 = numbers.group.0.saturating_add(rest.len().div_ceil(RECORD_LEN) as u64);
         }
         Ok(found)
     }
 
-    /// Takes in the records that lie anywhere in these bytes. Answers whether there was one.
+    /// Takes in the records that lie anywhere in these bytes. Returns whether there was one.
     fn salvage(&mut self, mut rest: &[u8]) -> bool {
         let mut is_found = false;
         while !rest.is_empty() {
@@ -102,7 +101,8 @@ impl Found {
 
     fn salvaged<'a>(&mut self, bytes: &'a [u8]) -> Option<&'a [u8]> {
         let len = record_len(bytes).filter(|len| *len <= SALVAGED_LEN_MAX)?;
-        // A name is anything but zeros, so none looks like a record of a number that is given.
+        // A name has no zero bytes, so no part of one looks like a record of a number that is
+        // given.
         let group = bytes.get(1..9)?.first_chunk::<8>()?;
         if len == RECORD_LEN && u64::from_le_bytes(*group) > GROUPS_MAX {
             return None;
@@ -110,7 +110,8 @@ impl Found {
         self.noted.read(bytes)
     }
 
-    /// Nobody knows which numbers were given: these, at least, and some behind all that are known.
+    /// Skips numbers when it is unknown which were given: these, at least, and some behind all that
+    /// are known.
     pub(in crate::live) fn skip(&mut self, known: Numbers) {
         let numbers = &mut self.noted.numbers;
         *numbers = Numbers {
@@ -121,7 +122,7 @@ impl Found {
     }
 }
 
-/// The first bytes of a journal.
+/// The header of a journal.
 pub(super) fn header() -> [u8; HEADER_LEN] {
     let mut header = [0; HEADER_LEN];
     let (begin, check) = header.split_at_mut(HEADER_LEN - 4);
@@ -133,7 +134,7 @@ pub(super) fn header() -> [u8; HEADER_LEN] {
     header
 }
 
-/// What follows the first bytes of a journal; `None` if those are damaged. What has another version
+/// The records behind the header of a journal; `None` if the header is damaged. Another version
 /// says so in a header that is whole.
 fn records_of(bytes: &[u8]) -> Result<Option<&[u8]>, JournalError> {
     let Some((version, behind)) = bytes.strip_prefix(&JOURNAL_MAGIC).and_then(<[u8]>::split_first) else {

@@ -132,7 +132,7 @@ fn names_are_known_until_the_mark_has_passed_their_last_change() {
     // In the middle of the second group.
     journal.marked(Position(150));
     assert_eq!(journal.names().collect::<Vec<_>>(), [&one, &three]);
-    // What was forgotten only here is told once more, at worst.
+    // Names that were forgotten only in memory are reported once more, at worst.
     let journal = opened(Arc::clone(&dir)).unwrap();
     assert_eq!(journal.names().collect::<Vec<_>>(), [&two, &one, &three]);
     assert!(journal.unanswered().is_empty());
@@ -227,7 +227,7 @@ fn names_that_something_landed_on_are_told_until_the_mark_has_passed_them() {
     journal.sync_landed().unwrap();
     journal.landed(place("c"), Position(8));
     drop(journal);
-    // What was not made durable is not promised.
+    // Notes that were not made durable are not promised.
     let mut journal = opened(Arc::new(disk.recover(1))).unwrap();
     let told = journal.names().cloned().collect::<Vec<_>>();
     assert!(told.starts_with(&[place("a"), place("b")]), "{told:?}");
@@ -244,7 +244,7 @@ fn what_was_changed_together_is_known_until_the_mark_has_passed_it() {
     let mut handed = |group: u64, sets: Vec<FileSet>| {
         let up_to = Position(group * 100);
         journal.handed(numbers(group), up_to, std::iter::empty(), sets).unwrap();
-        // It is needed most when it was refused.
+        // The set is needed most when its group was refused.
         journal.answered(GroupId(group));
     };
     handed(1, vec![set(1..3)]);
@@ -256,7 +256,7 @@ fn what_was_changed_together_is_known_until_the_mark_has_passed_it() {
     let mut journal = opened(Arc::clone(&dir)).unwrap();
     journal.marked(Position(150));
     assert_eq!(journal.together(), [set(3..5), set(5..1005)]);
-    // Past the bound the eldest are forgotten.
+    // Past the bound the oldest are forgotten.
     for group in 3..13 {
         let sets = vec![set(group..group + 1000)];
         let up_to = Position(group * 100);
@@ -344,11 +344,11 @@ fn full(seed: u64) -> (Vec<u8>, Journal) {
     (read_all(&*dir, JOURNAL_NAME).unwrap().unwrap(), journal)
 }
 
-/// What is found of a journal gives no number twice, and what is not known any more is told to be.
+/// Checks that what is found of a journal gives no number twice, and reports what is lost.
 fn check_found(bytes: &[u8], journal: &Journal, note: &str) -> bool {
     let mut found = match Found::parse(bytes) {
         Ok(found) => found,
-        // Nobody goes on with it.
+        // No process goes on with it.
         Err(JournalError::Version(_)) => return true,
         Err(error) => panic!("{note}: {error}"),
     };
@@ -358,7 +358,7 @@ fn check_found(bytes: &[u8], journal: &Journal, note: &str) -> bool {
     }
     let (last, after) = (journal.numbers(), found.noted.numbers);
     assert!(after.group >= last.group, "{note}: {after:?} after {last:?}");
-    // Of the record at the very end alone nobody can tell whether it was torn off.
+    // Only of the record at the very end it is unknown whether it was torn off.
     if !is_damaged {
         let before = journal.unanswered().into_iter().filter(|group| *group < last.group);
         for group in before {
@@ -406,7 +406,8 @@ fn damage_at_any_byte_gives_no_number_twice_and_is_noticed() {
     assert!(Found::read(&*dir()).unwrap().is_missing);
 }
 
-/// Names are what programs like: none of them passes for a record, however a journal is damaged.
+/// Names are whatever programs like: none of them passes for a record, however a journal is
+/// damaged.
 #[test]
 fn a_name_that_looks_like_a_record_is_none() {
     let fake = record(
@@ -425,7 +426,7 @@ fn a_name_that_looks_like_a_record_is_none() {
     journal.handed(numbers(3), Position(300), names, Vec::new()).unwrap();
     hand_out(&mut journal, 4).unwrap();
     let mut bytes = read_all(&*dir, JOURNAL_NAME).unwrap().unwrap();
-    // The length of the name is not what it was: what is in it is looked at.
+    // The length of the name is changed, so the bytes of the name are looked at.
     let at = bytes.len() - 2 * RECORD_LEN - 4 - 2;
     bytes[at] ^= 1;
     let found = Found::parse(&bytes).unwrap();

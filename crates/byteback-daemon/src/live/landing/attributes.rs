@@ -1,5 +1,5 @@
-//! Owner, extended attributes, permissions and time of what lands, in the order in which none
-//! undoes another.
+//! Owner, extended attributes, permissions and time of what lands, in an order in which none undoes
+//! another.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -23,7 +23,8 @@ fn missed(what: AttributeKind, error: &io::Error) -> MissedAttribute {
     }
 }
 
-/// Gives what `fd` names its attributes. Answers what is not possible here; the rest is done.
+/// Gives the node of `fd` its attributes. Returns those that are not possible here; the rest is
+/// done.
 pub(super) fn give(fd: &Inode, attributes: &Attributes) -> Vec<MissedAttribute> {
     let mut all_missed = Vec::new();
     let now = fd.stat().ok();
@@ -32,7 +33,7 @@ pub(super) fn give(fd: &Inode, attributes: &Attributes) -> Vec<MissedAttribute> 
     if now.is_none_or(|now| (now.uid, now.gid) != owner)
         && let Err(error) = fd.set_owner(Some(owner.0), Some(owner.1))
     {
-        // Giving away needs privilege; a group of one's own does not.
+        // Giving a file away needs privilege; giving it to a group of one's own does not.
         let _ = fd.set_owner(None, Some(owner.1));
         all_missed.push(missed(AttributeKind::Owner, &error));
         if mode & SET_ID != 0 {
@@ -43,7 +44,7 @@ pub(super) fn give(fd: &Inode, attributes: &Attributes) -> Vec<MissedAttribute> 
     }
     let present = fd.list_xattrs().unwrap_or_default();
     if !(present.is_empty() && attributes.xattrs.is_empty()) {
-        // Attributes of users need the right to write, also for the owner, who gets it until the
+        // Attributes of users need the right to write, even for the owner, who gets it until the
         // permissions are set.
         let now = now.filter(|now| attributes.kind != NodeKind::Symlink && now.mode & OWNER_WRITES == 0);
         if let Some(now) = now {
@@ -64,7 +65,7 @@ pub(super) fn give(fd: &Inode, attributes: &Attributes) -> Vec<MissedAttribute> 
     all_missed
 }
 
-/// Gives what `fd` names the extended attributes, and takes away those that it has beside them.
+/// Gives the node of `fd` the extended attributes, and removes all others.
 fn give_xattrs(fd: &Inode, attributes: &Attributes, present: &[OsString], all_missed: &mut Vec<MissedAttribute>) {
     let wanted: BTreeSet<&[u8]> = attributes.xattrs.iter().map(|xattr| xattr.name.as_bytes()).collect();
     for name in present {
@@ -86,7 +87,8 @@ fn give_xattrs(fd: &Inode, attributes: &Attributes, present: &[OsString], all_mi
     }
 }
 
-/// Labels that the system gives by itself and that the other machine may not have had.
+/// Whether a label is one that the system sets by itself, and that the other machine may not have
+/// had.
 fn is_set_by_system(name: &[u8]) -> bool {
     name.starts_with(b"security.")
 }

@@ -2,14 +2,14 @@
 //!
 //! Each piece goes through the gate with `Order` held exclusively, so that it is one moment in
 //! which no program changes anything; pieces are short, because programs wait. Then the kernel is
-//! made to forget what it read there, with no lock held. Before the first piece it has handed on
-//! what programs had stored through mappings; if there was anything, that is a change that came
-//! before.
+//! made to forget what it read there, with no lock held. Before the first piece the kernel has
+//! passed on what programs had stored through mappings; if there was anything, that is a change
+//! that came before.
 //!
-//! **Length.** What lands has a length of its own, which is what is told here from the first piece
-//! on; the file's may be another one then, by what programs did, as [`super::watch`] says. Bytes
-//! between the end of what landed and what programs wrote beyond it are zeros, as in a file that
-//! was written so.
+//! **Length.** The content that lands has a length of its own, which is the one that is reported
+//! here from the first piece on. The file may then have another one, by what programs did, as
+//! [`super::watch`] says. Bytes between the end of what landed and what programs wrote beyond it
+//! are zeros, as in a file that was written so.
 
 use std::io;
 use std::sync::Arc;
@@ -27,16 +27,16 @@ use crate::live::spool::{next_data, read_up_to};
 /// The longest piece.
 const PIECE_LEN: u64 = 256 << 10;
 
-/// Of what is cut off, so much is kept in doubt. Stores through a mapping further behind count with
-/// their whole pages.
+/// How much of a part that is cut off is kept in doubt. Stores through a mapping further behind
+/// count with their whole pages.
 const CUT_DOUBT_LEN: u64 = 16 << 20;
 
-/// See the module.
+/// A file in which something lands, see the module.
 pub(super) struct LandedFile {
     landing: Landing,
     file: Arc<LandingFile>,
     watched: Watched,
-    /// How long what lands is so far, from the first piece on.
+    /// The length of the content that lands so far, from the first piece on.
     landed_bytes: Option<u64>,
 }
 
@@ -80,24 +80,24 @@ fn zero(file: &LandingFile, range: ByteRange) -> io::Result<()> {
     }
 }
 
-/// One piece.
+/// A piece that lands.
 struct Piece<'a> {
     file: &'a LandingFile,
     watched: &'a Watched,
     what: What<'a>,
-    /// What of it is changed.
+    /// The ranges of it that are changed.
     ranges: Vec<ByteRange>,
-    /// How long the file is before and after, once it was decided.
+    /// The lengths of the file before and after, once they are decided.
     lens: Option<(u64, u64)>,
 }
 
 #[derive(Clone, Copy)]
 enum What<'a> {
-    /// These bytes, from an offset on.
+    /// Bytes, from an offset on.
     Bytes(u64, &'a [u8]),
     /// Zeros.
     Zeros(ByteRange),
-    /// The length of what lands.
+    /// The length of the content that lands.
     Len(u64),
 }
 
@@ -113,7 +113,7 @@ impl Piece<'_> {
                 .is_none_or(|(before_bytes, after_bytes)| before_bytes == after_bytes)
     }
 
-    /// Keeps what lies in a range, which the kernel may have in its pages.
+    /// Keeps the bytes of a range, which the kernel may have in its pages.
     fn doubt(&self, range: ByteRange) -> io::Result<()> {
         let mut old = vec![0; usize::try_from(range.len_bytes()).map_err(io::Error::other)?];
         let count = read_up_to(self.file, range.start(), &mut old)?;
@@ -222,8 +222,8 @@ impl LandedFile {
         if done.is_err()
             && let Some(len_bytes) = self.watched.untouched_growth()
         {
-            // The zeros in place of what cannot be written must not be seen. Whoever tries again
-            // begins with the length; if this fails, too, then with the length that is there.
+            // The zeros in place of what cannot be written must not be seen. A retry begins with
+            // the length; if this fails, too, then with the length that is there.
             let _ = self.land_piece(ContentHow::Truncated, What::Len(len_bytes));
         }
         done
@@ -231,7 +231,7 @@ impl LandedFile {
 
     fn land_piece(&mut self, how: ContentHow, what: What<'_>) -> io::Result<()> {
         if self.landed_bytes.is_none() {
-            // What programs stored before this passes the gate now, and is noticed.
+            // Stores of programs from before pass the gate now, and are noticed.
             self.landing.flush_file(&self.file).map_err(failed)?;
         }
         let mut piece = Piece {
@@ -253,8 +253,8 @@ impl LandedFile {
         }
         if !is_of_nothing && range.is_none() {
             // The kernel knows the new end before any read shows it: a read that ends there does
-            // not move an end that was told later than the read was asked for, and programs would
-            // see zeros up to the old one.
+            // not move an end that was reported later than the read was requested, and programs
+            // would see zeros up to the old one.
             self.watched.noticed().tell_len();
             self.landing.tell_len(&self.file);
             self.watched.noticed().show_end();
@@ -263,7 +263,7 @@ impl LandedFile {
             self.landing.forget_content(&self.file, None);
         }
         self.watched.noticed().believe();
-        // From the first piece on: as long as it was then, which nobody had touched.
+        // From the first piece on: as long as the file was then, when no program had touched it.
         self.landed_bytes = self.landed_bytes.or(lens.map(|(before_bytes, _)| before_bytes));
         done.map_err(failed)?;
         if let What::Len(landed_bytes) = what {
@@ -295,7 +295,7 @@ impl Base for LandedFile {
         match (rest.is_empty(), self.landed_bytes) {
             (true, _) => Ok(()),
             (false, None) => Err(io::ErrorKind::UnexpectedEof.into()),
-            // A program has cut it off: nothing lands there.
+            // A program has cut the file off: nothing lands there.
             (false, Some(_)) => {
                 rest.fill(0);
                 Ok(())
@@ -325,8 +325,8 @@ impl Target for LandedFile {
     fn punch_hole(&mut self, range: ByteRange) -> io::Result<()> {
         let mut rest = Some(range);
         while let Some(range) = rest {
-            // Where there is a hole already nothing changes; who writes there meanwhile keeps that.
-            // The first piece says from when on.
+            // Where there is a hole already nothing changes; a program that writes there meanwhile
+            // keeps its bytes. The first piece marks the beginning.
             let data = match self.landed_bytes {
                 None => Some(range),
                 Some(_) => self.next_data(range)?,

@@ -1,13 +1,13 @@
 //! Blocks that are not what was written, put right in place, or accepted as they are (DeltaCFS,
 //! section III-E).
 //!
-//! A block is put right with what a server has of it, and only if the result has the sum of what
-//! was written ([`Integrity::healed_block`]): so what programs wrote since stays, and what the
-//! server has of another version is not taken. Looking and writing are one moment, as everything
-//! that lands. It is no news for the queue, as nothing changes that anybody wrote; so the
-//! modification time stays, too.
+//! A block is put right with the server's bytes of it, and only if the result has the checksum of
+//! what was written ([`Integrity::healed_block`]): so what programs wrote since stays, and the
+//! bytes that the server has of another version are not taken. The check and the write are one
+//! moment, as for everything that lands. This is no change for the queue, as nothing changes that
+//! was ever written; so the modification time stays, too.
 //!
-//! What is accepted is news: it counts as written by a program, and is sent.
+//! Accepting is a change: the blocks count as written by a program, and are sent.
 
 use std::io;
 
@@ -28,11 +28,11 @@ struct Heal<'a> {
     integrity: &'a Integrity,
     node: NodeId,
     file: &'a LandingFile,
-    /// From a multiple of a block on.
+    /// The offset of these bytes, a multiple of a block.
     offset: u64,
     good: &'a [u8],
     mtime_ns: i128,
-    /// What is written where.
+    /// The bytes to write, with their ranges.
     blocks: Vec<(ByteRange, Vec<u8>)>,
 }
 
@@ -78,7 +78,7 @@ impl LiveService {
         Err(io::Error::new(io::ErrorKind::Unsupported, "no checksums are kept of this folder").into())
     }
 
-    /// What is wrong with a file.
+    /// The damage of a file.
     pub(super) fn damage(&self, node: NodeId) -> Option<Damage> {
         let flagged = self.live.integrity.as_ref()?.fault_of(node)?;
         let ranges = flagged.ranges().into_iter();
@@ -128,7 +128,7 @@ impl LiveService {
                 };
                 let size = file.stat()?.size;
                 let Some(there) = range.split_at(size).0 else {
-                    // It ends before: what was to be there is gone.
+                    // The file ends before that: what was to be there is gone.
                     integrity.sums().forget(node.0);
                     break;
                 };

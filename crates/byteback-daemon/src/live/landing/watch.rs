@@ -1,23 +1,23 @@
-//! What programs do to nodes that somebody watches.
+//! Changes of programs to nodes that are watched.
 //!
-//! The gate tells of each change with `Order` held; who lands asks with `Order` held exclusively.
-//! So what was not told until he asks has not happened yet, and nothing happens while he goes on.
+//! The gate reports each change with `Order` held; a landing asks with `Order` held exclusively. So
+//! a change that was not reported when it asks has not happened yet, and none happens while it goes
+//! on.
 //!
-//! Of a file in which something lands it is kept which bytes programs changed since its first
-//! piece: those are theirs. After a program has set the length, all that lies beyond it is.
+//! For a file in which something lands, the bytes that programs changed since its first piece are
+//! kept: those are theirs. After a program has set the length, everything beyond it is.
 //!
-//! **Pages.** What a program stores through a mapping comes as a whole page of the kernel's, which
-//! may be one that was read before something landed in it. Until the kernel has forgotten its pages
-//! of a piece, what lay there before is kept (*in doubt*): a byte of a page that is equal to that
-//! was not stored to. Nor was one that is equal to what is there now. Only the others are the
-//! program's.
+//! **Pages.** A store through a mapping comes as a whole page of the kernel's, which may be one
+//! that was read before something landed in it. Until the kernel has forgotten its pages of a
+//! piece, the bytes that lay there before are kept (*in doubt*): a byte of a page that equals those
+//! was not stored to. Nor was one that equals what is there now. Only the others are the program's.
 //!
-//! **Ends.** Until then the kernel is told the length of before as well, and reads into its pages
+//! **Ends.** Until then the kernel is told the previous length as well, and reads into its pages
 //! get the old bytes behind a new, lower end, until it has taken in that end. Otherwise it shows
-//! programs the zeros with which it fills up a page. And where others lengthen a file the kernel is
-//! told the length of before until all has landed, as the new part is zeros at first, which a
-//! program that rewrites what it read would make lasting. Once a program has changed the file
-//! itself, only what is true counts.
+//! programs the zeros with which it fills up a page. Where others lengthen a file, the kernel is
+//! told the previous length until all has landed: the new part is zeros at first, which a program
+//! that rewrites what it read would make lasting. Once a program has changed the file itself, only
+//! the truth counts.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -33,30 +33,30 @@ use parking_lot::Mutex;
 use super::super::Live;
 use crate::live::spool::read_up_to;
 
-/// All that is watched.
+/// All watches.
 #[derive(Default)]
 pub(in crate::live) struct Watches {
-    /// How many there are, for programs, who mostly want to know whether there are any.
+    /// The number of watches, for programs, which mostly need to know only whether there are any.
     count: AtomicUsize,
-    /// How many of them are of files in which something lands.
+    /// The number of them that are of files in which something lands.
     landing_count: AtomicUsize,
     by_node: Mutex<HashMap<NodeId, Vec<Arc<NodeWatch>>>>,
-    /// Files in whose contents something has landed since the mount began: where they end the
-    /// kernel may not know.
+    /// Files in whose contents something has landed since the mount began: the kernel may not know
+    /// where they end.
     landed_in: LandedIn,
 }
 
-/// A set of nodes that only grows. Once it is full it claims every node, which costs each who asks
-/// one needless look at the file.
+/// A set of nodes that only grows. Once it is full it claims every node, which costs each query one
+/// needless look at the file.
 #[derive(Default)]
 struct LandedIn {
     nodes: Mutex<HashSet<NodeId>>,
-    /// How many there are, for programs, who mostly want to know whether there are any.
+    /// The number of nodes, for programs, which mostly need to know only whether there are any.
     count: AtomicUsize,
 }
 
 impl LandedIn {
-    /// A few megabytes.
+    /// Takes a few megabytes.
     const NODES_MAX: usize = 100_000;
 
     fn insert(&self, node: NodeId) {
@@ -81,34 +81,34 @@ impl LandedIn {
 /// A node that is watched.
 pub(super) struct NodeWatch {
     node: NodeId,
-    /// Something lands in it.
+    /// The file, if something lands in it.
     file: Option<Arc<LandingFile>>,
     noticed: Mutex<Noticed>,
 }
 
-/// What was noticed.
+/// Changes that a watch noticed.
 #[derive(Default)]
 pub(super) struct Noticed {
     overtaken: Option<Overtaken>,
-    /// The first piece has landed.
+    /// Whether the first piece has landed.
     has_begun: bool,
-    /// What programs changed since.
+    /// Ranges that programs changed since.
     theirs: ExtentSet,
-    /// A program set the length since.
+    /// Whether a program set the length since.
     is_cut: bool,
-    /// What lay, from an offset on, where something landed of which the kernel may still have old
-    /// pages.
+    /// Bytes that lay, from an offset on, where something landed and where the kernel may still
+    /// have old pages.
     in_doubt: Vec<(u64, Vec<u8>)>,
-    /// How long the file was before the piece that lands, until the kernel has no pages from then.
+    /// The length of the file before the piece that lands, until the kernel has no pages from then.
     len_before: Option<u64>,
-    /// How long the file was before others lengthened it, until all of it has landed.
+    /// The length of the file before others lengthened it, until all of it has landed.
     grown_from: Option<u64>,
-    /// The kernel knows where the file ends: reads end there, too.
+    /// Whether the kernel knows where the file ends: reads end there, too.
     is_end_known: bool,
 }
 
 impl Noticed {
-    /// Nothing came before the first piece, which lands now.
+    /// Begins with the first piece, which lands now, unless a change came before it.
     pub(super) fn begin(&mut self) -> Result<(), String> {
         match &self.overtaken {
             Some(overtaken) => Err(overtaken.0.clone()),
@@ -123,12 +123,12 @@ impl Noticed {
         !self.theirs.is_empty()
     }
 
-    /// What of a range is nobody's.
+    /// The parts of a range that no program changed.
     pub(super) fn free_within(&self, range: ByteRange) -> Vec<ByteRange> {
         self.theirs.gaps_within(range).collect()
     }
 
-    /// How long a file of `now_bytes` is to be, if what lands ends at `landed_bytes`.
+    /// The length that a file of `now_bytes` is to have, if what lands ends at `landed_bytes`.
     pub(super) fn len_with(&self, landed_bytes: u64, now_bytes: u64) -> u64 {
         if self.is_cut {
             return now_bytes;
@@ -143,13 +143,14 @@ impl Noticed {
         }
     }
 
-    /// The file had this length before the piece that lands.
+    /// Notes the length of the file before the piece that lands.
     pub(super) fn was_of(&mut self, len_bytes: u64) {
         self.len_before = Some(self.grown_from.unwrap_or(len_bytes));
         self.is_end_known = false;
     }
 
-    /// The piece that lands changes the length. What the file gains is zeros at first.
+    /// Notes that the piece that lands changes the length. The part that the file gains is zeros at
+    /// first.
     pub(super) fn resizes(&mut self, before_bytes: u64, after_bytes: u64) {
         match self.grown_from {
             None if after_bytes > before_bytes => self.grown_from = Some(before_bytes),
@@ -158,34 +159,34 @@ impl Noticed {
         }
     }
 
-    /// Where the file ended before others lengthened it, if only they have changed it since.
+    /// The end of the file before others lengthened it, if only they have changed it since.
     fn untouched_growth(&self) -> Option<u64> {
         self.grown_from.filter(|_| self.is_untouched())
     }
 
-    /// All has landed.
+    /// Ends the growth: all has landed. Returns whether there was one.
     fn end_growth(&mut self) -> bool {
         self.len_before = None;
         self.grown_from.take().is_some()
     }
 
-    /// No program has changed the file since the first piece landed.
+    /// Whether no program has changed the file since the first piece landed.
     fn is_untouched(&self) -> bool {
         self.theirs.is_empty() && !self.is_cut
     }
 
-    /// The kernel may know how long the file is: it has no pages from before the piece that lands.
+    /// Lets the kernel know how long the file is: it has no pages from before the piece that lands.
     /// Reads still get the old bytes behind the end.
     pub(super) fn tell_len(&mut self) {
         self.len_before = self.grown_from;
     }
 
-    /// The kernel knows where the file ends: reads end there from now on.
+    /// Lets reads end where the file ends from now on: the kernel knows that end.
     pub(super) fn show_end(&mut self) {
         self.is_end_known = true;
     }
 
-    /// The kernel has no old pages of the file any more.
+    /// Ends the doubt: the kernel has no old pages of the file any more.
     pub(super) fn believe(&mut self) {
         self.len_before = self.grown_from;
         self.in_doubt.clear();
@@ -198,7 +199,7 @@ impl Noticed {
         })
     }
 
-    /// Fills `buffer` with the old bytes at `offset`, as far as they are kept; answers how many.
+    /// Fills `buffer` with the old bytes at `offset`, as far as they are kept; returns how many.
     fn old_at(&self, offset: u64, buffer: &mut [u8]) -> usize {
         let mut rests = self.in_doubt.iter().rev().filter_map(|(start, old)| {
             let index = usize::try_from(offset.checked_sub(*start)?).ok()?;
@@ -212,11 +213,11 @@ impl Noticed {
         count
     }
 
-    /// Which bytes of a page were stored to.
+    /// The bytes of a page that were stored to.
     fn stores(&self, offset: u64, page: &[u8], now: &[u8]) -> Vec<ByteRange> {
         let mut stores = ExtentSet::new();
         for (index, byte) in page.iter().enumerate() {
-            // Beyond the end there is nothing; what the kernel filled up its page with are zeros.
+            // There is nothing beyond the end; the kernel filled up its page with zeros.
             let is_same = now.get(index).map_or(*byte == 0, |now| now == byte);
             let at = offset.saturating_add(index as u64);
             if !is_same
@@ -279,21 +280,21 @@ impl Watches {
         self.by_node.lock().get(&node).cloned().unwrap_or_default()
     }
 
-    /// The content of a node is about to change.
+    /// Notes that the content of a node is about to change.
     pub(in crate::live) fn content(&self, node: NodeId, ranges: &[ByteRange], len_after_bytes: Option<u64>) {
         for watch in self.of(node) {
             watch.content(ranges, len_after_bytes);
         }
     }
 
-    /// Its attributes, or times.
+    /// Notes that its attributes, or times, change.
     pub(in crate::live) fn attributes(&self, node: NodeId) {
         for watch in self.of(node) {
             watch.other("its attributes");
         }
     }
 
-    /// A name of it, or in it.
+    /// Notes that a name of a node, or a name in it, changes.
     pub(in crate::live) fn name(&self, nodes: impl IntoIterator<Item = NodeId>) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
@@ -314,15 +315,14 @@ impl Watches {
         self.landing(node).is_some()
     }
 
-    /// Something lands in the content of a file.
+    /// Notes that something lands in the content of a file.
     pub(super) fn lands_in(&self, node: NodeId) {
         self.landed_in.insert(node);
     }
 
     /// See [`byteback_mount::tracked::observer::Observer::may_stray`].
     pub(in crate::live) fn has_landed_in(&self, node: NodeId) -> bool {
-        // A landing holds `Order` exclusively, which makes all of it known to those that hold it
-        // afterwards.
+        // A landing holds `Order` exclusively, so threads that hold it afterwards see all of this.
         self.landed_in.has(node)
     }
 
@@ -336,7 +336,7 @@ impl Watches {
         let Some(watch) = self.landing(node) else { return 0 };
         let noticed = watch.noticed.lock();
         // The kernel is told the true end of a changed file, and old bytes must not stay in its
-        // pages behind that.
+        // pages behind that end.
         match noticed.is_untouched() && !noticed.is_end_known {
             true => noticed.old_at(offset, buffer),
             false => 0,
@@ -366,7 +366,7 @@ impl Watches {
     }
 }
 
-/// A watch, until it is dropped.
+/// A watch, which ends when this is dropped.
 pub(super) struct Watched {
     live: Arc<Live>,
     watch: Arc<NodeWatch>,
@@ -400,13 +400,13 @@ impl Watched {
         self.watch.noticed.lock()
     }
 
-    /// Where the file ended before others lengthened it, if only they have changed it since.
+    /// The end of the file before others lengthened it, if only they have changed it since.
     pub(super) fn untouched_growth(&self) -> Option<u64> {
         self.noticed().untouched_growth()
     }
 
-    /// All has landed: the kernel may know how long the file is. Answers whether others have
-    /// lengthened it.
+    /// Ends the growth: all has landed, and the kernel may know how long the file is. Returns
+    /// whether others have lengthened it.
     pub(super) fn end_growth(&self) -> bool {
         self.noticed().end_growth()
     }

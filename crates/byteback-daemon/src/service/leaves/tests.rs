@@ -4,7 +4,7 @@ use byteback_host::random::SplitMix64;
 
 use super::*;
 
-/// What is told, leaf by leaf: what of its checksums, or that it is zeros.
+/// The leaves that the maker reports: the entry of each, or `None` for zeros.
 fn told(request: LeafRequest, pieces: &[(u64, Option<Vec<u8>>)]) -> Vec<Option<Vec<u8>>> {
     let mut leaves = Vec::new();
     let mut sink = |piece: LeafPiece<'_>| {

@@ -1,5 +1,5 @@
 //! Damaged blocks that are put right in place, accepted, or landed over, while programs have the
-//! file.
+//! file open.
 
 use byteback_control::Expected;
 use byteback_delta::Target;
@@ -53,7 +53,7 @@ impl Rig {
         self.served.landing.child(&place).unwrap().unwrap()
     }
 
-    /// The flipped bit is noticed.
+    /// Flips a bit, which the next read notices.
     fn flip(&self, name: &str, at: u64) {
         self.disk.flip(&self.below, name, at);
         read_to_send(&self.fixture, name).unwrap_err();
@@ -79,7 +79,7 @@ fn only_what_is_proven_is_put_right_and_nobody_notices() {
     for at in [5, 2 * BLOCK + 7, 4 * BLOCK + 50] {
         rig.flip("file", at);
     }
-    // The end of it was changed since the server got it, which has it as it was.
+    // The end of the file was changed since the server got it, which has it as it was.
     let sent = content.clone();
     let file = File::options().write(true).open(&path).unwrap();
     file.write_all_at(b"new", 4 * BLOCK + 10).unwrap();
@@ -92,7 +92,7 @@ fn only_what_is_proven_is_put_right_and_nobody_notices() {
         [(0, BLOCK), (2 * BLOCK, BLOCK), (4 * BLOCK, BLOCK)]
     );
 
-    // Something else proves nothing, and what is sound is not touched.
+    // Other bytes prove nothing, and sound blocks are not touched.
     let other = SplitMix64::new(22).bytes(5 * BLOCK as usize);
     assert_eq!(rig.heal(node, 0, &other), 0);
     assert_eq!(damaged(&rig.fixture)[0].ranges.len(), 3);

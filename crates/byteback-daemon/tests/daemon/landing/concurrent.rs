@@ -1,4 +1,4 @@
-//! Beside programs at work, and with crashes.
+//! Landings beside programs at work, and with crashes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -23,7 +23,8 @@ fn pick<T: Clone>(random: &mut SplitMix64, of: &[T]) -> Option<T> {
     of.get(index).cloned()
 }
 
-/// Lands something below "landed" that stands on what the server has, and tells the server.
+/// Lands something below "landed" that is based on what the server has, and reports it to the
+/// server.
 fn land_one(landing: &dyn LandingTree, server: &mut Server, random: &mut SplitMix64) -> bool {
     let paths = server.paths("landed");
     let nodes: Vec<NodeId> = paths.values().copied().collect();
@@ -127,7 +128,7 @@ fn what_lands_beside_programs_and_cuts_is_the_tree_at_the_end() {
     let stop = AtomicBool::new(false);
     let (mut landed, mut cuts) = (0, 0);
     std::thread::scope(|scope| {
-        // Also if an assertion fails: the scope waits for who works.
+        // Also if an assertion fails: the scope waits for the workers.
         scopeguard::defer! { stop.store(true, Ordering::SeqCst) }
         for (index, name) in ["work", "landed"].into_iter().enumerate() {
             let (dir, stop) = (tree.join(name), &stop);
@@ -136,7 +137,8 @@ fn what_lands_beside_programs_and_cuts_is_the_tree_at_the_end() {
                 let mut side = Side::new(dir);
                 while !stop.load(Ordering::SeqCst) {
                     let op = generate(&mut random);
-                    // Who maps files of a daemon in the same process may wait for it for ever.
+                    // A program that maps files of a daemon in the same process may wait for it for
+                    // ever.
                     if !matches!(op, Op::Store { .. } | Op::Umask { .. }) {
                         let _ = side.apply(&op);
                     }
@@ -194,7 +196,7 @@ pub(crate) fn land_at_random(landing: &dyn LandingTree, random: &mut SplitMix64)
     };
     let at = name_in(parent, ["a", "b", "c", "d", "e"][random.below(5) as usize]);
     let there = landing.child(&at).unwrap();
-    // Whatever is refused or overtaken: the programs at work here know nothing of this.
+    // Refused or overtaken steps do not matter: the programs at work here know nothing of this.
     match (random.below(6), there) {
         (_, None) => {
             let kind = [NodeKind::File, NodeKind::File, NodeKind::Directory, NodeKind::Fifo][random.below(4) as usize];
@@ -248,7 +250,7 @@ fn a_daemon_that_is_killed_while_something_lands_knows_of_it_afterwards() {
     assert!(names > 2);
 }
 
-/// What it costs to land a tree of small files.
+/// The cost of landing a tree of small files.
 #[test]
 #[ignore = "it measures"]
 fn cost_of_a_tree_of_small_files() {

@@ -1,4 +1,4 @@
-//! Contents of files that programs read, map and write meanwhile.
+//! Contents that land in files while programs read, map and write them.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -40,8 +40,8 @@ impl Mapping {
         let flags = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping.
         let start = unsafe { mmap(std::ptr::null_mut(), len, flags, MapFlags::SHARED, file, 0) }.unwrap();
-        // The watchers of mounts that other tests make meanwhile would hold it, and the mount be
-        // busy. SAFETY: the new mapping.
+        // The watchers of mounts that other tests make meanwhile would hold the mapping, and the
+        // mount be busy. SAFETY: the new mapping.
         unsafe { madvise(start, len, Advice::LinuxDontFork) }.unwrap();
         Self {
             start: start.cast(),
@@ -126,7 +126,7 @@ fn what_lands_is_seen_at_once_through_what_is_open_and_mapped() {
     model.resize(200_001, 0);
     // The file has grown once all of a landing is there.
     drop(file);
-    // Only the mapping is asked: nobody else makes the kernel look how long the file is.
+    // Only the mapping is used: nothing else makes the kernel look how long the file is.
     assert_eq!(mapping.load(200_000), 0);
     check(&model, "grow");
     let mut file = done(landing.watch_file(node, UNQUEUED));
@@ -147,7 +147,7 @@ fn what_lands_is_seen_at_once_through_what_is_open_and_mapped() {
     assert!(fs::read(&cut).unwrap() == content);
     Begun::cut(&client, "other").save(&client, &mut saved);
     assert_saved(CacheMode::Exact, &saved, &look(&rig.fixture.tree()), &String::new);
-    // Whoever goes on knows where it ends.
+    // A sender that goes on knows where the file ends.
     rig.drain.server.nodes.get_mut(&node).unwrap().content = model.clone();
     let mut appending = File::options().append(true).open(&path).unwrap();
     std::io::Write::write_all(&mut appending, b"appended").unwrap();
@@ -198,7 +198,7 @@ fn who_changes_a_file_before_the_first_piece_keeps_it_as_it_is() {
     let mapping = Mapping::of(&opened, 50_000);
     let doings: [(&str, &dyn Fn()); 5] = [
         ("write", &|| opened.write_all_at(b"write", 100).unwrap()),
-        // Also what is there already: it was meant to be there.
+        // Also with the bytes that are there already: the program meant them to be there.
         ("write the same", &|| opened.write_all_at(b"write", 100).unwrap()),
         ("truncate", &|| opened.set_len(40_000).unwrap()),
         ("store", &|| mapping.store(20_000, b's')),
@@ -230,7 +230,8 @@ fn who_changes_a_file_before_the_first_piece_keeps_it_as_it_is() {
     rig.end();
 }
 
-/// What lands, in the order in which a delta is applied in place: grown first, shrunk last.
+/// A step of a landing, in the order in which a delta is applied in place: grown first, shrunk
+/// last.
 #[derive(Clone, Debug)]
 enum Piece {
     Bytes(u64, Vec<u8>),
@@ -283,7 +284,7 @@ fn apply(content: &mut Vec<u8>, piece: &Piece) {
     }
 }
 
-/// What a program does.
+/// A change that a program makes.
 #[derive(Clone, Debug)]
 enum Local {
     Write(u64, Vec<u8>),
@@ -326,7 +327,7 @@ fn do_locally(random: &mut SplitMix64, file: &File, mapping: &Mapping) -> Option
             let at = random.below(now_len + 6_000);
             let mut bytes = vec![0; 1 + random.below(6_000) as usize];
             match random.below(3) {
-                // What is there already, as far as there is anything.
+                // The bytes that are there already, as far as there are any.
                 0 => {
                     let _ = file.read_at(&mut bytes, at).unwrap();
                 }
@@ -357,7 +358,7 @@ fn do_locally(random: &mut SplitMix64, file: &File, mapping: &Mapping) -> Option
             Some(Local::Store(at, byte))
         }
         _ => {
-            // So that the kernel holds pages of before.
+            // So that the kernel holds pages from before.
             let _ = mapping.bytes(0, now_len as usize);
             None
         }
@@ -414,7 +415,7 @@ fn a_file_that_is_changed_while_it_lands_ends_as_if_it_had_landed_before() {
         assert!(mapping.bytes(0, model.len()) == model, "round {round}");
         drop((mapping, opened));
         assert!(fs::read(&path).unwrap() == model, "round {round}: after the last close");
-        // What is sent stands on what landed.
+        // The next group is based on what landed.
         rig.drain.server.nodes.get_mut(&node).unwrap().content = landed;
         rig.drain.finish();
         assert!(
@@ -434,11 +435,11 @@ fn brief(of: &impl std::fmt::Debug) -> String {
     text.chars().take(60).collect()
 }
 
-/// Set for a process that shall use a file: its path.
+/// Set for a process that is to use a file: its path.
 const USED: &str = "BYTEBACK_TEST_USED";
 
 /// The body of processes that use a file until nobody listens to them any more. They are processes
-/// of their own: who unmaps pages that the daemon is to write waits for it with the lock of the
+/// of their own: unmapping pages that the daemon is to write waits for it with the lock of the
 /// address space held, for which a daemon in the same process may wait.
 #[test]
 #[ignore = "it is run by another test, in processes of its own"]
@@ -491,7 +492,7 @@ fn work(path: &Path, seed: u64, stop: &AtomicBool) {
                         opened.set_len(FLOOR_LEN + random.below(190_000)).unwrap();
                     }
                 }
-                // Where nobody cuts it off: that would kill this process.
+                // Where no program cuts the file off: that would kill this process.
                 7..=8 => mapping.store(random.below(FLOOR_LEN) as usize, random.below(256) as u8),
                 _ => drop(mapping.bytes(0, FLOOR_LEN as usize)),
             }
@@ -499,7 +500,7 @@ fn work(path: &Path, seed: u64, stop: &AtomicBool) {
     }
 }
 
-/// Files that are mapped by several are never shorter.
+/// Files that several processes map are never shorter.
 const FLOOR_LEN: u64 = 60_000;
 
 fn start_to_use(path: &Path, seed: u64) -> Child {
@@ -539,13 +540,13 @@ fn programs_that_use_a_file_all_the_time_neither_hang_nor_lose_what_they_write()
     };
     let began = Instant::now();
     let (mut landed_at, mut are_stopped) = (began, false);
-    // At least so many, and at least so long.
+    // At least this many, and at least this long.
     while landings < 10 || began.elapsed() < Duration::from_secs(5) {
         assert!(
             began.elapsed() < Duration::from_secs(600),
             "{landings} landed, {overtaken} overtaken"
         );
-        // On a busy machine they may write faster than all of it is taken; then there is never a
+        // On a busy machine they may write faster than everything is taken; then there is never a
         // moment in which nothing waits.
         if !are_stopped && landed_at.elapsed() > Duration::from_secs(5) {
             signal(&programs, rustix::process::Signal::STOP);
@@ -556,7 +557,7 @@ fn programs_that_use_a_file_all_the_time_neither_hang_nor_lose_what_they_write()
         let Landed::Done(mut file) = landing.watch_file(node, UNQUEUED).unwrap() else {
             continue;
         };
-        // Nothing waits: what the server has is what is there.
+        // Nothing waits: the server has what is there.
         let mut content = rig.drain.server.nodes[&node].content.clone();
         let mut pieces = pieces(&mut random, content.len() as u64);
         for piece in &mut pieces {
@@ -625,14 +626,14 @@ fn long_direct_append_stays_in_order_where_others_landed() {
     rig.end();
 }
 
-/// Lines of a file, each with its end.
+/// The lines of a file, each with its end.
 fn lines_of(path: &Path) -> Vec<String> {
     let content = String::from_utf8(fs::read(path).unwrap()).unwrap();
     content.split_inclusive('\n').map(str::to_owned).collect()
 }
 
-/// Three programs read a file again and again while `act` runs: how often they did, and how often
-/// there were zeros in it.
+/// Three programs read a file again and again while `act` runs; returns how often they did, and how
+/// often there were zeros in it.
 fn read_while(path: &Path, act: impl FnOnce()) -> (usize, usize) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -655,11 +656,11 @@ fn read_while(path: &Path, act: impl FnOnce()) -> (usize, usize) {
     })
 }
 
-/// A program that reads while others cut the file off sees the end of before, or of afterwards:
-/// what it takes for the content it may write back. The kernel itself lets a reader see the new
-/// length and a page of before, when it is interrupted between both: one read in some hundred
-/// thousand. Where the kernel hears of the new end only after reads have shown it, that is one in
-/// two thousand; where it is not told of the old one, one in eighty.
+/// A program that reads while others cut the file off sees the old end, or the new one: it may
+/// write back whatever it takes for the content. The kernel itself lets a reader see the new length
+/// and a page from before, when it is interrupted between both: one read in some hundred thousand.
+/// Where the kernel hears of the new end only after reads have shown it, that is one in two
+/// thousand; where it is not told of the old one, one in eighty.
 #[test]
 fn readers_see_no_zeros_where_others_cut_a_file_off() {
     const ROUNDS: usize = 4000;
@@ -682,7 +683,7 @@ fn readers_see_no_zeros_where_others_cut_a_file_off() {
 }
 
 /// A file that others lengthen grows by zeros first, and its bytes land in pieces: readers see the
-/// file of before until all is there.
+/// previous file until all is there.
 #[test]
 fn readers_see_no_zeros_where_others_lengthen_a_file() {
     const ROUNDS: usize = 1000;
@@ -731,7 +732,7 @@ fn file_that_cannot_be_lengthened_keeps_its_end() {
     rig.end();
 }
 
-/// A cut below what was gained in the same landing is true at once.
+/// A cut below the part that was gained in the same landing is true at once.
 #[test]
 fn file_that_is_lengthened_and_cut_ends_where_it_was_cut() {
     let rig = Rig::new(|tree| fs::write(tree.join("file"), vec![b'a'; 5000]).unwrap());
@@ -764,7 +765,7 @@ fn lines_that_programs_append_while_others_land_are_all_there() {
     let mut random = SplitMix64::new(seed);
     let mut rig = Rig::new(|tree| fs::write(tree.join("file"), "the first line\n").unwrap());
     let (path, landing, node) = (rig.fixture.tree().join("file"), rig.landing(), rig.node("file"));
-    // As where others changed what waits here: the watch alone tells who was first.
+    // As where others changed a file that waits here: only the watch knows who was first.
     rig.served().live.give_up("the test says so");
     let stop = AtomicBool::new(false);
     let (mut landed, mut overtaken) = (0, 0);

@@ -1,6 +1,6 @@
-//! What programs look at for the first time in the moment in which it lands. The kernel drops what
-//! it is told to forget, but what it has asked for and does not know yet it cannot drop: the answer
-//! that was right when it was given comes after, and would be believed for a day.
+//! Files that programs look at for the first time in the moment in which they land. The kernel
+//! drops what it is told to forget, but it cannot drop a reply that is still on its way: that was
+//! right when it was given, arrives later, and would be believed for a day.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -14,7 +14,7 @@ use super::*;
 
 const FILES: usize = 120;
 
-/// Length, nanoseconds of the time, and how many names.
+/// Length, nanoseconds of the time, and number of names.
 type Seen = (u64, i64, u64);
 
 /// The name of each file, with what is seen of it; `None` where it was removed meanwhile.
@@ -36,7 +36,7 @@ fn rounds(rig: &Rig, land: impl Fn(&dyn LandingTree, usize, NodeId, NodeId), exp
     let (tree, landing) = (rig.fixture.tree(), rig.landing());
     for round in 0..40 {
         let name = format!("dir {round}");
-        // Nobody has looked there, so the kernel knows nothing of it.
+        // No program has looked there, so the kernel knows nothing of it.
         let (dir, _) = done(landing.make(
             &name_in(NodeId::ROOT, &name),
             &attributes(NodeKind::Directory),

@@ -36,7 +36,7 @@ fn prepare(tree: &Path) {
     fs::hard_link(tree.join("dir/one"), tree.join("also one")).unwrap();
 }
 
-/// What a consumer has saved is what is there.
+/// Checks that a consumer has saved what is there.
 fn check_log(rig: &Rig, saved: &mut Saved, step: &str) {
     let client = rig.fixture.client();
     Begun::cut(&client, "other").save(&client, saved);
@@ -88,7 +88,7 @@ fn each_step_is_seen_at_once_and_logged_and_not_sent() {
     let xattr = host::get_xattr(&file, "user.note".as_ref()).unwrap();
     assert_eq!(xattr.as_deref(), Some(&b"from afar"[..]));
     assert_eq!(landing.look(new).unwrap().unwrap().attributes, wanted);
-    // The sender tells the directory's time; the landing leaves it alone.
+    // The sender reports the directory's time; the landing leaves it alone.
     assert_eq!(fs::metadata(&dir).unwrap().mtime_nsec(), mtime);
     check("make a file");
 
@@ -147,7 +147,7 @@ fn each_step_is_seen_at_once_and_logged_and_not_sent() {
     assert_eq!(landing.look(one).unwrap().unwrap().names.len(), 3);
     check("link");
 
-    // To a free name, and over another file that somebody has open.
+    // To a free name, and over another file that a program has open.
     let two = rig.node("dir/two");
     let three = rig.node("dir/three");
     let opened = fs::File::open(dir.join("three")).unwrap();
@@ -171,7 +171,7 @@ fn each_step_is_seen_at_once_and_logged_and_not_sent() {
     assert_eq!(landing.look(three).unwrap(), None);
     check("rename");
 
-    // A directory in which somebody works.
+    // A directory in which a program works.
     let sub = rig.node("dir/sub");
     let within = fs::File::open(dir.join("sub")).unwrap();
     done(landing.rename(
@@ -212,7 +212,7 @@ fn each_step_is_seen_at_once_and_logged_and_not_sent() {
     check("remove");
     landing.sync().unwrap();
 
-    // What the cut shows is from before all that.
+    // The cut shows the state before all that.
     let mut then = look(&cut);
     assert_eq!(then.keys().collect::<Vec<_>>(), before.keys().collect::<Vec<_>>());
     for (path, seen) in &before {
@@ -253,7 +253,7 @@ fn what_is_expected_and_does_not_hold_changes_nothing() {
     overtaken(landing.remove(&free, two, UNQUEUED));
     overtaken(landing.remove(&rig.place("dir/sub"), sub, UNQUEUED));
     overtaken(landing.set_attributes(NodeId(999_999), &file, UNQUEUED));
-    // What no program could ask for is an error.
+    // Names that no program could ask for are an error.
     let names = ["", ".", "..", "a/b", "../escape", "nul\0", "/", &"x".repeat(300)];
     for name in names {
         assert!(landing.make(&name_in(dir, name), &file, UNQUEUED).is_err(), "{name:?}");
@@ -285,7 +285,7 @@ fn what_is_expected_and_does_not_hold_changes_nothing() {
 #[test]
 fn what_is_to_be_sent_is_not_landed_on() {
     let mut rig = Rig::new(prepare);
-    // Nothing is sent before somebody asks for it.
+    // Nothing is sent before a sender asks for it.
     let (tree, landing) = (rig.fixture.tree(), rig.landing());
     let place = |path: &str| place_at(&*landing, path);
     let (dir, one, two, three) = (
@@ -328,7 +328,7 @@ fn what_is_to_be_sent_is_not_landed_on() {
     assert_eq!(fs::read(tree.join("dir/one (conflict)")).unwrap(), b"local");
     overtaken(landing.make(&place("dir/one"), &file, UNQUEUED));
 
-    // When all that waits is folded, somebody else must say that nothing changed since he looked.
+    // When all that waits is folded, a watch must say that nothing changed since the look.
     rig.served().live.give_up("the test says so");
     assert!(landing.is_node_queued(three) && landing.is_name_queued(&place("anything")));
     overtaken(landing.make(&place("dir/one"), &file, UNQUEUED));
@@ -341,7 +341,7 @@ fn what_is_to_be_sent_is_not_landed_on() {
     overtaken(landing.make(&place("dir/one more"), &file, Expected::Folded(&[&*watch])));
     drop(watch);
 
-    // Sent as it is then.
+    // The file is sent as it is then.
     let new = rig.node("dir/one");
     rig.drain.finish();
     crate::live::check_tree(&rig.drain.server, &tree);
@@ -423,7 +423,7 @@ fn a_file_that_is_open_for_writing_keeps_its_last_name() {
     drop(appending);
     let began = std::time::Instant::now();
     while landing.is_open_for_writing(three).unwrap() {
-        // The kernel tells of a close a moment later.
+        // The kernel reports a close a moment later.
         assert!(began.elapsed() < Duration::from_secs(600));
         std::thread::sleep(Duration::from_millis(1));
     }

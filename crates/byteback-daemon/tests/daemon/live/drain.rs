@@ -1,5 +1,5 @@
-//! Who sends, as it will be: takes groups, applies them to a server, answers. With delays, and with
-//! trouble on the way.
+//! The sender, as it will be: it takes groups, applies them to a server, and answers. With delays,
+//! and with trouble on the way.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ pub(crate) struct Drain {
     random: SplitMix64,
     trouble: Trouble,
     in_flight: VecDeque<Sent>,
-    /// What was sent and may be sent again: then exactly so.
+    /// Groups that were sent and may be sent again: then exactly so.
     sent: BTreeMap<GroupId, Sent>,
     applied: BTreeSet<GroupId>,
     followers: Vec<(String, Follower)>,
@@ -40,7 +40,7 @@ pub(crate) struct Drain {
     pub(crate) bytes: usize,
     pub(crate) given_up: u64,
     refused: u64,
-    /// What happened last, for who looks for a fault.
+    /// The last events, for the search for a fault.
     history: VecDeque<String>,
 }
 
@@ -148,7 +148,7 @@ impl Drain {
         if self.is(self.trouble.refused) && !self.applied.contains(&id) {
             self.refused += 1;
             self.note(format!("refuse {id}"));
-            // Given up in between it is not to be answered any more.
+            // A group that was given up in between is not to be answered any more.
             if self.served().live.refused(id).is_err() {
                 println!("{id} is not in flight");
             }
@@ -184,7 +184,7 @@ impl Drain {
         }
     }
 
-    /// At every applied group.
+    /// Checks the server at every applied group.
     fn check(&mut self, id: GroupId) {
         let lanes = self.lanes.unwrap_or(self.followers.len());
         let ledgers = self
@@ -208,7 +208,7 @@ impl Drain {
         }
     }
 
-    /// Takes what there is to be taken, or answers. Returns whether nothing is to be done.
+    /// Takes a group, if there is one, or answers. Returns whether nothing is to be done.
     pub(crate) fn step(&mut self) -> bool {
         if self.is(self.trouble.abandoned) {
             self.note("give up".to_owned());
@@ -237,8 +237,8 @@ impl Drain {
                 self.served().live.resolve(id, &resolution).unwrap();
             }
             Work::Idle(wait) => {
-                // Who comes sooner finds the same moment of the coarse clock, and would ask without
-                // end until its step is over.
+                // A sender that comes sooner finds the same moment of the coarse clock, and would
+                // ask without end until its step is over.
                 assert!(wait.is_none_or(|wait| wait >= Duration::from_millis(4)), "{wait:?}");
                 if self.in_flight.is_empty() {
                     let at_most = Duration::from_millis(20);
@@ -255,7 +255,7 @@ impl Drain {
         false
     }
 
-    /// Until nothing waits.
+    /// Steps until nothing waits.
     pub(crate) fn finish(&mut self) {
         self.trouble = Trouble::default();
         let began = Instant::now();

@@ -1,9 +1,8 @@
 //! A lane: one thread that works in a directory of its own, step by step, and notes the number of
 //! each operation in a ledger before it begins it.
 //!
-//! What a lane does follows from its seed alone, so that whoever sees its ledger knows what the
-//! directory must be like. With each number it notes how far the other lanes were: what it has done
-//! may depend on that.
+//! The work of a lane follows from its seed alone, so that its ledger tells what the directory must
+//! be like. With each number it notes how far the other lanes were: its state may depend on that.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -21,7 +20,7 @@ use super::server::Server;
 
 pub(crate) const LEDGER: &str = "ledger";
 
-/// One system call.
+/// A system call.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Create(PathBuf),
@@ -38,7 +37,7 @@ pub(crate) enum Step {
     Chmod(PathBuf, u32),
     /// Opens a file and keeps it open.
     Hold(PathBuf),
-    /// Writes through that, whatever its name is by now.
+    /// Writes through that file, whatever its name is by now.
     HeldWrite(u64, Vec<u8>),
     LetGo,
 }
@@ -50,7 +49,7 @@ struct Inode {
     mode: u32,
 }
 
-/// A directory, as it must be.
+/// A directory as it must be.
 #[derive(Clone, Debug)]
 pub(crate) struct Sim {
     names: BTreeMap<PathBuf, u64>,
@@ -159,7 +158,7 @@ impl Sim {
         all.map(|(path, _)| path.clone()).collect()
     }
 
-    /// The first difference to what the server has below `under`.
+    /// The first difference from what the server has below `under`.
     pub(crate) fn difference(&self, server: &Server, under: &str) -> Option<String> {
         let mut seen = server.paths(under);
         seen.retain(|path, _| path.file_name() != Some(OsStr::new(LEDGER)) && path != Path::new(under));
@@ -323,8 +322,8 @@ pub(crate) fn next_operation(sim: &Sim, random: &mut SplitMix64) -> Vec<Step> {
                 push(Step::Rename(temporary, file, RenameFlags::empty()));
             }
         }
-        // A careless one: where the file lies, mostly the old bytes at other places; perhaps
-        // emptied before, cut off behind, or given up midway.
+        // A careless one: in place, mostly the old bytes at other places; perhaps emptied before,
+        // cut off behind, or given up midway.
         18..=19 if !files.is_empty() => {
             let file = pick(random, &files);
             let mut content = sim.inodes[&sim.names[&file]].content.clone();
@@ -427,7 +426,7 @@ pub(crate) fn work(dir: &Path, lane: usize, seed: u64, done: &[AtomicU64], stop:
     }
 }
 
-/// What a lane's ledger says at the server: the last number, and how far the other lanes were when
+/// The server's version of a lane's ledger: the last number, and how far the other lanes were when
 /// it was noted.
 pub(crate) fn ledger(server: &Server, under: &str, lanes: usize) -> (u64, Vec<u64>) {
     let paths = server.paths(under);
@@ -475,8 +474,8 @@ impl Follower {
         }
     }
 
-    /// The server's directory is one that the lane had: after its last noted operation, before it,
-    /// or in it.
+    /// Checks that the server's directory is one that the lane had: after its last noted operation,
+    /// before it, or in it.
     pub(crate) fn check(&mut self, server: &Server, noted: u64) -> Result<(), String> {
         if noted < self.number {
             return Err(format!("{}: operation {noted} follows {}", self.under, self.number));
@@ -510,7 +509,7 @@ impl Follower {
         ))
     }
 
-    /// The server's directory is as the lane has left it.
+    /// Checks that the server's directory is as the lane has left it.
     pub(crate) fn check_end(&mut self, server: &Server, noted: u64) {
         while self.number < noted {
             for step in next_operation(&self.sim, &mut self.random) {

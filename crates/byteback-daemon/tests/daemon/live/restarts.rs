@@ -23,7 +23,7 @@ use super::{lane, options};
 use crate::fixture::{Fixture, Served};
 use crate::operations::{Op, Random, Side, generate, look, seed};
 
-/// The server has what is below `tree`.
+/// Checks that the server has what is below `tree`.
 pub(crate) fn check_tree(server: &Server, tree: &Path) {
     let mut paths = server.paths("");
     let mut seen = look(tree);
@@ -98,7 +98,8 @@ fn what_waits_at_a_clean_stop_is_sent_by_the_next_process() {
         drain.leave();
         fixture.umount();
     }
-    // What was changed while nobody watched is found, and sent with what the mark does not cover.
+    // Changes that were made while nobody watched are found, and sent with what the mark does not
+    // cover.
     fs::write(tree.join("unseen"), b"unseen").unwrap();
     fs::write(tree.join("large"), random.bytes(200_000)).unwrap();
     fixture.mount();
@@ -168,19 +169,19 @@ fn lanes_are_followed_over_clean_stops() {
 
 const SOCKET: &str = "live.sock";
 
-/// Those of the process that is killed.
+/// The options of the process that is killed.
 pub(crate) fn mortal_options() -> LiveOptions {
     options(Duration::from_millis(8))
 }
 
-/// In the process that is killed: sends what there is to be sent to who listens, one after the
+/// In the process that is killed: sends the groups that there are to the listener, one after the
 /// other.
 pub(crate) fn answer_from_afar(served: Served, directory: &Path) {
     let stream = UnixStream::connect(directory.join(SOCKET)).unwrap();
     std::thread::spawn(move || {
         let mut answers = BufReader::new(stream.try_clone().unwrap());
         let mut stream = stream;
-        // Nobody listens any more when the test has seen enough: until the end there is nothing to
+        // Nobody listens any more once the test has seen enough: until the end there is nothing to
         // do then.
         let mut ask = |question: Value| -> Value {
             let mut line = String::new();
@@ -235,11 +236,11 @@ pub(crate) fn answer_from_afar(served: Served, directory: &Path) {
     });
 }
 
-/// What listens to the process that is killed.
+/// The listener to the process that is killed.
 struct Afar {
     server: Server,
     applied: BTreeSet<u64>,
-    /// How often in a row there was nothing to be done.
+    /// How often in a row there was nothing to do.
     idle: u64,
     lives: u64,
     unanswered: u64,
@@ -338,7 +339,8 @@ fn a_daemon_that_is_killed_again_and_again_loses_nothing() {
                     let mut side = Side::new(tree);
                     while !stop.load(Ordering::SeqCst) {
                         let op = generate(&mut random);
-                        // A mapping of a mount that is killed kills who stores into it.
+                        // A mapping of a mount that is killed kills the process that stores into
+                        // it.
                         if !matches!(op, Op::Store { .. } | Op::List { .. } | Op::Umask { .. }) {
                             let _ = side.apply(&op);
                         }

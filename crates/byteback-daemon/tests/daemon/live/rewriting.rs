@@ -1,4 +1,4 @@
-//! Files that are rewritten where they lie: what of them is sent.
+//! Files that are rewritten in place, and the part of them that is sent.
 
 use std::fs::File;
 use std::io::Write;
@@ -25,7 +25,7 @@ fn write_over(path: &Path, content: &[u8], piece_len: usize, is_emptied: bool) {
 }
 
 /// How many bytes are sent of what `change` does to a file that the server has, and how many
-/// contents are told as what the file held before.
+/// contents are sent as a delta against the file's previous bytes.
 fn sent_of(change: impl FnOnce(&Path, &mut Vec<u8>, &mut SplitMix64)) -> (usize, usize) {
     let mut options = options(Duration::from_millis(150));
     options.rewritten_bytes_min = 64 << 10;
@@ -83,6 +83,6 @@ fn a_file_of_which_little_changes_is_sent_as_what_was_written() {
         }
     });
     assert_eq!(rewritten, 0);
-    // What happens to be equal at the ends of a piece is left out.
+    // Bytes that happen to be equal at the ends of a piece are left out.
     assert!((31_000..=32_000).contains(&bytes), "{bytes} bytes are sent");
 }

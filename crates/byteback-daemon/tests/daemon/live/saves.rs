@@ -1,4 +1,4 @@
-//! Recorded saves of real programs, on a real mount: what of them is sent.
+//! Recorded saves of real programs, on a real mount, and the part of them that is sent.
 //!
 //! The recordings are those of `byteback-queue/traces`: names, without contents. Here every file
 //! has [`LEN`] bytes, nearly the same in all of them, so that a content that is compared with any
@@ -19,8 +19,8 @@ use super::options;
 use crate::fixture::Fixture;
 
 const LEN: usize = 100_000;
-/// The programs run so much faster than they were recorded, and longer pauses than this are not
-/// waited for.
+/// Factor by which the programs run faster than they were recorded; pauses longer than `PAUSE_MAX`
+/// are cut short.
 const FASTER: u64 = 10;
 const PAUSE_MAX: Duration = Duration::from_millis(700);
 const DELAY: Duration = Duration::from_millis(400);
@@ -33,7 +33,8 @@ fn content(random: &mut SplitMix64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Creates what was there before the recording: what it takes away or reads without having made it.
+/// Creates the files from before the recording: those that it takes away or reads without having
+/// made them.
 fn prepare(tree: &Path, lines: &[Vec<&str>], random: &mut SplitMix64) {
     let mut known = std::collections::BTreeSet::new();
     for words in lines {
@@ -62,7 +63,7 @@ fn prepare(tree: &Path, lines: &[Vec<&str>], random: &mut SplitMix64) {
             _ => {}
         }
     }
-    // Only what no line brings into being comes before the first of them.
+    // Only files that no line brings into being come before the first line.
     let mut made = std::collections::BTreeSet::new();
     for words in lines {
         match words[1] {
@@ -114,7 +115,7 @@ fn perform(tree: &Path, words: &[&str], open: &mut HashMap<String, File>, random
                 open.insert(words[2].to_owned(), file);
             }
         },
-        // By the name that it has then.
+        // By the name that the file has then.
         "close" => {
             open.remove(words[2]);
         }
@@ -160,8 +161,8 @@ fn check_tree(drain: &Drain, tree: &Path) {
     assert!(seen.is_empty(), "{:?} are too much", seen.keys());
 }
 
-/// Plays while it is sent. How many bytes were sent after the first group, and how many contents as
-/// deltas.
+/// Plays while it is sent. Returns how many bytes were sent after the first group, and how many
+/// contents as deltas.
 fn play(play: impl FnOnce(&Path, &mut dyn FnMut(Duration)), prepare: impl FnOnce(&Path)) -> (usize, usize) {
     let mut fixture = Fixture::new(CacheMode::Exact);
     let mut options = options(DELAY);
@@ -210,11 +211,11 @@ fn recorded(lines: &str) -> (usize, usize) {
     )
 }
 
-/// What replaces something is sent as the difference to it; the recordings end with files that were
-/// just begun, which are sent whole.
+/// A file that replaces another is sent as the difference from it; the recordings end with files
+/// that were just begun, which are sent whole.
 #[test]
 fn recorded_saves_of_programs_are_sent_as_their_differences() {
-    // How many contents are sent whole at most, and as deltas at least.
+    // Most contents that are sent whole, and fewest that are sent as deltas.
     let all = [
         (
             "gedit",
@@ -271,8 +272,8 @@ fn recorded_saves_of_programs_are_sent_as_their_differences() {
     }
 }
 
-/// A large file that is saved in each of the ways that there are: never the file, always the
-/// difference.
+/// A large file that is saved in each of the ways that there are: only ever the difference is sent,
+/// never the file.
 #[test]
 fn a_large_file_is_saved_in_every_way_and_its_difference_is_sent() {
     const LARGE: usize = 16 << 20;
@@ -319,9 +320,9 @@ fn a_large_file_is_saved_in_every_way_and_its_difference_is_sent() {
     }
 }
 
-/// A trace of somebody's choice, with its contents. `BYTEBACK_TEST_REPLAY_INIT` and
+/// A trace of the user's choice, with its contents. `BYTEBACK_TEST_REPLAY_INIT` and
 /// `BYTEBACK_TEST_REPLAY` are commands for the shell, which are given a folder as `$DIR`: the one
-/// fills it, the other works in it. `BYTEBACK_TEST_DELAY_MS`: how long things wait before they are
+/// fills it, the other works in it. `BYTEBACK_TEST_DELAY_MS`: how long changes wait before they are
 /// sent.
 #[test]
 #[ignore = "it needs a recorded trace and what replays it"]

@@ -40,7 +40,7 @@ enum Body {
     Delta(Vec<u8>),
 }
 
-/// What was taken from a cut.
+/// The names, nodes and contents that were taken from a cut.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Folded {
     is_everything: bool,
@@ -68,7 +68,7 @@ impl Sent {
         self.bodies.iter().filter(|body| matches!(body, Body::Delta(_))).count()
     }
 
-    /// How many of these are of what the same file held before.
+    /// The number of these that are based on the previous bytes of the same file.
     pub(crate) fn rewritten(&self) -> usize {
         let of_itself =
             |content: &&LiveContent| matches!(content.source, LiveSource::Delta { base, .. } if base == content.node);
@@ -101,7 +101,7 @@ fn names_to_json(names: &[NameChange<NodeId>]) -> Value {
     serde_json::to_value(names).unwrap()
 }
 
-/// On its way from a process that is killed. Versions are left behind.
+/// The form on the way from a process that is killed. Versions are left behind.
 impl Sent {
     pub(crate) fn to_json(&self) -> Value {
         let group = &self.group;
@@ -201,7 +201,7 @@ impl Sent {
     }
 }
 
-/// What lies side by side is one piece, however it was read.
+/// Pieces that lie side by side are one, however they were read.
 fn push_piece(pieces: &mut Vec<(u64, Vec<u8>)>, piece: &Piece<'_>) {
     let (offset, bytes) = match piece {
         Piece::Data { offset, bytes } => (*offset, bytes.to_vec()),
@@ -274,7 +274,7 @@ fn read_fold(tree: &dyn TreeService, fold: &LiveFold) -> byteback_control::Resul
     let is_listed_only = matches!(fold.scope, LiveScope::Items { .. });
     let (LiveScope::Items { names, .. } | LiveScope::Everything { names }) = &fold.scope;
     folded.names.clone_from(names);
-    // A part of the tree, also where the log tells everything.
+    // A part of the tree, also where the log reports everything.
     folded.is_everything &= !is_listed_only;
     let mut cursor = Some(ChangesCursor::default());
     while let Some(at) = cursor {
@@ -314,7 +314,7 @@ fn read_fold(tree: &dyn TreeService, fold: &LiveFold) -> byteback_control::Resul
 pub(crate) struct Server {
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     pub(crate) names: BTreeMap<(NodeId, ByteString), NodeId>,
-    /// Versions are not compared.
+    /// Whether versions are not compared.
     is_lenient: bool,
 }
 

@@ -22,7 +22,7 @@ fn bytes_of(answer: &MatchAnswer, list: &ChunkList) -> Vec<u8> {
     bytes
 }
 
-/// A base, a content that has parts of it in another order, its list and the answer.
+/// The list of a content that has parts of a base in another order, and the answer to it.
 fn example(len: usize) -> (ChunkList, MatchAnswer) {
     let base = noise(1, len);
     let mut new = base[len / 2..].to_vec();
@@ -131,7 +131,7 @@ fn an_answer_to_another_list_is_refused() {
     assert!(answer.write_to(&other, Vec::new()).is_err());
 }
 
-/// An answer with a correct checksum everywhere, whatever it says.
+/// An answer with valid checksums, whatever its contents.
 fn crafted(list: &ChunkList, header: impl FnOnce(&mut [u8]), entries: &[&[u64]]) -> Vec<u8> {
     let mut bytes = bytes_of(&MatchAnswer::new(MatchParams::new(1), list.len(), 10_000), list);
     bytes[38..46].copy_from_slice(&(entries.len() as u64).to_le_bytes());

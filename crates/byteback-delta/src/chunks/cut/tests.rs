@@ -7,8 +7,8 @@ fn small() -> ChunkParams {
     ChunkParams::new(64, 256, 400).unwrap()
 }
 
-/// Lengths of the chunks of a content that comes in pieces of these lengths, again and again; the
-/// last chunk is what is left.
+/// The lengths of the chunks of a content pushed in pieces of these lengths, again and again; the
+/// last chunk is the rest.
 fn cut(content: &[u8], params: ChunkParams, pieces: &[usize]) -> Vec<usize> {
     let mut chunker = Chunker::new(params);
     let mut lens = Vec::new();
@@ -83,7 +83,7 @@ fn lengths_keep_to_their_limits_and_are_the_average_on_average() {
 
 #[test]
 fn golden_borders_of_version_1() {
-    // Both ends cut by the same rules, in whatever version they are: these never change.
+    // Both ends cut by the same rules, whatever their versions: these values never change.
     let lens = cut(&noise(1, 100_000), ChunkParams::for_content(0), &[100_000]);
     let expected = [
         4343, 8465, 4117, 9317, 5811, 7236, 9478, 5840, 9795, 9743, 4170, 11_126, 8368, 2191,
@@ -110,7 +110,7 @@ fn an_insertion_moves_few_borders() {
                 .map(|len| (end += len, content.len() - end).1)
                 .collect::<std::collections::BTreeSet<_>>()
         };
-        // Counted from the content's end: those behind the insertion stay.
+        // Counted from the content's end: borders after the insertion stay.
         let (before, after) = (ends(&content), ends(&longer));
         let moved = before
             .iter()

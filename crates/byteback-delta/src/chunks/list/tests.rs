@@ -11,7 +11,7 @@ fn list_of(content: &[u8], params: ChunkParams) -> ChunkList {
     list_chunks(content, None, params, CrcKind::Crc32c).unwrap().0
 }
 
-/// Parts of a content as they may come: bytes, holes.
+/// Pushes a content in parts of bytes and holes.
 fn push_parts(content: &[u8], parts: &[(bool, usize)], params: ChunkParams) -> (ChunkList, ListStats) {
     let mut lister = ChunkLister::new(params, CrcKind::Crc32c);
     let mut at = 0;
@@ -91,7 +91,7 @@ fn a_long_hole_is_a_gap_however_it_comes() {
     assert_eq!(push_parts(&content, &split, small()), (list.clone(), stats));
     assert_eq!(stats.gap_bytes, hole as u64);
     assert_eq!(stats.examined_bytes, 2000);
-    // What lies behind the hole is cut as if it began there.
+    // The content after the hole is cut as if it began there.
     let shifted: Vec<u64> = list_of(&behind, small()).iter().map(|chunk| chunk.weak).collect();
     let found: Vec<u64> = list
         .iter()

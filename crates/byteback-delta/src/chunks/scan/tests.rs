@@ -27,7 +27,7 @@ fn many_windows_have_the_hashes_of_single_ones() {
 
 #[test]
 fn golden_hashes() {
-    // Borders are agreed on between versions of this program: these never change.
+    // All versions of this program must agree on borders: these values never change.
     assert_eq!(hash_of(b"the quick brown fox jumps over a"), 0xcc23 - TARGET);
     assert_eq!(hash_of(&[255; WINDOW_LEN]), 0x50a0 - TARGET);
 }

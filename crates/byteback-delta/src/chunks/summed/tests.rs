@@ -11,7 +11,7 @@ fn small() -> ChunkParams {
     ChunkParams::new(64, 256, 400).unwrap()
 }
 
-/// A content that counts what is read of it.
+/// A content that counts the bytes read.
 struct Counted<'a>(&'a [u8], Cell<u64>);
 
 impl Base for Counted<'_> {
@@ -45,7 +45,7 @@ proptest! {
         let layout = BlockLayout { kind, block_len_bytes: block_len, content_len_bytes: len as u64, last };
         let mut some = CrcList::new(layout);
         for block in 0..layout.blocks() {
-            // Every second, every third, ... is not known.
+            // Every second, every third, ... block is unknown.
             let is_known = unknown == 0 || block % (unknown + 1) != 0;
             some.push(all.crc(block).filter(|_| is_known));
         }
@@ -79,7 +79,7 @@ fn a_quarter_of_a_block_is_summed_for_each_chunk_and_hardly_anything_read_twice(
 #[test]
 fn holes_and_ranges_without_interest_are_passed() {
     let mut content = noise(1, 500_000);
-    // Just a gap, and just none.
+    // Just long enough for a gap, and just too short.
     content.resize(565_536, 0);
     content.extend(noise(2, 100_000));
     content.extend([0; 65_535]);

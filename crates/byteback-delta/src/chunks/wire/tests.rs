@@ -104,7 +104,7 @@ fn exchanged_groups_are_noticed() {
     ));
 }
 
-/// A list with a correct checksum everywhere, whatever it says.
+/// A list with valid checksums, whatever its contents.
 fn crafted(header: impl FnOnce(&mut [u8]), chunks: u64, entries: &[u8]) -> Vec<u8> {
     let mut list = ChunkList::new(small(), CrcKind::Crc32c);
     list.set_content_len(10_000);
@@ -146,7 +146,7 @@ fn hostile_headers_reserve_nothing_and_are_refused() {
         with(&|bytes| bytes[39] = 1),
         ChunkStreamError::TooManyChunks { .. }
     ));
-    // As many chunks as are allowed, but none comes.
+    // As many announced chunks as allowed, none of which comes.
     let error = with(&|bytes| bytes[32..40].copy_from_slice(&(1_u64 << 20).to_le_bytes()));
     assert!(matches!(error, ChunkStreamError::Truncated { entries: 0, .. }));
     let error = with(&|bytes| bytes[32..40].copy_from_slice(&((1_u64 << 20) + 1).to_le_bytes()));

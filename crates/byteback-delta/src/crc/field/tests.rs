@@ -1,6 +1,6 @@
 use super::*;
 
-/// Bit by bit.
+/// The product, bit by bit.
 fn naive_product(field: &Field, a: u64, b: u64) -> u64 {
     let (mut product, mut shifted) = (0, b);
     for bit in (0..field.width).rev() {

@@ -1,4 +1,4 @@
-//! Against the CRC of the range's own bytes; and how many bytes that took.
+//! Ranges against the CRC of their own bytes, and the number of bytes read.
 
 use std::cell::RefCell;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::model::noise;
 
-/// Remembers what was read.
+/// A content that records the ranges read.
 struct Recorded<'a>(&'a [u8], RefCell<Vec<ByteRange>>);
 
 impl Base for Recorded<'_> {
@@ -54,7 +54,7 @@ fn only_the_shorter_side_of_a_cut_block_is_read() {
         kind.of(&content[7900..9300])
     );
     assert_eq!(recorded.1.take(), [range(9000, 9300)]);
-    // From the border before, as that is nearer than both ends of the block.
+    // From the previous border, as that is nearer than both ends of the block.
     assert_eq!(
         crcs.crc_of(range(9300, 9500), &recorded).unwrap(),
         kind.of(&content[9300..9500])

@@ -1,5 +1,5 @@
-//! Against the bytes: what is called equal is equal, what is unchanged and known is not called to
-//! be read.
+//! Verdicts against the bytes: ranges called equal are equal, and unchanged ranges with known
+//! checksums need not be read.
 
 use proptest::prelude::*;
 
@@ -100,7 +100,7 @@ fn what_cannot_be_compared_is_told() {
 
 #[test]
 fn contents_that_end_differently_are_not_equal_at_their_ends() {
-    // With zeros behind them, both last blocks have one checksum.
+    // Padded with zeros, both last blocks have the same checksum.
     let base = b"0123456789abc".to_vec();
     let mut new = base.clone();
     new.extend([0; 5]);
@@ -116,7 +116,7 @@ fn contents_that_end_differently_are_not_equal_at_their_ends() {
             );
         }
     }
-    // Summed in two ways: CRCs are translated, others are not comparable.
+    // Summed in two ways: CRCs are translated, other checksums are not comparable.
     let (one, other) = (LastBlock::AsItIs, LastBlock::ZeroPadded);
     let verdicts: Vec<_> = Aligned::new(sha256(&base, 10, one), sha256(&base, 10, other))
         .unwrap()

@@ -1,5 +1,5 @@
-//! What the end does that has the base: pairs chunks, and makes the strong checksums of what it
-//! paired.
+//! The part of the end that has the base: it pairs chunks, and makes the strong checksums of the
+//! paired ones.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,12 +8,12 @@ use crate::apply::Base;
 use crate::chunks::{Chunk, ChunkList, MatchAnswer, MatchParams, SEGMENT_LEN, Segment};
 use crate::strong::STRONG_LEN_MAX;
 
-/// Slots that a lookup looks at.
+/// The most slots that a lookup examines.
 const PROBES_MAX: usize = 64;
 
-/// For one list, so many times the bytes of the base are read and hashed at most. A new content
-/// that has the base several times is no reason to read it as often; one that takes it to pieces of
-/// all kinds is crafted.
+/// The limit on bytes read and hashed for one list, as a multiple of the base's length. A new
+/// content that repeats the base does not need to read it each time; one that takes it apart in
+/// many different ways is crafted.
 pub const READS_PER_BASE: u64 = 4;
 
 /// A slot without a chunk.
@@ -22,15 +22,14 @@ const EMPTY: u32 = u32::MAX;
 /// 2^64 divided by the golden ratio, odd.
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Chunks of the new content that follow each other, and may be found in the base one behind the
-/// other.
+/// A run of adjacent chunks of the new content that may also be adjacent in the base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkRun {
-    /// Number of the first chunk.
+    /// The number of the first chunk.
     pub first_chunk: usize,
-    /// How many there are, at least one.
+    /// The number of chunks, at least one.
     pub chunks: usize,
-    /// Where the base may have their bytes.
+    /// The offset in the base at which their bytes may be.
     pub base_offset: u64,
 }
 
@@ -44,9 +43,9 @@ pub fn match_chunks(new: &ChunkList, base: &ChunkList) -> Vec<ChunkRun> {
     }
     let table = Table::new(base);
     let mut runs: Vec<ChunkRun> = Vec::new();
-    // The chunk of the base that was paired last, if it was with the chunk before.
+    // The chunk of the base that was paired with the previous chunk, if any.
     let mut last: Option<usize> = None;
-    // The first chunk of the base that does not begin before the present one.
+    // The first chunk of the base that does not begin before the current one.
     let mut in_place = 0;
     let mut end = 0;
     for (number, chunk) in new.iter().enumerate() {
@@ -96,10 +95,9 @@ fn is_like(list: &ChunkList, index: usize, chunk: Chunk) -> bool {
         .is_some_and(|other| other.weak == chunk.weak && other.range.len_bytes() == chunk.range.len_bytes())
 }
 
-/// Makes the strong checksums of what was paired, from the bytes of the base; answers the number of
-/// bytes that it read, too. These are at most [`READS_PER_BASE`] times those of the base: what is
-/// paired beyond is left out. With parameters that take long runs unproven, nothing is read for
-/// these.
+/// Makes the strong checksums of paired chunks from the bytes of the base; also returns the number
+/// of bytes read. That is at most [`READS_PER_BASE`] times the base's length: further pairs are
+/// left out. With parameters that take long runs unproven, nothing is read for these.
 ///
 /// The base is read from front to back, whatever the order of the new content: a list cannot make a
 /// base that is kept in compressed frames be decoded again and again.
@@ -127,7 +125,7 @@ pub fn prove_matches(
         if read_bytes + len_bytes > read_bytes_max {
             break;
         }
-        // Less than a segment and a chunk.
+        // Less than a segment plus a chunk.
         let len = len_bytes as usize;
         if buffer.len() < len {
             buffer.resize(len, 0);
@@ -216,10 +214,10 @@ impl Iterator for Stretches<'_> {
     }
 }
 
-/// The chunks of a list by length and weak checksum: flat, linear probing, at most half full. Of
-/// equal ones, the first.
+/// The chunks of a list by length and weak checksum: flat, with linear probing, at most half full.
+/// Of equal chunks, it has the first.
 struct Table {
-    /// A power of two of numbers of chunks.
+    /// Numbers of chunks; the number of slots is a power of two.
     slots: Vec<u32>,
     shift: u32,
 }

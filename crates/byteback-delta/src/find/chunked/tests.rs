@@ -1,5 +1,5 @@
-//! Random edits through lists, answers and their bytes; what is found is proven; crafted lists;
-//! bounds on literals.
+//! Random edits through lists, answers and their bytes; proof of matches; crafted lists; bounds on
+//! literals.
 
 use byteback_extents::ExtentSet;
 use proptest::prelude::*;
@@ -20,7 +20,7 @@ fn list_of(content: &[u8], params: ChunkParams) -> ChunkList {
     list_chunks(content, None, params, CrcKind::Crc32c).unwrap().0
 }
 
-/// As it crosses the wire.
+/// The list as it arrives from the wire.
 fn sent_list(list: &ChunkList) -> ChunkList {
     let mut bytes = Vec::new();
     list.write_to(&mut bytes).unwrap();
@@ -52,8 +52,8 @@ fn find_parts(list: &ChunkList, answer: &MatchAnswer, parts: &[Part<'_>]) -> (Ve
     (found.extents, stats)
 }
 
-/// Finds all the way, checks that what was found is exactly the new content, and answers what it
-/// took.
+/// Runs the whole exchange, checks that the extents make exactly the new content, and returns the
+/// statistics.
 fn check(base: &[u8], new: &[u8], params: ChunkParams, piece_len: usize) -> FindStats {
     let mut lister = ChunkLister::new(params, CrcKind::Crc32c);
     new.chunks(piece_len).for_each(|piece| lister.push(piece));
@@ -64,7 +64,7 @@ fn check(base: &[u8], new: &[u8], params: ChunkParams, piece_len: usize) -> Find
     assert_eq!(compose(base, &extents), new);
     assert_eq!(stats.literal_bytes + stats.copied_bytes, new.len() as u64);
     assert_eq!(stats.examined_bytes, new.len() as u64);
-    // Whatever the answer: no more is hashed than there is.
+    // No byte is hashed twice, however the answer looks.
     assert!(stats.strong_bytes <= new.len() as u64);
     through_a_delta(base, new, |sink| {
         let mut finder = ChunkFinder::new(&list, &answer, sink);
@@ -125,7 +125,8 @@ proptest! {
         edits in prop::collection::vec(edit(), 1..5),
         known in prop::collection::vec((0..30_000_u64, 1..3000_u64), 0..4),
     ) {
-        // The new content changed after its list was made; parts of it are told by somebody else.
+        // The new content changed after its list was made; parts of it are passed as known by other
+        // means.
         let base = noise(seed, 30_000);
         let list = list_of(&base, small());
         let answer = answer_to(&list, &base, &list);
@@ -212,8 +213,7 @@ proptest! {
             list_chunks_with_crcs(content, None, params, &mut RangeCrcs::new(crcs)).unwrap().0
         };
         prop_assert_eq!(with_crcs(&new, &[]), list_of(&new, params));
-        // Blocks that changed without their checksums: those of the new content, and those of the
-        // base.
+        // Blocks that changed without their checksums: in the new content, and in the base.
         for (list, base_list) in [
             (with_crcs(&new, &stale), list_of(&base, params)),
             (list_of(&new, params), with_crcs(&base, &stale)),
@@ -264,7 +264,7 @@ fn an_edit_costs_a_few_chunks_wherever_it_is() {
         let stats = check(&base, &new, params, 1 << 20);
         assert!(stats.literal_bytes < 5 * 12_288, "cut at {at}: {stats:?}");
     }
-    // Its halves exchanged.
+    // The halves exchanged.
     let mut new = base[2_000_000..].to_vec();
     new.extend(&base[..2_000_000]);
     let stats = check(&base, &new, params, 1 << 20);
@@ -301,8 +301,8 @@ fn equal_weak_checksums_of_different_bytes_are_no_copy() {
 
 #[test]
 fn ranges_known_to_be_equal_are_neither_read_nor_listed() {
-    // An overwrite in the middle and an insertion behind it, of which storage says: everything
-    // before is equal.
+    // An overwrite in the middle and an insertion after it; storage reports everything before as
+    // equal.
     let base = noise(1, 3_000_000);
     let mut new = base.clone();
     new[1_500_000..1_500_100].fill(7);
@@ -338,7 +338,7 @@ fn ranges_known_to_be_equal_are_neither_read_nor_listed() {
 
 #[test]
 fn a_gap_of_the_base_is_in_no_run() {
-    // The base has a hole between two chunks that follow each other in the new content.
+    // The base has a hole between two chunks that are adjacent in the new content.
     let new = noise(6, 50_000);
     let list = list_of(&new, small());
     let cut = list.get(100).unwrap().range.start();
@@ -382,7 +382,7 @@ fn lists_cut_by_other_rules_have_nothing_in_common() {
     assert_eq!(match_chunks(&list, &list).len(), 1);
 }
 
-/// A base that counts what is read of it.
+/// A base that counts the bytes read.
 struct Counted(Vec<u8>, std::cell::Cell<u64>);
 
 impl Base for Counted {
@@ -398,8 +398,7 @@ impl Base for Counted {
 
 #[test]
 fn a_list_that_takes_the_base_to_pieces_is_bounded_work() {
-    // Runs that begin at every chunk of the base, each as long as a segment: none is the same as
-    // another.
+    // Runs that begin at every chunk of the base, each as long as a segment: all are different.
     let base = Counted(noise(1, 200_000), std::cell::Cell::new(0));
     let base_list = list_of(&base.0, small());
     let mut new = Vec::new();
@@ -444,7 +443,7 @@ fn errors_of_the_base_are_told() {
     assert!(prove_matches(&list, &runs, &content[..50_000], MatchParams::new(1)).is_err());
 }
 
-/// A base that notes where it is read.
+/// A base that records the offsets read.
 struct Noted(Vec<u8>, std::cell::RefCell<Vec<u64>>);
 
 impl Base for Noted {
@@ -460,7 +459,7 @@ impl Base for Noted {
 
 #[test]
 fn a_base_is_read_from_front_to_back_whatever_the_list() {
-    // Its pieces in the opposite order, and some of them twice.
+    // The base's pieces in reverse order, and some of them twice.
     let base = Noted(noise(1, 2_000_000), std::cell::RefCell::default());
     let mut new: Vec<u8> = base.0.chunks(40_000).rev().flatten().copied().collect();
     new.extend(&base.0[500_000..900_000]);

@@ -1,5 +1,5 @@
-//! Random edits against what the delta makes of the base; what fixed blocks find and what they
-//! cannot; crafted signatures.
+//! Random edits, checked by applying the delta to the base; the reach and the limits of fixed
+//! blocks; crafted signatures.
 
 use proptest::prelude::*;
 
@@ -23,7 +23,8 @@ fn find(base: &[u8], block_len: u32, parts: &[Part<'_>]) -> (Vec<Found>, FindSta
     (found.extents, stats)
 }
 
-/// Finds, checks that what was found is exactly the new content, as extents and through a delta.
+/// Runs the finder, checks that the extents make exactly the new content, directly and through a
+/// delta.
 fn check(base: &[u8], block_len: u32, new: &[u8], piece_len: usize) -> FindStats {
     let parts: Vec<_> = new.chunks(piece_len).map(Part::Bytes).collect();
     let (extents, stats) = find(base, block_len, &parts);
@@ -54,8 +55,8 @@ proptest! {
     ) {
         let new = edited(&base, &edits);
         let stats = check(&base, block_len, &new, piece_len);
-        // Each block of the new content that is some block of the base is found; a reference in one
-        // line.
+        // Each block of the new content that equals some block of the base is found, as in a
+        // one-line reference.
         let blocks: std::collections::HashSet<&[u8]> = base.chunks(block_len as usize).collect();
         let equal: usize = new.chunks(block_len as usize).filter(|block| blocks.contains(block)).map(<[u8]>::len).sum();
         prop_assert_eq!(stats.copied_bytes, equal as u64);
@@ -115,7 +116,7 @@ fn overwritten_blocks_cost_themselves_and_an_insertion_all_that_follows() {
         check(&base, B, &inserted, 65_536).literal_bytes,
         inserted.len() as u64 - before
     );
-    // An insertion of some whole blocks is seen, as one copy.
+    // An insertion of whole blocks is found, as one copy.
     let mut inserted = base.clone();
     let at = 100 * B as usize;
     inserted.splice(at..at, noise(3, 3 * B as usize));
@@ -148,13 +149,13 @@ fn a_hole_of_a_tebibyte_is_not_looked_at() {
     let (extents, stats) = find(&base, 4096, &parts);
     assert!(stats.strong_bytes < 300_000, "{stats:?}");
     assert!(stats.zero_bytes > (1 << 40) - 4096, "{stats:?}");
-    // A literal per block of what follows the hole, shifted.
+    // A literal per block after the hole, which is shifted.
     assert!(extents.len() < 40, "{}", extents.len());
 }
 
 #[test]
 fn a_signature_of_one_weak_checksum_costs_no_more_than_another() {
-    // Each block has the same weak checksum and another content: +1 -1 -1 +1 changes neither sum.
+    // All blocks have the same weak checksum and different bytes: +1 -1 -1 +1 changes neither sum.
     const B: usize = 1024;
     let crafted = |seed: usize| {
         let mut block = vec![100; B];

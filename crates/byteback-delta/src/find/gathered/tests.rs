@@ -1,5 +1,5 @@
-//! Both ends by group sums, on contents of some MiB: the delta makes the new content, whatever is
-//! known, and what is equal is not read.
+//! Both ends with group sums, on contents of some MiB: the delta makes the new content, whatever is
+//! known, and equal groups are not read.
 
 use std::cell::RefCell;
 
@@ -58,7 +58,7 @@ fn answer(list: &GroupList, base_len: u64, summed: &Summed, lies: &[u64]) -> Res
     GroupAnswer::read(&stream[..], list.kind(), list.content_len_bytes(), 1 << 20)
 }
 
-/// A content that notes what of it is read.
+/// A content that records the ranges read.
 struct Noted<'a>(&'a [u8], RefCell<Vec<ByteRange>>);
 
 impl Base for Noted<'_> {
@@ -80,8 +80,8 @@ fn listed(kind: LeafKind, content: &[u8]) -> GroupList {
     digest.finish_with_groups().unwrap().1
 }
 
-/// Finds with both ends, and checks what was found. `has_crcs`, `has_leaves`: what the new end
-/// knows beside the groups.
+/// Runs both ends, and checks the result. `has_crcs`, `has_leaves`: the checksums that the new
+/// content's end knows beside the groups.
 fn check(kind: LeafKind, base: &[u8], new: &[u8], has_crcs: bool, has_leaves: bool) -> (FindStats, GroupAnswer) {
     let of_new = Summed::of(kind, new);
     let answer = answer(&listed(kind, new), base.len() as u64, &Summed::of(kind, base), &[]).unwrap();
@@ -148,7 +148,7 @@ fn an_unmodified_content_costs_a_list_of_groups_and_a_head() {
 fn a_scattered_change_costs_a_leaf() {
     let base = noise(1, 6 * MIB + 777);
     let mut new = base.clone();
-    // In four of the groups; the last byte, too.
+    // Changes in four of the groups, among them the last byte.
     let places = [3 * MIB, 3 * MIB + 4095, 3 * MIB + 9000, 5 * MIB + 1, 7, new.len() - 1];
     places.iter().for_each(|&at| new[at] ^= 1);
     for kind in LeafKind::ALL {
@@ -175,14 +175,13 @@ fn insertions_are_found_behind_the_first_one() {
 fn what_moved_between_groups_that_are_left_is_found_across_those_that_are_not() {
     let base = noise(1, 6 * MIB);
     let mut new = base.clone();
-    // Groups 1 and 4 exchanged: all of them is found, and no byte read, as their leaves say where
-    // they are.
+    // Groups 1 and 4 exchanged: both are found without reading, as their leaves show their places.
     new[MIB..2 * MIB].copy_from_slice(&base[4 * MIB..5 * MIB]);
     new[4 * MIB..5 * MIB].copy_from_slice(&base[MIB..2 * MIB]);
     let (stats, _) = check(LeafKind::Sha256, &base, &new, true, true);
     assert_eq!((stats.literal_bytes, stats.read_bytes), (0, 0));
-    // A run that begins in one of them and ends in the other, by bytes: the window moves over the
-    // seam.
+    // A run that begins in one of them and ends in the other, not at leaf borders: the window moves
+    // over the seam.
     let mut new = base.clone();
     new[MIB + 10..2 * MIB].copy_from_slice(&base[4 * MIB..5 * MIB - 10]);
     new[4 * MIB..5 * MIB].copy_from_slice(&noise(3, MIB));
@@ -268,7 +267,7 @@ fn apply(content: &mut Vec<u8>, change: Change) {
             let len = to.len();
             content[to].copy_from_slice(&bytes[..len]);
         }
-        // As a block, or a group, may end.
+        // At the end of a block or a group, too.
         Change::Truncate { at } => content.truncate(at),
     }
 }

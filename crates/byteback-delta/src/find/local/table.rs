@@ -1,4 +1,4 @@
-//! Where in the base a block of some weak checksum lies.
+//! The table of the base's blocks by their weak checksums.
 
 use byteback_extents::ByteRange;
 
@@ -7,17 +7,17 @@ use crate::apply::Base;
 use crate::find::index::WeakTable;
 use crate::weak::{Rolling, RollingSum};
 
-/// The blocks of a part of the base. Those that equal the one before, and those that begin in a
-/// hole, are left out.
+/// The blocks of a part of the base. Blocks that equal the previous one, or begin in a hole, are
+/// left out.
 pub(super) struct BaseTable {
     table: WeakTable,
-    /// Blocks are numbered from here on.
+    /// The offset of block 0.
     start: u64,
     block_len: usize,
 }
 
 impl BaseTable {
-    /// Sums the blocks of a part of the base; of none if there is none.
+    /// Sums the blocks of a part of the base; the table is empty if there is none.
     pub(super) fn of<E>(
         base: &(impl Base + ?Sized),
         part: Option<ByteRange>,
@@ -74,13 +74,13 @@ impl BaseTable {
         Ok(made)
     }
 
-    /// Whether there is a block of this weak checksum.
+    /// Whether there is a block with this weak checksum.
     #[inline]
     pub(super) fn contains(&self, weak: u32) -> bool {
         self.table.may_contain(weak) && self.table.contains(weak)
     }
 
-    /// Where blocks of this weak checksum begin.
+    /// The offsets of the blocks with this weak checksum.
     pub(super) fn candidates(&self, weak: u32) -> impl Iterator<Item = u64> + '_ {
         let block_len = self.block_len as u64;
         self.table
@@ -88,8 +88,8 @@ impl BaseTable {
             .map(move |block| self.start + block as u64 * block_len)
     }
 
-    /// Moves a window over `content` until it may be a block, at most `most` bytes far, and as far
-    /// as whole windows reach. `sum` is that of the first window. Answers how far it moved.
+    /// Moves a window over `content` until it may be a block, by at most `most` bytes, and only
+    /// over whole windows. `sum` is the checksum of the first window. Returns the distance moved.
     pub(super) fn pass(&self, sum: &mut RollingSum, content: &[u8], block_len: usize, most: usize) -> usize {
         let table = &self.table;
         let mut rolling = *sum;

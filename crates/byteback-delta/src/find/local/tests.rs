@@ -1,5 +1,5 @@
-//! Random edits against what the delta makes of the base; what edits cost; holes; crafted contents;
-//! contents that cannot be read.
+//! Random edits, checked by applying the delta to the base; the cost of edits; holes; crafted
+//! contents; contents that cannot be read.
 
 use std::cell::Cell;
 
@@ -11,7 +11,7 @@ use crate::find::edits::{Found, Place, base, compose, content_with_holes, edit, 
 use crate::model::noise;
 use crate::source::Source;
 
-/// A content that knows its holes, and counts what is read.
+/// A content that knows its holes and counts the bytes read.
 struct Sparse<'a> {
     bytes: &'a [u8],
     places: &'a [Place],
@@ -52,13 +52,14 @@ fn find(base: &(impl Base + ?Sized), new: &(impl Base + ?Sized)) -> (Vec<Found>,
     (found.extents, stats)
 }
 
-/// Finds, checks that what was found is exactly the new content, as extents and through a delta.
+/// Runs the finder, checks that the extents make exactly the new content, directly and through a
+/// delta.
 fn check(base: &[u8], new: &[u8]) -> (Vec<Found>, FindStats) {
     let (extents, stats) = find(base, new);
     assert!(compose(base, &extents) == new);
     assert_eq!(stats.examined_bytes, new.len() as u64);
     for pair in extents.windows(2) {
-        // What continues is one extent.
+        // Adjacent copies are merged into one extent.
         if let (Source::Copy { base_offset: from }, Source::Copy { base_offset: next }) = (&pair[0].1, &pair[1].1) {
             assert_ne!(from + pair[0].0.len_bytes(), *next);
         }
@@ -159,10 +160,10 @@ fn sizes_around_a_cell_a_block_and_a_piece() {
         for new in sizes {
             let (_, stats) = check(&content[..base], &content[..new]);
             assert_eq!(stats.copied_bytes, base.min(new) as u64, "{base} to {new}");
-            // Cut off or added in front: the common end is found.
+            // Bytes removed or added at the beginning: the common end is found.
             let at = |len: usize| &content[content.len() - len..];
             let (_, stats) = check(at(base), at(new));
-            // A byte more may be equal by chance.
+            // Another byte may be equal by chance.
             let copied = stats.copied_bytes as usize;
             assert!(
                 (base.min(new)..base.min(new) + 4).contains(&copied),
@@ -185,7 +186,7 @@ fn edits_cost_themselves_to_the_byte() {
 
     let mut inserted = base.clone();
     inserted.splice(1_234_567..1_234_567, noise(2, 5000));
-    // One byte of what was inserted may be equal to what follows it by chance, on either side.
+    // On either side, an inserted byte may equal the adjacent one by chance.
     assert!((4990..=5000).contains(&check(&base, &inserted).1.literal_bytes));
 
     let mut in_front = noise(3, 100);
@@ -196,7 +197,7 @@ fn edits_cost_themselves_to_the_byte() {
     deleted.drain(1_000_001..1_500_002);
     assert_eq!(check(&base, &deleted).1.literal_bytes, 0);
 
-    // Two insertions, so that what is between them is at neither end.
+    // Two insertions, so that the part between them is at neither end.
     let mut twice = base.clone();
     twice.splice(3_000_000..3_000_000, noise(4, 77));
     twice.splice(1_000_000..1_000_000, noise(5, 99));
@@ -218,7 +219,7 @@ fn edits_cost_themselves_to_the_byte() {
 
 #[test]
 fn an_insertion_before_zeros_and_scattered_data_does_not_stay_in_place() {
-    // Half of it is equal wherever it is shifted to: zeros. In place, half of the cells agree;
+    // Half of it is zeros, which are equal at any shift. In place, half of the cells agree;
     // shifted, all do.
     let mut base = vec![0; 2 << 20];
     for at in (0..base.len()).step_by(8192) {
@@ -255,7 +256,7 @@ fn nothing_is_summed_and_little_is_read_for_what_stays_in_place() {
         (old.read_bytes.get(), changed.read_bytes.get()),
         (base.len() as u64, new.len() as u64)
     );
-    // An insertion: what follows it is compared once more, from the end.
+    // An insertion: the bytes after it are compared once more, from the end.
     new = base.clone();
     new.splice(1_000_000..1_000_000, noise(2, 1000));
     let places = [Place {
@@ -271,7 +272,7 @@ fn nothing_is_summed_and_little_is_read_for_what_stays_in_place() {
 
 #[test]
 fn a_list_at_the_end_that_follows_what_moved_hides_nothing_of_it() {
-    // As an office document: text between pictures, and at the end where each begins.
+    // Like an office document: text between pictures, and an index of their offsets at the end.
     let pictures = [noise(1, 3 << 20), noise(2, 5 << 20)];
     let document = |text: &[u8]| {
         let mut bytes = [&pictures[0], text, &pictures[1]].concat();
@@ -292,7 +293,7 @@ fn a_list_at_the_end_that_follows_what_moved_hides_nothing_of_it() {
     let (base_places, new_places) = (place(&base), place(&new));
     let (old, changed) = (Sparse::new(&base, &base_places), Sparse::new(&new, &new_places));
     find(&old, &changed);
-    // Only what lies between the ends was summed.
+    // Only the part between the equal ends was summed.
     assert!(old.read_bytes.get() < base.len() as u64 + 8 * PIECE_LEN as u64);
     assert!(changed.read_bytes.get() < new.len() as u64 + 8 * PIECE_LEN as u64);
 }
@@ -343,14 +344,14 @@ fn a_hole_of_a_tebibyte_is_not_looked_at() {
     assert!(stats.examined_bytes < 1 << 20, "{stats:?}");
     assert!(stats.literal_bytes < 100, "{stats:?}");
     assert!(extents.len() < 10, "{}", extents.len());
-    // Equal ones: holes in place cost no extent.
+    // Equal contents: holes in place cost no extent.
     let same = file("same", &[(0, &bytes)], 1 << 40);
     let (extents, stats) = find(&base, &same);
     assert_eq!((extents.len(), stats.copied_bytes), (1, 1 << 40));
 }
 
-/// A content whose windows all have the weak checksum of some block of the base, but equal none
-/// until their last bytes.
+/// A content whose windows all have the weak checksum of some block of the base, but differ from it
+/// in their last bytes.
 #[test]
 fn crafted_weak_checksums_cost_little_more_than_the_content() {
     let len = 4 << 20;
@@ -375,7 +376,7 @@ fn crafted_weak_checksums_cost_little_more_than_the_content() {
     assert_eq!(stats.examined_bytes, new.len() as u64);
 }
 
-/// A content that becomes shorter, or fails, after so many bytes.
+/// A content that becomes shorter, or fails, after a number of bytes.
 struct Failing<'a>(&'a [u8], usize);
 
 impl Base for Failing<'_> {
@@ -447,8 +448,8 @@ fn differences_are_exact_to_the_byte() {
 
 #[test]
 fn windows_that_differ_from_a_block_at_its_end_are_not_taken_for_it_and_cost_little() {
-    // In place there is noise. Behind it are blocks whose weak checksum is that of every window of
-    // the new content, and which differ from it only at their ends.
+    // In place there is noise. After it come blocks that have the weak checksum of every window of
+    // the new content and differ from it only at their ends.
     let len = 4 << 20;
     let block = block_len(len as u64) as usize;
     assert!(block > FIRST_LOOK_LEN);
@@ -460,8 +461,8 @@ fn windows_that_differ_from_a_block_at_its_end_are_not_taken_for_it_and_cost_lit
             base[at - 20 + shift + index] = 100_u8.wrapping_add_signed(change);
         }
     }
-    // Once beside the noise, once behind the base's end, where nothing is compared in place before
-    // the blocks are.
+    // Once beside the noise, once past the base's end, where nothing is compared in place before
+    // the blocks.
     for before in [0, len] {
         let mut new = noise(2, before);
         new.resize(before + len / 2, 100);

@@ -1,4 +1,4 @@
-//! Contents made of pieces, against a naive look at which pieces both have.
+//! Contents made of pieces, against a naive comparison of the pieces.
 
 use std::cell::RefCell;
 
@@ -19,7 +19,7 @@ fn named(kind: NameKind, pieces: &[Vec<u8>]) -> NamedChunks {
     list
 }
 
-/// A content that notes what of it is read.
+/// A content that records the ranges read.
 struct Watched<'a>(&'a [u8], RefCell<ExtentSet>);
 
 impl Base for Watched<'_> {
@@ -35,8 +35,8 @@ impl Base for Watched<'_> {
     }
 }
 
-/// Pieces of a few kinds, many of them alike, and three kinds of each length; a long one here and
-/// there.
+/// Pieces of a few kinds, many of them alike, and three kinds of each length; now and then a long
+/// one.
 fn drawn(draw: &mut impl FnMut(usize) -> usize) -> Vec<Vec<u8>> {
     let kinds = 1 + draw(40);
     let count = draw(60);
@@ -63,7 +63,7 @@ fn the_base_gives_every_piece_that_it_has_and_nothing_else_is_read() {
         let (base_list, new_list) = (named(base_kind, &base_pieces), named(kind, &new_pieces));
         let lens: Vec<u64> = new_pieces.iter().map(|piece| piece.len() as u64).collect();
         assert_eq!(new_list.lens().collect::<Vec<_>>(), lens);
-        // Naively: pieces of the new one that are none of the base.
+        // Naively: pieces of the new content that the base does not have.
         let (mut wanted, mut offset) = (ExtentSet::new(), 0);
         for piece in &new_pieces {
             if base_kind != kind || !base_pieces.contains(piece) {
@@ -87,7 +87,7 @@ fn the_base_gives_every_piece_that_it_has_and_nothing_else_is_read() {
     }
 }
 
-/// Of pieces that the base has several times, those are taken that make few copies.
+/// Of pieces that the base has several times, those that make few copies are taken.
 #[test]
 fn repeated_pieces_make_long_copies() {
     let [a, b, c] = [1, 2, 3].map(|kind| noise(kind, 100 + kind as usize));
@@ -97,17 +97,17 @@ fn repeated_pieces_make_long_copies() {
     let content = new.concat();
     let (found, _) = find_named(&list(&base), &list(&new), &content[..], FoundExtents::default()).unwrap();
     assert!(compose(&base.concat(), &found.extents) == content);
-    // c a; a b, which is the base's beginning; and a, which stayed at its place, so that a delta
-    // does not mention it.
+    // c a; a b, which is the base's beginning; and a, which stayed in place, so that a delta leaves
+    // it out.
     let from: Vec<_> = found.extents.iter().map(|(_, source)| source.clone()).collect();
     let of = |base_offset| crate::source::Source::Copy { base_offset };
     assert_eq!(from, [of(304), of(0), of(407)], "{found:?}");
-    // What stays at its place is taken from there.
+    // A chunk that stays in place is taken from there.
     let (found, _) = find_named(&list(&base), &list(&base), &base.concat()[..], FoundExtents::default()).unwrap();
     assert_eq!(found.extents.len(), 1);
 }
 
-/// Names that somebody made so that all lie in the same slots: less is found, and nothing is wrong.
+/// Names crafted to fall into the same slots: less is found, and nothing is wrong.
 #[test]
 fn crafted_names_cost_bytes_only() {
     let pieces: Vec<Vec<u8>> = (0..1000).map(|kind| noise(kind, 50)).collect();
@@ -127,7 +127,7 @@ fn crafted_names_cost_bytes_only() {
     };
     let (found, stats) = find_named(&list, &shifted, &content[50..], FoundExtents::default()).unwrap();
     assert!(compose(&content, &found.extents) == content[50..]);
-    // Behind a piece that is found, the next one is known without a lookup.
+    // After a match, the next piece is known without a lookup.
     assert_eq!(stats.copied_bytes, 999 * 50);
 }
 
@@ -146,13 +146,13 @@ fn lists_that_do_not_fit_are_refused() {
     let mut list = list;
     assert!(!list.push(0, &[0; 32]) && !list.push(1, &[0; 31]) && !list.push(u64::MAX - 29, &[0; 32]));
     assert_eq!(list.content_len_bytes(), 30);
-    // Empty ones are lists, too.
+    // Empty lists are lists, too.
     let empty = NamedChunks::new(NameKind::Sha256);
     let (found, _) = find_named(&list, &empty, &[][..], FoundExtents::default()).unwrap();
     assert!(found.extents.is_empty());
 }
 
-/// A content that cannot be read is no content.
+/// A content that cannot be read gives an error.
 #[test]
 fn a_content_that_fails_ends_the_finding() {
     struct Failing;

@@ -1,5 +1,5 @@
-//! The whole way: signature of the new content, search in the base, matches over the wire,
-//! literals, delta, applied.
+//! The whole path: signature of the new content, search in the base, matches over the wire,
+//! literals, delta, application.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ use crate::find::edits::{Part, base, compose, content_with_holes, edit, edited, 
 use crate::model::noise;
 use crate::signature::Signature;
 
-/// What the server answers; the list has travelled.
+/// The server's answer, sent through the stream.
 fn search(new: &[u8], block_len: u32, base: &[Part<'_>]) -> (MatchList, FindStats) {
     let index = BlockIndex::new(Signature::of(new, params(block_len)));
     let mut finder = ReverseFinder::new(&index);
@@ -27,7 +27,7 @@ fn search(new: &[u8], block_len: u32, base: &[Part<'_>]) -> (MatchList, FindStat
     (list, stats)
 }
 
-/// Checks that the matches are true, that nobody has to send more than is missing, and the delta.
+/// Checks the matches, the delta, and that the client sends only the missing ranges.
 fn check(base: &[u8], block_len: u32, new: &[u8], piece_len: usize) -> (MatchList, FindStats) {
     let pieces: Vec<_> = base.chunks(piece_len).map(Part::Bytes).collect();
     let (list, searched) = search(new, block_len, &pieces);
@@ -39,7 +39,7 @@ fn check(base: &[u8], block_len: u32, new: &[u8], piece_len: usize) -> (MatchLis
         let (start, end) = (run.range.start() as usize, run.range.end() as usize);
         assert!(new[start..end] == base[run.base_offset as usize..][..end - start]);
     }
-    // Only what is missing is read.
+    // Only the missing ranges are read.
     let mut content = MatchedContent::new(&list, FoundExtents::default());
     for range in list.missing() {
         content
@@ -49,7 +49,7 @@ fn check(base: &[u8], block_len: u32, new: &[u8], piece_len: usize) -> (MatchLis
     let (found, stats) = content.finish().unwrap();
     assert!(compose(base, &found.extents) == new);
     assert_eq!(stats.examined_bytes, stats.literal_bytes);
-    // All of it is read, and told as a delta.
+    // The whole content is read, and passed on as a delta.
     through_a_delta(base, new, |sink| {
         let mut content = MatchedContent::new(&list, sink);
         for (index, piece) in new.chunks(piece_len).enumerate() {
@@ -93,14 +93,14 @@ proptest! {
     ) {
         let (content, places) = content_with_holes(seed, &lens);
         let parts: Vec<_> = places.iter().map(|place| place.of(&content)).collect();
-        // The base has the holes; the new content is a part of it.
+        // The base has the holes; the new content is a suffix of it.
         let new = &content[shift.min(content.len())..];
         let (list, _) = search(new, block_len, &parts);
         for run in list.runs() {
             let (start, end) = (run.range.start() as usize, run.range.end() as usize);
             prop_assert!(new[start..end] == content[run.base_offset as usize..][..end - start]);
         }
-        // The new content has the holes; the base has the bytes in front of it.
+        // The new content has the holes; the base has extra bytes before it.
         let mut base = noise(!seed, shift);
         base.extend_from_slice(&content);
         let (list, _) = search(&content, block_len, &[Part::Bytes(&base)]);
@@ -143,7 +143,7 @@ fn an_edit_costs_about_itself_and_the_server_hashes_the_base_about_once() {
     new.splice(1_234_567..1_234_567, noise(2, 5000));
     let (list, stats) = check(&base, B, &new, 65_536);
     assert!(stats.literal_bytes <= 5000 + slack, "{stats:?}");
-    // Behind the insertion the new content's blocks are at other offsets of the base: found once,
+    // After the insertion the new content's blocks are at other offsets of the base: found once,
     // then followed.
     assert!(stats.strong_bytes <= base.len() as u64 + 8 * slack, "{stats:?}");
     assert_eq!(list.runs().len(), 2);
@@ -162,12 +162,12 @@ fn an_edit_costs_about_itself_and_the_server_hashes_the_base_about_once() {
 fn blocks_that_are_equal_are_found_by_one_place() {
     const B: usize = 1000;
     let (a, b, c) = (noise(1, B), noise(2, B), noise(3, B));
-    // The base has `b` only behind `a`, and `c` twice nowhere in place.
+    // The base has `b` only after `a`, and `c` twice, nowhere in place.
     let base = [&noise(9, 333)[..], &a, &b, &c].concat();
     let new = [&b[..], &b, &c, &c, &a, &b, &b].concat();
     let (list, stats) = check(&base, B as u32, &new, 100);
     assert_eq!(stats.literal_bytes, 0, "{list:?}");
-    // In place is kept, even if it comes later.
+    // The place at the same offset is kept, even if it comes later.
     let base = [&b[..], &a, &b, &b].concat();
     let new = [&c[..], &c, &c, &b].concat();
     let (list, _) = check(&base, B as u32, &new, 100);
@@ -199,7 +199,7 @@ fn crafted_signatures_cost_little_more_than_the_base() {
         }
         block
     };
-    // Each window of the base has the weak checksum of all blocks, and is none.
+    // Each window of the base has the weak checksum of all blocks, and equals none.
     let new: Vec<u8> = (0..512).flat_map(crafted).collect();
     let base = vec![100; 4 << 20];
     let (list, stats) = search(&new, B as u32, &[Part::Bytes(&base)]);

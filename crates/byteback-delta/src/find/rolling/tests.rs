@@ -1,4 +1,4 @@
-//! Random edits against what the delta makes of the base; bounds on literals; crafted contents.
+//! Random edits, checked by applying the delta to the base; bounds on literals; crafted contents.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,8 @@ fn find(base: &[u8], block_len: u32, parts: &[Part<'_>]) -> (Vec<Found>, FindSta
     (found.extents, stats)
 }
 
-/// Finds, checks that what was found is exactly the new content, and answers the literal bytes.
+/// Runs the finder, checks that the extents make exactly the new content, and returns the
+/// statistics.
 fn check(base: &[u8], block_len: u32, new: &[u8], piece_len: usize) -> FindStats {
     let parts: Vec<_> = new.chunks(piece_len).map(Part::Bytes).collect();
     let (extents, stats) = find(base, block_len, &parts);
@@ -33,7 +34,7 @@ fn check(base: &[u8], block_len: u32, new: &[u8], piece_len: usize) -> FindStats
         stats.literal_bytes + stats.copied_bytes + stats.zero_bytes,
         new.len() as u64
     );
-    // And through the stream, where what stays in place is not mentioned.
+    // And through the stream, which leaves out bytes that stay in place.
     let index = BlockIndex::new(Signature::of(base, params(block_len)));
     through_a_delta(base, new, |sink| {
         let mut finder = RollingFinder::new(&index, sink);
@@ -66,7 +67,7 @@ proptest! {
         block_len in prop_oneof![Just(700_u32), Just(4096), Just(65_536)],
     ) {
         let (new, parts) = content_with_holes(seed, &lens);
-        // The base is the same content behind some other bytes, in which holes are zeros.
+        // The base is the same content after some other bytes, with zeros for holes.
         let mut base = noise(!seed, shift);
         base.extend_from_slice(&new);
         let parts: Vec<_> = parts.iter().map(|part| part.of(&new)).collect();
@@ -100,7 +101,7 @@ fn an_insertion_a_deletion_and_a_move_cost_about_themselves() {
     inserted.splice(1_234_567..1_234_567, noise(2, 5000));
     let stats = check(&base, B, &inserted, 65_536);
     assert!(stats.literal_bytes <= 5000 + slack, "{stats:?}");
-    // Unchanged blocks are hashed once; rolling is only where something is new.
+    // Unchanged blocks are hashed once; the window only rolls over new bytes.
     assert!(stats.strong_bytes <= base.len() as u64 + 4 * slack, "{stats:?}");
 
     let mut deleted = base.clone();
@@ -158,8 +159,7 @@ fn a_hole_of_a_tebibyte_is_not_looked_at() {
     assert!(extents.len() < 10);
 }
 
-/// Windows whose weak checksum is that of a block, while the content is another: two bytes up, two
-/// bytes down.
+/// A block with the weak checksum of a block of 100s, but other bytes: two bytes up, two down.
 fn of_equal_weak(seed: u64, len: usize) -> Vec<u8> {
     let mut block = vec![100; len];
     // +1 -1 -1 +1 at equal distances changes neither sum.
@@ -173,8 +173,8 @@ fn of_equal_weak(seed: u64, len: usize) -> Vec<u8> {
 #[test]
 fn crafted_weak_checksums_cost_little_more_than_the_content() {
     const B: usize = 4096;
-    // Every block has one weak checksum, and so has every window of the new content, which is none
-    // of them.
+    // All blocks have the same weak checksum, and so has every window of the new content, which
+    // equals none of them.
     let base: Vec<u8> = (0..512).flat_map(|seed| of_equal_weak(seed, B)).collect();
     let new = vec![100; 4 << 20];
     let weak = RollingSum::of(&new[..B]).value();
@@ -199,7 +199,7 @@ fn a_wrong_signature_gives_a_delta_that_its_digest_convicts() {
     let base = noise(1, 100_000);
     let mut lying = base.clone();
     lying[50_000] ^= 1;
-    // The signature is of another content than the base.
+    // The signature belongs to another content than the base.
     let index = BlockIndex::new(Signature::of(&lying, params(1000)));
     let mut finder = RollingFinder::new(&index, FoundExtents::default());
     finder.push(&lying).unwrap();
@@ -213,8 +213,8 @@ fn a_wrong_signature_gives_a_delta_that_its_digest_convicts() {
     assert_ne!(digest(&made), digest(&lying));
 }
 
-/// Programs of others on the same pair of files, where they are installed: `rdiff`, which sends
-/// literals and copies as we do.
+/// Another program on the same pair of files, where it is installed: `rdiff`, which sends literals
+/// and copies as we do.
 #[test]
 fn literals_are_as_few_as_those_of_rdiff() {
     if std::process::Command::new("rdiff").arg("--version").output().is_err() {

@@ -1,46 +1,46 @@
-//! The CRC of a window that moves on byte by byte, and the table in which it is looked up.
+//! The rolling CRC of a window, and the table in which it is looked up.
 //!
-//! With W a window of n bytes, a its first and c the byte that comes: crc(W c) follows from crc(W)
-//! by one table lookup, and crc((W c) without a) = crc(W c) ^ shift(crc(a), n) by another one, from
-//! a table made for n. Each step waits for the one before, for two memory accesses. So several
-//! windows, some hundred bytes apart, move on side by side, and their steps overlap: measured on a
-//! busy machine, 2.1 ns per window with its lookup instead of 3.2 (and 5.7 with rsync's sums in
+//! With W a window of n bytes, a its first byte and c the entering byte: crc(W c) follows from
+//! crc(W) by one table lookup, and crc((W c) without a) = crc(W c) ^ shift(crc(a), n) by another
+//! one, from a table made for n. Each step waits for the previous one, for two memory accesses. So
+//! several windows, some hundred bytes apart, move in parallel, and their steps overlap: on a busy
+//! machine, 2.1 ns per window with its lookup instead of 3.2 (and 5.7 with rsync's sums in
 //! `rolling`). The alternative, each window's CRC combined from those of its parts, takes 36 ns.
 //!
 //! Almost every lookup answers "none". A bitmap with sixteen bits or more per block comes before
 //! the table, two bits of one word for each block: it stays in the processor's cache, and takes one
-//! load instead of two. CRCs are evenly spread, so that their own bits are the bitmap's index.
+//! load instead of two. CRCs are evenly distributed, so that their own bits are the bitmap's index.
 
 use crate::crc::{Combiner, CrcKind};
 use crate::cuckoo::CuckooTable;
 use crate::signature::Signature;
 
-/// Windows that move side by side.
+/// The number of windows that move in parallel.
 const LANES: usize = 4;
 
-/// Steps that they take before hits are looked at.
+/// The number of steps that they take before hits are examined.
 const STEPS: usize = 256;
 
 const ALL_STEPS: usize = LANES * STEPS;
 
-/// The whole blocks of a signature by their CRCs, and what moves a window's CRC on.
+/// The whole blocks of a signature by their CRCs, and the tables that roll a window's CRC.
 pub(super) struct BlockSearch {
     kind: CrcKind,
     block_len: usize,
     whole_blocks: usize,
     table: CuckooTable<u32, u32>,
-    /// A power of two of words.
+    /// The bitmap; its number of words is a power of two.
     filter: Vec<u64>,
-    /// What a byte that comes brings in, by its sum with the CRC's lowest byte: the CRC of that one
-    /// byte.
+    /// The contribution of an entering byte, indexed by its exclusive or with the CRC's lowest
+    /// byte: the CRC of that one byte.
     coming: [u32; 256],
-    /// What a byte that leaves takes out.
+    /// The contribution of a leaving byte.
     leaving: [u32; 256],
     of_block: Combiner,
     of_steps: Combiner,
 }
 
-/// A window: where it begins in the buffer, and its CRC.
+/// A window: its start in the buffer, and its CRC.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rolled {
     pub(super) from: usize,
@@ -48,8 +48,8 @@ pub(super) struct Rolled {
 }
 
 impl BlockSearch {
-    /// For the whole blocks of this signature, whose weak checksums are CRCs of this kind, which
-    /// has 32 bits.
+    /// A search for the whole blocks of this signature, whose weak checksums are CRCs of this kind,
+    /// which has 32 bits.
     pub(super) fn new(signature: &Signature, kind: CrcKind) -> Self {
         let block_len = signature.params().block_len_bytes as usize;
         let whole = signature.content_len_bytes() / block_len as u64;
@@ -60,7 +60,7 @@ impl BlockSearch {
         for &weak in weak {
             filter[(weak as usize >> 6) & (filter_bits / 64 - 1)] |= filter_bits_of(weak);
         }
-        // Of equal blocks side by side, zeros mostly, the first is kept: the others are found where
+        // Of adjacent equal blocks, mostly zeros, the first is kept: the others are found where
         // they are expected.
         let distinct = weak.iter().zip(0_u32..).filter(|&(weak, block)| {
             let block = block as usize;
@@ -94,7 +94,7 @@ impl BlockSearch {
         self.may_contain(crc) && self.table.contains(crc)
     }
 
-    /// The blocks with this CRC that are kept.
+    /// The kept blocks with this CRC.
     pub(super) fn candidates(&self, crc: u32) -> impl Iterator<Item = usize> + '_ {
         self.table.get(crc).map(|block| block as usize)
     }
@@ -108,8 +108,8 @@ impl BlockSearch {
     }
 
     /// Moves `window` on by some steps, at least one, but not beyond `upto`, where the last window
-    /// of `buffer` begins. All windows that were reached and whose CRC some block has are added to
-    /// `hits`, ascending.
+    /// of `buffer` begins. All windows reached whose CRC some block has are added to `hits`,
+    /// ascending.
     pub(super) fn roll(&self, buffer: &[u8], window: &mut Rolled, upto: usize, hits: &mut Vec<(usize, u32)>) {
         if upto - window.from >= ALL_STEPS {
             self.roll_lanes(buffer, window, hits);
@@ -133,7 +133,7 @@ impl BlockSearch {
     fn roll_lanes(&self, buffer: &[u8], window: &mut Rolled, hits: &mut Vec<(usize, u32)>) {
         let start = window.from;
         let (leaving, coming) = self.around(buffer, start, ALL_STEPS);
-        // As arrays, whose lengths the compiler knows; `around` answers as many bytes.
+        // As arrays, whose lengths the compiler knows; `around` returns that many bytes.
         let (Some(leaving), Some(coming)) = (leaving.first_chunk::<ALL_STEPS>(), coming.first_chunk::<ALL_STEPS>())
         else {
             return;
@@ -170,8 +170,7 @@ impl BlockSearch {
         };
     }
 
-    /// The bytes that leave and those that come while a window moves on from `from` by so many
-    /// steps.
+    /// The bytes that leave and those that enter while a window moves from `from` by `steps`.
     fn around<'b>(&self, buffer: &'b [u8], from: usize, steps: usize) -> (&'b [u8], &'b [u8]) {
         let coming = from + self.block_len;
         (&buffer[from..from + steps], &buffer[coming..coming + steps])

@@ -1,5 +1,5 @@
-//! Random edits, partly known, stale and wrong checksums against what the delta makes of the base;
-//! and what is read.
+//! Random edits with partly known, stale and wrong checksums, checked by applying the delta to the
+//! base; and the bytes read.
 
 use proptest::prelude::*;
 
@@ -68,7 +68,8 @@ fn all_known(content: &[u8], block_len: u32) -> KnownSums {
     }
 }
 
-/// Finds, and checks that what was found makes the new content, in memory and through the stream.
+/// Runs the finder, and checks that the extents make the new content, in memory and through the
+/// stream.
 fn check(base: &[u8], params: SignatureParams, new: &[u8], known: impl Fn() -> KnownSums) -> FindStats {
     let signature = Signature::of(base, params);
     let len = new.len() as u64;
@@ -103,7 +104,7 @@ fn what_is_proven_is_not_read() {
     new[9999] ^= 1;
     let stats = check(&base, params(B), &new, || all_known(&new, B));
     assert_eq!((stats.read_bytes, stats.literal_bytes), (10_000 % 64, 10_000 % 64));
-    // Appended to: the base's last block is found although it is no longer one.
+    // Appended to: the base's last block is found although it is no longer the last.
     let mut new = base.clone();
     new.extend(noise(2, 100));
     let stats = check(&base, params(B), &new, || all_known(&new, B));
@@ -139,7 +140,7 @@ fn blocks_that_moved_by_whole_blocks_are_not_read_either() {
 fn a_few_changed_blocks_between_others_are_not_rolled() {
     let base = noise(1, 6400);
     for (blocks, literal) in [(1, 64), (2, 128), (3, 192), (4, 256), (5, 64), (8, 64)] {
-        // A byte fewer at the beginning, another one at the end: all between moved.
+        // A byte fewer at the beginning, an extra one at the end: all between moved.
         let mut new = base.clone();
         new.remove(640);
         new.insert(640 + blocks * 64 - 1, 0);
@@ -150,7 +151,7 @@ fn a_few_changed_blocks_between_others_are_not_rolled() {
             "{blocks}"
         );
     }
-    // A block that is another one of the base is found without rolling.
+    // A block that equals another one of the base is found without rolling.
     let mut new = base.clone();
     new.copy_within(64..128, 640);
     let known = || Known {
@@ -205,13 +206,12 @@ fn an_insertion_costs_about_its_length() {
 
 #[test]
 fn wrong_crcs_never_make_a_wrong_delta() {
-    // Whatever the client's storage says of CRCs, and the server's as well: strong checksums
-    // decide.
+    // Even if the CRCs of the client's or the server's storage are wrong, strong checksums decide.
     let base = noise(1, 20_000);
     let mut new = base.clone();
     new[3000..3100].fill(7);
     new.splice(9000..9000, noise(5, 333));
-    // CRCs of the content before it was changed, as of the new one.
+    // CRCs of the content before its change, passed off as those of the new one.
     let mut stale = base.clone();
     stale.resize(new.len(), 0);
     let stats = check(&base, params(B), &new, || Known {
@@ -219,7 +219,7 @@ fn wrong_crcs_never_make_a_wrong_delta() {
         strong: None,
     });
     assert_eq!(stats.read_bytes, new.len() as u64);
-    // Stale CRCs beside strong checksums that are not.
+    // Stale CRCs beside fresh strong checksums.
     check(&base, params(B), &new, || Known {
         crcs: Some(crcs(&stale, B, |_| true)),
         strong: Some(strong(&new, B, |block| block % 3 > 0)),
@@ -248,7 +248,7 @@ fn checksums_of_another_kind_or_length_are_left_aside() {
         strong: Some(SumList::new(other_kind)),
     });
     assert_eq!((stats.read_bytes, stats.literal_bytes), (5000, 0));
-    // Of a content of another length: it is not this one.
+    // Checksums of a content of another length, which cannot be this one.
     let stats = check(&base, params(B), &base[..4000], || all_known(&base, B));
     assert_eq!(stats.read_bytes, 4000);
     let rsync = SignatureParams {
@@ -270,7 +270,7 @@ fn a_content_that_ends_early_is_an_error() {
 
 #[test]
 fn crafted_windows_cost_little_more_than_the_content() {
-    // Every window of zeros has the CRC of a block whose strong checksum is another one's.
+    // Every window of zeros has the CRC of a block whose strong checksum differs.
     let zeros = vec![0; 64];
     let weak = WeakKind::Crc32cPadded.of(&zeros);
     let blocks = 1000;
@@ -372,7 +372,7 @@ proptest! {
         let params = SignatureParams { strong_len_bytes: strong_len, ..params(block_len) };
         let mut of_crcs = new.clone();
         if stale {
-            // CRCs of what the file was before, cut to what it is now.
+            // CRCs of the file's previous content, resized to the current length.
             of_crcs.clone_from(&base);
             of_crcs.resize(new.len(), 0);
         }

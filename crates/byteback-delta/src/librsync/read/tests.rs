@@ -1,4 +1,4 @@
-//! Deltas of our writer read again; limits; hostile ones. Deltas of `rdiff` are applied in
+//! Deltas of our writer read back; limits; hostile deltas. Deltas of `rdiff` are applied in
 //! `signature`'s tests.
 
 use proptest::prelude::*;
@@ -49,7 +49,7 @@ proptest! {
         let mut made = Vec::new();
         apply_librsync(&base[..], &delta[..], &mut made, u64::MAX).unwrap();
         prop_assert_eq!(&made, &new);
-        // Cut off anywhere, it is no delta.
+        // Cut off anywhere, it is not accepted.
         for at in 0..delta.len() {
             prop_assert!(extents(&delta[..at], base.len() as u64, u64::MAX).is_err());
         }
@@ -89,7 +89,7 @@ fn hostile_deltas_are_refused() {
             LibrsyncError::Command { position: 6, command } if command == expected
         ));
     }
-    // Copies of nothing, past the end, and beyond all numbers.
+    // Copies of no bytes, past the end, and beyond the range of numbers.
     for copy in [
         &[0x45, 0, 0][..],
         &[0x46, 0, 3, 0xe9],
@@ -106,7 +106,7 @@ fn hostile_deltas_are_refused() {
             LibrsyncError::Copy { position: 4, .. }
         ));
     }
-    // A literal of 2^63 bytes, of which none comes.
+    // A literal of 2^63 bytes, none of which comes.
     let huge = commands(&[0x44, 0x80, 0, 0, 0, 0, 0, 0, 0]);
     assert!(matches!(error(&huge), LibrsyncError::TooLong { .. }));
     let long = commands(&[0x43, 0, 0xff, 0xff, 0xff, 1]);

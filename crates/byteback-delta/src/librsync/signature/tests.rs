@@ -1,4 +1,4 @@
-//! Signatures against the stock `rdiff`, all kinds; the whole way from a signature to the new
+//! Signatures of all kinds against the stock `rdiff`; the whole path from a signature to the new
 //! content, each step by either program; hostile signatures.
 
 use std::path::Path;
@@ -84,7 +84,7 @@ fn signatures_are_those_of_rdiff_byte_for_byte() {
                 assert!((0..read.blocks()).all(|block| read.strong(block) == made.strong(block)));
             }
         }
-        // And what it chooses by itself.
+        // And its own choice of parameters.
         rdiff(dir.path(), &["signature", "base", "signature"]);
         let theirs = std::fs::read(dir.path().join("signature")).unwrap();
         assert_eq!(
@@ -158,9 +158,9 @@ fn check(dir: &Path, base: &[u8], new: &[u8], block_len: u32, kind: usize, is_le
     let stats = apply_librsync(base, &their_delta[..], &mut made, new.len() as u64).unwrap();
     assert!(made == new, "our patch of their delta");
     assert_eq!(stats.literal_bytes + stats.copied_bytes, new.len() as u64);
-    // Ours finds no less, but in contents of few values: many weak checksums agree in vain, and
-    // ours does not hash without end (seen with zeros and ones in short blocks), or many blocks are
-    // alike, and it takes another of them (once in five thousand, a block less).
+    // Our delta finds no less, except in contents of few values: where many weak checksums agree in
+    // vain, ours bounds its hashing (seen with zeros and ones in short blocks), and where many
+    // blocks are alike, it may take another of them (once in five thousand, a block less).
     let values: std::collections::BTreeSet<u8> = base.iter().copied().collect();
     assert!(
         values.len() < 16 || delta.len() <= their_delta.len() + 64 + their_delta.len() / 20,
@@ -216,9 +216,9 @@ fn the_last_block_of_unknown_length_is_found_at_the_end() {
     let mut longer = noise(6, 77);
     longer.extend_from_slice(&base);
     assert_eq!(literals(&longer, None), 77);
-    // Only the shorter last block, behind something else.
+    // Only the shorter last block, after other bytes.
     assert_eq!(literals(&[&noise(7, 9)[..], &base[8192..]].concat(), None), 9);
-    // Behind more than a block of something else: the last whole window stands before it.
+    // After more than a block of other bytes: the last whole window lies before it.
     assert_eq!(literals(&[&noise(7, 9000)[..], &base[8192..]].concat(), None), 9000);
 }
 
@@ -244,8 +244,8 @@ fn hostile_signatures_are_refused() {
     assert_eq!(read(&good, None).unwrap().blocks(), 12);
     assert_eq!(read(&good, Some(3000)).unwrap().content_len_bytes(), 3000);
     assert_eq!(read(&good, None).unwrap().content_len_bytes(), 12 * 256);
-    // Cut off: at a block's border it is another signature, elsewhere it shows. With the length
-    // known it always does.
+    // Cut off: at a block border it is another signature, elsewhere the cut shows. With the length
+    // known it always shows.
     for at in 0..good.len() {
         let cut = &good[..at];
         let is_border = at >= HEADER_LEN && (at - HEADER_LEN).is_multiple_of(36);
@@ -291,7 +291,7 @@ fn hostile_signatures_are_refused() {
             Err(SignatureError::Impossible(_))
         ));
     }
-    // Longer than MD4 is.
+    // Longer than MD4.
     let mut md4 = good.clone();
     md4[3] = 0x46;
     assert!(matches!(read(&md4, None), Err(SignatureError::Impossible(_))));

@@ -16,7 +16,7 @@ fn the_first_known_kind_is_taken_and_unknown_ones_are_passed_over() {
     let mut request = SignatureRequest::default();
     assert_eq!(request.prefer_weak("crc128"), Err(NoCommonKind { which: "weak" }));
     assert_eq!(request.prefer_strong(""), Err(NoCommonKind { which: "strong" }));
-    // What only files of librsync have is no name.
+    // Kinds that only files of librsync have are not names.
     assert!(StrongKind::from_name("md4").is_none() && StrongKind::Md4.name().is_none());
     assert_eq!(request.weak_names(), None);
     assert_eq!(

@@ -21,7 +21,7 @@ fn a_statement_is_prepared_once_whatever_is_bound_to_it() {
     }
 }
 
-/// A catalog as a program of version 1 made it, with the rows of one of the present.
+/// A catalog as a program of version 1 made it, with the rows of a present catalog.
 fn of_version_1(path: &Path, rows_of: &Path) {
     let old = Connection::open(path).unwrap();
     old.execute_batch(&format!(
@@ -70,7 +70,7 @@ fn of_version_1(path: &Path, rows_of: &Path) {
     .unwrap();
 }
 
-/// One that a program of version 1 or 2 gave, which nobody has used.
+/// An unused join token from a program of version 1 or 2.
 const JOIN_TOKEN: &str = "bbj_0123456789012345678901234567890123456789012";
 
 fn schema_of(path: &Path) -> (i64, Vec<String>) {

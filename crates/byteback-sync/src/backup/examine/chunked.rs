@@ -3,8 +3,8 @@
 //!
 //! The content is read once for the list of its chunks and its digest. The server answers which of
 //! them it has, and where. As the content is proven as a whole, long runs of chunks need no strong
-//! checksums, and are not read again; the others are, and what the server lacks is sent. Memory:
-//! the list, whose chunks grow with the content.
+//! checksums, and are not read again; the others are, and chunks that the server lacks are sent.
+//! Memory: the list, whose chunks grow with the content.
 
 use super::super::content::len_u64;
 use super::super::part_stream::PartStream;
@@ -59,13 +59,13 @@ pub(super) fn find(
     pass_to(&mut finder, len)?;
     let (found_file, mut found) = finder.finish()?;
     found.examined_bytes = content.data_bytes;
-    // Also without copies: what is sent is the second reading.
+    // Even without copies: the bytes sent are those of the second reading.
     let stats = found_file.finish(Proof::bytes(content.digest), true, &content.holes)?;
     content.end(sums);
     Ok((stats, found))
 }
 
-/// Takes what needs no bytes, up to those that come next.
+/// Passes chunks that need no bytes, up to the next ones that do.
 fn pass_to<S: ExtentSink<Error = Stop>>(finder: &mut ChunkFinder<'_, S>, offset: u64) -> Result<(), Stop> {
     while finder.position() < offset {
         if finder.pass_unproven()? == 0 {

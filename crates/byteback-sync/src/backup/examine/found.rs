@@ -1,4 +1,4 @@
-//! What finders find of a file, as delta records.
+//! The findings of a finder about a file, as delta records.
 //!
 //! *Many literals.* A delta record holds at most `LITERAL_BYTES_MAX` of literals, and copies of a
 //! second record would refer to the result of the first, in which old bytes are overwritten. So
@@ -19,24 +19,24 @@ use byteback_delta::{DeltaWriter, WriteError, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_model::{Attributes, ContentBase, FileId};
 
-/// Most extents of one file that are kept; beyond, it is sent whole.
+/// Most extents of one file; with more, it is sent whole.
 pub(super) const EXTENTS_MAX: usize = if cfg!(test) { 1 << 10 } else { 1 << 18 };
 
-/// Where an extent's bytes come from.
+/// The source of an extent's bytes.
 #[derive(Clone, Copy)]
 enum Found {
-    /// From the server's version, from this offset on.
+    /// The server's version, from this offset on.
     Copy(u64),
-    /// From the literals, after so many others.
+    /// The literals, from this offset among them on.
     Literal(u64),
     Zero,
 }
 
-/// What proves a content that was put together at the server.
+/// Proof of a content that is put together at the server.
 #[derive(Clone, Copy)]
 pub(super) struct Proof {
     digest: Digest,
-    /// Of which leaves it is; `None`: of the bytes.
+    /// The kind of the digest's leaves; `None`: the digest is of the bytes.
     sums: Option<LeafKind>,
 }
 
@@ -53,7 +53,7 @@ impl Proof {
     }
 }
 
-/// Takes what is found and makes delta records of it.
+/// Makes delta records of the findings.
 pub(super) struct FoundFile<'a, 'scope, 'env> {
     id: FileId,
     base: ContentBase,
@@ -62,16 +62,16 @@ pub(super) struct FoundFile<'a, 'scope, 'env> {
     base_len: u64,
     /// Ascending, without gaps.
     extents: Vec<(ByteRange, Found)>,
-    /// Literals that were not appended yet.
+    /// Literals that are not appended yet.
     literals: Vec<u8>,
     literals_len_max: usize,
-    /// Literals that deltas append to the old content.
+    /// Number of literal bytes that deltas append to the old content.
     appended: u64,
     deltas: FileDeltas,
 }
 
 impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
-    /// Of a file that the server has in a version of `base_len` bytes, as it says.
+    /// For a file whose version at the server has `base_len` bytes, as the server says.
     pub(super) fn new(file: &Examined<'a>, base_len: u64, stream: &'a mut PartStream<'scope, 'env>) -> Self {
         let literals_len_max = LITERAL_BYTES_MAX.min(len_u64(stream.part_len_bytes() / 2)).max(1);
         Self {
@@ -110,7 +110,7 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
         Ok(())
     }
 
-    /// A delta that appends the gathered literals to the old content and what was appended before.
+    /// Adds a delta that appends the gathered literals to the old content and to earlier ones.
     fn append(&mut self) -> Result<(), Stop> {
         if self.literals.is_empty() {
             return Ok(());
@@ -132,9 +132,9 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
         Ok(())
     }
 
-    /// Adds the last delta, the file's record, and what proves them, which copies need, and bytes
-    /// that were not read together with the digest. What is a hole here is one there, too, though
-    /// the server may have zeros for it: to checksums both are the same.
+    /// Adds the last delta and the file's record, and the proof, if needed: for copies, and for
+    /// bytes that were not read together with the digest. Holes here become holes there, even where
+    /// the server has zeros: to checksums both are the same.
     pub(super) fn finish(mut self, proof: Proof, needs_proof: bool, holes: &[ByteRange]) -> Result<FileStats, Stop> {
         if self.appended > 0 {
             self.append()?;
@@ -204,7 +204,7 @@ fn parted(extents: &[(ByteRange, Found)], holes: &[ByteRange]) -> Vec<(ByteRange
 }
 
 impl Found {
-    /// What comes so many bytes further on.
+    /// The source of the bytes this far behind the first one.
     fn after(self, bytes: u64) -> Self {
         match self {
             Self::Copy(from) => Self::Copy(from + bytes),
@@ -223,7 +223,7 @@ impl ExtentSink for FoundFile<'_, '_, '_> {
             self.push(range, Found::Literal(before))?;
         }
         while !bytes.is_empty() {
-            // Only when more come: what just fits needs no delta of its own.
+            // Only when more come: literals that just fit need no delta of their own.
             if self.literals.len() == self.literals_len_max {
                 self.append()?;
             }

@@ -1,14 +1,14 @@
-//! What the tree knows of a file's content at the cut without reading it, and what follows from
-//! that.
+//! The tree's knowledge of a file's content at the cut without reading it, and the sums made from
+//! it.
 //!
-//! The tree's process tells the checksums of all leaves, from whoever has them, and reads what
-//! nobody has ([`byteback_control::TreeService::leaf_sums`]). In one ascending pass they become the
+//! The tree's process reports the checksums of all leaves, from any store that has them, and reads
+//! the rest ([`byteback_control::TreeService::leaf_sums`]). In one ascending pass they become the
 //! sums of groups, and the digest that proves the whole. When the server has compared the groups,
-//! the leaves of those that differ become the checksums of its signature's blocks: leaves of
-//! shorter files are kept meanwhile, those of longer ones told once more, and have to be the same.
-//! What would have to be read for that is told once only, when the server's signature is there. If
-//! a telling begins anew, so does all that was made of it. Trees that tell no checksums (files
-//! without a log) are read here.
+//! the leaves of differing groups become the checksums of its signature's blocks: leaves of shorter
+//! files are kept meanwhile, those of longer ones reported once more, and have to be the same.
+//! Where the tree would have to read for that, it reports once only, when the server's signature is
+//! there. If a report starts over, so does everything made from it. Files of trees that report no
+//! checksums (files without a log) are read here.
 //!
 //! Memory: at most 36 MiB of leaves, or a weak and a strong checksum per block of the signature; 32
 //! bytes per MiB; 4 bytes per leaf where chunks are to be summed from them; the longer holes.
@@ -33,36 +33,37 @@ use byteback_delta::leaves::{Leaf, LeafDigest, LeafKind, TreeSums};
 use byteback_extents::ByteRange;
 use byteback_model::NodeId;
 
-/// Shorter holes are zeros like others.
+/// Shorter holes are treated as zeros.
 const HOLE_LEN_MIN: u64 = 32 * 1024;
 
-/// More holes are not remembered.
+/// Most holes that are remembered.
 const HOLES_MAX: usize = 1 << 16;
 
-/// Leaves are kept of files up to this length: 36 MiB of them.
+/// Longest file whose leaves are kept: 36 MiB of them.
 const KEPT_LEN_MAX: u64 = if cfg!(test) { 1 << 21 } else { 4 << 30 };
 
-/// CRCs of leaves are remembered of files up to this length: 16 MiB of them.
+/// Longest file whose CRCs of leaves are kept: 16 MiB of them.
 const CRCS_LEN_MAX: u64 = 16 << 30;
 
-/// What is known of a content.
+/// The sums of a content.
 pub(super) struct KnownContent {
-    /// As the signature sums what is left, once there is one.
+    /// The blocks that the server's answer leaves, summed like its signature; once there is an
+    /// answer.
     pub(super) sums: Option<TreeSums>,
-    /// Of all leaves.
+    /// The digest of all leaves.
     pub(super) digest: Digest,
     /// The same by groups.
     pub(super) groups: GroupList,
     /// Long holes, ascending.
     pub(super) holes: Vec<ByteRange>,
-    /// Of its leaves.
+    /// CRCs of its leaves.
     pub(super) crcs: Option<CrcList>,
     pub(super) told: LeavesTold,
     kept: Option<KeptLeaves>,
 }
 
 impl KnownContent {
-    /// The same, with the sums of what the server's answer leaves.
+    /// Adds the sums of the blocks that the server's answer leaves.
     pub(super) fn beside(
         mut self,
         place: Place<'_>,
@@ -86,7 +87,7 @@ impl KnownContent {
     }
 }
 
-/// Leaves as they were told.
+/// Leaves as they were reported.
 struct KeptLeaves {
     entry_len: usize,
     entries: Vec<u8>,
@@ -95,13 +96,13 @@ struct KeptLeaves {
 }
 
 enum KeptPiece {
-    /// Those of `entries`.
+    /// Entries, by their place in `entries`.
     Sums(Range<usize>),
     Zeros(ByteRange),
 }
 
 impl KeptLeaves {
-    /// Adds what comes next.
+    /// Adds the next piece.
     fn add(&mut self, start: u64, piece: LeafPiece<'_>) {
         match piece {
             LeafPiece::Zeros(range) => self.pieces.push((start, KeptPiece::Zeros(range))),
@@ -132,10 +133,10 @@ impl KeptLeaves {
     }
 }
 
-/// The sums of what an answer leaves of the new content, from all of its leaves.
+/// The sums of the blocks that an answer leaves of the new content, made from all of its leaves.
 struct LeftSums {
     sums: TreeSums,
-    /// What is equal and was not passed yet, the first one last.
+    /// Equal ranges that were not passed yet, the first one last.
     equal: Vec<ByteRange>,
 }
 
@@ -150,7 +151,7 @@ impl LeftSums {
         })
     }
 
-    /// Whether what begins at `at` is left, and up to where that holds.
+    /// Whether the leaf at `at` is left, and up to where that holds.
     fn is_left(&mut self, at: u64) -> (bool, u64) {
         while self.equal.pop_if(|equal| equal.end() <= at).is_some() {}
         match self.equal.last() {
@@ -191,7 +192,7 @@ impl LeftSums {
     }
 }
 
-/// What one leaf's entry is.
+/// The CRC and the leaf of one entry.
 fn crc_and_leaf(entry: &[u8]) -> (Option<u32>, Option<&Leaf>) {
     let Some((crc, leaf)) = entry.split_last_chunk() else {
         return (None, None);
@@ -199,7 +200,7 @@ fn crc_and_leaf(entry: &[u8]) -> (Option<u32>, Option<&Leaf>) {
     (crc.first_chunk().map(|crc| u32::from_le_bytes(*crc)), Some(leaf))
 }
 
-/// The kind of leaves, as deltas call it.
+/// The kind of leaves in the terms of deltas.
 fn kind_of(kind: ToldKind) -> LeafKind {
     match kind {
         ToldKind::Sha256 => LeafKind::Sha256,
@@ -208,7 +209,7 @@ fn kind_of(kind: ToldKind) -> LeafKind {
     }
 }
 
-/// What the tree says of a failure: of the file, or of everything.
+/// Sorts a failure of the tree: of the file, or of everything.
 fn failed(error: ServiceError) -> Stop {
     Stop::Failure(match error.kind {
         ErrorKind::Node => Failure::File(error),
@@ -216,7 +217,7 @@ fn failed(error: ServiceError) -> Stop {
     })
 }
 
-/// What the tree has; a tree that cannot tell is read.
+/// The checksums that the tree offers; files of a tree that offers none are read.
 pub(super) fn offer(place: Place<'_>, file: &Examined<'_>) -> Result<Offer, Stop> {
     match place.job.tree.leaf_offer(place.cut, file.node) {
         Ok(offer) => Ok(Offer { offer, is_told: true }),
@@ -232,7 +233,7 @@ pub(super) fn offer(place: Place<'_>, file: &Examined<'_>) -> Result<Offer, Stop
     }
 }
 
-/// What is offered, and whether the tree tells it.
+/// The offer, and whether the tree reports leaves at all.
 #[derive(Clone, Copy)]
 pub(super) struct Offer {
     offer: LeafOffer,
@@ -240,20 +241,20 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    /// Whether a content of so many bytes can be summed before the server is asked, without reading
+    /// Whether a content of this length can be summed before the server is asked, without reading
     /// it twice.
     pub(super) fn can_tell_twice(self, len: u64) -> bool {
         len <= KEPT_LEN_MAX || self.offer.source != LeafSource::Read
     }
 
-    /// Of which kind leaves will be.
+    /// The kind of leaves on offer.
     pub(super) fn kind(self) -> LeafKind {
         kind_of(self.offer.kind)
     }
 }
 
-/// Asks for all that is known. `with_list`: CRCs of leaves are wanted by themselves, if they can be
-/// had. `answer`: whose signature's sums are to be made.
+/// Asks for all that is known. `with_list`: CRCs of leaves are wanted by themselves, if they are
+/// available. `answer`: the answer whose left blocks are to be summed.
 pub(super) fn know(
     place: Place<'_>,
     file: &Examined<'_>,
@@ -297,18 +298,18 @@ pub(super) fn know(
     making.end(told.map_err(failed)?)
 }
 
-/// Sums what is read; answers how much that was.
+/// Sums the file's bytes; returns how many were read.
 fn read(place: Place<'_>, file: &Examined<'_>, making: &mut Making) -> Result<u64, Stop> {
     let kind = kind_of(making.request.kind);
     let mut read_bytes = 0;
-    // The leaf that is not whole yet.
+    // The incomplete leaf.
     let mut leaf = Vec::new();
     let all = ByteRange::new(0, file.attributes.size).into_iter();
     read_ranges(place, file.node, Hold::Still, all, &mut |piece| {
         let mut bytes = match piece {
             Piece::Data { bytes, .. } => bytes,
             Piece::Hole(range) => {
-                // Whole leaves of it by their number; what is beside them as bytes.
+                // Whole leaves of the hole by their number; the bytes beside them as zeros.
                 let before = (LEAF_LEN_BYTES - len_u64(leaf.len())) % LEAF_LEN_BYTES;
                 let mut left = range.len_bytes();
                 let zeros = |len: u64, leaf: &mut Vec<u8>| leaf.resize(leaf.len() + len as usize, 0);
@@ -349,11 +350,11 @@ fn read(place: Place<'_>, file: &Examined<'_>, making: &mut Making) -> Result<u6
     Ok(read_bytes)
 }
 
-/// What is being made of leaves that come.
+/// The sums being made from leaves as they come.
 struct Making {
     request: LeafRequest,
     len: u64,
-    /// Up to where they came.
+    /// The end of the leaves so far.
     position: u64,
     sums: Option<LeftSums>,
     digest: LeafDigest,
@@ -488,7 +489,7 @@ impl Making {
     }
 }
 
-/// The content of a file at the cut, of which any part can be read, also again.
+/// The content of a file at the cut, any part of which can be read, also again.
 pub(super) struct CutContent<'a> {
     place: Place<'a>,
     node: NodeId,
@@ -511,12 +512,12 @@ impl<'a> CutContent<'a> {
         }
     }
 
-    /// Why reading failed, if that was it.
+    /// The reason why reading failed, if it did.
     pub(super) fn stop(&self) -> Option<Stop> {
         self.stop.borrow_mut().take()
     }
 
-    /// Bytes that were read so far, those read again each time.
+    /// Bytes read so far; those read again count again.
     pub(super) fn read_bytes(&self) -> u64 {
         self.read_bytes.get()
     }

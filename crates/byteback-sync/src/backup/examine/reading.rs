@@ -1,9 +1,9 @@
-//! Reads the content of a file at the cut: all of it, with what is made of every byte on the way,
-//! or some ranges of it.
+//! Reads the content of a file at the cut: all of it, with the digest made on the way, or some
+//! ranges of it.
 //!
-//! The tree holds bytes still until they were read. What may be read again has to be peeked at
-//! ([`Hold::Still`]): otherwise a program that writes meanwhile would be seen, and the file saved
-//! as it never was.
+//! The tree holds bytes still until they were read. Bytes that may be read again have to be peeked
+//! at ([`Hold::Still`]): otherwise a program's later write would be seen, and the file saved in a
+//! state that it never had.
 
 use super::super::content::{Failure, len_u64};
 use super::super::trim::{BlockSums, Gathering};
@@ -19,25 +19,25 @@ use byteback_model::NodeId;
 /// Most ranges of one request to the tree.
 const RANGES_PER_READ_MAX: usize = 4096;
 
-/// Holes of one file that are remembered; what the server has in the place of others stays as it is
-/// there.
+/// Most holes of one file that are remembered; in place of further ones the server's bytes stay as
+/// they are there.
 const HOLES_MAX: usize = EXTENTS_MAX / 2;
 
-/// What is to become of bytes that were read.
+/// The state of bytes after they were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hold {
-    /// They stay as they were at the cut, for they may be read once more.
+    /// The bytes stay as they were at the cut, for they may be read once more.
     Still,
-    /// They may change: nobody reads them again.
+    /// The bytes may change: they are not read again.
     NoMore,
 }
 
 impl Hold {
-    /// For the last look at a file of so many bytes before it is in the batch: after it, the file
-    /// is read again if it turns out to consist of too many pieces. Copies have so many bytes at
-    /// least.
+    /// For the last look at a file of this length before it is in the batch: after it, the file is
+    /// read again if it turns out to consist of too many pieces. `copy_len_min` is the shortest
+    /// copy in bytes.
     pub(super) fn for_last_look(len_bytes: u64, copy_len_min: u64) -> Self {
-        // A hole has a block of a file system at least.
+        // A hole has at least the length of a file system's block.
         let pieces = len_bytes / copy_len_min.max(1) + len_bytes / 4096;
         match pieces.saturating_mul(2) < len_u64(EXTENTS_MAX).saturating_sub(4) {
             true => Self::NoMore,
@@ -46,11 +46,11 @@ impl Hold {
     }
 }
 
-/// What was made of a whole content while it was read.
+/// A whole content's digest and holes, from reading it.
 pub(super) struct WholeContent {
-    /// What proves it.
+    /// The digest that proves it.
     pub(super) digest: Digest,
-    /// Its bytes that are in no hole.
+    /// Its bytes outside of holes.
     pub(super) data_bytes: u64,
     /// Its holes, ascending; of very many, the first.
     pub(super) holes: Vec<ByteRange>,
@@ -58,7 +58,7 @@ pub(super) struct WholeContent {
 }
 
 impl WholeContent {
-    /// The file is in the batch.
+    /// Notes that the file is in the batch.
     pub(super) fn end(self, sums: &mut BlockSums<'_>) {
         self.gathering.end(sums);
     }

@@ -2,8 +2,8 @@
 //! multiples of their length are hashed.
 //!
 //! The content is read once for its signature and its digest. The server answers which blocks it
-//! has and where; what it lacks is read once more and sent. Memory: the signature, whose blocks
-//! grow with the content, and the list of matches.
+//! has and where; blocks that it lacks are read once more and sent. Memory: the signature, whose
+//! blocks grow with the content, and the list of matches.
 
 use super::super::part_stream::PartStream;
 use super::super::trim::BlockSums;
@@ -62,7 +62,7 @@ pub(super) fn find(
     })?;
     let (found_file, mut found) = matched.finish().map_err(into_stop)?;
     found.examined_bytes = content.data_bytes;
-    // Also without copies: what is sent is the second reading.
+    // Even without copies: the bytes sent are those of the second reading.
     let stats = found_file.finish(Proof::bytes(content.digest), true, &content.holes)?;
     content.end(sums);
     Ok((stats, found))

@@ -1,5 +1,5 @@
-//! By the server's signature: rsync's way, and hashes of blocks at multiples of their length. The
-//! content is read once.
+//! The search by the server's signature: rsync's rolling window, and hashes of blocks at multiples
+//! of their length. The content is read once.
 
 use super::super::part_stream::PartStream;
 use super::super::trim::BlockSums;
@@ -11,7 +11,7 @@ use byteback_control::Piece;
 use byteback_delta::find::{BlockIndex, ExtentSink, FindStats, FixedFinder, RollingFinder};
 use byteback_delta::signature::SignatureRequest;
 
-/// Where blocks of the server's version are looked for.
+/// The offsets at which blocks of the server's version are looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// At any offset.
@@ -55,7 +55,7 @@ pub(super) fn find(
     Ok((stats, found))
 }
 
-/// A finder at work.
+/// A running finder.
 enum Looking<'i, S> {
     Rolling(RollingFinder<'i, S>),
     Fixed(FixedFinder<'i, S>),

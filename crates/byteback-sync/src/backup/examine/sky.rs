@@ -1,5 +1,5 @@
-//! SkySync (sections 3.2 and 3.3): by checksums that exist already, so that what did not change
-//! need not be read.
+//! SkySync (sections 3.2 and 3.3): uses checksums that exist already, so that unchanged parts need
+//! not be read.
 //!
 //! 1. The tree says which strong checksums of the file's leaves it has
 //!    ([`byteback_control::TreeService::leaf_offer`]).
@@ -8,19 +8,19 @@
 //! 3. The server compares the groups with its own ([`byteback_delta::groups`]) and answers which
 //!    are equal in place, and a signature of the rest, in blocks of a leaf, with CRC-32Cs as weak
 //!    checksums. A server that is older than this call gives a signature of all, in longer blocks.
-//! 4. The leaves of what is left become checksums like those of the signature. Blocks that are
-//!    equal in place are copies. *SkySync-F* reads the rest and moves a window over it
-//!    ([`find_gathered`]). *SkySync-C* reads the rest with what is around it, cuts it into chunks,
-//!    and lets the server look for these among its own.
+//! 4. The leaves of the rest become checksums like those of the signature. Blocks that are equal in
+//!    place are copies. *SkySync-F* reads the rest and moves a window over it ([`find_gathered`]).
+//!    *SkySync-C* reads the rest and its surroundings, cuts them into chunks, and lets the server
+//!    look for these among its own.
 //!
 //! So where strong checksums exist at both ends, an unmodified file is not read at all and costs 32
-//! bytes for each MiB, and of a modified one what differs. Where none do, the tree's process reads
-//! the file once and sums it; still nothing is moved over what is equal in place, and no byte of
-//! that passes the socket.
+//! bytes for each MiB, and a modified one costs its differences. Where there are none, the tree's
+//! process reads the file once and sums it; still no window moves over parts that are equal in
+//! place, and no byte of them passes the socket.
 //!
-//! *Proof.* By the digest of leaves: what the tree told is believed, as what it reads is; that the
-//! server has the same is compared before the batch counts. The client's own block checksums of the
-//! file are given up, as not all of it was read.
+//! *Proof.* By the digest of leaves: the tree's report is trusted, like the bytes that it reads;
+//! whether the server has the same is compared before the batch counts. The client's own block
+//! checksums of the file are given up, as not all of it was read.
 
 use super::super::content::len_u64;
 use super::super::part_stream::PartStream;
@@ -42,7 +42,7 @@ use byteback_delta::strong::StrongKind;
 use byteback_delta::weak::WeakKind;
 use byteback_extents::{ByteRange, ExtentSet};
 
-/// How what is not equal in place is looked for.
+/// How the parts that are not equal in place are looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// By a window that moves over it.
@@ -51,7 +51,7 @@ pub(super) enum Way {
     Chunked,
 }
 
-/// `note`: what is to be said about it.
+/// `note`: a remark about the search.
 pub(super) fn find(
     place: Place<'_>,
     file: &Examined<'_>,
@@ -92,14 +92,14 @@ pub(super) fn find(
     };
     found.examined_bytes += known.told.read_bytes;
     let proof = Proof::leaves(known.digest, offer.kind());
-    // Also without copies: what is sent was not read when the digest was made.
+    // Even without copies: the bytes sent were not read when the digest was made.
     let stats = found_file.sink.finish(proof, true, &[])?;
     Ok((stats, found))
 }
 
-/// Holes that are known stay holes, also where the base has zeros in the same place.
+/// Keeps known holes as holes, even where the base has zeros in the same place.
 struct WithHoles<'h, S> {
-    /// Those that no extent has come to yet, ascending.
+    /// Holes that no extent has reached yet, ascending.
     holes: &'h [ByteRange],
     sink: S,
 }
@@ -140,8 +140,8 @@ impl<S: ExtentSink> ExtentSink for WithHoles<'_, S> {
     }
 }
 
-/// What the server says to the sums of groups; if it does not know that call, to who wants a
-/// signature of all.
+/// The server's answer to the sums of groups; from a server without that call, its signature of
+/// everything.
 fn compare_groups(
     place: Place<'_>,
     file: &Examined<'_>,
@@ -171,7 +171,7 @@ fn compare_groups(
     Ok(GroupAnswer::of_all(signature(place, file, offer)?, len))
 }
 
-/// The server's signature of all that it has, which follows from leaves as they are offered.
+/// The server's signature of its whole content, with leaves of the offered kind as checksums.
 fn signature(place: Place<'_>, file: &Examined<'_>, offer: Offer) -> Result<Signature, Stop> {
     let (job, len) = (place.job, file.attributes.size);
     let strong = StrongKind::Tree(offer.kind());
@@ -202,7 +202,7 @@ fn into_stop(error: SkyError<Stop>, content: &CutContent<'_>) -> Stop {
     }
 }
 
-/// What lies in the same place of the base, as strong checksums prove.
+/// The ranges that are equal in the same place of the base, as strong checksums prove.
 fn equal_in_place(answer: &GroupAnswer, strong: Option<SumList>) -> ExtentSet {
     let compared = StrongOf::new(answer.signature()).zip(strong);
     let compared = compared.and_then(|(base, new)| Aligned::new(base, new).ok());
@@ -213,7 +213,7 @@ fn equal_in_place(answer: &GroupAnswer, strong: Option<SumList>) -> ExtentSet {
     gathering.equal().iter().copied().chain(proven).collect()
 }
 
-/// SkySync-C: what is not equal in place, by its chunks.
+/// SkySync-C: searches the parts that are not equal in place by their chunks.
 fn find_chunks<S: ExtentSink<Error = Stop>, C>(
     place: Place<'_>,
     file: &Examined<'_>,
@@ -253,8 +253,8 @@ fn find_chunks<S: ExtentSink<Error = Stop>, C>(
     if answer.base_len_bytes() != groups.base_len_bytes() {
         return Err(Stop::Fallback(Fallback::NoSignature));
     }
-    // Around what differs, chunks decide, which may reach into it; what is in none of them that was
-    // found is still equal in place.
+    // Around a difference, chunks decide, which may reach into equal parts; bytes that are in no
+    // found chunk are still equal in place.
     let mut known = equal;
     found_ranges(&list, &answer).for_each(|range| known.remove(range));
     let mut needed: ExtentSet = answer.needed(&list).collect();
@@ -282,7 +282,7 @@ fn find_chunks<S: ExtentSink<Error = Stop>, C>(
     Ok((sink, found))
 }
 
-/// The ranges of the content that lie in chunks which the server has.
+/// The ranges of the content whose chunks the server has.
 fn found_ranges<'a>(list: &'a ChunkList, answer: &'a MatchAnswer) -> impl Iterator<Item = ByteRange> + 'a {
     answer.segments().iter().filter_map(|segment| {
         let first = list.get(segment.first_chunk)?;
@@ -291,14 +291,14 @@ fn found_ranges<'a>(list: &'a ChunkList, answer: &'a MatchAnswer) -> impl Iterat
     })
 }
 
-/// The content beside the answer to its list, with what is equal in place between.
+/// The content beside the answer to its list, with the parts that are equal in place between.
 struct Walk<'a, S> {
     known: &'a ExtentSet,
     finder: ChunkFinder<'a, S>,
 }
 
 impl<S: ExtentSink<Error = Stop>> Walk<'_, S> {
-    /// Takes what needs no bytes, up to those that come next.
+    /// Passes ranges that need no bytes, up to the next ones that do.
     fn pass_to(&mut self, offset: u64) -> Result<(), Stop> {
         while let Some(left) = ByteRange::new(self.finder.position(), offset) {
             let known = self.known.iter_within(left).next();

@@ -1,13 +1,13 @@
-//! Which file of the server a large file follows that is not where the server has it: it was moved,
+//! Which file of the server a large file follows if it is not at the same path there: it was moved,
 //! or renamed, since the log that would know is gone.
 //!
-//! What has the same length and the same time of change to the nanosecond is taken for the same
-//! file; else what has the same name, and is the only one of this name whose path leads to nothing
-//! here any more. A wrong guess costs one look, as ever: what is found is proven.
+//! A file with the same length and the same modification time to the nanosecond is taken for the
+//! same file; else one with the same name, if it is the only one of this name whose path leads to
+//! nothing here any more. A wrong guess costs one look, as ever: matches are proven.
 //!
-//! *Cost.* Only when a file of [`MOVED_LEN_MIN`] and more is found nowhere at its path, the
-//! server's tree is listed, once: at most [`PAGES_MAX`] requests, and [`FILES_MAX`] of its large
-//! files are remembered. Of a tree that is larger, what comes first in breadth is known.
+//! *Cost.* Only when a file of [`MOVED_LEN_MIN`] and more is not found at its path, the server's
+//! tree is listed, once: at most [`PAGES_MAX`] requests, and [`FILES_MAX`] of its large files are
+//! remembered. Of a larger tree, the first part in breadth-first order is known.
 
 use crate::ServerError;
 use crate::server_client::TreePlace;
@@ -22,22 +22,22 @@ pub(super) const MOVED_LEN_MIN: u64 = if cfg!(test) { 256 << 10 } else { 4 << 20
 /// Requests for one listing.
 const PAGES_MAX: usize = if cfg!(test) { 16 } else { 1000 };
 
-/// Files that are remembered.
+/// Most files that are remembered.
 const FILES_MAX: usize = if cfg!(test) { 64 } else { 1 << 16 };
 
-/// Files of a name that are looked at.
+/// Most files that are remembered of one name.
 const OF_A_NAME_MAX: usize = 8;
 
 /// The large files of a tree of the server.
 #[derive(Debug, Default)]
 pub(super) struct LargeFiles {
-    /// Length, time of change, and which file; the first of those that are alike.
+    /// Length and modification time, and the first file with these.
     by_stamp: HashMap<(u64, i128), FileId>,
     /// Paths and files of each name.
     by_name: HashMap<Vec<u8>, Vec<(Vec<u8>, FileId)>>,
 }
 
-/// Asks for a page of a directory, with the cursor of the one before.
+/// Asks for a page of a directory, with the cursor of the page before.
 pub(super) type AskPage<'a> = &'a dyn Fn(TreePlace<'_>, Option<&str>) -> Result<Option<TreePage>, ServerError>;
 
 impl LargeFiles {
@@ -87,8 +87,8 @@ impl LargeFiles {
         Ok(files)
     }
 
-    /// The file that one with these attributes and this name follows; `is_here` answers whether
-    /// something lies at a path here.
+    /// The file that one with these attributes and this name follows; `is_here` says whether there
+    /// is a node at a path here.
     pub(super) fn find(&self, attributes: &Attributes, name: &[u8], is_here: impl Fn(&[u8]) -> bool) -> Option<FileId> {
         if let Some(file) = self.by_stamp.get(&(attributes.size, attributes.mtime_ns)) {
             return Some(*file);

@@ -1,33 +1,33 @@
-//! What each way to find a change is expected to cost, so that the planner can choose.
+//! The expected cost of each method to find a change, so that the planner can choose.
 //!
 //! A model in one line: requests wait for a round trip, the client's processor works (slower where
-//! others want it, too), the server's works, bytes cross the link, and literals are written and
-//! kept. These times are added, although some of them overlap: what matters is their order. Costs
+//! other programs want it, too), the server's works, bytes cross the link, and literals are written
+//! and kept. These times are added, although some of them overlap: only their order matters. Costs
 //! of a byte are figures of `byteback-bench skysync` on the machine of docs/benchmarks.md;
-//! processors differ less in how these compare with each other than links do, which are measured.
+//! processors differ less in the ratios of these than links do, which are measured.
 //!
-//! *Which share of the file changed* nobody knows before it is found. What the last backup of the
-//! file sent is the best guess ([`FileFacts::changed_share`]).
+//! *The share of the file that changed* is unknown before it is found. The share that the last
+//! backup of the file sent is the best guess ([`FileFacts::changed_share`]).
 //!
-//! *How scattered the change is* nobody knows either. It is taken to come in pieces of a page, each
-//! of which costs one block or chunk more, as these are found whole or not at all.
+//! *How scattered the change is* is unknown, too. It is taken to come in pieces of a page, each of
+//! which costs one block or chunk more, as these are found whole or not at all.
 //!
-//! What the model leaves out: compression.
+//! Out of scope: compression.
 
 use crate::decisions::DeltaMethod;
 use byteback_delta::leaves::{GROUP_LEN_BYTES, LeafKind};
 use byteback_delta::signature::SignatureParams;
 
-/// What a link is taken for before anything was sent over it, in bytes per second: 100 Mbit/s.
+/// Assumed speed of a link before anything was sent over it, in bytes per second: 100 Mbit/s.
 pub(in crate::backup) const LINK_DEFAULT: u64 = 12_500_000;
 
-/// What a round trip is taken for, in nanoseconds.
+/// Assumed round trip, in nanoseconds.
 pub(in crate::backup) const ROUND_TRIP_DEFAULT_NS: u64 = 10_000_000;
 
-/// The share of a file that is taken for changed if nothing is known.
+/// The share of a file that is assumed to have changed if nothing is known.
 pub(in crate::backup) const CHANGED_SHARE_DEFAULT: f64 = 0.25;
 
-/// What it may be: if the cheapest way is the same for both, nobody need know better.
+/// Bounds of that share: if the cheapest method is the same for both, the share is not looked up.
 pub(in crate::backup) const CHANGED_SHARES: [f64; 2] = [0.02, 0.9];
 
 /// Nanoseconds for each byte.
@@ -38,12 +38,12 @@ mod per_byte {
     pub(super) const HASH: f64 = 0.45;
     /// A block that is found where it is expected.
     pub(super) const MATCH: f64 = 0.45;
-    /// The window moves on by one.
+    /// Moving the window on by one byte.
     pub(super) const ROLL: f64 = 2.0;
     /// Borders of chunks and their weak checksums.
     pub(super) const CUT: f64 = 0.25;
-    /// A literal that is written at the server and kept as long as the version: worth more time
-    /// than the writing takes, so that a fast link is no reason to store a file again.
+    /// A literal that is written at the server and kept as long as the version: it counts for more
+    /// time than writing takes, so that a fast link is no reason to store a file again.
     pub(super) const STORE: f64 = 40.0;
 }
 
@@ -54,21 +54,21 @@ const SIGNATURE_ENTRY_LEN: f64 = 12.0;
 const GROUP_LEN: f64 = GROUP_LEN_BYTES as f64;
 const GROUP_ENTRY_LEN: f64 = 32.0;
 
-/// Bytes of a chunk in a list, and chunks' average length.
+/// Bytes of a chunk in a list, and the average length of chunks.
 const CHUNK_ENTRY_LEN: f64 = 6.0;
 const CHUNK_LEN: f64 = 8192.0;
 
-/// Bytes that are taken to change together.
+/// Bytes that are assumed to change together.
 const PIECE_LEN: f64 = 4096.0;
 
-/// What surrounds a backup.
+/// The conditions of a backup.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::backup) struct Conditions {
-    /// What the link carries to the server.
+    /// Speed of the link to the server.
     pub(in crate::backup) link_bytes_per_s: u64,
-    /// From a request to its answer.
+    /// Time from a request to its answer.
     pub(in crate::backup) round_trip_ns: u64,
-    /// Which part of a processor one thread gets, above 0, at most 1.
+    /// The share of a processor that one thread gets, above 0, at most 1.
     pub(in crate::backup) processor_share: f64,
 }
 
@@ -82,15 +82,15 @@ impl Default for Conditions {
     }
 }
 
-/// What is known, or guessed, of a file.
+/// Known or estimated facts about a file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::backup) struct FileFacts {
     pub(in crate::backup) size_bytes: u64,
-    /// Which share of it the server lacks.
+    /// The share of it that the server lacks.
     pub(in crate::backup) changed_share: f64,
 }
 
-/// What a way is expected to take.
+/// The expected cost of a method.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(in crate::backup) struct Estimate {
     /// Processor time of the client, on a processor of its own.
@@ -101,7 +101,7 @@ pub(in crate::backup) struct Estimate {
 }
 
 impl Estimate {
-    /// What `method` takes.
+    /// The expected cost of `method`.
     fn of(method: DeltaMethod, file: &FileFacts) -> Self {
         use per_byte::{CUT, HASH, MATCH, READ, ROLL, STORE};
         let size = file.size_bytes as f64;
@@ -109,8 +109,8 @@ impl Estimate {
         let same = size - changed;
         let block_len = f64::from(SignatureParams::for_content(file.size_bytes, 0).block_len_bytes);
         let signature = (size / block_len).ceil() * SIGNATURE_ENTRY_LEN;
-        // What is told where groups are compared first: their sums, and a signature of those in
-        // which some piece changed.
+        // Bytes sent where groups are compared first: their sums, and a signature of those in which
+        // some piece changed.
         let groups = (size / GROUP_LEN).ceil();
         let differing = groups.min((changed / PIECE_LEN).ceil()) * GROUP_LEN;
         // Less than a file's length.
@@ -129,7 +129,7 @@ impl Estimate {
             }
         };
         match method {
-            // They answer without any of this, or not at all.
+            // These answer without any of this, or not at all.
             DeltaMethod::Log | DeltaMethod::Sums => Self::default(),
             DeltaMethod::Full => Self {
                 client_ns: size * READ,
@@ -155,8 +155,8 @@ impl Estimate {
                 signature,
                 block_len,
             ),
-            // The tree's process reads and sums; the proof follows from what the server sums for
-            // the signature.
+            // The tree's process reads and sums; the server sums for the signature, from which the
+            // proof follows.
             DeltaMethod::SkyF => asked(
                 size * (READ + HASH) + changed * (READ + ROLL),
                 size * (READ + HASH),
@@ -178,7 +178,7 @@ impl Estimate {
         }
     }
 
-    /// How long it takes, in nanoseconds.
+    /// The total time, in nanoseconds.
     fn time_ns(&self, conditions: &Conditions) -> f64 {
         let share = conditions.processor_share.clamp(0.01, 1.0);
         let link = conditions.link_bytes_per_s.max(1) as f64;
@@ -189,8 +189,7 @@ impl Estimate {
     }
 }
 
-/// The way of those given that takes the shortest time; of equal ones the first. `None` if none is
-/// given.
+/// The method that takes the shortest time; of equal ones the first. `None` if none is given.
 pub(in crate::backup) fn cheapest(
     methods: impl IntoIterator<Item = DeltaMethod>,
     file: &FileFacts,

@@ -1,28 +1,28 @@
 //! How hard the literals of a batch are compressed.
 //!
-//! A plain function of what is known of the link and the machine, by the same account as the ways
-//! to find a change ([`super::cost`]): the processor's time for a byte, the link's time for what is
-//! left of it, and what keeping that is worth ([`KEPT_NS`]). So a fast link alone does not make
-//! anybody store uncompressed bytes; what does not compress is found out by samples, frame by frame
-//! (`byteback_delta::Effort`, `FrameEncoder`), and costs nearly nothing at any level.
+//! A plain function of what is known of the link and the machine, by the same account as the cost
+//! of finding a change ([`super::cost`]): the processor's time for a byte, the link's time for the
+//! compressed rest, and the cost of keeping it ([`KEPT_NS`]). So a fast link alone does
+//! not make anyone store uncompressed bytes; incompressible data is found out by samples, frame by
+//! frame (`byteback_delta::Effort`, `FrameEncoder`), and costs nearly nothing at any level.
 //!
 //! With the figures below and a processor of its own: little work from about 36 MB/s on, much below
-//! 2 MB/s, zstd's default between. The sums do not follow the actual content: contents differ more
-//! than levels do, but levels keep their order on nearly all of them.
+//! 2 MB/s, zstd's default between. The figures do not follow the actual content: contents differ
+//! more than levels do, but levels keep their order on nearly all of them.
 
 use super::cost::Conditions;
 use byteback_delta::Effort;
 
-/// What a byte counts that is kept, in nanoseconds: that the server writes it, syncs it, and reads
-/// it some times. (Sending a whole file again is worth more to avoid, `per_byte::STORE`; here a
-/// byte or two of a hundred are at stake.)
+/// The cost of keeping a byte, in nanoseconds: the server writes it, syncs it, and reads it some
+/// times. (Sending a whole file again is worth more to avoid, `per_byte::STORE`; here a byte or two
+/// of a hundred are at stake.)
 const KEPT_NS: f64 = 10.0;
 
-/// What an effort costs, and what it leaves.
+/// The cost of an effort, and the share of bytes that it leaves.
 struct Figures {
     /// Nanoseconds for a byte.
     ns: f64,
-    /// What is left of a byte.
+    /// Compressed length of a byte.
     left: f64,
 }
 

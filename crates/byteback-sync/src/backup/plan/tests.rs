@@ -12,7 +12,7 @@ fn known(log: LogSays) -> Known {
     }
 }
 
-/// Whoever must not be asked for something has none of it here.
+/// Fixed answers; one that must not be asked for is `None`.
 #[derive(Clone, Default)]
 struct Told {
     sums_know_most: Option<bool>,
@@ -61,7 +61,7 @@ fn what_costs_least_is_chosen() {
         (false, Some(true), 1 << 20, DeltaMethod::Sums),
         (false, Some(false), 1 << 20, DeltaMethod::Rsync),
         (false, Some(true), 1 << 30, DeltaMethod::Sums),
-        // Over a fast link what is read and summed counts most.
+        // Over a fast link reading and summing count most.
         (false, Some(false), 1 << 30, DeltaMethod::SkyF),
     ] {
         let mut of_size = Known {
@@ -128,7 +128,7 @@ fn what_is_asked_for_is_done_where_it_can_be_done() {
 
 #[test]
 fn what_cannot_be_looked_for_is_sent_whole_with_the_reason() {
-    // Where no answer is far, a short file is worth a question, too.
+    // Without a round trip, even a short file is worth a question.
     let rewritten = Known {
         conditions: Conditions {
             round_trip_ns: 0,
@@ -206,8 +206,7 @@ fn the_record_of_former_backups_is_asked_only_if_it_decides() {
         size_bytes: 100 << 20,
         ..known(LogSays::Rewritten)
     };
-    // Over a slow link even a little that is found is worth a search, over a fast one hardly
-    // anything is.
+    // Over a slow link even a small match is worth a search, over a fast one hardly any is.
     let over = |megabits_per_s: u64| Known {
         conditions: Conditions {
             link_bytes_per_s: megabits_per_s * 125_000,

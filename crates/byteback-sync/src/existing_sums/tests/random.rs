@@ -1,21 +1,21 @@
-//! Random contents, known in random ways, against a judge who looks at their bytes, byte after
-//! byte: all that follows from what is known is told, and nothing else.
+//! Random contents, known in random ways, against a judge that looks at their bytes, byte after
+//! byte: everything that follows from the knowledge is reported, and nothing else.
 
 use byteback_host::random::SplitMix64;
 
 use super::*;
 
-/// What is known of a part of a content.
+/// The knowledge about a part of a content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
-    /// The checksum of a block of so many bytes, those behind its end zeros.
+    /// The checksum of a block of this many bytes, those behind its end zeros.
     Block(u64),
     Chunk,
     Zeros,
     Unknown,
 }
 
-/// A part that ends where it does; but for what may be cut.
+/// A part that must not be cut, unless it is zeros or unknown.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     start: usize,
@@ -34,7 +34,7 @@ impl Part {
     }
 }
 
-/// A content and what is known of it.
+/// A content and the knowledge about it.
 struct Side {
     content: Vec<u8>,
     layout: Layout,
@@ -85,7 +85,7 @@ impl Side {
         }
     }
 
-    /// Sources tell neighbours of which the same is known at once, mostly.
+    /// Sources mostly report neighbours of the same kind as one.
     fn join_some(&mut self, random: &mut SplitMix64) {
         let mut joined: Vec<Part> = Vec::new();
         for part in self.parts.drain(..) {
@@ -99,7 +99,7 @@ impl Side {
         self.parts = joined;
     }
 
-    /// As a source tells it, in runs that end somewhere.
+    /// The knowledge as a source reports it, in runs that end anywhere.
     fn told(&self, random: &mut SplitMix64) -> FileChecksums {
         let mut stretches: Vec<Stretch> = Vec::new();
         for part in &self.parts {
@@ -140,7 +140,7 @@ impl Side {
     }
 }
 
-/// What is known of each byte of the new content.
+/// The judge's knowledge about each byte of the new content.
 fn judged(base: &Side, new: &Side) -> Vec<Likeness> {
     let mut judged = Vec::new();
     let mut start = 0;
@@ -166,7 +166,7 @@ fn judged(base: &Side, new: &Side) -> Vec<Likeness> {
     judged
 }
 
-/// Of a range at the ends of which both may end; no smaller one is like that, but for zeros.
+/// For a range at whose ends both may end; no smaller one is like that, except in zeros.
 fn likeness(base: &Side, new: &Side, start: usize, end: usize) -> Likeness {
     let kind = new.layout.kind;
     if start >= base.content.len() {
@@ -261,7 +261,7 @@ fn what_checksums_say_is_all_that_follows_and_true_of_the_bytes() {
             told.resize(range.end() as usize, likeness);
             let bytes = range.start() as usize..range.end() as usize;
             let are_equal = base.content.get(bytes.clone()) == Some(&new.content[bytes]);
-            // Nobody makes checksums collide here, and 4000 runs are too few for chance.
+            // Nothing makes checksums collide here, and 4000 runs are too few for chance.
             match likeness {
                 Likeness::Equal | Likeness::Likely => assert!(are_equal, "BYTEBACK_SEED={seed}: {range:?} of {kind:?}"),
                 Likeness::Differs => assert!(!are_equal, "BYTEBACK_SEED={seed}: {range:?} of {kind:?}"),

@@ -1,21 +1,21 @@
-//! How sync of a folder starts over: all that is here is compared with all that the server has,
-//! what is the same becomes one, and of what differs both versions are kept.
+//! How sync of a folder starts over: all nodes here are compared with all that the server has;
+//! equal ones become one, and of different ones both versions are kept.
 //!
-//! It does so when somebody asks for it ([`ask_to_start_over`]), and by itself when this machine
-//! has joined as another device, and when the server knows that this device was further than is
-//! remembered here: an older state was put back, mostly with the folder itself (a restored image of
-//! the machine). What this device sent after that state was taken is not here, so it counts as
-//! others' changes would; taken as its own it would be undone by what is here.
+//! Sync starts over on request ([`ask_to_start_over`]); by itself when this machine has joined as
+//! another device; and when the server knows that this device was further than is remembered here:
+//! an older state was put back, mostly with the folder itself (a restored image of the machine).
+//! Changes that this device sent after that state are not here, so they count as others' changes
+//! would; taken as its own, they would be undone by what is here.
 //!
-//! This is a *first contact* ([`super::receiving`]) with two differences. What this device sent is
-//! fetched, too ([`Standing::takes_own`]). And nodes get other names at the server
-//! ([`Standing::names`]), as the log was perhaps put back with the rest and gives numbers of nodes
-//! once more that stand for other files there.
+//! This is a *first contact* ([`super::receiving`]) with two differences. Changes that this device
+//! sent are fetched, too ([`Standing::takes_own`]). And nodes get other IDs at the server
+//! ([`Standing::names`]), as the log was perhaps put back with the rest and then reuses node
+//! numbers that stand for other files there.
 //!
-//! **Order of the durable steps**: the new standing; what was remembered of identities is removed;
-//! the request, if there was one, is removed. A crash in between leaves a map of another name than
-//! the standing's, which is removed at the next opening. The standing takes own changes in until
-//! the landing of the first contact has ended.
+//! **Order of the durable steps**: the new standing; the remembered identities are removed; the
+//! request, if there was one, is removed. A crash in between leaves a map of another tree number
+//! than the standing's, which is removed at the next opening. The standing takes own changes in
+//! until the landing of the first contact has ended.
 
 use std::io;
 use std::sync::Arc;
@@ -34,13 +34,13 @@ use crate::live::receive::ReceiveError;
 use crate::live::standing::{Counterpart, Standing, StandingError};
 use crate::live::upload::{group_of, is_of_group};
 
-/// Somebody wants that sync starts over.
+/// File that requests to start over.
 const REQUEST_NAME: &str = "start-over";
 
-/// From the next opening on, sync of the folder that remembers in `dir` starts over.
+/// Requests that sync of the folder that remembers in `dir` starts over at the next opening.
 ///
 /// # Errors
-/// That cannot be noted.
+/// The request cannot be noted.
 pub fn ask_to_start_over(dir: &dyn DurableDir) -> Result<(), StandingError> {
     let write = || {
         dir.open(REQUEST_NAME, OpenMode::CreateIfMissing)?.sync_data()?;
@@ -75,8 +75,8 @@ pub(super) fn counterpart(parts: &EngineParts) -> Counterpart {
     }
 }
 
-/// What is noted of the log's tree, once nothing waits to start over; and whether something is
-/// noted of another one.
+/// The noted standing of the log's tree, once nothing waits to start over; and whether one of
+/// another log is noted.
 pub(super) fn noted(parts: &EngineParts, tree: TreeId) -> Result<(Option<Standing>, bool), EngineError> {
     let dir = &parts.dir;
     if !is_asked(&**dir)? {
@@ -89,9 +89,9 @@ pub(super) fn noted(parts: &EngineParts, tree: TreeId) -> Result<(Option<Standin
     Ok((Some(standing), false))
 }
 
-/// Notes that all begins anew.
+/// Notes that sync begins anew.
 fn begin(parts: &EngineParts, tree: TreeId) -> Result<Standing, EngineError> {
-    // What the log and the queue know of what the server has is of no interest any more.
+    // The log's and the queue's knowledge of the server's state does not count any more.
     parts.tree.drop_consumer(SYNC_CONSUMER)?;
     parts.live.give_up("sync starts over");
     let drawn = parts.randomness.next_u64().map_err(|source| StandingError::Io {
@@ -114,7 +114,8 @@ fn begin(parts: &EngineParts, tree: TreeId) -> Result<Standing, EngineError> {
     Ok(standing)
 }
 
-/// The map of identities. What a crash left of another one while all began anew is removed.
+/// The map of identities. A crash in the middle of starting over may leave an old map, which is
+/// removed.
 pub(super) fn identities(
     parts: &EngineParts,
     noted: Option<&Standing>,
@@ -130,9 +131,9 @@ pub(super) fn identities(
 }
 
 impl Engine {
-    /// The server refused the token. If this machine has joined again meanwhile, it shows the new
-    /// one; as another device it does not know what of the server's is here. Answers whether there
-    /// is one.
+    /// Renews a refused token. If this machine has joined again meanwhile, it shows the new token;
+    /// as another device it does not know which of the server's changes are here. Returns whether
+    /// there is one.
     pub(super) fn renew(&mut self) -> Result<bool, EngineError> {
         let Some((token, device)) = self.parts.renew.as_ref().and_then(|renew| renew()) else {
             return Ok(false);
@@ -146,7 +147,7 @@ impl Engine {
         self.parts.device = device;
         self.options.device = device;
         self.shared.set_device(device);
-        // What the other device sent is others'.
+        // Batches of the former device count as others'.
         self.ground = Ground::default();
         self.has_to_start_over = self.noted.is_some();
         if self.has_to_start_over {
@@ -155,7 +156,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// See the module.
+    /// Starts over: see the module.
     pub(super) fn start_over(&mut self) -> Result<(), EngineError> {
         self.drop_cut();
         let log = self.parts.tree.status()?.tree;
@@ -169,7 +170,7 @@ impl Engine {
         self.attempted = None;
         self.left_out.note(Vec::new()).map_err(ReceiveError::from)?;
         self.is_new_here = true;
-        // Rules are in force from now on as the files here say them.
+        // From now on the rules apply as the files here state them.
         self.ignoring = Ignoring::default();
         self.ground = Ground {
             cursor: 0,
@@ -180,8 +181,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether the server has batches that were sent from here after all that is remembered here:
-    /// of groups that were never handed out, or by other names.
+    /// Whether the server has batches that were sent from here after the remembered state: of
+    /// groups that were never handed out, or with other file IDs.
     pub(super) fn was_further(&mut self, sent: &[u64]) -> Result<bool, EngineError> {
         // Where sync starts over they count as others' anyway; and before it began there is nothing
         // to compare with.
@@ -197,13 +198,13 @@ impl Engine {
         Ok(is_begun && (is_unknown || has_other_names))
     }
 
-    /// Whether the first contact is to be made once more, as nothing was brought together since
-    /// sync started over.
+    /// Whether the first contact is to be repeated, as nothing was brought together since sync
+    /// started over.
     pub(super) fn is_contact_due(&self) -> bool {
         self.takes_own && !self.identities.is_bound(NodeId::ROOT)
     }
 
-    /// Whether the server still has what it acknowledged.
+    /// Checks that the server still has what it acknowledged.
     pub(super) fn check_known(&self, head: Seq) -> Result<(), EngineError> {
         let lost = EngineError::Lost {
             folder: self.parts.folder.to_string(),

@@ -2,7 +2,7 @@
 //! use: when they are tried again, and which changes of this machine wait until then.
 //!
 //! **Held** are the nodes whose content others have replaced, or which the server no longer has,
-//! while the old state is still here. Whatever this machine could send of them would undo the
+//! while the old state is still here. Any change of them that this machine sent would undo the
 //! others' change, so no group and no fold tells of them, not even a fold that replaces everything
 //! at the server. They stay unsaved in the log, and once they can be changed the plan sees both
 //! changes.
@@ -88,7 +88,7 @@ impl Engine {
         }
         for place in held.names.clone() {
             let Some(node) = landing.child(&place)? else { continue };
-            // Where it waits for a name it is at the server, under that one.
+            // If the name's new node only waits for it, the server has the node under that name.
             if elsewhere.contains(&self.file_id(node)) {
                 continue;
             }
@@ -144,7 +144,7 @@ impl Engine {
     /// Whether the blocked changes are to be tried again.
     pub(super) fn is_blocked_due(&self) -> bool {
         let now_ns = self.clock().monotonic_ns();
-        // The attempt that freed a node may have ended in an error before its change was told.
+        // The attempt that freed a node may have ended in an error before its change was reported.
         let waits = !self.left_out.blocked().is_empty() || !self.held_back.is_empty();
         waits && self.blocked_again_ns.is_none_or(|again_ns| now_ns >= again_ns)
     }
@@ -158,7 +158,8 @@ impl Engine {
         let held = self.held()?;
         let mut released = self.held_back.iter().filter(|node| !held.has(**node));
         if released.any(|node| self.parts.landing.is_node_queued(*node)) {
-            // The log alone knows of their changes: a fold of everything since the mark tells them.
+            // The log alone knows of their changes: a fold of everything since the mark reports
+            // them.
             let why = "changes of others that could not be made here are made";
             self.parts.live.give_up(why);
         }

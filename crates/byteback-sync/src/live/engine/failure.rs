@@ -1,4 +1,4 @@
-//! What keeps an engine from going on, and what can be done about it.
+//! Failures that stop an engine, and what can be done about them.
 
 use byteback_control::ServiceError;
 use byteback_model::Seq;
@@ -9,22 +9,22 @@ use crate::live::identities::IdentityError;
 use crate::live::receive::ReceiveError;
 use crate::live::standing::StandingError;
 
-/// The engine cannot begin, or go on.
+/// A failure to start, or to go on.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// What it remembers cannot be read or written, or is of something else.
+    /// The standing cannot be read or written, or is of something else.
     #[error(transparent)]
     Standing(#[from] StandingError),
-    /// The same of identities.
+    /// The map of identities cannot be read or written, or is of another tree.
     #[error(transparent)]
     Identities(#[from] IdentityError),
-    /// The server or the tree.
+    /// The server or the tree failed.
     #[error(transparent)]
     Sync(#[from] SyncError),
-    /// The server was not reached; the sentence says why.
+    /// The server was not reached; the message says why.
     #[error("{0}")]
     Away(String),
-    /// What others did cannot be brought here.
+    /// Others' changes cannot be brought here.
     #[error(transparent)]
     Receive(#[from] ReceiveError),
     /// The folder at the server was begun anew.
@@ -43,16 +43,16 @@ pub enum EngineError {
         /// The folder.
         folder: String,
     },
-    /// The server was put back, or is another one.
+    /// The server was restored from an older copy, or is another one.
     #[error(
         "folder '{folder}' at the server lacks batches that it has acknowledged (it is at {head}, and was at {known}): it was restored from an older copy, or is another one; nothing is sent"
     )]
     Lost {
         /// The folder.
         folder: String,
-        /// Its newest batch now.
+        /// The folder's newest batch now.
         head: Seq,
-        /// The newest that was acknowledged.
+        /// The newest batch that was acknowledged.
         known: Seq,
     },
 }
@@ -70,7 +70,7 @@ impl From<ServiceError> for EngineError {
 }
 
 impl EngineError {
-    /// Whether it may pass by itself.
+    /// Whether the failure may pass by itself.
     #[must_use]
     pub fn is_passing(&self) -> bool {
         match self {
@@ -118,7 +118,7 @@ impl EngineError {
         error.server_kind() == Some(ServerErrorKind::WrongToken)
     }
 
-    /// Whether it is only that the tree, or whoever asked, wants an end.
+    /// Whether the engine only ends because the tree or the caller wants it to.
     pub(super) fn is_end(&self) -> bool {
         matches!(
             self,

@@ -1,14 +1,14 @@
-//! What was folded, sent from its cut through a backup's own transfer: the tree as that sees it
-//! tells only what the fold is about, and keeps what is read, because no answer may come and the
-//! same has to be sent again.
+//! Folded changes, sent from their cut through a backup's own transfer. The tree that the transfer
+//! sees reports only what the fold is about. It keeps what is read, because no answer may come and
+//! the same must then be sent again.
 //!
-//! It does not tell what is withheld, as it is ignored, nor what is [held](Held), as others changed
-//! it and it cannot be changed here.
+//! It does not report withheld nodes, as they are ignored, nor [held](Held) ones, as others changed
+//! them and they cannot be changed here.
 //!
-//! Beside that it tells of what the server does not have under its name ([`Untold`]): conflict
-//! copies, directories that stay though others removed them, and what was here when the folder
-//! first met one that was not empty. These are new to the server with all their names, whatever the
-//! log says.
+//! Beside that it reports nodes that the server does not have under their ID ([`Untold`]): conflict
+//! copies, directories that stay though others removed them, and nodes that were here when the
+//! folder first met one that was not empty. These are new to the server with all their names,
+//! whatever the log says.
 
 use byteback_model::{Attributes, ByteString, FileId, NameChange, NodeId, NodeKind};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -24,7 +24,7 @@ use byteback_control::{
 };
 use byteback_oplog::{Epoch, WholeReason};
 
-/// What the server does not have under its name, as it is at a cut.
+/// Nodes that the server does not have under their ID, as they are at a cut.
 #[derive(Debug, Default)]
 pub(super) struct Untold {
     nodes: BTreeMap<NodeId, NodeChange>,
@@ -34,7 +34,7 @@ pub(super) struct Untold {
 }
 
 impl Untold {
-    /// Looks for `nodes` at a cut. `grew` says which of them stand on a content that the server
+    /// Looks for `nodes` at a cut. `grew` says which of them grew from a content that the server
     /// has.
     pub(super) fn at(
         tree: &dyn TreeService,
@@ -75,7 +75,7 @@ impl Untold {
         Ok(untold)
     }
 
-    /// What is in a directory is told, too.
+    /// Adds the names in a directory.
     fn list(&mut self, tree: &dyn TreeService, cut: CutId, directory: NodeId) -> Result<()> {
         let mut after = None;
         loop {
@@ -88,7 +88,7 @@ impl Untold {
         }
     }
 
-    /// Where files differ from what they grew from: nowhere but where the log knows of changes.
+    /// Asks the log where files differ from their origin: only where it knows of changes.
     fn ask_log(&mut self, tree: &dyn TreeService, cut: CutId) -> Result<()> {
         let mut cursor = ChangesCursor::default();
         loop {
@@ -108,58 +108,58 @@ impl Untold {
         }
     }
 
-    /// These names of a directory are not there any more, if they are not.
+    /// Reports these names of a directory as removed, unless they are there.
     pub(super) fn removed(&mut self, directory: NodeId, names: impl Iterator<Item = ByteString>) {
         for name in names {
             self.names.entry((directory, name)).or_insert(None);
         }
     }
 
-    /// All of it that is there.
+    /// All of these nodes that are there.
     pub(super) fn nodes(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.nodes.keys().copied()
     }
 }
 
-/// Nodes that are asked for at once.
+/// Number of nodes in one request.
 const NODES_PER_CALL: usize = 512;
 
 /// Whether the server has a node, and whether a node is gone.
 type Identified<'a> = (&'a (dyn Fn(NodeId) -> bool + Sync), &'a (dyn Fn(NodeId) -> bool + Sync));
 
-/// Whether a node is withheld, and how a name is told.
+/// Whether a node is withheld, and how a name is reported.
 type Withheld<'a> = (
     &'a (dyn Fn(NodeId) -> bool + Sync),
     &'a (dyn Fn(&NameChange<NodeId>) -> ToldAs + Sync),
 );
 
-/// A tree of which a fold is told.
+/// A tree as its fold reports it.
 pub(super) struct FoldedTree<'a> {
     tree: &'a dyn TreeService,
     fold: &'a LiveFold,
     unsent: &'a Untold,
-    /// Whether the server has a node that others made, or that it has learned of by another name
-    /// than its own.
+    /// Whether the server has a node that others made, or that it knows by another ID than the
+    /// node's own.
     is_there: &'a (dyn Fn(NodeId) -> bool + Sync),
-    /// Whether a node is gone, and what it was at the server may be another one here by now: a
+    /// Whether a node is gone, so that its file at the server may be another node here by now: a
     /// directory that was removed here and came back.
     is_forgotten: &'a (dyn Fn(NodeId) -> bool + Sync),
-    /// Whether the server has a name that this tree does not hold: what the log knows of that it is
-    /// gone is about something else.
+    /// Whether the server has a name that this tree does not hold: a removal of it in the log
+    /// concerns another node.
     is_left_out: &'a (dyn Fn(NodeId, &ByteString) -> bool + Sync),
-    /// Whether a node, or a name, is not told to anybody, as it is ignored.
+    /// Whether a node is not reported, or how a name is, as it is ignored.
     withheld: Withheld<'a>,
     /// Nodes and names that others changed and that cannot be changed here: they stay unsaved.
     held: &'a Held,
-    /// Names that are told again.
+    /// Names that are reported again.
     retold: &'a [NameChange<NodeId>],
-    /// Names of the fold that the log has not told so far.
+    /// Names of the fold that the log has not reported so far.
     untold: Mutex<BTreeMap<(NodeId, ByteString), Option<NodeId>>>,
-    /// What the server has and this tree does not hold, when everything is sent in place of all
-    /// that is there.
+    /// Files that the server has and this tree does not hold, when everything here is sent in place
+    /// of all that is there.
     elsewhere: &'a Elsewhere,
-    /// What could not be read for an earlier fold, perhaps by another engine, and is nothing of
-    /// this one.
+    /// Unsaved nodes of an earlier fold, perhaps another engine's, and held nodes, of which this
+    /// fold reports nothing.
     passed_over: Mutex<BTreeSet<NodeId>>,
 }
 
@@ -171,8 +171,8 @@ pub(super) struct Elsewhere {
 }
 
 impl Elsewhere {
-    /// Takes in a name of the server; answers the number by which it is told here, which no node of
-    /// the tree has.
+    /// Takes in a name of the server. Returns the number by which it is reported here, which no
+    /// node of the tree has.
     pub(super) fn add(&mut self, parent: NodeId, name: ByteString, file: FileId) -> NodeId {
         let node = NodeId(u64::MAX.saturating_sub(self.files.len() as u64));
         self.files.insert(node, file);
@@ -180,7 +180,7 @@ impl Elsewhere {
         node
     }
 
-    /// What stands at the server behind such a number.
+    /// The file of the server behind such a number.
     pub(super) fn file_of(&self, node: NodeId) -> Option<FileId> {
         self.files.get(&node).copied()
     }
@@ -212,14 +212,14 @@ impl<'a> FoldedTree<'a> {
         }
     }
 
-    /// Nodes that are held, or of which the log says that they were not saved, and which the fold
-    /// has told nothing of: they stay unsaved, or the mark would pass over them.
+    /// Nodes that are held, or that the log calls unsaved, and of which the fold has reported
+    /// nothing: they stay unsaved, or the mark would pass over them.
     pub(super) fn passed_over(&self) -> Vec<NodeId> {
         let passed_over = self.passed_over.lock().unwrap_or_else(PoisonError::into_inner);
         passed_over.iter().copied().collect()
     }
 
-    /// Whether names came and went in a directory, and the fold is about nothing else of it.
+    /// Whether names came and went in a directory, and the fold reports nothing else of it.
     pub(super) fn tells_time_only(&self, node: NodeId) -> bool {
         let is_new = self.unsent.nodes.contains_key(&node);
         match &self.fold.scope {
@@ -235,7 +235,7 @@ impl<'a> FoldedTree<'a> {
         passed_over.insert(node);
     }
 
-    /// A page of everything, and behind the last the names that the log does not tell of though
+    /// A page of everything, and behind the last one the names that the log does not report though
     /// groups changed them.
     fn everything(&self, cut: CutId, cursor: &ChangesCursor, names: &[NameChange<NodeId>]) -> Result<ChangesPage> {
         let mut untold = self.untold.lock().unwrap_or_else(PoisonError::into_inner);
@@ -255,10 +255,9 @@ impl<'a> FoldedTree<'a> {
         Ok(page)
     }
 
-    /// What of a change belongs to the fold.
+    /// The part of a change that belongs to the fold.
     fn within(&self, change: NodeChange) -> Option<NodeChange> {
-        // Also where this fold is about something else: only of files does the log say that they
-        // were not sent.
+        // Regardless of the fold's scope: the log can mark only files as unsent.
         if self.held.was_left_out(change.node) {
             self.pass_over(change.node);
             return None;
@@ -273,8 +272,8 @@ impl<'a> FoldedTree<'a> {
                 }
                 None
             }
-            // The server has its content, or it is new and has none; the log may reach further back
-            // than what the server has.
+            // The server has its content, or it is new and has none; the log may reach back to
+            // before what the server has.
             LiveScope::Items { attributes, times, .. }
                 if attributes.contains(&change.node) || times.contains(&change.node) =>
             {
@@ -290,7 +289,7 @@ impl<'a> FoldedTree<'a> {
 
     fn folded(&self, cut: CutId, cursor: &ChangesCursor) -> Result<ChangesPage> {
         let names = match &self.fold.scope {
-            // Everything there is needs nothing beside it.
+            // A fold of everything there is needs no other names.
             LiveScope::Everything { .. } if self.fold.cut.since.is_none() => return self.tree.changes(cut, cursor),
             LiveScope::Everything { names } => return self.everything(cut, cursor, names),
             LiveScope::Items { names, .. } => names,
@@ -302,7 +301,7 @@ impl<'a> FoldedTree<'a> {
             told.nodes
                 .extend(page.nodes.into_iter().filter_map(|change| self.within(change)));
             match page.next {
-                // Nodes come before names, of which the fold has its own.
+                // Nodes come before names, and the fold has names of its own.
                 Some(next) if next.name.is_none() && next != cursor => {
                     if !told.nodes.is_empty() {
                         told.next = Some(next);
@@ -380,7 +379,7 @@ impl TreeService for FoldedTree<'_> {
             ToldAs::Nothing => false,
         });
         if page.next.is_none() {
-            // Behind what drops ignored names: they are told here as what the server has.
+            // After ignored names are dropped: these are reported as what the server has.
             let elsewhere = self.elsewhere.names.iter();
             page.names.extend(elsewhere.map(|((parent, name), child)| NameChange {
                 parent: *parent,

@@ -1,4 +1,4 @@
-//! How what was folded is sent: from its cut, with what the server does not have under its name
+//! How a fold is sent: from its cut, with the nodes that the server does not have under their ID
 //! yet, as one batch on top of what is here, or in place of all that there is.
 
 use byteback_model::{ByteString, FileId, NameChange, NodeId, NodeKind, Seq};
@@ -38,8 +38,8 @@ impl Engine {
                     Some(ServerErrorKind::Refused | ServerErrorKind::ContentMismatch | ServerErrorKind::TooLarge)
                 );
                 if refused && self.is_in_full && !is_whole {
-                    // What the mark says the server has, it has not: the next one is everything
-                    // there is.
+                    // The server lacks what the mark says it has: the next fold is everything there
+                    // is.
                     self.drop_cut();
                     self.parts.tree.drop_consumer(SYNC_CONSUMER)?;
                 }
@@ -63,8 +63,8 @@ impl Engine {
         self.unsaved_again_ns = (unread > 0).then(|| self.clock().monotonic_ns().saturating_add(again_ns));
         self.arrived(&unsent, &ended.unsaved);
         if self.turn(fold.cut.cut).is_err() {
-            // What the fold told is told. The rules that were to come into force do so with the
-            // next one.
+            // The fold's changes are reported. The rules that were to come into force do so with
+            // the next one.
             self.has_met = false;
             self.parts.live.fold();
         }
@@ -72,7 +72,7 @@ impl Engine {
         self.unsaved.clone_from(&unsaved);
         self.parts.live.unsaved(&unsaved);
         if let Err(error) = self.end_cut(&Outcome::Saved { note, unsaved }) {
-            // The mark stays; what could not be read is reported with the next fold only if that is
+            // The mark stays; unreadable nodes are reported with the next fold only if that is
             // everything since then.
             self.parts
                 .live
@@ -135,8 +135,8 @@ impl Engine {
         Ok(ended)
     }
 
-    /// What the server has at a moment under names that this tree does not hold: without it,
-    /// everything that there is here would take it from all others.
+    /// The server's files at a moment under names that this tree does not hold: without them,
+    /// sending everything here would take them from all others.
     fn elsewhere(&self, fold: &LiveFold, at: Seq) -> Result<Elsewhere, SyncError> {
         let mut elsewhere = Elsewhere::default();
         let noted = self.left_out.noted();
@@ -146,7 +146,7 @@ impl Engine {
                 continue;
             };
             let told = self.parts.tree.names(fold.cut.cut, &[parent])?;
-            // With what was removed here it is removed.
+            // With a directory that was removed here they are removed, too.
             if parent != NodeId::ROOT && told.iter().all(|told| told.names.is_empty()) {
                 continue;
             }
@@ -180,10 +180,10 @@ impl Engine {
         Ok(elsewhere)
     }
 
-    /// What a cut has to tell of though it may not have changed: what the server does not have
-    /// under its name, and what could not be read last time. A file that grew from a content of the
-    /// server has mostly changed, and is then not told as a whole; one that was only in use when
-    /// others removed it has not.
+    /// Nodes that a cut must report though they may not have changed: those that the server does
+    /// not have under their ID, and those that could not be read last time. A file that grew from a
+    /// content of the server has mostly changed, and is then not reported as a whole; one that was
+    /// only in use when others removed it has not.
     pub(super) fn to_be_told(&self) -> Result<Vec<NodeId>, ServiceError> {
         let held = self.held()?;
         let mut told = self.unsaved.clone();
@@ -202,7 +202,7 @@ impl Engine {
         Ok(told)
     }
 
-    /// Whether a cut tells of a node by itself.
+    /// Whether a cut reports a node by itself.
     fn is_changed(&self, node: NodeId, log: &mut Option<LogChanges>) -> Result<bool, ServiceError> {
         let unsent = self.parts.landing.unsent_of(node);
         if !unsent.is_everything {
@@ -215,7 +215,7 @@ impl Engine {
         Ok(log.node(node).is_some())
     }
 
-    /// Of directories that came back, what the server has in them and is not here was removed here.
+    /// Reports as removed all that the server has in returned directories and that is not here.
     fn tell_removed(&self, unsent: &mut Untold) -> Result<(), SyncError> {
         let returned = unsent.nodes().filter_map(|node| {
             let origin = self.identities.origin_of(node)?;
@@ -234,8 +234,8 @@ impl Engine {
         Ok(())
     }
 
-    /// What the server did not have under its name it has now. Should that not be noted, it is sent
-    /// once more.
+    /// Notes that the server has these nodes under their ID now. If that cannot be noted, they are
+    /// sent once more.
     fn arrived(&mut self, unsent: &Untold, unsaved: &[NodeId]) {
         let arrived = unsent.nodes().filter(|node| !unsaved.contains(node));
         let arrived = arrived.map(IdentityChange::Arrived);
@@ -254,8 +254,8 @@ impl Engine {
         }
     }
 
-    /// The same, of a fold that is not sent from it. If the log does not take that, the mark stays
-    /// all the more.
+    /// Ends the cut of a fold that is not sent from it. If the log does not take that, the mark
+    /// stays all the more.
     pub(super) fn drop_cut(&mut self) {
         let _ = self.end_cut(&Outcome::Abandoned);
     }

@@ -1,9 +1,9 @@
-//! What is sent stands on this: how far others' changes are here, and this device's newest batch.
-//! Pure.
+//! The ground on which batches are sent: how far others' changes are here, and this device's newest
+//! batch. Pure.
 //!
-//! The cursor moves over own batches by itself as long as nobody else's lie between: what they hold
-//! is here. Each batch follows the device's newest one, also where its base would do: so one that
-//! was given up, and arrives late, comes out of order and counts no more.
+//! The cursor moves over own batches by itself as long as no batch of others lies between: their
+//! changes are here. Each batch follows the device's newest one, even where its base would suffice:
+//! so a batch that was given up and arrives late is out of order and does not count.
 
 use byteback_api::messages::BatchEvent;
 use byteback_model::{DeviceId, Seq};
@@ -11,29 +11,29 @@ use byteback_model::{DeviceId, Seq};
 use crate::live::standing::OwnBatch;
 use crate::live::upload::Footing;
 
-/// See the module.
+/// How far others' changes are here, and this device's newest batch: see the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ground {
     pub(super) cursor: Seq,
     pub(super) newest: Option<OwnBatch>,
-    /// The newest batch of others that is known of.
+    /// The newest known batch of others.
     pub(super) others: Seq,
 }
 
 impl Ground {
-    /// The newest batch that is known of.
+    /// The newest known batch.
     pub(super) fn head(self) -> Seq {
         self.seen().max(self.others)
     }
 
-    /// The newest batch of which something is known here.
+    /// The newest batch of which something is here.
     pub(super) fn seen(self) -> Seq {
         self.cursor.max(self.newest.map_or(0, |own| own.seq))
     }
 
-    /// What is replaced by all that there is here. What others sent and is not here is not to be
-    /// undone unseen, also where an own batch came after it: then this is not the folder's newest
-    /// moment, the server refuses to have it replaced, and what others did comes here first.
+    /// The moment that a fold of everything here replaces. Changes of others that are not here must
+    /// not be undone unseen, even if an own batch came after them: then this is not the folder's
+    /// newest moment, the server refuses to have it replaced, and others' changes come here first.
     pub(super) fn replaced(self) -> Seq {
         match self.has_news() {
             true => self.cursor,
@@ -46,12 +46,12 @@ impl Ground {
         self.others > self.cursor
     }
 
-    /// What others did is here up to this batch.
+    /// Notes that others' changes are here up to `head`.
     pub(super) fn received(&mut self, head: Seq) {
         self.cursor = self.cursor.max(head);
     }
 
-    /// What the next batch stands on.
+    /// The base and predecessor of the next batch.
     pub(super) fn footing(self) -> Footing {
         Footing {
             base_seq: self.cursor,
@@ -59,8 +59,8 @@ impl Ground {
         }
     }
 
-    /// A batch of this device was applied. If nothing is known of what lies between, others sent
-    /// it.
+    /// Notes that a batch of this device was applied. Unknown batches between it and the cursor are
+    /// others'.
     pub(super) fn applied(&mut self, own: OwnBatch) {
         if self.newest.is_none_or(|newest| newest.seq < own.seq) {
             self.newest = Some(own);
@@ -73,7 +73,7 @@ impl Ground {
         }
     }
 
-    /// The next batch, as the server tells of it.
+    /// Notes the next batch, as the server reports it.
     pub(super) fn heard(&mut self, batch: &BatchEvent, device: DeviceId) {
         let (counter, seq) = (batch.counter, batch.seq);
         match batch.device == device {
@@ -99,7 +99,7 @@ mod tests {
         ground.applied(own(1));
         ground.applied(own(2));
         assert_eq!((ground.cursor, ground.head()), (2, 2));
-        // Applied before, and told once more.
+        // Applied before, and reported once more.
         ground.applied(own(1));
         assert_eq!(ground.footing(), footing(2, Some(20)));
         assert!(!ground.has_news());
@@ -110,7 +110,7 @@ mod tests {
             created_ns: 0,
             host: "h".into(),
         };
-        // Somebody else's lies between, of which was not heard.
+        // A batch of others lies between that was not heard of.
         ground.applied(own(4));
         assert_eq!((ground.cursor, ground.head(), ground.others), (2, 4, 3));
         assert_eq!(ground.replaced(), 2);

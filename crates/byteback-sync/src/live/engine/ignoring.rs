@@ -1,39 +1,40 @@
-//! What is ignored, for the engine: which rules are in force, who is withheld by them, and what of
-//! a group or a fold is thus not sent.
+//! Ignored files, for the engine: which rules are in force, which nodes are withheld by them, and
+//! which parts of a group or a fold are thus not sent.
 //!
-//! **Who is withheld** is durable ([`Withheld`]): each node that is ignored by all its names, as of
-//! what was handed out last. It was made under such a name, or moved there, or a rule came; in any
-//! case it has an identity that the server has never heard. So what it becomes later is told as
-//! new, and nothing that others do finds it. It stays withheld until a fold was looked at, wherever
-//! it is meanwhile.
+//! **Withheld nodes** are durable ([`Withheld`]): each node that is ignored by all its names, as of
+//! the last hand-out. It was made under such a name, or moved there, or a rule came; in any case it
+//! has an identity that the server has never heard. So if it stops being ignored it is reported as
+//! new, and no change of others finds it. It stays withheld until a fold was reviewed, wherever it
+//! is meanwhile.
 //!
-//! **What the server has** by a name that is ignored here, in a directory that is not, is noted as
-//! left out ([`LeftOut`]), always: that such a name is not here is never told.
+//! **Server files under a name that is ignored here**, in a directory that is not, are noted as
+//! left out ([`LeftOut`]), always: the server is never told that such a name is not here.
 //!
-//! **A group** is looked at before it is sent ([`Engine::sift`]): what is only about withheld nodes
-//! and ignored names is left out. Where anything *changes* whether it is ignored (a file with
-//! rules, a directory that moves, a node that goes from the one side to the other), or where that
-//! cannot be told for the moment of the group, the group is folded.
+//! **A group** is sifted before it is sent ([`Engine::sift`]): parts that are only about withheld
+//! nodes and ignored names are left out. Where anything *changes* whether it is ignored (a file
+//! with rules, a directory that moves, a node that crosses from one side to the other), or where
+//! that cannot be decided for the moment of the group, the group is folded.
 //!
-//! **A fold** is looked at with its cut ([`Engine::review`]), by the rules in force: who is ignored
-//! from now on is withheld. Who is not any more becomes unsent, like what was here when the folder
-//! first met another one, and is told with the next cut. If the files say something new, that
-//! counts already for what the server does not know: it is not sent if either says so.
+//! **A fold** is reviewed with its cut ([`Engine::review`]), by the rules in force: nodes that are
+//! ignored from now on are withheld. A node that is not ignored any more becomes unsent, like nodes
+//! that were here when the folder first met another one, and is reported with the next cut. If the
+//! files state new rules, these already count for what the server does not know: it is not sent if
+//! either says so.
 //!
 //! **Rules come into force** when the fold that was cut with them is at the server
 //! ([`Engine::turn`]): then the server has all that is here and is not ignored, as of the cut, so
-//! that nothing is on its way. Each directory of which the rules speak is listed there, and
-//! compared: what it has and is ignored now is left out; what was left out and is not ignored any
-//! more is let in, what is here alone is told, and what is on both sides is brought together like
-//! at a first contact. The order of what is durable: left-out names, who is withheld, what is to be
-//! let in, the rules. Whatever a crash leaves is done again, as the rules that are noted are then
-//! not what the files say.
+//! that nothing is on its way. Each directory that the rules concern is listed there, and compared:
+//! its files that are ignored now are left out; left-out files that are not ignored any more are
+//! let in; nodes that are here alone are reported; and nodes on both sides are brought together
+//! like at a first contact. The order of the durable steps: left-out names, withheld nodes, names
+//! to be let in, the rules. After a crash the steps are done again, as the noted rules are then not
+//! those in the files.
 //!
-//! A change of a rule thus removes nothing anywhere: what is here stays here, and what is there
-//! stays there.
+//! A change of a rule thus removes nothing anywhere: files here stay here, and files there stay
+//! there.
 //!
 //! Costs: a walk of the names of the tree for each fold, but only if anything is, or may be,
-//! ignored; and a question for each directory when rules change.
+//! ignored; and a request for each directory when rules change.
 
 mod sifting;
 mod turn;
@@ -57,7 +58,7 @@ pub(super) use sifting::Sifted;
 use turn::ignored_name;
 use walked::{Hidden, Named, Said, Told};
 
-/// Nodes that are asked for, or noted, at once.
+/// Number of nodes in one request or record.
 const NODES_AT_ONCE: usize = 512;
 
 /// Rules that are not in force yet.
@@ -67,42 +68,44 @@ struct Coming {
     rules: IgnoreRules,
 }
 
-/// See the module.
+/// Rules and ignored names of one engine: see the module.
 #[derive(Debug, Default)]
 pub(super) struct Ignoring {
     pub(super) ignored: Ignored,
-    /// Files with rules and tags of caches in directories that are not ignored, and what may become
-    /// one.
+    /// Files with rules and tags of caches in directories that are not ignored, and files that may
+    /// become one.
     pub(super) sources: HashSet<NodeId>,
-    /// What is in force.
+    /// The rules in force.
     said: Sources,
-    /// What the files said at the cut of the last fold, if that is something else.
+    /// The rules in the files at the cut of the last fold, if they differ.
     coming: Option<Coming>,
     is_loaded: bool,
     /// The tree was walked by the rules in force since the engine began.
     is_reviewed: bool,
     pub(super) has_withheld: bool,
-    /// What landed may make it another one; the log's mark may have passed over it.
+    /// The rules are to be read again: landed files may have changed them, and the log's mark may
+    /// have passed over those.
     pub(super) is_due: bool,
-    /// Names that are not told with the fold that was looked at last.
+    /// Names that are not reported with the fold that was reviewed last.
     hidden: HashSet<Place<NodeId>>,
-    /// Names at which the server has what is elsewhere here by now: told as removed.
+    /// Names at which the server has a directory that is elsewhere here by now: reported as
+    /// removed.
     gone: BTreeSet<Place<NodeId>>,
-    /// Names of files that have several, some of which may have been ignored: to be told again with
-    /// the fold that was looked at last.
+    /// Names of files that have several, some of which may have been ignored: to be reported again
+    /// with the fold that was reviewed last.
     retold: Vec<NameChange<NodeId>>,
-    /// There are such names until a fold has told them.
+    /// Whether there are such names that no fold has reported yet.
     is_retold: bool,
-    /// Nodes that are withheld, for people.
+    /// Number of withheld nodes, for people.
     pub(super) withheld: u64,
 }
 
-/// How a name is told with a fold.
+/// How a fold reports a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ToldAs {
     /// As it is.
     Itself,
-    /// As one that is not there any more.
+    /// As a name that is not there any more.
     Gone,
     /// Not at all.
     Nothing,
@@ -118,8 +121,8 @@ impl Engine {
             || ignoring.said != Sources::default()
     }
 
-    /// Reads which rules are in force, when the engine starts. If the files say something else by
-    /// now, that comes into force with the next fold.
+    /// Reads the rules in force when the engine starts. If the files differ by now, their rules
+    /// come into force with the next fold.
     pub(super) fn load_rules(&mut self) -> Result<(), EngineError> {
         if self.ignoring.is_loaded {
             return Ok(());
@@ -149,7 +152,7 @@ impl Engine {
         self.left_out_changed();
         self.tell_ignored();
         if is_other || self.may_ignore() {
-            // What was changed while nobody looked may be on the other side by now.
+            // Nodes that changed while no engine ran may be on the other side by now.
             self.parts.live.fold();
         }
         Ok(())
@@ -167,7 +170,7 @@ impl Engine {
         taken.collect()
     }
 
-    /// The list of what is left out is another one.
+    /// Updates everything that follows from the list of left-out names.
     pub(super) fn left_out_changed(&mut self) {
         self.ignoring.ignored.taken = self.taken();
         self.tell_left_out();
@@ -178,7 +181,7 @@ impl Engine {
         self.ignoring.has_withheld = self.ignoring.withheld > 0;
     }
 
-    /// Shows which rules there are, and which say nothing.
+    /// Publishes the rules, and those that are unusable.
     fn tell_ignored(&self) {
         let said = &self.ignoring.said;
         let files: Vec<Vec<u8>> = said.texts.keys().cloned().collect();
@@ -187,13 +190,13 @@ impl Engine {
         self.shared.ignored((files, caches), unusable, self.ignoring.withheld);
     }
 
-    /// Whether what was left out as ignored can be let in.
+    /// Whether a name that was left out as ignored can be let in.
     pub(super) fn is_ignoring_over(&self) -> bool {
         let mut noted = self.left_out.noted().iter();
         noted.any(|left_out| left_out.is_due)
     }
 
-    /// A name that nobody has heard.
+    /// Draws a file ID that no one has seen.
     fn fresh(&self) -> Result<FileId, SyncError> {
         let halves = (self.parts.randomness.next_u64(), self.parts.randomness.next_u64());
         let (Ok(high), Ok(low)) = halves else {
@@ -217,8 +220,9 @@ impl Engine {
         }
     }
 
-    /// See the module. `fold` has names beside those that the log tells; `None`: nothing is to be
-    /// sent from this cut. True: something is to be told or let in before the fold can be sent.
+    /// Reviews a cut: see the module. `fold` gives names beside those that the log reports; `None`:
+    /// nothing is to be sent from this cut. Returns whether something must be reported or let in
+    /// before the fold can be sent.
     pub(super) fn review(&mut self, cut: CutId, fold: Option<&[NameChange<NodeId>]>) -> Result<bool, SyncError> {
         let tree = Arc::clone(&self.parts.tree);
         let told = match fold {
@@ -270,9 +274,9 @@ impl Engine {
         Ok(is_shown || self.is_ignoring_over())
     }
 
-    /// Before anything lands, all that is ignored by the rules that count is withheld: otherwise
-    /// what others change of it would be left out, and nobody would know that what is here is not
-    /// that.
+    /// Before anything lands, withholds all nodes that are ignored by the rules in force: otherwise
+    /// others' changes of them would be left out, and nothing would record that the nodes here lack
+    /// them.
     pub(super) fn review_before_landing(&mut self) -> Result<(), EngineError> {
         if self.ignoring.is_reviewed || !self.may_ignore() {
             return Ok(());
@@ -307,8 +311,8 @@ impl Engine {
         Ok(hiding)
     }
 
-    /// Decides how names are told that are ignored at a cut, by what the server has there: that is
-    /// left out, but for directories which are elsewhere here by now: each has one name.
+    /// Decides how ignored names at a cut are reported, by what the server has there: its files are
+    /// left out, except directories that are elsewhere here by now, as each has only one name.
     fn decide(&mut self, cut: CutId, found: &Hidden, hiding: &BTreeSet<NodeId>, told: &Told) -> Result<(), SyncError> {
         let mut hidden: HashSet<Place<NodeId>> = HashSet::new();
         let mut asked: BTreeMap<NodeId, BTreeMap<ByteString, Option<NodeId>>> = BTreeMap::new();
@@ -420,7 +424,7 @@ impl Engine {
         Ok(names)
     }
 
-    /// How a name is told with the fold that was looked at.
+    /// How the reviewed fold reports a name.
     pub(super) fn told_as(&self, change: &NameChange<NodeId>) -> ToldAs {
         if !self.may_ignore() {
             return ToldAs::Itself;
@@ -439,25 +443,25 @@ impl Engine {
         }
     }
 
-    /// Names that are told again with the fold that was looked at.
+    /// Names that the reviewed fold reports again.
     pub(super) fn retold(&self) -> &[NameChange<NodeId>] {
         &self.ignoring.retold
     }
 
-    /// What is here and what the server has is brought together: of a file that becomes one with
-    /// the server's, the server has not heard all names.
+    /// Has names reported again when the nodes here and at the server are brought together: of a
+    /// file that becomes one with the server's, the server has not heard all names.
     pub(super) fn retell(&mut self) {
         self.ignoring.is_retold = true;
     }
 
-    /// They are told.
+    /// Notes that these names are reported.
     pub(super) fn has_retold(&mut self) {
         self.ignoring.retold.clear();
         self.ignoring.is_retold = false;
     }
 
-    /// Notes durably who is withheld from now on, and who is not any more. True: somebody is to be
-    /// told.
+    /// Notes durably which nodes are withheld from now on, and which are not any more. Returns
+    /// whether any node has to be reported.
     fn withhold(&mut self, hiding: &BTreeSet<NodeId>, found: &Hidden) -> Result<bool, SyncError> {
         let changes = self.withheld_by(hiding, found)?;
         for some in changes.chunks(NODES_AT_ONCE.saturating_mul(16)) {
@@ -477,8 +481,8 @@ impl Engine {
         for node in hiding {
             changes.push(Withheld::Ignored.bound(*node, self.fresh()?));
         }
-        // Directories that are only held for what is ignored in them: of those in which there is
-        // anything else, all that are above.
+        // Directories held only for ignored nodes in them: one that holds anything else is shown,
+        // and so are all above it.
         let mut shown: HashSet<NodeId> = found.shown_in.clone();
         for (node, parent) in &found.seen {
             if self.identities.withheld(*node) == Some(Withheld::Ignored) {
@@ -514,7 +518,7 @@ impl Engine {
             let origin = Some(Origin { file, seq: 0 });
             changes.push(IdentityChange::Bound { node, file, origin });
         }
-        // Who is nowhere is gone.
+        // Nodes that are nowhere are gone.
         let is_there = |node: &NodeId| found.nodes.contains_key(node) || found.seen.contains_key(node);
         let gone = self.identities.all_withheld().filter(|node| !is_there(node));
         changes.extend(gone.map(IdentityChange::Forgotten));
@@ -535,14 +539,14 @@ fn page_now(
     directory: NodeId,
     after: Option<&ByteString>,
 ) -> Result<Vec<DirEntry>, ServiceError> {
-    // It may have been removed since its name was seen.
+    // The directory may have been removed since its name was seen.
     match landing.entries(directory, after) {
         Err(_) if landing.look(directory)?.is_none() => Ok(Vec::new()),
         page => page,
     }
 }
 
-/// What is to be durable before something is sent, and is not.
+/// Error of a record that must be durable before anything is sent.
 fn of_durable(error: impl Into<ReceiveError>) -> SyncError {
     match error.into() {
         ReceiveError::Sync(error) => error,

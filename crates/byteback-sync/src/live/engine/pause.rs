@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use crate::error::{ServerErrorKind, SyncError};
 
-/// How long it is waited.
+/// Lengths of pauses after failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PauseOptions {
-    /// After the first failure; it doubles with each that follows.
+    /// Pause after the first failure; it doubles with each that follows.
     pub first: Duration,
-    /// The longest, and the one after what will not pass by itself.
+    /// Longest pause, also used after a failure that will not pass by itself.
     pub longest: Duration,
 }
 
@@ -34,8 +34,8 @@ impl Failures {
         self.in_a_row = 0;
     }
 
-    /// Something failed; how long to wait, of which `random` draws from half to all: those who lost
-    /// the same server do not all come back at once.
+    /// Notes a failure and returns how long to wait. `random` draws from the upper half of the
+    /// pause, so that clients which lost the same server do not all come back at once.
     pub(super) fn next(&mut self, options: PauseOptions, is_passing: bool, random: u64) -> Duration {
         let doubled = 1u32.checked_shl(self.in_a_row.min(31)).unwrap_or(u32::MAX);
         self.in_a_row = self.in_a_row.saturating_add(1);
@@ -48,7 +48,7 @@ impl Failures {
     }
 }
 
-/// Whether a failure may pass by itself, so that nobody has to do anything.
+/// Whether a failure may pass by itself, so that nothing has to be done about it.
 pub(super) fn is_passing(error: &SyncError) -> bool {
     match error {
         SyncError::OutcomeUnknown { .. } | SyncError::Cancelled => true,

@@ -1,12 +1,17 @@
-//! How what others did comes in: the moment up to which it is brought here is made durable, the
+//! How others' changes come in: the moment up to which they are brought here is made durable, the
 //! tree is brought there ([`Receive`]), and then the cursor.
 //!
-//! **First contact**, with a folder that another machine has begun: nothing here is known to the
-//! server, and the root there has another identity. In this order: all nodes here are noted as not
-//! sent; that the folder is to be brought to the head; the log's mark is set to this moment; the
-//! root is bound to the server's. A crash before that last step begins all over. Then others'
-//! changes are let in, which are all there is: what is the same on both sides becomes one, what
-//! differs is a conflict, and what is left of the notes is sent.
+//! **First contact**, with a folder that another machine has begun: the server knows no node
+//! from here, and the root there has another identity. The steps, in this order:
+//!
+//! 1. All nodes here are noted as not sent.
+//! 2. The standing notes that the folder is to be brought to the head.
+//! 3. The log's mark is set to this moment.
+//! 4. The root is bound to the server's.
+//!
+//! A crash before the last step begins all over. Then others' changes are let in, which are all
+//! there is: equal content on both sides becomes one, different content is a conflict, and the
+//! nodes that remain noted as not sent are sent.
 
 use byteback_model::{ByteString, FileId, NodeId, NodeKind, Place, Seq};
 use std::fmt;
@@ -27,14 +32,14 @@ use crate::live::receive::left_out::BlockedChange;
 use crate::live::receive::{Receive, ReceiveError, Received};
 use crate::server_client::{Heard, ServerClient};
 
-/// Why an order is given up that was made before the folder's first contact.
+/// Reason for giving up an order that was made before the folder's first contact.
 pub(super) const CONTACT: &str = "the folder at the server was begun by another machine";
 
-/// So many identities are noted with one sync.
+/// Identities noted with one sync.
 const NOTED_AT_ONCE: usize = 10_000;
 
-/// Who listens looks so often whether anybody still wants to know, after a failure that listening
-/// does not pass over.
+/// After a failure that listening cannot pass over, the listener checks this often whether the
+/// engine still runs.
 const LISTEN_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
 impl Engine {
@@ -44,24 +49,24 @@ impl Engine {
         self.contact.is_none() && is_unbound && self.ground.has_news()
     }
 
-    /// Whether others did something, and nothing stands in its way: what is in flight has to be
-    /// answered first, as the server decides who was first.
+    /// Whether others did something, and nothing stands in its way: groups in flight must be
+    /// answered first, as the server decides which came first.
     pub(super) fn may_receive(&self) -> bool {
         let has_news = self.landing.is_some() || self.ground.has_news();
         has_news && self.may_land()
     }
 
-    /// Whether nothing that is on its way would be overtaken by what lands.
+    /// Whether landing would overtake nothing that is on its way.
     pub(super) fn may_land(&self) -> bool {
         self.contact.is_none() && self.parts.live.status().groups_in_flight == 0
     }
 
-    /// Whether a name that was left out can be let in.
+    /// Whether a left-out name can be let in now.
     pub(super) fn is_left_out_over(&self) -> Result<bool, EngineError> {
         Ok(self.is_ignoring_over() || self.is_collision_over()? || self.is_blocked_due())
     }
 
-    /// Whether nothing is in a name's way any more but what has exactly this name.
+    /// Whether a colliding name has become free of all but nodes of exactly this name.
     fn is_collision_over(&self) -> Result<bool, EngineError> {
         for left_out in self.left_out.noted().iter().filter(|left_out| left_out.collides) {
             let Some(parent) = self.identities.node_of(left_out.parent) else {
@@ -75,7 +80,7 @@ impl Engine {
         Ok(false)
     }
 
-    /// Whether the server has a name, in a directory by its node here, that was left out.
+    /// Whether the server has a left-out name in a directory, given by its node here.
     pub(super) fn is_left_out(&self, parent: NodeId, name: &ByteString) -> bool {
         let noted = self.left_out.noted();
         !noted.is_empty() && {
@@ -86,7 +91,7 @@ impl Engine {
         }
     }
 
-    /// Shows what is left out.
+    /// Publishes the left-out names.
     pub(super) fn tell_left_out(&self) {
         let noted = self.left_out.noted().iter();
         let ignored = noted.clone().filter(|left_out| left_out.is_ignored).count();
@@ -118,7 +123,7 @@ impl Engine {
         self.shared.left_out(left_out.chain(blocked).collect(), ignored as u64);
     }
 
-    /// Brings what others did into the tree.
+    /// Brings others' changes into the tree.
     pub(super) fn receive(&mut self) -> Result<(), EngineError> {
         self.shared.receives();
         self.review_before_landing()?;
@@ -160,7 +165,7 @@ impl Engine {
         noted
     }
 
-    /// All that others did up to `head` is here.
+    /// Notes that all others' changes up to `head` are here.
     fn note_received(&mut self, received: Received, head: Seq) -> Result<(), EngineError> {
         self.ground.received(head);
         self.landing = None;
@@ -175,7 +180,7 @@ impl Engine {
         if received.has_unsent || received.may_ignore_other {
             self.parts.live.fold();
         }
-        // Before the cursor: what is left out is told only once.
+        // Before the cursor: left-out names are reported only once.
         let noted = self.left_out.note_all(received.left_out, received.blocked);
         noted.map_err(ReceiveError::from)?;
         self.has_tried_blocked()?;
@@ -201,7 +206,7 @@ impl Engine {
         self.contact.is_some() && live.groups_in_flight == 0 && !live.is_folded
     }
 
-    /// See the module.
+    /// Makes first contact: see the module.
     pub(super) fn first_contact(&mut self) -> Result<(), EngineError> {
         let Some(root) = self.contact else { return Ok(()) };
         let group = self.parts.live.cut_fold(&[])?;
@@ -216,7 +221,7 @@ impl Engine {
         self.open_cut = Some(cut);
         let contacted = self.contact_at(cut, group.id, root);
         if contacted.is_err() {
-            // It is made once more, and from another cut: nobody will answer for this group.
+            // The contact is repeated from another cut: this group will get no answer.
             self.drop_cut();
             self.parts.live.give_up(CONTACT);
         }
@@ -242,8 +247,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Notes all nodes but the root as not sent. Who is ignored among them is found out before they
-    /// are.
+    /// Notes all nodes but the root as not sent. Ignored nodes among them are found before they
+    /// would be sent.
     fn note_all(&mut self, cut: CutId) -> Result<(), EngineError> {
         let mut changes = Vec::new();
         let mut directories = vec![NodeId::ROOT];
@@ -277,8 +282,8 @@ impl Engine {
         Ok(self.identities.change(&[bound])?)
     }
 
-    /// Begins to listen: whoever waits is woken when others sent something. It ends some time after
-    /// the engine, and keeps nothing of the tree.
+    /// Starts a thread that listens and wakes the engine when others sent something. It ends some
+    /// time after the engine, and keeps nothing of the tree.
     pub(super) fn listen(&self) {
         let listener = self.listener();
         let listening = std::thread::Builder::new().name("listen".to_owned());
@@ -287,7 +292,7 @@ impl Engine {
         }
     }
 
-    /// What listens to the server, for a thread of the caller's: see
+    /// A listener to the server, for a thread of the caller's: see
     /// [`EngineParts::is_listening`](super::EngineParts::is_listening).
     #[must_use]
     pub fn listener(&self) -> Listener {
@@ -346,7 +351,7 @@ impl Listener {
                         if error.kind == ServerErrorKind::WrongToken
                             && let Some(live) = self.live.upgrade()
                         {
-                            // The engine may have a newer one.
+                            // The engine may have a newer token.
                             self.shared.token_refused();
                             live.wake();
                         }
@@ -360,7 +365,7 @@ impl Listener {
     }
 }
 
-/// What is in a directory at a cut.
+/// Entries of a directory at a cut.
 fn entries(engine: &Engine, cut: CutId, directory: NodeId) -> Result<Vec<(NodeId, NodeKind)>, ServiceError> {
     let mut entries = Vec::new();
     let mut after = None;

@@ -1,13 +1,13 @@
-//! Files with bytes that nobody wrote, put right when somebody asks for it (DeltaCFS, section
-//! III-E).
+//! Repair, on request, of files with bytes that no program wrote (DeltaCFS, section III-E).
 //!
-//! **The server's version.** What a file here stands on is at the server at the newest moment of
-//! which all is known here; so this is done when nothing of others waits to be let in, and nothing
-//! is on its way. The damaged blocks are fetched, and each that is proven to be what was written is
-//! put in its place: nobody notices, and changes that are not sent stay. Where it proves nothing
-//! the file stays as it is: what was written may be nowhere but in it, and a person decides.
+//! **The server's version.** The version that a file here stands on is at the server at the newest
+//! moment up to which all is known here; so a repair runs only when nothing of others waits to be
+//! let in, and nothing is on its way. The damaged blocks are fetched, and each that is proven to be
+//! what was written is put in its place: no program notices, and unsent changes stay. Where it
+//! proves nothing, the file stays as it is: what was written may be nowhere but in it, and a person
+//! decides.
 //!
-//! **What lies here.** It counts as written by a program: it is a change like any other.
+//! **The local bytes.** They count as written by a program: a change like any other.
 
 use byteback_control::{
     ErrorKind, Landed, RepairReport, RepairRequest, RepairWish, Repaired, ServerVersion, ServiceError,
@@ -21,14 +21,14 @@ use crate::error::{ServerErrorKind, SyncError};
 use crate::live::incoming::fetch::Incoming;
 use crate::live::receive::ReceiveError;
 
-/// So much is fetched at a time. A multiple of a block.
+/// Bytes fetched at a time. A multiple of a block.
 const PIECE_LEN_BYTES: u64 = 1 << 20;
 
 fn refused(what: impl Into<String>) -> EngineError {
     ServiceError::new(ErrorKind::Refused, what).into()
 }
 
-/// A step that a program came in between is not made.
+/// A step that a program overtook is not done.
 fn made<T>(landed: Landed<T>) -> Result<T, EngineError> {
     match landed {
         Landed::Done(done) => Ok(done),
@@ -36,7 +36,7 @@ fn made<T>(landed: Landed<T>) -> Result<T, EngineError> {
     }
 }
 
-/// An error, for who asked across the socket.
+/// An error, for the caller across the socket.
 fn answered(error: &EngineError) -> ServiceError {
     match error {
         EngineError::Sync(SyncError::Tree(error)) | EngineError::Receive(ReceiveError::Tree(error)) => error.clone(),
@@ -45,7 +45,7 @@ fn answered(error: &EngineError) -> ServiceError {
 }
 
 impl Engine {
-    /// Does what was asked for without the server.
+    /// Does the requested repairs that need no server.
     pub(super) fn accept_asked(&mut self) {
         while let Some(asked) = self.shared.next_repair(|request| request.wish == RepairWish::KeepMine) {
             let accepted = self.accept(asked.request.node);
@@ -53,17 +53,17 @@ impl Engine {
         }
     }
 
-    /// Tells all who wait for the server that it cannot be asked.
+    /// Tells all callers that wait for the server that it cannot be asked.
     pub(super) fn refuse_repairs(&self, error: &EngineError) {
         while let Some(asked) = self.shared.next_repair(|request| request.wish != RepairWish::KeepMine) {
             asked.answer(Err(answered(error)));
         }
     }
 
-    /// Does the next thing that was asked for.
+    /// Does the next requested repair.
     ///
     /// # Errors
-    /// If the server is away. Who asked is told of every error.
+    /// If the server is away. The caller gets every error.
     pub(super) fn repair_asked(&mut self) -> Result<(), EngineError> {
         let Some(asked) = self.shared.next_repair(|_| true) else {
             return Ok(());
@@ -82,7 +82,7 @@ impl Engine {
         }
     }
 
-    /// Lets what lies here count.
+    /// Accepts the local bytes as valid.
     fn accept(&mut self, node: NodeId) -> Result<RepairReport, EngineError> {
         let was_damaged = self.parts.landing.damage_of(node)?.is_some();
         let accepted = match was_damaged {
@@ -137,7 +137,7 @@ impl Engine {
         )))
     }
 
-    /// What could not be read when it was to be sent is tried again at once.
+    /// Has an unreadable node tried again at once, now that it is sound.
     fn is_sound_again(&mut self, node: NodeId) {
         if self.unsaved.contains(&node) {
             self.unsaved_again_ns = Some(self.clock().monotonic_ns());
@@ -163,7 +163,7 @@ impl Engine {
         }
     }
 
-    /// Puts the blocks right that the server's version proves. Answers how many bytes these are.
+    /// Repairs the blocks that the server's version proves. Returns how many bytes these are.
     fn heal(&self, node: NodeId, (file, at): (FileId, Seq), there: &NodeInfo) -> Result<u64, EngineError> {
         let damage = self.parts.landing.damage_of(node)?;
         let ranges = damage.map(|damage| damage.ranges).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What other threads see of an engine, and how they end it.
+//! The engine's state as other threads see it, and how they end it.
 
 use byteback_model::{ByteString, DeviceId, NodeId, Place, Seq};
 use std::collections::VecDeque;
@@ -19,58 +19,58 @@ use crate::live::ignored::joined;
 use crate::live::receive::conflicts::Conflict;
 use crate::monitor::{Event, Monitor};
 
-/// Says that everything shall end; clones are the same one.
+/// Flag that tells everything to end; clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct StopSign(Arc<AtomicBool>);
 
 impl StopSign {
-    /// Everything shall end.
+    /// Tells everything to end.
     pub fn raise(&self) {
         self.0.store(true, Ordering::SeqCst);
     }
 
-    /// Whether everything shall end.
+    /// Whether everything is to end.
     #[must_use]
     pub fn is_raised(&self) -> bool {
         self.0.load(Ordering::SeqCst)
     }
 }
 
-/// What somebody asked for, and waits for.
+/// A repair that a caller asked for, and waits for.
 pub(super) struct AskedRepair {
     pub(super) request: RepairRequest,
     answer: Sender<Result<RepairReport, ServiceError>>,
 }
 
 impl AskedRepair {
-    /// Who asked may have gone.
+    /// Answers the caller, which may have gone.
     pub(super) fn answer(self, answer: Result<RepairReport, ServiceError>) {
         let _ = self.answer.send(answer);
     }
 }
 
-/// A name that is left out; whether it collides with another one; and why what it stands for does
-/// not let itself be changed, if that is why.
+/// A name that is left out; whether it collides with another one; and, if its change is blocked,
+/// why.
 pub(super) type LeftOutName = (Place<NodeId>, bool, Option<String>);
 
-/// What the engine's thread tells.
+/// State that the engine's thread publishes.
 pub(super) struct Shared {
     stop: StopSign,
     sent_bytes: AtomicU64,
     /// The newest batch of others that the listening thread heard of.
     heard_of: AtomicU64,
-    /// What the listening thread failed with last, as the status tells it, until it hears of the
-    /// server again.
+    /// The listening thread's last failure, as the status shows it, until it hears of the server
+    /// again.
     deaf_because: Mutex<Option<String>>,
     has_ended: AtomicBool,
-    /// The server did not accept the token.
+    /// The server refused the token.
     is_token_refused: AtomicBool,
     /// This device.
     device: AtomicU64,
     told: Mutex<SyncStatus>,
     conflicts: Mutex<Vec<Conflict>>,
     left_out: Mutex<Vec<LeftOutName>>,
-    /// What is asked for; nothing more when it has ended.
+    /// Repairs asked for; nothing is added once the engine has ended.
     repairs: Mutex<VecDeque<AskedRepair>>,
 }
 
@@ -130,7 +130,7 @@ impl Shared {
         self.device.store(device, Ordering::SeqCst);
     }
 
-    /// The server answered.
+    /// Notes that the server answered.
     pub(super) fn connected(&self, now_ns: i64) {
         self.token_is_new();
         let mut told = self.told();
@@ -140,8 +140,8 @@ impl Shared {
         told.needs_attention = false;
     }
 
-    /// The listening thread heard of the server: a batch, or a sign of life. What the engine failed
-    /// with stays told.
+    /// Notes that the listening thread heard of the server: a batch, or a sign of life. The
+    /// engine's own failure stays in the status.
     pub(super) fn heard(&self, now_ns: i64) {
         let deaf_because = self.deaf_because().take();
         let mut told = self.told();
@@ -153,7 +153,7 @@ impl Shared {
         }
     }
 
-    /// The listening thread cannot listen. An engine that has nothing to do would not notice.
+    /// Notes that the listening thread cannot listen. An idle engine would not notice.
     pub(super) fn cannot_hear(&self, error: &EngineError, now_ns: i64) {
         self.failed(error, now_ns);
         *self.deaf_because() = self.told().error.clone();
@@ -163,12 +163,12 @@ impl Shared {
         self.deaf_because.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What others did begins to come in.
+    /// Notes that others' changes begin to come in.
     pub(super) fn receives(&self) {
         self.told().receiving = Some(SyncReceiving::default());
     }
 
-    /// Something failed.
+    /// Notes a failure.
     pub(super) fn failed(&self, error: &EngineError, now_ns: i64) {
         let mut status = self.told();
         if error.is_away() {
@@ -192,14 +192,14 @@ impl Shared {
         self.told().cursor = cursor;
     }
 
-    /// `files` could not be read, and `held` nodes are not told of as they are
-    /// [held](super::blocked).
+    /// Notes that `files` could not be read, and that `held` nodes are not reported to the server
+    /// as they are [held](super::blocked).
     pub(super) fn unsaved(&self, files: u64, held: u64) {
         let mut told = self.told();
         (told.unsaved_files, told.held_nodes) = (files, held);
     }
 
-    /// Others sent a batch.
+    /// Notes that others sent a batch.
     pub(super) fn hear_of(&self, seq: Seq) {
         self.heard_of.fetch_max(seq, Ordering::SeqCst);
     }
@@ -208,14 +208,14 @@ impl Shared {
         self.heard_of.load(Ordering::SeqCst)
     }
 
-    /// What others did came in.
+    /// Notes that others' changes came in.
     pub(super) fn received(&self, now_ns: i64) {
         let mut told = self.told();
         told.received_at_ns = Some(now_ns);
         told.receiving = None;
     }
 
-    /// Names that are left out.
+    /// Notes the names that are left out, and the number of ignored ones.
     pub(super) fn left_out(&self, names: Vec<LeftOutName>, ignored: u64) {
         let mut told = self.told();
         told.ignored_names = ignored;
@@ -223,8 +223,8 @@ impl Shared {
         *self.left_out.lock().unwrap_or_else(PoisonError::into_inner) = names;
     }
 
-    /// What says what is ignored, the directories of files with rules and those of caches; lines
-    /// that say nothing; and how many nodes here are ignored.
+    /// Notes the sources of ignore rules (the directories of rule files and those of caches),
+    /// unusable lines, and the number of ignored nodes here.
     pub(super) fn ignored(
         &self,
         (files, caches): (Vec<Vec<u8>>, Vec<Vec<u8>>),
@@ -248,7 +248,7 @@ impl Shared {
         status.ignored_by = files.chain(tags).take(LEFT_OUT_TOLD_MAX).map(ByteString).collect();
     }
 
-    /// What is noted of conflicts.
+    /// Notes the conflicts.
     pub(super) fn conflicts(&self, noted: &[Conflict]) {
         *self.conflicts.lock().unwrap_or_else(PoisonError::into_inner) = noted.to_vec();
     }
@@ -258,7 +258,7 @@ impl Shared {
         told.error = Some("no thread can be started to listen to the server; restart the sync".to_owned());
     }
 
-    /// Whether nobody wants to know any more.
+    /// Whether no thread needs to go on.
     pub(super) fn is_over(&self) -> bool {
         self.stop.is_raised() || self.has_ended.load(Ordering::SeqCst)
     }
@@ -267,12 +267,12 @@ impl Shared {
         self.repairs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether somebody wants something put right.
+    /// Whether a repair is asked for.
     pub(super) fn has_repairs(&self) -> bool {
         !self.repairs().is_empty()
     }
 
-    /// The first of these that somebody asks for.
+    /// Takes the first repair of this kind that is asked for.
     pub(super) fn next_repair(&self, is_meant: impl Fn(&RepairRequest) -> bool) -> Option<AskedRepair> {
         let mut repairs = self.repairs();
         let at = repairs.iter().position(|asked| is_meant(&asked.request))?;
@@ -283,7 +283,7 @@ impl Shared {
         {
             let mut repairs = self.repairs();
             self.has_ended.store(true, Ordering::SeqCst);
-            // Who waits hears that nobody will answer.
+            // Waiting callers hear that no answer will come.
             repairs.clear();
         }
         let mut told = self.told();
@@ -318,7 +318,7 @@ impl Monitor for Shared {
     }
 }
 
-/// An engine, to other threads.
+/// An engine, as other threads see it.
 #[derive(Clone)]
 pub struct EngineHandle {
     shared: Arc<Shared>,
@@ -347,10 +347,11 @@ impl EngineHandle {
         self.live.wake();
     }
 
-    /// Says what the server has of a damaged file, or has it put right: waits until that is done.
+    /// Reports the server's version of a damaged file, or has the file repaired: waits until that
+    /// is done.
     ///
     /// # Errors
-    /// Why it was not; nothing is lost then.
+    /// Why it was not done; nothing is lost then.
     pub fn repair(&self, request: &RepairRequest) -> Result<RepairReport, ServiceError> {
         let (answer, answered) = channel();
         {
@@ -365,8 +366,8 @@ impl EngineHandle {
         answered.recv().unwrap_or_else(|_| Err(not_synced()))
     }
 
-    /// Conflicts that nobody has decided about: what was removed, or has another name by now, is
-    /// not among them.
+    /// Conflicts that are not decided: copies that were removed or renamed since are not among
+    /// them.
     fn conflicts(&self) -> Vec<SyncConflict> {
         let noted = self
             .shared
@@ -388,7 +389,7 @@ impl EngineHandle {
         open.collect()
     }
 
-    /// The first names that are left out, and how many there are.
+    /// The first left-out names, and the number of all.
     fn left_out(&self) -> (Vec<SyncLeftOut>, u64) {
         let noted = self.shared.left_out.lock().unwrap_or_else(PoisonError::into_inner);
         let count = noted.len() as u64;
@@ -407,14 +408,14 @@ impl EngineHandle {
         (told.collect(), count)
     }
 
-    /// How it stands.
+    /// Status of the engine and its tree.
     #[must_use]
     pub fn status(&self) -> SyncStatus {
         // First: the engine moves the cursor last, so all the rest is at least as new.
         let told = self.shared.told().clone();
         let live = self.live.status();
         let (left_out, left_out_names) = self.left_out();
-        // Others' changes that were heard of count from then on, not from when the engine turns to
+        // Others' changes count from when they were heard of, not from when the engine turns to
         // them.
         let is_to_come = self.shared.heard_of() > told.cursor;
         let receiving = told.receiving.or_else(|| is_to_come.then(SyncReceiving::default));
@@ -433,11 +434,11 @@ impl EngineHandle {
     }
 }
 
-/// The path of a directory below the root, with a slash behind each name; `None` if it is nowhere.
+/// Path of a directory below the root, with a slash behind each name; `None` if it is nowhere.
 fn directory_path(landing: &dyn LandingTree, directory: NodeId) -> Option<Vec<u8>> {
     let (mut names, mut current) = (Vec::new(), directory);
     while current != NodeId::ROOT {
-        // A tree that moves under our feet is told of next time.
+        // A tree that moves meanwhile is reported next time.
         if names.len() > DEPTH_MAX {
             return None;
         }
@@ -449,8 +450,8 @@ fn directory_path(landing: &dyn LandingTree, directory: NodeId) -> Option<Vec<u8
     Some(names.flat_map(|name| [name.as_bytes(), b"/"].concat()).collect())
 }
 
-/// So many names that are left out are told; of the rest only how many there are.
+/// Number of left-out names that are listed; the rest is only counted.
 const LEFT_OUT_TOLD_MAX: usize = 100;
 
-/// No path goes deeper.
+/// Deepest path that is followed.
 const DEPTH_MAX: usize = 4096;

@@ -1,11 +1,11 @@
-//! What the fuzz targets call (`fuzz/`).
+//! Entry points of the fuzz targets (`fuzz/`).
 
 use byteback_model::{FileId, NodeId};
 use byteback_oplog::TreeId;
 
 use super::{IdentityChange, Known, head, parse};
 
-/// Whatever is understood tells no name of two nodes, and comes back when it is written anew.
+/// A map that parses gives no file ID to two nodes, and is the same after being rewritten.
 pub(crate) fn identities(data: &[u8]) {
     let Ok((mut known, _, _)) = parse(data) else { return };
     for (node, entry) in &known.nodes {
@@ -23,7 +23,7 @@ pub(crate) fn identities(data: &[u8]) {
     assert_eq!(again.ok(), Some((known, true)), "another map comes back");
 }
 
-/// A map of one node that took the name of another.
+/// A map of one node that took the ID of another.
 pub(crate) fn identities_seed() -> Vec<u8> {
     let mut known = Known::new(TreeId(7));
     let changes = [

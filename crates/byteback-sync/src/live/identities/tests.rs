@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const TREE: TreeId = TreeId(0xabcd);
 const NODES: u64 = 12;
 
-/// As naive as can be: who is bound to what; what is not in it is its own; who is gone.
+/// A naive model: the bound nodes, and the gone ones; any other node has its own ID.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Model {
     bound: BTreeMap<u64, (FileId, Option<Origin>)>,
@@ -48,12 +48,12 @@ impl Model {
         }
     }
 
-    /// Why the map is not this, if it is not.
+    /// The difference of the map from this model, if there is one.
     fn difference(&self, map: &Identities) -> Option<String> {
         for node in 1..=NODES {
             let (expected, told) = (self.file_of(node), map.file_of(NodeId(node)));
-            // Of who is gone nothing has to be remembered, but if it is told, nobody else has that
-            // name.
+            // A gone node need not be remembered, but if the map reports it, no other node has that
+            // ID.
             if expected != told && !(expected.is_none() && told == Some(own(node))) {
                 return Some(format!("node {node} is {told:?}, not {expected:?}"));
             }
@@ -76,7 +76,7 @@ impl Model {
     }
 }
 
-/// A change that may be made.
+/// A random change that is allowed.
 fn random_change(random: &mut SplitMix64, model: &Model) -> IdentityChange {
     let node = 1 + random.below(NODES);
     let file = match random.below(3) {
@@ -110,15 +110,15 @@ fn open(disk: &SimDisk) -> Result<Identities, IdentityError> {
     Identities::open(Arc::new(disk.clone()), TREE)
 }
 
-/// A life of a map on a disk: after each step that is told to be done, the model of then; and all
-/// that the next step may have led to.
+/// Life of a map on a disk: the model after the last step that succeeded; and all states that the
+/// next step may have led to.
 struct Life {
     reached: Model,
     possible: Vec<Model>,
 }
 
 impl Life {
-    /// Until the disk fails, or the steps are done.
+    /// Runs until the disk fails, or the steps are done.
     fn run(&mut self, disk: &SimDisk, random: &mut SplitMix64) -> Result<(), IdentityError> {
         let mut map = open(disk)?;
         for _ in 0..12 {
@@ -130,7 +130,7 @@ impl Life {
             self.possible = vec![model.clone()];
             for _ in 0..1 + random.below(5) {
                 let change = random_change(random, &model);
-                // That a node is gone is not remembered for ever: who gives its name away says it
+                // Tombstones are not kept for ever: giving the gone node's ID away forgets it
                 // again.
                 if let IdentityChange::Bound { node, file, .. } = change
                     && let Some(gone) = model
@@ -185,7 +185,7 @@ fn whenever_the_power_is_cut_no_wrong_pair_is_told_and_none_is_lost() {
                 let reached = differences.iter().position(Option::is_none);
                 let reached = reached.unwrap_or_else(|| panic!("{what}: {differences:?}"));
                 torn += u32::from(0 < reached && reached + 1 < differences.len());
-                // And it goes on from there.
+                // The map works on from there.
                 let mut next = Life {
                     reached: life.possible[reached].clone(),
                     possible: Vec::new(),
@@ -206,7 +206,8 @@ fn a_long_life_is_written_anew_and_stays_short() {
     for _ in 0..3 * STALE_RECORDS_MIN {
         let change = random_change(&mut random, &model);
         model.apply(&change);
-        // The first is refused if the map has dropped that the node with this name is gone.
+        // The first attempt is refused if the map has dropped the tombstone of the node with this
+        // ID.
         if map.change(&[change]).is_err()
             && let IdentityChange::Bound { file, .. } = change
         {
@@ -236,8 +237,8 @@ fn a_name_that_another_node_has_is_refused_and_nothing_is_changed() {
         assert_eq!(map.file_of(NodeId(7)), Some(own(7)));
         assert_eq!(map.node_of(own(7)), Some(NodeId(7)));
     }
-    // The conflict of two contents: what is here becomes a file apart, and another node takes the
-    // name.
+    // A conflict of two contents: the node here becomes a file apart, and another node takes the
+    // ID.
     let origin = Some(Origin { file: own(5), seq: 17 });
     let (node, file) = (NodeId(5), FileId(77));
     map.change(&[IdentityChange::Bound { node, file, origin }, bound(6, own(5))])
@@ -272,8 +273,8 @@ fn bound(node: u64) -> IdentityChange {
     }
 }
 
-/// Of a change that failed, at its write or at its sync, nothing is found afterwards, also not
-/// behind a shorter one that succeeded.
+/// A change that failed, at its write or at its sync, leaves nothing to be found, not even behind a
+/// shorter one that succeeded.
 #[test]
 fn failed_change_leaves_nothing_behind_the_next() {
     for (seed, failing) in (0..20).flat_map(|seed| [1, 2].map(|failing| (seed, failing))) {
@@ -296,7 +297,7 @@ fn failed_change_is_made_once_there_is_room() {
     for failing in 1..8 {
         let disk = SimDisk::new(failing);
         let mut map = open(&disk).unwrap();
-        // As many as make the next change write it anew.
+        // Enough that the next change rewrites the file.
         let own = [bound(2), IdentityChange::Forgotten(NodeId(2))];
         let many: Vec<IdentityChange> = (0..STALE_RECORDS_MIN / 2).flat_map(|_| own).collect();
         map.change(&many).unwrap();

@@ -44,7 +44,7 @@ fn patterns(random: &mut SplitMix64) -> String {
     text
 }
 
-/// Which of the paths git ignores, by the same rules in its own files.
+/// The paths that git ignores, by the same rules in its own files.
 fn by_git(top: &std::path::Path, paths: &[String]) -> BTreeSet<String> {
     let mut git = Command::new("git")
         .args([
@@ -136,7 +136,7 @@ fn a_cache_is_ignored_with_all_that_is_in_it() {
         assert_eq!(rules.is_ignored(path.as_bytes(), is_directory), ignored, "{path}");
     }
     rules.set_cache(b"a/cache", false);
-    // The folder itself is what somebody asked for.
+    // The folder itself was requested, so it cannot be ignored.
     rules.set_cache(b"", true);
     assert!(rules.is_empty());
     assert!(is_cache_tag(b"Signature: 8a477f597d28d172789f06886806bc55\n# by us"));
@@ -165,7 +165,7 @@ fn a_file_with_rules_is_ignored_only_by_a_directory_above() {
     rules.set_file(b"", Some(b"*.o\n"));
     rules.set_file(b"d", Some(b"*\n"));
     assert!(!rules.is_ignored(b"d/.bytebackignore", false) && rules.is_ignored(b"d/x", false));
-    // Also where that says nothing.
+    // Even if the deeper file is empty.
     rules.set_file(b"", Some(b".bytebackignore\n"));
     rules.set_file(b"d", Some(b"\n"));
     assert!(rules.is_ignored(b"d/.bytebackignore", false) && !rules.is_ignored(b".bytebackignore", false));

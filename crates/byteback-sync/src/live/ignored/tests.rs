@@ -46,7 +46,7 @@ fn whenever_the_power_is_cut_the_old_rules_or_the_new_ones_are_noted() {
             assert!(work(&disk).is_err());
             for survivor in 0..20 {
                 let noted = Sources::read(&disk.recover(survivor)).unwrap();
-                // Two syncs a note.
+                // Each note has two syncs.
                 let may_be = [None, Some(old.clone()), Some(new.clone())];
                 let answered = ((nth - 1) / 2) as usize;
                 assert!(

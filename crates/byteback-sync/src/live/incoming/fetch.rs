@@ -1,35 +1,35 @@
-//! Fetches what others did: which names and nodes they changed between the cursor and the head, and
+//! Fetches others' changes: the names and nodes that changed between the cursor and the head, and
 //! the new contents, as deltas over what is here.
 //!
-//! **One head.** All that is asked for is asked of one fixed moment, the head that is to be
-//! reached. Whatever is sent meanwhile, what comes fits together, however often a connection
+//! **One head.** All requests are about one fixed moment, the head that is to be reached. The
+//! answers fit together even if other batches are sent meanwhile, however often a connection
 //! breaks.
 //!
-//! **What this device sent itself** is not landed again. Its batches since the cursor stand on the
-//! cursor and on each other, and the server refuses one that touches what others changed since. So
-//! in the order of their batches, each name and each node was changed after the cursor first by
-//! this device, if at all, and then by others, never the other way round. What is here, unsent
-//! changes apart, is thus, of each name and node, what it was at the server after this device's
-//! newest batch that changed it, or at the cursor if there is none; and what others did to it is
-//! the way from there to the head. That is what the server is asked for (`others=1`): each item is
-//! compared with its own moment, which of a node is told (`since`), as deltas begin there. A name
-//! made here and removed by another is told as removed, though neither the cursor nor the head has
-//! it; a name that only this device changed is not told. The times of directories alone may be
-//! moved by others first and by this device after that, as names come and go: the later one counts,
-//! so this device has it already, or is told. All this holds as long as nothing else sends under
-//! this device into this folder. Where it does not hold, as sync starts over, all is fetched
-//! ([`Incoming::takes_own`]).
+//! **Batches that this device sent itself** are not landed again. Its batches since the cursor
+//! stand on the cursor and on each other, and the server refuses one that touches what others
+//! changed since. So in the order of their batches, each name and each node was changed after the
+//! cursor first by this device, if at all, and then by others, never the other way round. Each name
+//! and each node here, unsent changes apart, is thus in the state that it had at the server after
+//! this device's newest batch that changed it, or at the cursor if there is none; and others'
+//! changes to it lead from there to the head. These are requested from the server (`others=1`):
+//! each item is compared with its own moment, which is given for a node (`since`), as deltas begin
+//! there. A name made here and removed by another is reported as removed, though neither the cursor
+//! nor the head has it; a name that only this device changed is not reported. Only the times of
+//! directories may be moved by others first and by this device after that, as names come and go:
+//! the later one counts, so this device has it already, or receives it. All this holds as long as
+//! nothing else sends under this device into this folder. Where it does not hold, as sync starts
+//! over, all is fetched ([`Incoming::takes_own`]).
 //!
-//! **Contents** come as delta streams without copies ([`ContentDelta`]): what was written between
-//! `since` and the head, range by range, as it is read; zeros where the server has a hole. Ranges
+//! **Contents** come as delta streams without copies ([`ContentDelta`]): the ranges written between
+//! `since` and the head, one by one, as they are read; zeros where the server has a hole. Ranges
 //! near to each other are fetched as one, as a request costs as much as their distance. Laid over a
-//! file that holds the content of the head already, wholly or in part, such a delta makes the same
-//! of it. Of new files, the short ones come many at once ([`Incoming::short_contents`]).
+//! file that holds the content of the head already, wholly or in part, such a delta gives the same
+//! result. Short new files come many at once ([`Incoming::short_contents`]).
 //!
 //! Memory: the names and nodes that others changed, which the plan is made of; of a content one
 //! page of ranges and one block.
 //!
-//! Out of scope: decide what is to be done with it.
+//! Out of scope: deciding what is to be done with the changes.
 
 use byteback_model::{Attributes, FileId, Place, Seq};
 use std::collections::{HashMap, VecDeque};
@@ -48,27 +48,27 @@ use crate::error::{Result, ServerError, ServerErrorKind, SyncError};
 use crate::monitor::{Event, Monitor, check_cancelled};
 use crate::server_client::{ContentReader, ServerClient, TreePlace};
 
-/// A single file comes by itself as quickly.
+/// Fewest files to bundle: a single one comes by itself as quickly.
 const BUNDLED_MIN: usize = 2;
 
 /// Ranges that are nearer to each other are fetched as one.
 const JOINED_GAP_MIN: u64 = 32 * 1024;
 
-/// Others' changes of a range of batches, which are fetched.
+/// Fetcher of others' changes in a range of batches.
 #[derive(Clone, Copy)]
 pub struct Incoming<'a> {
     /// The server.
     pub server: &'a ServerClient,
-    /// The folder there.
+    /// The folder at the server.
     pub folder: &'a FolderName,
-    /// Up to here, what others did is in the folder here.
+    /// Others' changes up to here are in the folder here.
     pub cursor: Seq,
-    /// Up to here it is to be.
+    /// The moment that the folder here is to reach.
     pub head: Seq,
-    /// What this device sent itself is asked for, too: the tree here does not have it, or nobody
-    /// knows which of it.
+    /// Whether to fetch this device's own batches, too: the tree here does not have them, or it is
+    /// not known which of them it has.
     pub takes_own: bool,
-    /// May stop it, and hears of bytes.
+    /// May stop the fetch, and counts bytes.
     pub monitor: &'a dyn Monitor,
 }
 
@@ -83,7 +83,7 @@ impl std::fmt::Debug for Incoming<'_> {
 }
 
 impl Incoming<'_> {
-    /// What others changed.
+    /// Fetches others' changes.
     ///
     /// # Errors
     /// If the server cannot be asked, contradicts itself, or is older than this question.
@@ -100,7 +100,7 @@ impl Incoming<'_> {
                 true => self.server.diff_page(self.folder, from, to, next)?,
                 false => self.server.others_page(self.folder, from, to, next)?,
             };
-            // Of what came and went meanwhile nothing is told, so a page may be empty.
+            // Changes that came and went meanwhile are not listed, so a page may be empty.
             let is_stuck = page.next_cursor == cursor;
             if (page.from, page.to) != (self.cursor, self.head) || (page.next_cursor.is_some() && is_stuck) {
                 return Err(SyncError::hostile(
@@ -117,7 +117,7 @@ impl Incoming<'_> {
         }
     }
 
-    /// Asks for what a plan needs beyond that.
+    /// Asks for the nodes that a plan needs beyond that.
     ///
     /// # Errors
     /// If the server cannot be asked, or contradicts itself.
@@ -147,8 +147,8 @@ impl Incoming<'_> {
         Ok(())
     }
 
-    /// The content of a file at the head, as a delta for a file here of `base_len_bytes` that holds
-    /// what `from` says.
+    /// The content of a file at the head, as a delta for a file here of `base_len_bytes` with the
+    /// content that `from` says.
     ///
     /// # Errors
     /// If the server cannot be asked, or contradicts itself.
@@ -211,8 +211,8 @@ impl Incoming<'_> {
         })
     }
 
-    /// The contents at the head of those of these files that are short, many with one request, as
-    /// far as the server tells them.
+    /// The contents at the head of the short ones among these files, many with one request, as far
+    /// as the server sends them.
     ///
     /// # Errors
     /// If the server cannot be asked, or contradicts itself.
@@ -289,8 +289,8 @@ impl Incoming<'_> {
         Ok(bytes)
     }
 
-    /// Whether a file that had the same length at `since` holds at the head what it held then: it
-    /// may only have been sent once more, after a crash of who had it. Fetches what was written
+    /// Whether a file that had the same length at `since` has the same content at the head: it may
+    /// only have been sent once more, after a crash of its sender. Fetches the ranges written
     /// since, as of both moments.
     ///
     /// # Errors
@@ -305,10 +305,10 @@ impl Incoming<'_> {
     }
 }
 
-/// What is in a directory of the server: name, identity and attributes each.
+/// Entries of a directory at the server: name, identity and attributes each.
 pub(crate) type Listed = Vec<(Vec<u8>, FileId, Attributes)>;
 
-/// Fetches what is in a directory at a moment.
+/// Fetches the entries of a directory at a moment.
 pub(crate) fn listing(
     server: &ServerClient,
     folder: &FolderName,
@@ -351,7 +351,7 @@ fn take(others: &mut Others, change: DiffItem) -> Result<()> {
             child,
             path,
         } => {
-            // What the root does not reach is in no tree.
+            // An entry that the root does not reach is in no tree.
             if path.is_none() {
                 others.unreachable.insert(parent);
             }
@@ -379,20 +379,20 @@ fn take(others: &mut Others, change: DiffItem) -> Result<()> {
     Ok(())
 }
 
-/// What of a content is to be fetched.
+/// The ranges of a content that are to be fetched.
 struct Ranges {
     id: FileId,
-    /// Since when what was written is to be; otherwise all is there already.
+    /// Fetch what was written since then; `None`: all ranges are there already.
     since: Option<Seq>,
     waiting: VecDeque<ByteRange>,
     cursor: Option<String>,
     is_last: bool,
-    /// What was told ends here.
+    /// End of the ranges listed so far.
     told_to: u64,
 }
 
 impl Ranges {
-    /// Fetches a page; answers the length of the content at the head.
+    /// Fetches a page; returns the length of the content at the head.
     fn fetch(&mut self, incoming: &Incoming<'_>) -> Result<u64> {
         check_cancelled(incoming.monitor)?;
         let since = self.since.unwrap_or_default();
@@ -420,7 +420,7 @@ impl Ranges {
     }
 
     fn next(&mut self, incoming: &Incoming<'_>) -> Result<Option<ByteRange>> {
-        // The last one may go on with the next page.
+        // The last range may go on with the next page.
         while !self.is_last && self.waiting.len() < 2 {
             self.fetch(incoming)?;
         }
@@ -428,7 +428,7 @@ impl Ranges {
     }
 }
 
-/// Takes what a writer writes until it is read.
+/// Buffer that holds what a writer writes until it is read.
 #[derive(Clone, Default)]
 struct Out(Arc<Mutex<VecDeque<u8>>>);
 
@@ -451,8 +451,8 @@ struct Stream {
     raw: Vec<u8>,
 }
 
-/// A new content as the stream of a delta without copies, fetched as it is read. A connection that
-/// breaks is made anew and goes on where it broke, as often as it gets any further.
+/// A new content as the stream of a delta without copies, fetched as it is read. A broken
+/// connection is made anew and continues where it broke, as long as it makes progress.
 pub struct ContentDelta<'a> {
     incoming: Incoming<'a>,
     id: FileId,
@@ -460,7 +460,7 @@ pub struct ContentDelta<'a> {
     at: Seq,
     len_bytes: u64,
     ranges: Ranges,
-    /// What is left of the range that is being fetched.
+    /// The rest of the range that is being fetched.
     current: Option<ByteRange>,
     stream: Option<Stream>,
     writer: Option<DeltaWriter<Out>>,
@@ -478,9 +478,9 @@ impl std::fmt::Debug for ContentDelta<'_> {
     }
 }
 
-/// Why a stream did not go on.
+/// Reason why a stream stopped.
 enum Stopped {
-    /// It may go on when it is asked for again.
+    /// The stream may go on when it is asked for again.
     Broken(String),
     For(SyncError),
 }
@@ -498,19 +498,19 @@ impl ContentDelta<'_> {
         self.len_bytes
     }
 
-    /// Why reading failed, if it did: what the reader was told is only that it did.
+    /// The error that reading failed with, if it did: the reader only sees that it failed.
     pub fn take_failure(&mut self) -> Option<SyncError> {
         self.failure.take()
     }
 
-    /// A sum of all bytes in it, whatever pieces they came in.
+    /// Checksum of all bytes in it, independent of the pieces they came in.
     fn sum(self) -> Result<[u8; 32]> {
         let mut sum = Sha256::new();
         self.each(&mut |_, bytes| sum.update(bytes))?;
         Ok(sum.finalize().into())
     }
 
-    /// Hands on all bytes in it, with where they are, in order.
+    /// Passes on all bytes in it, with their offsets, in order.
     fn each(mut self, take: &mut dyn FnMut(u64, &[u8])) -> Result<()> {
         let taken = self.each_of(take);
         match (self.take_failure(), taken) {
@@ -555,7 +555,7 @@ impl ContentDelta<'_> {
         SyncError::delta(format!("file {}", self.id), error)
     }
 
-    /// Gets one step further, so that there is more to be read, or nothing more will be.
+    /// Makes one step, so that there is more to be read, or the end is reached.
     fn advance(&mut self) -> Result<()> {
         if self.current.is_none() {
             self.current = self.ranges.next(&self.incoming)?;
@@ -630,7 +630,7 @@ impl ContentDelta<'_> {
         } else if let Some(hole) = ByteRange::new(at, range.end()) {
             writer.zero(hole).map_err(of_writer)?;
         }
-        // What the trailer says is of no matter: each block was checked by itself.
+        // The trailer does not matter: each block was checked by itself.
         self.current = None;
         if let Some(stream) = self.stream.take() {
             stream.delta.into_inner().finish();

@@ -1,48 +1,49 @@
-//! What is to be done here so that the tree becomes what it is at the server: pure, without I/O of
-//! its own. It compares states and not histories: what others changed ([`Others`]), and what is
-//! here ([`Here`]); so it can be asked again at any moment, also when a part of its steps was done.
+//! The steps that bring the tree here to the state of the server: pure, without I/O of its own. The
+//! plan compares states and not histories: others' changes ([`Others`]), and the tree here
+//! ([`Here`]); so it can be made again at any moment, also when a part of its steps was done.
 //!
-//! **Who begins to land a range of batches ends it.** The head up to which others' changes are
-//! landed is durable before the first step, and until the cursor has reached it the plan is made
-//! for the same head: what was compared with an older one might look as if nobody had changed it.
+//! **A landing that was begun is ended.** The head up to which others' changes are landed is
+//! durable before the first step, and until the cursor has reached it the plan is made for the same
+//! head: a node that was compared with an older one might look unchanged.
 //!
-//! Rules, for what was changed here and is not sent yet ("unsent"), and there, too:
-//! - Names: the server's count. What they displace here keeps what it holds under a conflict name
-//!   (`names`).
+//! Rules, for nodes and names that were changed here and are not sent yet ("unsent"), and there,
+//! too:
+//! - Names: the server's count. A node that they displace here keeps its content under a conflict
+//!   name (`names`).
 //! - Contents: the server's stays with the identity and the name; the node here becomes another
-//!   file under a conflict name, with an identity of its own that stands on what it was made from
-//!   ([`Step::Identity`]). Programs that have it open go on writing into it.
-//! - What a program here has open for writing stays like that, too, as soon as that was in the way
-//!   of a step.
+//!   file under a conflict name, with an identity of its own that stands on the content it was made
+//!   from ([`Step::Identity`]). Programs that have it open go on writing into it.
+//! - A file that a program here has open for writing is kept in the same way, once it was in the
+//!   way of a step.
 //! - A file changed here and removed there stays, as a new file. A file removed here and changed
 //!   there comes back, with the directories above it.
-//! - A directory removed there in which something unsent is stays, and is told to be sent
+//! - A directory removed there that holds something unsent stays, and is reported to be sent
 //!   ([`Outcome::Stays`]).
 //! - Directories moved into each other, by here and there together: the moves there count, those
 //!   here are taken back.
-//! - Both did the same: nothing to do; what both made becomes one node.
+//! - Both did the same: nothing to do; nodes that both made become one.
 //! - Files whose contents were changed here in one atomic operation, and that lie in one directory,
 //!   share the outcome: if one gets a conflict name, all do (`merge/together`).
-//! - What is ignored here is neither seen nor touched: names of the server that are ignored are
-//!   left out; a directory removed there stays here for what is ignored in it, and the server is
-//!   not told of it again ([`Identity::Withheld`]).
+//! - Ignored nodes here are neither seen nor touched: names of the server that are ignored are left
+//!   out; a directory removed there stays here for the ignored nodes in it, and is not reported to
+//!   the server again ([`Identity::Withheld`]).
 //!
 //! | room | what is in it |
 //! |---|---|
-//! | `merge` | which name is to stand for what, and what becomes of what has no name then |
+//! | `merge` | which node a name is to stand for, and what becomes of nodes that have no name then |
 //! | `order` | in which order that can be done |
 //! | `names` | conflict names, and the names of nodes on their way |
 //!
 //! **Order.** Identities; new files are made under a name on their way, in the root; their
-//! contents, and those that changed; attributes; then names, each when what it needs is there: a
-//! name is free, or held by what is not needed there any more, a directory exists, nothing goes
-//! into itself. What waits for each other is a cycle: one of it is *parked* under a name on its
-//! way. Directories get their attributes last. Names on their way tell the identity; after a crash
-//! each is found by its place, and is moved on or removed: nothing is left of them when the plan is
-//! done.
+//! contents, and those that changed; attributes; then names, each when its preconditions hold: a
+//! name is free, or held by a node that is not needed there any more, a directory exists, nothing
+//! goes into itself. Names that wait for each other are a cycle: one of them is *parked* under a
+//! name on its way. Directories get their attributes last. Names on their way contain the identity;
+//! after a crash each is found by its place, and is moved on or removed: nothing is left of them
+//! when the plan is done.
 //!
-//! Out of scope: ask the server. What it has to know beyond the difference it names
-//! ([`PlanError::Needs`]), and is asked again with that.
+//! Out of scope: asking the server. A plan that needs more than the difference names its needs
+//! ([`PlanError::Needs`]), and is made again with them.
 
 mod merge;
 mod names;
@@ -59,53 +60,53 @@ pub use names::{ConflictLabel, is_name_on_its_way};
 /// A name that others changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameChange {
-    /// What it stood for when it was like here, unsent changes apart.
+    /// The node it stood for when the server's state was as here, unsent changes apart.
     pub before: Option<FileId>,
-    /// What it stands for at the head; nothing if its directory is not in the tree there.
+    /// The node it stands for at the head; `None` if its directory is not in the tree there.
     pub after: Option<FileId>,
 }
 
 /// A node that others made or changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeChange {
-    /// The moment at which it was like here, unsent changes apart.
+    /// The moment at which it was as here, unsent changes apart.
     pub since: Seq,
-    /// Its attributes then; none if it is new.
+    /// Its attributes then; `None` if it is new.
     pub before: Option<Attributes>,
-    /// At the head.
+    /// Its attributes at the head.
     pub after: Attributes,
-    /// It holds something else than then.
+    /// Whether its content differs from then.
     pub is_content_changed: bool,
 }
 
-/// A node at the head, asked for.
+/// A node at the head, as the server reports it on request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Told {
     /// Its attributes.
     pub attributes: Attributes,
     /// Its names.
     pub places: Vec<Place<FileId>>,
-    /// If it is a directory and that was asked for: what is in it, each with its attributes.
+    /// If it is a directory and they were asked for: its entries, each with its attributes.
     pub entries: Option<Vec<(Vec<u8>, FileId, Attributes)>>,
 }
 
-/// What others changed.
+/// Others' changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Others {
     /// The moment that is to be reached.
     pub head: Seq,
-    /// Names.
+    /// Changed names.
     pub names: BTreeMap<Place<FileId>, NameChange>,
-    /// Nodes.
+    /// Changed nodes.
     pub nodes: BTreeMap<FileId, NodeChange>,
-    /// Directories that are not in the tree at the head, and got names nevertheless.
+    /// Directories that are not in the tree at the head, but got names.
     pub unreachable: BTreeSet<FileId>,
-    /// What was asked for beyond that; none: the head does not have it.
+    /// Nodes asked for beyond that; `None`: the head does not have it.
     pub told: BTreeMap<FileId, Option<Told>>,
 }
 
 impl Others {
-    /// How many changes these are, to tell people: names, and nodes that had a name before.
+    /// Number of changes, for people: names, and nodes that had a name before.
     #[must_use]
     pub fn count(&self) -> u64 {
         let changed = self.nodes.values().filter(|node| node.before.is_some()).count();
@@ -116,18 +117,18 @@ impl Others {
 /// A node as it is here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HereNode {
-    /// Its attributes; also its kind.
+    /// Its attributes, its kind included.
     pub attributes: Attributes,
     /// All its names.
     pub places: Vec<Place<FileId>>,
-    /// The server has, or had, a node of this identity.
+    /// Whether the server has, or had, a node of this identity.
     pub is_known: bool,
-    /// It is new here, or its content changed here, and that is not sent.
+    /// Whether it is new here, or its content changed here, and that is not sent.
     pub is_unsent: bool,
-    /// A program has it open for writing, and was in the way of a step for that: it cannot lose its
-    /// last name, as what the program writes afterwards would be nowhere.
+    /// Whether a program has it open for writing, and was in the way of a step for that: it cannot
+    /// lose its last name, as what the program writes afterwards would be nowhere.
     pub is_in_use: bool,
-    /// Its attributes changed here, and that is not sent.
+    /// Whether its attributes changed here, and that is not sent.
     pub has_unsent_attributes: bool,
 }
 
@@ -136,16 +137,16 @@ pub struct HereNode {
 pub struct Member {
     /// The file.
     pub id: FileId,
-    /// The server's file that it was before it became another one, for a conflict.
+    /// The server's file that it was before a conflict made it another one.
     pub was: Option<FileId>,
-    /// It has the conflict name already that it was to get.
+    /// Whether it already has the conflict name that it was to get.
     pub is_copy: bool,
 }
 
-/// What is here. Nodes go by their identities; what the server does not know by those that it would
-/// get.
+/// The tree here. Nodes go by their identities; a node that the server does not know, by the one it
+/// would get.
 pub trait Here {
-    /// The root.
+    /// Identity of the root.
     fn root(&self) -> FileId;
 
     /// A node that has a name.
@@ -154,27 +155,27 @@ pub trait Here {
     /// If the tree cannot be read.
     fn node(&self, id: FileId) -> Result<Option<HereNode>, ServiceError>;
 
-    /// What a name stands for.
+    /// The node that a name stands for.
     ///
     /// # Errors
     /// As above.
     fn entry(&self, place: &Place<FileId>) -> Result<Option<FileId>, ServiceError>;
 
-    /// Whether a name was changed here, and that is not sent; so is each in a directory that the
-    /// server does not know.
+    /// Whether a name was changed here, and that is not sent; this holds for each name in a
+    /// directory that the server does not know.
     ///
     /// # Errors
     /// As above.
     fn is_unsent(&self, place: &Place<FileId>) -> Result<bool, ServiceError>;
 
-    /// What is in a directory.
+    /// Entries of a directory.
     ///
     /// # Errors
     /// As above.
     fn entries(&self, directory: FileId) -> Result<Vec<(Vec<u8>, FileId)>, ServiceError>;
 
-    /// Whether anything is ignored here. What is, the calls above do not tell: neither names nor
-    /// nodes that have no other ones.
+    /// Whether anything is ignored here. The calls above do not report ignored names, nor nodes
+    /// without other names.
     fn may_ignore(&self) -> bool {
         false
     }
@@ -184,7 +185,7 @@ pub trait Here {
         false
     }
 
-    /// Whether a name stands for something here that is ignored.
+    /// Whether a name stands here for an ignored node.
     ///
     /// # Errors
     /// As above.
@@ -192,13 +193,13 @@ pub trait Here {
         Ok(false)
     }
 
-    /// Whether a directory is kept here for what is ignored in it, and the server is not told of
-    /// it.
+    /// Whether a directory is kept here for the ignored nodes in it, and not reported to the
+    /// server.
     fn is_withheld(&self, _directory: FileId) -> bool {
         false
     }
 
-    /// Whether there is anything in a directory that is ignored.
+    /// Whether a directory contains anything ignored.
     ///
     /// # Errors
     /// As above.
@@ -216,15 +217,15 @@ pub trait Here {
         Ok(names)
     }
 
-    /// The files that were changed here in one atomic operation, each such set of them, as far as
-    /// they wait to be sent.
+    /// Sets of files that were changed here in one atomic operation, as far as they wait to be
+    /// sent.
     ///
     /// # Errors
     /// As above.
     fn together(&self) -> Result<Vec<Vec<Member>>, ServiceError>;
 
-    /// Whether others' change of a file's content, which was changed or removed here, too, left
-    /// another content than it had: what was only sent once more was not changed.
+    /// Whether others' change of the content of a file that was changed or removed here, too, left
+    /// a different content: a content that was only sent once more did not change.
     ///
     /// # Errors
     /// If the server cannot be asked.
@@ -232,24 +233,24 @@ pub trait Here {
         Ok(true)
     }
 
-    /// [`Here::is_same`] will be asked of files here and the server's: they may be compared at
-    /// once.
+    /// Announces that [`Here::is_same`] will be asked for these pairs of a file here and the
+    /// server's: they may be compared at once.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Here::is_same`].
     fn compare_ahead(&self, _pairs: &[(FileId, FileId)]) -> Result<(), ServiceError> {
         Ok(())
     }
 
-    /// Whether a node here, which is no directory, is what `there` is at the head: content, or what
-    /// a symlink points to; attributes apart.
+    /// Whether a node here that is not a directory equals `there` at the head: its content, or a
+    /// symlink's target; attributes apart.
     ///
     /// # Errors
     /// As above, or if the server cannot be asked.
     fn is_same(&self, here: FileId, there: FileId) -> Result<bool, ServiceError>;
 }
 
-/// What does not let itself be changed here: it stays as it is, and everything else goes on.
+/// Blocked changes: the nodes and names stay as they are, and everything else goes on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Blocked {
     /// Names that can be neither given nor taken away.
@@ -258,125 +259,125 @@ pub struct Blocked {
     pub contents: BTreeSet<FileId>,
 }
 
-/// What else a plan depends on.
+/// Further input of a plan.
 #[derive(Debug)]
 pub struct Given<'a> {
-    /// Files whose contents of the head were written already: what is unsent of them came after
-    /// that. One that is made anew is not among them.
+    /// Files whose contents of the head were written already: unsent changes of them came after
+    /// that. A file that is made anew is not among them.
     pub landed: &'a BTreeSet<FileId>,
     /// Names that this tree cannot hold, found out by trying.
     pub refused: &'a BTreeSet<Place<FileId>>,
-    /// What cannot be changed as long as it is as it is, found out by trying.
+    /// Changes that cannot be made as long as the tree is as it is, found out by trying.
     pub blocked: &'a Blocked,
-    /// What conflict names say.
+    /// Label of conflict names.
     pub label: &'a ConflictLabel,
 }
 
-/// What a new content is laid over.
+/// The content that a new content is laid over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentFrom {
-    /// The file is empty.
+    /// None: the file is empty.
     Nothing,
-    /// It holds what it held at the server then.
+    /// The file's content at the server at this moment.
     Since(Seq),
 }
 
-/// What a node becomes.
+/// Kind of the identity that a node gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// The node of the server that was made there, too, and is the same.
+    /// The identity of the server's node that was made there, too, and is the same.
     Theirs,
-    /// One that the server does not know yet, as that of this identity is another one there, or
-    /// gone. A file's content stands on what that held at this moment, with what was changed here
-    /// since.
+    /// A new one that the server does not know yet, as the node of the old one is another one
+    /// there, or gone. A file's content stands on that node's content at this moment, with the
+    /// changes made here since.
     New(Seq),
-    /// A directory that is kept here for what is ignored in it, and of which the server is not
-    /// told.
+    /// That of a directory that is kept here for the ignored nodes in it, and not reported to the
+    /// server.
     Withheld,
 }
 
-/// One thing to do. Each says what it expects; if that does not hold any more nothing is done, and
+/// A single step. Each states what it expects; if that does not hold any more nothing is done, and
 /// a new plan is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The node here that is `was` is `becomes` from now on.
     Identity {
-        /// Until now.
+        /// Identity until now.
         was: FileId,
-        /// From now on.
+        /// Identity from now on.
         becomes: FileId,
-        /// What that is.
+        /// Kind of the new identity.
         kind: Identity,
     },
     /// A new node. A file is empty.
     Make {
         /// Its identity.
         id: FileId,
-        /// Where; the name is free.
+        /// Its place; the name is free.
         place: Place<FileId>,
         /// Its attributes.
         attributes: Attributes,
     },
     /// A file gets the content of the head.
     Content {
-        /// Which.
+        /// The file.
         id: FileId,
-        /// Over what.
+        /// The content it is laid over.
         from: ContentFrom,
     },
     /// A node gets the attributes of the head.
     Attributes {
-        /// Which.
+        /// The node.
         id: FileId,
-        /// All of them. The size is not to be looked at.
+        /// All of them. The size is to be ignored.
         attributes: Attributes,
     },
-    /// A node that is no directory gets a further name.
+    /// A node that is not a directory gets a further name.
     Link {
-        /// Which.
+        /// The node.
         id: FileId,
         /// The name, which is free.
         place: Place<FileId>,
     },
-    /// A name of a node becomes another one.
+    /// A node's name is replaced by another one.
     Rename {
-        /// Which.
+        /// The node.
         id: FileId,
-        /// Which name.
+        /// Its old name.
         from: Place<FileId>,
-        /// The new one.
+        /// Its new name.
         to: Place<FileId>,
-        /// What the new one stands for until then. Neither is a directory then.
+        /// The node that the new name stands for until then. Neither is a directory then.
         replaces: Option<FileId>,
-        /// It is a conflict name: a change made here, to be sent.
+        /// Whether the new name is a conflict name: a change made here, to be sent.
         is_local: bool,
-        /// The old name stays, too, until what lands there replaces it, so that programs find
-        /// something under it at any moment. Only of a conflict name.
+        /// Whether the old name stays, too, until the node that lands there replaces it, so that
+        /// programs find something under it at any moment. Only with a conflict name.
         leaves_old: bool,
     },
-    /// A name goes. A directory is empty.
+    /// A name is removed. A directory is empty.
     Remove {
-        /// What it stands for.
+        /// The node that it stands for.
         id: FileId,
         /// The name.
         place: Place<FileId>,
     },
 }
 
-/// Something that a person, or the sender of what was changed here, has to know.
+/// An outcome that a person, or the sender of local changes, has to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// What was changed here has another name from now on, as somebody else came first.
+    /// A node changed here gets another name, as another device came first.
     Conflict {
-        /// The name that it had, if it still has one.
+        /// Its former name, if it still has one.
         place: Place<FileId>,
-        /// The name that it gets.
+        /// Its new name.
         copy: Place<FileId>,
         /// The node, by its identity from now on.
         node: FileId,
     },
-    /// Others removed this name, and it stays, as something unsent depends on it: the name is to be
-    /// sent, and the node, which may have a new identity; of a directory, too, all that is in it.
+    /// A name that others removed stays, as something unsent depends on it. To be sent are the name
+    /// and the node, which may have a new identity; of a directory, too, all that is in it.
     Stays {
         /// The name.
         place: Place<FileId>,
@@ -387,67 +388,67 @@ pub enum Outcome {
     BlockedName {
         /// The name.
         place: Place<FileId>,
-        /// What it stands for here.
+        /// The node that it stands for here.
         before: Option<FileId>,
-        /// What it stands for there.
+        /// The node that it stands for there.
         after: Option<FileId>,
     },
     /// A file that others changed, and whose content cannot be changed here.
     BlockedContent {
         /// The file.
         node: FileId,
-        /// It holds what it held at the server then.
+        /// The file holds its content of this moment at the server.
         since: Seq,
     },
-    /// A name of the server that this tree cannot hold: it, and what is below it, is left out.
+    /// A name of the server that this tree cannot hold: it is left out, with everything below it.
     LeftOut {
         /// The name.
         place: Place<FileId>,
-        /// What it stands for there.
+        /// The node that it stands for there.
         node: FileId,
-        /// Why.
+        /// Reason.
         why: &'static str,
-        /// It is ignored here, and a directory or not.
+        /// If it is ignored here: whether it is a directory.
         ignored: Option<bool>,
     },
 }
 
-/// What is to be done.
+/// Steps to be done, and their outcomes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// In this order.
+    /// The steps, in this order.
     pub steps: Vec<Step>,
-    /// What comes of it.
+    /// Outcomes that a person or the sender has to know.
     pub outcomes: Vec<Outcome>,
 }
 
-/// Something about the head that has to be known.
+/// A node whose state at the head a plan needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Need {
     /// The node.
     pub id: FileId,
-    /// If it is a directory, with what is in it.
+    /// Whether its entries are needed, if it is a directory.
     pub entries: bool,
 }
 
-/// There is no plan.
+/// Reason why there is no plan.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
-    /// This has to be asked for first, into [`Others::told`].
+    /// Nodes that have to be asked for first, into [`Others::told`].
     #[error("{} nodes have to be asked for at the server", .0.len())]
     Needs(Vec<Need>),
     /// The tree here cannot be read.
     #[error("the folder cannot be read")]
     Tree(#[from] ServiceError),
-    /// What the server tells is no tree.
+    /// The server's answer is not a tree.
     #[error("the server's answer is not to be trusted: {0}; nothing of it was used")]
     Hostile(String),
 }
 
-/// Makes the plan. `fresh` draws identities that nobody has.
+/// Makes the plan. `fresh` draws identities that no node has.
 ///
 /// # Errors
-/// More has to be known; the tree cannot be read; the server's tree is none.
+/// More has to be known; the tree cannot be read; the server's answer is not a tree.
 pub fn plan(
     others: &Others,
     here: &dyn Here,
@@ -458,14 +459,14 @@ pub fn plan(
     order::order(merged)
 }
 
-/// Whether attributes are the same, as far as they are no matter of the content or of how owners
-/// are called.
+/// Whether attributes are the same, apart from those of the content and the names of owner and
+/// group.
 pub(crate) fn are_same_attributes(one: &Attributes, other: &Attributes) -> bool {
     let key = |of: &Attributes| (of.mode, of.uid, of.gid, of.mtime_ns);
     key(one) == key(other) && one.xattrs == other.xattrs
 }
 
-/// What a node that has unsent changes is to look like: what others changed counts.
+/// Attributes of a node that has unsent changes: others' changes count.
 fn merged_attributes(node: &HereNode, change: &NodeChange) -> Attributes {
     let (here, after) = (&node.attributes, &change.after);
     let Some(before) = change
@@ -490,7 +491,7 @@ fn merged_attributes(node: &HereNode, change: &NodeChange) -> Attributes {
     } else {
         merged = after.clone();
     }
-    // The time of the last modification is the content's, or one's own.
+    // The modification time is the content's, or the node's own.
     merged.mtime_ns = match node.is_unsent || before.mtime_ns == after.mtime_ns {
         true => here.mtime_ns,
         false => after.mtime_ns,

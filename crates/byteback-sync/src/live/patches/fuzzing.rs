@@ -1,8 +1,8 @@
-//! What the fuzz targets call (`fuzz/`).
+//! Entry points of the fuzz targets (`fuzz/`).
 
 use super::head::{Head, PatchInfo};
 
-/// What is understood is written as the same bytes again.
+/// A head that parses encodes to the same bytes again.
 pub(crate) fn head(data: &[u8]) {
     if let Some(head) = Head::from_bytes(data) {
         assert_eq!(head.to_bytes(), data, "another head comes back");

@@ -1,9 +1,9 @@
-//! The bytes of the head: docs/format-patches.md. Everything in it is taken for hostile: what is
-//! not whole is nothing.
+//! Encoding of the head: docs/format-patches.md. All of it is treated as hostile: a head that is
+//! not whole is rejected.
 
 use super::{PATCHES_MAX, SECTOR_LEN};
 
-/// Name and version.
+/// Format name and version.
 const MAGIC: [u8; 8] = *b"BBPATCH\x01";
 
 /// Magic, label, number of patches; and at the end a CRC.
@@ -14,31 +14,32 @@ const PATCH_LEN: usize = 8 * 7 + 4 * 4;
 /// The longest head, in bytes.
 pub(super) const LEN_MAX: usize = AROUND_LEN + PATCH_LEN * PATCHES_MAX;
 
-/// One file of a set.
+/// A file of a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PatchInfo {
     /// The file, by the caller's number.
     pub node: u64,
-    /// Its length before, in bytes.
+    /// Length of the file before, in bytes.
     pub base_len_bytes: u64,
-    /// Its length afterwards, in bytes.
+    /// Length of the file afterwards, in bytes.
     pub new_len_bytes: u64,
-    /// Where its delta begins, in bytes.
+    /// Start of the delta, in bytes.
     pub(super) stream_at: u64,
-    /// Where it ends; behind it, if the file grows, the sector in which it ended, as it is to be.
+    /// End of the delta; behind it, if the file grows, the new content of the sector in which it
+    /// ended.
     pub(super) stream_end: u64,
     /// CRC-32C of the delta and of that sector.
     pub(super) stream_crc: u32,
-    /// The first of its checksums, by number.
+    /// Number of its first checksum.
     pub(super) sums_from: u64,
-    /// The first that is not its own any more.
+    /// Number after its last checksum.
     pub(super) sums_to: u64,
     /// CRC-32C of the checksums.
     pub(super) sums_crc: u32,
     /// CRC-32C of the sector in which the file is to end, before it is cut off there; 0 if it is
-    /// not.
+    /// not cut off.
     pub(super) uncut_crc: u32,
-    /// The same of what it holds if it is only cut off.
+    /// CRC-32C of that sector if the file is only cut off.
     pub(super) cut_crc: u32,
 }
 

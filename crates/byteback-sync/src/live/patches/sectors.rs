@@ -1,4 +1,4 @@
-//! What the sectors that a delta changes hold before and after it.
+//! Contents of the sectors that a delta changes, before and after it.
 //!
 //! A sector is numbered by its offset over [`SECTOR_LEN`]; beyond the end of the file it counts as
 //! zeros. A sector that stays as it is has no record. Records are ascending: sector u64, CRC-32C
@@ -16,13 +16,13 @@ pub(super) const SECTOR_LEN: u64 = 512;
 
 const RECORD_LEN: usize = 16;
 
-/// Records that are written or read at once.
+/// Number of records that are written or read at once.
 const RECORDS_AT_ONCE: usize = 4096;
 
 /// A sector's bytes.
 pub(super) type Sector = [u8; SECTOR_LEN as usize];
 
-/// One record.
+/// Checksums of one sector, before and after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SectorSum {
     pub(super) sector: u64,
@@ -47,7 +47,7 @@ pub(super) fn read_padded(file: &dyn Base, len: u64, sector: u64) -> io::Result<
     Ok(bytes)
 }
 
-/// Finds out which sectors a delta changes, and writes their records.
+/// Finds the sectors that a delta changes, and writes their records.
 pub(super) struct SectorSums<'a> {
     base: &'a dyn Base,
     base_len: u64,
@@ -57,27 +57,27 @@ pub(super) struct SectorSums<'a> {
     next: u64,
     pending: Vec<u8>,
     crc: u32,
-    /// The sector that is being changed: as it was, and as it is so far.
+    /// The sector that is being changed: its old content, and its new content so far.
     current: Option<(u64, Sector, Sector)>,
-    /// The sector in which the base ends, as it is to be, once it was changed.
+    /// New content of the sector in which the base ends, once it was changed.
     end_sector: Option<Sector>,
-    /// The sector that is being changed, if it will be cut off, without that.
+    /// If the sector that is being changed will be cut off: its content without that.
     uncut: Option<Sector>,
     uncut_crc: u32,
     cut_crc: u32,
 }
 
-/// What was written of a delta.
+/// Records written for a delta.
 pub(super) struct Written {
     /// The number after the last record.
     pub(super) next: u64,
-    /// CRC-32C of all.
+    /// CRC-32C of all records.
     pub(super) crc: u32,
-    /// Of a file that grows: the sector in which it ended, as it is to be.
+    /// If the file grows: the new content of the sector in which it ended.
     pub(super) end_sector: Option<Sector>,
-    /// Of a file that is cut off: CRC-32C of the sector in which it is to end, before that.
+    /// If the file is cut off: CRC-32C of the sector in which it is to end, before that.
     pub(super) uncut_crc: u32,
-    /// The same if it is only cut off.
+    /// CRC-32C of that sector if the file is only cut off.
     pub(super) cut_crc: u32,
 }
 
@@ -189,7 +189,7 @@ impl<'a> SectorSums<'a> {
         Ok(())
     }
 
-    /// The sector as it is to be, as far as is known.
+    /// New content of a sector, as far as is known.
     fn load(&mut self, node: u64, sector: u64) -> Result<&mut Sector, PatchError> {
         if self.current.as_ref().is_none_or(|(current, ..)| *current != sector) {
             self.put_current();
@@ -251,7 +251,7 @@ fn lay_over(sector: &mut Sector, within: usize, len: usize, bytes: Option<&[u8]>
     }
 }
 
-/// Reads the records of a patch. That they are what was written is known at the end.
+/// Reads the records of a patch. Only at the end are they known to be what was written.
 pub(super) struct SumReader<'a> {
     file: &'a dyn DurableFile,
     next: u64,
@@ -274,7 +274,8 @@ impl<'a> SumReader<'a> {
     }
 
     /// # Errors
-    /// They cannot be read, or have a wrong checksum as a whole, which is noticed after the last.
+    /// The records cannot be read, or their checksum as a whole is wrong, which is noticed after
+    /// the last.
     pub(super) fn next(&mut self) -> Result<Option<SectorSum>, PatchError> {
         if let Some(sum) = self.chunk.next() {
             return Ok(Some(sum));

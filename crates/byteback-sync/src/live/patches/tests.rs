@@ -42,11 +42,11 @@ fn held(file: &Simulated) -> Vec<u8> {
     bytes
 }
 
-/// Files by number: what they hold.
+/// Contents of files, by number.
 type Files = BTreeMap<u64, Vec<u8>>;
 
 fn noise(random: &mut SplitMix64, len: usize) -> Vec<u8> {
-    // Few different bytes, so that sectors are changed to what they were now and then.
+    // Few different bytes, so that sectors now and then get their old content.
     (0..len).map(|_| (random.below(3) as u8) * 85).collect()
 }
 
@@ -116,7 +116,7 @@ impl World {
         }
     }
 
-    /// Durable files.
+    /// A folder with these durable files.
     fn with(seed: u64, files: &Files) -> Self {
         let world = Self {
             disk: SimDisk::new(seed),
@@ -150,7 +150,7 @@ impl World {
         Ok(set.finish()?)
     }
 
-    /// What is done after a crash. Answers whether a set was pending.
+    /// Repairs after a crash. Returns whether a set was pending.
     fn repair(&self, label: u64) -> Result<bool, Box<dyn std::error::Error>> {
         let Some(set) = self.patches()?.pending()? else {
             return Ok(false);
@@ -230,7 +230,7 @@ fn whenever_the_power_is_cut_all_files_are_old_or_all_become_new() {
                     old_after += 1;
                     world.assert_holds(&old, &what);
                 }
-                // And the next set goes its way.
+                // The next set works as usual.
                 let mut next = BTreeMap::new();
                 let mut expected = Files::new();
                 for node in old.keys() {
@@ -275,7 +275,7 @@ fn what_somebody_else_changed_before_the_repair_is_found() {
         file.0.write_all_at(at, &[17]).unwrap();
         let found = set.check(patch, &file).unwrap();
         assert_eq!(found, Found::Impossible(Some(sector)), "seed {seed}");
-        // Beside what the set changes, anybody may write.
+        // Sectors outside the set may be written freely.
         let (other, len) = (changed.last().unwrap() + 512, Base::len_bytes(&file).unwrap());
         file.0.set_len(len.max(other + 1)).unwrap();
         let found = set.check(patch, &file).unwrap();

@@ -1,8 +1,8 @@
 //! Writes each sector once, however many pieces of a delta lie in it, so that a crash leaves it as
 //! it was or as it is to be.
 //!
-//! Pieces come in ascending order. Those that share a sector become one write, with what lies
-//! between them as it is.
+//! Pieces come in ascending order. Those that share a sector become one write, with the bytes
+//! between them as they are.
 
 use std::io;
 
@@ -11,13 +11,13 @@ use byteback_extents::ByteRange;
 
 use super::sectors::SECTOR_LEN;
 
-/// From how many bytes on those are written that nothing can be added to.
+/// From this length on, complete sectors are written.
 const WRITE_LEN: usize = 256 * 1024;
 
-/// See the module.
+/// Buffer that writes whole sectors: see the module.
 pub(super) struct WholeSectors<'a, T> {
     target: &'a mut T,
-    /// Where what is not written yet begins.
+    /// Offset of the bytes that are not written yet.
     start: u64,
     bytes: Vec<u8>,
 }
@@ -44,8 +44,7 @@ impl<'a, T: Target + Base> WholeSectors<'a, T> {
         self.start.saturating_add(self.bytes.len() as u64)
     }
 
-    /// Makes what is written next at `offset` continue what is not written yet, or be the first of
-    /// it.
+    /// Makes the next write at `offset` continue the buffered bytes, or become the first of them.
     fn advance_to(&mut self, offset: u64) -> io::Result<()> {
         let end = self.end();
         let shares_sector =

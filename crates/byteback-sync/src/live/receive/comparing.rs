@@ -1,11 +1,11 @@
-//! Whether files here hold what the server has, without fetching it.
+//! Compares files here with the server's, without fetching these.
 //!
-//! Of many files the short ones are compared by digests, of which the server tells many at once: a
-//! request for each would take longer than all the rest. Long ones, and those of which the server
-//! tells no digest, are compared one by one ([`is_same_content`]). A file is read once, as it is at
-//! a cut.
+//! Of many files the short ones are compared by digests, which the server sends many at once: a
+//! request for each would take longer than all the rest. Long ones, and those without a digest from
+//! the server, are compared one by one ([`is_same_content`]). A file is read once, as it is at a
+//! cut.
 //!
-//! Out of scope: decide which files are worth it; remember answers.
+//! Out of scope: deciding which files are worth it; remembering answers.
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -21,11 +21,11 @@ use crate::monitor::{Event, Monitor, check_cancelled};
 use crate::same_content::{PieceSink, is_same_content};
 use crate::server_client::ServerClient;
 
-/// Files of which digests are asked for at once: enough that a request costs little, and few enough
-/// that all threads have some.
+/// Number of files whose digests are asked for at once: enough that a request costs little, and few
+/// enough that all threads have some.
 const FILES_AT_ONCE: RangeInclusive<usize> = 16..=250;
 
-/// The server works on one request while files are read for another.
+/// Number of threads: the server works on one request while files are read for another.
 const THREADS: usize = 8;
 
 /// Compares files, on several threads.
@@ -42,11 +42,11 @@ pub(super) struct Comparing<'a> {
 pub(super) struct Compared<'a> {
     pub(super) node: NodeId,
     pub(super) id: FileId,
-    /// The attributes of the server's.
+    /// Attributes of the server's file.
     pub(super) there: &'a Attributes,
 }
 
-/// Why a file was not compared.
+/// Reason why a file was not compared.
 pub(super) enum NotCompared {
     Tree(ServiceError),
     Server(SyncError),
@@ -60,7 +60,7 @@ impl From<ServiceError> for NotCompared {
 
 type Result<T> = std::result::Result<T, NotCompared>;
 
-/// Where the contents have to be compared: their length.
+/// The common length, if the contents have to be compared; otherwise whether both are the same.
 fn len_of_both(here: &Attributes, there: &Attributes) -> std::result::Result<u64, bool> {
     let are_files = here.kind == NodeKind::File && there.kind == NodeKind::File;
     match here.size {
@@ -71,7 +71,7 @@ fn len_of_both(here: &Attributes, there: &Attributes) -> std::result::Result<u64
 }
 
 impl Comparing<'_> {
-    /// Whether a file at a cut holds what the server has at a moment.
+    /// Whether a file at a cut has the server's content at a moment.
     pub(super) fn compare(&self, cut: CutId, at: Seq, file: &Compared<'_>) -> Result<bool> {
         let Some(here) = self.tree.attributes(cut, &[file.node])?.pop() else {
             return Err(ServiceError::new(ErrorKind::Protocol, "the tree did not answer").into());
@@ -91,8 +91,8 @@ impl Comparing<'_> {
         }
     }
 
-    /// A damaged file holds what nobody wrote, which is the same as nothing that anybody sent: it
-    /// is kept beside what comes, and everything else goes on.
+    /// A damaged file holds bytes that no program wrote, so it equals nothing that was ever sent:
+    /// it is kept beside the new content, and everything else goes on.
     fn unless_damaged(&self, node: NodeId, compared: Served<bool>) -> Result<bool> {
         match compared {
             Err(error) if error.kind == ErrorKind::Node && self.landing.damage_of(node)?.is_some() => Ok(false),
@@ -100,7 +100,7 @@ impl Comparing<'_> {
         }
     }
 
-    /// Compares many with what the server has at one moment.
+    /// Compares many files with the server's at one moment.
     pub(super) fn compare_all(&self, cut: CutId, at: Seq, files: &[Compared<'_>]) -> Result<Vec<bool>> {
         let (next, finished) = (AtomicUsize::new(0), AtomicU64::new(0));
         let total = files.len() as u64;
@@ -122,7 +122,7 @@ impl Comparing<'_> {
                 };
                 let same = self.compare_chunk(cut, at, chunk, &is_done);
                 if same.is_err() {
-                    // The others need not go on.
+                    // The other threads need not go on.
                     next.store(chunks.len(), Ordering::Relaxed);
                 }
                 compared.push((index, same?));
@@ -180,7 +180,7 @@ impl Comparing<'_> {
         Ok(compared)
     }
 
-    /// The digests of short contents, as far as the server tells them.
+    /// Digests of short contents, as far as the server sends them.
     fn digests(&self, at: Seq, files: &[FileId]) -> Result<Vec<Option<[u8; DIGEST_LEN]>>> {
         if files.is_empty() {
             return Ok(Vec::new());

@@ -1,8 +1,8 @@
-//! Conflict copies that were made here and that nobody has decided about, durably
+//! Conflict copies that were made here and are not decided yet, durable
 //! (docs/format-identities.md).
 //!
 //! A conflict is noted before its copy has its name, so none is forgotten by a crash; one whose
-//! copy was never made, was removed, or has another name by now counts as decided. What is noted is
+//! copy was never made, was removed, or has another name by now counts as decided. The notes are
 //! for people: a copy is an ordinary file, and is sent like one.
 
 use byteback_model::{ByteString, NodeId, Place};
@@ -22,45 +22,46 @@ const FILE: JsonFile = JsonFile {
     len_max_bytes: 256 * 1024 * 1024,
 };
 
-/// What is noted of conflicts cannot be read or written.
+/// The list of conflicts cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum ConflictsError {
-    /// The file system.
+    /// File system error.
     #[error("cannot {what} the list of conflicts: {source}")]
     Io {
-        /// What was attempted.
+        /// Attempted operation.
         what: &'static str,
-        /// The system's answer.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// It cannot be understood.
+    /// The list cannot be understood.
     #[error(
         "the list of conflicts cannot be used ({0}); remove 'conflicts.json' to begin a new one: the copies themselves are ordinary files"
     )]
     Damaged(String),
 }
 
-/// One conflict.
+/// A conflict copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conflict {
     /// The copy, by its number in the log here.
     pub node: u64,
-    /// The name that it had, which stands for the server's version since.
+    /// The former name, which stands for the server's version since.
     pub name: ByteString,
     /// The name of the copy.
     pub copy: ByteString,
     /// When it was found, nanoseconds since 1970.
     pub at_ns: i64,
-    /// What has the same number was changed in one atomic operation, and is to be decided together.
+    /// Copies with the same number were changed in one atomic operation, and are to be decided
+    /// together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub set: Option<u64>,
 }
 
 impl Conflict {
-    /// Where the copy is; `None`: it was never made, was removed, or has another name by now.
+    /// Place of the copy; `None`: it was never made, was removed, or has another name by now.
     ///
     /// # Errors
-    /// If the tree cannot be read: it may be there.
+    /// If the tree cannot be read: the copy may be there.
     pub fn place_in(&self, landing: &dyn LandingTree) -> byteback_control::Result<Option<Place<NodeId>>> {
         let names = landing
             .look(NodeId(self.node))?
@@ -75,7 +76,7 @@ struct Body {
     conflicts: Vec<Conflict>,
 }
 
-/// See the module.
+/// Durable list of conflicts: see the module.
 #[derive(Debug)]
 pub struct Conflicts {
     dir: Arc<dyn DurableDir>,
@@ -92,26 +93,26 @@ impl From<JsonFileError> for ConflictsError {
 }
 
 impl Conflicts {
-    /// Reads what is noted in `dir`.
+    /// Reads the list in `dir`.
     ///
     /// # Errors
-    /// It cannot be read or understood.
+    /// The list cannot be read or understood.
     pub fn open(dir: Arc<dyn DurableDir>) -> Result<Self, ConflictsError> {
         let noted = FILE.read::<Body>(&*dir)?.map(|body| body.conflicts);
         let noted = noted.unwrap_or_default();
         Ok(Self { dir, noted })
     }
 
-    /// All that is noted, eldest first.
+    /// All noted conflicts, oldest first.
     #[must_use]
     pub fn noted(&self) -> &[Conflict] {
         &self.noted
     }
 
-    /// Notes one, durably; the same copy once.
+    /// Notes a conflict, durably; the same copy once.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The list cannot be written.
     pub fn add(&mut self, conflict: Conflict) -> Result<(), ConflictsError> {
         if self
             .noted
@@ -124,10 +125,10 @@ impl Conflicts {
         self.write()
     }
 
-    /// Keeps only what is still to be decided, durably.
+    /// Keeps only conflicts that are still open, durably.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The list cannot be written.
     pub fn retain(&mut self, is_open: impl FnMut(&Conflict) -> bool) -> Result<(), ConflictsError> {
         let before = self.noted.len();
         self.noted.retain(is_open);

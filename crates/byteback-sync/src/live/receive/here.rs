@@ -1,20 +1,21 @@
 //! The tree here as the planner sees it: nodes by the identities that the server knows them by, and
-//! what of them is not sent.
+//! their unsent changes.
 //!
-//! **What is not sent** is what the queue says. Where it has been folded to "everything since the
-//! log's mark" the log says what changed since then; among that is also what landed, and what was
-//! sent since. So what others changed, too, is compared with what it was at the server when it was
-//! like here: what is the same was not changed here. No restart and no late mark thus makes a
+//! **Unsent changes** are those that the queue reports. Where it has been folded to "everything
+//! since the log's mark" the log says what changed since then, including changes that landed or
+//! were sent since. So nodes that others changed, too, are compared with their state at the server
+//! when it was as here: equal ones were not changed here. Thus no restart and no late mark makes a
 //! conflict.
 //!
-//! **What the server knows.** What others made has its identity in the map; of our own nodes all
-//! that neither waits nor is new since the mark was sent. Of the rest the server is asked.
+//! **Known to the server** are nodes that others made, which have their identity in the map, and
+//! our own nodes that neither wait nor are new since the mark was sent. The server is asked about
+//! the rest.
 //!
-//! **What is ignored** is not told, neither nodes nor names, by the rules that this attempt began
-//! with; who is withheld and is not ignored any more is told as new.
+//! **Ignored nodes and names** are not reported, by the rules that this attempt began with; a
+//! withheld node that is not ignored any more is reported as new.
 //!
-//! Answers hold for one attempt: what was compared is remembered as long as the nodes are watched,
-//! see the module above.
+//! Answers hold for one attempt: comparisons are remembered as long as the nodes are watched, see
+//! the module above.
 
 use byteback_model::{Attributes, ByteString, FileId, NodeId, NodeKind, Place, Seq};
 use std::cell::{Cell, OnceCell, RefCell};
@@ -40,10 +41,10 @@ use crate::live::incoming::plan::{
 use crate::monitor::Monitor;
 use crate::server_client::ServerClient;
 
-/// A single file is compared when it is asked for.
+/// Fewest files to compare ahead: a single one is compared when it is asked for.
 const COMPARED_AHEAD_MIN: usize = 2;
 
-/// See the module.
+/// The tree here as the planner sees it: see the module.
 pub(super) struct Seen<'a> {
     pub(super) landing: &'a dyn LandingTree,
     pub(super) tree: &'a dyn TreeService,
@@ -54,17 +55,17 @@ pub(super) struct Seen<'a> {
     pub(super) identities: &'a Identities,
     pub(super) conflicts: &'a Conflicts,
     pub(super) others: &'a Others,
-    /// Up to here, what others did is here.
+    /// Others' changes up to here are in the tree.
     pub(super) cursor: Seq,
     pub(super) memory: &'a Memory,
     pub(super) ignored: &'a Ignored,
-    /// Something is withheld.
+    /// Whether any node is withheld.
     pub(super) has_withheld: bool,
-    /// What programs have open for writing was in the way, so it counts.
+    /// Whether files that programs have open for writing count, as one was in the way.
     pub(super) counts_use: bool,
 }
 
-/// What was found out for one attempt.
+/// Answers found for one attempt.
 #[derive(Default)]
 pub(super) struct Memory {
     log: OnceCell<LogChanges>,
@@ -73,10 +74,10 @@ pub(super) struct Memory {
     changed_there: RefCell<HashMap<FileId, bool>>,
     /// Paths of directories.
     paths: RefCell<HashMap<NodeId, Option<Vec<u8>>>>,
-    /// The moment at which contents are looked at: one for all, as making one costs with the size
-    /// of the tree.
+    /// The cut at which contents are read: one for all, as making one costs with the size of the
+    /// tree.
     cut: Cell<Option<CutId>>,
-    /// What the server or the way to it failed with: the planner is only told that something did.
+    /// Error of the server or the connection: the planner only sees that there was one.
     failure: RefCell<Option<SyncError>>,
 }
 
@@ -98,7 +99,7 @@ impl Memory {
         Ok(cut.cut)
     }
 
-    /// Nothing is looked at for the moment: what is written now need not be kept for it.
+    /// Ends the cut: bytes that are overwritten from now on need not be kept for it.
     pub(super) fn end_cut(&self, tree: &dyn TreeService) -> Result<()> {
         match self.cut.take() {
             Some(cut) => tree.finish(cut, &Outcome::Abandoned).map(|_| ()),
@@ -146,7 +147,7 @@ impl Seen<'_> {
             return Ok(false);
         }
         if self.identities.is_bound(node) {
-            // A directory that came back is there under its own name.
+            // A directory that came back is there under its own ID.
             let origin = self.identities.origin_of(node);
             return Ok(origin.is_none_or(|origin| origin.file == id && origin.seq > 0));
         }
@@ -188,13 +189,13 @@ impl Seen<'_> {
         Ok(is_ignored)
     }
 
-    /// Whether a node is withheld as it was ignored: until that is told otherwise it is, wherever
-    /// it is by now.
+    /// Whether a node is withheld as it was ignored: it is until that is recorded otherwise,
+    /// wherever it is by now.
     fn is_kept_back(&self, node: NodeId) -> bool {
         self.identities.withheld(node) == Some(Withheld::Ignored)
     }
 
-    /// What a name stands for, and whether it is ignored.
+    /// The node that a name stands for, and whether it is ignored.
     fn child(&self, name: &Place<NodeId>) -> Result<Option<(NodeId, bool)>> {
         let Some(child) = self.landing.child(name)? else {
             return Ok(None);
@@ -210,7 +211,7 @@ impl Seen<'_> {
         Ok(Some((child, is_ignored.unwrap_or(false))))
     }
 
-    /// What is in a directory, and whether that is ignored.
+    /// Lists the entries of a directory, and whether each is ignored.
     fn listed(&self, directory: NodeId, take: &mut dyn FnMut(DirEntry, bool)) -> Result<()> {
         let mut after = None;
         loop {
@@ -232,7 +233,7 @@ impl Seen<'_> {
         Ok(counts && self.landing.is_open_for_writing(node)?)
     }
 
-    /// Whether a file here holds what the server's has at a moment.
+    /// Whether a file here has the content of the server's at a moment.
     fn holds(&self, node: NodeId, id: FileId, at: Seq) -> Result<bool> {
         let key = (node, id, at);
         if let Some(same) = self.memory.same.borrow().get(&key) {
@@ -252,7 +253,7 @@ impl Seen<'_> {
         Ok(same)
     }
 
-    /// What a node was at the server at a moment.
+    /// A node's attributes at the server at a moment.
     fn attributes_there(&self, id: FileId, at: Seq) -> Result<Option<Attributes>> {
         if let Some(change) = self.others.nodes.get(&id) {
             match &change.before {
@@ -285,7 +286,7 @@ impl Seen<'_> {
         }
     }
 
-    /// Whether a file's content was changed here and is not sent, of a queue that knows only that
+    /// Whether a file's content was changed here and is not sent, if the queue knows only that
     /// everything since the mark is to be sent.
     fn is_content_unsent(&self, id: FileId, node: NodeId) -> Result<bool> {
         if self.log()?.node(node).is_none_or(|changed| !changed.is_content_changed) {
@@ -294,8 +295,8 @@ impl Seen<'_> {
         match self.others.nodes.get(&id) {
             Some(change) if change.before.is_none() => Ok(!self.holds(node, id, self.others.head)?),
             Some(change) => Ok(!self.holds(node, id, change.since)?),
-            // Others removed it, or only its names changed: what landed since the mark is in the
-            // log, too.
+            // Others removed it, or only its names changed: changes that landed since the mark are
+            // in the log, too.
             None if self.cursor > 0 => Ok(!self.holds(node, id, self.cursor)?),
             None => Ok(true),
         }
@@ -333,8 +334,8 @@ impl Here for Seen<'_> {
         let root = self.root();
         let is_on_its_way = |place: &Place<FileId>| place.parent == root && is_name_on_its_way(place.name.as_bytes());
         if places.iter().any(is_on_its_way) && places.len() == 1 {
-            // Nobody but us has written to it. What nobody knows was made before a crash that came
-            // before its identity was durable.
+            // No program has written to it. An unknown one was made before a crash that came before
+            // its identity was durable.
             return Ok(Some(HereNode {
                 is_in_use: self.is_in_use(node, &found.attributes)?,
                 attributes: found.attributes,
@@ -410,7 +411,7 @@ impl Here for Seen<'_> {
         if !self.landing.is_name_queued(&name) || (unsent.is_everything && !self.log()?.has_name(&name)) {
             return Ok(false);
         }
-        // What is as it was, was not changed; or it landed since the mark.
+        // A name that is as before was not changed, or landed since the mark.
         let change = self.others.names.get(place);
         let now = self.entry(place)?;
         Ok(change.is_none_or(|change| change.before != now))

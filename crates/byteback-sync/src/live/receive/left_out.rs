@@ -1,18 +1,19 @@
-//! Names of the server that this tree does not hold, durably (docs/format-identities.md): the file
+//! Names of the server that this tree does not hold, durable (docs/format-identities.md): the file
 //! system refuses them, or does not tell them from others that are there.
 //!
-//! They outlive the process, because nothing else tells them from names that a program removed
-//! here: [`Engine`](crate::live::engine::Engine) never sends that one of them is gone. One that
-//! *collides* is let in when what is in its way is gone, see [`Receive`](super::Receive).
+//! They outlive the process, because nothing else distinguishes them from names that a program
+//! removed here: [`Engine`](crate::live::engine::Engine) never reports one of them as removed. A
+//! name that *collides* is let in when the name in its way is gone, see
+//! [`Receive`](super::Receive).
 //!
-//! The same of names that are ignored here; these are let in when no rule says so any more. What is
-//! here under such a name is another node, whatever it was before.
+//! Names that are ignored here are in the list, too; they are let in when no rule says so any more.
+//! A node here under such a name is another node, whatever it was before.
 //!
-//! What does not let itself be changed here ([`BlockedChange`]) is in the same file: nothing else
-//! says that what is here is not what the cursor says.
+//! Changes that are blocked here ([`BlockedChange`]) are in the same file: nothing else says that
+//! the state here is not that of the cursor.
 //!
-//! The list is durable before the cursor moves over what it came from; until then the same is found
-//! out again.
+//! The list is durable before the cursor moves over the changes it came from; until then the same
+//! is found out again.
 
 use byteback_model::{ByteString, FileId, Place, Seq};
 use std::io;
@@ -30,18 +31,18 @@ const FILE: JsonFile = JsonFile {
     len_max_bytes: 256 * 1024 * 1024,
 };
 
-/// What is noted of names that are left out cannot be read or written.
+/// The list of left-out names cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum LeftOutError {
-    /// The file system.
+    /// File system error.
     #[error("cannot {what} the list of names that are left out: {source}")]
     Io {
-        /// What was attempted.
+        /// Attempted operation.
         what: &'static str,
-        /// The system's answer.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// It cannot be understood.
+    /// The list cannot be understood.
     #[error(
         "the list of names that are left out cannot be used ({0}); join the folder anew, as a new device in an empty directory, so that none of them is taken for removed"
     )]
@@ -55,18 +56,18 @@ pub struct LeftOut {
     pub parent: FileId,
     /// The name.
     pub name: ByteString,
-    /// What it stands for there.
+    /// The node that it stands for there.
     pub node: FileId,
     /// The file system has another name that it does not tell from this one: as soon as that is
-    /// gone, this one can be.
+    /// gone, this one can be let in.
     pub collides: bool,
-    /// It is ignored here, or what has its name here is.
+    /// Whether it is ignored here, or the node under its name here is.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_ignored: bool,
-    /// It is a directory, if it is ignored.
+    /// Whether it is a directory, if it is ignored.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_directory: bool,
-    /// It was ignored, and is not any more: it is let in as soon as something can land.
+    /// Whether it was ignored, and is not any more: it is let in as soon as something can land.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_due: bool,
 }
@@ -80,7 +81,7 @@ impl LeftOut {
     }
 }
 
-/// What others changed and what does not let itself be changed here.
+/// A change of others that is blocked here.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum BlockedChange {
@@ -90,20 +91,20 @@ pub enum BlockedChange {
         parent: FileId,
         /// The name.
         name: ByteString,
-        /// What it stands for here.
+        /// The node that it stands for here.
         before: Option<FileId>,
-        /// What it stands for there.
+        /// The node that it stands for there.
         after: Option<FileId>,
-        /// The system's error.
+        /// Error of the operating system.
         why: String,
     },
-    /// A content.
+    /// A file's content.
     Content {
         /// The file.
         node: FileId,
-        /// It holds what it held at the server then.
+        /// The file holds its content of this moment at the server.
         since: Seq,
-        /// The system's error.
+        /// Error of the operating system.
         why: String,
     },
 }
@@ -115,7 +116,7 @@ struct Body {
     blocked: Vec<BlockedChange>,
 }
 
-/// See the module.
+/// Durable list of left-out names and blocked changes: see the module.
 #[derive(Debug)]
 pub struct LeftOutNames {
     dir: Arc<dyn DurableDir>,
@@ -133,41 +134,41 @@ impl From<JsonFileError> for LeftOutError {
 }
 
 impl LeftOutNames {
-    /// Reads what is noted in `dir`.
+    /// Reads the list in `dir`.
     ///
     /// # Errors
-    /// It cannot be read or understood.
+    /// The list cannot be read or understood.
     pub fn open(dir: Arc<dyn DurableDir>) -> Result<Self, LeftOutError> {
         let noted = FILE.read::<Body>(&*dir)?.map(|body| (body.names, body.blocked));
         let (noted, blocked) = noted.unwrap_or_default();
         Ok(Self { dir, noted, blocked })
     }
 
-    /// All that is noted, in order.
+    /// All left-out names, in order.
     #[must_use]
     pub fn noted(&self) -> &[LeftOut] {
         &self.noted
     }
 
-    /// What does not let itself be changed, in order.
+    /// Blocked changes, in order.
     #[must_use]
     pub fn blocked(&self) -> &[BlockedChange] {
         &self.blocked
     }
 
-    /// Notes these names in place of all others, durably, if they are not the same.
+    /// Notes these names in place of all others, durably, if they differ.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The list cannot be written.
     pub fn note(&mut self, names: Vec<LeftOut>) -> Result<(), LeftOutError> {
         let blocked = self.blocked.clone();
         self.note_all(names, blocked)
     }
 
-    /// As [`LeftOutNames::note`], and what does not let itself be changed in place of what did not.
+    /// As [`LeftOutNames::note`], and replaces the blocked changes as well.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The list cannot be written.
     pub fn note_all(&mut self, mut names: Vec<LeftOut>, mut blocked: Vec<BlockedChange>) -> Result<(), LeftOutError> {
         names.sort_unstable();
         blocked.sort_unstable();

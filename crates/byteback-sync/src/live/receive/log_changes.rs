@@ -1,6 +1,5 @@
-//! What the log knows to have changed since continuous sync's mark: asked when the queue has been
-//! folded to "everything since then", or when it is to be known whether the server has heard of a
-//! node.
+//! Changes since continuous sync's mark, as the log knows them: read when the queue has been folded
+//! to "everything since then", or to find out whether the server has heard of a node.
 
 use byteback_model::{ByteString, NodeId, Place};
 use std::collections::{HashMap, HashSet};
@@ -17,7 +16,7 @@ pub(in crate::live) struct Changed {
     pub(in crate::live) is_content_changed: bool,
 }
 
-/// See the module.
+/// Nodes and names that changed: see the module.
 #[derive(Debug, Default)]
 pub(in crate::live) struct LogChanges {
     nodes: HashMap<NodeId, Changed>,
@@ -25,7 +24,7 @@ pub(in crate::live) struct LogChanges {
 }
 
 impl LogChanges {
-    /// Asks the log.
+    /// Reads the changes from the log.
     pub(in crate::live) fn ask(tree: &dyn TreeService) -> Result<Self> {
         let cut = tree.cut(&CutRequest {
             look_only: true,

@@ -1,13 +1,13 @@
 //! Does the steps of a plan in the tree.
 //!
-//! **Order of the durable steps.** What makes a new node is bound to its identity before anything
-//! but the node's own content follows; contents of new files are durable before these get their
-//! names, so that nobody finds a name with half a file after a crash. Contents of files that are
-//! here already go through [`Patches`]: aside, durable; into the files; durable; forgotten.
+//! **Order of the durable steps.** A new node is bound to its identity before anything but the
+//! node's own content follows; contents of new files are durable before these get their names, so
+//! that no name shows half a file after a crash. Contents of files that are here already go through
+//! [`Patches`]: aside, durable; into the files; durable; forgotten.
 //!
-//! Each record of identities costs a sync, so many are made at once: identities that stand in a
-//! row, what was made, and what is gone. That a node is gone may be noted late, as after a crash
-//! nobody finds it.
+//! Each change of the identities costs a sync, so they are made together: consecutive identity
+//! steps, new nodes, and removed nodes. A removal may be noted late, as the node cannot be found
+//! after a crash.
 
 use byteback_model::{FileId, NodeId, Place};
 use std::collections::{BTreeSet, HashMap};
@@ -42,15 +42,15 @@ const UNBOUND_MAX: usize = 4096;
 pub(super) enum Walked {
     /// All of it.
     All,
-    /// A program was faster.
+    /// A program overtook a step.
     Overtaken,
     /// This name cannot be here.
     Refused(Place<FileId>),
-    /// This does not let itself be changed, for this reason.
+    /// This is blocked, for this reason.
     Blocked(BlockedAt, ServiceError),
 }
 
-/// What does not let itself be changed.
+/// The object of a blocked change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum BlockedAt {
     /// A name.
@@ -59,7 +59,7 @@ pub(super) enum BlockedAt {
     Content(FileId),
 }
 
-/// See the module.
+/// State of one walk: see the module.
 pub(super) struct Walk<'a, 'w> {
     pub(super) landing: &'a dyn LandingTree,
     pub(super) identities: &'a mut Identities,
@@ -69,22 +69,22 @@ pub(super) struct Walk<'a, 'w> {
     pub(super) others: &'a Others,
     /// Files whose contents of the head are written.
     pub(super) landed: &'a mut BTreeSet<FileId>,
-    /// What waits is folded: these must have noticed nothing.
+    /// Set if the waiting changes are folded: these watches must have noticed nothing.
     pub(super) watches: Option<&'w HashMap<NodeId, Box<dyn WatchedNode + 'w>>>,
-    /// Numbers of what files were changed together with, in one atomic operation.
+    /// Numbers of the sets of files that were changed together, in one atomic operation.
     pub(super) sets: HashMap<NodeId, u64>,
     pub(super) now_ns: i64,
-    /// What was made and is not bound durably.
+    /// Nodes that were made and are not bound durably.
     pub(super) unbound: HashMap<FileId, NodeId>,
-    /// What lost its last name and is not forgotten durably.
+    /// Nodes that lost their last name and are not forgotten durably.
     pub(super) gone: Vec<NodeId>,
-    /// Directories that were made and that others did not make: they came back.
+    /// Directories that were made here but not by others: they came back.
     pub(super) returned: BTreeSet<FileId>,
-    /// Contents were written that no name shows yet.
+    /// Whether contents were written that no name shows yet.
     pub(super) has_undurable: bool,
 }
 
-/// A step that was not made.
+/// Reason why a step was not done.
 enum Stop {
     Overtaken,
     Refused(Place<FileId>),
@@ -98,7 +98,7 @@ impl<E: Into<ReceiveError>> From<E> for Stop {
     }
 }
 
-/// Of a step at a name: what cannot be is left out, what failed fails.
+/// Result of a step at a name: an impossible one is left out, a failed one fails.
 fn at_name<T>(landed: byteback_control::Result<Landed<T>>, place: &Place<FileId>) -> std::result::Result<T, Stop> {
     match landed {
         Err(error) if error.kind == ErrorKind::Impossible => Err(Stop::Refused(place.clone())),
@@ -106,10 +106,10 @@ fn at_name<T>(landed: byteback_control::Result<Landed<T>>, place: &Place<FileId>
     }
 }
 
-/// Of a step at a name that others changed: what is blocked there is passed over.
+/// Result of a step at a name that others changed: a blocked one is passed over.
 fn at_blockable<T>(landed: byteback_control::Result<Landed<T>>, place: &Place<FileId>) -> std::result::Result<T, Stop> {
     match landed {
-        // A name on the way is none of theirs.
+        // A name on its way is not one of theirs.
         Err(error) if error.kind == ErrorKind::Blocked && !is_name_on_its_way(place.name.as_bytes()) => {
             Err(Stop::Blocked(BlockedAt::Place(place.clone()), error))
         }
@@ -125,7 +125,7 @@ fn done<T>(landed: byteback_control::Result<Landed<T>>) -> std::result::Result<T
     }
 }
 
-/// A file into which something lands, with what is to be done.
+/// A file into which a content lands.
 struct Opened<'w> {
     id: FileId,
     node: NodeId,
@@ -145,7 +145,7 @@ impl<'a, 'w> Walk<'a, 'w> {
         }
     }
 
-    /// The first file that a plan moves out of the way and that cannot be moved. It is found out
+    /// The first file that a plan moves out of the way and that cannot be moved. It must be found
     /// before the plan begins: once it has another identity, which comes first, it would stay under
     /// the server's name as a file that the server has never had.
     pub(super) fn find_immovable(&self, plan: &Plan, blocked: &Blocked) -> Result<Option<(BlockedAt, ServiceError)>> {
@@ -173,7 +173,8 @@ impl<'a, 'w> Walk<'a, 'w> {
                     let name = from.name.clone();
                     match self.landing.check_removable(node, &Place { parent, name }) {
                         Err(error) if error.kind == ErrorKind::Blocked => {
-                            // Others have changed its content, or else what its name stands for.
+                            // Others have changed its content, or else the node its name stands
+                            // for.
                             let is_changed = |file: &FileId| {
                                 let change = self.others.nodes.get(file);
                                 change.is_some_and(|change| change.is_content_changed && change.before.is_some())
@@ -233,7 +234,7 @@ impl<'a, 'w> Walk<'a, 'w> {
         Ok(())
     }
 
-    /// Binds what was made, and makes durable what was written into it.
+    /// Binds new nodes, and makes the contents written into them durable.
     fn settle(&mut self) -> Result<()> {
         self.bind()?;
         if self.has_undurable {
@@ -243,23 +244,23 @@ impl<'a, 'w> Walk<'a, 'w> {
         Ok(())
     }
 
-    /// Binds what was made.
+    /// Binds new nodes.
     fn bind(&mut self) -> Result<()> {
         if self.unbound.is_empty() {
             return Ok(());
         }
         // A name that comes back must not be another node's by then.
         self.forget()?;
-        // A number that a crash takes back must not be bound: what was made would be here a second
-        // time, under a number that nobody knows.
+        // A number that a crash takes back must not be bound: the node would be here a second time,
+        // under a number that nothing knows.
         let made: Vec<NodeId> = self.unbound.values().copied().collect();
         self.landing.keep_numbers(&made)?;
         let mut changes = Vec::new();
         for (file, node) in self.unbound.drain() {
             let holder = self.identities.node_of(file).filter(|holder| *holder != node);
             changes.extend(holder.map(IdentityChange::Forgotten));
-            // Whatever ends before all is done, it is known from here on that it came back, see
-            // `note_returned`.
+            // Even if the landing is interrupted, it is known from here on that the node came back,
+            // see `note_returned`.
             let seq = self.others.head;
             let origin = self.returned.contains(&file).then_some(Origin { file, seq });
             changes.push(IdentityChange::Bound { node, file, origin });
@@ -276,7 +277,7 @@ impl<'a, 'w> Walk<'a, 'w> {
 
     fn node_of(&self, id: FileId) -> std::result::Result<NodeId, Stop> {
         let made = self.unbound.get(&id).copied();
-        // What is not here any more was removed by a program meanwhile.
+        // A node that is not here any more was removed by a program meanwhile.
         made.or_else(|| self.identities.node_of(id)).ok_or(Stop::Overtaken)
     }
 
@@ -287,8 +288,8 @@ impl<'a, 'w> Walk<'a, 'w> {
         })
     }
 
-    /// Makes a step that is about these nodes and names. Where nothing of them waits, the queue is
-    /// the better watch: it does not mind what else happens in a directory.
+    /// Does a step on these nodes and names. Where none of them waits, the queue is the better
+    /// watch: it ignores what else happens in a directory.
     fn expecting<T>(
         &self,
         (nodes, loses): (&[NodeId], Option<NodeId>),
@@ -341,8 +342,8 @@ impl<'a, 'w> Walk<'a, 'w> {
                 let set = self.expecting((&[node], None), &[], |landing, expected| {
                     landing.set_attributes(node, attributes, expected)
                 });
-                // What is not possible here (an owner, without the right to give it) is left as it
-                // is.
+                // Attributes that cannot be set here (an owner, without the right to give it) are
+                // left as they are.
                 done(set).map(|_missed| ())
             }
             Step::Link { id, place } => {
@@ -363,7 +364,7 @@ impl<'a, 'w> Walk<'a, 'w> {
                 let (node, old, new) = (self.node_of(*id)?, self.place_of(from)?, self.place_of(to)?);
                 self.note_conflict(plan, to, node)?;
                 match self.landing.displace(node, &old, &new, *leaves_old) {
-                    // It stays under its name, and the server's is left out.
+                    // The file stays under its name, and the server's is left out.
                     Err(error) if error.kind == ErrorKind::Blocked => {
                         Err(Stop::Blocked(BlockedAt::Place(from.clone()), error))
                     }
@@ -378,7 +379,7 @@ impl<'a, 'w> Walk<'a, 'w> {
                 let renamed = self.expecting((&[node], replaced), &[&old, &new], |landing, expected| {
                     landing.rename(node, &old, &new, replaced, expected)
                 });
-                // What is moved out of the way is still in it.
+                // A node that was to be moved out of the way is still in it.
                 let is_parked = is_name_on_its_way(to.name.as_bytes());
                 match at_name(renamed, if is_parked { from } else { to }) {
                     // It may be in its own way, if only its spelling changes.
@@ -420,8 +421,8 @@ impl<'a, 'w> Walk<'a, 'w> {
         done(rename(old, &aside))?;
         let respelled = at_name(rename(&aside, new), to);
         if respelled.is_err() {
-            // Something else is in its way. Should this fail, too, it is found under its name on
-            // the way.
+            // Another node is in its way. If this fails, too, it is found under its name on the
+            // way.
             done(rename(&aside, old))?;
         }
         respelled
@@ -440,18 +441,18 @@ impl<'a, 'w> Walk<'a, 'w> {
         Ok(())
     }
 
-    /// Forgets what is gone.
+    /// Forgets nodes that are gone.
     fn forget(&mut self) -> Result<()> {
         let gone = std::mem::take(&mut self.gone).into_iter();
         let gone: Vec<_> = gone.map(IdentityChange::Forgotten).collect();
         Ok(self.identities.change(&gone)?)
     }
 
-    /// Nodes become others, one after the other, which is noted at once.
+    /// Gives nodes their new identities, one after the other, with one sync.
     fn identities(&mut self, steps: &[Step]) -> std::result::Result<(), Stop> {
         self.forget()?;
         let mut changes = Vec::new();
-        // What the changes so far make of it.
+        // Holders of identities after the changes so far.
         let mut holders: HashMap<FileId, Option<NodeId>> = HashMap::new();
         let mut theirs = Vec::new();
         for step in steps {
@@ -481,12 +482,12 @@ impl<'a, 'w> Walk<'a, 'w> {
             }
         }
         self.identities.change(&changes)?;
-        // It is the same.
+        // These files have the content of the head.
         self.landed.extend(theirs);
         Ok(())
     }
 
-    /// What a node that gets another identity stands on.
+    /// The origin of a node that gets another identity.
     fn origin_of(
         &self,
         (node, was): (NodeId, FileId),
@@ -506,7 +507,7 @@ impl<'a, 'w> Walk<'a, 'w> {
         })
     }
 
-    /// Notes what a conflict name stands for before there is one.
+    /// Notes the node of a conflict name before there is one.
     fn note_conflict(&mut self, plan: &Plan, copy: &Place<FileId>, node: NodeId) -> Result<()> {
         let of = plan.outcomes.iter().find_map(|outcome| match outcome {
             Outcome::Conflict { place, copy: name, .. } if name == copy => Some(place),
@@ -523,7 +524,7 @@ impl<'a, 'w> Walk<'a, 'w> {
         Ok(())
     }
 
-    /// Lands the contents of a row of files.
+    /// Lands the contents of consecutive steps.
     fn contents(&mut self, steps: &[Step]) -> std::result::Result<(), Stop> {
         let mut over: Vec<(Opened<'a>, ContentFrom)> = Vec::new();
         let new = steps.iter().filter_map(|step| match step {
@@ -548,7 +549,7 @@ impl<'a, 'w> Walk<'a, 'w> {
             };
             let mut opened = Opened { id: *id, node, file };
             match from {
-                // It has no name that means anything yet: after a crash it is written anew.
+                // The file has no name of its own yet: after a crash it is written anew.
                 ContentFrom::Nothing => match short.remove(id) {
                     Some(content) => self.write_short(&mut opened, &content)?,
                     None => self.write(&mut opened)?,
@@ -574,7 +575,7 @@ impl<'a, 'w> Walk<'a, 'w> {
         let mut overtaken = false;
         for (patch, (mut opened, _)) in committed.patches().iter().zip(over) {
             let applied = committed.apply(patch, &mut opened.file);
-            // Programs see what the file has gained from here on.
+            // Programs see the bytes that the file has gained from here on.
             drop(opened.file);
             match applied {
                 Ok(()) => {
@@ -636,8 +637,8 @@ fn unreadable(node: NodeId, error: &std::io::Error) -> ServiceError {
     ServiceError::new(ErrorKind::Node, format!("node {node} cannot be read: {error}"))
 }
 
-/// Applies once more what a crash interrupted. What somebody else changed meanwhile is left as it
-/// is: the plan makes a conflict of it.
+/// Applies once more the patches that a crash interrupted. Files that another writer changed
+/// meanwhile are left as they are: the plan makes a conflict of them.
 pub(super) fn mend(landing: &dyn LandingTree, committed: Committed, is_folded: bool) -> Result<()> {
     for patch in committed.patches() {
         let node = NodeId(patch.node);
@@ -648,11 +649,11 @@ pub(super) fn mend(landing: &dyn LandingTree, committed: Committed, is_folded: b
         if landing.look(node)?.is_none() {
             continue;
         }
-        // What a program has done with it since the start is its last word.
+        // A program's changes since the start take precedence.
         let mut file = match landing.watch_file(node, expected) {
             Ok(Landed::Done(file)) => file,
             Ok(Landed::Overtaken(_)) => continue,
-            // It cannot be changed any more: what is in it is compared with the server's.
+            // The file cannot be changed any more: its content is compared with the server's.
             Err(error) if error.kind == ErrorKind::Blocked => continue,
             Err(error) => return Err(error.into()),
         };

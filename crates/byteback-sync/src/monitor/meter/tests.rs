@@ -1,10 +1,10 @@
-//! The whole is reached and never passed, whatever the work tells.
+//! The total is reached and never exceeded, whatever the work reports.
 
 use byteback_host::random::SplitMix64;
 
 use super::*;
 
-/// All that a monitor heard.
+/// Everything that a monitor received.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Course {
     wholes: Vec<(u64, u64)>,
@@ -36,8 +36,8 @@ fn what_is_done_reaches_the_whole_and_never_passes_it() {
         let foreseen: Vec<u64> = (0..random.below(20)).map(|_| random.below(1000)).collect();
         let (nodes, bytes) = (foreseen.len() as u64, foreseen.iter().sum());
         meter.foresee(nodes, Some(bytes));
-        // Some never come, others come that nobody foresaw, and of each less or more is read than
-        // was foreseen.
+        // Some never come, others were not foreseen, and of each more or less is read than was
+        // foreseen.
         let came = random.below(25);
         for number in 0..came {
             meter.begin_node(foreseen.get(number as usize).copied().unwrap_or(random.below(1000)));

@@ -36,7 +36,7 @@ fn stage(record: &Record, part: u32, bytes: &[u8]) -> bool {
     was_sent
 }
 
-/// What is on the disk, with everything still at the server.
+/// The record on the disk, with all parts still at the server.
 fn left(dir: &Arc<dyn DurableDir>) -> Parts {
     let (was, mut parts) = read(dir.as_ref()).unwrap().unwrap();
     assert_eq!(was, begun());
@@ -97,7 +97,7 @@ fn what_was_about_to_be_replaced_is_not_known_any_more() {
     let (_temp, dir) = temporary();
     assert!(stage(&record(&dir, None), 1, b"one"));
     let second = record(&dir, Some(left(&dir)));
-    // The machine stops while the part is on its way: nobody knows which of both the server has.
+    // The machine stops while the part is on its way: the server may have either.
     let failed = second.stage(1, (b"other", &[0; 32]), &mut || Err(SyncError::Cancelled));
     assert!(failed.is_err());
     assert!(stage(&record(&dir, Some(left(&dir))), 1, b"one"));
@@ -124,7 +124,7 @@ fn a_damaged_record_is_none_and_a_torn_one_ends_where_it_is_torn() {
         let known = read(dir.as_ref()).unwrap().map(|(_, parts)| parts.known.len());
         assert_eq!(known, wanted, "cut to {at} bytes");
     }
-    // Behind a tear it goes on.
+    // Writing goes on behind a tear.
     std::fs::write(&path, &whole[..whole.len() - 7]).unwrap();
     assert!(stage(&record(&dir, Some(left(&dir))), 3, b"three"));
     assert!(!stage(&record(&dir, Some(left(&dir))), 3, b"three"));

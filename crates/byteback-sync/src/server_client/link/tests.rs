@@ -8,7 +8,7 @@ fn the_rate_is_that_of_long_bodies_and_follows_the_link() {
     assert_eq!(meter.bytes_per_s(), None);
     meter.sent(10_000_000, 1_000_000_000);
     assert_eq!(meter.bytes_per_s(), Some(10_000_000));
-    // The link became ten times as fast: after some hundred megabytes nothing of before is left.
+    // The link became ten times as fast: after some hundred megabytes the old rate is forgotten.
     for _ in 0..40 {
         meter.sent(16_000_000, 160_000_000);
     }

@@ -1,5 +1,5 @@
 //! Files that a program changes in one atomic operation are in conflict together (DeltaCFS section
-//! III-C), on real mounts: what others see under the true names is all of it or nothing.
+//! III-C), on real mounts: others see under the true names all of it or nothing.
 
 use super::{Machine, assert_same, conflicts, rig, settle};
 use crate::tests::engine::assert_server_has;
@@ -26,7 +26,7 @@ struct Copies {
     log: Vec<u8>,
 }
 
-/// What the files are after that.
+/// The files after that.
 fn transacted(who: &str) -> Copies {
     let (mut data, mut log) = (vec![b'd'; 100_000], vec![b'l'; 10_000]);
     data[50_000..][..who.len()].copy_from_slice(who.as_bytes());
@@ -48,7 +48,7 @@ fn all_files_of_an_operation_are_in_conflict_or_none_is() {
     let mut two = Machine::started(&rig, "two");
     settle(&rig, &[&one, &two], "both have it");
 
-    // Nobody else did anything: an operation like every other.
+    // Without changes elsewhere: an operation like every other.
     two.stop();
     transact(&two, "the second machine");
     two.begin();
@@ -78,7 +78,7 @@ fn all_files_of_an_operation_are_in_conflict_or_none_is() {
         "theirs, with the log of it"
     );
     assert_eq!(fs::read(two.path("base/db-new")).unwrap(), b"the second machine");
-    // What only happened meanwhile, or lies elsewhere, is in no conflict.
+    // Changes that only happened meanwhile, or lie elsewhere, are in no conflict.
     assert_eq!(fs::read(one.path("base/beside")).unwrap(), b"BY TWO");
     assert_eq!(fs::read(one.path("elsewhere")).unwrap(), b"BY TWOere");
     let found = conflicts(&one.place.tree());
@@ -99,7 +99,7 @@ fn all_files_of_an_operation_are_in_conflict_or_none_is() {
             .to_vec();
         fs::read(one.path(&String::from_utf8(copy).unwrap())).unwrap()
     };
-    // What two had: its operation before, and this one.
+    // The files of two: its operation before, and this one.
     let mut mine_now = transacted("the second machine");
     mine_now.data[50_000..][..mine.len()].copy_from_slice(mine.as_bytes());
     for at in [100, 200] {

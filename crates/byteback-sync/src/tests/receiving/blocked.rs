@@ -21,7 +21,7 @@ fn chattr(flags: &str, path: &Path) {
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
-/// Takes the flags away, also where an assertion fails: the directory of the test is removed.
+/// Removes the flags even where an assertion fails: the directory of the test is removed.
 struct Flagged(Vec<(&'static str, PathBuf)>);
 
 impl Flagged {
@@ -118,7 +118,7 @@ fn what_cannot_be_changed_is_named_and_all_else_goes_on() {
     two.end();
 }
 
-/// Two machines that share files with these names, each of which says so.
+/// Two machines that share files with these names, each of which contains its name.
 fn sharing(rig: &Rig, names: &[&str]) -> (Machine, Machine) {
     let one = Machine::started(rig, "one");
     for name in names {
@@ -162,7 +162,7 @@ fn flags_of_a_blocked_file_are_set_and_taken_away() {
     fs::write(one.path("new"), "one has replaced it").unwrap();
     fs::rename(one.path("new"), one.path("replaced")).unwrap();
     settle(&rig, &[&one, &two], "one has changed them");
-    // A change of attributes of what is blocked is none of what the server has.
+    // A change of attributes of a blocked node is not one of the server's.
     for name in ["changed", "removed", "replaced"] {
         chattr("+i", &two.path(name));
     }
@@ -209,7 +209,7 @@ fn lines_in_a_blocked_file_wait_and_all_else_goes_on() {
         fs::write(two.path("of two"), &line).unwrap();
         fs::write(one.path("of one"), &line).unwrap();
         settle(&rig, &[&one, &two], &line);
-        // Where the mark is lost the log says of everything that it may have changed.
+        // Where the mark is lost the log reports everything as possibly changed.
         let held = if round == 3 { 1..=2 } else { 1..=1 };
         assert_eq!(two.status().error, None);
         assert!(held.contains(&two.status().held_nodes), "{round}");

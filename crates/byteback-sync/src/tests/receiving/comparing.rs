@@ -15,7 +15,7 @@ const EQUAL: u64 = 600;
 /// Short files of the same length and other bytes.
 const OTHER: u64 = 30;
 
-/// Makes the files of a machine. Those that are called `other` hold different bytes on each.
+/// Makes the files of a machine. Those called `other` hold different bytes on each.
 fn make(machine: &Machine, which: u64) {
     for number in 0..EQUAL {
         let bytes = noise(number, (number * 7 % 900) as usize);

@@ -98,8 +98,7 @@ fn a_name_in_conflict_is_there_at_any_moment() {
     two.end();
 }
 
-/// Collects the changes to come and the files compared that the status tells until a machine has
-/// joined.
+/// Collects the status's changes to come and compared files until a machine has joined.
 fn told_while_joining(rig: &Rig, one: &Machine, two: &mut Machine) -> (Vec<u64>, Vec<(u64, u64)>) {
     let (mut to_come, mut compared) = (Vec::new(), Vec::new());
     two.mount_at_once();
@@ -151,7 +150,7 @@ fn a_joining_machine_tells_what_is_to_come_and_compared() {
     }
 }
 
-/// How long it takes to join with an equal copy and with nothing, and to remove everything
+/// The time it takes to join with an equal copy and with nothing, and to remove everything
 /// elsewhere.
 #[test]
 #[ignore = "it measures"]

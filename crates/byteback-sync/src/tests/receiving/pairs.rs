@@ -1,8 +1,8 @@
-//! Every pair of changes that two machines can make at once: one does this, the other one that,
-//! neither knowing of it; one after the other (as all pairs are there both ways round, that is both
-//! orders), and together. What does not depend on the order on one machine is merged, without any
-//! conflict; of everything else both machines make the same, and what a program wrote is still
-//! there, in a file or in a conflict copy.
+//! Every pair of changes that two machines can make at once: one makes this, the other that,
+//! neither knowing of it; one after the other (as all pairs exist both ways round, that is both
+//! orders), and together. Changes that do not depend on their order on one machine are merged,
+//! without any conflict; of everything else both machines make the same, and everything that a
+//! program wrote is still there, in a file or in a conflict copy.
 
 use super::{Machine, assert_same, look, rig, settle};
 use crate::tests::engine::assert_server_has;
@@ -17,7 +17,7 @@ type Change = (&'static str, fn(&Path, &str) -> io::Result<()>);
 /// Two of these are in conflict: contents are merged by whole files.
 const OF_CONTENTS: [&str; 3] = ["overwrite", "append", "shorten"];
 
-/// What can be done in a directory as `prepare` leaves it. What is written says by whom.
+/// The possible changes in a directory as `prepare` leaves it. The written bytes name the writer.
 const CHANGES: [Change; 24] = [
     ("nothing", |_, _| Ok(())),
     ("overwrite", |dir, who| {
@@ -119,7 +119,7 @@ fn prepare(dir: &Path) {
 
 type Contents = BTreeMap<PathBuf, (u32, Vec<u8>)>;
 
-/// As [`look`], without times: those of a merged change are one's own.
+/// Like [`look`], without times: those of a merged change are one's own.
 fn contents(dir: &Path) -> Contents {
     let found = look(dir).into_iter();
     found
@@ -127,7 +127,7 @@ fn contents(dir: &Path) -> Contents {
         .collect()
 }
 
-/// What comes of two changes in this order; nothing if one of them cannot be made then.
+/// The result of two changes in this order; nothing if one of them cannot be made then.
 fn in_order(dir: &Path, first: (&Change, &str), second: (&Change, &str)) -> Option<Contents> {
     prepare(dir);
     first.0.1(dir, first.1).ok()?;

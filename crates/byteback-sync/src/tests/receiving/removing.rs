@@ -1,4 +1,4 @@
-//! Many files that are removed at once.
+//! Removing many files at once.
 
 use super::super::engine::Mounted;
 use super::super::following::hearing;

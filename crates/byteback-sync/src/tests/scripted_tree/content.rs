@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 const PAGE_LEN: u64 = 4096;
 
-/// Bytes by page; a page that is not there is zero. Holes are known exactly, to the byte.
+/// Bytes by page; a missing page is zero. Holes are known exactly, to the byte.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Content {
     len: u64,
@@ -81,7 +81,7 @@ impl Content {
         }
     }
 
-    /// What `range` consists of, ascending; true for a hole.
+    /// The pieces of `range`, ascending; true for a hole.
     pub(crate) fn pieces(&self, range: ByteRange) -> Vec<(ByteRange, bool)> {
         let mut pieces = Vec::new();
         let mut position = range.start();
@@ -94,14 +94,14 @@ impl Content {
         pieces
     }
 
-    /// All that is no hole.
+    /// All ranges outside of holes.
     pub(crate) fn data(&self) -> Vec<ByteRange> {
         let all = ByteRange::new(0, self.len).map_or_else(Vec::new, |all| self.pieces(all));
         all.into_iter().filter(|piece| !piece.1).map(|piece| piece.0).collect()
     }
 }
 
-/// Where `len` bytes from `offset` on lie: the page, the place in it, and the place among the
+/// The location of `len` bytes from `offset` on: the page, the place in it, and the place among the
 /// bytes.
 fn by_page(offset: u64, len: usize) -> impl Iterator<Item = (u64, Range<usize>, Range<usize>)> {
     let mut done = 0;

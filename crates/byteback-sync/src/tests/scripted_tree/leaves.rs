@@ -1,4 +1,4 @@
-//! Checksums of leaves as a tree would tell them that has them from somewhere.
+//! Checksums of leaves, reported like a tree that has them from some source.
 
 use super::content::Content;
 use byteback_control::{
@@ -9,17 +9,17 @@ use byteback_delta::crc::CrcKind;
 use byteback_delta::leaves::LeafKind as DeltaKind;
 use byteback_extents::ByteRange;
 
-/// Who has them, and what happens meanwhile.
+/// The source of the leaves, and events meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leaves {
     pub(crate) kind: LeafKind,
     pub(crate) source: LeafSource,
     pub(crate) has_crcs: bool,
-    /// The file changes while they are told for the first time.
+    /// The file changes while its leaves are reported for the first time.
     pub(crate) restarts: bool,
-    /// The tree cannot tell any.
+    /// The tree cannot report any.
     pub(crate) is_silent: bool,
-    /// Leaves beyond its end are told of each file.
+    /// Leaves beyond the end of each file are reported.
     pub(crate) goes_on: bool,
 }
 
@@ -106,7 +106,7 @@ impl Leaves {
     }
 }
 
-/// What holes have of whole leaves.
+/// The whole leaves inside of holes.
 fn leaves_of_holes(content: &Content) -> Vec<ByteRange> {
     let all = ByteRange::new(0, content.len()).map_or(Vec::new(), |all| content.pieces(all).into_iter().collect());
     let holes = all.into_iter().filter(|(_, is_hole)| *is_hole);

@@ -16,12 +16,12 @@ pub(crate) struct Node {
     pub(crate) content: Content,
 }
 
-/// What a restore must bring back.
+/// The tree that a restore must bring back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Picture {
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     pub(crate) names: BTreeMap<(NodeId, Vec<u8>), NodeId>,
-    /// Short holes may have become zeros, as where checksums were told by whoever does not see
+    /// Short holes may have become zeros, as where checksums come from a source that does not see
     /// them.
     pub(crate) may_lose_holes: bool,
 }
@@ -47,7 +47,7 @@ impl Picture {
         Some(path)
     }
 
-    /// Without what `is_lost` says of a node, and without its names and all below it.
+    /// The picture without the nodes that `is_lost` names, and without their names and all below.
     pub(crate) fn without(&self, is_lost: impl Fn(NodeId) -> bool) -> Self {
         let mut left = self.clone();
         left.names.retain(|_, child| !is_lost(*child));
@@ -133,7 +133,7 @@ fn assert_content(content: &Content, path: &Path, may_lose_holes: bool) {
         assert_eq!(differs, None, "first byte that differs in {shown}");
         stored_max += range.len_bytes() + 2 * 4096;
     }
-    // Whatever the file system stores beside that must be zero.
+    // Everything else that the file system stores must be zero.
     for range in tree::data_ranges(&file, 0, content.len()) {
         let range = range.unwrap();
         let len = range.end - range.start;

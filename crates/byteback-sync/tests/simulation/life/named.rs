@@ -1,11 +1,11 @@
-//! What random lives have found, and what they meet too seldom: each as a life of its own, in which
-//! what fails does so at just that moment.
+//! Situations that random lives have found, and those that they meet too seldom: each as a life of
+//! its own, in which the fault occurs at just that moment.
 
 use super::{Faults, Life, LifeOptions, SECOND_NS, SETTLED_WITHIN_NS, State};
 use std::path::Path;
 
-/// Each is lived with so many seeds: who waits how long before he sends, and which parts of what
-/// was not durable are lost, is different then.
+/// Seeds of each life: they vary how long each machine waits before it sends, and which undurable
+/// parts are lost.
 const SEEDS: std::ops::Range<u64> = 0..6;
 
 const BEGUN: (&str, &str) = ("begun", "so that there is a folder");
@@ -37,7 +37,7 @@ impl Life {
         self.rest(at);
     }
 
-    /// A program on a machine writes a file anew, or over what there is.
+    /// Lets a program on a machine write a file, new or over an existing one.
     fn put(&mut self, at: usize, name: &str, content: &str) {
         self.machines[at].start();
         self.machines[at].before();
@@ -74,7 +74,7 @@ impl Life {
         }
     }
 
-    /// A machine has sent and received all there is.
+    /// Waits until a machine has sent and received everything.
     fn rest(&mut self, at: usize) {
         self.until("it does not come to rest", |life| {
             life.machines[at].is_settled(life.head())
@@ -86,7 +86,7 @@ impl Life {
         self.programs[at].forget();
     }
 
-    /// Nothing fails any more, and everybody has exactly these files.
+    /// Checks that, once nothing fails any more, all machines have exactly these files.
     fn ends_with(mut self, files: &[(&str, &str)], what: &str) {
         self.settle().unwrap_or_else(|wrong| panic!("{what}: {wrong}"));
         let expected = State::of_files(files);
@@ -149,7 +149,7 @@ fn a_first_contact_that_failed_is_made_again() {
         life.put(0, BEGUN.0, BEGUN.1);
         life.begin(0);
         life.put(1, "own", "of the other");
-        // Each question takes its time: the network fails between the one by which it meets the
+        // Each request takes its time: the network fails between the one by which it meets the
         // server and the one that follows the cut.
         life.machines[1].network.set(Faults::default(), SECOND_NS);
         life.machines[1].begin_sync();
@@ -162,7 +162,7 @@ fn a_first_contact_that_failed_is_made_again() {
 
 #[test]
 fn what_was_on_its_way_when_the_power_went_is_nobodys_file() {
-    // Before its number is kept, and at what follows.
+    // Before its number is kept, and at later steps.
     let steps = ["make", "keep numbers", "content", "sync", "attributes", "rename"];
     for seed in SEEDS {
         for step in steps {
@@ -180,8 +180,8 @@ fn what_was_on_its_way_when_the_power_went_is_nobodys_file() {
 
 const TOGETHER: [(&str, &str); 2] = [("d/data", "the data at first"), ("d/log", "the log at first")];
 
-/// Two machines that have a database of two files; the second one changes it in one operation, and
-/// makes a third file, and can send nothing of that.
+/// Two machines that have a database of two files; the second one changes it in one operation,
+/// creates a third file, and can send nothing of that.
 fn database(seed: u64) -> Life {
     let mut life = Life::met(seed);
     for (name, content) in TOGETHER {

@@ -4,10 +4,10 @@
 //! *same*: as in the archive that was made at the mark; *zero*: a hole; *data*: to be read. Borg
 //! trusts the map and refuses one that does not have the file's length.
 //!
-//! The order makes it right for a file that is being written to: first the length and the holes are
-//! looked at, then the changes are listed. What is written in between is listed as changed, so it
-//! is not called *same*; what is written into a hole after it was seen is listed again next time,
-//! as the consumer began before.
+//! The order makes the map right for a file that is being written to: the length and the holes are
+//! taken first, then the changes are listed. A write in between is listed as changed, so it is not
+//! called *same*. A write into a hole that was already seen is listed again next time, because the
+//! consumer's moment is older.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -57,7 +57,7 @@ pub(super) fn print(asked: &Asked<'_>, file: &Path, path: &ByteString, settings:
     written(out.flush())
 }
 
-/// Opens what may be a file. Does not wait for a writer if it is a FIFO.
+/// Opens a path that may be a file. Does not wait for a writer if it is a FIFO.
 pub(in crate::commands) fn open(file: &Path) -> io::Result<File> {
     let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
     File::options().read(true).custom_flags(nonblocking).open(file)
@@ -77,7 +77,7 @@ fn map(len_bytes: u64, changed: &ExtentSet, holes: &ExtentSet) -> Vec<(ByteRange
     map
 }
 
-/// The holes of a file. Where a file system knows none, there are none.
+/// The holes of a file. On a file system without holes there are none.
 pub(in crate::commands) fn holes(file: &File, len_bytes: u64) -> io::Result<ExtentSet> {
     let mut holes = ExtentSet::new();
     let mut at = 0;

@@ -1,7 +1,7 @@
-//! Lists of names, one each line or ended by a zero byte, relative to the folder.
+//! Lists of names relative to the folder, each ended by a newline or a zero byte.
 //!
-//! Each begins with `./`: no name can then be taken for an option (`-`), a comment (`#`, `;`) or a
-//! pattern's sign (`!`) by the program that reads the list.
+//! Each name begins with `./`, so that the program that reads the list takes none for an option
+//! (`-`), a comment (`#`, `;`) or a pattern's sign (`!`).
 
 use std::io::{self, BufWriter, Write};
 
@@ -12,14 +12,14 @@ use super::Asked;
 use crate::error::{CommandError, Result};
 use crate::settings::Settings;
 
-/// Which names.
+/// Selection of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Of what is there, but directories.
+    /// Everything that exists except directories.
     Files,
-    /// Of what is there, but the folder itself.
+    /// Everything that exists except the folder itself.
     Paths,
-    /// Of what is gone.
+    /// Everything that is gone.
     Removed,
 }
 

@@ -11,16 +11,16 @@ use crate::error::Result;
 use crate::settings::Settings;
 use crate::wording::{counted, grouped, nodes, size_exact};
 
-/// Ranges of one file that are shown without `-v`.
+/// Ranges shown per file without `-v`.
 const RANGES_SHOWN: usize = 8;
 
 #[derive(Default, Serialize)]
 struct Summary {
     nodes: u64,
     names: u64,
-    /// In files of which the changed ranges are known.
+    /// Bytes changed in files whose changed ranges are known.
     changed_bytes: u64,
-    /// Files of which only is known that they changed: they are read whole.
+    /// Files whose changed ranges are unknown: they are read whole.
     whole_files: u64,
 }
 
@@ -154,7 +154,7 @@ fn print_node(node: &ChangedNode, settings: &Settings) -> Result<()> {
     }
 }
 
-/// Why a file counts as changed as a whole, to be added to a sentence.
+/// The reason that a file counts as changed as a whole, to be appended to a sentence.
 pub(in crate::commands) fn why(reason: WholeReason) -> &'static str {
     match reason {
         WholeReason::Created => "",

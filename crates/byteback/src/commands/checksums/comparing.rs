@@ -1,4 +1,4 @@
-//! What the checksums of two copies of a file say about each other, without a byte of either.
+//! Compares two copies of a file by their checksums, without reading a byte of either.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -43,14 +43,14 @@ struct SummaryLine<'a> {
     total_ns: u64,
 }
 
-/// What a comparison says, and what it took.
+/// The result of a comparison, and its cost.
 struct Told {
     comparison: Comparison,
     sources: (&'static str, &'static str),
     kind: &'static str,
     len_bytes: u64,
     against_len_bytes: u64,
-    /// What was read of checksums.
+    /// Bytes of checksums that were read.
     checksum_bytes: u64,
 }
 
@@ -73,12 +73,12 @@ pub(super) fn run(
     tell(what, against, &told, total_ns, settings)
 }
 
-/// By the trees of hashes of two files that are sealed alike; `None` if they are not.
+/// Compares the hash trees of two files sealed with the same parameters; `None` if they are not.
 fn of_trees(what: &OsStr, against: &OsStr) -> Result<Option<Told>> {
     let (Some(new), Some(base)) = (path_of(what), path_of(against)) else {
         return Ok(None);
     };
-    // What is wrong with a file says whoever opens it for its list.
+    // An error of a file is reported when it is opened for its list of checksums.
     let (Ok(new), Ok(base)) = (open(new), open(base)) else {
         return Ok(None);
     };
@@ -101,7 +101,7 @@ fn of_trees(what: &OsStr, against: &OsStr) -> Result<Option<Told>> {
     }))
 }
 
-/// By all checksums of both.
+/// Compares all checksums of both.
 fn of_lists(what: &OsStr, against: &OsStr, store: &[PathBuf], settings: &Settings) -> Result<Told> {
     let mut told = None;
     with_source(what, store, settings, &mut |new| {

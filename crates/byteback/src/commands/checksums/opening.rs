@@ -1,4 +1,4 @@
-//! From what was asked for to the source that has checksums of it.
+//! From the argument of the command to the source that has checksums of it.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -26,7 +26,7 @@ use crate::settings::Settings;
 
 const ELSEWHERE: &str = "'byteback checksums --help' lists where checksums are looked for.";
 
-/// What the names of those that are no files by their path begin with.
+/// Prefixes of names that are not paths of files.
 const PREFIXES: [&str; 8] = [
     "s3://",
     "seaweedfs://",
@@ -38,8 +38,8 @@ const PREFIXES: [&str; 8] = [
     "recipe:",
 ];
 
-/// Opens what `what` names and hands its source to `then`. `store` is where chunks of casync are,
-/// if it is not beside the index, or those of MooseFS.
+/// Opens `what` and passes its source to `then`. `store` holds casync's chunks, if they are not
+/// beside the index, or the folders of MooseFS's chunk server.
 pub(super) fn with_source(
     what: &OsStr,
     store: &[PathBuf],
@@ -98,7 +98,7 @@ pub(super) fn with_source(
         _ => error,
     })?;
     let mut reasons = Vec::new();
-    // A seal proves more, and more cheaply, than what is kept beside it.
+    // A seal proves more, and at less cost, than checksums kept beside the file.
     if let Some(source) = here(&name, VeritySource::new(&file), &mut reasons)? {
         return then(&source);
     }
@@ -115,7 +115,7 @@ pub(super) fn with_source(
     Err(said.next(ELSEWHERE))
 }
 
-/// A source, if it is for this file; otherwise why not is noted.
+/// The source, if it supports this file; otherwise the reason is added to `reasons`.
 fn here<S>(
     name: &str,
     source: std::result::Result<S, SourceError>,
@@ -124,7 +124,7 @@ fn here<S>(
     match source {
         Ok(source) => Ok(Some(source)),
         Err(SourceError::NotHere(why)) => {
-            // One says it for all.
+            // Sources with the same reason need it only once.
             if !reasons.contains(&why) {
                 reasons.push(why);
             }
@@ -134,8 +134,8 @@ fn here<S>(
     }
 }
 
-/// Opens a file to ask about it. Nothing but a regular one is opened: a pipe would wait for
-/// somebody who writes, and some devices do something when they are opened.
+/// Opens a regular file. Other kinds are refused: opening a pipe would wait for a writer, and
+/// opening some devices has side effects.
 pub(super) fn open(path: &Path) -> Result<File> {
     let cannot = |error| CommandError::file("read", path, &error);
     let kind = std::fs::metadata(path).map_err(cannot)?.file_type();
@@ -154,13 +154,13 @@ pub(super) fn open(path: &Path) -> Result<File> {
     }
 }
 
-/// The file that `what` is the path of; `None` if it names something else.
+/// The path in `what`; `None` if `what` is not a path.
 pub(super) fn path_of(what: &OsStr) -> Option<&Path> {
     let is_other = PREFIXES.iter().any(|prefix| after(what, prefix.as_bytes()).is_some());
     (!is_other && scheme_of(what).is_none()).then(|| Path::new(what))
 }
 
-/// What stands before `://`, if that can be a scheme (RFC 3986, section 3.1).
+/// The text before `://`, if it can be a scheme (RFC 3986, section 3.1).
 fn scheme_of(what: &OsStr) -> Option<&str> {
     let bytes = what.as_bytes();
     let len = bytes.windows(3).position(|window| window == b"://")?;
@@ -180,7 +180,7 @@ fn unknown(name: &str, scheme: &str) -> CommandError {
     ))
 }
 
-/// A file that is not there may have been meant as an address: `hdfs:/x`.
+/// Adds a hint to the error of a missing file that may have been meant as an address: `hdfs:/x`.
 fn hinted(error: CommandError, name: &str) -> CommandError {
     let meant = PREFIXES.iter().find(|prefix| {
         let scheme = prefix.strip_suffix("//");
@@ -194,7 +194,7 @@ fn hinted(error: CommandError, name: &str) -> CommandError {
     }
 }
 
-/// What follows a prefix.
+/// The rest of `what` after a prefix.
 pub(super) fn after<'a>(what: &'a OsStr, prefix: &[u8]) -> Option<&'a Path> {
     let rest = what.as_bytes().strip_prefix(prefix)?;
     Some(Path::new(OsStr::from_bytes(rest)))
@@ -223,7 +223,7 @@ fn with_object(url: &str, settings: &Settings, then: &mut dyn FnMut(&dyn Source)
     then(&S3Source::new(&network, &RealClock, place, credentials))
 }
 
-/// Why `path` has no checksums to tell.
+/// The error for a path whose checksums cannot be had.
 pub(super) fn refused(path: &str, error: SourceError) -> CommandError {
     let said = CommandError::new(format!("{path}: {}", chain(&error)));
     match error {

@@ -1,10 +1,10 @@
-//! `byteback restore --at` of what the server has: a file or a directory as it was at a moment,
-//! without any snapshot of it.
+//! `byteback restore --at` from the server: a file or a directory as it was at a moment, without
+//! any snapshot of it.
 //!
-//! The server keeps every state that it ever had, so what continuous sync replaced or removed can
-//! be had again. What the mount keeps by itself (`past`) comes first, as it is nearer and knows
-//! more moments. It is written in its place through the mount, if there is one, so that sync takes
-//! it as any other change.
+//! The server keeps every state that it ever had, so it can restore what continuous sync replaced
+//! or removed. The mount's own old bytes (`past`) come first: they are nearer and cover more
+//! moments. The result is written in its place through the mount, if there is one, so that sync
+//! treats it as any other change.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -52,7 +52,7 @@ pub(super) fn run(arguments: &RestoreArguments, at: &str, settings: &Settings) -
     match (&known.binding, refused) {
         (Some(binding), _) => from_server(arguments, (&known, binding, &path), at, settings),
         (None, Some(refused)) => Err(refused),
-        // It says why nothing is kept.
+        // This call reports why nothing is kept.
         (None, None) if is_near => past::run(arguments, at, settings)?.map_or(Ok(()), Err),
         (None, None) => {
             let directory = known.folder.directory().display();
@@ -145,7 +145,7 @@ fn from_server(
     }
 }
 
-/// The sequence number that a time stands for, or that was given as one.
+/// The sequence number for a time, or the number that was given.
 fn moment(server: &ServerClient, binding: &Binding, at: &str) -> Result<Seq> {
     if let Some(seq) = at.strip_prefix('@') {
         return seq.parse().map_err(|_| {
@@ -167,7 +167,7 @@ fn moment(server: &ServerClient, binding: &Binding, at: &str) -> Result<Seq> {
 fn seen(place: &Path, daemon: &dyn TreeService) -> Result<PathBuf> {
     let status = daemon.status()?;
     match past::through_the_mount(place, &status) {
-        // Its directory is gone, too: it comes back with it.
+        // Its directory is gone as well, and is restored with it.
         Err(_) if !place.parent().is_some_and(Path::exists) => Ok(place.to_owned()),
         found => found,
     }
@@ -190,7 +190,7 @@ fn settle(spool: &Path, path: &ByteString, to: &Path, report: RestoreReport) -> 
     let _ = fs::remove_dir_all(spool);
     match renamed {
         Ok(()) => Ok(report),
-        // It says itself what was not restored.
+        // The report already tells what was not restored.
         Err(_) if !report.is_complete() => Ok(report),
         Err(error) => Err(CommandError::file("write", to, &error)),
     }

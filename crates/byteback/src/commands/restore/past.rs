@@ -1,9 +1,9 @@
-//! `byteback restore --at`: a file as it was some time ago, from what the mount has kept.
+//! `byteback restore --at` from the mount's old bytes: a file as it was some time ago.
 //!
-//! It is written beside its target first and put into its place when it is whole, by a rename
-//! through the mount: so that the restored file is there as a whole or not at all, and what it
-//! replaces can itself be brought back. Always through the mount, whatever path was named: what is
-//! written past it is not seen, so no backup would have it.
+//! The file is first written beside its target and, once complete, renamed into place through the
+//! mount. So the restored file appears as a whole or not at all, and the file that it replaces can
+//! itself be brought back. The write always goes through the mount, whatever path was named: a
+//! write that bypasses the mount would go unnoticed, and no backup would have it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -26,7 +26,7 @@ use crate::timestamp;
 use crate::when;
 use crate::wording::size_exact;
 
-/// The extended attribute that is a file's ACL.
+/// The extended attribute that holds a file's ACL.
 const ACL_NAME: &str = "system.posix_acl_access";
 
 #[derive(Serialize)]
@@ -40,7 +40,8 @@ struct Summary {
     had_other_name: bool,
 }
 
-/// Answers the failure if that is not kept.
+/// Restores the file. Returns the failure, for the caller to try the server, if that moment is not
+/// kept.
 pub(super) fn run(arguments: &RestoreArguments, at: &str, settings: &Settings) -> Result<Option<CommandError>> {
     let at_ns = when::past(at, timestamp::now_ns(), &TimeZone::system()).map_err(CommandError::new)?;
     let file = Path::new(&arguments.what);
@@ -66,7 +67,7 @@ pub(super) fn run(arguments: &RestoreArguments, at: &str, settings: &Settings) -
     let read = daemon.read_past(&path, at_ns, &mut |piece| {
         let written = match piece {
             Piece::Data { offset, bytes } => spool.file.write_all_at(bytes, offset),
-            // The end is set below; what is not written is a hole.
+            // The end is set below; unwritten ranges are holes.
             Piece::Hole(_) => Ok(()),
         };
         written.map_err(|error| {
@@ -87,9 +88,9 @@ pub(super) fn run(arguments: &RestoreArguments, at: &str, settings: &Settings) -
     report(arguments, at_ns, &past, target, settings).map(|()| None)
 }
 
-/// A path by which a change is seen. Whoever stood in the folder before it was mounted would pass
-/// the mount by with a path from there, and so does everybody with one of the folder's own place,
-/// if it is mounted elsewhere.
+/// The path by which the mount sees a change of `target`. In two cases the given path would bypass
+/// the mount: the current directory was entered before the folder was mounted, or the folder is
+/// mounted elsewhere than at its own place.
 pub(super) fn through_the_mount(target: &Path, status: &TreeStatus) -> Result<PathBuf> {
     let parent = match target.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -144,7 +145,7 @@ fn report(arguments: &RestoreArguments, at_ns: i64, past: &PastFile, target: &Pa
     Ok(())
 }
 
-/// The file that is being written, removed unless it gets its name.
+/// The file that is being written; it is removed unless it gets its name.
 struct Spool {
     file: File,
     path: PathBuf,
@@ -166,7 +167,7 @@ impl Spool {
         })
     }
 
-    /// Gives it owner, permissions and name of what it replaces.
+    /// Sets the owner and permissions of the replaced file, and takes its name.
     fn settle(&mut self, past: &PastFile, target: &Path) -> io::Result<()> {
         self.file.set_len(past.size_bytes)?;
         let mode = match fs::symlink_metadata(target) {
@@ -175,10 +176,10 @@ impl Spool {
                 if (own.uid(), own.gid()) != (replaced.uid(), replaced.gid()) {
                     fchown(&self.file, Some(replaced.uid()), Some(replaced.gid()))?;
                 }
-                // Without the ACL the group would get what is the mask there.
+                // Without the ACL, the group would get the rights of the ACL's mask.
                 self.take_xattrs_of(target)?;
-                // Who wrote the old content is not known: it does not get the rights that the new
-                // one was given.
+                // The writer of the old content is unknown: it does not get the set-id bits that
+                // the present file was given.
                 replaced.permissions().mode() & 0o1777
             }
             Ok(_) => {
@@ -195,8 +196,8 @@ impl Spool {
         Ok(())
     }
 
-    /// What others may do with a file that was removed, once it has its owner again. It may have
-    /// been nobody else's to read where that is not known, or the owner cannot be had.
+    /// The permissions for a file that was removed, once its owner is set again. Only for its owner
+    /// if they are not known, or the owner cannot be set: the file may have been private.
     fn mode_as_removed(&self, past: &PastFile) -> io::Result<u32> {
         let Some((mode, uid, gid)) = past.rights else {
             return Ok(0o600);
@@ -205,7 +206,7 @@ impl Spool {
         if (own.uid(), own.gid()) != (uid, gid) && fchown(&self.file, Some(uid), Some(gid)).is_err() {
             return Ok(0o600);
         }
-        // One that came from the directory: whom it names could not read the file of then.
+        // An ACL inherited from the directory: the users in it could not read the old file.
         let has_acl = match tree::get_xattr(&self.file, ACL_NAME.as_ref()) {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => false,
             acl => acl?.is_some(),
@@ -213,13 +214,13 @@ impl Spool {
         if has_acl {
             tree::remove_xattr(&self.file, ACL_NAME.as_ref())?;
         }
-        // Set-id bits are given by people.
+        // Set-id bits are not restored: only people grant them.
         Ok(mode & 0o1777)
     }
 
-    /// Gives it the ACL and the user's attributes of what it replaces, and takes away an ACL that
-    /// came from the directory. What the system keeps under `security.` says something about the
-    /// content that is replaced.
+    /// Copies the ACL and the `user.` attributes of the replaced file, and removes an ACL inherited
+    /// from the directory. Attributes under `security.` are about the replaced content and are not
+    /// copied.
     fn take_xattrs_of(&self, target: &Path) -> io::Result<()> {
         let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
             return Ok(());

@@ -1,9 +1,9 @@
-//! Where unit files are, and how they are written, enabled and taken away.
+//! Where unit files are, and how they are written, enabled and removed.
 //!
 //! A unit is enabled by a link to its file in the `.wants` directory of a target, which is what
-//! `systemctl enable` makes. Order of the installation: file, link; of the removal: link, file, and
-//! then the directories that the installation made, if nothing else came to be in them. A crash in
-//! between leaves what the same command, run again, completes.
+//! `systemctl enable` makes. Order of the installation: file, link. Order of the removal: link,
+//! file, then the directories that the installation made, unless other files are in them by now.
+//! After a crash in between, the same command run again completes the work.
 
 use std::fs;
 use std::io::{self, Write};
@@ -13,16 +13,16 @@ use std::path::{Path, PathBuf};
 use super::unit::{MADE, MARK, parse_name, wanted_by};
 use crate::error::{CommandError, Result};
 
-/// One directory of units.
+/// A directory of units.
 #[derive(Debug)]
 pub(super) struct Places {
     pub(super) dir: PathBuf,
     pub(super) is_of_user: bool,
-    /// Of another system than the running one.
+    /// Whether the units belong to another system than the running one.
     pub(super) is_elsewhere: bool,
 }
 
-/// What an installation did to a file.
+/// The effect of an installation on a unit file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Written {
     New,
@@ -82,7 +82,7 @@ impl Places {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(CommandError::file("read", &path, &error)),
         };
-        // What was made the first time stays noted.
+        // Notes about directories of earlier installations are kept.
         let mut made: Vec<String> = old
             .iter()
             .flat_map(|old| old.lines())
@@ -112,7 +112,7 @@ impl Places {
         Ok(written)
     }
 
-    /// Disables a unit of ours and takes its file away.
+    /// Disables one of our units and removes its file.
     pub(super) fn remove(&self, name: &str) -> Result<()> {
         let (path, link) = (self.unit_path(name), self.link_path(name));
         let text = self
@@ -128,7 +128,8 @@ impl Places {
         for dir in made.into_iter().rev() {
             let dir = self.top().join(dir);
             if fs::remove_dir(&dir).is_err() {
-                // Another unit of ours came to be in it, and takes it away with itself.
+                // It holds another unit of ours, which inherits the note and removes the directory
+                // later.
                 self.hand_on(&dir)?;
             }
         }
@@ -148,7 +149,7 @@ impl Places {
         if text.contains(&note) || !dir.exists() {
             return Ok(());
         }
-        // The uppermost directory is made first, so it stands first.
+        // The topmost directory is made first, so it is listed first.
         let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
         let mut notes: Vec<&str> = rest.lines().take_while(|line| line.starts_with(MADE)).collect();
         notes.push(note.trim_end());
@@ -158,8 +159,8 @@ impl Places {
         write(&path, &text).map_err(|error| CommandError::file("write the unit", &path, &error))
     }
 
-    /// The directory in which everything of ours lies: the root of the system, or what the user's
-    /// configuration is in.
+    /// The directory that contains all our files: the root of the system, or the parent of the
+    /// user's configuration folder.
     fn top(&self) -> &Path {
         self.dir.ancestors().nth(3).unwrap_or(Path::new("/"))
     }
@@ -168,7 +169,7 @@ impl Places {
         dir.strip_prefix(self.top()).unwrap_or(dir).display().to_string()
     }
 
-    /// The directories that are missing on the way to `dir`, the uppermost first.
+    /// The missing directories on the way to `dir`, the topmost first.
     fn missing(dir: &Path) -> Vec<PathBuf> {
         let mut missing: Vec<PathBuf> = dir
             .ancestors()
@@ -180,7 +181,7 @@ impl Places {
     }
 }
 
-/// Writes a file that everybody may read, whole or not at all.
+/// Writes a file that every user may read, whole or not at all.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     let new = path.with_extension("service.new");
     let mut file = fs::File::options()

@@ -5,7 +5,7 @@ use clap::{CommandFactory, Parser};
 use super::*;
 use crate::arguments::{Arguments, Command as Given};
 
-/// What stands behind a flag, and the flags that it cannot do without.
+/// The values of a flag, and the flags that it requires.
 fn values() -> BTreeMap<&'static str, Vec<&'static str>> {
     BTreeMap::from([
         ("mode", vec!["fast"]),
@@ -24,8 +24,8 @@ fn values() -> BTreeMap<&'static str, Vec<&'static str>> {
     ])
 }
 
-/// Flags that name places are resolved by themselves; limits are remembered with the folder; two
-/// are answers for once, and refused; the rest says how this very process runs.
+/// Flags that name places are resolved separately; limits are recorded with the folder; two flags
+/// answer a question of one start and are refused; the rest describe how this very process runs.
 const NOT_PASSED_ON: [&str; 8] = [
     "at",
     "volume",

@@ -1,25 +1,25 @@
-//! The text of a unit file, and the names that systemd wants.
+//! The text of a unit file, and names in systemd's form.
 //!
 //! A word of a command line, a path and an assignment are quoted by the rules of
 //! `systemd.syntax(7)` and `systemd.service(5)`: percent signs are specifiers, dollar signs name
-//! variables in command lines, and whatever is not plain is written inside double quotes, byte by
-//! byte if need be. Names follow `systemd-escape --path`.
+//! variables in command lines, and words with other special characters are put in double quotes,
+//! byte by byte if necessary. Names follow `systemd-escape --path`.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The first line of each of our files. A file without it is somebody else's.
+/// First line of each of our files. A file without it is not ours.
 pub(super) const MARK: &str = "# Written by 'byteback service install'; 'byteback service remove' takes it away.";
 
-/// Begins a line that names a directory which was made for the unit, and goes with it.
+/// Prefix of a line that names a directory that was made for the unit and is removed with it.
 pub(super) const MADE: &str = "# Made for it: ";
 
-/// Longest name that systemd takes.
+/// Longest name that systemd accepts, in bytes.
 const NAME_BYTES_MAX: usize = 255;
 
-/// What a service does.
+/// The task of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Serve,
@@ -38,32 +38,32 @@ impl Kind {
         }
     }
 
-    /// The unit of this kind for a folder, or for the data of a server. `None`: the name would be
-    /// too long.
+    /// The name of the unit of this kind for a folder, or for a server's data folder; `None` if the
+    /// name would be too long.
     pub(super) fn unit_name(self, path: &Path) -> Option<String> {
         let name = format!("byteback-{}-{}.service", self.verb(), escape_path(path));
         (name.len() <= NAME_BYTES_MAX).then_some(name)
     }
 }
 
-/// Everything that a unit says.
+/// The content of a unit.
 #[derive(Debug)]
 pub(super) struct Unit<'a> {
     pub(super) kind: Kind,
-    /// The folder, or the data of a server.
+    /// The folder, or the server's data folder.
     pub(super) path: &'a Path,
     pub(super) program: &'a Path,
-    /// Its arguments.
+    /// Arguments of the program.
     pub(super) arguments: &'a [OsString],
     pub(super) environment: &'a [(&'static str, OsString)],
-    /// Places that must be mounted before.
+    /// Places that must be mounted before the start.
     pub(super) needs: &'a [PathBuf],
-    /// Of a user, not of the system.
+    /// Whether this is a unit of a user, not of the system.
     pub(super) is_of_user: bool,
 }
 
 impl Unit<'_> {
-    /// The file, but for the lines with [`MADE`].
+    /// The content of the file, without the lines of [`MADE`].
     pub(super) fn text(&self) -> String {
         let path = specifiers(&self.path.to_string_lossy().replace(char::is_control, "?"));
         let description = match self.kind {
@@ -89,14 +89,14 @@ impl Unit<'_> {
             assignment.push(value);
             let _ = writeln!(text, "Environment={}", quoted(&assignment, false));
         }
-        // The program itself is not subject to variables.
+        // systemd expands no variables in the path of the program.
         let _ = write!(text, "ExecStart={}", quoted(self.program.as_os_str(), false));
         for argument in self.arguments {
             let _ = write!(text, " {}", quoted(argument, true));
         }
-        // Wrong usage, no such folder, no token: these do not mend themselves.
+        // Wrong usage, a missing folder, a missing token: a restart does not help.
         text.push_str("\nRestart=on-failure\nRestartSec=5\nRestartPreventExitStatus=2 10 12\n");
-        // A large folder is compared with its record first. At the end, programs may still have
+        // A large folder is first compared with its record. At the end, programs may still have
         // files open.
         text.push_str("TimeoutStartSec=infinity\nTimeoutStopSec=120\n");
         if self.kind == Kind::Serve && !self.is_of_user {
@@ -112,7 +112,7 @@ impl Unit<'_> {
     }
 }
 
-/// What starts the units: the boot, or the login of the user.
+/// The target that starts the units: the boot, or the login of the user.
 pub(super) fn wanted_by(is_of_user: bool) -> &'static str {
     match is_of_user {
         true => "default.target",
@@ -124,7 +124,7 @@ fn specifiers(text: &str) -> String {
     text.replace('%', "%%")
 }
 
-/// One word of a unit file. In command lines, dollar signs are doubled.
+/// A word of a unit file, quoted. In command lines, dollar signs are doubled.
 pub(super) fn quoted(word: &OsStr, is_of_command: bool) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/_.:=,+-@".contains(byte);
     let bytes = word.as_bytes();
@@ -148,7 +148,7 @@ pub(super) fn quoted(word: &OsStr, is_of_command: bool) -> String {
     text
 }
 
-/// As `systemd-escape --path`; the path is absolute.
+/// The path in the form of `systemd-escape --path`; it must be absolute.
 pub(super) fn escape_path(path: &Path) -> String {
     let bytes = path.as_os_str().as_bytes();
     let parts: Vec<&[u8]> = bytes
@@ -173,7 +173,7 @@ pub(super) fn escape_path(path: &Path) -> String {
     text
 }
 
-/// The path that a name of ours was made of, and what the unit does; `None` for any other name.
+/// The task and the path that one of our unit names stands for; `None` for any other name.
 pub(super) fn parse_name(name: &str) -> Option<(Kind, PathBuf)> {
     let rest = name.strip_prefix("byteback-")?.strip_suffix(".service")?;
     let kind = Kind::ALL

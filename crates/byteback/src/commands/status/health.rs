@@ -1,8 +1,8 @@
-//! Whether a folder needs somebody, and whether everything is where it is to be: what `status` ends
-//! with, and what `--check` tells.
+//! Whether a folder needs attention, and whether everything has reached its destination: this
+//! decides the exit code of `status` and the lines of `--check`.
 //!
-//! *Attention*: it does not get better by itself. *Behind*: something is still on its way, or the
-//! server is away. Both are for scripts; a folder that is only behind is no failure of `status`
+//! *Attention*: the state does not improve by itself. *Behind*: changes are still on their way, or
+//! the server is away. Both are for scripts; a folder that is only behind is no failure of `status`
 //! itself.
 
 use byteback_control::{ConsumerStatus, SIGN_OF_LIFE_S, SYNC_CONSUMER, SyncStatus, TreeStatus};
@@ -16,29 +16,29 @@ use serde::Serialize;
 use super::{Known, State, last_backup, text};
 use crate::throttling;
 
-/// Longer than between two signs of life, by what a busy machine may need.
+/// Longer than the interval between two signs of life, by the delay of a busy machine.
 const SILENCE_NS_MAX: i64 = (SIGN_OF_LIFE_S as i64 + 5) * 1_000_000_000;
 
-/// How a folder stands.
+/// Health of a folder, from good to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Health {
-    /// Everything is where it is to be, as far as is known.
+    /// Everything has reached its destination, as far as is known.
     Fine,
-    /// Something is on its way, or waits for the server.
+    /// Changes are on their way, or wait for the server.
     Behind,
-    /// It does not get better by itself.
+    /// The state does not improve by itself.
     Attention,
 }
 
 /// Whether the server is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Silence {
-    /// It was heard of just now.
+    /// The server answered just now.
     No,
-    /// It answered last, but longer ago than its signs of life come.
+    /// The server last answered at this time, longer ago than the interval of its signs of life.
     Since(i64),
-    /// It did not answer.
+    /// The server did not answer.
     NotConnected,
 }
 
@@ -51,7 +51,7 @@ pub(super) fn silence(sync: &SyncStatus, now_ns: i64) -> Silence {
     }
 }
 
-/// How a folder stands, and why.
+/// The health of a folder, with the reasons.
 pub(super) fn of(known: &Known, now_ns: i64) -> (Health, Vec<String>) {
     let mut found: Vec<(Health, String)> = Vec::new();
     if let Some(why) = &known.lost_writes {
@@ -62,7 +62,7 @@ pub(super) fn of(known: &Known, now_ns: i64) -> (Health, Vec<String>) {
     }
     match &known.state {
         State::New => {}
-        // Its log lies in the volume; here is noted how far sync has come.
+        // The log is in the volume; the state folder records how far sync has come.
         State::InVolume(_) if has_standing(&known.folder) => {
             found.push((
                 Health::Behind,
@@ -84,7 +84,8 @@ pub(super) fn of(known: &Known, now_ns: i64) -> (Health, Vec<String>) {
             }
             match &status.sync {
                 Some(sync) => of_sync(sync, now_ns, &mut found),
-                // A daemon that was killed leaves a plain directory, in which programs go on.
+                // A daemon that was killed leaves a plain directory, in which programs go on
+                // working.
                 None if !has_died && known.held_back.is_none() && is_left_behind(known, status) => {
                     found.push((Health::Behind, "it is not kept in sync now: byteback sync".to_owned()));
                 }
@@ -96,15 +97,15 @@ pub(super) fn of(known: &Known, now_ns: i64) -> (Health, Vec<String>) {
     (health, found.into_iter().map(|(_, why)| why).collect())
 }
 
-/// Continuous sync of a folder, which nobody gave up.
+/// Continuous sync of a folder, unless it was given up.
 pub(super) fn left_sync(status: &TreeStatus) -> Option<&ConsumerStatus> {
     let mut consumers = status.consumers.iter();
     consumers.find(|consumer| consumer.name == SYNC_CONSUMER && consumer.dropped.is_none())
 }
 
-/// Whether sync is to keep a folder safe, and does not run. A backup that was made after the last
-/// mount in sync had ended says that backups do it now; one from before, as beside a daemon that
-/// was killed later, does not.
+/// Whether a folder is meant to be kept in sync, and is not. A backup made after the end of the
+/// last mount in sync means that backups have taken over; one from before does not, such as a
+/// backup beside a daemon that was killed later.
 pub(super) fn is_left_behind(known: &Known, status: &TreeStatus) -> bool {
     let Some(sync) = left_sync(status).filter(|_| status.sync.is_none()) else {
         return false;
@@ -122,7 +123,7 @@ pub(super) fn is_left_behind(known: &Known, status: &TreeStatus) -> bool {
     !is_given_up && !text::is_gone(known.folder.directory())
 }
 
-/// Whether a folder was kept in sync, as is noted outside of it.
+/// Whether a folder was kept in sync, according to the record outside its volume.
 fn has_standing(folder: &StateFolder) -> bool {
     let dir = RealDir::open(folder.path().join(throttling::DIR_NAME)).ok();
     dir.is_some_and(|dir| matches!(Standing::read(&dir), Ok(Some(_))))
@@ -157,7 +158,7 @@ fn of_sync(sync: &SyncStatus, now_ns: i64, found: &mut Vec<(Health, String)>) {
     if sync.unsaved_files > 0 {
         found.push((Health::Attention, "files could not be read".to_owned()));
     }
-    // A name that collides here stays away until the other one gets a new name.
+    // A colliding name is left out until the other one is renamed.
     if sync.held_nodes > 0 || sync.left_out_names > 0 {
         found.push((Health::Attention, "changes of others cannot be made here".to_owned()));
     }

@@ -1,4 +1,4 @@
-//! A folder's state as a JSON line.
+//! The state of a folder as a JSON line.
 
 use byteback_control::{SyncLeftOut, SyncStatus, SyncUnusableRule};
 use byteback_model::ByteString;
@@ -17,13 +17,13 @@ pub(super) struct Line {
     repository: Option<String>,
     mounted: bool,
     health: Health,
-    /// What makes it so.
+    /// The reasons for this health.
     reasons: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     lost_writes: Option<String>,
-    /// Why sync does not begin.
+    /// Why sync is held back.
     #[serde(skip_serializing_if = "Option::is_none")]
     held_back: Option<HeldBackLine>,
     #[serde(flatten)]
@@ -34,7 +34,7 @@ pub(super) struct Line {
 struct HeldBackLine {
     since: String,
     because: String,
-    /// Mounting the right disk is not enough.
+    /// Whether the record has already followed: mounting the right disk is not enough then.
     recorded: bool,
 }
 
@@ -43,7 +43,7 @@ struct LogLine {
     mounted_at: Option<ByteString>,
     mode: Option<String>,
     pid: Option<u32>,
-    /// What keeps the process alive, although the mount is gone from its place.
+    /// The holders that keep the process alive although the mount is gone from its place.
     #[serde(skip_serializing_if = "Option::is_none")]
     held_by: Option<Vec<HolderLine>>,
     tracked_since: Option<String>,
@@ -85,7 +85,7 @@ struct SyncLine {
     has_ended: bool,
     waiting_changes: u64,
     waiting_bytes: u64,
-    /// All that waits is to be taken from a moment of the whole tree.
+    /// Whether all waiting changes are to be taken from one moment of the whole tree.
     folded: bool,
     groups_in_flight: u64,
     sent_groups: u64,
@@ -96,13 +96,13 @@ struct SyncLine {
     held_changes: u64,
     paused_since: Option<String>,
     limits: Vec<String>,
-    /// What counts now.
+    /// The limit at this moment.
     bytes_per_second_max: Option<u64>,
     last_received: Option<String>,
     last_heard: Option<String>,
-    /// What others did is coming in.
+    /// Whether changes of others are coming in.
     receiving: bool,
-    /// Changes that are still to be made here, as far as is known.
+    /// Changes still to be made here, as far as is known.
     changes_to_come: Option<u64>,
     compared_files: Option<u64>,
     files_to_compare: Option<u64>,
@@ -156,7 +156,7 @@ impl SyncLine {
     }
 }
 
-/// A line of a file with rules that says nothing.
+/// An invalid line of a file with rules.
 #[derive(Serialize)]
 struct UnusableRuleLine {
     path: ByteString,
@@ -174,13 +174,13 @@ impl UnusableRuleLine {
     }
 }
 
-/// A name of others that is not here.
+/// A name of another machine that is left out here.
 #[derive(Serialize)]
 struct LeftOutLine {
     path: ByteString,
-    /// With a name that is there.
+    /// Whether the name collides with an existing one.
     collides: bool,
-    /// Why what is there does not let itself be changed.
+    /// Why the existing node cannot be changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     blocked: Option<String>,
 }

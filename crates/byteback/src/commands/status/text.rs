@@ -1,4 +1,4 @@
-//! A folder's state in sentences.
+//! The state of a folder in sentences.
 
 use std::path::Path;
 
@@ -21,10 +21,10 @@ use crate::timestamp;
 use crate::tracked_folder;
 use crate::wording::{age, counted, grouped, listed, nodes, size};
 
-/// Ranges of a damaged file that are shown without `-v`.
+/// Ranges shown per damaged file without `-v`.
 const RANGES_SHOWN: usize = 5;
 
-/// Names that are left out that are shown.
+/// Left-out names that are shown.
 const LEFT_OUT_SHOWN_MAX: usize = 5;
 
 /// Gaps that are shown without `-v`.
@@ -92,7 +92,7 @@ pub(super) fn print(known: &Known, settings: &Settings) -> Result<()> {
     }
 }
 
-/// How continuous sync stands.
+/// Prints the state of continuous sync.
 fn print_sync(sync: &SyncStatus, folder: &StateFolder, settings: &Settings) -> Result<()> {
     let output = settings.output;
     let now_ns = timestamp::now_ns();
@@ -104,7 +104,7 @@ fn print_sync(sync: &SyncStatus, folder: &StateFolder, settings: &Settings) -> R
             format!("the server was not heard of for {}", age(since_ns, now_ns))
         }
         (false, None, Silence::NotConnected) => match sync.heard_at_ns {
-            // A server that freezes breaks no connection: that it is away shows later.
+            // A server that freezes breaks no connection, so its absence shows later.
             Some(at_ns) => format!(
                 "waiting for the server, which was not heard of for {}",
                 age(at_ns.min(sync.since_ns), now_ns)
@@ -124,14 +124,14 @@ fn print_sync(sync: &SyncStatus, folder: &StateFolder, settings: &Settings) -> R
             None => format!(" ({})", throttling::now_told(sync.bytes_per_second_max)),
             Some(_) => String::new(),
         };
-        // The process that serves the folder may write limits as another version does.
+        // The process that serves the folder may be another version and write limits differently.
         let limits = match throttling::limits(&sync.limits) {
             Ok(limits) => throttling::in_words(&limits),
             Err(_) => sync.limits.join(", "),
         };
         output.line(format!("    limited to {limits}{now}"))?;
     }
-    // That a server does not answer is no news while it is not asked.
+    // While the server is not asked, its silence is no news.
     let error = sync.error.as_ref();
     if let Some(error) = error.filter(|_| sync.paused_since_ns.is_none() || sync.needs_attention) {
         let whose = if sync.needs_attention { "needs you: " } else { "" };
@@ -188,7 +188,7 @@ fn print_sync(sync: &SyncStatus, folder: &StateFolder, settings: &Settings) -> R
     Ok(())
 }
 
-/// Why a change of others cannot be made, with what helps.
+/// Why a change of another machine cannot be made, and what helps.
 fn blocked_in_words(why: &str) -> String {
     let hint = match why {
         "Operation not permitted" => " (lsattr shows whether it is immutable or append-only)",
@@ -198,7 +198,7 @@ fn blocked_in_words(why: &str) -> String {
     format!("{why}{hint}; tried again each minute")
 }
 
-/// How far what others did has come in.
+/// How far the changes of other machines have come in.
 fn receiving_in_words(receiving: &SyncReceiving) -> String {
     match (receiving.compared, receiving.changes_to_come) {
         (Some((done, total)), _) => format!(
@@ -211,7 +211,7 @@ fn receiving_in_words(receiving: &SyncReceiving) -> String {
     }
 }
 
-/// What of the folder is ignored, and what says so.
+/// Prints which parts of the folder are ignored, and by which rules.
 fn print_ignored(sync: &SyncStatus, settings: &Settings) -> Result<()> {
     let output = settings.output;
     if sync.ignore_files > 0 || sync.ignored_here > 0 || sync.ignored_names > 0 {
@@ -264,7 +264,7 @@ fn print_backup(known: &Known, settings: &Settings) -> Result<()> {
         ))?;
     }
     if is_synced && last.is_none() {
-        // Sync is how it is kept safe; that no backup was made says nothing.
+        // Sync keeps the folder safe; the lack of a backup means nothing.
         return Ok(());
     }
     output.line(format!("  backed up to {}", binding.repository))?;
@@ -283,7 +283,7 @@ fn print_backup(known: &Known, settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// Whether the folder is kept in sync, or was when it was last mounted so.
+/// Whether the folder is kept in sync, or was when it was last mounted for sync.
 fn is_or_was_synced(logged: &Logged) -> bool {
     logged.status.sync.is_some() || health::left_sync(&logged.status).is_some()
 }
@@ -356,7 +356,7 @@ fn print_tracking(logged: &Logged, known: &Known, settings: &Settings) -> Result
     Ok(())
 }
 
-/// Files that are not what was written.
+/// Prints the damaged files.
 fn print_damaged(damaged: &[DamagedFile], settings: &Settings) -> Result<()> {
     let output = settings.output;
     for file in damaged {
@@ -386,7 +386,7 @@ fn print_damaged(damaged: &[DamagedFile], settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// What will be read whole, as nobody saw what changed in it.
+/// Prints the files that will be read whole because their changes were not seen.
 fn print_unknown(unknown: UnknownFiles, settings: &Settings) -> Result<()> {
     if unknown.total() == 0 {
         return Ok(());
@@ -408,7 +408,7 @@ fn print_unknown(unknown: UnknownFiles, settings: &Settings) -> Result<()> {
     ))
 }
 
-/// What the tracking costs, and for whom something is held.
+/// Prints the cost of tracking, and the consumers for which something is kept.
 fn print_cost(logged: &Logged, known: &Known, settings: &Settings) -> Result<()> {
     let (output, now_ns) = (settings.output, timestamp::now_ns());
     let usage = &logged.status.usage;

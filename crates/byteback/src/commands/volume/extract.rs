@@ -1,12 +1,13 @@
 //! `byteback volume extract`: copies what can be read of a volume into a directory, without
 //! mounting it, and without writing to it.
 //!
-//! For a card that dies: also where nobody may write to the volume any more, as its tables are
-//! damaged, and where a repair would write to what should be left alone. Nothing is made up: parts
-//! that cannot be read become holes and are told, what has no inode any more is told by its name.
+//! This is for a card that dies: it works where the volume can no longer be written because its
+//! tables are damaged, and where a repair would write to a device that should be left alone.
+//! Nothing is made up: unreadable parts become holes and are reported, names without an inode are
+//! reported.
 //!
-//! Order: contents, names, and last, from below, the attributes of directories, as each name that
-//! comes into one changes its times.
+//! Order: contents, names, and last, from the bottom up, the attributes of directories, because
+//! each name that is made in a directory changes its times.
 //!
 //! Out of scope: finding files that no name leads to (`volume check --repair` does).
 
@@ -38,10 +39,10 @@ use crate::settings::Settings;
 use crate::signals::Interrupt;
 use crate::wording::{counted, size};
 
-/// So much is read at once.
+/// Bytes read at once.
 const PIECE_LEN_BYTES: usize = 1 << 20;
 
-/// So many entries of a directory are listed at once.
+/// Entries of a directory listed at once.
 const LISTED_AT_ONCE: usize = 1024;
 
 #[derive(Args, Debug)]
@@ -78,7 +79,7 @@ pub(super) fn run(arguments: &Extract, settings: &Settings) -> Result<()> {
     let volume = Volume::open(Arc::new(device), &reading).map_err(|error| volume_error(place, &error))?;
     let root = match volume.look_up(volume.root(), FILES.as_bytes()) {
         Ok(files) => files.ino,
-        // Whoever made the volume by other means has files in its root.
+        // A volume made by other means has its files in its root.
         Err(VolumeError::NotFound) => volume.root(),
         Err(error) => return Err(volume_error(place, &error)),
     };
@@ -131,7 +132,7 @@ pub(super) fn run(arguments: &Extract, settings: &Settings) -> Result<()> {
     }
 }
 
-/// Makes the directory. Until all is in it, nobody else has a look.
+/// Makes the directory, which no other user can enter until everything is in it.
 fn make_target(target: &Path) -> Result<()> {
     match rustix::fs::mkdir(target, Mode::RWXU) {
         Ok(()) => return Ok(()),
@@ -154,21 +155,21 @@ struct Counts {
     incomplete: u64,
 }
 
-/// See the module.
+/// The work of one extraction; see the module.
 struct Extraction<'a> {
     volume: &'a Volume,
     target: &'a Path,
     progress: &'a Progress,
-    /// Of files with several names, the one that is there already.
+    /// Of inodes with several names, the name that was made first.
     first_names: BTreeMap<u32, PathBuf>,
     counts: Counts,
 }
 
-/// Whatever keeps an entry from being there.
+/// The error is the reason that an entry is missing.
 type Made<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 impl Extraction<'_> {
-    /// False if it was interrupted.
+    /// Copies the whole tree; false if it was interrupted.
     fn tree(&mut self, root: u32) -> bool {
         let mut seen = BTreeSet::from([root]);
         let mut to_list = vec![(root, PathBuf::new())];
@@ -205,7 +206,7 @@ impl Extraction<'_> {
         self.progress.event(Event::FileFailed { path, reason });
     }
 
-    /// Makes what is in a directory; answers the directories among that.
+    /// Makes the entries of a directory; returns the directories among them.
     fn directory(&mut self, ino: u32, path: &Path) -> Vec<(u32, PathBuf)> {
         self.counts.directories += 1;
         let mut below = Vec::new();
@@ -240,7 +241,7 @@ impl Extraction<'_> {
         }
     }
 
-    /// Makes what a name stands for; answers whether it is a directory.
+    /// Makes one entry; returns whether it is a directory.
     fn entry(&mut self, dir: &OwnedFd, path: &Path, entry: &Listed) -> Made<bool> {
         let name = tree::check_component(OsStr::from_bytes(&entry.name))?;
         let attributes = self.volume.attributes(entry.ino)?;
@@ -286,17 +287,17 @@ impl Extraction<'_> {
         Ok(())
     }
 
-    /// Copies what is no hole; answers how much of that cannot be read.
+    /// Copies all but the holes; returns the number of unreadable bytes.
     fn content(&mut self, file: &File, ino: u32, len_bytes: u64) -> Made<u64> {
         let mut buffer = vec![0; PIECE_LEN_BYTES];
         let (mut at, mut lost_bytes) = (0, 0);
         while at < len_bytes && !self.progress.is_cancelled() {
-            // Where addresses are lost, nobody knows what is a hole: it is read, page by page.
+            // Where addresses are lost, holes are unknown: the range is read, page by page.
             let Some(start) = self.volume.seek(ino, at, true).unwrap_or(Some(at)) else {
                 break;
             };
             let end = self.volume.seek(ino, start, false).ok().flatten();
-            // One that begins here was not passed over, as what comes behind it is lost.
+            // A hole that begins here was not skipped, because the addresses behind it are lost.
             let end = end.filter(|end| *end > start);
             let piece = start - start % BLOCK_LEN_BYTES as u64 + PIECE_LEN_BYTES as u64;
             let end = end.unwrap_or(len_bytes).min(piece).min(len_bytes);
@@ -307,15 +308,14 @@ impl Extraction<'_> {
         Ok(lost_bytes)
     }
 
-    /// Copies a range, no longer than the buffer: at once, or as much of it as can be read.
+    /// Copies a range no longer than the buffer: at once, or else as much of it as can be read.
     fn piece(&mut self, file: &File, ino: u32, range: std::ops::Range<u64>, buffer: &mut [u8]) -> Made<u64> {
         let len = usize::try_from(range.end - range.start)?;
         let wanted = buffer.get_mut(..len).unwrap_or_default();
         match self.volume.read(ino, range.start, wanted) {
             Ok(count) => {
                 let found = wanted.get(..count).unwrap_or_default();
-                // Of a file with a long hole, of which is not known where it ends, no zeros are
-                // written.
+                // No zeros are written, since a long hole whose end is unknown is read as well.
                 if found.iter().any(|byte| *byte != 0) {
                     file.write_all_at(found, range.start)?;
                 }
@@ -337,7 +337,8 @@ impl Extraction<'_> {
         }
     }
 
-    /// In the order that each needs; what cannot be set is told, and the rest is set all the same.
+    /// Sets the attributes in the necessary order. Failures are reported, and the rest is still
+    /// set.
     fn set_attributes(&mut self, path: &Path, ino: u32, fd: impl AsFd, attributes: &Attributes) -> Made<()> {
         let is_symlink = FileType::from_raw_mode(attributes.mode) == FileType::Symlink;
         let mut failed = Vec::new();

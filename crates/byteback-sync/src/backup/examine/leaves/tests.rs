@@ -1,4 +1,4 @@
-//! What is made of leaves that come, and refused.
+//! Sums made from leaves, and leaves that are refused.
 
 use byteback_delta::find::BlockSums;
 use byteback_delta::groups::EqualGroups;
@@ -60,7 +60,7 @@ fn the_digest_is_that_of_the_content_however_it_is_told() {
     let parts = parts.end(TOLD).ok().unwrap();
     assert_eq!(parts.digest, expected);
     assert_eq!(parts.holes, [ByteRange::new(8192, 409_600).unwrap()]);
-    // What is known of the leaves is the same, too.
+    // The CRCs of the leaves are the same, too.
     let (mut one, mut other) = (whole.crcs.unwrap(), parts.crcs.unwrap());
     use byteback_delta::crc::BlockCrcs;
     for leaf in 0..=500_001 / 4096 {
@@ -141,7 +141,7 @@ fn the_leaves_of_what_is_left_are_the_same_kept_or_told_again() {
         assert_eq!((again.digest, again.groups == first.groups), (first.digest, true));
         let mut kept = LeftSums::new(&answer).ok().unwrap();
         first.kept.unwrap().tell(&mut kept);
-        // By the bytes of what is left.
+        // By the bytes of the blocks that are left.
         let mut expected = TreeSums::new(answer.signature().params(), answer.left_len_bytes()).unwrap();
         for (group, bytes) in (0..).zip(content.chunks(1 << 20)) {
             for leaf in bytes.chunks(4096).filter(|_| !equal.contains(&group)) {

@@ -65,8 +65,8 @@ fn a_busy_client_leaves_the_search_to_the_server() {
     assert_eq!(cheapest(methods, &large, &megabits(100)), Some(DeltaMethod::Rsync));
 }
 
-/// Whatever the guesses are (they come from records and measurements that may be damaged), an
-/// answer comes, one of those asked about.
+/// Bad guesses (they come from records and measurements that may be damaged) still lead to one of
+/// the methods asked about.
 #[test]
 fn nonsense_gets_an_answer() {
     let shares = [-1.0, 0.0, 0.5, 2.0, f64::NAN, f64::INFINITY];

@@ -23,7 +23,7 @@ fn the_effort_follows_the_link_and_no_traffic_is_lost_where_it_is_slow() {
     ] {
         assert_eq!(at(mbit_per_s * 125_000, 1.0), expected, "{mbit_per_s} Mbit/s");
     }
-    // As long as nothing is known.
+    // Without any measurement.
     assert_eq!(effort(&Conditions::default()), Effort::Standard);
     assert_eq!([at(0, 1.0), at(u64::MAX, 1.0)], [Effort::Thorough, Effort::Fast]);
 }

@@ -1,4 +1,4 @@
-//! What of a group is sent: see the module above.
+//! Which part of a group is sent: see the module above.
 
 use byteback_model::{NameChange, NodeId, NodeKind, Place};
 use std::collections::{BTreeSet, HashMap};
@@ -11,25 +11,25 @@ use crate::live::identities::{IdentityChange, Withheld};
 use crate::live::ignored::joined;
 use crate::live::receive::is_source_name;
 
-/// What becomes of a group.
+/// Result of sifting a group.
 pub(in crate::live::engine) enum Sifted {
-    /// It is sent as it is.
+    /// The group is sent as it is.
     Whole,
-    /// So much of it is sent.
+    /// This part of it is sent.
     Part(Box<LiveGroup>),
-    /// Nothing of it is.
+    /// Nothing of it is sent.
     Nothing,
-    /// It is to be folded.
+    /// The group is to be folded.
     Fold,
 }
 
-/// It cannot be told for the moment of a group.
+/// The answer for the moment of a group is not known.
 struct Unclear;
 
 type Clear<T> = Result<Result<T, Unclear>, SyncError>;
 
 impl Engine {
-    /// What of a group is sent.
+    /// Decides which part of a group is sent.
     pub(in crate::live::engine) fn sift(&mut self, group: &LiveGroup) -> Result<Sifted, SyncError> {
         let says_something = |name: &NameChange<NodeId>| is_source_name(&name.name) && !self.is_withheld(name.parent);
         let changes = |node| self.ignoring.sources.contains(&node);
@@ -51,7 +51,7 @@ impl Engine {
         Ok(
             match (
                 is_less,
-                // Times are told with names.
+                // Times are reported with names.
                 sifted.names.is_empty() && sifted.nodes.is_empty() && sifted.contents.is_empty(),
             ) {
                 (false, _) => Sifted::Whole,
@@ -66,7 +66,7 @@ impl Engine {
             let new = group.nodes.iter().filter(|node| node.is_new);
             new.map(|node| (node.node, node.kind)).collect()
         };
-        // What is made under ignored names, directories before what is in them.
+        // Nodes made under ignored names, directories before what is in them.
         let mut hidden: BTreeSet<NodeId> = BTreeSet::new();
         loop {
             let before = hidden.len();
@@ -105,7 +105,7 @@ impl Engine {
         let is_out = |node: NodeId| hidden.contains(&node) || self.is_withheld(node);
         for node in group.nodes.iter().filter(|node| !is_out(node.node)) {
             if !node.is_new {
-                // It may have lost the name that was not ignored.
+                // The node may have lost the name that was not ignored.
                 let found = self.parts.landing.look(node.node)?;
                 let ignored = &self.ignoring.ignored;
                 if let Some(found) = found
@@ -124,7 +124,7 @@ impl Engine {
             }
             sifted.contents.push(content.clone());
         }
-        // Names that nobody hears of do not make a batch.
+        // Times of directories whose names are not reported do not make a batch.
         let is_told = |node: NodeId| sifted.names.iter().any(|name| name.parent == node);
         let times = group.directory_times.iter().filter(|(node, _)| is_told(*node));
         sifted.directory_times = times.copied().collect();
@@ -139,7 +139,7 @@ impl Engine {
         Ok(Ok(sifted))
     }
 
-    /// Whether a name is told to the server.
+    /// Whether a name is reported to the server.
     fn is_name_sent(
         &self,
         group: &LiveGroup,
@@ -153,7 +153,7 @@ impl Engine {
             }
             match self.identities.withheld(name.parent) {
                 Some(Withheld::Ignored) => return Ok(Ok(false)),
-                // It may have been the last that the directory is held for.
+                // The name may have been the last that the directory is held for.
                 Some(Withheld::Holding) => return Ok(Err(Unclear)),
                 None => {}
             }
@@ -172,7 +172,7 @@ impl Engine {
         let kind = match new.get(&child) {
             Some(kind) => *kind,
             None => match self.parts.landing.look(child)? {
-                // What is in it may be ignored from now on, or no more.
+                // Its entries may be ignored from now on, or no more.
                 Some(found) if found.kind == NodeKind::Directory => return Ok(Err(Unclear)),
                 Some(found) => found.kind,
                 None => return Ok(Err(Unclear)),
@@ -185,7 +185,7 @@ impl Engine {
             match (is_ignored, self.is_withheld(child) || new.contains_key(&child)) {
                 (true, true) => Ok(false),
                 (false, _) if !self.is_withheld(child) => Ok(true),
-                // It goes from the one side to the other.
+                // The node crosses from one side to the other.
                 _ => Err(Unclear),
             },
         )
@@ -218,13 +218,13 @@ impl Engine {
             .ignored
             .has(&place, &directory, kind == NodeKind::Directory);
         Ok(match withheld {
-            // It is not held any more for what is ignored in it alone.
+            // The directory is no longer held only for the ignored nodes in it.
             Some(_) if !is_ignored => Err(Unclear),
             _ => Ok(is_ignored),
         })
     }
 
-    /// The path of a directory when the group was the newest; `None` if that is not sure.
+    /// Path of a directory when the group was the newest; `None` if that is not sure.
     fn path_then(&self, group: &LiveGroup, directory: NodeId) -> Result<Option<Vec<u8>>, SyncError> {
         let landing: &dyn LandingTree = &*self.parts.landing;
         let (mut names, mut current) = (Vec::new(), directory);

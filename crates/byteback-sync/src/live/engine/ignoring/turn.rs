@@ -1,7 +1,7 @@
-//! Rules come into force, and what the server has is compared with what is here: as the parent
-//! says, and in the order that it says.
+//! Rules come into force, and the server's files are compared with those here, in the order that
+//! the parent module states.
 //!
-//! Out of scope: look at what is withheld here, which is the parent's.
+//! Out of scope: finding the nodes that are withheld here, which is the parent's.
 
 use byteback_model::{ByteString, FileId, NodeId, NodeKind, Place, Seq};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -16,22 +16,22 @@ use crate::live::ignored::{is_on_its_way, joined};
 use crate::live::incoming::fetch::listing;
 use crate::live::receive::left_out::LeftOut;
 
-/// What the server has in the directories of which other rules speak from now on.
+/// The server's files in the directories that changed rules concern.
 struct Compared {
-    /// What of it is ignored from now on.
+    /// Names that are ignored from now on.
     ignored: Vec<LeftOut>,
-    /// What is not any more.
+    /// Names that are not ignored any more.
     due: Vec<LeftOut>,
-    /// These directories.
+    /// The directories compared.
     directories: HashSet<FileId>,
 }
 
-/// What the server has in directories.
+/// The server's entries of directories: file ID, and whether it is a directory.
 pub(super) type Listed = HashMap<NodeId, BTreeMap<ByteString, (FileId, bool)>>;
 
 impl Engine {
-    /// Lets the rules come into force that the files of a cut said, now that all that the cut told
-    /// is at the server.
+    /// Brings the rules in the files of a cut into force, now that all that the cut reported is at
+    /// the server.
     pub(in crate::live::engine) fn turn(&mut self, cut: CutId) -> Result<(), SyncError> {
         let Some(coming) = self.ignoring.coming.take() else {
             return Ok(());
@@ -53,7 +53,7 @@ impl Engine {
             let mut some = some.iter();
             some.any(|left_out| left_out.parent == noted.parent && left_out.name == noted.name)
         };
-        // What was left out and is not there any more needs nothing.
+        // A left-out name that the server does not have any more needs nothing.
         let is_over = |noted: &LeftOut| noted.is_ignored && compared.contains(&noted.parent) && !is_of(&due, noted);
         noted.retain(|noted| !is_of(&ignored, noted) && !is_over(noted));
         noted.extend(ignored.iter().cloned());
@@ -94,7 +94,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Compares what the server has with what is here, where other rules speak from now on.
+    /// Compares the server's files with those here, in the directories that changed rules concern.
     fn compare(&self, cut: CutId, coming: &Coming, found: &Hidden) -> Result<Compared, SyncError> {
         let said = &self.ignoring.said;
         let concerned = found.directories.iter();
@@ -141,8 +141,8 @@ impl Engine {
         })
     }
 
-    /// What was left out, and is not ignored where its directory is by now, is to be let in; unless
-    /// the server does not have it any more.
+    /// Marks left-out names that are not ignored where their directory is by now, to be let in;
+    /// unless the server does not have them any more.
     pub(super) fn let_in_what_moved(&mut self, cut: CutId) -> Result<(), SyncError> {
         let mut over: BTreeMap<NodeId, BTreeSet<ByteString>> = BTreeMap::new();
         for left_out in self
@@ -196,7 +196,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What the server has in directories that it knows.
+    /// Lists directories at the server, if it knows them.
     pub(super) fn listed(&self, directories: impl Iterator<Item = NodeId>) -> Result<Listed, SyncError> {
         let mut listed = Listed::new();
         let mut head = None;
@@ -217,8 +217,8 @@ impl Engine {
         Ok(listed)
     }
 
-    /// What the server has in a directory, and whether that are directories; nothing if it does not
-    /// have it.
+    /// Lists a directory at the server, and says which entries are directories; empty if the server
+    /// does not have it.
     fn listed_there(&self, directory: FileId, head: Seq) -> Result<BTreeMap<ByteString, (FileId, bool)>, SyncError> {
         if head == 0 {
             return Ok(BTreeMap::new());

@@ -1,5 +1,5 @@
-//! What a walk of the tree at a cut finds: what its files say about what is ignored, and what is
-//! hidden by that. It changes nothing and asks nobody else.
+//! Results of a walk of the tree at a cut: the rules in its files, and the names that they hide.
+//! The walk changes nothing and asks only the tree.
 
 use byteback_model::{ByteString, NameChange, NodeId, NodeKind, Place};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -13,18 +13,18 @@ use crate::live::ignore_rules::{CACHE_TAG_LEN, CACHE_TAG_NAME, IgnoreRules, RULE
 use crate::live::ignored::{Sources, joined};
 use crate::live::receive::is_source_name;
 
-/// A longer file with rules says nothing.
+/// A longer file with rules is not read.
 const RULES_LEN_MAX_BYTES: u64 = 1 << 20;
 
-/// A page of a directory, behind a name.
+/// Reads a page of a directory, behind a name.
 pub(super) type Page<'p> = &'p dyn Fn(NodeId, Option<&ByteString>) -> Result<Vec<DirEntry>>;
 
-/// What the files of a tree say.
+/// Rules in the files of a tree.
 #[derive(Default)]
 pub(super) struct Said {
     pub(super) said: Sources,
     pub(super) rules: IgnoreRules,
-    /// The files that say it, and those that might, in directories that are not ignored.
+    /// The files that state rules, and those that might, in directories that are not ignored.
     pub(super) files: HashSet<NodeId>,
 }
 
@@ -37,10 +37,10 @@ pub(super) struct Named<'n> {
     pub(super) is_directory: bool,
 }
 
-/// What is hidden in a tree.
+/// Hidden names and nodes of a tree.
 #[derive(Default)]
 pub(super) struct Hidden {
-    /// Nodes with hidden names, and how many.
+    /// Nodes with hidden names, and the number of these.
     pub(super) nodes: HashMap<NodeId, usize>,
     /// Hidden names in directories that are not hidden.
     pub(super) tops: Vec<NameChange<NodeId>>,
@@ -56,7 +56,7 @@ pub(super) struct Hidden {
     pub(super) directories: Vec<(NodeId, Vec<u8>)>,
 }
 
-/// The whole of a directory.
+/// All entries of a directory.
 fn entries_of(page: Page<'_>, directory: NodeId) -> Result<Vec<DirEntry>> {
     let mut entries: Vec<DirEntry> = Vec::new();
     loop {
@@ -75,8 +75,8 @@ struct Reading<'t> {
 }
 
 impl Reading<'_> {
-    /// The beginning of a file. `None`: it is gone, or longer than `len_max_bytes` and to be read
-    /// whole.
+    /// The beginning of a file. `None`: the file is gone, or longer than `len_max_bytes` although
+    /// it is to be read whole.
     fn read(&mut self, node: NodeId, len_max_bytes: u64, is_whole: bool) -> Result<Option<Vec<u8>>> {
         let cut = match self.cut {
             Some(cut) => cut,
@@ -116,8 +116,8 @@ impl Reading<'_> {
 }
 
 impl Said {
-    /// Reads what the files of a tree say. What they hold is as of now, not of a cut: what changes
-    /// meanwhile is heard of with the next group.
+    /// Reads the rules in the files of a tree. File contents are as of now, not of a cut: later
+    /// changes are heard of with the next group.
     pub(super) fn by(page: Page<'_>, tree: &dyn TreeService) -> Result<Self> {
         let mut reading = Reading { tree, cut: None };
         let read = Self::walk(page, &mut reading);
@@ -139,7 +139,7 @@ impl Said {
                 }
             }
             if !path.is_empty() && found.rules.is_ignored_itself(&path, true) {
-                // It turned out to be a cache: of what is in it nothing but the tag counts.
+                // The directory turned out to be a cache: of its files only the tag counts.
                 if let Some(text) = found.said.texts.remove(&path) {
                     drop(text);
                     found.rules.set_file(&path, None);
@@ -156,7 +156,7 @@ impl Said {
         Ok(found)
     }
 
-    /// Lets a file that says something count.
+    /// Takes in a file with rules, or the tag of a cache.
     fn source(&mut self, directory: &[u8], entry: &DirEntry, reading: &mut Reading<'_>) -> Result<()> {
         if entry.name.as_bytes() == RULES_NAME {
             let text = reading.read(entry.node, RULES_LEN_MAX_BYTES, true)?;
@@ -174,7 +174,7 @@ impl Said {
 }
 
 impl Hidden {
-    /// Walks a tree. What is in a hidden directory is hidden.
+    /// Walks a tree. Everything in a hidden directory is hidden.
     pub(super) fn look(
         page: Page<'_>,
         hides: &dyn Fn(&Named<'_>) -> bool,
@@ -231,12 +231,12 @@ impl Hidden {
     }
 }
 
-/// What the log tells of a cut, as far as it is about what is ignored.
+/// The log's report of a cut, as far as it concerns ignored files.
 #[derive(Default)]
 pub(super) struct Told {
-    /// A file that says something was changed.
+    /// Whether a file that states rules was changed.
     pub(super) has_sources: bool,
-    /// A directory has another name; whether the server knew it the log does not say.
+    /// Whether a directory has another name; the log does not say if the server knew it.
     pub(super) has_moved: bool,
     /// Nodes that are new since the mark.
     pub(super) new: HashSet<NodeId>,

@@ -1,11 +1,11 @@
-//! Which name is to stand for what: what others changed, laid over what is here, and what becomes
-//! of what has no name then.
+//! Decides which node each name is to stand for: others' changes are laid over the tree here, and
+//! the fate of nodes that then have no name is decided.
 //!
-//! It goes round until nothing new is found: a node that comes back needs its names, these need
-//! their directories, and directories must not end up inside themselves. What was found about the
-//! server's names (`names`) and identities (`View`) is kept from round to round, all else made
-//! anew. Each round adds at least one name of the server to `names`, of which there are finitely
-//! many.
+//! The merge runs in rounds until nothing new is found: a node that comes back needs its names,
+//! these need their directories, and directories must not end up inside themselves. Findings about
+//! the server's names (`names`) and identities (`View`) are kept from round to round, all else is
+//! made anew. Each round adds at least one name of the server to `names`, of which there are
+//! finitely many.
 
 mod adopt;
 mod blocked;
@@ -26,10 +26,10 @@ use self::unfit::Unfit;
 
 type Result<T> = std::result::Result<T, PlanError>;
 
-/// What is here, by the identities that nodes are to have.
+/// The tree here, by the identities that nodes are to have.
 pub(super) struct View<'a> {
     here: &'a dyn Here,
-    /// Of nodes that get other identities: these, by those that they have.
+    /// For nodes that get other identities: the new ones, by those that they have.
     aliases: HashMap<FileId, FileId>,
     back: HashMap<FileId, FileId>,
     /// Nodes that the server will learn of only now.
@@ -56,7 +56,7 @@ impl View<'_> {
         self.back.insert(becomes, was);
         let known = self.nodes.get(&was).cloned().flatten();
         match known.filter(|node| !is_directory(&node.attributes)) {
-            // Nothing is in it: only what is known of itself is another's.
+            // It has no entries: only what is known of the node itself changes.
             Some(node) => {
                 self.nodes.remove(&was);
                 self.nodes.remove(&becomes);
@@ -137,7 +137,7 @@ impl View<'_> {
     }
 }
 
-/// What is to be, for `order`.
+/// The result of the merge, for `order`.
 pub(super) struct Merged<'a> {
     pub(super) view: View<'a>,
     pub(super) want: BTreeMap<Place<FileId>, Option<FileId>>,
@@ -159,9 +159,9 @@ pub(super) struct Merge<'a, 'g> {
     given: &'g Given<'g>,
     fresh: &'g mut dyn FnMut() -> FileId,
     view: View<'a>,
-    /// What the server's names stand for, as far as they are to be looked at.
+    /// The server's names that are to be considered, and their changes.
     names: BTreeMap<Place<FileId>, NameChange>,
-    /// The names that a node has by that.
+    /// The names that a node has by these.
     placed: HashMap<FileId, Vec<Place<FileId>>>,
     /// Names that a node has lost there.
     removed: HashMap<FileId, Vec<&'a Place<FileId>>>,
@@ -173,11 +173,11 @@ pub(super) struct Merge<'a, 'g> {
     whole: HashSet<FileId>,
     identities: Vec<Step>,
     needs: BTreeMap<FileId, bool>,
-    /// What was changed here in one atomic operation each.
+    /// Sets of files that were changed here in one atomic operation.
     sets: Vec<Vec<Member>>,
-    /// Who shares a conflict, by the identities that they have now.
+    /// Files that share a conflict, by the identities that they have now.
     parted: HashSet<FileId>,
-    // Of a round:
+    // State of a round:
     want: BTreeMap<Place<FileId>, Option<FileId>>,
     local: HashSet<Place<FileId>>,
     outcomes: Vec<Outcome>,
@@ -186,11 +186,11 @@ pub(super) struct Merge<'a, 'g> {
     made_anew: Vec<(FileId, FileId)>,
     /// Directories that others removed and that stay, as something in them cannot be removed.
     above_blocked: HashSet<FileId>,
-    /// Directories that stay for what is ignored in them, with identities that nobody hears of.
+    /// Directories that stay for the ignored nodes in them, with identities that are never sent.
     withheld: BTreeMap<FileId, FileId>,
     /// Whether a directory of the server is, or will be, here.
     present: HashMap<FileId, bool>,
-    /// Whether what was found calls for another round.
+    /// Whether the findings call for another round.
     is_news: bool,
 }
 
@@ -289,7 +289,7 @@ impl<'a, 'g> Merge<'a, 'g> {
         }
     }
 
-    /// What is known of a node at the head; asks if nothing is.
+    /// The known state of a node at the head; asks if nothing is known.
     fn told(&mut self, id: FileId, entries: bool) -> Option<&'a Told> {
         match self.others.told.get(&id) {
             Some(told) if !entries => told.as_ref(),
@@ -302,7 +302,7 @@ impl<'a, 'g> Merge<'a, 'g> {
         }
     }
 
-    /// Lets a name of the server count, though it did not change there.
+    /// Takes in a name of the server, though it did not change there.
     fn add_name(&mut self, place: &Place<FileId>, id: FileId) {
         if !self.names.contains_key(place) {
             let (before, after) = (None, Some(id));
@@ -355,7 +355,7 @@ impl<'a, 'g> Merge<'a, 'g> {
             } else if !self.view.here.is_changed_there(*id, change)? {
                 continue;
             }
-            // It comes, or comes back.
+            // The server's file comes, or comes back.
             self.add_told_names(*id);
         }
         Ok(())
@@ -385,7 +385,7 @@ impl<'a, 'g> Merge<'a, 'g> {
         })
     }
 
-    /// The node that is `id` here becomes another file.
+    /// Makes the node that is `id` here another file.
     fn renounce(&mut self, id: FileId, since: Seq) -> FileId {
         let becomes = (self.fresh)();
         self.identities.push(Step::Identity {
@@ -436,7 +436,7 @@ impl<'a, 'g> Merge<'a, 'g> {
                 let name = ByteString(name.clone());
                 let place = Place { parent: id, name };
                 if self.ignored(&place, *child)?.is_some() {
-                    // What is below it is of no interest.
+                    // Nothing below it matters.
                     self.add_name(&place, *child);
                     continue;
                 }
@@ -488,7 +488,7 @@ impl<'a, 'g> Merge<'a, 'g> {
                     let node = self.view.node(current)?;
                     let place = node.and_then(|node| node.places.into_iter().next());
                     match place {
-                        // It is where it is there.
+                        // It is in the same place there.
                         Some(place) if !self.view.is_unsent(&place)? => current = place.parent,
                         _ => break true,
                     }
@@ -600,14 +600,14 @@ impl<'a, 'g> Merge<'a, 'g> {
                         (Some(here), Some(there)) if here.attributes.kind != there.kind => {
                             return Err(PlanError::Hostile(format!("node {id} has become another kind of node")));
                         }
-                        // What it is was asked for.
+                        // Its attributes have been asked for.
                         (None, None) => continue,
                         _ => {}
                     }
                 }
             }
             if after.is_none() && found.is_some() && found != change.before && self.view.is_unsent(&place)? {
-                // What was removed there is not what is here.
+                // The node removed there is not the one here.
                 continue;
             }
             if after.is_some() || found.is_some() {
@@ -617,8 +617,8 @@ impl<'a, 'g> Merge<'a, 'g> {
         Ok(())
     }
 
-    /// What is moved loses its old names: a directory all, a file those under which it is on its
-    /// way, and, if it was moved here, too, the one that it got by that.
+    /// Takes the old names from moved nodes: from a directory all, from a file those under which it
+    /// is on its way, and, if it was moved here, too, the one that it got by that.
     fn one_name_each(&mut self) -> Result<()> {
         let mut wanted: BTreeMap<FileId, Vec<Place<FileId>>> = BTreeMap::new();
         for (place, id) in &self.want {
@@ -668,7 +668,7 @@ impl<'a, 'g> Merge<'a, 'g> {
         Ok(())
     }
 
-    /// What is on its way since an earlier attempt goes on, or goes.
+    /// Nodes that are on their way since an earlier attempt get their name, or go.
     fn parked(&mut self) -> Result<()> {
         for (name, id) in self.view.here.on_their_way()? {
             let id = self.view.outer(id);
@@ -677,7 +677,7 @@ impl<'a, 'g> Merge<'a, 'g> {
             let place = Place { parent, name };
             let change = self.others.nodes.get(&id);
             let is_new = change.is_some_and(|change| change.before.is_none());
-            // All names of what is new are known.
+            // All names of a new node are known.
             if !is_new && self.view.node(id)?.is_some_and(|node| node.is_known) {
                 self.add_told_names(id);
             }
@@ -712,7 +712,7 @@ impl<'a, 'g> Merge<'a, 'g> {
                         let node = self.view.node(current)?;
                         let places = node.map(|node| node.places).unwrap_or_default();
                         let kept = places.iter().find(|place| !self.want.contains_key(place));
-                        // One that goes may have to stay.
+                        // A name that goes may have to stay.
                         kept.or(places.first()).cloned()
                     }
                 };

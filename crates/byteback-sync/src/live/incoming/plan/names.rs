@@ -12,23 +12,23 @@ const EXTENSION_LEN_MAX: usize = 16;
 
 const HOST_LEN_MAX: usize = 64;
 
-/// Of a new file whose content may not be whole, or a new directory in which something may be
-/// missing.
+/// Prefix of a new file whose content may be incomplete, or a new directory in which something may
+/// be missing.
 const NEW: &str = ".byteback-landing-new-";
 
-/// Of what was here before.
+/// Prefix of a node that was here before.
 const MOVED: &str = ".byteback-landing-moved-";
 
 /// The folder of the mount itself, in the root.
 const HIDDEN: &[u8] = b".byteback";
 
-/// What a conflict name says: from which host, and when.
+/// Label in a conflict name: from which host, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConflictLabel(String);
 
 impl ConflictLabel {
-    /// From a host, at a time in seconds since the Unix epoch, on clocks that are so many seconds
-    /// before UTC.
+    /// A label for a host and a time in seconds since the Unix epoch, as shown by clocks that are
+    /// `east_of_utc_s` seconds ahead of UTC.
     #[must_use]
     pub fn new(host: &str, time_s: i64, east_of_utc_s: i64) -> Self {
         let local_s = time_s.saturating_add(east_of_utc_s);
@@ -45,7 +45,7 @@ impl ConflictLabel {
         Self(format!(" (conflict from {host}, {date}"))
     }
 
-    /// The conflict name of a name, the `number`th of this time, from 1 on.
+    /// Conflict name for a name, the `number`th of this time, from 1 on.
     pub(super) fn apply(&self, name: &[u8], number: u32) -> Vec<u8> {
         let mut inserted = self.0.clone();
         if number > 1 {
@@ -75,13 +75,13 @@ fn civil_date(days: i64) -> (i64, i64, i64) {
     (year, month, day)
 }
 
-/// At most so many bytes of a name; never a part of a character, if it is text.
+/// Cuts a name to at most `len_max` bytes; never inside a character, if it is text.
 fn cut(name: &[u8], len_max: usize) -> &[u8] {
     let Some(mut len) = (name.len() > len_max).then_some(len_max) else {
         return name;
     };
     let is_inside = |at: usize| name.get(at).is_some_and(|byte| byte & 0xc0 == 0x80);
-    // A character has four bytes at most; what is longer is no text.
+    // A character has at most four bytes; a longer sequence is not text.
     for _ in 0..3 {
         if len == 0 || !is_inside(len) {
             break;
@@ -92,7 +92,7 @@ fn cut(name: &[u8], len_max: usize) -> &[u8] {
     name.get(..len).unwrap_or_default()
 }
 
-/// A name before and from its extension on: the last one, with `.tar` before it. What begins with
+/// Splits a name before its extension: the last one, with `.tar` before it. A name that begins with
 /// its only dot has none.
 fn split_extension(name: &[u8]) -> (&[u8], &[u8]) {
     let none = (name, &[][..]);
@@ -118,7 +118,7 @@ fn split_extension(name: &[u8]) -> (&[u8], &[u8]) {
     (stem, extension)
 }
 
-/// The name of a node on its way, in the root. What is new is not whole before it has another one.
+/// Name of a node on its way, in the root. A new node is incomplete until it has another one.
 pub(crate) fn name_on_its_way(id: FileId, is_new: bool) -> Vec<u8> {
     let prefix = if is_new { NEW } else { MOVED };
     format!("{prefix}{id}").into_bytes()
@@ -129,7 +129,7 @@ pub(super) fn is_name_of_new(name: &[u8]) -> bool {
     name.starts_with(NEW.as_bytes()) && is_name_on_its_way(name)
 }
 
-/// Whether a name is one of a node on its way: nothing of the user's, and never sent.
+/// Whether a name is one of a node on its way: not the user's, and never sent.
 #[must_use]
 pub fn is_name_on_its_way(name: &[u8]) -> bool {
     let id = [NEW, MOVED]
@@ -139,7 +139,7 @@ pub fn is_name_on_its_way(name: &[u8]) -> bool {
         .is_some_and(|id| id.parse::<FileId>().is_ok())
 }
 
-/// Why a tree cannot hold a name, if that can be seen from it.
+/// Reason why a tree cannot hold a name, if the name shows it.
 pub(super) fn unfit(place: &Place<FileId>, root: FileId) -> Option<&'static str> {
     let name = place.name.as_bytes();
     match name {

@@ -1,4 +1,4 @@
-//! In which order it can be done: each name when what it needs is there, cycles by parking.
+//! Orders the steps: each name when its preconditions hold, cycles by parking.
 
 use byteback_model::{ByteString, FileId, NodeKind, Place};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -45,7 +45,7 @@ pub(super) fn order(merged: Merged<'_>) -> Result<Plan> {
         .into_iter()
         .partition(|(_, attributes)| holds_names(attributes));
     let set = |(id, attributes)| Step::Attributes { id, attributes };
-    // Of what is made with its attributes, nothing changes but a file's content.
+    // A node made with its attributes changes no more, except for a file's content.
     let is_made_so = |id: &FileId, kind| kind != NodeKind::File && order.made.contains_key(id);
     let others: Vec<_> = others
         .into_iter()
@@ -66,13 +66,13 @@ struct Order<'a> {
     want: BTreeMap<Place<FileId>, Option<FileId>>,
     local: HashSet<Place<FileId>>,
     kinds: HashMap<FileId, NodeKind>,
-    /// Names that are not as they are here any more.
+    /// Names that differ from the tree here by now.
     now: HashMap<Place<FileId>, Option<FileId>>,
     /// All names of the nodes that were looked at.
     places: HashMap<FileId, BTreeSet<Place<FileId>>>,
-    /// What is in the directories that were looked at.
+    /// Entries of the directories that were looked at.
     inside: HashMap<FileId, BTreeSet<ByteString>>,
-    /// How many names a node is still to get.
+    /// Number of names that a node is still to get.
     waiting: HashMap<FileId, usize>,
     steps: Vec<Step>,
     /// Nodes to be made.
@@ -152,8 +152,8 @@ impl Order<'_> {
         place.parent == self.view.root() && is_name_on_its_way(place.name.as_bytes())
     }
 
-    /// New files, and directories that come with what is in them: they are whole before they have
-    /// their name. So is what replaces something.
+    /// Makes new files, and directories that come with their contents, under a name on their way:
+    /// they are whole before they have their own. The same holds for nodes that replace another.
     fn make_on_the_way(&mut self, whole: &HashSet<FileId>) -> Result<()> {
         let mut chosen = Vec::new();
         for (place, id) in &self.want {
@@ -176,7 +176,7 @@ impl Order<'_> {
             }
             let place = self.on_the_way(id, true);
             if let Some(left) = self.entry(&place)? {
-                // Of an attempt that ended before it was known what it is.
+                // It is left by an attempt that ended before its identity was known.
                 self.steps.push(Step::Remove {
                     id: left,
                     place: place.clone(),
@@ -213,7 +213,7 @@ impl Order<'_> {
             };
             if is_last { last.push(place) } else { pending.push(place) }
         }
-        // Directories that come whole get their names when they are.
+        // Directories that come whole get their names once they are.
         for mut pending in [pending, last] {
             while !pending.is_empty() {
                 let before = (pending.len(), self.steps.len());
@@ -234,7 +234,7 @@ impl Order<'_> {
         Ok(())
     }
 
-    /// Does what is to be done with a name, if that can be done now.
+    /// Does the step for a name, if it can be done now.
     fn try_name(&mut self, place: &Place<FileId>) -> Result<bool> {
         let wanted = self.want.get(place).copied().flatten();
         let found = self.entry(place)?;
@@ -278,7 +278,7 @@ impl Order<'_> {
         let source = self.source(id, is_local)?;
         let mut replaces = None;
         if let Some(other) = found {
-            // It must have a name left from which it goes on.
+            // It must have a name left from which it can go on.
             if self.is_waiting(other) && self.places_of(other)?.len() < 2 {
                 return Ok(false);
             }
@@ -327,7 +327,7 @@ impl Order<'_> {
         Ok(true)
     }
 
-    /// The name that a node gives up for a new one, the last one only for the last: what is on its
+    /// The name that a node gives up for a new one, the last one only for the last: a node on its
     /// way is not whole until then.
     fn source(&mut self, id: FileId, gives_way: bool) -> Result<Option<Place<FileId>>> {
         if self.waiting.get(&id).is_some_and(|names| *names > 1) {
@@ -338,7 +338,7 @@ impl Order<'_> {
         let mut source = None;
         for place in places {
             let Some(wanted) = self.want.get(&place) else { continue };
-            // A name that something else takes over goes by that.
+            // A name that another node takes over goes by that.
             if *wanted == Some(id) || (wanted.is_some() && !is_directory && !gives_way) {
                 continue;
             }
@@ -365,7 +365,7 @@ impl Order<'_> {
         }
     }
 
-    /// Takes one of a cycle out of the others' way.
+    /// Moves one node of a cycle out of the others' way.
     fn park_one(&mut self, pending: &[Place<FileId>]) -> Result<()> {
         for place in pending {
             let Some(id) = self.want.get(place).copied().flatten() else {

@@ -1,6 +1,6 @@
 //! The planner against a model: a tree at the server and one here, changed at random on both sides,
-//! and every step done by something that refuses what no file system would do. What must hold is
-//! said in `check`.
+//! and every step done by an executor that refuses what no file system would do. `check` states
+//! what must hold.
 
 mod conflict_names;
 mod model;
@@ -20,24 +20,24 @@ fn seed(default: u64) -> u64 {
     seed
 }
 
-/// What a life is to be like.
+/// Kind of a life.
 #[derive(Clone, Copy, Debug, Default)]
 struct Life {
-    /// Changes here that are not sent.
+    /// Number of changes here that are not sent.
     local: u64,
-    /// Changes there.
+    /// Number of changes there.
     remote: u64,
-    /// Each was done on both sides.
+    /// Whether each was done on both sides.
     same: bool,
-    /// Plans are given up in the middle.
+    /// Whether plans are given up in the middle.
     interrupted: bool,
-    /// Programs go on meanwhile.
+    /// Whether programs go on meanwhile.
     goes_on: bool,
-    /// No name may end so.
+    /// Whether names that begin with 'd' are refused.
     refused: bool,
-    /// Changes here are made in atomic operations.
+    /// Whether changes here are made in atomic operations.
     together: bool,
-    /// Programs have files open for writing.
+    /// Whether programs have files open for writing.
     in_use: bool,
 }
 
@@ -56,7 +56,7 @@ struct Run {
 impl Run {
     fn new(seed: u64, life: Life) -> Self {
         let mut random = SplitMix64::new(seed);
-        // What this tree cannot hold it never held.
+        // This tree never held names that it cannot hold.
         let here_names: &[u8] = if life.refused { b"abce" } else { b"abcde" };
         let mut base = Tree::new();
         let mut next = 1000;
@@ -88,7 +88,7 @@ impl Run {
                 let op = random_op(&here.tree, &mut random, here_names);
                 here.apply(&op, &mut next_here);
                 if random.below(10) == 0 {
-                    // The same was done there, if it can be.
+                    // The same change is done there, if possible.
                     server.apply(&op, &mut next_there, false);
                 }
             }
@@ -147,7 +147,7 @@ impl Run {
         }
     }
 
-    /// Does the steps, all or some; answers whether all.
+    /// Does the steps, all or some; returns whether all.
     fn execute(&mut self, plan: &Plan, life: Life) -> bool {
         let stop_at = match life.interrupted && self.random.below(4) > 0 {
             true => self.random.below(plan.steps.len() as u64 + 1) as usize,
@@ -158,11 +158,11 @@ impl Run {
                 if let Step::Make { .. } = step
                     && self.random.below(2) == 0
                 {
-                    // It was made, and what it is was not noted.
+                    // It was made, and its identity was not noted.
                     self.here.execute(step, &self.base, &self.server, true);
                 }
                 if self.random.below(3) == 0 {
-                    // A crash: nobody knows what was written.
+                    // A crash: it is not known which contents were written.
                     self.landed.clear();
                 }
                 return false;
@@ -210,7 +210,7 @@ impl Run {
             }
             attempts += 1;
             if attempts > 40 {
-                // Enough of that.
+                // Enough interruptions.
                 (life.interrupted, life.goes_on) = (false, false);
                 assert!(attempts < 1000, "it does not end");
             }
@@ -249,7 +249,7 @@ impl Run {
             self.check_together();
         }
         if !life.refused {
-            // What is sent then makes the server's tree this one.
+            // Sending the unsent changes makes the server's tree this one.
             let mut sent = self.server.clone();
             let stays = plan.outcomes.iter().filter_map(|outcome| match outcome {
                 Outcome::Stays { place, .. } => Some(place),
@@ -296,7 +296,7 @@ type Places<'a> = Vec<&'a Place<FileId>>;
 
 impl Run {
     /// In each directory, all files of an operation that were changed here have the names that they
-    /// had here, or all have others, by a conflict.
+    /// had here, or all have conflict names.
     fn check_together(&self) {
         for set in &self.here.sets {
             let mut parents: BTreeMap<FileId, (Places<'_>, Places<'_>)> = BTreeMap::new();
@@ -338,7 +338,7 @@ fn assert_same(here: &model::Paths, there: &model::Paths, what: &str) {
 
 fn lives(name: &str, default: u64, count: u64, life: impl Fn(&mut SplitMix64) -> Life) {
     let first = seed(default);
-    // One that is repeated is repeated alone.
+    // A seed that is repeated is repeated alone.
     let count = if first == default { count } else { 1 };
     for seed in first..first + count {
         let life = life(&mut SplitMix64::new(seed ^ 0x5eed));

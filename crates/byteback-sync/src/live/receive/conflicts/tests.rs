@@ -32,7 +32,7 @@ fn whenever_the_power_is_cut_all_that_was_noted_is_there() {
             for survivor in 0..30 {
                 let disk = disk.recover(survivor);
                 let noted = Conflicts::open(Arc::new(disk.clone())).unwrap().noted().to_vec();
-                // Two syncs a note: what was answered is there.
+                // Each note has two syncs: an acknowledged note is there.
                 let least = [0, 1, 1, 1][((nth - 1) / 2) as usize];
                 assert!(noted.len() >= least && noted.len() <= 2, "{nth} {phase:?}: {noted:?}");
                 work(&disk).unwrap();

@@ -31,7 +31,7 @@ fn whenever_the_power_is_cut_the_old_list_or_the_new_one_is_there() {
             for survivor in 0..30 {
                 let disk = disk.recover(survivor);
                 let noted = LeftOutNames::open(Arc::new(disk.clone())).unwrap().noted().to_vec();
-                // Two syncs a note.
+                // Each note has two syncs.
                 let answered = ((nth - 1) / 2) as usize;
                 let may_be = &lists[answered..=answered + 1];
                 assert!(may_be.contains(&noted), "{nth} {phase:?}: {noted:?}");

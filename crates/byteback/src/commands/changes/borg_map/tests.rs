@@ -39,7 +39,7 @@ fn a_map_tells_each_byte_once() {
 
 #[test]
 fn holes_are_where_nothing_was_written() {
-    // Not on a tmpfs of another block size.
+    // A tmpfs may have another block size.
     let file = tempfile::tempfile_in("/var/tmp").unwrap();
     file.set_len(1 << 20).unwrap();
     assert_eq!(holes(&file, 1 << 20).unwrap(), set(&[(0, 1 << 20)]));

@@ -2,7 +2,7 @@ use std::process::Command;
 
 use super::*;
 
-/// Names that are hard to write down.
+/// Names that are hard to escape.
 const PATHS: [&str; 9] = [
     "/",
     "/data/mail",
@@ -18,7 +18,7 @@ const PATHS: [&str; 9] = [
 #[test]
 fn names_are_escaped_as_systemd_does() {
     for path in PATHS {
-        // systemd-escape answers what it would be called, and refuses what it cannot name.
+        // systemd-escape prints the unit name, and refuses a path that it cannot name.
         let told = Command::new("systemd-escape")
             .args(["--path", "--", path])
             .output()

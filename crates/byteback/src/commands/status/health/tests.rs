@@ -1,10 +1,10 @@
-//! What makes a folder healthy.
+//! The health of folders.
 
 use super::*;
 
 const NOW_NS: i64 = 1_000_000_000_000;
 
-/// A folder in sync with which nothing is wrong.
+/// A folder in sync, without any problem.
 fn in_sync() -> SyncStatus {
     SyncStatus {
         is_connected: true,
@@ -52,7 +52,7 @@ fn what_stays_wrong_needs_attention() {
     let changes: [fn(&mut SyncStatus); 6] = [
         |sync| sync.has_ended = true,
         |sync| sync.held_nodes = 1,
-        // Of many only the first are told.
+        // The list may be shorter than the count.
         |sync| sync.left_out_names = 1,
         |sync| sync.needs_attention = true,
         |sync| sync.unsaved_files = 1,

@@ -1,5 +1,5 @@
 //! Nodes that were made here and there become one, if they are the same: directories always are,
-//! files if they hold the same.
+//! files if they have the same content.
 
 use byteback_model::{FileId, NodeKind, Place};
 use std::collections::HashSet;
@@ -10,8 +10,8 @@ use super::Merge;
 type Result<T> = std::result::Result<T, PlanError>;
 
 impl Merge<'_, '_> {
-    /// Nodes that were made here and there become one, if they are the same: directories always
-    /// are.
+    /// Merges nodes that were made here and there into one, if they are the same: directories
+    /// always are.
     pub(super) fn adopt(&mut self) -> Result<()> {
         let mut names: Vec<(Place<FileId>, FileId)> = Vec::new();
         for (place, change) in &self.names {
@@ -25,7 +25,7 @@ impl Merge<'_, '_> {
             let mut adopted = HashSet::new();
             for (place, there) in names {
                 if adopted.contains(&place.parent) {
-                    // Together with all others that are in directories of this round.
+                    // Later, together with all others in the directories of this round.
                     later.push((place, there));
                     continue;
                 }
@@ -67,8 +67,8 @@ impl Merge<'_, '_> {
         }
     }
 
-    /// Lets the files be compared of which it is to be known whether they are the same, as many at
-    /// once are cheaper than one after the other.
+    /// Has the files compared that may be the same, as comparing many at once is cheaper than one
+    /// after the other.
     fn compare_ahead(&mut self, names: &[(Place<FileId>, FileId)]) -> Result<()> {
         let mut pairs = Vec::new();
         for (place, there) in names {

@@ -1,5 +1,4 @@
-//! What does not let itself be changed here stays as it is, and so do the directories that it is
-//! in.
+//! Blocked nodes and names stay as they are here, and so do the directories that contain them.
 
 use byteback_model::{ByteString, FileId, Place};
 use std::collections::HashSet;
@@ -10,8 +9,8 @@ use super::Merge;
 type Result<T> = std::result::Result<T, PlanError>;
 
 impl Merge<'_, '_> {
-    /// What is here and was to get a name that cannot be given: it keeps those that it has, as it
-    /// would be nowhere here.
+    /// Nodes here that were to get a name that cannot be given: they keep the names that they have,
+    /// as they would be nowhere here.
     pub(super) fn held_by_blocked(&mut self) -> Result<HashSet<FileId>> {
         let mut held = HashSet::new();
         for place in &self.given.blocked.places {
@@ -25,8 +24,8 @@ impl Merge<'_, '_> {
         Ok(held)
     }
 
-    /// Nobody tells of names in a directory that goes as a whole: those that cannot be taken away
-    /// are told here.
+    /// Reports names that cannot be taken away in a directory that goes as a whole: others' changes
+    /// do not list them.
     pub(super) fn tell_blocked_inside(&mut self) -> Result<()> {
         for place in &self.given.blocked.places {
             let before = self.view.entry(place)?;
@@ -38,7 +37,7 @@ impl Merge<'_, '_> {
         Ok(())
     }
 
-    /// The directories that cannot be taken away, or hold a name that cannot, but for those with
+    /// The directories that cannot be taken away, or hold a name that cannot, except those with
     /// something new in them: these come back at the server with it.
     pub(super) fn find_above_blocked(&mut self) -> Result<()> {
         let mut above = HashSet::new();

@@ -1,15 +1,16 @@
 //! Files that were changed here in one atomic operation share its outcome (DeltaCFS section III-C):
-//! where one of them gets a conflict name because somebody else was first, so do the others that
-//! lie in the same directory. What others see under the true names is all of the operation or
-//! nothing of it: a database never stands beside a log of another one.
+//! where one of them gets a conflict name because another device was first, so do the others that
+//! lie in the same directory. Others see under the true names all of the operation or nothing of
+//! it: a database never stands beside a log of another one.
 //!
-//! A round of the merge finds out who is in conflict; those that belong to them are *parted* in the
-//! next: each gets an identity of its own, as a file that others changed, too, does, and the
-//! server's version comes to the names that it has there. One that is new here, was moved here, or
-//! was removed by others only loses its names. What others have exactly like that stays.
+//! A round of the merge finds the files in conflict; the files changed together with them are
+//! *parted* in the next: each gets an identity of its own, as a file that others changed, too,
+//! does, and the server's version comes to the names that it has there. A file that is new here,
+//! was moved here, or was removed by others only loses its names. Files that others have with the
+//! same content stay.
 //!
-//! **Made again** after an interruption, the plan has to come to the same. Who was parted already
-//! is known by what it was ([`Member::was`]), and by having its conflict name
+//! **Made again** after an interruption, the plan must have the same result. A file that was parted
+//! already is recognized by its former identity ([`Member::was`]), and by having its conflict name
 //! ([`Member::is_copy`]): both are durable before anything shows.
 
 use byteback_model::{FileId, NodeKind, Place};
@@ -21,8 +22,8 @@ use super::Merge;
 type Result<T> = std::result::Result<T, PlanError>;
 
 impl Merge<'_, '_> {
-    /// Gives identities of their own to those who share a conflict, and lets the server's names
-    /// come.
+    /// Gives identities of their own to the files that share a conflict, and lets the server's
+    /// names come.
     pub(super) fn part(&mut self) -> Result<()> {
         for member in self.members() {
             let id = self.view.outer(member.id);
@@ -34,7 +35,7 @@ impl Merge<'_, '_> {
                 continue;
             };
             let Some(told) = self.told(there, false) else { continue };
-            // Others may have removed it. What was moved here is where nothing of theirs is, unless
+            // Others may have removed it. Where a file was moved here, nothing of theirs is, unless
             // they moved it as well.
             let has_its_name = node.places.iter().any(|place| told.places.contains(place));
             if told.places.is_empty() || !(has_its_name || self.placed.contains_key(&there)) {
@@ -48,8 +49,8 @@ impl Merge<'_, '_> {
                 let change = self.others.nodes.get(&id).filter(|change| change.before.is_some());
                 let since = match change {
                     Some(change) if !self.given.landed.contains(&id) => change.since,
-                    // Nobody changed it, or it holds what they wrote and what was written here
-                    // since.
+                    // Others did not change it, or it holds what they wrote and what was written
+                    // here since.
                     _ => self.others.head,
                 };
                 self.renounce(id, since);
@@ -59,7 +60,7 @@ impl Merge<'_, '_> {
         Ok(())
     }
 
-    /// Takes their names from those who share a conflict, as far as nothing else gets them.
+    /// Takes their names from the files that share a conflict, as far as nothing else gets them.
     pub(super) fn vacate(&mut self) -> Result<()> {
         for member in self.members() {
             let id = self.view.outer(member.id);
@@ -76,10 +77,11 @@ impl Merge<'_, '_> {
         Ok(())
     }
 
-    /// Finds who shares the conflicts of this round. If that is news, another round follows.
+    /// Finds the files that share the conflicts of this round. If any are new, another round
+    /// follows.
     pub(super) fn share(&mut self) -> Result<()> {
-        // Where who is in conflict; directories by the identities that they have before all else is
-        // done.
+        // Files in conflict and their directories, these by the identities that they have before
+        // all else is done.
         let mut contested: HashSet<(FileId, FileId)> = HashSet::new();
         for outcome in &self.outcomes {
             if let Outcome::Conflict { place, node, .. } = outcome
@@ -96,7 +98,7 @@ impl Merge<'_, '_> {
                 contested.extend(node.places.iter().map(|place| (member.id, place.parent)));
             }
         }
-        // What has names in a directory in the end, wherever it is now.
+        // Directories in which each node has names in the end, wherever it is now.
         let mut named: HashMap<FileId, Vec<FileId>> = HashMap::new();
         for (place, id) in &self.want {
             if let Some(id) = id {
@@ -137,7 +139,7 @@ impl Merge<'_, '_> {
         node.attributes.kind == NodeKind::File && node.is_unsent && !self.same.contains(&id)
     }
 
-    /// Each once.
+    /// All members, each once.
     fn members(&self) -> Vec<Member> {
         let mut seen = HashSet::new();
         let members = self.sets.iter().flatten();

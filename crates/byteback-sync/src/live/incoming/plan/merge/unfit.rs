@@ -1,4 +1,4 @@
-//! Names of the server that this tree does not hold: those that it cannot, that the file system
+//! Names of the server that this tree does not hold: impossible ones, those that the file system
 //! refuses, and those that are ignored here.
 
 use byteback_model::{FileId, NodeKind, Place};
@@ -10,16 +10,16 @@ use super::{Merge, View};
 
 type Result<T> = std::result::Result<T, PlanError>;
 
-/// Why this tree does not hold a name of the server.
+/// Reason why this tree does not hold a name of the server.
 #[derive(Clone, Copy)]
 pub(super) struct Unfit {
     pub(super) why: &'static str,
-    /// It is ignored here, and a directory or not.
+    /// If it is ignored here: whether it is a directory.
     pub(super) ignored: Option<bool>,
 }
 
 impl View<'_> {
-    /// Whether a name stands for something here that is ignored.
+    /// Whether a name stands here for an ignored node.
     pub(super) fn is_hidden(&self, place: &Place<FileId>) -> Result<bool> {
         Ok(match self.inner_place(place) {
             Some(inner) => self.here.may_ignore() && self.here.is_hidden(&inner)?,
@@ -41,7 +41,7 @@ impl View<'_> {
 }
 
 impl Merge<'_, '_> {
-    /// Why this tree cannot hold a name of the server.
+    /// Reason why this tree cannot hold a name of the server.
     pub(super) fn unfit(&mut self, place: &Place<FileId>, id: FileId) -> Result<Option<Unfit>> {
         let refused = || {
             self.given
@@ -55,7 +55,7 @@ impl Merge<'_, '_> {
         }
     }
 
-    /// Whether a name that stands for `id` there is ignored here, or what has this name here is.
+    /// Whether a name that stands for `id` there is ignored here, or the node under it here is.
     pub(super) fn ignored(&mut self, place: &Place<FileId>, id: FileId) -> Result<Option<Unfit>> {
         if !self.view.here.may_ignore() {
             return Ok(None);

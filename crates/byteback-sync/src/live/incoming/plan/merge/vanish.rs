@@ -1,5 +1,5 @@
-//! What becomes of nodes here that have no name any more: what is only here is kept, and so are the
-//! directories that hold it; all else goes.
+//! The fate of nodes here that lose all their names: nodes that are only here are kept, and so are
+//! the directories that hold them; all else goes.
 
 use byteback_model::{ByteString, FileId, NodeKind, Place};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -12,7 +12,7 @@ use super::{Merge, Merged};
 
 type Result<T> = std::result::Result<T, PlanError>;
 
-/// What has no name of its own is called so.
+/// Name of a kept node that has none of its own.
 const NAMELESS: &[u8] = b"file";
 
 /// Nodes that lose names.
@@ -26,12 +26,12 @@ struct Losses {
     decided: HashSet<FileId>,
     /// Directories that go, outer ones before inner ones.
     directories: Vec<FileId>,
-    /// What is kept, whatever it holds; with the name to which it was moved here, and which
-    /// something else gets, if that is why.
+    /// Nodes that are kept, whatever they hold; with the name to which one was moved here and which
+    /// another node gets, if that is why.
     kept: Vec<(FileId, Option<Place<FileId>>)>,
-    /// Directories in which something is kept.
+    /// Directories that contain a kept node.
     kept_in: HashSet<FileId>,
-    /// Directories in which one is kept for what is ignored in it.
+    /// Directories that contain one kept for the ignored nodes in it.
     withheld_in: HashSet<FileId>,
 }
 
@@ -51,7 +51,7 @@ impl<'a> Merge<'a, '_> {
         for (id, moved_to) in std::mem::take(&mut losses.kept) {
             self.keep(id, moved_to, false, &mut losses)?;
         }
-        // What is kept in one may keep the one that it is in.
+        // A directory kept for its contents may keep the one above it.
         let mut directories = std::mem::take(&mut losses.directories);
         directories.reverse();
         loop {
@@ -97,13 +97,13 @@ impl<'a> Merge<'a, '_> {
         Ok(false)
     }
 
-    /// Whether there is anything in a directory that is not seen, because it is ignored.
+    /// Whether a directory contains anything that is not seen, because it is ignored.
     fn holds_hidden(&mut self, directory: FileId, losses: &Losses) -> Result<bool> {
         Ok(losses.withheld_in.contains(&directory) || self.view.holds_hidden(directory)?)
     }
 
-    /// Keeps a directory for what is ignored in it where it is, and tells nobody; if something else
-    /// gets its name it is kept as what is changed here.
+    /// Keeps a directory for the ignored nodes in it where it is, without reporting it; if another
+    /// node gets its name it is kept like a node that was changed here.
     fn withhold(&mut self, id: FileId, losses: &mut Losses) -> Result<()> {
         let places = losses.lost.get(&id).into_iter().flatten();
         let mut free = places.filter(|place| self.want.get(place).is_some_and(Option::is_none));
@@ -117,7 +117,7 @@ impl<'a> Merge<'a, '_> {
         Ok(())
     }
 
-    /// Looks whether a node that loses names has none left.
+    /// Decides the fate of a node that loses names, if it has none left.
     fn lose(&mut self, id: FileId, losses: &mut Losses) -> Result<()> {
         if losses.wanted.contains(&id) || losses.decided.contains(&id) {
             return Ok(());
@@ -151,14 +151,14 @@ impl<'a> Merge<'a, '_> {
         Ok(())
     }
 
-    /// Whether a node holds what the server does not have, or may hold it in a moment.
+    /// Whether a node holds something that the server does not have, or may in a moment.
     fn is_unsent(&self, id: FileId, node: &HereNode) -> bool {
         let is_in_use = node.is_in_use && !is_directory(&node.attributes);
         is_in_use || (node.is_unsent && !self.same.contains(&id))
     }
 
-    /// Whether a node has to be kept for itself: it holds what the server does not have, or was
-    /// moved here to where others put something else.
+    /// Whether a node has to be kept for itself: it holds something that the server does not have,
+    /// or was moved here to where others put another node.
     fn why_only_here(&mut self, id: FileId, node: &HereNode, losses: &Losses) -> Result<Option<Option<Place<FileId>>>> {
         let is_directory = is_directory(&node.attributes);
         if self.is_unsent(id, node) && !(is_directory && (node.is_known || self.view.is_withheld(id))) {
@@ -173,8 +173,8 @@ impl<'a> Merge<'a, '_> {
         Ok(None)
     }
 
-    /// Directories that have no name there any more, and have one here: they are made anew there,
-    /// with the directories in them, which may hold there what nobody sees.
+    /// Directories that have no name there any more, and have one here, are made anew there, with
+    /// the directories in them, which may hold there what is not seen here.
     fn gone_there(&mut self) -> Result<()> {
         let mut done: HashSet<FileId> = HashSet::new();
         let anew: HashSet<FileId> = self.made_anew.iter().map(|(id, _)| *id).collect();
@@ -206,7 +206,7 @@ impl<'a> Merge<'a, '_> {
                 let name = ByteString(name);
                 let place = Place { parent: id, name };
                 let is_left = self.want.get(&place).is_none_or(|wanted| *wanted == Some(child));
-                // What was moved in here may be elsewhere there.
+                // A node that was moved in here may be elsewhere there.
                 if is_left && (!self.view.is_unsent(&place)? || !self.is_in_tree_there(child)?) {
                     to_do.push((child, false));
                 }
@@ -228,7 +228,7 @@ impl<'a> Merge<'a, '_> {
         let places = losses.lost.remove(&id).unwrap_or_default();
         let is_changed_file = self.is_unsent(id, &node) && !is_directory(&node.attributes);
         let is_parted = self.view.inner(id).is_some_and(|inner| self.parted.contains(&inner));
-        // What the server has of it may be something else by now.
+        // The server's version of it may differ by now.
         let id = match node.is_known && is_changed_file {
             true => {
                 let since = self
@@ -277,7 +277,7 @@ impl<'a> Merge<'a, '_> {
     }
 
     /// Directories that are made anew at the server get their identities when all else is done:
-    /// from then on all that is in them is to be sent.
+    /// from then on everything in them is to be sent.
     fn last_identities(&mut self) -> Vec<Step> {
         let made_anew: HashMap<FileId, FileId> = self.made_anew.iter().copied().collect();
         for outcome in &mut self.outcomes {
@@ -340,7 +340,7 @@ impl<'a> Merge<'a, '_> {
             }
         }
         let mut of_same = Vec::new();
-        // What both have had before now, and has not changed since.
+        // Nodes that both had before, and that did not change since.
         let mut same: Vec<FileId> = self.same.iter().copied().collect();
         same.sort_unstable();
         for id in same {

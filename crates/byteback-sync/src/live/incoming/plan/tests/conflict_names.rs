@@ -1,4 +1,4 @@
-//! How what gave way is called.
+//! Names of conflict copies.
 
 use super::super::names::{ConflictLabel, is_name_on_its_way, name_on_its_way};
 use byteback_model::FileId;

@@ -1,4 +1,4 @@
-//! Trees in memory: one of the server, and one here with what is unsent of it.
+//! Trees in memory: the server's, and the one here with its unsent changes.
 
 use byteback_model::{Attributes, FileId, NodeKind, Place};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ const SINCE: u64 = 5;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {
     pub(super) kind: NodeKind,
-    /// What a file holds, by a number; what a symlink points to.
+    /// Content of a file, as a number; target of a symlink.
     pub(super) content: u64,
     pub(super) mode: u32,
     pub(super) mtime_ns: i128,
@@ -49,7 +49,7 @@ impl Node {
     }
 }
 
-/// What a tree looks like to people, with identities.
+/// A tree by paths, with identities.
 pub(super) type Paths = BTreeMap<Vec<u8>, (FileId, Node)>;
 
 #[derive(Clone, Debug)]
@@ -58,7 +58,7 @@ pub(super) struct Tree {
     pub(super) entries: BTreeMap<Place<FileId>, FileId>,
 }
 
-/// Something that a program does, by paths.
+/// Operation of a program, by paths.
 #[derive(Clone, Debug)]
 pub(super) enum Op {
     Create(Vec<u8>, NodeKind, u64),
@@ -69,11 +69,11 @@ pub(super) enum Op {
     Link(Vec<u8>, Vec<u8>),
     Remove(Vec<u8>),
     RemoveAll(Vec<u8>),
-    /// A new file takes the name over.
+    /// A new file takes over the name.
     Save(Vec<u8>, u64),
 }
 
-/// What an operation touched.
+/// Names and nodes that an operation touched.
 #[derive(Default)]
 pub(super) struct Touched {
     places: BTreeSet<Place<FileId>>,
@@ -147,7 +147,7 @@ impl Tree {
         entries.map(|(place, _)| place.clone()).collect()
     }
 
-    /// Where a path is, if its directory exists.
+    /// Place of a path, if its directory exists.
     fn locate(&self, path: &[u8]) -> Option<Place<FileId>> {
         let mut names: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
         let last = names.pop()?;
@@ -189,8 +189,7 @@ impl Tree {
         Some(())
     }
 
-    /// Does something, if it can be done. A server may leave what is in a directory that is removed
-    /// there.
+    /// Does an operation, if possible. A server may keep the entries of a removed directory.
     pub(super) fn apply(&mut self, op: &Op, next: &mut u128, leaves_inside: bool) -> Touched {
         let mut touched = Touched::default();
         let done = self.try_apply(op, next, leaves_inside, &mut touched);
@@ -342,7 +341,7 @@ pub(super) fn random_op(tree: &Tree, random: &mut SplitMix64, names: &[u8]) -> O
     }
 }
 
-/// What the server tells of the way from one tree to another.
+/// The server's answer on the way from one tree to another.
 pub(super) fn diff(base: &Tree, server: &Tree) -> Others {
     let reachable = server.reachable();
     let mut others = Others {
@@ -391,7 +390,7 @@ pub(super) fn tell(server: &Tree, need: Need) -> Option<Told> {
     })
 }
 
-/// A tree with what is unsent of it.
+/// A tree with its unsent changes.
 pub(super) struct Local {
     pub(super) tree: Tree,
     known: BTreeSet<FileId>,
@@ -402,14 +401,14 @@ pub(super) struct Local {
     pub(super) in_use: BTreeSet<FileId>,
     /// Files whose contents were changed in one operation.
     pub(super) sets: Vec<BTreeSet<FileId>>,
-    /// The operation goes on.
+    /// Whether the operation goes on.
     is_set_open: bool,
-    /// What nodes were that became others.
+    /// Former identities of nodes that got others.
     was: BTreeMap<FileId, FileId>,
     pub(super) next: u128,
 }
 
-/// Whether a name is one that a conflict gave.
+/// Whether a name is that of a conflict copy.
 pub(super) fn is_conflict_name(name: &[u8]) -> bool {
     name.windows(10).any(|part| part == b"(conflict ")
 }
@@ -430,7 +429,7 @@ impl Local {
         }
     }
 
-    /// What programs do from now on is one atomic operation, or none.
+    /// Begins an atomic operation of programs, or ends it.
     pub(super) fn operate(&mut self, together: bool) {
         if together {
             self.sets.push(BTreeSet::new());
@@ -444,7 +443,7 @@ impl Local {
         self.in_use = files.map(|(id, _)| *id).filter(|_| random.below(3) == 0).collect();
     }
 
-    /// The files of a set that hold what was written here and is not sent.
+    /// The files of a set with unsent local contents.
     pub(super) fn unsent_of_set<'s>(&'s self, set: &'s BTreeSet<FileId>) -> impl Iterator<Item = FileId> + 's {
         let is_file = |id: &FileId| {
             let node = self.tree.nodes.get(id);
@@ -455,7 +454,7 @@ impl Local {
             .filter(move |id| self.unsent.contains(id) && is_file(id))
     }
 
-    /// A program does something.
+    /// Does an operation of a program.
     pub(super) fn apply(&mut self, op: &Op, next: &mut u128) {
         let touched = self.tree.apply(op, next, false);
         self.unsent_places.extend(touched.places);
@@ -487,7 +486,7 @@ impl Local {
         self.unsent_places.contains(place) || !self.known.contains(&place.parent)
     }
 
-    /// Brings a server what is unsent.
+    /// Sends the unsent changes to a server.
     pub(super) fn send<'a>(&'a self, more: impl Iterator<Item = &'a Place<FileId>>, server: &mut Tree) {
         let unsent = self.tree.entries.keys().filter(|place| self.is_unsent(place));
         for place in self.unsent_places.iter().chain(unsent).chain(more) {
@@ -503,7 +502,7 @@ impl Local {
         }
     }
 
-    /// Something loses a name to what lands.
+    /// Checks that a node that loses a name to a landing may go.
     fn assert_may_go(&self, id: FileId) {
         if self.tree.places_of(id).is_empty() {
             assert!(
@@ -659,7 +658,7 @@ impl Local {
     }
 }
 
-/// What the planner sees.
+/// The model as the planner sees it.
 pub(super) struct Seen<'a> {
     pub(super) local: &'a Local,
     pub(super) server: &'a Tree,
