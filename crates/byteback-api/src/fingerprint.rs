@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fingerprint_is_read_as_it_is_written_with_colons_or_without() {
+    fn fingerprint_is_read_as_written_with_colons_or_without() {
         let fingerprint = Fingerprint(std::array::from_fn(|at| u8::try_from(at * 7).unwrap()));
         let text = fingerprint.to_string();
         assert!(text.starts_with("00070e15") && text.len() == 64);

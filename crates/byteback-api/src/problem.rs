@@ -380,7 +380,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_names_are_the_stable_names_and_unknown_ones_are_tolerated() {
+    fn problem_codes_have_stable_json_names_and_tolerate_unknowns() {
         for code in Code::ALL {
             let json = serde_json::to_string(&code).unwrap();
             assert_eq!(json, format!("\"{}\"", code.name()));

@@ -25,7 +25,7 @@ fn sealed(record: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn records_end_in_their_checksum_and_every_flipped_bit_is_noticed() {
+fn records_end_in_a_checksum_that_notices_every_flipped_bit() {
     // The check value of CRC-32C.
     assert_eq!(sealed(b"123456789")[9..], [0x83, 0x92, 0x06, 0xe3]);
     let mut layer = Layer::default();

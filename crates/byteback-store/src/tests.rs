@@ -148,7 +148,7 @@ fn a_segment_of_version_1() {
 }
 
 #[test]
-fn a_segment_of_another_version_or_number_is_refused_and_a_damaged_header_costs_no_frame() {
+fn segment_with_a_foreign_header_is_refused_a_damaged_one_read() {
     let (disk, bytes, frame) = segment();
     let file = disk.open("000000000000002a.seg", OpenMode::Existing).unwrap();
     for (at, what) in [(7, "version"), (8, "another segment")] {

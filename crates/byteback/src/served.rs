@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_given_with_a_scheme_where_something_stands_before_the_server() {
+    fn addresses_take_a_scheme_if_a_proxy_stands_before_the_server() {
         let given = |texts: &[&str], is_plain| {
             let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
             let (addresses, is_plain) = given(&texts, is_plain, 7117).ok()?;

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_write_is_understood_and_told_as_it_can_be_written() {
+    fn throttle_limits_are_read_and_shown_as_people_write_them() {
         for (written, told_as) in [
             (&["1MiB"][..], &["1MiB/s"][..]),
             (&["1m/s", "8:00-18:00=200KiB"], &["1MiB/s", "08:00-18:00=200KiB/s"]),

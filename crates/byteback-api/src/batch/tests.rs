@@ -280,7 +280,7 @@ fn golden_json_of_a_batch_that_follows_another_one() {
 }
 
 #[test]
-fn a_manifest_whose_kind_says_something_else_than_it_does_is_refused() {
+fn manifest_whose_kind_contradicts_its_content_is_refused() {
     for follows in [None, Some(8)] {
         let manifest = Manifest { follows, ..manifest() };
         let mut writer = BatchWriter::new(Vec::new()).unwrap();

@@ -60,7 +60,7 @@ fn a_code_is_read_however_it_was_passed_on() {
 }
 
 #[test]
-fn one_wrong_missing_or_additional_character_is_noticed_everywhere() {
+fn join_code_notices_one_wrong_missing_or_added_character() {
     let text = code().to_string();
     for at in 4..text.len() {
         let other = if &text[at..=at] == "x" { "y" } else { "x" };

@@ -3,7 +3,7 @@ use std::cell::RefCell;
 use super::*;
 
 #[test]
-fn all_run_equally_often_in_rotating_order_and_the_first_round_does_not_count() {
+fn contenders_rotate_equally_and_the_first_round_does_not_count() {
     let order = RefCell::new(Vec::new());
     let contender = |name: &'static str| {
         let order = &order;

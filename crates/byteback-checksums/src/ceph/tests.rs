@@ -773,7 +773,7 @@ fn the_bytes_are_those_of_the_object() {
 
 /// The tool itself, replaced by a script.
 #[test]
-fn the_tool_is_asked_as_it_expects_and_ended_if_it_says_too_much() {
+fn ceph_tool_is_asked_rightly_and_ended_if_it_says_too_much() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let tool = folder.path().join("ceph-objectstore-tool");

@@ -64,7 +64,7 @@ fn a_program_that_is_missing_or_fails_is_named() {
 }
 
 #[test]
-fn a_program_that_may_not_be_run_is_passed_over_and_told_if_there_is_no_other() {
+fn program_that_may_not_run_is_skipped_and_told_if_it_is_alone() {
     use std::os::unix::fs::PermissionsExt;
 
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];

@@ -244,7 +244,7 @@ fn what_is_told_of_random_objects_is_true() {
 
 /// Any byte of the lists of parts may be altered: the result is the truth, or nothing.
 #[test]
-fn lists_of_parts_that_are_spoiled_are_never_taken_for_those_of_the_object() {
+fn s3_part_lists_that_are_spoiled_never_pass_for_the_objects() {
     let clock = SimClock::new(0);
     let (mut refused, mut true_ones) = (0, 0);
     for seed in 1..3000 {
@@ -346,7 +346,7 @@ fn an_object_that_is_replaced_meanwhile_is_noticed() {
 /// Some servers ignore `If-Match`, or a proxy drops it: their answer is recognized as another
 /// object's.
 #[test]
-fn bytes_of_another_object_are_noticed_though_the_server_does_not_compare() {
+fn s3_bytes_of_another_object_are_noticed_without_the_server() {
     let clock = SimClock::new(0);
     let mut object = Object::made(&mut SplitMix64::new(1));
     object.content = vec![7; 4000];

@@ -164,7 +164,7 @@ impl World {
 }
 
 #[test]
-fn nothing_that_changed_is_taken_for_known_in_random_lives_with_crashes() {
+fn checksum_store_takes_no_change_for_known_in_random_crashes() {
     let seed = std::env::var("BYTEBACK_SEED").map_or(1, |seed| seed.parse().unwrap());
     for seed in seed..seed + 25 {
         let mut random = SplitMix64::new(seed);

@@ -497,7 +497,7 @@ fn recovered(sums: &WrittenSums, file: u64, shared: &Shared, durable: &mut Vec<D
 }
 
 #[test]
-fn what_rots_is_found_and_nothing_else_in_random_lives_with_crashes() {
+fn written_sums_find_rot_and_nothing_else_in_random_crashes() {
     let first = std::env::var("BYTEBACK_SEED").map_or(1, |seed| seed.parse().unwrap());
     let (mut found, mut kept, mut lost) = (0, 0, 0);
     for seed in first..first + 150 {
@@ -640,7 +640,7 @@ fn settled(disk: &SimDisk) -> Shared {
 }
 
 #[test]
-fn what_a_crash_of_the_machine_leaves_is_told_from_what_was_written_after() {
+fn written_sums_tell_crash_damage_from_later_writes() {
     struct Case {
         times_move_ns: i64,
         boot: u8,
@@ -766,7 +766,7 @@ fn a_hundred_sparse_gibibytes_cost_little() {
 
 /// A repair writes the same bytes, so the sum is the same again.
 #[test]
-fn a_block_that_is_written_anew_before_it_is_judged_is_not_flagged() {
+fn block_rewritten_before_it_is_judged_is_not_flagged() {
     for is_let_go_of in [false, true] {
         let disk = SimDisk::new(1);
         let shared = settled(&disk);

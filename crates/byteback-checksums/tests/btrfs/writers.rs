@@ -234,7 +234,7 @@ fn stress(disk: &Disk, seconds: u64, rest_ms: u64, disturb: impl Fn(&Path, &mut 
 }
 
 #[test]
-fn what_is_told_while_somebody_writes_is_one_moment_and_not_a_past_one() {
+fn btrfs_tells_one_present_moment_while_a_program_writes() {
     let Some(disk) = Disk::new("sha256", 512, "") else {
         return;
     };
@@ -243,7 +243,7 @@ fn what_is_told_while_somebody_writes_is_one_moment_and_not_a_past_one() {
 }
 
 #[test]
-fn what_is_told_while_extents_move_is_one_moment_and_not_a_past_one() {
+fn btrfs_tells_one_present_moment_while_extents_move() {
     let Some(disk) = Disk::new("sha256", 1024, "") else {
         return;
     };

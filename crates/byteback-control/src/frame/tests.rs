@@ -76,7 +76,7 @@ fn a_hello_is_taken_and_nothing_else_is() {
 }
 
 #[test]
-fn lengths_beyond_the_limit_are_refused_before_anything_is_reserved() {
+fn frame_beyond_the_length_limit_is_refused_without_reserving() {
     for claimed in [65, 1 << 20, u32::MAX] {
         let mut bytes = claimed.to_le_bytes().to_vec();
         bytes.extend_from_slice(b"\x01{}");
@@ -241,7 +241,7 @@ proptest! {
     }
 
     #[test]
-    fn a_stream_that_is_cut_anywhere_ends_with_an_error_or_between_frames(
+    fn frame_stream_cut_anywhere_ends_with_an_error_or_at_a_border(
         frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 1..4),
         keep in 0_usize..200,
     ) {

@@ -188,7 +188,7 @@ fn as_nobody<T: Send>(act: impl FnOnce() -> T + Send) -> T {
 }
 
 #[test]
-fn other_users_do_not_get_in_even_where_permissions_would_let_them() {
+fn socket_keeps_other_users_out_even_if_permissions_admit_them() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("only root can become another user: not tested");
         return;

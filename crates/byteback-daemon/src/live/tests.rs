@@ -11,7 +11,7 @@ use crate::state_folder::StateFolder;
 /// A write that was reported may not have been performed yet: what is frozen now could be read too
 /// early.
 #[test]
-fn nothing_is_handed_out_or_answered_while_a_change_is_under_way() {
+fn live_hands_out_and_answers_nothing_during_a_change() {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     std::fs::create_dir(dir.path().join("tree")).unwrap();
     let folder = StateFolder::of(&dir.path().join("tree"), &dir.path().join("state")).unwrap();

@@ -52,7 +52,7 @@ fn a_new_folder_is_its_owners_alone_and_says_whose_it_is() {
 }
 
 #[test]
-fn what_a_crash_left_half_made_is_finished_and_what_is_anothers_is_refused() {
+fn state_folder_finishes_a_half_made_one_and_refuses_anothers() {
     let (_lab, folder) = lab();
     let path = folder.path().join("path");
     fs::create_dir_all(folder.path()).unwrap();

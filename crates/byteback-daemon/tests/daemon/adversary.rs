@@ -31,7 +31,7 @@ fn files_of(tree: &dyn TreeService, cut: &byteback_control::CutInfo) -> Vec<byte
 }
 
 #[test]
-fn a_file_that_is_removed_and_then_written_is_saved_as_of_the_cut() {
+fn cut_saves_a_file_removed_and_then_written_as_it_was() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     fixture.mount();
     fs::write(fixture.tree().join("log"), vec![1; 300_000]).unwrap();
@@ -72,7 +72,7 @@ fn a_mark_moves_only_over_the_cut_that_was_saved() {
 }
 
 #[test]
-fn a_file_that_was_changed_just_before_it_was_looked_at_is_not_trusted() {
+fn file_changed_just_before_the_look_is_not_trusted() {
     let fixture = Fixture::new(CacheMode::Exact);
     let path = fixture.tree().join("file");
     fs::write(&path, vec![1; 1000]).unwrap();
@@ -190,7 +190,7 @@ fn a_picture_is_not_read_when_nothing_protects_it_any_more() {
 }
 
 #[test]
-fn files_of_a_lower_layer_stay_who_they_are_when_they_are_changed() {
+fn overlay_files_of_a_lower_layer_keep_identity_when_changed() {
     let _ = Command::new("modprobe").arg("overlay").stderr(Stdio::null()).status();
     if !fs::read_to_string("/proc/filesystems").unwrap().contains("\toverlay\n") {
         println!("skipped: this kernel has no overlayfs");
@@ -364,7 +364,7 @@ fn programs_that_were_there_before_the_mount_are_named() {
 }
 
 #[test]
-fn on_a_full_disk_files_can_be_removed_and_overwritten_and_nothing_is_missed() {
+fn full_disk_allows_removing_and_overwriting_and_misses_nothing() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     let disk = fixture.tree().parent().unwrap().to_owned();
     let _small = OtherMount::new(&["-t", "tmpfs", "-o", "size=24m", "tmpfs"], &disk);
@@ -408,7 +408,7 @@ fn on_a_full_disk_files_can_be_removed_and_overwritten_and_nothing_is_missed() {
 }
 
 #[test]
-fn a_time_that_the_log_no_longer_knows_is_answered_with_everything_and_says_so() {
+fn log_answers_a_forgotten_time_with_everything_and_says_so() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     fixture.mount();
     let mut saved = Saved::default();
@@ -447,7 +447,7 @@ fn what_is_hidden_below_another_mount_stays_saved() {
 /// ext4 with small inodes, ext3, HFS+ and FAT keep no parts of a second: two changes within one
 /// leave the same times.
 #[test]
-fn a_change_within_the_same_second_is_found_where_times_are_whole_seconds() {
+fn change_in_the_same_second_is_found_where_times_are_seconds() {
     let fixture = Fixture::new(CacheMode::Exact);
     let image = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
     image.as_file().set_len(16 << 20).unwrap();
@@ -494,7 +494,7 @@ fn a_change_within_the_same_second_is_found_where_times_are_whole_seconds() {
 /// A backup that keeps checksums of blocks reads, and sums, all of a block of which a part is
 /// reported.
 #[test]
-fn a_block_that_changed_in_part_is_held_still_as_a_whole_and_nothing_else_is_read() {
+fn cut_holds_a_partly_changed_block_whole_and_reads_no_other() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     let path = fixture.tree().join("file");
     fs::write(&path, vec![1; 100_000]).unwrap();
@@ -529,7 +529,7 @@ fn a_block_that_changed_in_part_is_held_still_as_a_whole_and_nothing_else_is_rea
 /// A backup that compares files with those of a server reads all of them, not only what is
 /// reported.
 #[test]
-fn whole_files_that_changed_are_held_still_for_those_who_say_that_they_read_them() {
+fn cut_holds_whole_changed_files_for_readers_who_ask() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     for name in ["changed", "other"] {
         fs::write(fixture.tree().join(name), vec![1; 100_000]).unwrap();

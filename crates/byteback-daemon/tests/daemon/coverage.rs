@@ -267,19 +267,19 @@ fn what_is_saved_equals_the_tree_at_the_cut_fast() {
 }
 
 #[test]
-fn what_is_saved_equals_the_tree_at_the_cut_with_a_restless_log_exact() {
+fn saved_tree_equals_the_cut_with_a_restless_log_exact() {
     in_a_thread(CacheMode::Exact, Life::Restless);
 }
 
 #[test]
-fn what_is_saved_equals_the_tree_at_the_cut_with_a_restless_log_fast() {
+fn saved_tree_equals_the_cut_with_a_restless_log_fast() {
     in_a_thread(CacheMode::Fast, Life::Restless);
 }
 
 /// In this mode everything that returned is in the directory below, so that nothing is lost with
 /// the daemon.
 #[test]
-fn what_is_saved_equals_the_tree_at_the_cut_with_a_daemon_that_is_killed() {
+fn saved_tree_equals_the_cut_with_a_daemon_that_is_killed() {
     in_a_thread(CacheMode::Exact, Life::Mortal);
 }
 

@@ -17,7 +17,7 @@ fn save(service: &dyn TreeService, consumer: &str) -> byteback_control::Result<(
 }
 
 #[test]
-fn a_program_that_makes_up_consumers_is_refused_and_those_that_are_known_go_on() {
+fn consumers_beyond_the_limit_are_refused_and_known_ones_go_on() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     fixture.consumers_max(4);
     fixture.mount();

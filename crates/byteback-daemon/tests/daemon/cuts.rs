@@ -339,7 +339,7 @@ fn holes_links_and_special_files_are_those_of_the_cut() {
 }
 
 #[test]
-fn a_cut_of_a_large_directory_is_listed_whole_and_leaves_no_memory_of_it() {
+fn cut_of_a_large_directory_lists_all_and_leaves_no_memory() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     fs::create_dir(fixture.tree().join("large")).unwrap();
     for number in 0..5000 {
@@ -352,7 +352,7 @@ fn a_cut_of_a_large_directory_is_listed_whole_and_leaves_no_memory_of_it() {
 }
 
 #[test]
-fn the_number_of_cuts_is_limited_and_the_socket_makes_and_ends_them() {
+fn cuts_are_limited_and_can_be_made_and_ended_by_the_socket() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     fs::write(fixture.tree().join("file"), "old").unwrap();
     fixture.mount();
@@ -390,7 +390,7 @@ fn the_number_of_cuts_is_limited_and_the_socket_makes_and_ends_them() {
 }
 
 #[test]
-fn a_cut_that_cannot_keep_what_it_needs_is_lost_and_no_writer_is_refused() {
+fn cut_without_room_is_lost_and_refuses_no_writer() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     // A state folder with less room than a cut must leave free.
     let small = fixture.folder();
@@ -439,7 +439,7 @@ fn a_cut_is_not_read_when_nothing_protects_it_any_more() {
 }
 
 #[test]
-fn a_mark_does_not_move_over_a_file_that_was_read_after_somebody_took_the_mount_away() {
+fn mark_does_not_pass_a_file_read_after_the_mount_was_removed() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     fixture.mount();
     fs::write(fixture.tree().join("file"), vec![1; 300_000]).unwrap();
@@ -453,7 +453,7 @@ fn a_mark_does_not_move_over_a_file_that_was_read_after_somebody_took_the_mount_
 
 /// Readers never pause: some read while the mount goes, and while the plain file is written.
 #[test]
-fn nobody_reads_newer_bytes_of_a_cut_after_somebody_took_the_mount_away() {
+fn cut_shows_no_newer_bytes_after_the_mount_was_taken_away() {
     const LEN_BYTES: usize = 8 << 20;
     let mut fixture = Fixture::new(CacheMode::Exact);
     fixture.mount();
@@ -511,7 +511,7 @@ fn nobody_reads_newer_bytes_of_a_cut_after_somebody_took_the_mount_away() {
 }
 
 #[test]
-fn what_a_cut_keeps_is_given_back_when_somebody_takes_the_mount_away_and_nobody_reads() {
+fn cut_frees_its_copies_when_the_mount_is_gone_and_nobody_reads() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     fixture.mount();
     let path = fixture.tree().join("file");

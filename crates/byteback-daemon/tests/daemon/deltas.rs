@@ -47,7 +47,7 @@ fn content(delta: &DeltaFile<'_>) -> Vec<u8> {
 }
 
 #[test]
-fn a_program_with_a_descriptor_learns_what_changed_since_its_own_mark() {
+fn delta_tells_a_descriptor_holder_what_changed_since_its_mark() {
     let fixture = mounted(CacheMode::Exact, &[("file", 100_000)]);
     let path = fixture.tree().join("file");
     let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
@@ -103,7 +103,7 @@ fn a_program_with_a_descriptor_learns_what_changed_since_its_own_mark() {
 }
 
 #[test]
-fn the_frozen_file_stays_while_it_is_written_renamed_and_removed() {
+fn frozen_file_survives_writes_renames_and_removal() {
     let fixture = mounted(CacheMode::Exact, &[("file", 300_000)]);
     let path = fixture.tree().join("file");
     let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();

@@ -262,7 +262,7 @@ const HISTORIES: [History; 9] = [
 ];
 
 #[test]
-fn what_rots_below_the_mount_is_found_wherever_it_is_and_not_sent() {
+fn rot_below_the_mount_is_found_anywhere_and_not_sent() {
     let disk = Disk::new();
     for history in HISTORIES {
         let mut fixture = Fixture::inside(&disk.path(), CacheMode::Exact);
@@ -442,7 +442,7 @@ fn next_group(served: &Served) -> std::sync::Arc<LiveGroup> {
 /// The bit flips (DeltaCFS, section IV-E) after a file was written and before continuous sync has
 /// read it.
 #[test]
-fn what_rots_before_continuous_sync_reads_it_is_not_sent_and_everything_else_is() {
+fn rot_before_continuous_sync_reads_is_not_sent_but_the_rest_is() {
     let disk = Disk::new();
     let mut fixture = Fixture::inside(&disk.path(), CacheMode::Exact);
     let below = below(&fixture);

@@ -80,13 +80,13 @@ fn lanes_are_followed(options: LiveOptions, trouble: Trouble, is_restless: bool,
 }
 
 #[test]
-fn what_is_sent_at_once_is_the_tree_at_one_moment_after_the_other() {
+fn live_sends_the_tree_moment_by_moment_at_once() {
     let trouble = Trouble::default();
     lanes_are_followed(options(Duration::ZERO), trouble, false, Duration::from_secs(4));
 }
 
 #[test]
-fn what_is_sent_after_a_delay_is_the_tree_at_one_moment_after_the_other() {
+fn live_sends_the_tree_moment_by_moment_after_a_delay() {
     let trouble = Trouble::default();
     lanes_are_followed(
         options(Duration::from_millis(15)),
@@ -97,7 +97,7 @@ fn what_is_sent_after_a_delay_is_the_tree_at_one_moment_after_the_other() {
 }
 
 #[test]
-fn what_is_refused_unanswered_given_up_and_folded_loses_nothing_and_no_order() {
+fn live_loses_nothing_and_no_order_through_refusals_and_folds() {
     let mut options = options(Duration::from_millis(5));
     // Most of the time too much waits.
     options.queue.nodes_max = 60;
@@ -114,7 +114,7 @@ fn what_is_refused_unanswered_given_up_and_folded_loses_nothing_and_no_order() {
 /// The log nets names that came and went between two checkpoints, and does not know of those that
 /// came and went before a crash; the server has what was sent meanwhile.
 #[test]
-fn a_name_that_was_sent_and_is_gone_again_is_told_with_everything_since_the_mark() {
+fn fold_since_the_mark_tells_names_that_were_sent_and_are_gone() {
     let mut options = options(Duration::ZERO);
     options.mark_every = Duration::from_secs(3600);
     let mut fixture = Fixture::new(CacheMode::Exact);

@@ -255,7 +255,7 @@ fn what_differs_is_reported_and_nothing_else_on_this_disk() {
 }
 
 #[test]
-fn what_differs_is_reported_and_nothing_else_on_other_file_systems() {
+fn trimming_reports_only_differences_on_other_file_systems() {
     let seed = seed();
     for kind in ["ext4", "xfs", "btrfs", "tmpfs"] {
         let Some(disk) = Disk::new(kind) else { continue };
@@ -268,7 +268,7 @@ fn what_differs_is_reported_and_nothing_else_on_other_file_systems() {
 
 /// A program that writes its whole file again, in long writes, with the same bytes or nearly.
 #[test]
-fn a_file_that_is_rewritten_as_it_was_reports_changed_times_only() {
+fn trimming_reports_only_times_of_a_file_rewritten_as_it_was() {
     for mode in [CacheMode::Exact, CacheMode::Fast] {
         let mut fixture = Fixture::new(mode);
         let mut content = byteback_host::random::noise(3, 5_000_003);

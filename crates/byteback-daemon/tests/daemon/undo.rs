@@ -314,7 +314,7 @@ fn what_a_backup_without_a_mount_found_is_not_taken_for_known() {
 }
 
 #[test]
-fn what_was_before_a_change_that_passed_the_mount_by_is_said_to_be_not_known() {
+fn undo_says_what_preceded_a_change_past_the_mount_is_unknown() {
     let mut fixture = Fixture::new(CacheMode::Exact);
     fixture.undo = Some(options());
     let path = fixture.tree().join("file");

@@ -52,7 +52,7 @@ fn equation_5_gives_the_size() {
 }
 
 #[test]
-fn the_two_buckets_lie_in_different_halves_and_lead_to_each_other() {
+fn cuckoo_buckets_lie_in_different_halves_and_find_each_other() {
     for bits in [2, 3, 10, 31] {
         let places = Places::with_bits(bits);
         for index in 0..1000 {

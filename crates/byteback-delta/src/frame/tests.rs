@@ -116,7 +116,7 @@ fn codecs_have_stable_numbers() {
 }
 
 #[test]
-fn more_work_makes_shorter_frames_and_every_frame_is_read_by_everybody() {
+fn frames_get_shorter_with_effort_and_every_decoder_reads_them() {
     // Text with some variety, so that levels differ.
     let mut random = pseudo_random(7);
     let words: Vec<String> = (0..2000).map(|_| format!("{:x} ", random() % 100_000)).collect();

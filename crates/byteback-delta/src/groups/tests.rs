@@ -134,7 +134,7 @@ fn lists_that_cannot_be_are_refused_before_anything_is_reserved() {
 }
 
 #[test]
-fn every_flipped_bit_and_every_truncation_of_an_answer_is_noticed() {
+fn group_answer_notices_every_flipped_bit_and_truncation() {
     let base = noise(1, 3 * MIB as usize + 10_000);
     let mut new = base.clone();
     new[2 * MIB as usize + 5] ^= 1;

@@ -203,7 +203,7 @@ fn a_terabyte_of_zeros_has_blocks_for_the_price_of_one_each() {
 }
 
 #[test]
-fn what_storage_knows_of_its_blocks_leaves_an_unmodified_file_unread() {
+fn leaves_known_to_storage_leave_an_unmodified_file_unread() {
     for kind in LeafKind::ALL {
         let base = noise(9, 300_001);
         let params = params(kind, 8192);

@@ -162,7 +162,7 @@ fn every_width_of_an_argument_is_used() {
 }
 
 #[test]
-fn long_copies_and_literals_are_cut_into_commands_that_every_librsync_reads() {
+fn librsync_commands_for_long_runs_are_cut_for_every_reader() {
     let len = (5 << 30) + 7;
     let mut writer = LibrsyncWriter::new(Vec::new(), len, len).unwrap();
     writer.literal(r(3 << 30, (3 << 30) + 1), &b"x"[..]).unwrap();

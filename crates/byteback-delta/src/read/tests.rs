@@ -478,7 +478,7 @@ fn hostile_lengths_reserve_no_memory() {
 }
 
 #[test]
-fn a_frame_that_does_not_decompress_passes_validation_but_not_verification() {
+fn undecodable_frame_passes_validation_but_not_verification() {
     let numbers = [0, literal(500)];
     for frame in [&b"no zstd frame at all"[..], b""] {
         let block = ForgedBlock {
@@ -551,7 +551,7 @@ impl Read for Slow<'_> {
 }
 
 #[test]
-fn short_reads_do_not_matter_and_errors_are_told_with_their_source() {
+fn delta_reader_takes_short_reads_and_tells_errors_with_source() {
     for stream in samples().into_iter().take(3) {
         validate(Slow {
             bytes: &stream,

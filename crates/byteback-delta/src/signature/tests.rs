@@ -88,7 +88,7 @@ fn every_flipped_bit_is_noticed() {
 }
 
 #[test]
-fn every_truncation_is_noticed_and_nothing_is_read_beyond_the_end() {
+fn stream_truncation_is_noticed_and_nothing_read_beyond_the_end() {
     let bytes = stream(&noise(1, 150_000), small(100), 1000);
     for len in (0..bytes.len()).step_by(13) {
         let error = Signature::read(&bytes[..len], 10_000).unwrap_err();

@@ -247,7 +247,7 @@ proptest! {
 }
 
 #[test]
-fn values_that_do_not_continue_stay_apart_and_tails_keep_their_place() {
+fn extent_map_keeps_unrelated_values_apart_and_tails_in_place() {
     let mut map = ExtentMap::new();
     map.insert(r(0, 100), At { stream: 0, at: 0 });
     map.insert(r(40, 60), At { stream: 1, at: 500 });
@@ -266,7 +266,7 @@ fn values_that_do_not_continue_stay_apart_and_tails_keep_their_place() {
 }
 
 #[test]
-fn an_entry_that_is_replaced_at_a_leaf_border_joins_the_leaf_before() {
+fn extent_replaced_at_a_leaf_border_joins_the_leaf_before() {
     for count in 4..40_u64 {
         for replaced in 1..count {
             // Neighbours that touch but do not continue each other.

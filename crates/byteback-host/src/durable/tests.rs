@@ -29,7 +29,7 @@ fn tree_dir(path: &std::path::Path) -> TreeDir {
 }
 
 #[test]
-fn a_directory_of_a_tree_keeps_the_contract_and_agrees_with_the_model() {
+fn tree_directory_keeps_the_contract_and_agrees_with_the_model() {
     let temp = tempfile::tempdir().unwrap();
     conformance::contract(&tree_dir(temp.path()));
     for seed in 0..4 {
@@ -70,7 +70,7 @@ fn the_directory_stays_the_same_one_when_it_is_renamed() {
 }
 
 #[test]
-fn symlinks_in_place_of_our_files_are_refused_and_foreign_names_left_out() {
+fn real_dir_refuses_symlinks_and_leaves_out_foreign_names() {
     use std::os::unix::ffi::OsStrExt;
     let temp = tempfile::tempdir().unwrap();
     let dir = RealDir::open(temp.path()).unwrap();
@@ -96,7 +96,7 @@ fn allocated_space_is_written_and_not_a_hole() {
 
 /// A program that is being started has all descriptors until it execs.
 #[test]
-fn a_lock_that_is_given_up_is_free_although_a_child_has_its_descriptor() {
+fn lock_given_up_is_free_although_a_child_has_its_descriptor() {
     let temp = tempfile::tempdir().unwrap();
     let dir = RealDir::open(temp.path()).unwrap();
     let stop = std::sync::atomic::AtomicBool::new(false);
@@ -113,7 +113,7 @@ fn a_lock_that_is_given_up_is_free_although_a_child_has_its_descriptor() {
 }
 
 #[test]
-fn the_lock_excludes_this_process_and_others_and_names_its_holder() {
+fn lock_excludes_this_process_and_others_and_names_its_holder() {
     let temp = tempfile::tempdir().unwrap();
     let (first, second) = (RealDir::open(temp.path()).unwrap(), RealDir::open(temp.path()).unwrap());
     let lock = first.lock().unwrap();

@@ -157,7 +157,7 @@ fn operations_that_share_a_name_keep_their_order() {
 }
 
 #[test]
-fn lengths_are_those_of_some_moment_and_cut_bytes_do_not_come_back() {
+fn sim_disk_lengths_are_of_some_moment_and_cut_bytes_stay_gone() {
     let (mut shorter, mut longer) = (0, 0);
     for seed in 0..3000 {
         let (disk, file) = disk_with(&[1; 2000]);
@@ -305,7 +305,7 @@ fn a_power_cut_at_an_operation_leaves_it_undone() {
 }
 
 #[test]
-fn a_file_in_an_unsynced_directory_is_gone_although_it_was_synced() {
+fn sim_disk_loses_a_synced_file_in_an_unsynced_directory() {
     let gone = (0..200)
         .filter(|seed| {
             let disk = SimDisk::new(0);
@@ -355,7 +355,7 @@ fn a_failed_operation_fails_once_and_does_nothing() {
 }
 
 #[test]
-fn after_a_failed_sync_the_next_one_reports_success_without_the_lost_bytes() {
+fn sim_disk_sync_after_a_failed_one_succeeds_without_lost_bytes() {
     let mut lost = 0;
     for seed in 0..200 {
         let disk = SimDisk::new(seed);
@@ -407,7 +407,7 @@ fn counters_count() {
 }
 
 #[test]
-fn each_surviving_sector_is_that_of_some_moment_since_the_last_sync() {
+fn sim_disk_sectors_survive_as_of_some_moment_since_the_sync() {
     for seed in 0..400 {
         let (disk, file) = disk_with(&[1; 1500]);
         let mut random = crate::random::SplitMix64::new(seed);

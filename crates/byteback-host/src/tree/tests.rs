@@ -39,7 +39,7 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn stat_tells_what_the_standard_library_tells_and_the_birth_time() {
+fn stat_agrees_with_the_standard_library_and_tells_birth_time() {
     use std::os::unix::fs::MetadataExt;
     let (dir, fd) = temp();
     create(&fd, os("f"), b"12345");
@@ -202,7 +202,7 @@ fn open_beneath_stays_beneath() {
 }
 
 #[test]
-fn a_path_longer_than_the_kernel_takes_is_walked_and_survives_a_rename_above() {
+fn path_beyond_kernel_length_is_walked_and_survives_renames() {
     let (dir, fd) = temp();
     let long = "d".repeat(255);
     let mut at: OwnedFd = fd.try_clone().unwrap().into();
@@ -306,7 +306,7 @@ fn listing_resumes_after_any_entry_while_names_come_and_go() {
 }
 
 #[test]
-fn listing_leaves_the_callers_position_alone_and_tells_dots_only_when_asked() {
+fn listing_keeps_the_callers_position_and_tells_dots_if_asked() {
     let (_dir, fd) = temp();
     create(&fd, os("f"), b"");
     let path_only = open_dot(&fd).unwrap();
@@ -399,7 +399,7 @@ fn attributes_of_a_symlink_are_its_own() {
 }
 
 #[test]
-fn a_write_at_work_is_waited_for_although_its_times_are_those_of_its_beginning() {
+fn write_at_work_is_awaited_although_its_times_are_of_its_start() {
     const LEN: usize = 64 << 20;
     let file = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
     let aligned = |value: u8| {
@@ -666,7 +666,7 @@ fn a_descent_opens_what_open_beneath_opens_in_random_orders() {
 }
 
 #[test]
-fn a_descent_into_thousands_of_levels_keeps_few_descriptors_and_comes_back() {
+fn descent_and_return_over_4000_levels_keep_few_descriptors() {
     let (dir, fd) = temp();
     const LEVELS: usize = 4000;
     let before = open_descriptors();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn node_numbers_tell_what_they_stand_for_and_are_no_numbers_of_the_tree() {
+fn hidden_node_numbers_name_their_node_and_none_of_the_tree() {
     let frozen = |serial, node| HiddenNode::Frozen {
         serial,
         node: NodeId(node),

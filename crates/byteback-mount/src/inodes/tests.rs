@@ -29,7 +29,7 @@ fn numbers_are_inode_numbers() {
 }
 
 #[test]
-fn inode_number_one_and_foreign_devices_get_stable_synthetic_numbers() {
+fn inode_one_and_foreign_devices_get_stable_synthetic_numbers() {
     let mut table = table();
     let one = table.node_of(DEV, 1);
     assert_ne!(one, InodeNumber::ROOT);
@@ -143,7 +143,7 @@ fn a_reused_number_is_another_generation() {
 }
 
 #[test]
-fn a_reused_number_is_another_generation_also_without_birth_time() {
+fn inode_number_reused_is_a_new_generation_without_birth_time() {
     let mut table = table();
     let nameless = Identity {
         birth_ns: None,
@@ -172,7 +172,7 @@ fn a_number_is_borne_by_another_before_the_removal_is_known() {
 }
 
 #[test]
-fn what_was_found_before_something_was_created_is_looked_at_again() {
+fn inode_found_before_a_creation_is_looked_at_again() {
     let mut table = table();
     table.intern_new(InodeNumber::ROOT, name("f"), identity(30), NodeKind::File);
     let births = table.births();

@@ -17,7 +17,7 @@ use super::*;
 /// The hole that a failed copy leaves in the map of what was kept must not be read as zeros:
 /// whoever locks the node next finds the picture lost.
 #[test]
-fn a_node_of_which_a_copy_failed_is_not_let_go_before_its_picture_is_lost() {
+fn picture_is_lost_before_a_node_with_a_failed_copy_is_let_go() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     fs::write(&path, b"old").unwrap();
@@ -57,7 +57,7 @@ fn a_node_of_which_a_copy_failed_is_not_let_go_before_its_picture_is_lost() {
 
 /// A daemon of an ordinary user may write a file that it may not read.
 #[test]
-fn a_file_that_cannot_be_read_fails_alone_and_its_picture_is_not_lost() {
+fn picture_survives_an_unreadable_file_which_fails_alone() {
     assert!(
         rustix::process::geteuid().is_root(),
         "this test takes another user's place"
@@ -186,7 +186,7 @@ fn files_that_were_read_take_no_memory_and_cost_no_copies() {
 }
 
 #[test]
-fn a_picture_that_is_told_numbers_keeps_those_nodes_whole_and_no_others() {
+fn picture_given_numbers_keeps_those_nodes_whole_and_no_others() {
     let rig = Rig::new(6);
     let picture = rig.picture();
     // Before anything is known, everything is kept.

@@ -432,7 +432,7 @@ fn a_volume_answers_as_a_directory_of_the_machine() {
 }
 
 #[test]
-fn who_has_something_open_when_the_volume_is_closed_reads_it_and_changes_nothing() {
+fn volume_closed_under_open_files_can_be_read_but_not_changed() {
     let device = device();
     let tree = open(&device);
     let (name, gone) = (OsStr::new("f"), OsStr::new("gone"));

@@ -110,7 +110,7 @@ fn random_operations_are_those_of_a_plain_directory_fast() {
 }
 
 #[test]
-fn random_operations_on_a_volume_are_those_of_a_plain_directory_exact() {
+fn volume_operations_at_random_match_a_plain_directory_exact() {
     let seed = seed();
     std::thread::spawn(move || run(Below::Volume, CacheMode::Exact, seed, Duration::from_secs(4)))
         .join()
@@ -118,7 +118,7 @@ fn random_operations_on_a_volume_are_those_of_a_plain_directory_exact() {
 }
 
 #[test]
-fn random_operations_on_a_volume_are_those_of_a_plain_directory_fast() {
+fn volume_operations_at_random_match_a_plain_directory_fast() {
     let seed = seed();
     std::thread::spawn(move || run(Below::Volume, CacheMode::Fast, seed, Duration::from_secs(4)))
         .join()

@@ -357,12 +357,12 @@ fn dies_while_it_waits_for_its_own_mount(uid: u32) {
 }
 
 #[test]
-fn a_daemon_that_is_killed_while_it_waits_for_its_own_mount_leaves_the_plain_directory() {
+fn daemon_killed_awaiting_its_mount_leaves_the_plain_directory() {
     dies_while_it_waits_for_its_own_mount(0);
 }
 
 #[test]
-fn an_ordinary_users_daemon_that_is_killed_while_it_waits_for_its_own_mount_leaves_the_plain_directory() {
+fn user_daemon_killed_awaiting_its_mount_leaves_plain_directory() {
     let _control = FuseControl::new();
     dies_while_it_waits_for_its_own_mount(NOBODY);
 }
@@ -370,7 +370,7 @@ fn an_ordinary_users_daemon_that_is_killed_while_it_waits_for_its_own_mount_leav
 /// The signal of the daemon's death belongs to one mount, and is neither set off nor kept by
 /// anything else that ends or lives.
 #[test]
-fn one_mount_of_a_process_ends_and_the_other_goes_on_until_the_process_dies() {
+fn mount_of_a_process_outlives_another_until_the_process_dies() {
     let mut daemon = Daemon::start(0);
     let mut children = vec![daemon.ask("child")];
     assert_eq!(daemon.ask("also"), "Ok(())");
@@ -404,7 +404,7 @@ fn a_killed_daemon_leaves_the_plain_directory() {
 }
 
 #[test]
-fn a_killed_daemon_of_an_ordinary_user_leaves_the_plain_directory() {
+fn user_daemon_killed_leaves_the_plain_directory() {
     dies_and_leaves_the_plain_directory(NOBODY);
 }
 
@@ -571,7 +571,7 @@ fn an_unmount_does_not_wait_for_ever_for_a_copy_of_the_mount() {
 /// The release of the last file is on its way to the daemon in the instant in which the kernel lets
 /// go of the mount.
 #[test]
-fn a_request_that_was_just_taken_when_the_mount_went_is_no_error() {
+fn mount_end_with_a_request_just_taken_is_no_error() {
     for round in 0..40 {
         let fixture = Fixture::new();
         let files: Vec<_> = (0..8)
@@ -598,7 +598,7 @@ fn one_directory_is_mounted_once() {
 }
 
 #[test]
-fn a_mount_elsewhere_sees_changes_made_at_the_directorys_own_place() {
+fn mount_elsewhere_sees_changes_made_in_the_directory_itself() {
     require_fuse();
     let work = tempfile::Builder::new()
         .prefix("byteback-life-")

@@ -369,7 +369,7 @@ fn all_of_that_holds_with_layers_beside_the_files() {
 }
 
 #[test]
-fn layers_beside_the_files_go_when_they_are_given_up_and_nobody_reads_them() {
+fn layers_beside_the_files_go_once_given_up_and_unread() {
     let keeper = beside(|| {
         let rig = Rig::new();
         let node = rig.create("a", 7);

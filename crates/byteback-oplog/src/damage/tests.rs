@@ -125,7 +125,7 @@ fn a_log_that_is_missing_beside_its_intents_was_lost() {
 }
 
 #[test]
-fn a_record_that_does_not_add_up_is_remembered_until_the_next_start() {
+fn log_remembers_a_damaged_record_until_the_next_start() {
     let rig = Rig::new();
     let log = rig.open().unwrap();
     let (_, since) = live(&log, 2);

@@ -1136,7 +1136,7 @@ fn three_writes() -> (Checker, Vec<Tree>) {
 }
 
 #[test]
-fn a_state_that_is_another_an_older_or_a_future_one_is_found_out() {
+fn checker_detects_a_foreign_an_older_or_a_future_state() {
     let (mut checker, states) = three_writes();
     checker.delivered(&states[1], 1).unwrap();
     assert!(checker.clone().delivered(&states[1], 2).is_err(), "another");
@@ -1152,7 +1152,7 @@ fn a_state_that_is_another_an_older_or_a_future_one_is_found_out() {
 }
 
 #[test]
-fn what_somebody_shows_is_found_in_the_history_and_only_forwards() {
+fn checker_finds_a_shown_state_in_the_history_only_forwards() {
     let (mut checker, states) = three_writes();
     assert_eq!(checker.visible(&states[0]), Ok(0));
     assert_eq!(checker.visible(&states[2]), Ok(2));
@@ -1162,7 +1162,7 @@ fn what_somebody_shows_is_found_in_the_history_and_only_forwards() {
 }
 
 #[test]
-fn every_state_that_is_delivered_was_the_origins_in_random_lives() {
+fn queue_delivers_only_states_of_the_origin_in_random_lives() {
     let mut counts = BTreeMap::<_, usize>::new();
     for seed in crate::tests::seeds() {
         println!("seed {seed}");

@@ -607,7 +607,7 @@ fn what_is_behind_a_refused_group_waits_and_may_change_again() {
 }
 
 #[test]
-fn after_a_crash_all_is_folded_and_what_was_in_flight_is_asked_for() {
+fn queue_after_a_crash_folds_all_and_asks_for_groups_in_flight() {
     for has_arrived in [true, false] {
         let mut queue = queue();
         feed(&mut queue, &[create("a", 2), create("b", 3)]);
@@ -976,7 +976,7 @@ fn a_full_queue_is_as_fast_as_an_empty_one() {
 }
 
 #[test]
-fn what_waits_is_folded_when_somebody_asks_and_there_is_a_cut_even_of_nothing() {
+fn queue_folds_what_waits_when_asked_and_cuts_even_nothing() {
     let mut queue = queue();
     for _ in 0..3 {
         queue.fold(0);
@@ -1014,7 +1014,7 @@ fn sets(sets: &[&[u64]]) -> Vec<FileSet> {
 }
 
 #[test]
-fn files_that_changed_in_one_span_belong_together_when_it_is_folded() {
+fn queue_keeps_files_of_one_span_together_when_it_is_folded() {
     let mut queue = queue();
     // A database of two files, open all the time, and beside it unrelated files.
     let events = [
@@ -1046,7 +1046,7 @@ fn files_that_changed_in_one_span_belong_together_when_it_is_folded() {
 }
 
 #[test]
-fn what_is_sent_or_refused_at_once_does_not_belong_together_by_that() {
+fn queue_does_not_join_files_only_sent_or_refused_together() {
     let mut queue = Queue::new(ClientId(7), QueueOptions::default());
     let events = [
         write(2, 0, 4),
@@ -1141,7 +1141,7 @@ fn what_takes_long_or_is_too_much_is_no_atomic_operation() {
 }
 
 #[test]
-fn an_order_that_is_given_up_says_nothing_of_what_belongs_together_but_what_was_noted() {
+fn queue_that_gave_up_its_order_joins_only_noted_files() {
     let mut queue = queue();
     feed(&mut queue, &[write(2, 0, 4), write(3, 0, 4), write(2, 4, 8)]);
     queue.abandon(0);

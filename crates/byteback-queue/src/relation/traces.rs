@@ -352,7 +352,7 @@ fn exchanged_names_are_found_from_both_sides() {
 }
 
 #[test]
-fn an_unlinked_temporary_name_does_not_bring_a_file_back_into_relation_with_itself() {
+fn relation_does_not_join_a_file_to_itself_by_an_unlinked_name() {
     finds("0 create t\n1 write t\n2 link t f\n3 unlink t\n4 rename f t", &[]);
 }
 

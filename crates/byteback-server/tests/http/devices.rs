@@ -66,7 +66,7 @@ fn calls(world: &World) -> Vec<(String, String, String)> {
 }
 
 #[test]
-fn a_device_of_another_folder_is_refused_by_every_call_of_the_document() {
+fn device_of_another_folder_is_refused_by_every_documented_call() {
     let world = World::new();
     let content = noise(1, 1000);
     world.commit(1, &world.first(1, &content)).expect(200);
@@ -228,7 +228,7 @@ fn half_sent(world: &World, token: &str) -> std::net::TcpStream {
 }
 
 #[test]
-fn a_device_that_is_revoked_is_stopped_in_the_middle_of_an_upload() {
+fn device_revoked_is_stopped_in_the_middle_of_an_upload() {
     let world = World::new();
     for beside in [false, true] {
         let (id, token) = world.device_of("f", true);
@@ -249,7 +249,7 @@ fn a_device_that_is_revoked_is_stopped_in_the_middle_of_an_upload() {
 }
 
 #[test]
-fn a_device_that_is_revoked_is_stopped_in_the_middle_of_a_download() {
+fn device_revoked_is_stopped_in_the_middle_of_a_download() {
     let world = World::new();
     let content = noise(1, 40 << 20);
     world.commit(1, &world.first(1, &content)).expect(200);
@@ -273,7 +273,7 @@ fn a_device_that_is_revoked_is_stopped_in_the_middle_of_a_download() {
 }
 
 #[test]
-fn nothing_of_a_revoked_device_is_applied_though_it_was_on_its_way() {
+fn device_revoked_has_nothing_applied_that_was_on_its_way() {
     let world = World::new();
     let (id, _) = world.device_of("f", true);
     let mut part = world.store.begin_part("f", id, 3).unwrap();

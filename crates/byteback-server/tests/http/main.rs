@@ -564,7 +564,7 @@ fn who_comes_second_gets_a_conflict_that_names_the_place() {
 }
 
 #[test]
-fn a_connection_killed_in_mid_part_leaves_nothing_and_the_next_try_works() {
+fn connection_killed_in_mid_part_leaves_nothing_and_retry_works() {
     let world = World::new();
     let bytes = noise(1, 2_000_000);
     let body = world.first(1, &bytes);

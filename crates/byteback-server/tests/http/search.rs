@@ -176,7 +176,7 @@ fn groups_are_compared_with_the_content_at_that_moment() {
 }
 
 #[test]
-fn an_unmodified_content_of_100_mb_costs_three_kilobytes_and_no_reading() {
+fn groups_call_for_unmodified_100_mb_costs_3_kilobytes_unread() {
     const LEN: usize = 100_000_000;
     let world = World::new();
     let piece = noise(1, 1_000_000);

@@ -77,7 +77,7 @@ fn golden_bytes_of_a_row() {
 }
 
 #[test]
-fn a_row_is_one_for_its_own_place_only_and_every_flip_is_noticed() {
+fn sums_row_is_valid_in_its_own_place_only_and_notices_flips() {
     let row = KeptChunk::encode(&sources(&[(5000, literal(0, 0))]), &sums(2), KEY);
     for other in [
         ChunkKey { node: 8, ..KEY },
@@ -100,7 +100,7 @@ fn a_row_is_one_for_its_own_place_only_and_every_flip_is_noticed() {
 }
 
 #[test]
-fn rows_that_cannot_be_are_refused_although_their_checksums_are_right() {
+fn sums_rows_that_cannot_be_are_refused_despite_right_checksums() {
     for (wrong, count) in [
         (sources(&[(5000, literal(0, 0))]), 1),
         (sources(&[(5000, literal(0, 0))]), 3),
@@ -130,7 +130,7 @@ fn places(sources: &Sources) -> Vec<Option<(u64, u64)>> {
 }
 
 #[test]
-fn a_leaf_holds_if_every_byte_lies_where_it_lay_and_no_other_does() {
+fn sums_leaf_holds_only_if_every_byte_lies_where_it_lay() {
     for seed in 0..300 {
         let mut rng = SplitMix64::new(seed);
         let mut random = |len: u64, like: Option<&Sources>| {
@@ -170,7 +170,7 @@ fn a_leaf_holds_if_every_byte_lies_where_it_lay_and_no_other_does() {
 }
 
 #[test]
-fn a_sum_that_was_wrong_from_the_beginning_is_found_by_verification() {
+fn sum_that_was_always_wrong_is_found_by_verification() {
     let content = noise(1, 2 << 20);
     let (_dir, store) = store_with(&content);
     let is_right = || {

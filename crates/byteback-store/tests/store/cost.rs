@@ -159,7 +159,7 @@ fn copies_of_copies_cannot_make_a_merge_explode() {
 /// Each version changed the content here and there, so that the next bytes lie in another version's
 /// frame almost every time.
 #[test]
-fn a_content_of_many_interleaved_versions_is_read_frame_by_frame_once() {
+fn content_of_many_interleaved_versions_reads_each_frame_once() {
     const VERSIONS: u64 = 16;
     let lab = Lab::new(64 * MIB);
     let len = 8 * MIB;

@@ -79,7 +79,7 @@ fn whatever_was_acknowledged_survives_a_power_cut_at_every_sync() {
 }
 
 #[test]
-fn one_failing_operation_anywhere_loses_nothing_and_the_next_try_completes() {
+fn store_loses_nothing_to_one_failed_operation_and_retry_works() {
     let trial = Lab::new(5000);
     work(&trial, 1).unwrap();
     let ops = trial.disk.counters().ops;
@@ -178,7 +178,7 @@ fn a_full_catalog_is_told_and_the_next_batch_completes() {
 }
 
 #[test]
-fn staged_parts_survive_a_restart_and_expire_with_their_segments() {
+fn staged_parts_survive_restarts_and_expire_with_their_segments() {
     let lab = Lab::new(2000);
     lab.first(&[(2, &noise(1, 100))]);
     let mut part = lab.part(2);
@@ -227,7 +227,7 @@ fn staged_parts_survive_a_restart_and_expire_with_their_segments() {
 }
 
 #[test]
-fn an_upload_may_take_longer_than_parts_wait_as_long_as_it_goes_on() {
+fn upload_may_outlast_the_waiting_of_parts_while_it_goes_on() {
     let lab = Lab::new(2000);
     let mut first = lab.part(2);
     first.manifest(lab.manifest(2, None)).unwrap();

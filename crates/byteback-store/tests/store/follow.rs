@@ -17,7 +17,7 @@ fn root() -> Batch {
 }
 
 #[test]
-fn a_copy_of_four_gibibytes_is_a_few_rows_and_a_change_of_it_the_change() {
+fn copy_of_four_gibibytes_costs_few_rows_and_a_change_itself() {
     let lab = Lab::new(64 * MIB);
     fragmented(&lab);
     for (counter, id, of, change) in [(2, 20, 2, None), (3, 30, 20, Some(noise(5, MIB as usize)))] {
@@ -48,7 +48,7 @@ fn a_copy_of_four_gibibytes_is_a_few_rows_and_a_change_of_it_the_change() {
 }
 
 #[test]
-fn a_folder_that_is_made_anew_a_hundred_times_is_read_from_few_rows() {
+fn folder_remade_a_hundred_times_is_read_from_few_rows() {
     let lab = Lab::new(64 * MIB);
     let mut expected = noise(1, 100_000);
     lab.first(&[(10, &expected)]);
@@ -233,7 +233,7 @@ fn what_is_shared_outlives_the_file_that_it_came_from() {
 }
 
 #[test]
-fn a_proof_takes_the_sums_of_the_file_that_is_followed_and_both_stay_right() {
+fn proof_uses_sums_of_the_followed_file_and_both_stay_right() {
     let lab = Lab::new(64 * MIB);
     let kind = LeafKind::Blake3;
     let len = 6 * MIB as usize;
@@ -281,7 +281,7 @@ fn a_proof_takes_the_sums_of_the_file_that_is_followed_and_both_stay_right() {
 }
 
 #[test]
-fn a_file_that_never_had_contents_can_be_followed_and_a_file_can_follow_itself() {
+fn file_without_contents_or_the_file_itself_can_be_followed() {
     let lab = Lab::new(1 << 20);
     let bytes = noise(1, 5000);
     let batch = root()

@@ -218,7 +218,7 @@ fn a_cycle_through_a_rename_is_refused_and_the_way_back_is_not() {
 }
 
 #[test]
-fn names_that_end_in_a_directory_that_never_arrived_are_no_contradiction() {
+fn names_ending_in_a_directory_never_sent_are_no_contradiction() {
     let lab = Lab::new(1 << 20);
     lab.first(&[(2, b"0123456789")]);
     // Made, filled and removed again between two batches.

@@ -26,7 +26,7 @@ fn stage_first(lab: &Lab, counter: u64, digest: [u8; 32]) {
 }
 
 #[test]
-fn a_commit_that_means_other_parts_than_are_staged_applies_nothing() {
+fn commit_of_other_parts_than_are_staged_applies_nothing() {
     let lab = Lab::new(1 << 20);
     let commit = |parts_digest: [u8; 32]| {
         let mut last = lab.part(1);

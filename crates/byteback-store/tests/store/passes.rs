@@ -82,7 +82,7 @@ fn passes(lab: &Lab) -> (usize, u64, u32) {
 }
 
 #[test]
-fn every_pass_over_a_content_of_many_versions_reads_each_frame_once() {
+fn pass_over_a_content_of_many_versions_reads_each_frame_once() {
     let lab = Lab::new(64 << 20);
     let mut content = noise(1, LEN);
     lab.first(&[(2, &content)]);

@@ -59,7 +59,7 @@ fn swapped() -> Vec<u8> {
 }
 
 #[test]
-fn a_right_proof_is_accepted_and_everything_else_leaves_the_folder_as_it_is() {
+fn proof_is_accepted_if_right_else_the_folder_stays_as_it_is() {
     let lab = Lab::new(1 << 20);
     let base = noise(1, 1000);
     lab.first(&[(FILE.0, &base)]);

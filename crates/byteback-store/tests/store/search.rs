@@ -192,7 +192,7 @@ fn refused<T: std::fmt::Debug>(result: Result<T, StoreError>, says: &str) {
 }
 
 #[test]
-fn lists_that_are_none_or_ask_too_much_are_refused_before_anything_is_searched() {
+fn search_refuses_malformed_or_greedy_lists_before_it_begins() {
     let content = noise(1, LEN);
     let good = SignatureParams::with_block_len(LEN as u64, 256, 1);
     assert!(SoughtBlocks::read(&signature(&content, good)[..]).is_ok());

@@ -56,7 +56,7 @@ struct Moment {
 }
 
 #[test]
-fn batches_that_follow_their_own_are_applied_and_those_of_others_in_between_are_conflicts() {
+fn batches_follow_their_own_and_conflict_after_those_of_others() {
     let (mut applied, mut refused) = (0, 0);
     for seed in 0..6 {
         let life = one_life(seed);

@@ -120,7 +120,7 @@ fn verify(lab: &Lab) -> u64 {
 }
 
 #[test]
-fn the_second_signature_of_a_gibibyte_reads_the_mebibyte_that_changed() {
+fn signature_of_a_gibibyte_rereads_only_the_changed_mebibyte() {
     let lab = Lab::new(64 << 20);
     let len = 1024 * MIB;
     // The content compresses, so that the test is quick, but no two blocks are alike.

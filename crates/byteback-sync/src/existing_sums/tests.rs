@@ -133,7 +133,7 @@ fn crcs_of_sectors_are_compared_with_those_of_parts() {
 /// An object that was sent at once has one CRC, which is still compared with those of sectors,
 /// though the new copy has no more pieces when the base is at its first.
 #[test]
-fn one_crc_of_a_whole_content_is_compared_with_those_of_its_sectors() {
+fn existing_sums_compare_one_crc_with_those_of_its_sectors() {
     let content = noise(1, 64 * 7 + 5);
     let at_once = fully(&layout(Kind::Crc32c, 1 << 20, Tail::AsIs), &content);
     let sectors = fully(&layout(Kind::Crc32c, 64, Tail::ZeroPadded), &content);
@@ -163,7 +163,7 @@ fn blocks_of_zeros_of_any_length_are_compared_with_holes() {
 }
 
 #[test]
-fn what_moved_between_stores_is_found_and_other_functions_are_refused() {
+fn existing_sums_find_moves_and_refuse_other_functions() {
     let pieces: Vec<Vec<u8>> = (0..20).map(|piece| noise(piece, 100 + piece as usize)).collect();
     let store = |order: &[usize]| {
         let layout = layout(Kind::Sha256, 200, Tail::AsIs);

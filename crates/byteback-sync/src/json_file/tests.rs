@@ -28,7 +28,7 @@ fn why(disk: &SimDisk) -> String {
 }
 
 #[test]
-fn what_is_noted_is_read_and_what_is_not_ours_is_refused_with_the_reason() {
+fn json_file_reads_its_own_and_refuses_others_with_the_reason() {
     let disk = SimDisk::new(1);
     assert_eq!(FILE.read::<Body>(&disk).unwrap(), None);
     for numbers in [vec![], vec![u64::MAX, 0]] {

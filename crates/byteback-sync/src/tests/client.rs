@@ -158,7 +158,7 @@ fn a_commit_is_asked_about_before_it_is_sent_again() {
 }
 
 #[test]
-fn a_join_token_is_sent_once_unless_the_device_can_be_known_again() {
+fn client_sends_join_token_once_unless_device_has_its_own_token() {
     let asked = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&asked);
     let server = scripted_server_with(impatient(), move |_, _| match count.fetch_add(1, Ordering::SeqCst) {

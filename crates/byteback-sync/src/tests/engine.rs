@@ -248,7 +248,7 @@ pub(super) fn rig(seed: u64) -> Rig {
 }
 
 #[test]
-fn random_operations_are_at_the_server_whatever_ends_and_begins_again() {
+fn engine_sends_random_operations_through_cuts_and_restarts() {
     let first = seed(83);
     let (mut groups, mut restarts) = (0, 0);
     for life in 0..3 {
@@ -391,7 +391,7 @@ pub(super) fn kill(mut child: Child, place: &Place) {
 }
 
 #[test]
-fn a_process_that_is_killed_again_and_again_leaves_the_server_the_tree() {
+fn engine_killed_again_and_again_leaves_the_server_the_tree() {
     let seed = seed(84);
     let mut random = SplitMix64::new(seed);
     let rig = rig(seed);
@@ -522,7 +522,7 @@ fn a_server_that_lost_what_it_acknowledged_is_found_out() {
 }
 
 #[test]
-fn a_folder_that_this_tree_was_backed_up_to_is_gone_on_with_and_a_new_log_as_well() {
+fn engine_continues_a_backed_up_folder_even_with_a_new_log() {
     let rig = rig(89);
     let place = Place::of(&rig, "here");
     let mut random = SplitMix64::new(3);
@@ -621,7 +621,7 @@ fn journal(place: &Place) -> PathBuf {
 /// The rest of the journal is lost with the numbers: names that the server has and that were gone
 /// again before the log was asked.
 #[test]
-fn numbers_are_not_given_twice_and_nothing_stays_behind_whatever_becomes_of_the_journal() {
+fn journal_damage_repeats_no_number_and_leaves_nothing_behind() {
     let rig = rig(94);
     let place = Place::of(&rig, "here");
     let mut options = live_options(&mut SplitMix64::new(1));
@@ -696,7 +696,7 @@ fn numbers_are_not_given_twice_and_nothing_stays_behind_whatever_becomes_of_the_
 }
 
 #[test]
-fn what_was_folded_and_not_answered_is_sent_again_from_the_same_cut() {
+fn engine_resends_an_unanswered_group_from_the_same_cut() {
     let rig = rig(90);
     let place = Place::of(&rig, "here");
     let mut random = SplitMix64::new(4);
@@ -818,20 +818,20 @@ impl TreeService for Unreadable {
 }
 
 #[test]
-fn a_file_that_was_sent_and_cannot_be_read_any_more_stays_at_the_server() {
+fn engine_keeps_an_unreadable_file_at_the_server_once_sent() {
     unreadable_files_stay(false, false);
 }
 
 /// Everything is sent in place of the server's state.
 #[test]
-fn a_file_that_cannot_be_read_stays_at_the_server_when_the_mark_is_lost() {
+fn engine_keeps_an_unreadable_file_if_the_mark_is_lost() {
     unreadable_files_stay(true, false);
 }
 
 /// The next fold is about another node, and the process that sends it does not know what another
 /// one could not read.
 #[test]
-fn a_file_that_could_not_be_read_is_not_forgotten_by_what_is_folded_next() {
+fn engine_remembers_an_unreadable_file_past_the_next_fold() {
     unreadable_files_stay(false, true);
     unreadable_files_stay(true, true);
 }
@@ -839,7 +839,7 @@ fn a_file_that_could_not_be_read_is_not_forgotten_by_what_is_folded_next() {
 /// The log is cut for the mark once in a while, and the process ends: unreadable files are still
 /// reported.
 #[test]
-fn a_file_that_could_not_be_read_is_not_forgotten_by_marks_and_restarts() {
+fn engine_remembers_an_unreadable_file_past_marks_and_restarts() {
     let rig = rig(92);
     let place = Place::of(&rig, "here");
     let mut options = LiveOptions::new(ClientId(7));

@@ -43,7 +43,7 @@ fn a_file_that_was_open_in_a_crash_costs_what_differs() {
 }
 
 #[test]
-fn a_file_that_was_written_anew_with_an_insertion_costs_the_insertion() {
+fn backup_of_a_rewritten_file_costs_only_its_insertion() {
     for part_len in [8 * 1024, 1 << 24] {
         let mut rig = Rig::new(2);
         rig.options.part_len_bytes = part_len;
@@ -220,7 +220,7 @@ fn behind_a_lie(choice: DeltaChoice, answer: Answer) -> (crate::BackupReport, Ve
 }
 
 #[test]
-fn a_server_whose_signature_is_of_something_else_is_found_out_before_anything_counts() {
+fn backup_detects_a_foreign_signature_before_anything_counts() {
     // It claims to have what the client has.
     let mut new = noise(1, 1 << 20);
     new[500_000..600_000].copy_from_slice(&noise(2, 100_000));
@@ -253,7 +253,7 @@ fn groups_of(new: &[u8], equal: &[u64]) -> Vec<u8> {
 }
 
 #[test]
-fn a_server_that_takes_other_groups_for_equal_is_found_out_before_anything_counts() {
+fn backup_detects_false_equal_groups_before_anything_counts() {
     let new = changed_content();
     for choice in [DeltaChoice::SkyF, DeltaChoice::SkyC] {
         let (report, warnings, rig) = behind_a_lie(choice, (200, MEDIA_GROUP_ANSWER, groups_of(&new, &[0])));
@@ -290,7 +290,7 @@ fn an_answer_to_groups_that_is_none_gets_the_file_whole() {
 }
 
 #[test]
-fn a_server_that_is_older_than_groups_is_asked_for_a_signature_and_once_only() {
+fn backup_asks_an_older_server_for_groups_once_then_signatures() {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let calls = Arc::clone(&asked);
     let script = move |call: &str| {
@@ -324,7 +324,7 @@ fn a_server_that_is_older_than_groups_is_asked_for_a_signature_and_once_only() {
 }
 
 #[test]
-fn a_server_that_has_no_signatures_or_something_else_gets_the_file_whole() {
+fn backup_sends_the_file_whole_if_the_signature_is_unusable() {
     let problem = byteback_api::Problem::new(byteback_api::Code::RouteNotFound, "GET /signature");
     let problem = serde_json::to_vec(&problem).unwrap();
     let good = signature_of(&noise(1, 1 << 20));
@@ -382,7 +382,7 @@ fn changed_content() -> Vec<u8> {
 }
 
 #[test]
-fn a_server_that_finds_what_it_has_not_is_found_out_before_anything_counts() {
+fn backup_detects_invented_matches_before_anything_counts() {
     let new = changed_content();
     // It claims to have the client's content, at its place or at another one, even beyond its end.
     for shift in [0, 100, 200_000] {
@@ -410,7 +410,7 @@ fn a_server_that_finds_what_it_has_not_is_found_out_before_anything_counts() {
 }
 
 #[test]
-fn a_server_that_does_not_search_or_answers_something_else_gets_the_file_whole() {
+fn backup_sends_the_file_whole_if_the_search_answer_is_unusable() {
     let new = changed_content();
     let problem = byteback_api::Problem::new(byteback_api::Code::RouteNotFound, "POST /matches");
     let problem = serde_json::to_vec(&problem).unwrap();
@@ -451,7 +451,7 @@ fn a_server_that_does_not_search_or_answers_something_else_gets_the_file_whole()
 }
 
 #[test]
-fn a_server_without_a_call_is_asked_once_and_asked_for_others_still() {
+fn backup_asks_once_for_a_missing_call_and_still_for_others() {
     let problem = byteback_api::Problem::new(byteback_api::Code::RouteNotFound, "POST /matches");
     let problem = serde_json::to_vec(&problem).unwrap();
     let asked = Arc::new(Mutex::new(Vec::new()));
@@ -521,7 +521,7 @@ fn a_file_of_too_many_pieces_is_sent_whole_as_it_was_at_the_cut() {
 }
 
 #[test]
-fn a_content_that_is_another_one_when_it_is_read_again_is_found_out_before_anything_counts() {
+fn backup_detects_unstable_content_before_anything_counts() {
     for choice in [DeltaChoice::Webr, DeltaChoice::Cdc] {
         for is_found in [false, true] {
             let mut rig = Rig::new(15);
@@ -540,7 +540,7 @@ fn a_content_that_is_another_one_when_it_is_read_again_is_found_out_before_anyth
 }
 
 #[test]
-fn a_file_that_breaks_at_any_place_leaves_the_batch_as_if_it_had_not_been_tried() {
+fn backup_batch_is_untouched_by_a_file_that_fails_anywhere() {
     let seed = seed(21);
     let mut random = SplitMix64::new(seed);
     for choice in [DeltaChoice::Webr, DeltaChoice::Cdc] {
@@ -585,7 +585,7 @@ fn a_connection_that_breaks_in_a_search_is_made_again() {
 }
 
 #[test]
-fn a_connection_that_breaks_while_a_signature_comes_is_made_again() {
+fn client_reconnects_when_a_signature_breaks_off() {
     let rig = Rig::new(9);
     let file = rig.with_file(&noise(1, 8 << 20));
     rig.tree.lock().mark_whole(file, WholeReason::Interrupted);
@@ -597,7 +597,7 @@ fn a_connection_that_breaks_while_a_signature_comes_is_made_again() {
 }
 
 #[test]
-fn what_somebody_else_changed_meanwhile_is_a_conflict_and_not_a_wrong_content() {
+fn backup_after_foreign_changes_stores_no_wrong_content() {
     // The base is the one at the note's sequence number, also when the folder has gone on.
     let rig = Rig::new(10);
     let file = rig.with_file(&noise(1, 1 << 20));

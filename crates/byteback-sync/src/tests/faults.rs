@@ -40,7 +40,7 @@ fn noisy_file(rig: &Rig, name: &[u8], len: usize) -> NodeId {
 }
 
 #[test]
-fn a_connection_that_is_cut_once_anywhere_is_made_anew_and_the_backup_completes() {
+fn backup_completes_over_a_connection_cut_once_anywhere() {
     let seed = seed(21);
     let mut random = SplitMix64::new(seed);
     let rig = Rig::new(seed);
@@ -105,7 +105,7 @@ fn a_server_that_stays_gone_costs_the_backup_and_nothing_else() {
 }
 
 #[test]
-fn a_commit_whose_answer_is_lost_is_found_applied_and_not_applied_twice() {
+fn commit_with_a_lost_answer_is_found_applied_and_not_repeated() {
     let rig = Rig::with(23, impatient());
     let file = noisy_file(&rig, b"f", 3000);
     rig.backup().unwrap();
@@ -172,7 +172,7 @@ fn restart_at(rig: &Rig, at: u64, limits: StoreLimits) -> Told<'_> {
 }
 
 #[test]
-fn a_server_that_restarts_between_two_parts_does_not_end_the_backup() {
+fn backup_continues_when_the_server_restarts_between_parts() {
     let rig = Rig::new(25);
     noisy_file(&rig, b"f", 50_000);
     for at in 1..=6 {
@@ -201,7 +201,7 @@ fn parts_that_the_server_lost_are_sent_again_once() {
 }
 
 #[test]
-fn a_server_that_was_restored_from_an_old_copy_gets_everything_loudly() {
+fn backup_sends_everything_loudly_to_a_server_from_an_old_copy() {
     let rig = Rig::new(27);
     let file = noisy_file(&rig, b"f", 20_000);
     rig.backup().unwrap();
@@ -254,7 +254,7 @@ fn copy_dir(from: &std::path::Path, to: &std::path::Path) {
 }
 
 #[test]
-fn a_token_that_is_refused_in_the_middle_ends_the_backup_and_keeps_the_mark() {
+fn backup_ends_at_a_refused_token_and_keeps_the_mark() {
     let requests = AtomicU64::new(0);
     let client = scripted_server(move |method, path| match (method, path) {
         ("GET", "/v1/folders/home") => json(&FolderInfo {
@@ -312,7 +312,7 @@ fn a_backup_that_is_stopped_saves_nothing_and_loses_nothing() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_the_rest_is_saved_and_it_comes_with_the_next_backup() {
+fn backup_reports_unreadable_files_saves_the_rest_and_retries() {
     let rig = Rig::new(30);
     let good = noisy_file(&rig, b"good", 5000);
     let known = noisy_file(&rig, b"known", 5000);
@@ -451,7 +451,7 @@ impl TreeService for DyingTree<'_> {
 
 /// Files and directories that cannot be read fail and heal while clients die at any of their calls.
 #[test]
-fn whatever_dies_and_whatever_cannot_be_read_in_the_end_all_is_saved() {
+fn backup_saves_all_in_the_end_whatever_dies_or_is_unreadable() {
     let seed = seed(32);
     let mut random = SplitMix64::new(seed);
     let rig = Rig::new(seed);
@@ -558,7 +558,7 @@ fn an_interrupted_backup_goes_on_where_it_stopped() {
 }
 
 #[test]
-fn what_changed_since_a_backup_was_interrupted_is_saved_as_it_is_now() {
+fn backup_after_an_interruption_saves_files_as_they_are_now() {
     for (round, changed) in [0, 5, 9, 15, 19].into_iter().enumerate() {
         let rig = remembering(40 + round as u64);
         let files = interrupted(&rig);

@@ -86,7 +86,7 @@ fn settled(rig: &Rig, one: &Machine, two: &Folded, what: &str) {
 }
 
 #[test]
-fn names_that_are_not_told_apart_overwrite_nothing_and_come_when_they_can() {
+fn colliding_names_overwrite_nothing_and_land_when_they_can() {
     let rig = rig(141);
     let mut one = Machine::started(&rig, "one");
     let mut two = Folded::started(&rig, "two");
@@ -175,7 +175,7 @@ fn names_that_are_not_told_apart_overwrite_nothing_and_come_when_they_can() {
 /// A program that takes a left-out name over at the moment when it gets free does not take the node
 /// behind it from others.
 #[test]
-fn a_program_that_takes_a_name_that_was_left_out_takes_nothing_from_others() {
+fn left_out_name_taken_by_a_program_costs_others_nothing() {
     let rig = rig(142);
     let mut one = Machine::started(&rig, "one");
     let mut two = Folded::started(&rig, "two");
@@ -248,7 +248,7 @@ fn change(top: &Path, random: &mut SplitMix64, may_respell: bool) {
 }
 
 #[test]
-fn random_changes_on_both_sides_lose_nothing_and_end_the_same_but_for_what_collides() {
+fn folding_loses_nothing_and_ends_equal_but_for_collisions() {
     let first = seed(143);
     for life in 0..3 {
         let seed = first + life;

@@ -146,7 +146,7 @@ fn short_files_that_the_server_has_at_their_paths_are_not_sent() {
 }
 
 #[test]
-fn what_was_moved_since_the_log_was_lost_is_followed_by_its_time_or_its_name() {
+fn backup_follows_moves_after_log_loss_by_time_or_name() {
     let mut rig = Rig::new(31);
     let decisions = rig.keep_decisions();
     let [one, other] = ["one", "other"].map(|name| {
@@ -197,7 +197,7 @@ fn what_was_moved_since_the_log_was_lost_is_followed_by_its_time_or_its_name() {
 }
 
 #[test]
-fn a_vast_tree_is_listed_once_and_not_to_its_end_for_what_was_moved() {
+fn backup_lists_a_vast_tree_once_and_only_partly_for_moves() {
     let rig = Rig::new(32);
     let mut dirs = Vec::new();
     for number in 0..100 {
@@ -262,7 +262,7 @@ fn who_asks_for_everything_sends_everything() {
 }
 
 #[test]
-fn what_lies_at_a_path_must_be_a_file_with_contents_to_be_followed() {
+fn backup_follows_a_path_only_to_a_file_with_contents() {
     let mut rig = Rig::new(4);
     let decisions = rig.keep_decisions();
     // Independent of the round trip here.
@@ -441,7 +441,7 @@ fn random_trees_whose_log_is_lost_again_and_again_come_back() {
 }
 
 #[test]
-fn a_server_whose_signature_is_of_something_else_gets_everything_in_full() {
+fn backup_sends_everything_in_full_on_a_foreign_signature() {
     // It claims to have the client's content.
     let mut new = noise(1, MIB);
     new[500_000..600_000].copy_from_slice(&noise(2, 100_000));
@@ -593,7 +593,7 @@ fn count_lookups(counter: &Arc<AtomicU64>) -> impl Fn(&str, &[u8]) -> Option<byt
 }
 
 #[test]
-fn a_directory_is_looked_at_once_and_a_vast_one_once_and_for_what_is_far_behind() {
+fn backup_lists_one_page_per_directory_then_asks_by_paths() {
     let lookups = Arc::new(AtomicU64::new(0));
     let count = count_lookups(&lookups);
     let mut rig = Rig::through(8, patient(), |to, _| hearing(to, count));

@@ -142,7 +142,7 @@ fn restore_beside(server: &ServerClient, check: impl FnOnce(&Path, Result<crate:
 }
 
 #[test]
-fn listings_that_no_directory_has_end_everything_before_they_do_harm() {
+fn listing_of_impossible_entries_ends_all_before_it_does_harm() {
     let file = |name: &[u8]| entry(name, node(2, NodeKind::File, 0));
     let odd = |change: &dyn Fn(&mut Attributes)| {
         let mut node = node(2, NodeKind::File, 0);
@@ -258,7 +258,7 @@ fn listings_that_no_directory_has_end_everything_before_they_do_harm() {
 }
 
 #[test]
-fn a_hard_link_to_a_symlink_stays_a_symlink_and_leads_nobody_outside() {
+fn restore_keeps_a_linked_symlink_and_leads_nobody_outside() {
     // One identity for three kinds of nodes: the first one counts, and nothing goes through it.
     let server = tree_server(
         |dir, _| {

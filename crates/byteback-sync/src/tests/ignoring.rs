@@ -171,7 +171,7 @@ fn two_machines(rig: &Rig) -> (Machine, Machine) {
 }
 
 #[test]
-fn what_is_ignored_is_neither_sent_nor_landed_and_comes_when_the_rule_goes() {
+fn ignored_files_are_neither_sent_nor_landed_until_rules_go() {
     let rig = rig(301);
     let (mut one, mut two) = two_machines(&rig);
     fs::write(one.path(".bytebackignore"), "*.log\nbuild/\n").unwrap();
@@ -269,7 +269,7 @@ fn what_becomes_ignored_stays_everywhere_as_it_is() {
 }
 
 #[test]
-fn what_is_saved_over_by_an_ignored_file_is_sent_whole_and_right() {
+fn ignored_file_renamed_over_another_is_sent_whole_and_right() {
     let rig = rig(303);
     let (mut one, mut two) = two_machines(&rig);
     let mut random = SplitMix64::new(4);
@@ -321,7 +321,7 @@ fn what_is_saved_over_by_an_ignored_file_is_sent_whole_and_right() {
 }
 
 #[test]
-fn a_directory_that_others_removed_stays_for_what_is_ignored_in_it() {
+fn directory_removed_by_others_stays_for_its_ignored_files() {
     let rig = rig(304);
     let (mut one, mut two) = two_machines(&rig);
     fs::write(one.path(".bytebackignore"), "*.o\n").unwrap();
@@ -619,7 +619,7 @@ fn nothing_is_lost(rig: &Rig, machines: &[Machine; 2], before: &[Looked; 2], wha
 }
 
 #[test]
-fn two_machines_that_do_random_things_and_change_the_rules_agree_on_what_is_not_ignored() {
+fn machines_agree_on_what_is_not_ignored_as_rules_change() {
     random_lives(seed(310), 3, 30);
 }
 

@@ -388,7 +388,7 @@ fn what_others_did_leads_from_what_is_here_to_the_head() {
 }
 
 #[test]
-fn a_long_content_is_fetched_in_pages_of_ranges_without_holding_it() {
+fn incoming_content_comes_in_pages_without_being_held_whole() {
     let rig = Rig::with(1, patient());
     let len = 8 << 20;
     let mut content = vec![1u8; len];

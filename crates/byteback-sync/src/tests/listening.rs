@@ -19,7 +19,7 @@ fn event(seq: u64) -> String {
 }
 
 #[test]
-fn every_batch_is_heard_of_once_and_in_order_over_connections_that_are_cut_and_servers_that_restart() {
+fn listener_hears_batches_once_in_order_over_cuts_and_restarts() {
     let seed = seed(61);
     let mut random = SplitMix64::new(seed);
     let rig = Rig::new(seed);
@@ -134,7 +134,7 @@ fn comments_other_fields_and_other_line_ends_are_passed_over() {
 }
 
 #[test]
-fn a_server_that_is_away_is_waited_for_with_growing_pauses_and_whoever_asks_to_stop_waits_no_longer() {
+fn listener_waits_for_a_server_in_growing_pauses_until_stopped() {
     let is_cancelled = Arc::new(AtomicBool::new(false));
     let options = ClientOptions {
         is_cancelled: {

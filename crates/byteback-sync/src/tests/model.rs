@@ -86,7 +86,7 @@ fn a_small_change_costs_little_and_one_request_after_the_cut() {
 }
 
 #[test]
-fn a_thousand_scattered_changes_cost_little_more_than_their_bytes() {
+fn backup_of_a_thousand_changes_costs_little_beyond_their_bytes() {
     let mut rig = Rig::new(8);
     rig.options.part_len_bytes = crate::PART_LEN_BYTES_DEFAULT;
     let mut random = SplitMix64::new(8);
@@ -190,7 +190,7 @@ fn a_grown_a_shrunk_and_a_hollow_file_come_back() {
 }
 
 #[test]
-fn what_the_log_or_the_server_forgot_is_sent_again_with_the_reason() {
+fn backup_resends_what_log_or_server_forgot_with_the_reason() {
     let mut rig = Rig::new(5);
     let mut random = SplitMix64::new(5);
     rig.change(&mut random, 40);

@@ -102,7 +102,7 @@ fn after(seed: u64, number: u64, count: u64) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_is_saved_by_checksums_of_btrfs_under_load_is_the_tree_at_the_cut() {
+fn btrfs_checksums_under_load_save_the_tree_at_the_cut() {
     let seed = seed(31);
     for (checksum, choice) in [("sha256", DeltaChoice::SkyF), ("blake2", DeltaChoice::SkyC)] {
         let Some(disk) = Disk::new(checksum, 256, "") else {
@@ -182,7 +182,7 @@ fn unmounted(dir: &Path, state: &Path) -> Service {
 }
 
 #[test]
-fn a_touched_file_on_btrfs_is_saved_without_being_read_and_elsewhere_by_reading() {
+fn btrfs_saves_a_touched_file_unread_where_others_read_it() {
     let disk = Disk::new("sha256", 256, "");
     let elsewhere = tempfile::tempdir_in("/var/tmp").unwrap();
     let on_btrfs = disk.as_ref().map(Disk::path);
@@ -244,7 +244,7 @@ fn a_touched_file_on_btrfs_is_saved_without_being_read_and_elsewhere_by_reading(
 }
 
 #[test]
-fn a_push_from_btrfs_reads_what_its_checksums_do_not_prove_equal() {
+fn btrfs_push_reads_only_what_checksums_do_not_prove_equal() {
     let seed = seed(32);
     for (checksum, choice) in [
         ("sha256", DeltaChoice::Auto),
@@ -314,7 +314,7 @@ fn a_push_from_btrfs_reads_what_its_checksums_do_not_prove_equal() {
 /// The reason why the file system does not report checksums may last: a clock that was set back, a
 /// tree that is not understood.
 #[test]
-fn a_push_reads_itself_what_the_file_system_did_not_tell_at_once() {
+fn btrfs_push_reads_what_the_file_system_does_not_tell_at_once() {
     let Some(disk) = Disk::new("sha256", 256, "") else {
         return;
     };

@@ -87,7 +87,7 @@ fn set_mtime(path: &Path, ns: i64) {
 }
 
 #[test]
-fn random_trees_are_pulled_into_nothing_and_into_old_and_changed_copies() {
+fn pull_of_random_trees_fits_empty_old_and_changed_targets() {
     let seed = seed(0x9011);
     let mut random = SplitMix64::new(seed);
     for _ in 0..3 {
@@ -125,7 +125,7 @@ fn random_trees_are_pulled_into_nothing_and_into_old_and_changed_copies() {
 }
 
 #[test]
-fn without_delete_what_is_only_here_stays_and_what_is_excluded_is_left_alone() {
+fn pull_without_delete_keeps_local_and_excluded_files() {
     let mut pull = Pull::new(2);
     for name in ["a", "skip.tmp", "dir/b", "dir/c.tmp"] {
         let path = pull.source.join(name);
@@ -207,7 +207,7 @@ fn what_is_excluded_outlives_the_directory_that_it_is_in() {
 }
 
 #[test]
-fn a_change_in_a_large_file_costs_about_the_change_and_holes_stay_holes() {
+fn pull_of_a_large_file_costs_the_change_and_keeps_holes() {
     let pull = Pull::new(3);
     let image = pull.source.join("image");
     let mut bytes = noise(3, 6 << 20);
@@ -286,7 +286,7 @@ fn an_interrupted_pull_goes_on_where_it_was() {
 }
 
 #[test]
-fn whatever_is_under_the_partial_name_what_comes_out_is_the_content() {
+fn pull_yields_the_content_whatever_has_the_partial_name() {
     let pull = Pull::new(5);
     let file = pull.source.join("file");
     fs::write(&file, noise(5, 1_000_000)).unwrap();
@@ -378,7 +378,7 @@ impl Monitor for Writing {
 }
 
 #[test]
-fn content_is_compared_when_asked_for_or_when_only_the_time_differs() {
+fn pull_compares_content_if_asked_or_if_only_the_time_differs() {
     let mut pull = Pull::new(7);
     fs::write(pull.source.join("file"), noise(7, 500_000)).unwrap();
     pull.push();
@@ -460,7 +460,7 @@ fn one_file_comes_under_its_own_name() {
 }
 
 #[test]
-fn a_sparse_file_of_more_than_a_tib_is_pulled_and_compared_by_content() {
+fn pull_fetches_and_compares_a_sparse_file_beyond_a_tib() {
     let mut pull = Pull::new(71);
     pull.options.checksum = true;
     let len = (1 << 40) + (1 << 20);
@@ -485,7 +485,7 @@ fn a_sparse_file_of_more_than_a_tib_is_pulled_and_compared_by_content() {
 }
 
 #[test]
-fn an_ordinary_user_pulls_again_into_directories_closed_to_writing() {
+fn pull_by_an_ordinary_user_updates_unwritable_directories() {
     const USER: u32 = 65_534;
     assert!(
         rustix::process::geteuid().is_root(),

@@ -88,7 +88,7 @@ fn mtime_ns(path: &Path) -> i64 {
 }
 
 #[test]
-fn random_trees_pushed_changed_and_pushed_again_are_at_the_server_as_they_are_here() {
+fn push_of_random_changing_trees_leaves_the_server_equal() {
     let seed = seed(0x9054);
     for (round, delta) in [
         DeltaChoice::Auto,
@@ -369,7 +369,7 @@ fn a_dry_run_says_what_would_be_done_and_does_nothing() {
 }
 
 #[test]
-fn what_was_changed_back_in_time_and_length_is_found_only_by_its_content() {
+fn push_finds_changes_of_equal_time_and_length_only_by_content() {
     let mut push = Push::new(3);
     let file = push.file("file");
     fs::write(&file, noise(3, 3_000_000)).unwrap();
@@ -499,7 +499,7 @@ fn who_comes_second_into_a_new_folder_is_told_so() {
 }
 
 #[test]
-fn names_that_are_not_pushed_keep_their_content_when_one_that_is_pushed_changes() {
+fn push_to_one_hard_link_leaves_unpushed_names_their_content() {
     let mut push = Push::new(5);
     fs::create_dir(push.file("in")).unwrap();
     fs::create_dir(push.file("out")).unwrap();
@@ -567,7 +567,7 @@ fn names_that_are_not_pushed_keep_their_content_when_one_that_is_pushed_changes(
 }
 
 #[test]
-fn a_push_that_is_too_large_for_the_server_leaves_it_the_room_and_a_resumed_one_works() {
+fn push_too_large_leaves_the_server_room_and_works_on_retry() {
     let mut push = Push::new(6);
     push.keep_state();
     fs::write(push.file("small"), b"here before").unwrap();
@@ -594,7 +594,7 @@ fn a_push_that_is_too_large_for_the_server_leaves_it_the_room_and_a_resumed_one_
 }
 
 #[test]
-fn a_chain_of_three_thousand_directories_is_pushed_and_pulled_in_linear_time() {
+fn push_and_pull_of_3000_nested_directories_take_linear_time() {
     const LEVELS: usize = 3000;
     let push = Push::new(7);
     let make = |source: &Path, levels: usize| {
@@ -671,7 +671,7 @@ fn tree_remove(dir: &Path) {
 }
 
 #[test]
-fn a_file_that_changes_while_it_is_read_is_sent_as_one_moment_or_told() {
+fn push_sends_a_changing_file_as_one_moment_or_reports_it() {
     let push = Push::new(8);
     let (steady, restless) = (push.file("a steady"), push.file("restless"));
     fs::write(&steady, noise(1, 50_000)).unwrap();
@@ -765,7 +765,7 @@ fn an_interrupted_push_goes_on_with_what_the_server_has() {
 }
 
 #[test]
-fn what_somebody_else_did_since_a_push_was_interrupted_is_compared_with_too() {
+fn push_resumes_and_compares_with_what_others_did_meanwhile() {
     let mut push = Push::of(Rig::with(12, impatient()));
     push.keep_state();
     fs::write(push.file("file"), "mine").unwrap();
@@ -793,7 +793,7 @@ fn what_somebody_else_did_since_a_push_was_interrupted_is_compared_with_too() {
 }
 
 #[test]
-fn an_interrupted_push_of_what_was_looked_for_in_vain_proves_it_once() {
+fn push_resumes_a_file_searched_in_vain_and_proves_it_once() {
     for choice in [DeltaChoice::Webr, DeltaChoice::Cdc, DeltaChoice::Rsync] {
         let mut push = Push::of(Rig::with(1, impatient()));
         push.keep_state();

@@ -463,7 +463,7 @@ fn two_folders_that_have_something_in_common_become_one() {
 /// comes back for that, and nodes that were removed from it or moved out of it are gone everywhere
 /// else as well.
 #[test]
-fn a_directory_that_was_removed_and_comes_back_is_the_same_everywhere() {
+fn directory_removed_and_revived_is_the_same_everywhere() {
     for is_made_anew in [false, true] {
         let rig = rig(104);
         let mut one = Machine::started(&rig, "one");

@@ -114,7 +114,7 @@ fn a_directory_that_is_not_empty_is_refused_and_left_alone() {
 }
 
 #[test]
-fn overwriting_replaces_what_has_the_same_name_and_follows_no_symlink() {
+fn restore_overwrites_equal_names_and_follows_no_symlink() {
     let rig = saved_rig(41);
     let target = target(&rig);
     let outside = rig.temp.path().join("outside");
@@ -141,7 +141,7 @@ fn overwriting_replaces_what_has_the_same_name_and_follows_no_symlink() {
 }
 
 #[test]
-fn deleting_removes_what_the_snapshot_does_not_have_and_nothing_behind_symlinks() {
+fn restore_deletes_extra_files_and_nothing_behind_symlinks() {
     let rig = saved_rig(42);
     let target = target(&rig);
     let outside = rig.temp.path().join("outside");
@@ -187,7 +187,7 @@ fn what_is_there_already_is_kept_unless_its_bytes_are_asked_for() {
 }
 
 #[test]
-fn a_snapshot_that_holds_names_of_interrupted_restores_comes_back_with_them() {
+fn restore_returns_saved_names_of_interrupted_restores() {
     let rig = saved_rig(44);
     {
         let mut state = rig.tree.lock();
@@ -206,7 +206,7 @@ fn a_snapshot_that_holds_names_of_interrupted_restores_comes_back_with_them() {
 }
 
 #[test]
-fn an_interrupted_restore_leaves_no_half_file_under_its_name_and_goes_on() {
+fn restore_interrupted_leaves_no_half_file_and_goes_on() {
     let mut rig = Rig::with(45, impatient());
     rig.options.part_len_bytes = 1 << 20;
     {
@@ -263,7 +263,7 @@ fn an_interrupted_restore_leaves_no_half_file_under_its_name_and_goes_on() {
 }
 
 #[test]
-fn one_large_file_can_be_stopped_and_so_can_waiting_for_a_server() {
+fn cancelling_stops_a_large_file_and_the_wait_for_a_server() {
     let mut rig = Rig::new(51);
     rig.options.part_len_bytes = 1 << 20;
     {
@@ -307,7 +307,7 @@ fn one_large_file_can_be_stopped_and_so_can_waiting_for_a_server() {
 }
 
 #[test]
-fn a_connection_that_breaks_in_a_large_file_goes_on_where_it_broke() {
+fn restore_resumes_a_large_file_where_its_connection_broke() {
     let mut rig = Rig::new(46);
     rig.options.part_len_bytes = 1 << 20;
     let len = 12_000_000;
@@ -341,7 +341,7 @@ fn a_connection_that_breaks_in_a_large_file_goes_on_where_it_broke() {
 }
 
 #[test]
-fn damage_at_the_server_costs_the_damaged_files_only_and_is_verified_as_such() {
+fn damage_at_the_server_costs_only_its_files_and_is_verified() {
     let mut rig = Rig::new(47);
     rig.options.part_len_bytes = 1 << 20;
     {
@@ -565,7 +565,7 @@ fn without_privilege_closed_directories_take_what_changed() {
 }
 
 #[test]
-fn one_file_one_directory_and_one_link_can_be_restored_by_their_paths() {
+fn restore_takes_one_file_directory_or_link_by_its_path() {
     let rig = saved_rig(50);
     let target = rig.temp.path().join("t");
     let one = |path: &[u8], target: &Path| {

@@ -62,7 +62,7 @@ fn an_unmodified_file_is_not_read_where_strong_checksums_exist() {
 }
 
 #[test]
-fn an_unmodified_file_costs_a_few_kilobytes_on_the_wire_and_a_scattered_change_its_leaves() {
+fn sky_sends_kilobytes_if_unmodified_or_only_changed_leaves() {
     let mut rig = Rig::new(6);
     let len = 10_000_000;
     let mut bytes = noise(1, len);
@@ -175,7 +175,7 @@ fn what_differs_is_read_and_little_else() {
 }
 
 #[test]
-fn where_nobody_has_checksums_the_file_is_summed_where_it_lies_and_the_record_says_so() {
+fn sky_sums_an_unsummed_file_in_place_and_records_it() {
     let mut rig = Rig::new(3);
     let decisions = rig.keep_decisions();
     let file = rig.with_file(&noise(1, 2_000_000));

@@ -100,7 +100,7 @@ fn who_shows_another_certificate_hears_nothing() {
 }
 
 #[test]
-fn a_server_that_took_the_certificate_of_another_but_not_its_key_is_refused() {
+fn server_with_a_stolen_certificate_but_no_key_is_refused() {
     // The certificate is public. Its key is needed to sign the handshake: a server with another key
     // cannot even start.
     let pem = Identity::make(&["localhost".to_owned()]).unwrap();
@@ -156,7 +156,7 @@ fn another_address_is_tried_when_the_first_cannot_be_reached() {
 }
 
 #[test]
-fn another_address_is_tried_when_somebody_else_answers_at_the_first() {
+fn client_tries_another_address_if_a_stranger_answers_first() {
     let identity = identity();
     let world = serve(Some(identity.clone()));
     let others = [serve(Some(self::identity())), serve(None)];

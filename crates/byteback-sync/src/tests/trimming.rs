@@ -36,7 +36,7 @@ fn what_is_written_again_as_it_was_costs_nothing() {
 }
 
 #[test]
-fn a_file_that_was_open_in_a_crash_is_narrowed_without_asking_the_server() {
+fn backup_narrows_a_file_open_in_a_crash_without_the_server() {
     let mut rig = Rig::new(2);
     rig.keep_checksums();
     let file = rig.with_file(&noise(1, 3 << 20));

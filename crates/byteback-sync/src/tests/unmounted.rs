@@ -160,7 +160,7 @@ pub(super) fn change(dir: &Path, random: &mut SplitMix64) {
 }
 
 #[test]
-fn whatever_is_changed_in_a_folder_without_a_mount_is_found_and_saved() {
+fn backup_without_a_mount_finds_and_saves_every_change() {
     let seed = seed(60);
     let mut random = SplitMix64::new(seed);
     let folder = Folder::new(seed);
@@ -181,7 +181,7 @@ fn whatever_is_changed_in_a_folder_without_a_mount_is_found_and_saved() {
 }
 
 #[test]
-fn a_changed_file_is_sent_whole_and_the_others_are_not_looked_into() {
+fn backup_without_a_mount_sends_changed_files_whole_only() {
     let folder = Folder::new(61);
     fs::write(folder.dir.join("a"), vec![1; 50_000]).unwrap();
     fs::write(folder.dir.join("b"), vec![2; 50_000]).unwrap();
@@ -207,7 +207,7 @@ fn a_changed_file_is_sent_whole_and_the_others_are_not_looked_into() {
 }
 
 #[test]
-fn a_file_that_changes_while_it_is_read_is_told_and_comes_next_time() {
+fn backup_without_a_mount_reports_a_changing_file_then_saves_it() {
     let folder = Folder::new(62);
     let path = folder.dir.join("busy");
     fs::write(&path, vec![1; 3_000_000]).unwrap();

@@ -392,7 +392,7 @@ fn begun(seed: u64, options: ClientOptions) -> (Rig, TreeId) {
 }
 
 #[test]
-fn random_groups_one_behind_the_other_are_at_the_server_what_they_are_here() {
+fn upload_of_random_group_chains_leaves_the_server_equal() {
     let seed = seed(71);
     for life in 0..2 {
         let (rig, tree) = begun(seed + life, patient());

@@ -50,7 +50,7 @@ fn seeds(usual: u64) -> std::ops::Range<u64> {
 }
 
 #[test]
-fn what_one_machine_does_is_at_the_server_whatever_fails_and_in_its_order() {
+fn machine_operations_reach_the_server_in_order_whatever_fails() {
     let mut sent = 0;
     for seed in seeds(LIVES_OF_ONE) {
         let lived = live(seed, LifeOptions::default());
@@ -80,7 +80,7 @@ fn several_machines_agree_in_the_end_and_lose_nothing() {
 }
 
 #[test]
-fn an_engine_that_is_ended_before_it_sends_leaves_nothing_on_its_way() {
+fn engine_ended_before_sending_leaves_nothing_on_its_way() {
     let batches: u64 = (0..6)
         .map(|seed| end_while_meeting(seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}")))
         .sum();
@@ -104,7 +104,7 @@ fn the_same_seed_is_the_same_life() {
 /// and whether two changes fall into one tick of its clock decides whether a directory's attributes
 /// have to land. So of four lives two have to be the same, which by chance no two are.
 #[test]
-fn the_same_seed_is_nearly_always_the_same_life_of_several_machines() {
+fn simulation_of_several_machines_nearly_always_repeats_by_seed() {
     for seed in 0..6 {
         let mut lives = Vec::new();
         loop {

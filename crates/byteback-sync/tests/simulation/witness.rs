@@ -133,7 +133,7 @@ impl Follower {
 }
 
 #[test]
-fn a_content_that_goes_without_a_program_is_owed_and_a_moment_that_comes_back_is_none() {
+fn witness_owes_lost_content_and_rejects_a_returning_moment() {
     let state = |files: &[(&str, &str)]| State::of_files(files);
     let mut witness = Witness::new(Some(b"m0".to_vec()));
     let (one, two) = ("the first content", "the second content");

@@ -340,7 +340,7 @@ impl Clock for WorldClock {
 }
 
 #[test]
-fn tasks_take_turns_in_the_order_of_their_times_and_end_where_they_are_killed() {
+fn world_tasks_take_turns_by_time_and_end_where_killed() {
     let run = |seed| {
         let world = World::new(seed);
         let told = Arc::new(Mutex::new(Vec::new()));

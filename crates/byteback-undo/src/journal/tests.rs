@@ -52,7 +52,7 @@ fn the_eldest_go_when_the_budget_is_used_up() {
 }
 
 #[test]
-fn damage_in_the_middle_costs_what_is_elder_and_a_torn_end_only_itself() {
+fn journal_damage_costs_older_records_a_torn_end_only_itself() {
     for (damaged_segment, at, torn, damaged) in [(1, 200, false, true), (2, 70_000, false, true), (3, 300, true, true)]
     {
         let disk = SimDisk::new(1);
@@ -91,7 +91,7 @@ fn damage_in_the_middle_costs_what_is_elder_and_a_torn_end_only_itself() {
 }
 
 #[test]
-fn what_was_appended_is_found_again_or_known_to_be_damaged_wherever_the_disk_was_full() {
+fn journal_on_a_full_disk_keeps_records_or_knows_its_damage() {
     for nth in 1..12 {
         let disk = SimDisk::new(1);
         let mut journal = filled(&disk, 8);

@@ -72,7 +72,7 @@ fn all() -> Vec<(Record, &'static [u8])> {
 }
 
 #[test]
-fn what_is_written_is_read_and_every_flipped_bit_of_the_head_is_noticed() {
+fn undo_record_is_read_back_and_each_head_bit_flip_is_noticed() {
     for (record, data) in all() {
         let bytes = record.encode(-5, data);
         let framed = decode(&bytes).unwrap();

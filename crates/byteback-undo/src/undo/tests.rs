@@ -329,7 +329,7 @@ fn seeds() -> std::ops::Range<u64> {
 }
 
 #[test]
-fn what_is_read_as_of_a_time_was_there_or_is_said_to_be_not_kept() {
+fn undo_reads_what_was_there_at_a_time_or_says_it_is_not_kept() {
     let (mut exact, mut refused) = (0, BTreeMap::new());
     for seed in seeds() {
         let budget = [64 << 20, 2 << 20, 600 << 10][seed as usize % 3];
@@ -427,7 +427,7 @@ fn write_to(undo: &Undo, node: NodeId, content: &mut [u8], range: ByteRange) {
 }
 
 #[test]
-fn a_history_that_was_empty_when_it_was_looked_at_is_not_forgotten_with_what_came_since() {
+fn undo_keeps_what_came_into_a_history_since_it_was_seen_empty() {
     let life = Life::new(7, options(100_000, 64 << 20));
     let (undo, node) = (life.undo(), NodeId(2));
     let seen_empty = undo.history_of(node);
@@ -438,7 +438,7 @@ fn a_history_that_was_empty_when_it_was_looked_at_is_not_forgotten_with_what_cam
 }
 
 #[test]
-fn who_reads_a_file_that_was_long_unchanged_is_not_told_what_is_written_meanwhile() {
+fn undo_reader_of_an_old_file_gets_nothing_written_meanwhile() {
     let mut life = Life::new(7, options(100, 64 << 20));
     let node = NodeId(2);
     let old: Vec<u8> = (0..3_000_000_u32).map(|index| (index % 251) as u8).collect();
@@ -528,7 +528,7 @@ fn names_stand_for_what_they_stood_for() {
 }
 
 #[test]
-fn a_journal_of_another_log_or_of_a_start_that_ended_half_way_is_dropped() {
+fn undo_drops_a_journal_of_another_log_or_of_a_half_made_start() {
     let is_known = |life: &Life, at_ns: i64| life.undo().as_of(NodeId(2), at_ns).is_ok();
     let prepared = || {
         let mut life = Life::new(3, options(100_000, 64 << 20));
@@ -583,7 +583,7 @@ fn a_journal_of_another_log_or_of_a_start_that_ended_half_way_is_dropped() {
 }
 
 #[test]
-fn what_was_before_the_clock_was_set_back_is_not_taken_for_what_was_at_that_time() {
+fn undo_does_not_mistake_the_past_after_the_clock_is_set_back() {
     for is_restarted in [false, true] {
         let mut life = Life::new(7, options(3600, 64 << 20));
         let (node, minute) = (NodeId(2), Duration::from_secs(60));
@@ -672,7 +672,7 @@ fn a_length_that_was_given_up_is_not_taken_for_the_present_one() {
 }
 
 #[test]
-fn between_the_removal_of_a_file_and_that_of_its_name_there_is_no_such_file() {
+fn undo_finds_no_file_between_its_removal_and_its_names_removal() {
     let life = Life::new(8, options(100_000, 64 << 20));
     let (undo, node, name) = (life.undo(), NodeId(2), OsStr::new("short-lived"));
     undo.name_changed(NodeId::ROOT, name, NameHow::Created, None, Some(node));
@@ -690,7 +690,7 @@ fn between_the_removal_of_a_file_and_that_of_its_name_there_is_no_such_file() {
 /// Seen on a busy disk: removing took longer than a quantum, and the time of the removal, as the
 /// history tells it, brought nothing back.
 #[test]
-fn a_file_whose_removal_took_long_comes_back_by_the_time_of_its_end() {
+fn undo_restores_a_slowly_removed_file_by_the_end_of_removal() {
     let mut life = Life::new(9, options(100_000, 64 << 20));
     let (node, name) = (NodeId(2), OsStr::new("gone"));
     let content = vec![7; 5000];

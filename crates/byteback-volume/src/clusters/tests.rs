@@ -78,7 +78,7 @@ fn clusters(device: &SimBlockDevice) -> Vec<u64> {
 }
 
 #[test]
-fn pages_that_are_written_together_are_fewer_blocks_and_stay_what_they_are() {
+fn clusters_write_pages_as_fewer_blocks_and_keep_their_bytes() {
     let mut random = SplitMix64::new(1);
     let content = text(&mut random, 300 * PAGE + 77);
     let mut written = Vec::new();
@@ -339,7 +339,7 @@ fn a_cluster_that_rots_costs_its_pages() {
 /// A block of which neither summary nor seal says whether it is a cluster: it is given up with the
 /// last page that leads there, and not before.
 #[test]
-fn a_block_of_which_all_knowledge_rotted_is_given_up_with_its_last_page() {
+fn cluster_without_any_record_is_given_up_with_its_last_page() {
     let mut random = SplitMix64::new(9);
     let device = made(true);
     let volume = open_in(&device, DeltaMode::Off);

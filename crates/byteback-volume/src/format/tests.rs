@@ -103,7 +103,7 @@ fn compact_page(random: &mut SplitMix64, page: &mut u32, gaps: bool) -> CompactP
 }
 
 #[test]
-fn an_index_of_deltas_is_read_as_it_was_written_and_nothing_impossible_is() {
+fn delta_index_is_read_as_written_and_never_as_impossible() {
     let mut random = SplitMix64::new(4);
     let (mut read_noise, mut too_long) = (0, 0);
     for number in 0..2_000 {

@@ -34,7 +34,7 @@ fn the_smallest_size_that_is_told_will_do() {
 }
 
 #[test]
-fn a_volume_around_the_length_from_which_segments_are_long_has_enough_of_them() {
+fn volume_near_the_length_of_long_segments_has_enough_of_them() {
     for blocks in LONG_SEGMENTS_FROM_BLOCKS - 1000..LONG_SEGMENTS_FROM_BLOCKS + 1000 {
         assert!(divide(blocks).is_ok(), "{blocks}");
     }

@@ -74,7 +74,7 @@ fn inertia(centroids: &[Point], points: &[Point]) -> f64 {
 }
 
 #[test]
-fn centroids_come_nearer_with_each_step_and_are_the_middles_of_their_clusters() {
+fn centroids_come_nearer_each_step_and_are_their_clusters_means() {
     for seed in seeds(50) {
         let mut random = SplitMix64::new(seed);
         let mut hotness = Hotness::new(1_000_000, seed);

@@ -151,7 +151,7 @@ fn a_long_write_heals_pages_that_rotted() {
 /// The device takes long writes and does them later: if it cannot, the next sync says so, what is
 /// read is the new content or an error, and what is found afterwards is what was synced.
 #[test]
-fn what_a_device_refuses_later_is_told_and_never_read_as_something_else() {
+fn device_failure_after_a_write_is_told_and_never_misread() {
     let sim = SimBlockDevice::new(2_600);
     let queued = || Arc::new(QueuedDevice::new(sim.clone()).unwrap()) as Arc<dyn BlockDevice>;
     let device = queued();
@@ -219,7 +219,7 @@ fn a_long_write_heals_pages_of_which_the_summaries_rotted() {
 /// Each page is one of its versions, wherever it is at the moment: the reader must not meet what a
 /// block held before, or will hold later.
 #[test]
-fn who_reads_much_while_much_is_written_meets_what_was_there_or_what_comes() {
+fn volume_reader_beside_writes_meets_old_or_new_pages_only() {
     const PAGES: u64 = 700;
     const ROUNDS: u64 = 150;
     let first_seed = std::env::var("BYTEBACK_SEED").map_or(1, |seed| seed.parse().unwrap());

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_path_begins_behind_the_first_colon_and_may_hold_any_bytes() {
+fn snapshot_path_follows_the_first_colon_and_holds_any_bytes() {
     let parsed = |text: &[u8]| SnapshotPath::parse(OsStr::from_bytes(text)).unwrap();
     assert_eq!(
         parsed(b"latest"),

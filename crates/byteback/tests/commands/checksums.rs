@@ -107,7 +107,7 @@ fn what_is_no_regular_file_is_refused_at_once() {
 }
 
 #[test]
-fn addresses_that_nobody_knows_are_told_with_those_that_there_are() {
+fn checksums_refuses_unknown_addresses_and_lists_known_ones() {
     let world = World::new();
     for (address, scheme) in [
         ("foo://bar/baz", "'foo://'"),
@@ -235,7 +235,7 @@ fn files_with_odd_names_are_told_under_their_names() {
 
 /// The error for a missing program names it, and says whether it exists.
 #[test]
-fn programs_that_are_missing_and_those_that_are_closed_are_told_apart() {
+fn checksums_tells_missing_programs_from_closed_ones() {
     let world = World::new();
     let file = world.tree().join("file");
     fs::write(&file, "content").unwrap();

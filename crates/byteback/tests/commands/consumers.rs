@@ -22,7 +22,7 @@ fn begun_and_done(world: &World, name: &str) {
 }
 
 #[test]
-fn a_silent_consumer_is_warned_of_before_and_told_of_after_it_is_dropped() {
+fn consumer_silence_warns_before_the_drop_and_is_told_after() {
     let world = World::served();
     // Warnings begin with the first moment of silence; the consumer is kept for a day.
     configure(&world, "[log]\nwarn_after_days = 0\ndrop_after_days = 1\n");

@@ -106,7 +106,7 @@ fn a_backup_heals_the_store_with_bytes_that_are_here() {
 }
 
 #[test]
-fn a_file_that_changed_since_is_sent_anew_where_it_cannot_be_healed() {
+fn backup_resends_a_changed_file_where_it_cannot_be_healed() {
     let (world, _) = rotten();
     // Part of the first damaged frame is gone here, and the second is intact.
     let image = fs::OpenOptions::new()

@@ -157,7 +157,7 @@ fn a_folder_whose_state_is_gone_costs_what_differs_and_says_so() {
 
 /// Two copies, one of which was sent to the server without a log.
 #[test]
-fn the_first_backup_into_a_folder_that_a_push_filled_costs_what_differs() {
+fn first_backup_into_a_pushed_folder_costs_only_what_differs() {
     let world = World::served();
     let tree = world.tree();
     fs::create_dir(tree.join("images")).unwrap();

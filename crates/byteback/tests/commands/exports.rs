@@ -226,7 +226,7 @@ fn directory_that_was_copied_after_begin_and_moved_is_removed() {
 }
 
 #[test]
-fn archives_that_tar_makes_of_the_lists_are_the_folder_when_unpacked_in_order() {
+fn tar_archives_of_the_lists_unpacked_in_order_are_the_folder() {
     let seed = seed();
     let mut random = Random::new(seed);
     let world = tracked();
@@ -641,7 +641,7 @@ fn a_delta_of_a_hollow_file_beyond_4_gib_costs_its_changes() {
 }
 
 #[test]
-fn a_hollow_file_that_is_written_at_its_end_needs_the_old_length_and_an_unmounted_one_the_whole() {
+fn export_delta_needs_old_length_of_holes_and_all_if_unmounted() {
     let world = tracked();
     let (path, old, delta) = (world.tree().join("image"), world.path("old"), world.path("delta"));
     let file = fs::File::create(&path).unwrap();
@@ -769,7 +769,7 @@ fn a_delta_that_cannot_be_made_says_why_and_leaves_nothing() {
 }
 
 #[test]
-fn a_cut_is_listed_and_packed_as_of_its_moment_whatever_happens_meanwhile() {
+fn cut_is_listed_and_packed_as_of_its_moment_despite_changes() {
     let seed = seed();
     let mut random = Random::new(seed);
     let world = tracked();
@@ -871,7 +871,7 @@ fn bytes_read(trace: &Path, file: &Path) -> u64 {
 
 #[test]
 #[ignore = "needs Borg 2, which takes minutes to install: make test-systems"]
-fn borg_2_reads_just_what_the_map_calls_data_and_restores_the_file() {
+fn borg_2_reads_only_the_data_of_the_map_and_restores_the_file() {
     let seed = seed();
     let mut random = Random::new(seed);
     let world = tracked();

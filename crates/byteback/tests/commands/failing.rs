@@ -38,7 +38,7 @@ fn backup_that_has_sent(world: &World, bytes: u64) -> Child {
 }
 
 #[test]
-fn a_server_that_dies_in_the_middle_and_comes_back_is_waited_for() {
+fn backup_waits_for_a_server_that_dies_and_comes_back() {
     let mut world = World::mounted();
     fs::write(world.tree().join("long"), noise(1, LONG_BYTES)).unwrap();
     let child = backup_under_way(&world);
@@ -55,7 +55,7 @@ fn a_server_that_dies_in_the_middle_and_comes_back_is_waited_for() {
 }
 
 #[test]
-fn a_server_that_stays_away_ends_the_backup_when_asked_and_nothing_is_lost() {
+fn backup_awaiting_a_lost_server_ends_when_asked_without_loss() {
     let mut world = World::mounted();
     fs::write(world.tree().join("before"), "before").unwrap();
     world.backup();
@@ -335,7 +335,7 @@ fn what_is_not_bound_or_not_there_is_said_to_be() {
 }
 
 #[test]
-fn a_full_disk_of_the_server_refuses_the_backup_and_keeps_the_ones_before() {
+fn server_with_a_full_disk_refuses_a_backup_and_keeps_old_ones() {
     let mut world = World::new();
     let disk = world.small_disk("data", "24m");
     world.serve();
@@ -362,7 +362,7 @@ fn a_full_disk_of_the_server_refuses_the_backup_and_keeps_the_ones_before() {
 }
 
 #[test]
-fn a_full_disk_under_a_restore_is_said_and_the_next_one_completes_it() {
+fn restore_reports_a_full_disk_and_the_next_one_completes_it() {
     let mut world = World::served();
     fs::write(world.tree().join("a"), noise(1, 3 << 20)).unwrap();
     fs::write(world.tree().join("b"), noise(2, 12 << 20)).unwrap();
@@ -384,7 +384,7 @@ fn a_full_disk_under_a_restore_is_said_and_the_next_one_completes_it() {
 }
 
 #[test]
-fn a_full_disk_of_the_folder_is_the_programs_error_and_the_backup_goes_on() {
+fn folder_on_a_full_disk_fails_programs_but_not_the_backup() {
     let mut world = World::new();
     world.small_disk("tree", "8m");
     world.serve();
@@ -477,7 +477,7 @@ fn a_damaged_log_is_set_aside_and_stops_nobody() {
 }
 
 #[test]
-fn a_user_restores_contents_of_others_and_is_told_what_is_missing() {
+fn restore_by_a_user_gives_contents_and_names_what_is_missing() {
     let world = World::served();
     let tree = world.tree();
     for (name, mode) in [("theirs", 0o644), ("set-id", 0o4755)] {
@@ -612,11 +612,11 @@ fn unreadable(mounted: bool) {
 }
 
 #[test]
-fn what_a_user_may_not_read_is_reported_and_the_rest_saved_unmounted() {
+fn backup_reports_unreadable_files_and_saves_the_rest_unmounted() {
     unreadable(false);
 }
 
 #[test]
-fn what_a_user_may_not_read_is_reported_and_the_rest_saved_mounted() {
+fn backup_reports_unreadable_files_and_saves_the_rest_mounted() {
     unreadable(true);
 }

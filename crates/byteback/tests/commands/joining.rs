@@ -397,7 +397,7 @@ impl Swallowing {
 }
 
 #[test]
-fn a_machine_that_died_before_the_answer_joins_again_with_the_same_code() {
+fn join_repeats_with_the_same_code_if_killed_before_the_answer() {
     let world = World::new();
     let data = world.path("plain");
     let server = serve(&world, &data, "127.0.0.1:0", &["--plain"]);
@@ -425,7 +425,7 @@ fn a_machine_that_died_before_the_answer_joins_again_with_the_same_code() {
 }
 
 #[test]
-fn who_is_revoked_in_the_middle_of_an_upload_is_stopped_and_told() {
+fn device_revoked_in_an_upload_is_stopped_and_told() {
     let world = World::served();
     let code = invite(&world, &["big"]);
     let machine = Machine::new(&world, "machine");
@@ -458,7 +458,7 @@ fn who_is_revoked_in_the_middle_of_an_upload_is_stopped_and_told() {
 }
 
 #[test]
-fn devices_are_listed_renamed_and_may_only_read_what_is_only_to_be_read() {
+fn devices_are_listed_renamed_and_kept_to_reading_if_read_only() {
     let world = World::served();
     fs::write(world.tree().join("a"), "a").unwrap();
     world.backup();
@@ -547,7 +547,7 @@ impl Drop for Cable {
 }
 
 #[test]
-fn a_server_that_listens_on_all_networks_is_found_by_its_code_from_another_machine() {
+fn server_on_all_networks_is_found_by_its_code_from_elsewhere() {
     let world = World::new();
     let Some(cable) = Cable::new() else { return };
     let data = data(&world);

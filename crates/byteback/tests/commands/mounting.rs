@@ -17,7 +17,7 @@ use crate::world::{
 };
 
 #[test]
-fn a_background_mount_is_live_when_the_command_ends_and_holds_no_pipe() {
+fn mount_in_background_is_live_at_command_end_holding_no_pipe() {
     let world = World::served();
     let tree = world.tree();
     fs::write(tree.join("a"), "a").unwrap();
@@ -45,7 +45,7 @@ fn a_background_mount_is_live_when_the_command_ends_and_holds_no_pipe() {
 }
 
 #[test]
-fn a_foreground_mount_says_when_it_is_live_and_ends_in_order_when_asked() {
+fn mount_in_foreground_says_when_it_is_live_and_ends_in_order() {
     let world = World::served();
     let tree = world.tree();
     let mut child = world
@@ -69,7 +69,7 @@ fn a_foreground_mount_says_when_it_is_live_and_ends_in_order_when_asked() {
 }
 
 #[test]
-fn services_tell_their_supervisor_when_they_are_ready_and_when_they_end() {
+fn services_tell_their_supervisor_when_they_are_ready_and_end() {
     let world = World::served();
     let socket = world.path("notify");
     let listener = std::os::unix::net::UnixDatagram::bind(&socket).unwrap();
@@ -269,7 +269,7 @@ fn a_further_mount_of_the_tree_is_named_by_umount() {
 }
 
 #[test]
-fn a_killed_daemon_leaves_a_plain_folder_and_no_change_is_missed() {
+fn daemon_killed_leaves_a_plain_folder_and_misses_no_change() {
     let world = World::mounted();
     let tree = world.tree();
     fs::write(tree.join("file"), noise(1, 1 << 20)).unwrap();
@@ -358,7 +358,7 @@ fn an_ordinary_user_mounts_and_saves_a_folder_of_their_own() {
 }
 
 #[test]
-fn a_daemon_that_speaks_another_language_is_said_to_and_how_to_end_it() {
+fn daemon_of_another_version_is_reported_with_how_to_end_it() {
     let world = World::served();
     let trees = fs::read_dir(world.path("home/state/trees")).unwrap();
     let state = trees

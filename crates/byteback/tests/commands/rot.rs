@@ -172,7 +172,7 @@ fn write_at(path: &Path, at: u64, bytes: &[u8]) {
 /// "We inject corrupted data by flipping a bit in a file. After sync clients are restarted, we
 /// write 1 byte to that file to see whether the corrupted data is also uploaded."
 #[test]
-fn what_rots_is_not_sent_and_comes_back_from_the_server_with_what_was_written_since() {
+fn rot_is_not_sent_and_repair_from_the_server_keeps_writes() {
     let disk = Disk::new();
     disk.sync();
     let content = noise(1, 5 * BLOCK as usize + 100);
@@ -261,7 +261,7 @@ fn what_rots_is_not_sent_and_comes_back_from_the_server_with_what_was_written_si
 /// A block that was written here, is not at the server, and rots: its bytes exist nowhere any more.
 /// The file stays as it is until the user decides, whatever becomes of the server.
 #[test]
-fn what_nobody_has_any_more_stays_as_it_is_until_somebody_decides() {
+fn rot_beyond_repair_stays_as_it_is_until_a_user_decides() {
     let mut disk = Disk::new();
     disk.sync();
     let content = noise(2, 5 * BLOCK as usize);
@@ -308,7 +308,7 @@ fn what_nobody_has_any_more_stays_as_it_is_until_somebody_decides() {
 /// the machine is powered on, we first inject inconsistent data to simulate crash inconsistency by
 /// writing data to the file bypassing the file system."
 #[test]
-fn what_a_crash_left_as_it_never_was_is_held_back_and_shown_with_both_versions() {
+fn crash_inconsistency_is_held_back_and_shows_both_versions() {
     for keep in ["server", "mine"] {
         let disk = Disk::new();
         disk.sync();
@@ -377,7 +377,7 @@ fn what_a_crash_left_as_it_never_was_is_held_back_and_shown_with_both_versions()
 
 /// By default checksums are kept and the disk is scrubbed.
 #[test]
-fn a_folder_in_sync_has_checksums_unless_somebody_says_otherwise_and_begins_without_an_alarm() {
+fn sync_keeps_checksums_by_default_and_begins_without_an_alarm() {
     let disk = Disk::new();
     let damaged = || disk.status()["damaged"].clone();
     let has_sums = || {
@@ -472,7 +472,7 @@ fn find(dir: &Path, name: &str, found: &mut Vec<PathBuf>) {
 /// "We tested the uploading order by generating files of different sizes. DeltaCFS always follows
 /// the update order."
 #[test]
-fn files_of_all_sizes_arrive_in_the_order_in_which_they_were_written() {
+fn sync_delivers_files_of_all_sizes_in_the_order_of_writing() {
     let world = World::served();
     world.on_tree("sync", &["--delay", "0", "--limit-rate", "3MiB"]).fine();
     let lens = [2_000_000, 10, 900_000, 1, 0, 4_000_000, 70_000, 3, 1_500_000, 20];

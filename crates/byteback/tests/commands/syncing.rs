@@ -55,7 +55,7 @@ impl World {
 }
 
 #[test]
-fn what_programs_write_is_at_the_server_and_a_second_process_is_refused() {
+fn sync_sends_what_programs_write_and_refuses_a_second_process() {
     let mut world = World::served();
     let tree = world.tree();
     fs::create_dir(tree.join("before")).unwrap();
@@ -255,7 +255,7 @@ fn in_the_foreground_it_ends_in_order_when_asked() {
 }
 
 #[test]
-fn what_is_not_bound_or_of_another_folder_is_refused_before_anything_is_sent() {
+fn sync_refuses_unbound_or_foreign_folders_before_sending() {
     let mut world = World::new();
     world.serve();
     world.sync(&[]).ends_with(10).says("is not bound");
@@ -415,7 +415,7 @@ fn status_of(machine: &Machine<'_>, dir: &str) -> Value {
 }
 
 #[test]
-fn machines_that_have_joined_keep_a_folder_the_same_and_decide_about_conflicts() {
+fn joined_machines_keep_a_folder_equal_and_decide_conflicts() {
     let world = served();
     let machines = ["kitchen", "study"].map(|name| Machine::new(&world, name));
     let [kitchen, study] = &machines;
@@ -693,7 +693,7 @@ fn set_time(path: &Path, seconds: i64) {
 }
 
 #[test]
-fn what_is_ignored_is_neither_sent_nor_changed_by_others_until_the_rule_goes() {
+fn ignored_files_are_not_sent_or_changed_until_their_rule_goes() {
     let world = served();
     let machines = ["kitchen", "study"].map(|name| Machine::new(&world, name));
     let [kitchen, study] = &machines;

@@ -241,7 +241,7 @@ fn the_whole_tour_brings_back_every_byte_and_every_attribute() {
 }
 
 #[test]
-fn a_part_of_a_snapshot_and_a_target_in_use_are_restored_as_asked() {
+fn restore_handles_snapshot_parts_and_used_targets_as_asked() {
     let world = World::mounted();
     let tree = world.tree();
     fs::create_dir_all(tree.join("a/b")).unwrap();
@@ -294,7 +294,7 @@ fn a_part_of_a_snapshot_and_a_target_in_use_are_restored_as_asked() {
 }
 
 #[test]
-fn a_file_that_only_grows_costs_the_next_backup_nothing_but_its_length() {
+fn backup_of_a_file_that_only_grew_costs_nothing_but_its_length() {
     let world = World::mounted();
     let tree = world.tree();
     for name in ["truncated", "allocated", "hole"] {

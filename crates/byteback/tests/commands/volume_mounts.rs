@@ -67,7 +67,7 @@ fn fill(tree: &Path) {
 }
 
 #[test]
-fn what_lies_in_a_volume_is_tracked_backed_up_and_unmounted_as_a_directory_is() {
+fn volume_is_tracked_backed_up_and_unmounted_as_a_directory() {
     let mut world = with_volume();
     let tree = world.tree();
     let summary = mount(&world).fine().line("summary");
@@ -130,7 +130,7 @@ fn what_lies_in_a_volume_is_tracked_backed_up_and_unmounted_as_a_directory_is() 
 }
 
 #[test]
-fn a_daemon_that_is_killed_leaves_a_volume_that_mounts_again_and_changes_that_are_told() {
+fn volume_remounts_and_tells_changes_after_its_daemon_is_killed() {
     let mut world = with_volume();
     let tree = world.tree();
     mount(&world).fine();
@@ -206,7 +206,7 @@ fn the_log_goes_where_the_image_goes() {
 }
 
 #[test]
-fn what_is_no_place_for_a_volume_and_no_volume_for_a_place_is_refused() {
+fn volume_mount_refuses_unfit_places_and_unfit_images() {
     let world = with_volume();
     let tree = world.tree();
     fs::write(tree.join("f"), "f").unwrap();

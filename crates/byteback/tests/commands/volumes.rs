@@ -278,7 +278,7 @@ fn what_can_be_read_of_a_damaged_volume_is_copied_out_of_it() {
 
 /// A hole whose end is lost with the addresses behind it: the copy ends, and the hole is kept.
 #[test]
-fn a_file_of_which_nobody_knows_where_a_hole_ends_is_copied_all_the_same() {
+fn volume_extract_copies_a_file_whose_hole_has_no_known_end() {
     use std::os::unix::fs::MetadataExt;
     let world = World::new();
     world.run(&["volume", "create", "v", "--size", "20M"]).fine();

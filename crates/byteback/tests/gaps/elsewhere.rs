@@ -45,7 +45,7 @@ fn changes_of_a_folder_that_is_not_mounted_are_found() {
 }
 
 #[test]
-fn a_tree_that_was_restored_over_the_tracked_one_is_saved_as_it_is() {
+fn backup_saves_a_tree_restored_over_the_tracked_one_as_it_is() {
     for tool in ["rsync", "rsync in place", "cp", "tar"] {
         let mut rig = scene();
         let tree = rig.tree();
@@ -103,7 +103,7 @@ fn directories_that_changed_places_are_saved_as_they_are() {
 }
 
 #[test]
-fn a_new_file_with_number_size_and_time_of_an_old_one_is_another_file() {
+fn new_file_with_an_old_inode_size_and_time_is_another_file() {
     let mut rig = scene();
     let path = rig.tree().join("one/file0");
     rig.mount();

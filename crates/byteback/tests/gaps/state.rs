@@ -238,7 +238,7 @@ fn follow(rig: &Rig, said: &str, when: &str) {
 }
 
 #[test]
-fn damaged_files_of_the_state_hide_nothing_and_stop_nobody_for_good() {
+fn state_damage_hides_no_change_and_blocks_nobody_for_good() {
     let mut random = Random::new(seed());
     let files: [&[&str]; 6] = [
         &["log.redb"],

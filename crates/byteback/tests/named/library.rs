@@ -75,7 +75,7 @@ fn state_after(count: u64, places: &[u64]) -> Vec<u8> {
 }
 
 #[test]
-fn the_example_of_the_library_keeps_a_copy_in_step_with_a_file_in_use() {
+fn library_example_keeps_a_copy_in_step_with_a_file_in_use() {
     let beside = tempfile::Builder::new()
         .prefix("byteback-library-")
         .tempdir_in("/var/tmp")

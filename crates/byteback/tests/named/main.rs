@@ -188,7 +188,7 @@ fn with_restic(cut: &Path, home: &Path, into: &Path) -> PathBuf {
 }
 
 #[test]
-fn tar_borg_and_restic_save_the_same_moment_of_a_tree_under_load() {
+fn cut_under_load_gives_tar_borg_and_restic_the_same_moment() {
     let mut random = Random::new(seed());
     let mut rig = Rig::new(Mode::Exact);
     rig.mount();

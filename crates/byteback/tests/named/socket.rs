@@ -10,7 +10,7 @@ use crate::run;
 const DOCUMENT: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/interface.md"));
 
 #[test]
-fn the_python_program_of_the_document_asks_for_changes_and_opens_a_cut() {
+fn python_program_of_the_document_gets_changes_and_opens_a_cut() {
     let (_, program) = DOCUMENT.split_once("```python\n").unwrap();
     let (program, _) = program.split_once("```").unwrap();
     let mut rig = Rig::new(Mode::Exact);

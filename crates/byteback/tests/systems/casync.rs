@@ -206,7 +206,7 @@ fn what_casync_does_not_have_is_refused() {
 
 /// Two indexes keep replacing each other: each list is that of one of them, and never a mix.
 #[test]
-fn an_index_that_is_replaced_all_the_time_is_told_as_one_of_both() {
+fn casync_index_replaced_all_the_time_is_told_as_one_of_both() {
     let store = Store::new();
     let contents = [noise(1, 3_000_000), noise(2, 3_000_000)];
     let indexes = ["one", "other"].map(|name| {

@@ -417,7 +417,7 @@ fn ceph_objects_that_change_are_noticed() {
 /// bytes.
 #[test]
 #[ignore = "installs Ceph first: make test-systems"]
-fn ceph_objects_that_change_between_two_questions_are_told_as_at_one_moment() {
+fn ceph_object_changed_between_questions_is_told_as_one_moment() {
     let cluster = Ceph::start();
     let (old, new) = (noise(1, 300_000), noise(2, 300_000));
     let upload = cluster.dir().join("upload").display().to_string();

@@ -147,7 +147,7 @@ fn guest_files_on_a_verified_device_are_told_and_true() {
 
 #[test]
 #[ignore = "runs in the machine that machine_dm_verity starts"]
-fn guest_a_sync_of_files_on_a_verified_device_reads_what_changed() {
+fn guest_sync_on_a_verified_device_reads_only_what_changed() {
     must_be_inside();
     let old = noise(1, 4 << 20);
     let mut new = old.clone();

@@ -235,7 +235,7 @@ fn guest_what_was_written_just_now_is_told() {
 /// A program writes after each of the calls of mfsfileinfo that a description makes.
 #[test]
 #[ignore = "runs where moosefs_in_a_real_mount starts MooseFS"]
-fn guest_a_file_that_is_written_to_meanwhile_is_told_as_it_was_at_one_moment() {
+fn guest_file_written_to_meanwhile_is_told_as_of_one_moment() {
     let (path, folders) = (path("meanwhile"), folders());
     let old = noise(1, 40 * BLOCK);
     for call in 0..2 {

@@ -233,7 +233,7 @@ fn guest_a_sync_reads_what_changed() {
 /// A program writes after each of the calls of zdb that a description makes.
 #[test]
 #[ignore = "runs where zfs_on_a_real_pool starts ZFS"]
-fn guest_a_file_that_is_written_to_meanwhile_is_told_as_it_was_at_one_moment() {
+fn guest_file_written_to_meanwhile_is_told_as_of_one_moment() {
     let path = dataset("meanwhile", &["checksum=sha256"]).join("file");
     let old = noise(1, 8 * RECORD);
     for call in 0..2 {

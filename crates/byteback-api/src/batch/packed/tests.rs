@@ -106,7 +106,7 @@ fn a_small_batch_costs_little_beside_its_content() {
 }
 
 #[test]
-fn every_flipped_bit_and_every_truncation_of_a_packed_piece_is_noticed() {
+fn packed_piece_notices_every_flipped_bit_and_truncation() {
     let plain = small_batch(b"content");
     let packed = packed(&plain).unwrap();
     let whole = read_all(&plain).unwrap();

@@ -65,7 +65,7 @@ fn fields_of_proc_files_are_found_by_their_whole_name() {
 }
 
 #[test]
-fn a_watched_programs_lines_come_while_it_runs_and_again_with_the_result() {
+fn watched_program_gives_lines_as_it_runs_and_with_the_result() {
     let mut lines = Vec::new();
     let shell = "printf 'one\\ntw'; sleep 0.3; printf 'o\\nthree'; sleep 0.3";
     let finished = run_watched(program("sh").args(["-c", shell]), |line| lines.push(line.to_owned())).unwrap();
@@ -74,7 +74,7 @@ fn a_watched_programs_lines_come_while_it_runs_and_again_with_the_result() {
 }
 
 #[test]
-fn a_program_can_be_asked_to_end_although_signals_are_blocked_here() {
+fn program_can_be_asked_to_end_though_signals_are_blocked_here() {
     // In a thread of its own, since the mask is the thread's.
     let status = thread::spawn(|| {
         // SAFETY: the set is initialised before it is used.

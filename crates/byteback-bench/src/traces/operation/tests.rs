@@ -21,7 +21,7 @@ fn a_name_that_is_no_utf8_comes_back_byte_for_byte() {
 }
 
 #[test]
-fn a_write_names_its_bytes_and_a_missing_path_is_a_file_without_a_name() {
+fn trace_write_names_its_bytes_and_a_null_path_a_nameless_file() {
     let Operation::Write { handle, offset, data } =
         understood(r#"{"t":9,"op":"write","pid":7,"h":3,"path":null,"off":4096,"len":100,"d":12,"merged":1}"#)
     else {

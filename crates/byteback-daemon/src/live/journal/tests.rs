@@ -30,7 +30,7 @@ fn dir() -> Arc<dyn DurableDir> {
 }
 
 #[test]
-fn what_was_handed_out_is_known_and_what_was_answered_is_not_asked_for() {
+fn journal_knows_handed_out_numbers_and_unanswered_groups() {
     let dir = dir();
     let mut journal = opened(Arc::clone(&dir)).unwrap();
     assert_eq!(
@@ -142,7 +142,7 @@ fn names_are_known_until_the_mark_has_passed_their_last_change() {
 }
 
 #[test]
-fn a_journal_is_written_anew_when_it_is_long_and_forgets_nothing_that_counts() {
+fn journal_is_rewritten_when_long_and_keeps_all_that_counts() {
     let dir = dir();
     let mut journal = opened(Arc::clone(&dir)).unwrap();
     let mut len_most_bytes = 0;
@@ -216,7 +216,7 @@ fn the_bytes_of_a_journal_are_those_of_version_2() {
 }
 
 #[test]
-fn names_that_something_landed_on_are_told_until_the_mark_has_passed_them() {
+fn journal_tells_landed_names_until_the_mark_passes_them() {
     let disk = SimDisk::new(0);
     let dir: Arc<dyn DurableDir> = Arc::new(disk.clone());
     let place = |name: &str| Place::new(NodeId(1), name.as_bytes());
@@ -237,7 +237,7 @@ fn names_that_something_landed_on_are_told_until_the_mark_has_passed_them() {
 }
 
 #[test]
-fn what_was_changed_together_is_known_until_the_mark_has_passed_it() {
+fn journal_knows_joint_changes_until_the_mark_passes_them() {
     let dir = dir();
     let mut journal = opened(Arc::clone(&dir)).unwrap();
     let set = |files: std::ops::Range<u64>| files.map(NodeId).collect::<FileSet>();

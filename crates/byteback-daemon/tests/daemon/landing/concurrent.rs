@@ -222,7 +222,7 @@ pub(crate) fn land_at_random(landing: &dyn LandingTree, random: &mut SplitMix64)
 }
 
 #[test]
-fn a_daemon_that_is_killed_while_something_lands_knows_of_it_afterwards() {
+fn daemon_killed_during_a_landing_knows_of_it_afterwards() {
     let seed = seed();
     let mut random = SplitMix64::new(seed);
     let mut fixture = Fixture::new(CacheMode::Exact);

@@ -366,7 +366,7 @@ fn do_locally(random: &mut SplitMix64, file: &File, mapping: &Mapping) -> Option
 }
 
 #[test]
-fn a_file_that_is_changed_while_it_lands_ends_as_if_it_had_landed_before() {
+fn landing_file_changed_meanwhile_ends_as_if_landed_before() {
     let seed = seed();
     let mut random = SplitMix64::new(seed);
     let mut rig = Rig::new(|_| {});
@@ -521,7 +521,7 @@ fn start_to_use(path: &Path, seed: u64) -> Child {
 }
 
 #[test]
-fn programs_that_use_a_file_all_the_time_neither_hang_nor_lose_what_they_write() {
+fn landing_neither_hangs_busy_programs_nor_loses_their_writes() {
     let seed = seed();
     let mut random = SplitMix64::new(seed);
     let content = random.bytes(150_000);

@@ -67,7 +67,7 @@ fn rounds(rig: &Rig, land: impl Fn(&dyn LandingTree, usize, NodeId, NodeId), exp
 }
 
 #[test]
-fn attributes_that_land_are_seen_by_who_looks_at_the_file_for_the_first_time() {
+fn landed_attributes_are_seen_at_the_first_look_at_a_file() {
     let rig = Rig::new(|_| {});
     let later = |number: usize| 1_700_000_000_000_000_000 + number as i64;
     rounds(
@@ -84,7 +84,7 @@ fn attributes_that_land_are_seen_by_who_looks_at_the_file_for_the_first_time() {
 }
 
 #[test]
-fn a_length_that_lands_is_seen_by_who_looks_at_the_file_for_the_first_time() {
+fn landed_length_is_seen_at_the_first_look_at_a_file() {
     let rig = Rig::new(|_| {});
     rounds(
         &rig,
@@ -100,7 +100,7 @@ fn a_length_that_lands_is_seen_by_who_looks_at_the_file_for_the_first_time() {
 }
 
 #[test]
-fn names_that_land_elsewhere_are_counted_by_who_looks_at_the_file_for_the_first_time() {
+fn landed_names_elsewhere_count_at_the_first_look_at_a_file() {
     let rig = Rig::new(|_| {});
     let elsewhere = done(rig.landing().make(
         &name_in(NodeId::ROOT, "elsewhere"),

@@ -62,7 +62,7 @@ fn what_moved_in_a_file_that_is_written_over_is_not_sent() {
 }
 
 #[test]
-fn what_moved_in_a_file_that_is_emptied_and_written_anew_is_not_sent() {
+fn live_does_not_send_moves_in_a_file_emptied_and_rewritten() {
     let (bytes, rewritten) = sent_of(|path, content, random| {
         let inserted = random.bytes(50);
         content.splice(LEN / 3..LEN / 3, inserted);

@@ -275,7 +275,7 @@ fn recorded_saves_of_programs_are_sent_as_their_differences() {
 /// A large file that is saved in each of the ways that there are: only ever the difference is sent,
 /// never the file.
 #[test]
-fn a_large_file_is_saved_in_every_way_and_its_difference_is_sent() {
+fn live_sends_the_difference_of_a_large_file_however_saved() {
     const LARGE: usize = 16 << 20;
     let steps: [&[&str]; 6] = [
         // Word.

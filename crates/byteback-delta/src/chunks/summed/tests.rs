@@ -58,7 +58,7 @@ proptest! {
 }
 
 #[test]
-fn a_quarter_of_a_block_is_summed_for_each_chunk_and_hardly_anything_read_twice() {
+fn chunk_sums_cost_a_quarter_block_each_and_almost_no_rereading() {
     let content = noise(3, 20_000_000);
     let params = ChunkParams::for_content(0);
     let mut crcs = RangeCrcs::new(CrcList::of(&content, CrcKind::Crc32c, 4096, LastBlock::ZeroPadded));

@@ -73,7 +73,7 @@ fn every_flipped_bit_is_noticed() {
 }
 
 #[test]
-fn every_truncation_is_noticed_and_nothing_is_read_beyond_the_end() {
+fn stream_truncation_is_noticed_and_nothing_read_beyond_the_end() {
     let bytes = bytes_of(&list_of(&noise(1, 400_000), CrcKind::Crc32c));
     for len in (0..bytes.len()).step_by(11) {
         let error = read(&bytes[..len]).unwrap_err();

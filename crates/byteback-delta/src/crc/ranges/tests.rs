@@ -72,7 +72,7 @@ fn only_the_shorter_side_of_a_cut_block_is_read() {
 }
 
 #[test]
-fn thousands_of_consecutive_ranges_read_less_than_half_of_a_block_each() {
+fn consecutive_range_crcs_read_less_than_half_a_block_each() {
     let content = noise(2, 1 << 20);
     let mut seed = 1_u64;
     let ends: Vec<u64> = std::iter::successors(Some(0_u64), |&end| {

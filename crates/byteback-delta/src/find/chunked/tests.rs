@@ -194,7 +194,7 @@ proptest! {
     }
 
     #[test]
-    fn known_checksums_change_nothing_and_stale_ones_nothing_but_the_cost(
+    fn known_checksums_change_nothing_and_stale_ones_only_the_cost(
         seed in any::<u64>(),
         edits in prop::collection::vec(edit(), 0..5),
         stale in prop::collection::vec(0..100_usize, 0..4),

@@ -100,7 +100,7 @@ fn sizes_around_a_block() {
 }
 
 #[test]
-fn overwritten_blocks_cost_themselves_and_an_insertion_all_that_follows() {
+fn fixed_search_costs_overwrites_alone_or_all_past_an_insertion() {
     const B: u32 = 2048;
     let base = noise(1, 1 << 20);
     let mut overwritten = base.clone();

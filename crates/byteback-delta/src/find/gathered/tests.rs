@@ -172,7 +172,7 @@ fn insertions_are_found_behind_the_first_one() {
 }
 
 #[test]
-fn what_moved_between_groups_that_are_left_is_found_across_those_that_are_not() {
+fn gathered_search_finds_moves_between_left_groups_over_others() {
     let base = noise(1, 6 * MIB);
     let mut new = base.clone();
     // Groups 1 and 4 exchanged: both are found without reading, as their leaves show their places.

@@ -218,7 +218,7 @@ fn edits_cost_themselves_to_the_byte() {
 }
 
 #[test]
-fn an_insertion_before_zeros_and_scattered_data_does_not_stay_in_place() {
+fn local_search_shifts_zeros_and_scattered_data_past_insertions() {
     // Half of it is zeros, which are equal at any shift. In place, half of the cells agree;
     // shifted, all do.
     let mut base = vec![0; 2 << 20];
@@ -271,7 +271,7 @@ fn nothing_is_summed_and_little_is_read_for_what_stays_in_place() {
 }
 
 #[test]
-fn a_list_at_the_end_that_follows_what_moved_hides_nothing_of_it() {
+fn local_search_finds_moves_despite_an_updated_list_at_the_end() {
     // Like an office document: text between pictures, and an index of their offsets at the end.
     let pictures = [noise(1, 3 << 20), noise(2, 5 << 20)];
     let document = |text: &[u8]| {
@@ -447,7 +447,7 @@ fn differences_are_exact_to_the_byte() {
 }
 
 #[test]
-fn windows_that_differ_from_a_block_at_its_end_are_not_taken_for_it_and_cost_little() {
+fn local_search_rejects_windows_differing_at_their_end_cheaply() {
     // In place there is noise. After it come blocks that have the weak checksum of every window of
     // the new content and differ from it only at their ends.
     let len = 4 << 20;

@@ -49,7 +49,7 @@ fn drawn(draw: &mut impl FnMut(usize) -> usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn the_base_gives_every_piece_that_it_has_and_nothing_else_is_read() {
+fn named_search_takes_all_pieces_of_the_base_and_reads_only_new() {
     let first = std::env::var("BYTEBACK_SEED").map_or(1, |seed| seed.parse().unwrap());
     let count = if std::env::var("BYTEBACK_SEED").is_ok() { 1 } else { 500 };
     for seed in first..first + count {

@@ -135,7 +135,7 @@ fn sizes_around_a_block() {
 }
 
 #[test]
-fn an_edit_costs_about_itself_and_the_server_hashes_the_base_about_once() {
+fn reverse_search_costs_the_edit_and_hashes_the_base_about_once() {
     const B: u32 = 2048;
     let base = noise(1, 4 << 20);
     let slack = 2 * u64::from(B);
@@ -175,7 +175,7 @@ fn blocks_that_are_equal_are_found_by_one_place() {
 }
 
 #[test]
-fn a_new_content_with_a_hole_of_zeros_does_not_multiply_the_bases_zeros() {
+fn reverse_search_of_a_hole_does_not_multiply_base_zeros() {
     let base = [noise(1, 100_000), vec![0; 100_000]].concat();
     let new = [noise(1, 100_000), vec![0; 4 << 20]].concat();
     let (list, _) = search(&new, 4096, &[Part::Bytes(&base)]);

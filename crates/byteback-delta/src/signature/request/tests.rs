@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn the_first_known_kind_is_taken_and_unknown_ones_are_passed_over() {
+fn signature_request_takes_its_first_known_kind_past_unknowns() {
     let mut request = SignatureRequest::default();
     request.prefer_weak("crc128,crc32c,rolling").unwrap();
     request.prefer_strong("tree-sha3,,tree-sha256,blake3-keyed").unwrap();

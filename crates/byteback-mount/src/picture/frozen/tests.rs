@@ -7,7 +7,7 @@ use super::*;
 use crate::picture::Pictures;
 
 #[test]
-fn what_was_only_looked_at_is_forgotten_and_what_was_saved_is_not() {
+fn picture_forgets_nodes_only_visited_and_keeps_saved_ones() {
     let dir = tempfile::tempdir().unwrap();
     let (pictures, picture) = (Pictures::default(), Picture::new(dir.path()));
     pictures.open(Arc::clone(&picture));

@@ -70,7 +70,7 @@ fn a_mount_that_is_taken_away_lazily_is_gone_for_good() {
 }
 
 #[test]
-fn a_mount_that_is_moved_away_is_gone_and_one_whose_parent_is_renamed_is_not() {
+fn mount_is_gone_if_moved_away_but_not_if_its_parent_is_renamed() {
     let mounts = Mounts::new();
     let (_, place) = mounts.place("parent/point");
     std::fs::rename(mounts.0.path().join("parent"), mounts.0.path().join("renamed")).unwrap();

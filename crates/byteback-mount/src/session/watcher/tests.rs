@@ -14,7 +14,7 @@ fn mount_ids_are_parsed_without_allocation() {
 }
 
 #[test]
-fn the_file_that_aborts_a_connection_is_named_without_allocation() {
+fn abort_path_of_a_connection_is_made_without_allocation() {
     for connection in [0, 7, 10, 54, 1_048_575, u32::MAX] {
         let path = abort_path(connection);
         let path = CStr::from_bytes_until_nul(&path).unwrap().to_str().unwrap();

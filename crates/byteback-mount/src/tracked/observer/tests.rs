@@ -347,7 +347,7 @@ fn two_names_of_one_file_are_no_rename() {
 }
 
 #[test]
-fn the_last_name_in_the_tree_is_the_last_although_there_is_one_outside() {
+fn last_name_in_the_tree_is_the_last_despite_one_outside() {
     let outside = tempfile::tempdir_in("/var/tmp").unwrap();
     let watching = Watching::new(|dir| {
         fs::write(dir.join("f"), b"abc").unwrap();
@@ -395,7 +395,7 @@ fn a_file_that_gets_a_name_again_is_told_with_its_content() {
 }
 
 #[test]
-fn what_came_behind_our_back_and_is_moved_over_something_known_is_said_to_be_lost_track_of() {
+fn observer_says_it_lost_track_of_a_file_moved_somewhere_unseen() {
     let watching = Watching::new(|dir| fs::write(dir.join("f"), b"abc").unwrap());
     fs::create_dir(watching.dir.path().join("unseen")).unwrap();
     let unseen = watching.node("unseen");
@@ -408,7 +408,7 @@ fn what_came_behind_our_back_and_is_moved_over_something_known_is_said_to_be_los
 /// The kernel lets no program write a file while another one removes it, but what lands from
 /// elsewhere does not pass the kernel.
 #[test]
-fn nothing_is_told_of_a_file_after_its_last_name_was_removed_beside_a_write() {
+fn observer_tells_nothing_of_a_file_after_its_last_name_is_gone() {
     let watching = Watching::new(|_| ());
     let (tree, root) = (&watching.tree, Watching::root());
     watching.recorder.is_crowded.store(true, Ordering::Relaxed);

@@ -604,7 +604,7 @@ fn layers_are_versioned_inodes_that_lead_from_one_to_the_next() {
 }
 
 #[test]
-fn what_was_written_between_two_checkpoints_is_told_exactly_after_a_crash() {
+fn writes_between_checkpoints_are_told_exactly_after_a_crash() {
     for synced_alone in [false, true] {
         let (device, clock) = (made(), clock());
         let mut known = Known::default();

@@ -267,7 +267,7 @@ fn exclusive_creation() {
 }
 
 #[test]
-fn a_name_made_below_is_found_although_its_absence_was_remembered() {
+fn name_made_below_is_found_although_remembered_as_absent() {
     let fixture = Fixture::new();
     assert!(!fixture.at("late").exists());
     fs::write(fixture.below("late"), b"from below").unwrap();
@@ -399,7 +399,7 @@ fn a_full_disk_writes_what_fits_and_says_so() {
 }
 
 #[test]
-fn temporary_files_without_a_name_are_refused_so_that_programs_fall_back() {
+fn unnamed_temporary_files_are_refused_and_programs_fall_back() {
     let fixture = Fixture::new();
     let refused = File::options()
         .write(true)

@@ -124,7 +124,7 @@ fn extended_attributes_of_all_classes() {
 }
 
 #[test]
-fn inode_flags_pass_through_and_unknown_ioctls_are_refused_cleanly() {
+fn inode_flags_pass_and_unknown_ioctls_are_refused_cleanly() {
     let fixture = Fixture::new();
     fs::write(fixture.at("f"), b"").unwrap();
     fs::create_dir(fixture.at("d")).unwrap();

@@ -264,7 +264,7 @@ fn no_change_is_missed_when_the_power_is_lost_at_any_sync() {
 }
 
 #[test]
-fn no_change_is_missed_when_the_recovery_loses_the_power_at_any_sync_too() {
+fn recovery_misses_no_change_if_power_fails_at_any_of_its_syncs() {
     // As many as an opening, a scan and the note that tracking begins need at most.
     const SYNCS_OF_A_START: u64 = 12;
     let story = &STORIES[0];

@@ -77,7 +77,7 @@ fn a_number_that_was_kept_is_the_files_after_a_crash() {
 }
 
 #[test]
-fn a_change_that_passes_the_gate_by_while_the_file_is_open_is_reported() {
+fn change_past_the_gate_is_reported_while_the_file_is_open() {
     let (mut world, file) = world_with_a_file();
     let node = world.ids[&file];
     save(&mut world);
@@ -101,7 +101,7 @@ fn a_change_that_passes_the_gate_by_while_the_file_is_open_is_reported() {
 }
 
 #[test]
-fn a_change_that_passes_the_gate_by_is_reported_after_the_last_checkpoint() {
+fn change_past_the_gate_is_reported_after_the_last_checkpoint() {
     let (mut world, file) = world_with_a_file();
     let node = world.ids[&file];
     checkpoint(&mut world);
@@ -117,7 +117,7 @@ fn a_change_that_passes_the_gate_by_is_reported_after_the_last_checkpoint() {
 }
 
 #[test]
-fn a_change_that_passes_the_gate_by_is_not_hidden_by_one_that_does_not() {
+fn change_past_the_gate_is_not_hidden_by_a_change_through_it() {
     for chmod in [false, true] {
         let (mut world, file) = world_with_a_file();
         let node = world.ids[&file];
@@ -161,7 +161,7 @@ fn what_passed_the_gate_explains_its_time_however_long_it_took() {
 }
 
 #[test]
-fn names_and_attributes_that_passed_the_gate_explain_its_time_too() {
+fn names_and_attributes_through_the_gate_explain_the_time_too() {
     let (mut world, file) = world_with_a_file();
     let node = world.ids[&file];
     checkpoint(&mut world);
@@ -225,7 +225,7 @@ fn the_ledger_tells_clean_stops_from_unclean_ones() {
 }
 
 #[test]
-fn an_inode_is_known_as_long_as_it_has_a_name_and_then_as_who_it_is_next() {
+fn inode_is_known_while_it_has_a_name_then_as_its_next_node() {
     let (mut world, file) = world_with_a_file();
     let log = world.log();
     let identity = world.tree.identity(file);
@@ -310,7 +310,7 @@ fn a_file_that_goes_while_its_birth_is_made_durable_is_nobody() {
 }
 
 #[test]
-fn an_answer_of_the_database_that_is_outdated_when_it_comes_is_not_remembered() {
+fn log_does_not_remember_an_outdated_database_answer() {
     let (mut world, file) = world_with_a_file();
     let log = world.log();
     let (node, key) = (world.ids[&file], log.key(&world.tree.identity(file)));
@@ -327,7 +327,7 @@ fn an_answer_of_the_database_that_is_outdated_when_it_comes_is_not_remembered() 
 }
 
 #[test]
-fn nothing_is_known_of_a_node_with_a_number_that_was_never_given() {
+fn log_knows_nothing_of_a_node_number_that_was_never_given() {
     let (mut world, _) = world_with_a_file();
     world.cut("ann").unwrap();
     let look = world.log().look().unwrap();
@@ -340,7 +340,7 @@ fn nothing_is_known_of_a_node_with_a_number_that_was_never_given() {
 }
 
 #[test]
-fn what_is_no_news_is_logged_as_the_operation_begins_and_news_only_by_those_who_tell() {
+fn log_counts_known_ranges_as_logged_and_new_ones_once_told() {
     let (mut world, file) = world_with_a_file();
     let log = world.log();
     let identity = world.tree.identity(file);
@@ -379,7 +379,7 @@ fn what_is_no_news_is_logged_as_the_operation_begins_and_news_only_by_those_who_
 /// First contact with a large tree makes it durable early, so that files which are found afterwards
 /// are clean at once: what the disk would have lost without that would never be told.
 #[test]
-fn files_that_are_clean_when_they_are_found_lose_nothing_with_the_power() {
+fn files_found_clean_lose_nothing_in_a_power_cut() {
     let mut clean = 0;
     for seed in 0..40 {
         let mut world = World::new(seed, History::default());

@@ -58,7 +58,7 @@ impl Settler for Files<'_> {
 }
 
 #[test]
-fn no_write_is_missed_by_cuts_and_checkpoints_that_run_beside_it() {
+fn cuts_and_checkpoints_miss_no_write_that_runs_beside_them() {
     let clock = Arc::new(SimClock::new(START_NS));
     // So small an intent file that generations change all the time.
     let log = open(&SimDisk::new(3), &clock, 4).unwrap();
@@ -163,7 +163,7 @@ fn no_write_is_missed_by_cuts_and_checkpoints_that_run_beside_it() {
 /// the look into the database and the one into memory: what was read is outdated, and nothing in
 /// memory says so any more.
 #[test]
-fn a_node_that_is_gone_is_not_found_while_a_checkpoint_takes_it_away() {
+fn node_that_is_gone_is_not_found_during_its_checkpoint() {
     let clock = Arc::new(SimClock::new(START_NS));
     let log = open(&SimDisk::new(4), &clock, 64).unwrap();
     let tree = super::tree::FakeTree::new(true, START_NS - 1_000_000_000);

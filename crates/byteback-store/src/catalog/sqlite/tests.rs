@@ -84,7 +84,7 @@ fn schema_of(path: &Path) -> (i64, Vec<String>) {
 }
 
 #[test]
-fn a_catalog_of_version_1_is_brought_up_to_the_present_with_all_that_it_has() {
+fn catalog_of_version_1_is_upgraded_with_all_that_it_has() {
     let content = noise(1, 300_000);
     let (present, store) = store_with(&content);
     drop(store);

@@ -172,7 +172,7 @@ fn what_cannot_be_looked_for_is_sent_whole_with_the_reason() {
 }
 
 #[test]
-fn a_call_that_a_server_has_not_ends_what_needs_it_and_nothing_else() {
+fn plan_falls_back_only_for_methods_needing_a_missing_call() {
     let methods = [
         (DeltaChoice::Rsync, &[Call::Signature][..]),
         (DeltaChoice::Hash, &[Call::Signature]),

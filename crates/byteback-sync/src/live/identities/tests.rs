@@ -156,7 +156,7 @@ impl Life {
 }
 
 #[test]
-fn whenever_the_power_is_cut_no_wrong_pair_is_told_and_none_is_lost() {
+fn identity_map_neither_invents_nor_loses_pairs_in_power_cuts() {
     let first = seed();
     let mut torn = 0;
     for seed in first..first + 12 {
@@ -222,7 +222,7 @@ fn a_long_life_is_written_anew_and_stays_short() {
 }
 
 #[test]
-fn a_name_that_another_node_has_is_refused_and_nothing_is_changed() {
+fn identity_map_refuses_a_taken_name_and_changes_nothing() {
     let disk = SimDisk::new(1);
     let mut map = open(&disk).unwrap();
     let bound = |node, file| IdentityChange::Bound {
@@ -252,7 +252,7 @@ fn a_name_that_another_node_has_is_refused_and_nothing_is_changed() {
 }
 
 #[test]
-fn after_a_write_that_failed_nothing_is_told_that_is_not_durable() {
+fn identity_map_tells_nothing_undurable_after_a_failed_write() {
     let disk = SimDisk::new(1);
     let mut map = open(&disk).unwrap();
     let change = IdentityChange::Bound {

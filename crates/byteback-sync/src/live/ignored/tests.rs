@@ -31,7 +31,7 @@ fn golden_bytes_of_version_1_and_any_flipped_bit() {
 }
 
 #[test]
-fn whenever_the_power_is_cut_the_old_rules_or_the_new_ones_are_noted() {
+fn ignore_rules_are_the_old_or_the_new_after_a_power_cut() {
     let (old, new) = (sources(&[(b"", b"old")], &[]), sources(&[(b"", b"new")], &[b"c"]));
     let work = |disk: &SimDisk| {
         let disk: Arc<dyn DurableDir> = Arc::new(disk.clone());

@@ -183,7 +183,7 @@ fn random_set(random: &mut SplitMix64) -> (Files, BTreeMap<u64, Vec<u8>>, Files)
 }
 
 #[test]
-fn whenever_the_power_is_cut_all_files_are_old_or_all_become_new() {
+fn patches_leave_files_all_old_or_make_all_new_after_power_cut() {
     let (mut old_after, mut mended) = (0, 0);
     for seed in 0..60 {
         let mut random = SplitMix64::new(seed);
@@ -429,7 +429,7 @@ fn golden_bytes_of_version_1() {
 }
 
 #[test]
-fn a_file_of_a_length_that_only_somebody_else_can_have_made_is_not_touched() {
+fn patches_do_not_touch_a_file_of_a_foreign_length() {
     for (base_len, new_len, others) in [
         (1000, 2000, [999, 2001]),
         (2000, 1000, [1500, 2001]),

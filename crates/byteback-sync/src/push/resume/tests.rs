@@ -104,7 +104,7 @@ fn what_was_about_to_be_replaced_is_not_known_any_more() {
 }
 
 #[test]
-fn a_damaged_record_is_none_and_a_torn_one_ends_where_it_is_torn() {
+fn push_record_is_none_if_damaged_and_ends_at_a_tear() {
     let (temp, dir) = temporary();
     let first = record(&dir, None);
     for part in 1..=3 {

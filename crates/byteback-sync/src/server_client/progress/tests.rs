@@ -20,7 +20,7 @@ fn an_answer_may_begin_late_and_be_short_or_come_in_bursts() {
 }
 
 #[test]
-fn an_answer_that_trickles_ends_when_the_idle_timeout_was_waited() {
+fn client_ends_a_trickling_answer_after_the_idle_timeout() {
     let mut progress = Progress::default();
     let mut waited = 0;
     let error = loop {

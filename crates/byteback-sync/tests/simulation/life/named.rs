@@ -275,7 +275,7 @@ impl Life {
 }
 
 #[test]
-fn files_that_were_changed_at_once_share_a_conflict_whatever_ends_before_it_is_known() {
+fn conflict_is_shared_by_files_changed_at_once_whatever_ends() {
     for seed in SEEDS {
         for ending in ["none", "the engine's", "a clean one", "a power cut"] {
             for is_changed in [false, true] {
@@ -298,7 +298,7 @@ fn files_that_were_changed_at_once_share_a_conflict_whatever_ends_before_it_is_k
 }
 
 #[test]
-fn files_that_were_changed_at_once_share_a_conflict_wherever_its_landing_ends() {
+fn conflict_is_shared_by_files_changed_at_once_if_landing_ends() {
     let steps = ["displace", "make", "content", "rename", "keep numbers", "sync"];
     for seed in SEEDS {
         for (step, nth) in steps.iter().flat_map(|step| [(step, 1), (step, 2), (step, 3)]) {

@@ -75,7 +75,7 @@ fn has_scattered(volume: &Volume, ino: u32) {
 /// The nodes of a range are more than there are free segments for: they are written on the way, and
 /// room is made for them.
 #[test]
-fn room_for_a_range_is_set_aside_though_its_nodes_are_more_than_is_free() {
+fn volume_sets_room_aside_though_its_nodes_exceed_what_is_free() {
     let (device, volume, ino) = scattered(7_600_000, 10, &options_in(DeltaMode::Off));
     let other = file(&volume, b"large");
     let free_blocks = volume.usage().free_blocks;

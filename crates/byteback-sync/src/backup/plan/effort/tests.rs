@@ -9,7 +9,7 @@ fn at(link_bytes_per_s: u64, processor_share: f64) -> Effort {
 }
 
 #[test]
-fn the_effort_follows_the_link_and_no_traffic_is_lost_where_it_is_slow() {
+fn effort_follows_link_speed_and_is_thorough_where_it_is_slow() {
     for (mbit_per_s, expected) in [
         (1, Effort::Thorough),
         (10, Effort::Thorough),

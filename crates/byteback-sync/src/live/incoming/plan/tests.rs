@@ -376,7 +376,7 @@ fn all_files_of_an_atomic_operation_share_its_outcome() {
 }
 
 #[test]
-fn all_files_of_an_atomic_operation_share_its_outcome_whatever_interrupts_it() {
+fn incoming_plan_keeps_atomic_operations_whole_if_interrupted() {
     lives("together, interrupted", 7_000_000, 3000, |random| Life {
         remote: 1 + random.below(12),
         local: 1 + random.below(16),
@@ -389,7 +389,7 @@ fn all_files_of_an_atomic_operation_share_its_outcome_whatever_interrupts_it() {
 }
 
 #[test]
-fn a_plan_that_is_given_up_in_the_middle_is_made_again_and_ends_the_same() {
+fn incoming_plan_given_up_midway_is_remade_and_ends_the_same() {
     lives("interrupted", 2_000_000, 2000, |random| Life {
         remote: 1 + random.below(12),
         local: random.below(8),
@@ -419,7 +419,7 @@ fn the_same_done_here_and_there_is_no_conflict() {
 }
 
 #[test]
-fn names_that_this_tree_cannot_hold_are_left_out_and_block_nothing() {
+fn incoming_plan_leaves_out_impossible_names_without_blocking() {
     lives("refused", 5_000_000, 1000, |random| Life {
         remote: 1 + random.below(12),
         local: random.below(6),

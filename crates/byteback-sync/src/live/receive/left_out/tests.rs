@@ -14,7 +14,7 @@ fn left_out(node: u128) -> LeftOut {
 }
 
 #[test]
-fn whenever_the_power_is_cut_the_old_list_or_the_new_one_is_there() {
+fn left_out_list_is_the_old_or_the_new_after_a_power_cut() {
     let lists = [vec![], vec![left_out(1)], vec![left_out(2), left_out(3)], vec![]];
     let work = |disk: &SimDisk| {
         let mut names = LeftOutNames::open(Arc::new(disk.clone()))?;
