@@ -1,4 +1,4 @@
 //! The note of the last backup, and names of snapshots.
 #![no_main]
 
-byteback_fuzz::target!(byteback_sync::fuzzing::note, byteback_sync::fuzzing::note_seeds);
+byteback_fuzz::target!(byteback_backup::fuzzing::note, byteback_backup::fuzzing::note_seeds);

@@ -1,7 +1,4 @@
 //! What ceph-objectstore-tool says of an object, and a line of its list.
 #![no_main]
 
-byteback_fuzz::target!(
-    byteback_checksums::fuzzing::ceph,
-    byteback_checksums::fuzzing::ceph_seeds
-);
+byteback_fuzz::target!(byteback_sources::fuzzing::ceph, byteback_sources::fuzzing::ceph_seeds);

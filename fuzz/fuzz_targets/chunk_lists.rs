@@ -2,6 +2,6 @@
 #![no_main]
 
 byteback_fuzz::target!(
-    byteback_checksums::fuzzing::chunk_lists,
-    byteback_checksums::fuzzing::chunk_list_seeds
+    byteback_sources::fuzzing::chunk_lists,
+    byteback_sources::fuzzing::chunk_list_seeds
 );

@@ -2,6 +2,6 @@
 #![no_main]
 
 byteback_fuzz::target!(
-    byteback_sync::fuzzing::decisions,
-    byteback_sync::fuzzing::decisions_seeds
+    byteback_backup::fuzzing::decisions,
+    byteback_backup::fuzzing::decisions_seeds
 );

@@ -2,6 +2,6 @@
 #![no_main]
 
 byteback_fuzz::target!(
-    byteback_checksums::fuzzing::dmverity,
-    byteback_checksums::fuzzing::dmverity_seeds
+    byteback_sources::fuzzing::dmverity,
+    byteback_sources::fuzzing::dmverity_seeds
 );

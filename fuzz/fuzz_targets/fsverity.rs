@@ -2,6 +2,6 @@
 #![no_main]
 
 byteback_fuzz::target!(
-    byteback_checksums::fuzzing::fsverity,
-    byteback_checksums::fuzzing::fsverity_seeds
+    byteback_sources::fuzzing::fsverity,
+    byteback_sources::fuzzing::fsverity_seeds
 );

@@ -1,7 +1,4 @@
 //! What a NameNode and a DataNode of HDFS answer about a file.
 #![no_main]
 
-byteback_fuzz::target!(
-    byteback_checksums::fuzzing::hdfs,
-    byteback_checksums::fuzzing::hdfs_seeds
-);
+byteback_fuzz::target!(byteback_sources::fuzzing::hdfs, byteback_sources::fuzzing::hdfs_seeds);

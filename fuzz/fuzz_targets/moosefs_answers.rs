@@ -2,6 +2,6 @@
 #![no_main]
 
 byteback_fuzz::target!(
-    byteback_checksums::fuzzing::moosefs,
-    byteback_checksums::fuzzing::moosefs_seeds
+    byteback_sources::fuzzing::moosefs,
+    byteback_sources::fuzzing::moosefs_seeds
 );

@@ -1,4 +1,4 @@
 //! What S3 answers about an object and its parts.
 #![no_main]
 
-byteback_fuzz::target!(byteback_checksums::fuzzing::s3, byteback_checksums::fuzzing::s3_seeds);
+byteback_fuzz::target!(byteback_sources::fuzzing::s3, byteback_sources::fuzzing::s3_seeds);

@@ -2,6 +2,6 @@
 #![no_main]
 
 byteback_fuzz::target!(
-    byteback_checksums::fuzzing::seaweedfs,
-    byteback_checksums::fuzzing::seaweedfs_seeds
+    byteback_sources::fuzzing::seaweedfs,
+    byteback_sources::fuzzing::seaweedfs_seeds
 );

@@ -63,7 +63,7 @@ use byteback_host::tree::Stat;
 use self::items::{Body, Extent, FsInfo, Items, Malformed};
 use self::kernel::{Kernel, Query, RealKernel};
 use self::scan::{Found, Wanted};
-pub(crate) use self::seal::SealItems;
+pub use self::seal::SealItems;
 use crate::source::{
     Description, Extraction, FileChecksums, Layout, Result, Run, Source, SourceError, Stamp, Tail, Unknown,
     read_file_at, regular_file,

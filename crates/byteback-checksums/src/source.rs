@@ -30,7 +30,7 @@ use byteback_extents::ByteRange;
 use byteback_host::tree::{Identity, Stat};
 use byteback_model::NodeKind;
 
-pub(crate) use stretches::{Known, Stretches};
+pub use stretches::{Known, Stretches};
 pub use sum::Summer;
 pub use verify::{Verified, VerifyError, verify};
 
@@ -303,7 +303,7 @@ pub struct Stamp {
 
 impl Stamp {
     /// The stamp of something that is not a local file.
-    pub(crate) fn elsewhere(len_bytes: u64, witness: [u8; 32]) -> Self {
+    pub fn elsewhere(len_bytes: u64, witness: [u8; 32]) -> Self {
         Self {
             identity: Identity {
                 dev: 0,
@@ -318,7 +318,7 @@ impl Stamp {
     }
 
     /// Returns this stamp if the file still has it; otherwise the runs returned meanwhile are void.
-    pub(crate) fn if_it_is(self, now: &Self) -> Result<Self> {
+    pub fn if_it_is(self, now: &Self) -> Result<Self> {
         match self == *now {
             true => Ok(self),
             false => Err(SourceError::ChangedMeanwhile),
@@ -326,7 +326,7 @@ impl Stamp {
     }
 
     /// Whether `told`, the result of asking for the file's stamp, is this stamp.
-    pub(crate) fn is_that_of(&self, told: Result<Self>) -> Result<bool> {
+    pub fn is_that_of(&self, told: Result<Self>) -> Result<bool> {
         match told {
             Ok(now) => Ok(now == *self),
             Err(SourceError::ChangedMeanwhile) => Ok(false),
@@ -335,7 +335,7 @@ impl Stamp {
     }
 
     /// The stamp of a `stat` result, without a witness.
-    pub(crate) fn of(stat: &Stat) -> Self {
+    pub fn of(stat: &Stat) -> Self {
         Self {
             identity: stat.identity(),
             len_bytes: stat.size,
@@ -438,13 +438,14 @@ pub enum SourceError {
 }
 
 impl SourceError {
-    pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+    /// [`SourceError::Io`] of an attempt that `what` names, for `map_err`.
+    pub fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { what, source }
     }
 }
 
 /// The `stat` of a file that has to be a regular one.
-pub(crate) fn regular_file(told: io::Result<Stat>) -> Result<Stat> {
+pub fn regular_file(told: io::Result<Stat>) -> Result<Stat> {
     let stat = told.map_err(SourceError::io("ask for the file's length and times"))?;
     match stat.kind {
         NodeKind::File => Ok(stat),
@@ -453,7 +454,7 @@ pub(crate) fn regular_file(told: io::Result<Stat>) -> Result<Stat> {
 }
 
 /// Reads from an open file as [`Source::read_at`] does.
-pub(crate) fn read_file_at(file: BorrowedFd<'_>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
+pub fn read_file_at(file: BorrowedFd<'_>, offset: u64, buffer: &mut [u8]) -> Result<usize> {
     let mut len = 0;
     while let Some(rest) = buffer.get_mut(len..).filter(|rest| !rest.is_empty()) {
         match rustix::io::pread(file, rest, offset + len as u64) {

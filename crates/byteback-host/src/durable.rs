@@ -16,12 +16,16 @@
 //! go on, but treat the file as damaged and reopen it.
 //!
 //! [`RealDir`] is the machine's file system, [`TreeDir`] any tree's, [`crate::sim::SimDisk`] the
-//! adversary. Out of scope: caching, buffering, atomicity of writes, nested paths in one
-//! name.
+//! adversary. [`VersionedJson`] keeps a small record in a file of its own. Out of scope: caching,
+//! buffering, atomicity of writes, nested paths in one name.
 
 mod lock;
 mod real;
 mod tree_dir;
+mod versioned_json;
+
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use versioned_json::fuzzing;
 
 use std::fmt::Debug;
 use std::io;
@@ -30,6 +34,7 @@ use std::sync::Arc;
 pub use lock::{DirInUse, DirLock, LOCK_NAME};
 pub use real::{RealDir, RealFile};
 pub use tree_dir::TreeDir;
+pub use versioned_json::{VersionedJson, VersionedJsonError};
 
 /// The behaviour of [`DurableDir::open`] for existing and missing names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

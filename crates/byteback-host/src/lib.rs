@@ -19,6 +19,8 @@ pub mod boot;
 pub mod clock;
 pub mod durable;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 pub mod load;
 pub mod random;
 pub mod sim;

@@ -16,6 +16,7 @@ pub mod file_id;
 mod moment;
 mod name;
 mod node_id;
+mod origin;
 mod snapshot;
 pub mod wide_ns;
 
@@ -26,6 +27,7 @@ pub use file_id::FileId;
 pub use moment::{ContentVersion, NAMES_COUNTED_MAX, NodeInfo};
 pub use name::{NameChange, Place};
 pub use node_id::NodeId;
+pub use origin::{Origin, OwnBatch};
 pub use snapshot::{Snapshot, SnapshotLabel};
 
 /// A folder's sequence number: 1 for its first applied batch, then without gaps; 0 before that.

@@ -1,45 +1,23 @@
-//! Entry points of the fuzz targets (`fuzz/`): the readers of the client's own files, which are
-//! private. Compiled for tests, which call them with the seeds, and with the feature `fuzzing`.
+//! Private readers of what continuous sync keeps, for the fuzz targets (`fuzz/`) and the tests that
+//! run their seeds.
 
-pub use crate::decisions::fuzzing::{decisions, decisions_seeds};
+use crate::identities::fuzzing::{identities, identities_seed};
+use crate::patches::fuzzing::{head, head_seed};
 
-use crate::backup::note::Note;
-use crate::json_file::fuzzing::{json_file, json_file_seed};
-use crate::live::identities::fuzzing::{identities, identities_seed};
-use crate::live::patches::fuzzing::{head, head_seed};
-use crate::snapshot_spec::SnapshotSpec;
-
-/// The note of a backup: a note that is understood is written as the same note again. Also the name
-/// of a snapshot, the head of a set of patches, a map of identities, and a file of JSON.
-pub fn note(data: &[u8]) {
+/// Reads any bytes as the map of identities and as the head of a set of patches; what is understood
+/// is written as the same again.
+///
+/// # Panics
+/// If something else comes back.
+pub fn sync_state(data: &[u8]) {
     head(data);
     identities(data);
-    json_file(data);
-    if let Some(note) = Note::from_bytes(data) {
-        assert_eq!(
-            Note::from_bytes(&note.to_bytes()),
-            Some(note),
-            "another note comes back"
-        );
-    }
-    if let Ok(text) = std::str::from_utf8(data)
-        && let Ok(spec) = text.parse::<SnapshotSpec>()
-    {
-        assert_eq!(spec.to_string().parse(), Ok(spec), "another snapshot comes back");
-    }
 }
 
-/// Notes, names, heads, maps and files of JSON.
+/// A head and a map.
 #[must_use]
-pub fn note_seeds() -> Vec<Vec<u8>> {
-    let note = r#"{"version":1,"server":"s","folder":"f","device":1,"counter":2,"seq":3,"snapshot_id":null,"root":"00000000000000000000000000000001","missing":[1],"left_out":[{"parent":1,"name":"n","child":2}]}"#;
-    let mut seeds: Vec<Vec<u8>> = [note, "latest", "latest~2", "17"]
-        .map(|seed| seed.as_bytes().to_vec())
-        .into();
-    seeds.push(head_seed());
-    seeds.push(identities_seed());
-    seeds.push(json_file_seed());
-    seeds
+pub fn sync_state_seeds() -> Vec<Vec<u8>> {
+    vec![head_seed(), identities_seed()]
 }
 
 #[cfg(test)]

@@ -1,72 +1,29 @@
-//! The client engine: backup, restore, continuous sync, verification and comparison of tracked
-//! folders with a server.
+//! Continuous sync (DeltaCFS), the client engine's side: how local changes reach the server, and
+//! how others' changes arrive here.
 //!
-//! The engine talks to a tree through [`byteback_control::TreeService`] (in this process, or a
-//! daemon behind a socket: it does not know which) and to a server through the HTTP API. It decides
-//! what is sent, in which order and what happens when one side fails; it never prints and reads no
-//! environment. Progress goes to a [`Monitor`].
-//!
-//! | to do | call |
+//! | room | what is in it |
 //! |---|---|
-//! | reach a server | [`ServerClient::new`], [`join`] |
-//! | save what changed | [`backup()`] |
-//! | get it back | [`restore()`] |
-//! | make a place at a server what is here, and the other way round, without a log | [`push()`], [`pull()`] |
-//! | check it | [`verify()`] |
-//! | hand a change to another program | [`export_delta()`] |
-//! | tell why a file was saved as it was | [`decisions`] |
-//! | compare two contents by checksums that storage keeps of them | [`compare_checksums()`] |
-//! | look at it | [`snapshots()`], [`list()`], [`diff()`], [`changes()`], [`changed_paths()`], [`file_change()`] |
+//! | [`engine`] | the loop that sends what the tree hands out, and lets in what others did |
+//! | [`identities`] | which node here is which file at the server |
+//! | [`ignore_rules`] | which paths are ignored, by the rules in the folder |
+//! | `ignored` | which nodes of the tree here those rules ignore |
+//! | [`standing`] | with which server the folder is in sync, and up to which of its batches |
+//! | [`incoming`] | others' changes: fetched, and planned as steps that bring the tree here to the state of the server |
+//! | [`receive`] | the steps of that plan, done in the tree while programs use it; conflicts |
+//! | [`upload`] | a group of changes as one batch on top of what its sender has seen and sent |
+//! | [`patches`] | others' deltas on their way into the files they change, so that a crash in between is noticed and repaired |
 //!
-//! The engine must not know how folders are mounted or how the server stores.
+//! The crate `byteback-queue` decides which changes are sent, and in which order. This crate must
+//! not know how folders are mounted or how the server stores.
 
-mod backup;
-mod damage;
-pub mod decisions;
-mod error;
-mod exclude;
-mod existing_sums;
-mod export_delta;
-mod file_change;
+pub mod engine;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-mod json_file;
-mod listing;
-pub mod live;
-mod local_node;
-mod monitor;
-mod path_list;
-mod pull;
-mod push;
-mod restore;
-mod same_content;
-mod server_client;
-mod snapshot_spec;
-pub mod throttle;
-mod tree_reader;
-mod verify;
-
-pub use backup::{
-    BackupDurations, BackupOptions, BackupReport, DeltaChoice, PART_LEN_BYTES_DEFAULT, UnsavedFile, WholeFiles, backup,
-    file_id,
-};
-pub use error::{Result, ServerError, ServerErrorKind, SyncError};
-pub use exclude::Exclude;
-pub use existing_sums::{Comparison, Incomparable, Likeness, compare_checksums};
-pub use export_delta::{ExportReport, ExportRequest, export_delta};
-pub use file_change::{FileChange, FileContent, WholeFileReason, file_change};
-pub use listing::{ChangedName, ChangedNode, ChangesHeader, ListedEntry, TreeChange, changes, diff, list};
-pub use monitor::{Change, Event, Monitor, Phase, Silent};
-pub use path_list::{PathChange, changed_paths};
-pub use pull::{PullOptions, PullReport, pull};
-pub use push::{PushOptions, PushReport, push, push_state_name};
-pub use restore::{LostRange, NotRestored, NotRestoredKind, RestoreOptions, RestoreReport, SalvagedFile, restore};
-pub use server_client::{
-    CertificateChanged, ClientOptions, Connection, ContentReader, Heard, Listening, Network, ServerClient, TreePlace,
-    VerifyStream, WireBytes, join,
-};
-pub use snapshot_spec::{ParseSnapshotSpecError, SnapshotSpec, resolve_snapshot, snapshots};
-pub use verify::{DAMAGED_LISTED_MAX, Difference, DifferenceKind, VerifyDamage, VerifyOptions, VerifyReport, verify};
-
-#[cfg(test)]
-mod tests;
+pub mod identities;
+pub mod ignore_rules;
+mod ignored;
+pub mod incoming;
+pub mod patches;
+pub mod receive;
+pub mod standing;
+pub mod upload;

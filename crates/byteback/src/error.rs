@@ -8,12 +8,13 @@ use std::fmt::Display;
 use std::path::Path;
 
 use byteback_api::problem::Code;
+use byteback_backup::BackupError;
+use byteback_client::{ServerError, ServerErrorKind};
 use byteback_control::ServiceError;
 use byteback_daemon::DaemonError;
 use byteback_mount::MountError;
 use byteback_oplog::LogError;
 use byteback_store::StoreError;
-use byteback_sync::{ServerError, ServerErrorKind, SyncError};
 
 use crate::exit_code::Exit;
 use crate::served::names_this_machine;
@@ -141,19 +142,19 @@ fn next_step(error: &ServerError) -> String {
     next.to_owned()
 }
 
-impl From<SyncError> for CommandError {
-    fn from(error: SyncError) -> Self {
+impl From<BackupError> for CommandError {
+    fn from(error: BackupError) -> Self {
         let exit = Exit::of_sync(&error);
         match error {
             // A user who asked to stop does not want to hear about an abandoned connection.
-            SyncError::Server(error) if error.kind.is_transient() && signals::stop_is_asked() => {
-                SyncError::Cancelled.into()
+            BackupError::Server(error) if error.kind.is_transient() && signals::stop_is_asked() => {
+                BackupError::Cancelled.into()
             }
-            SyncError::Server(error) => error.into(),
-            SyncError::Tree(error) => error.into(),
-            SyncError::TargetNotEmpty { target } => Self::new(format!("{target} is not empty"))
+            BackupError::Server(error) => error.into(),
+            BackupError::Tree(error) => error.into(),
+            BackupError::TargetNotEmpty { target } => Self::new(format!("{target} is not empty"))
                 .next("Choose another directory, or add --overwrite to replace files of the same name."),
-            SyncError::NoSuchSnapshot { spec, folder } => {
+            BackupError::NoSuchSnapshot { spec, folder } => {
                 Self::new(format!("folder '{folder}' has no snapshot '{spec}'"))
                     .next("'byteback snapshots' lists those that there are.")
             }

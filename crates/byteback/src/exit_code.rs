@@ -5,10 +5,11 @@
 //! the argument parser decides.
 
 use byteback_api::problem::Code;
+use byteback_backup::BackupError;
+use byteback_client::{ServerError, ServerErrorKind};
 use byteback_daemon::DaemonError;
 use byteback_mount::MountError;
 use byteback_store::StoreError;
-use byteback_sync::{ServerError, ServerErrorKind, SyncError};
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,10 +71,10 @@ impl Exit {
         }
     }
 
-    pub(crate) fn of_sync(error: &SyncError) -> Self {
+    pub(crate) fn of_sync(error: &BackupError) -> Self {
         match error {
-            SyncError::Server(error) => Self::of_server(error),
-            SyncError::Cancelled => Self::Interrupted,
+            BackupError::Server(error) => Self::of_server(error),
+            BackupError::Cancelled => Self::Interrupted,
             _ => Self::Failed,
         }
     }

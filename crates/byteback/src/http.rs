@@ -4,8 +4,8 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use byteback_checksums::http::{Answer, Http, Method, Request};
-use byteback_checksums::tcp::{Connect, Stream};
+use byteback_sources::http::{Answer, Http, Method, Request};
+use byteback_sources::tcp::{Connect, Stream};
 use ureq::tls::{PemItem, RootCerts, TlsConfig};
 
 /// Timeout of a connection, and of the first byte of an answer.

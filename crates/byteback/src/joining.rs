@@ -15,7 +15,7 @@ use byteback_api::join_code::{CODE_PREFIX, ParseJoinCodeError};
 use byteback_api::messages::{JoinRequest, JoinResponse};
 use byteback_api::problem::Code;
 use byteback_api::{Fingerprint, JoinCode};
-use byteback_sync::{CertificateChanged, ServerErrorKind, join};
+use byteback_client::{CertificateChanged, ServerErrorKind, join};
 
 use crate::credentials::{self, Credentials};
 use crate::error::{CommandError, Result};
@@ -222,7 +222,7 @@ fn other_addresses(voucher: &Voucher, server: &str) -> Vec<String> {
     }
 }
 
-fn explained(error: byteback_sync::ServerError, server: &str) -> CommandError {
+fn explained(error: byteback_client::ServerError, server: &str) -> CommandError {
     let is_other = error
         .source
         .as_ref()

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use byteback_control::TreeService;
 use byteback_daemon::StateFolder;
 use byteback_host::durable::{DurableDir, RealDir};
-use byteback_sync::live::standing::Standing;
+use byteback_sync::standing::Standing;
 
 use crate::binding::Binding;
 use crate::credentials::{self, Credentials};

@@ -7,8 +7,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use byteback_backup::{Change, Event, Monitor, Phase};
 use byteback_model::ByteString;
-use byteback_sync::{Change, Event, Monitor, Phase};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 

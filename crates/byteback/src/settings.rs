@@ -6,9 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use byteback_checksums::Programs;
+use byteback_client::{ClientOptions, ServerClient};
 use byteback_model::ByteString;
-use byteback_sync::{ClientOptions, ServerClient};
+use byteback_sources::Programs;
 use byteback_undo::UndoOptions;
 
 use crate::arguments::GlobalArguments;

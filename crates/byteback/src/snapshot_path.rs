@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use byteback_sync::SnapshotSpec;
+use byteback_backup::SnapshotSpec;
 
 /// A snapshot, and a place in it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,10 +4,10 @@
 use std::fs::File;
 use std::sync::Arc;
 
+use byteback_client::throttle::{MINUTES_PER_DAY, PartOfDay, RateLimit, RateLimits, Throttle, Wish};
 use byteback_control::{ErrorKind, ServiceError, TreeService};
 use byteback_daemon::StateFolder;
 use byteback_host::durable::RealDir;
-use byteback_sync::throttle::{MINUTES_PER_DAY, PartOfDay, RateLimit, RateLimits, Throttle, Wish};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::error::{CommandError, Result};

@@ -20,13 +20,15 @@ const ITEM_LEN_MAX: u64 = 1 << 16;
 
 /// The items of one open file.
 #[derive(Debug)]
-pub(crate) struct SealItems<'file> {
+pub struct SealItems<'file> {
     file: BorrowedFd<'file>,
     kernel: RealKernel<'file>,
 }
 
 impl<'file> SealItems<'file> {
-    pub(crate) fn new(file: BorrowedFd<'file>) -> Self {
+    /// Reads nothing yet.
+    #[must_use]
+    pub fn new(file: BorrowedFd<'file>) -> Self {
         Self {
             file,
             kernel: RealKernel::new(file),
@@ -34,13 +36,19 @@ impl<'file> SealItems<'file> {
     }
 
     /// Reads as many bytes of the descriptor as there are and fit.
-    pub(crate) fn descriptor(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn descriptor(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let ino = stat_fd(self.file)?.ino;
         gather(&mut self.kernel, ino, DESCRIPTOR_ITEM, 1, buffer)
     }
 
-    /// Reads as many bytes of the hash tree from `offset` on as there are and fit, or fewer.
-    pub(crate) fn tree(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+    /// Reads as many bytes of the hash tree from `offset` on as there are and fit, or some of them.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn tree(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let ino = stat_fd(self.file)?.ino;
         gather(&mut self.kernel, ino, TREE_ITEM, offset, buffer)
     }

@@ -8,34 +8,43 @@ use byteback_extents::ByteRange;
 
 use super::{Layout, Run, Unknown};
 
-/// The knowledge about a stretch.
+/// The knowledge about a stretch of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Known {
-    /// The index of the first checksum.
+pub enum Known {
+    /// Index of the first byte of its checksums.
     Sums(usize),
-    /// The indexes of the first end and the first checksum, and the number of chunks.
+    /// Chunks of many lengths.
     Chunks {
+        /// Index of the first chunk's end.
         first_end: usize,
+        /// Index of the first byte of the first chunk's checksum.
         first_sum: usize,
+        /// Number of chunks.
         count: usize,
     },
+    /// The stretch holds zeros.
     Zeros,
+    /// Nothing is known, for this reason.
     Unknown(Unknown),
 }
 
 /// Stretches of a file from byte 0 on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stretches {
-    pub(crate) layout: Layout,
-    pub(crate) runs: Vec<(ByteRange, Known)>,
-    pub(crate) sums: Vec<u8>,
-    /// The ends of chunks.
+pub struct Stretches {
+    /// The kind and the length of checksums, and the blocks that they are of.
+    pub layout: Layout,
+    /// The stretches, ascending and without gaps.
+    pub runs: Vec<(ByteRange, Known)>,
+    /// The checksums of all stretches, one after the other.
+    pub sums: Vec<u8>,
+    /// Ends of the chunks.
     ends: Vec<u64>,
 }
 
 impl Stretches {
-    /// An empty list.
-    pub(crate) fn new(layout: Layout) -> Self {
+    /// No stretch yet.
+    #[must_use]
+    pub fn new(layout: Layout) -> Self {
         Self {
             layout,
             runs: Vec::new(),
@@ -45,7 +54,7 @@ impl Stretches {
     }
 
     /// Appends a stretch of zeros or of unknown content, or lengthens the last one.
-    pub(crate) fn push(&mut self, start: u64, end: u64, known: Known) {
+    pub fn push(&mut self, start: u64, end: u64, known: Known) {
         let Some(range) = ByteRange::new(start, end) else {
             return;
         };
@@ -57,7 +66,7 @@ impl Stretches {
     }
 
     /// Appends the checksums of one or more blocks, or lengthens the last stretch by them.
-    pub(crate) fn push_sums(&mut self, start: u64, end: u64, sums: &[u8]) {
+    pub fn push_sums(&mut self, start: u64, end: u64, sums: &[u8]) {
         self.push(start, end, Known::Sums(self.sums.len()));
         self.sums.extend_from_slice(sums);
     }
@@ -122,7 +131,7 @@ impl Stretches {
     }
 
     /// The stretch with this index.
-    pub(crate) fn run(&self, number: usize) -> Option<Run<'_>> {
+    pub fn run(&self, number: usize) -> Option<Run<'_>> {
         let (range, known) = *self.runs.get(number)?;
         Some(match known {
             Known::Zeros => Run::Zeros { range },

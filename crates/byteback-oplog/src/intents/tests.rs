@@ -64,7 +64,7 @@ fn golden_bytes_of_version_1() {
     assert_eq!(bytes(&disk, second_half + 512, 1), [5]);
     drop(intents);
     assert_eq!(nodes(&opened(&disk, 3).1), [5, 0x0102]);
-    assert_eq!(nodes(&opened(&disk, 4).1), []);
+    assert!(nodes(&opened(&disk, 4).1).is_empty());
 }
 
 #[test]

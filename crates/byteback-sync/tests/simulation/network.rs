@@ -8,6 +8,7 @@
 //! drawn then ([`Fate`]).
 
 use super::world::{News, World};
+use byteback_client::{Connection, Network};
 use byteback_host::durable::{DurableDir, RealDir};
 use byteback_host::random::{SimRandomness, SplitMix64};
 use byteback_host::sim::SimDisk;
@@ -15,7 +16,6 @@ use byteback_server::{InProcess, ServerConfig};
 use byteback_store::catalog::{Catalog, SqliteCatalog};
 use byteback_store::segments::SegmentFiles;
 use byteback_store::{Store, StoreLimits, StoreParts};
-use byteback_sync::{Connection, Network};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -2,9 +2,9 @@
 //! server at any of its sequence numbers.
 
 use byteback_api::FolderName;
+use byteback_client::{ServerClient, TreePlace};
 use byteback_delta::{DeltaReader, EmptyBase, apply_to_new};
 use byteback_model::{FileId, NodeKind, Seq};
-use byteback_sync::{ServerClient, TreePlace};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;

@@ -6,9 +6,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use byteback_backup::{BackupOptions, BackupReport, DeltaChoice, backup};
 use byteback_host::durable::{DirLock, DurableDir, RealDir};
 use byteback_model::ByteString;
-use byteback_sync::{BackupOptions, BackupReport, DeltaChoice, backup};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 

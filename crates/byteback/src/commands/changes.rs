@@ -17,9 +17,9 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use byteback_backup::SnapshotSpec;
 use byteback_control::{CutInfo, CutRequest, Outcome, TreeService};
 use byteback_model::ByteString;
-use byteback_sync::SnapshotSpec;
 use clap::{Args, ValueEnum};
 
 use crate::commands::consumers::EpochArgument;
@@ -92,7 +92,7 @@ impl std::str::FromStr for Since {
             text => text
                 .parse()
                 .map(Self::Snapshot)
-                .map_err(|error: byteback_sync::ParseSnapshotSpecError| error.to_string()),
+                .map_err(|error: byteback_backup::ParseSnapshotSpecError| error.to_string()),
         }
     }
 }
@@ -213,7 +213,7 @@ fn check_snapshot(
         );
     };
     let (server, _) = settings.connect(&binding.repository.server, Some(binding))?;
-    let snapshot = byteback_sync::resolve_snapshot(&server, &binding.repository.folder, spec)?;
+    let snapshot = byteback_backup::resolve_snapshot(&server, &binding.repository.folder, spec)?;
     let status = tree.status()?;
     let last = LastBackup::find(&status, consumer).and_then(LastBackup::seq);
     if last == Some(snapshot.seq) {

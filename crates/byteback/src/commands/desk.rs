@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use byteback_api::Fingerprint;
 use byteback_api::join_code::Address;
 use byteback_api::messages::{DeviceInfo, InvitationInfo, InviteRequest, InviteResponse};
+use byteback_client::ServerClient;
 use byteback_model::DeviceId;
 use byteback_server::{device_info, invitation_info};
 use byteback_store::StoreError;
 use byteback_store::devices::{NewInvitation, RosterFile};
-use byteback_sync::ServerClient;
 use clap::Args;
 
 use crate::binding::Binding;

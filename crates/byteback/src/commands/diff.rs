@@ -6,8 +6,8 @@
 use std::ffi::OsString;
 
 use byteback_api::messages::DiffItem;
+use byteback_backup::{BackupError, Silent, SnapshotSpec, diff};
 use byteback_model::{Attributes, ByteString, NodeKind};
-use byteback_sync::{Silent, SnapshotSpec, SyncError, diff};
 use clap::Args;
 use serde::Serialize;
 
@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: &DiffArguments, settings: &Settings) -> Result<()> 
     let done = diff(&source.server, source.folder(), from.seq, to.seq, &Silent, |item| {
         print(&item, &mut summary, settings).map_err(|error| {
             stopped = Some(error);
-            SyncError::Cancelled
+            BackupError::Cancelled
         })
     });
     if let Some(error) = stopped {

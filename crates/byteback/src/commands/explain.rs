@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use byteback_backup::decisions::{
+    Cause, Compression, CompressionEffort, Decided, Decision, DeltaMethod, Fallback, last_decision,
+};
 use byteback_control::{CutRequest, Outcome, TreeService};
 use byteback_daemon::StateFolder;
 use byteback_host::durable::RealDir;
 use byteback_model::{ByteString, NodeId};
 use byteback_oplog::{TreeId, WholeReason};
-use byteback_sync::decisions::{
-    Cause, Compression, CompressionEffort, Decided, Decision, DeltaMethod, Fallback, last_decision,
-};
 use clap::Args;
 use serde::Serialize;
 

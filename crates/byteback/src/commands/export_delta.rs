@@ -5,9 +5,9 @@ use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
+use byteback_backup::{ExportReport, ExportRequest, WholeFileReason, export_delta};
 use byteback_extents::ExtentSet;
 use byteback_oplog::WholeReason;
-use byteback_sync::{ExportReport, ExportRequest, WholeFileReason, export_delta};
 use clap::Args;
 use serde::Serialize;
 

@@ -6,8 +6,9 @@
 
 use std::path::{Path, PathBuf};
 
+use byteback_backup::{SnapshotSpec, resolve_snapshot};
+use byteback_client::ServerErrorKind;
 use byteback_daemon::StateFolder;
-use byteback_sync::{ServerErrorKind, SnapshotSpec, resolve_snapshot};
 use clap::Args;
 use serde::Serialize;
 

@@ -11,11 +11,13 @@ use std::path::{Path, PathBuf};
 
 use byteback_api::messages::FolderInfo;
 use byteback_api::{FolderName, JoinCode};
+use byteback_backup::{SnapshotSpec, resolve_snapshot};
+use byteback_client::ServerClient;
 use byteback_control::TreeService;
 use byteback_daemon::StateFolder;
 use byteback_host::durable::RealDir;
-use byteback_sync::live::standing::{OwnBatch, Standing};
-use byteback_sync::{ServerClient, SnapshotSpec, resolve_snapshot};
+use byteback_model::OwnBatch;
+use byteback_sync::standing::Standing;
 use clap::Args;
 use serde::Serialize;
 

@@ -2,8 +2,8 @@
 
 use std::ffi::OsString;
 
+use byteback_backup::{BackupError, ListedEntry, Monitor, Silent, list};
 use byteback_model::{ByteString, NodeKind};
-use byteback_sync::{ListedEntry, Monitor, Silent, SyncError, list};
 use clap::Args;
 use serde::Serialize;
 
@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &LsArguments, settings: &Settings) -> Result<()> {
         |entry| {
             print(&entry, arguments.long, settings).map_err(|error| {
                 stopped = Some(error);
-                SyncError::Cancelled
+                BackupError::Cancelled
             })
         },
     );

@@ -3,7 +3,8 @@
 
 use std::path::PathBuf;
 
-use byteback_sync::{Exclude, ServerClient};
+use byteback_backup::Exclude;
+use byteback_client::ServerClient;
 use clap::Args;
 
 use super::init::{JoinArguments, join_server, known_credentials};

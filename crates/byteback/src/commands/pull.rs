@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use byteback_api::problem::Code;
-use byteback_sync::{NotRestoredKind, PullOptions, PullReport, SyncError, pull};
+use byteback_backup::{BackupError, NotRestoredKind, PullOptions, PullReport, pull};
 use clap::Args;
 use serde::Serialize;
 
@@ -120,9 +120,9 @@ pub(crate) fn run(arguments: &PullArguments, settings: &Settings) -> Result<()> 
 }
 
 /// The error of a pull; a missing path at the server is reported in the user's terms.
-fn not_there(error: SyncError, url: &Location) -> CommandError {
+fn not_there(error: BackupError, url: &Location) -> CommandError {
     let code = match &error {
-        SyncError::Server(error) => error.problem.as_ref().map(|problem| problem.code),
+        BackupError::Server(error) => error.problem.as_ref().map(|problem| problem.code),
         _ => None,
     };
     if code != Some(Code::NodeNotFound) || url.path.is_empty() {

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use byteback_sync::{PushOptions, PushReport, SyncError, push, push_state_name};
+use byteback_backup::{BackupError, PushOptions, PushReport, push, push_state_name};
 use clap::Args;
 use serde::Serialize;
 
@@ -99,12 +99,12 @@ pub(crate) fn run(arguments: &PushArguments, settings: &Settings) -> Result<()> 
     );
     progress.finish();
     let report = pushed.map_err(|error| match error {
-        SyncError::Cancelled => CommandError::with_exit(
+        BackupError::Cancelled => CommandError::with_exit(
             Exit::Interrupted,
             "stopped before the end, as asked; nothing was changed at the server",
         )
         .next("The same command goes on where it stopped, within a day."),
-        SyncError::OutcomeUnknown { .. } => {
+        BackupError::OutcomeUnknown { .. } => {
             CommandError::new("the server stopped answering before it confirmed the push")
                 .next("Run the same command again: it finds out whether the push was applied, and loses nothing.")
         }

@@ -7,7 +7,7 @@ mod past;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use byteback_sync::{NotRestored, NotRestoredKind, RestoreOptions, RestoreReport, SnapshotSpec, restore};
+use byteback_backup::{NotRestored, NotRestoredKind, RestoreOptions, RestoreReport, SnapshotSpec, restore};
 use clap::Args;
 use serde::Serialize;
 

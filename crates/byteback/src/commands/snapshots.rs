@@ -36,7 +36,7 @@ struct Line<'a> {
 pub(crate) fn run(arguments: &SnapshotsArguments, settings: &Settings) -> Result<()> {
     let source = Source::open(arguments.source.dir().as_deref(), settings)?;
     let mut found: Vec<Snapshot> = Vec::new();
-    byteback_sync::snapshots(&source.server, source.folder(), |snapshot| {
+    byteback_backup::snapshots(&source.server, source.folder(), |snapshot| {
         let has_tag = arguments
             .tag
             .as_ref()

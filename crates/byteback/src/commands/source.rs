@@ -5,8 +5,9 @@ use std::path::Path;
 
 use byteback_api::FolderName;
 use byteback_api::problem::Code;
+use byteback_backup::{BackupError, SnapshotSpec, resolve_snapshot};
+use byteback_client::ServerClient;
 use byteback_model::Snapshot;
-use byteback_sync::{ServerClient, SnapshotSpec, SyncError, resolve_snapshot};
 
 use crate::binding::Binding;
 use crate::error::{CommandError, Result};
@@ -51,9 +52,9 @@ impl Source {
 
     /// The error of a request for `what`; a file missing in the snapshot is reported in the user's
     /// terms.
-    pub(super) fn in_snapshot(&self, error: SyncError, what: &SnapshotPath) -> CommandError {
+    pub(super) fn in_snapshot(&self, error: BackupError, what: &SnapshotPath) -> CommandError {
         let code = match &error {
-            SyncError::Server(error) => error.problem.as_ref().map(|problem| problem.code),
+            BackupError::Server(error) => error.problem.as_ref().map(|problem| problem.code),
             _ => None,
         };
         let (Some(Code::NodeNotFound), Ok(snapshot)) = (code, self.snapshot(what.snapshot)) else {

@@ -15,17 +15,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use byteback_backup::BackupError;
+use byteback_client::ClientOptions;
+use byteback_client::throttle::{RateLimits, Wish};
 use byteback_control::{SyncStatus, TreeService};
 use byteback_daemon::{Daemon, LiveOptions, OnDoubt, StateFolder};
 use byteback_host::durable::RealDir;
 use byteback_host::random::RealRandomness;
 use byteback_model::ByteString;
 use byteback_mount::{Unmount, beneath};
-use byteback_sync::live::engine::{
+use byteback_sync::engine::{
     Engine, EngineError, EngineHandle, EngineParts, PauseOptions, Renew, StopSign, ask_to_start_over,
 };
-use byteback_sync::throttle::{RateLimits, Wish};
-use byteback_sync::{ClientOptions, SyncError};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
@@ -476,7 +477,7 @@ fn explained(error: EngineError, folder: &StateFolder) -> CommandError {
     let hidden = beneath::hidden_in(folder.directory()).into_iter().next();
     let failed = match (error, hidden) {
         // The files below the mount cannot be read.
-        (EngineError::Sync(SyncError::Tree(error)), Some(point)) => {
+        (EngineError::Sync(BackupError::Tree(error)), Some(point)) => {
             return CommandError::new(format!("cannot sync {directory}: {}", error.message)).next(format!(
                 "A disk is mounted at {}, over files that were in sync, and what it hides cannot be reached: unmount it first, and mount it again when sync has begun.",
                 point.display()

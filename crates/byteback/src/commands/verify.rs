@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use byteback_api::messages::DamagedRange;
-use byteback_sync::{Difference, DifferenceKind, VerifyOptions, VerifyReport, verify};
+use byteback_backup::{Difference, DifferenceKind, VerifyOptions, VerifyReport, verify};
 use clap::Args;
 use serde::Serialize;
 

@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use byteback_checksums::deduplicated::DeduplicatedFile;
 use byteback_checksums::source::Source;
+use byteback_sources::deduplicated::DeduplicatedFile;
 
 use crate::btrfs::versions;
 use crate::disk::{run, text};

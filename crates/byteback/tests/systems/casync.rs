@@ -8,9 +8,9 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use byteback_checksums::btrfs::BtrfsSource;
-use byteback_checksums::deduplicated::DeduplicatedFile;
 use byteback_checksums::source::{FileChecksums, Run, Source, SourceError, VerifyError, verify};
 use byteback_host::clock::RealClock;
+use byteback_sources::deduplicated::DeduplicatedFile;
 
 use crate::btrfs::{noise, versions};
 use crate::disk::{Disk, run, text};

@@ -8,13 +8,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use byteback_checksums::Programs;
 use byteback_checksums::btrfs::BtrfsSource;
-use byteback_checksums::ceph::{CephSource, Place};
 use byteback_checksums::source::{FileChecksums, Kind, Source, SourceError, VerifyError, verify};
 use byteback_delta::find::{Aligned, CrcSums, Verdict};
 use byteback_host::clock::RealClock;
 use byteback_host::random::SplitMix64;
+use byteback_sources::Programs;
+use byteback_sources::ceph::{CephSource, Place};
 
 use crate::btrfs::{noise, versions};
 use crate::disk::Disk;

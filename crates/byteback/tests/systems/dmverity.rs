@@ -6,8 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use byteback_checksums::dmverity::DmVeritySource;
 use byteback_checksums::source::{FileChecksums, Run, Source, SourceError, VerifyError, verify};
+use byteback_sources::dmverity::DmVeritySource;
 
 use crate::btrfs::noise;
 use crate::disk::{run, text};

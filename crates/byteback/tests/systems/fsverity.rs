@@ -8,9 +8,9 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use byteback_checksums::fsverity::{VeritySource, compare, tree};
 use byteback_checksums::source::{FileChecksums, Kind, Run, Source, SourceError, VerifyError, verify};
 use byteback_host::random::SplitMix64;
+use byteback_sources::fsverity::{VeritySource, compare, tree};
 
 use crate::btrfs::noise;
 use crate::disk::{run, text};

@@ -11,12 +11,12 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use byteback_checksums::btrfs::BtrfsSource;
-use byteback_checksums::hdfs::{HdfsSource, Place};
-use byteback_checksums::http::{Answer, Http, Request};
 use byteback_checksums::source::{Source, SourceError, VerifyError, verify};
-use byteback_checksums::tcp::{Connect, Stream};
 use byteback_delta::find::{Aligned, CrcSums, Verdict};
 use byteback_host::clock::RealClock;
+use byteback_sources::hdfs::{HdfsSource, Place};
+use byteback_sources::http::{Answer, Http, Request};
+use byteback_sources::tcp::{Connect, Stream};
 
 use crate::btrfs::{noise, versions};
 use crate::disk::Disk;

@@ -4,8 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use byteback_checksums::http::{Answer, Http, Request};
-use byteback_checksums::tcp::{Connect, Stream};
+use byteback_sources::http::{Answer, Http, Request};
+use byteback_sources::tcp::{Connect, Stream};
 
 use crate::network::Network;
 

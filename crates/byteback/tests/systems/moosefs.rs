@@ -7,10 +7,10 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use byteback_checksums::Programs;
-use byteback_checksums::moosefs::MooseFsSource;
 use byteback_checksums::source::{FileChecksums, Kind, Source, SourceError, VerifyError, verify};
 use byteback_delta::chunks::ChunkParams;
+use byteback_sources::Programs;
+use byteback_sources::moosefs::MooseFsSource;
 
 use crate::btrfs::{noise, versions};
 use crate::disk::run;

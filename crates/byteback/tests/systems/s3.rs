@@ -7,11 +7,11 @@ use std::fs::File;
 
 use base64::Engine;
 use byteback_checksums::btrfs::BtrfsSource;
-use byteback_checksums::http::{Answer, Http, Method, Request};
-use byteback_checksums::s3::{Credentials, Place, S3Source};
 use byteback_checksums::source::{Kind, Layout, Source, SourceError, Tail, VerifyError, verify};
 use byteback_delta::find::{Aligned, CrcSums, Verdict};
 use byteback_host::clock::RealClock;
+use byteback_sources::http::{Answer, Http, Method, Request};
+use byteback_sources::s3::{Credentials, Place, S3Source};
 
 use crate::btrfs::noise;
 use crate::disk::Disk;

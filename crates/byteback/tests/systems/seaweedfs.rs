@@ -5,12 +5,12 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use byteback_checksums::btrfs::BtrfsSource;
-use byteback_checksums::http::{Answer, Http, Method, Request};
-use byteback_checksums::seaweedfs::{Place, SeaweedFsSource};
 use byteback_checksums::source::{Run, Source, SourceError, VerifyError, verify};
 use byteback_delta::crc::CrcKind;
 use byteback_delta::find::{Aligned, CrcSums, Verdict};
 use byteback_host::clock::RealClock;
+use byteback_sources::http::{Answer, Http, Method, Request};
+use byteback_sources::seaweedfs::{Place, SeaweedFsSource};
 
 use crate::btrfs::noise;
 use crate::disk::Disk;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use byteback_checksums::Programs;
+use byteback_sources::Programs;
 
 fn folders() -> Vec<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH").unwrap()).collect()

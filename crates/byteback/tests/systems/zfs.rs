@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use byteback_checksums::Programs;
 use byteback_checksums::source::{FileChecksums, Kind, Source, SourceError, VerifyError, verify};
-use byteback_checksums::zfs::ZfsSource;
+use byteback_sources::Programs;
+use byteback_sources::zfs::ZfsSource;
 
 use crate::btrfs::noise;
 use crate::disk::run;

@@ -502,10 +502,10 @@ fn what_may_have_been_synced_is_not_given_up_in_silence() {
     };
     assert!(matches!(open(true), Err(VolumeError::Unreadable { .. })));
     let volume = open(false).unwrap();
-    assert_eq!(content(&volume, after, 0, 9_000).unwrap(), []);
+    assert!(content(&volume, after, 0, 9_000).unwrap().is_empty());
     drop(volume);
     let shared = Arc::new(device.clone()) as Arc<dyn BlockDevice>;
     let repaired = crate::repair::repair(&shared, &crate::repair::RepairOptions::default()).unwrap();
     assert!(repaired.gave_up_synced && repaired.after.is_sound(), "{repaired:?}");
-    assert_eq!(content(&open(true).unwrap(), after, 0, 9_000).unwrap(), []);
+    assert!(content(&open(true).unwrap(), after, 0, 9_000).unwrap().is_empty());
 }

@@ -14,9 +14,9 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use byteback_backup::{FileContent, file_change};
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_model::ByteString;
-use byteback_sync::{FileContent, file_change};
 use rustix::fs::{OFlags, SeekFrom, seek};
 use rustix::io::Errno;
 

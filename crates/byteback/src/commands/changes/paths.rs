@@ -5,8 +5,8 @@
 
 use std::io::{self, BufWriter, Write};
 
+use byteback_backup::{BackupError, PathChange, Silent, changed_paths};
 use byteback_model::{ByteString, NodeKind};
-use byteback_sync::{PathChange, Silent, SyncError, changed_paths};
 
 use super::Asked;
 use crate::error::{CommandError, Result};
@@ -36,7 +36,7 @@ pub(super) fn print(asked: &Asked<'_>, kind: Kind, null: bool, settings: &Settin
             };
             write(&mut out, &path, null).map_err(|error| {
                 stopped = Some(error);
-                SyncError::Cancelled
+                BackupError::Cancelled
             })
         });
         stopped.map_or(Ok(()), Err).and(listed.map_err(Into::into))

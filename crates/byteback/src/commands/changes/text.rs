@@ -1,9 +1,9 @@
 //! The changed ranges of each file, as sentences or JSON lines.
 
+use byteback_backup::{BackupError, ChangedName, ChangedNode, ChangesHeader, TreeChange, changes};
 use byteback_control::ContentChange;
 use byteback_model::NodeKind;
 use byteback_oplog::WholeReason;
-use byteback_sync::{ChangedName, ChangedNode, ChangesHeader, SyncError, TreeChange, changes};
 use serde::Serialize;
 
 use super::Asked;
@@ -30,10 +30,10 @@ pub(super) fn print(asked: &Asked<'_>, settings: &Settings) -> Result<()> {
     asked.look(settings, |info| {
         is_all_compared = info.unreadable.is_empty();
         let mut stopped = None;
-        let listed = changes(asked.tree, info, &byteback_sync::Silent, |change| {
+        let listed = changes(asked.tree, info, &byteback_backup::Silent, |change| {
             print_change(&change, &mut summary, asked, settings).map_err(|error| {
                 stopped = Some(error);
-                SyncError::Cancelled
+                BackupError::Cancelled
             })
         });
         stopped.map_or(Ok(()), Err).and(listed.map_err(Into::into))

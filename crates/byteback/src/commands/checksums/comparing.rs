@@ -4,11 +4,11 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use byteback_checksums::fsverity;
 use byteback_checksums::source::{FileChecksums, Source, SourceError};
 use byteback_host::clock::{Clock, RealClock};
 use byteback_model::ByteString;
-use byteback_sync::{Comparison, Likeness, compare_checksums};
+use byteback_sources::comparison::{Comparison, Likeness, compare_checksums};
+use byteback_sources::fsverity;
 use serde::Serialize;
 
 use super::Coverage;

@@ -8,17 +8,17 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use byteback_checksums::btrfs::BtrfsSource;
-use byteback_checksums::ceph::{self, CephSource};
-use byteback_checksums::deduplicated::DeduplicatedFile;
-use byteback_checksums::dmverity::DmVeritySource;
-use byteback_checksums::fsverity::VeritySource;
-use byteback_checksums::hdfs::{self, HdfsSource};
-use byteback_checksums::moosefs::MooseFsSource;
-use byteback_checksums::s3::{Credentials, Place, S3Source};
-use byteback_checksums::seaweedfs::{self, SeaweedFsSource};
 use byteback_checksums::source::{Source, SourceError};
-use byteback_checksums::zfs::ZfsSource;
 use byteback_host::clock::RealClock;
+use byteback_sources::ceph::{self, CephSource};
+use byteback_sources::deduplicated::DeduplicatedFile;
+use byteback_sources::dmverity::DmVeritySource;
+use byteback_sources::fsverity::VeritySource;
+use byteback_sources::hdfs::{self, HdfsSource};
+use byteback_sources::moosefs::MooseFsSource;
+use byteback_sources::s3::{Credentials, Place, S3Source};
+use byteback_sources::seaweedfs::{self, SeaweedFsSource};
+use byteback_sources::zfs::ZfsSource;
 
 use crate::error::{CommandError, Result, chain};
 use crate::http::Network;

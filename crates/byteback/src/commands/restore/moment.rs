@@ -11,9 +11,10 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use byteback_backup::{RestoreOptions, RestoreReport, SnapshotSpec, restore};
+use byteback_client::{ServerClient, ServerErrorKind, TreePlace};
 use byteback_control::TreeService;
 use byteback_model::{ByteString, NodeKind, Seq};
-use byteback_sync::{RestoreOptions, RestoreReport, ServerClient, ServerErrorKind, SnapshotSpec, TreePlace, restore};
 use jiff::tz::TimeZone;
 use serde::Serialize;
 

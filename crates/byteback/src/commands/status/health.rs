@@ -10,7 +10,7 @@ use byteback_daemon::StateFolder;
 use byteback_host::durable::RealDir;
 use byteback_mount::mount_table;
 use byteback_oplog::{LedgerEntry, LedgerEvent};
-use byteback_sync::live::standing::Standing;
+use byteback_sync::standing::Standing;
 use serde::Serialize;
 
 use super::{Known, State, last_backup, text};

@@ -21,11 +21,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use byteback_backup::{Event, Monitor, Phase};
 use byteback_host::block::{Access, BLOCK_LEN_BYTES, RealBlockDevice};
 use byteback_host::tree::{self, SetTime, SetXattr};
 use byteback_model::ByteString;
 use byteback_mount::volume_tree::FILES;
-use byteback_sync::{Event, Monitor, Phase};
 use byteback_volume::{Attributes, Listed, OpenOptions, Volume, VolumeError};
 use clap::Args;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};

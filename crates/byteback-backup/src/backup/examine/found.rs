@@ -1,0 +1,247 @@
+//! The findings of a finder about a file, as delta records.
+//!
+//! *Many literals.* A delta record holds at most `LITERAL_BYTES_MAX` of literals, and copies of a
+//! second record would refer to the result of the first, in which old bytes are overwritten. So
+//! literals that do not fit are first appended behind the old content, delta by delta; a last delta
+//! without literals then takes all pieces from there and from the old content. The intermediate
+//! contents exist only inside the batch. Memory: the literals of one record, and the list of
+//! extents, of which there are at most [`EXTENTS_MAX`].
+
+use super::super::content::{FileDeltas, FileStats, LITERAL_BYTES_MAX, len_u64, unusable};
+use super::super::part_stream::PartStream;
+use super::{Examined, Stop};
+use crate::decisions::Fallback;
+use byteback_api::Digest;
+use byteback_api::batch::ProofRecord;
+use byteback_delta::find::ExtentSink;
+use byteback_delta::leaves::LeafKind;
+use byteback_delta::{DeltaWriter, WriteError, WriterOptions};
+use byteback_extents::ByteRange;
+use byteback_model::{Attributes, ContentBase, FileId};
+
+/// Most extents of one file; with more, it is sent whole.
+pub(super) const EXTENTS_MAX: usize = if cfg!(test) { 1 << 10 } else { 1 << 18 };
+
+/// The source of an extent's bytes.
+#[derive(Clone, Copy)]
+enum Found {
+    /// The server's version, from this offset on.
+    Copy(u64),
+    /// The literals, from this offset among them on.
+    Literal(u64),
+    Zero,
+}
+
+/// Proof of a content that is put together at the server.
+#[derive(Clone, Copy)]
+pub(super) struct Proof {
+    digest: Digest,
+    /// The kind of the digest's leaves; `None`: the digest is of the bytes.
+    sums: Option<LeafKind>,
+}
+
+impl Proof {
+    /// The digest of all bytes.
+    pub(super) fn bytes(digest: Digest) -> Self {
+        Self { digest, sums: None }
+    }
+
+    /// The digest of all leaves of this kind.
+    pub(super) fn leaves(digest: Digest, kind: LeafKind) -> Self {
+        let sums = Some(kind);
+        Self { digest, sums }
+    }
+}
+
+/// Makes delta records of the findings.
+pub(super) struct FoundFile<'a, 'scope, 'env> {
+    id: FileId,
+    base: ContentBase,
+    attributes: &'a Attributes,
+    stream: &'a mut PartStream<'scope, 'env>,
+    base_len: u64,
+    /// Ascending, without gaps.
+    extents: Vec<(ByteRange, Found)>,
+    /// Literals that are not appended yet.
+    literals: Vec<u8>,
+    literals_len_max: usize,
+    /// Number of literal bytes that deltas append to the old content.
+    appended: u64,
+    deltas: FileDeltas,
+}
+
+impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
+    /// For a file whose version at the server has `base_len` bytes, as the server says.
+    pub(super) fn new(file: &Examined<'a>, base_len: u64, stream: &'a mut PartStream<'scope, 'env>) -> Self {
+        let literals_len_max = LITERAL_BYTES_MAX.min(len_u64(stream.part_len_bytes() / 2)).max(1);
+        Self {
+            id: file.id,
+            base: file.base(),
+            attributes: file.attributes,
+            stream,
+            base_len,
+            extents: Vec::new(),
+            literals: Vec::new(),
+            // At most 8 MiB.
+            literals_len_max: usize::try_from(literals_len_max).unwrap_or(usize::MAX),
+            appended: 0,
+            deltas: FileDeltas::default(),
+        }
+    }
+
+    fn push(&mut self, range: ByteRange, found: Found) -> Result<(), Stop> {
+        if let Some((last, of_last)) = self.extents.last_mut() {
+            let continues = match (*of_last, found) {
+                (Found::Copy(from), Found::Copy(next)) | (Found::Literal(from), Found::Literal(next)) => {
+                    from + last.len_bytes() == next
+                }
+                (Found::Zero, Found::Zero) => true,
+                _ => false,
+            };
+            if continues && last.end() == range.start() {
+                *last = last.hull(range);
+                return Ok(());
+            }
+        }
+        if self.extents.len() == EXTENTS_MAX {
+            return Err(Stop::Fallback(Fallback::TooScattered));
+        }
+        self.extents.push((range, found));
+        Ok(())
+    }
+
+    /// Adds a delta that appends the gathered literals to the old content and to earlier ones.
+    fn append(&mut self) -> Result<(), Stop> {
+        if self.literals.is_empty() {
+            return Ok(());
+        }
+        let id = self.id;
+        let old_len = self.base_len + self.appended;
+        let new_len = old_len + len_u64(self.literals.len());
+        let effort = self.stream.effort();
+        let write = || -> Result<_, WriteError> {
+            let options = WriterOptions::default();
+            let mut writer = DeltaWriter::with_effort(Vec::new(), old_len, new_len, options, effort)?;
+            writer.literal_bytes(old_len, &self.literals)?;
+            writer.finish()
+        };
+        let (bytes, stats) = write().map_err(|error| unusable(id, error))?;
+        self.appended += len_u64(self.literals.len());
+        self.literals.clear();
+        self.deltas.push(self.stream, id, bytes, stats.literal_bytes)?;
+        Ok(())
+    }
+
+    /// Adds the last delta and the file's record, and the proof, if needed: for copies, and for
+    /// bytes that were not read together with the digest. Holes here become holes there, even where
+    /// the server has zeros: to checksums both are the same.
+    pub(super) fn finish(mut self, proof: Proof, needs_proof: bool, holes: &[ByteRange]) -> Result<FileStats, Stop> {
+        if self.appended > 0 {
+            self.append()?;
+        }
+        let id = self.id;
+        let (bytes, literal_bytes) = self.last_delta(holes).map_err(|error| unusable(id, error))?;
+        self.deltas.push(self.stream, id, bytes, literal_bytes)?;
+        let literal_bytes = self.deltas.finish(self.stream, id, self.attributes, self.base)?;
+        if needs_proof {
+            let Proof { digest, sums } = proof;
+            self.stream.proof(&ProofRecord { id, digest, sums })?;
+        }
+        Ok(FileStats {
+            literal_bytes,
+            is_proven: needs_proof,
+        })
+    }
+
+    /// The delta that puts the content together.
+    fn last_delta(&mut self, holes: &[ByteRange]) -> Result<(Vec<u8>, u64), WriteError> {
+        let options = WriterOptions {
+            copies: true,
+            ..WriterOptions::default()
+        };
+        let old_len = self.base_len + self.appended;
+        let (new_len, effort) = (self.attributes.size, self.stream.effort());
+        let mut writer = DeltaWriter::with_effort(Vec::new(), old_len, new_len, options, effort)?;
+        for (range, found) in parted(&self.extents, holes) {
+            match found {
+                Found::Copy(from) if from == range.start() => {}
+                Found::Copy(from) => writer.copy(range, from)?,
+                Found::Literal(before) if self.appended > 0 => writer.copy(range, self.base_len + before)?,
+                Found::Literal(before) => {
+                    let rest = usize::try_from(before)
+                        .ok()
+                        .and_then(|before| self.literals.get(before..));
+                    writer.literal(range, rest.unwrap_or_default())?;
+                }
+                Found::Zero => writer.zero(range)?,
+            }
+        }
+        let (bytes, stats) = writer.finish()?;
+        Ok((bytes, stats.literal_bytes))
+    }
+}
+
+/// The extents with holes laid over them; both ascend.
+fn parted(extents: &[(ByteRange, Found)], holes: &[ByteRange]) -> Vec<(ByteRange, Found)> {
+    let mut parted = Vec::with_capacity(extents.len());
+    let mut holes = holes.iter().copied().peekable();
+    for &(extent, found) in extents {
+        let mut left = Some(extent);
+        while let Some(range) = left {
+            while holes.next_if(|hole| hole.end() <= range.start()).is_some() {}
+            let hole = holes.peek().and_then(|hole| hole.intersect(range));
+            let (now, of_now, later) = match hole {
+                Some(hole) if hole.start() == range.start() => (Some(hole), Found::Zero, range.split_at(hole.end()).1),
+                Some(hole) => {
+                    let (now, later) = range.split_at(hole.start());
+                    (now, found.after(range.start() - extent.start()), later)
+                }
+                None => (Some(range), found.after(range.start() - extent.start()), None),
+            };
+            parted.extend(now.map(|now| (now, of_now)));
+            left = later;
+        }
+    }
+    parted
+}
+
+impl Found {
+    /// The source of the bytes this far behind the first one.
+    fn after(self, bytes: u64) -> Self {
+        match self {
+            Self::Copy(from) => Self::Copy(from + bytes),
+            Self::Literal(before) => Self::Literal(before + bytes),
+            Self::Zero => Self::Zero,
+        }
+    }
+}
+
+impl ExtentSink for FoundFile<'_, '_, '_> {
+    type Error = Stop;
+
+    fn literal(&mut self, offset: u64, mut bytes: &[u8]) -> Result<(), Stop> {
+        let before = self.appended + len_u64(self.literals.len());
+        if let Some(range) = ByteRange::from_offset_len(offset, len_u64(bytes.len())) {
+            self.push(range, Found::Literal(before))?;
+        }
+        while !bytes.is_empty() {
+            // Only when more come: literals that just fit need no delta of their own.
+            if self.literals.len() == self.literals_len_max {
+                self.append()?;
+            }
+            let room = self.literals_len_max - self.literals.len();
+            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            self.literals.extend_from_slice(now);
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, range: ByteRange, base_offset: u64) -> Result<(), Stop> {
+        self.push(range, Found::Copy(base_offset))
+    }
+
+    fn zero(&mut self, range: ByteRange) -> Result<(), Stop> {
+        self.push(range, Found::Zero)
+    }
+}

@@ -1,0 +1,42 @@
+//! Backup, restore, push and pull against a real server over TCP.
+//!
+//! | room | what is in it |
+//! |---|---|
+//! | `model` | random changes, backups and restores of every snapshot |
+//! | `faults` | connections cut anywhere, servers that die or are full, files that cannot be read |
+//! | `examining` | whole files that are looked for in the server's version of them |
+//! | `following` | everything is sent anew, by a log that the server does not know: as the difference from the files at the same paths there |
+//! | `hostile` | answers that no honest server gives |
+//! | `pushing`, `pulling` | real directories, changed at random, pushed to the server and pulled from it |
+//! | `on_btrfs` | SkySync with the checksums of a real btrfs, mounted and not |
+//! | `path_list` | a copy that follows the listed paths is the tree |
+//! | `progress` | whole numbers for people who wait |
+//! | `random_lives` | files that change at random between backups, for `examining` and `sky` |
+//! | `restoring` | the effect of a restore on a target |
+//! | `sky` | changes found by checksums that exist already |
+//! | `trimming` | the client's own block checksums |
+//! | `unmounted` | a real directory with its real log, not mounted: real changes, saved, verified and restored |
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test"
+)]
+
+mod examining;
+mod faults;
+mod following;
+mod hostile;
+mod model;
+mod on_btrfs;
+mod path_list;
+mod progress;
+mod pulling;
+mod pushing;
+mod random_lives;
+mod restoring;
+mod sky;
+mod trimming;
+mod unmounted;

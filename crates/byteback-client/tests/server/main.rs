@@ -1,0 +1,19 @@
+//! The client against a real server over TCP.
+//!
+//! | room | what is in it |
+//! |---|---|
+//! | `client` | what is repeated, what is not, what is counted |
+//! | `listening` | a folder's batches, heard of as they are applied |
+//! | `tls` | certificates, pinned and signed |
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test"
+)]
+
+mod client;
+mod listening;
+mod tls;

@@ -1,0 +1,669 @@
+//! Map of the nodes here to the files at the server, durable (docs/format-identities.md).
+//!
+//! A file's ID at the server is given by the client that made it: [`file_id`] of its tree and node.
+//! So files made here need no memory: *a node that is not in the map is our own*. Files that others
+//! made have their ID and a node of ours. A node may also get another ID than its own, when its
+//! content becomes a file apart (a conflict); it then remembers its *origin*, the content that it
+//! grew from, until the server has it. The root is bound like everything else.
+//!
+//! **Invariant: no ID stands for two nodes, and no node for two IDs**, neither now nor after any
+//! prefix of the changes, which is what a crash leaves. So an ID is given to another node only when
+//! it is free: its holder is bound to another ID or forgotten *before*. A forgotten node never
+//! comes back, as the log never reuses a number. Its tombstone is kept only while another node has
+//! its ID, so giving one of our own IDs to another node must forget the previous holder in the same
+//! call of [`Identities::change`].
+//!
+//! **Order of the durable steps.** A change is appended and synced before it is reported to any
+//! caller, several of them with one sync. A crash leaves a prefix of the unacknowledged changes:
+//! each record carries a checksum of itself and its place, and the file ends at the first record
+//! that is not whole. The next start then rewrites the file, beside it and renamed, so that nothing
+//! behind the end ever comes to count. The same happens when most records are out of date.
+//!
+//! After a write or sync that failed, nothing is known of the bytes behind the acknowledged
+//! records. Before any further change the file is cut off there, which needs no room, or, where the
+//! rewrite failed, rewritten once more. So a disk that was full for a while delays changes only
+//! that long.
+//!
+//! **Withheld nodes** are here but not reported to the server, as they are ignored ([`Withheld`]).
+//! Such a node has an ID that the server has never heard, and an origin with a sequence number that
+//! no batch has.
+//!
+//! Out of scope: knowing whether a node exists; drawing IDs.
+
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use byteback_host::durable::{DurableDir, DurableFile, OpenMode};
+use byteback_model::{FileId, NodeId, Origin, Seq};
+use byteback_oplog::TreeId;
+
+use byteback_backup::file_id;
+
+const NAME: &str = "identities";
+const NEW_NAME: &str = "identities.new";
+
+/// Format name and version.
+const MAGIC: [u8; 8] = *b"BYIDENT\x01";
+
+/// Magic, tree, CRC.
+const HEAD_LEN: usize = 8 + 8 + 4;
+
+/// Tag, node, file, the origin's file and sequence number, CRC.
+const RECORD_LEN: usize = 1 + 8 + 16 + 16 + 8 + 4;
+
+const TAG_BOUND: u8 = 1;
+const TAG_BOUND_WITH_ORIGIN: u8 = 2;
+const TAG_ARRIVED: u8 = 3;
+const TAG_FORGOTTEN: u8 = 4;
+
+/// At least this number of stale records is kept before the file is rewritten.
+const STALE_RECORDS_MIN: usize = 4096;
+
+/// The map cannot be read or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// File system error.
+    #[error("cannot {what} the map of files to the server's: {source}")]
+    Io {
+        /// Attempted operation.
+        what: &'static str,
+        /// Error of the operating system.
+        source: io::Error,
+    },
+    /// The map cannot be understood.
+    #[error("the map of files to the server's is damaged ({0}); nothing is sent")]
+    Damaged(&'static str),
+    /// The map belongs to another tree.
+    #[error(
+        "the map of files to the server's is of another log ({found:x}, not {expected:x}): the folder's log was made anew"
+    )]
+    OtherTree {
+        /// The tree the map belongs to.
+        found: u64,
+        /// The tree it should belong to.
+        expected: u64,
+    },
+    /// A change would give one file ID to two nodes.
+    #[error("file {file} is node {holder} here, so it cannot be node {node}; this is a fault of the program")]
+    Taken {
+        /// The file ID.
+        file: FileId,
+        /// The node that has it.
+        holder: u64,
+        /// The node that was to have it.
+        node: u64,
+    },
+}
+
+fn failed(what: &'static str) -> impl FnOnce(io::Error) -> IdentityError {
+    move |source| IdentityError::Io { what, source }
+}
+
+/// Why a node is not reported to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Withheld {
+    /// All its names are ignored.
+    Ignored,
+    /// A directory that others removed, kept here for the ignored nodes in it.
+    Holding,
+}
+
+impl Withheld {
+    /// The sequence number that marks it, in the place of an origin's.
+    const fn seq(self) -> Seq {
+        match self {
+            Self::Ignored => Seq::MAX,
+            Self::Holding => Seq::MAX - 1,
+        }
+    }
+
+    const fn of(origin: Origin) -> Option<Self> {
+        match origin.seq {
+            Seq::MAX => Some(Self::Ignored),
+            seq if seq == Seq::MAX - 1 => Some(Self::Holding),
+            _ => None,
+        }
+    }
+
+    /// Binds a node to an ID that the server has never heard, and withholds it.
+    #[must_use]
+    pub const fn bound(self, node: NodeId, file: FileId) -> IdentityChange {
+        let seq = self.seq();
+        IdentityChange::Bound {
+            node,
+            file,
+            origin: Some(Origin { file, seq }),
+        }
+    }
+}
+
+/// A change of the map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdentityChange {
+    /// The node is this file at the server from now on.
+    Bound {
+        /// The node.
+        node: NodeId,
+        /// Its file ID at the server.
+        file: FileId,
+        /// The content it grew from, if the server does not have it yet.
+        origin: Option<Origin>,
+    },
+    /// The server has this node: its origin does not matter any more.
+    Arrived(NodeId),
+    /// The node is gone.
+    Forgotten(NodeId),
+}
+
+impl IdentityChange {
+    fn node(&self) -> NodeId {
+        match self {
+            Self::Bound { node, .. } | Self::Arrived(node) | Self::Forgotten(node) => *node,
+        }
+    }
+
+    fn to_bytes(self, place: u64) -> [u8; RECORD_LEN] {
+        let none = Origin {
+            file: FileId(0),
+            seq: 0,
+        };
+        let (tag, node, file, origin) = match self {
+            Self::Bound { node, file, origin } => match origin {
+                None => (TAG_BOUND, node, file, none),
+                Some(origin) => (TAG_BOUND_WITH_ORIGIN, node, file, origin),
+            },
+            Self::Arrived(node) => (TAG_ARRIVED, node, FileId(0), none),
+            Self::Forgotten(node) => (TAG_FORGOTTEN, node, FileId(0), none),
+        };
+        let body = [
+            &[tag][..],
+            &node.0.to_le_bytes(),
+            &file.to_bytes(),
+            &origin.file.to_bytes(),
+            &origin.seq.to_le_bytes(),
+        ]
+        .concat();
+        let mut bytes = [0; RECORD_LEN];
+        let sealed = body.iter().copied().chain(crc_at(place, &body).to_le_bytes());
+        for (to, from) in bytes.iter_mut().zip(sealed) {
+            *to = from;
+        }
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8; RECORD_LEN], place: u64) -> Option<Self> {
+        let (body, crc) = bytes.split_last_chunk::<4>()?;
+        if crc_at(place, body) != u32::from_le_bytes(*crc) {
+            return None;
+        }
+        let (tag, rest) = body.split_first()?;
+        let (node, rest) = rest.split_first_chunk::<8>()?;
+        let (file, rest) = rest.split_first_chunk::<16>()?;
+        let (origin_file, seq) = rest.split_first_chunk::<16>()?;
+        let node = NodeId(u64::from_le_bytes(*node));
+        let file = FileId(u128::from_be_bytes(*file));
+        let origin = Origin {
+            file: FileId(u128::from_be_bytes(*origin_file)),
+            seq: Seq::from_le_bytes(*seq.first_chunk::<8>()?),
+        };
+        let change = match *tag {
+            TAG_BOUND => Self::Bound {
+                node,
+                file,
+                origin: None,
+            },
+            TAG_BOUND_WITH_ORIGIN => Self::Bound {
+                node,
+                file,
+                origin: Some(origin),
+            },
+            TAG_ARRIVED => Self::Arrived(node),
+            TAG_FORGOTTEN => Self::Forgotten(node),
+            _ => return None,
+        };
+        // Each change has exactly one encoding.
+        (change.to_bytes(place) == *bytes).then_some(change)
+    }
+}
+
+/// Checksum of a record at a place: the same bytes elsewhere are another record.
+fn crc_at(place: u64, body: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&place.to_le_bytes()), body)
+}
+
+fn head(tree: TreeId) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(tree.0.to_le_bytes());
+    bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
+    bytes
+}
+
+/// Entry of a node whose file ID is, or was, another than its own number gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    /// `None`: the node is gone.
+    file: Option<FileId>,
+    origin: Option<Origin>,
+}
+
+impl Entry {
+    fn is_unsent(&self) -> bool {
+        self.file.is_some() && self.origin.is_some_and(|origin| Withheld::of(origin).is_none())
+    }
+}
+
+/// A node's entry before a change.
+struct Undo {
+    node: NodeId,
+    before: Option<Entry>,
+}
+
+/// The map in memory.
+#[derive(Debug, PartialEq, Eq)]
+struct Known {
+    tree: TreeId,
+    nodes: HashMap<NodeId, Entry>,
+    files: HashMap<FileId, NodeId>,
+}
+
+impl Known {
+    fn new(tree: TreeId) -> Self {
+        Self {
+            tree,
+            nodes: HashMap::new(),
+            files: HashMap::new(),
+        }
+    }
+
+    fn file_of(&self, node: NodeId) -> Option<FileId> {
+        match self.nodes.get(&node) {
+            Some(entry) => entry.file,
+            None => Some(file_id(self.tree, node)),
+        }
+    }
+
+    fn node_of(&self, file: FileId) -> Option<NodeId> {
+        if let Some(node) = self.files.get(&file) {
+            return Some(*node);
+        }
+        let own = own_node(self.tree, file)?;
+        (!self.nodes.contains_key(&own)).then_some(own)
+    }
+
+    /// Makes a change; returns what is needed to take it back.
+    fn apply(&mut self, change: &IdentityChange) -> Result<Undo, IdentityError> {
+        let node = change.node();
+        let before = self.nodes.get(&node).copied();
+        match *change {
+            IdentityChange::Bound { file, origin, .. } => {
+                if let Some(holder) = self.node_of(file).filter(|holder| *holder != node) {
+                    return Err(IdentityError::Taken {
+                        file,
+                        holder: holder.0,
+                        node: node.0,
+                    });
+                }
+                self.release(node);
+                self.files.insert(file, node);
+                let file = Some(file);
+                self.nodes.insert(node, Entry { file, origin });
+            }
+            IdentityChange::Arrived(_) => {
+                if let Some(entry) = self.nodes.get_mut(&node) {
+                    entry.origin = None;
+                }
+            }
+            IdentityChange::Forgotten(_) => {
+                self.release(node);
+                let (file, origin) = (None, None);
+                self.nodes.insert(node, Entry { file, origin });
+            }
+        }
+        Ok(Undo { node, before })
+    }
+
+    /// Takes the last change back.
+    fn take_back(&mut self, undo: Undo) {
+        self.release(undo.node);
+        match undo.before {
+            None => {
+                self.nodes.remove(&undo.node);
+            }
+            Some(entry) => {
+                if let Some(file) = entry.file {
+                    self.files.insert(file, undo.node);
+                }
+                self.nodes.insert(undo.node, entry);
+            }
+        }
+    }
+
+    fn release(&mut self, node: NodeId) {
+        if let Some(file) = self.nodes.get(&node).and_then(|entry| entry.file) {
+            self.files.remove(&file);
+        }
+    }
+
+    /// Drops tombstones that are not needed: a gone node is remembered only while another has its
+    /// ID.
+    fn forget_what_is_gone(&mut self) {
+        let (tree, files) = (self.tree, &self.files);
+        self.nodes
+            .retain(|node, entry| entry.file.is_some() || files.contains_key(&file_id(tree, *node)));
+    }
+
+    /// The changes that lead from nothing to this map, none of them to an ID that another node has.
+    fn changes(&self) -> Vec<IdentityChange> {
+        let mut nodes: Vec<_> = self.nodes.iter().collect();
+        nodes.sort_by_key(|(node, _)| **node);
+        // First all nodes give their own IDs away.
+        let gone = nodes.iter().map(|(node, _)| IdentityChange::Forgotten(**node));
+        let bound = nodes.iter().filter_map(|(node, entry)| {
+            let (node, origin) = (**node, entry.origin);
+            entry.file.map(|file| IdentityChange::Bound { node, file, origin })
+        });
+        gone.chain(bound).collect()
+    }
+}
+
+/// The node that an own file ID of this tree stands for.
+fn own_node(tree: TreeId, file: FileId) -> Option<NodeId> {
+    let node = NodeId((file.0 & u128::from(u64::MAX)) as u64);
+    (file_id(tree, node) == file).then_some(node)
+}
+
+/// Durable map of nodes and file IDs: see the module.
+#[derive(Debug)]
+pub struct Identities {
+    dir: Arc<dyn DurableDir>,
+    file: Arc<dyn DurableFile>,
+    known: Known,
+    records: usize,
+    doubt: Option<Doubt>,
+}
+
+/// The part of the file that is uncertain because the last change could not be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doubt {
+    /// The bytes behind the acknowledged records.
+    End,
+    /// The whole file: the old or the new one may have the name.
+    File,
+}
+
+impl Identities {
+    /// Opens the map of a tree in `dir`, or begins one.
+    ///
+    /// # Errors
+    /// The map cannot be read or written, is damaged at its head, or belongs to another tree.
+    pub fn open(dir: Arc<dyn DurableDir>, tree: TreeId) -> Result<Self, IdentityError> {
+        let bytes = match dir.open(NAME, OpenMode::Existing) {
+            Ok(file) => read_all(&*file).map_err(failed("read"))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Self::begin(dir, Known::new(tree));
+            }
+            Err(source) => return Err(failed("open")(source)),
+        };
+        let (known, records, is_whole) = parse(&bytes)?;
+        if known.tree != tree {
+            return Err(IdentityError::OtherTree {
+                found: known.tree.0,
+                expected: tree.0,
+            });
+        }
+        if !is_whole || is_stale(records, &known) {
+            return Self::begin(dir, known);
+        }
+        let file = dir.open(NAME, OpenMode::Existing).map_err(failed("open"))?;
+        // The bytes read may not be durable yet: make them so before any caller sees them.
+        file.sync_data().map_err(failed("sync"))?;
+        Ok(Self {
+            dir,
+            file,
+            known,
+            records,
+            doubt: None,
+        })
+    }
+
+    fn begin(dir: Arc<dyn DurableDir>, mut known: Known) -> Result<Self, IdentityError> {
+        known.forget_what_is_gone();
+        let (file, records) = write_anew(&*dir, &known)?;
+        Ok(Self {
+            dir,
+            file,
+            known,
+            records,
+            doubt: None,
+        })
+    }
+
+    /// Removes a map: that of a tree whose log was made anew means nothing any more.
+    ///
+    /// # Errors
+    /// The file cannot be removed, or that cannot be made durable.
+    pub fn remove(dir: &dyn DurableDir) -> Result<(), IdentityError> {
+        match dir.remove(NAME) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove")(error)),
+            _ => dir.sync().map_err(failed("remove")),
+        }
+    }
+
+    /// A node's file ID at the server; `None` if the node is gone.
+    #[must_use]
+    pub fn file_of(&self, node: NodeId) -> Option<FileId> {
+        self.known.file_of(node)
+    }
+
+    /// The node here that a file of the server is. It need not exist: for IDs that were given here
+    /// only their form is known.
+    #[must_use]
+    pub fn node_of(&self, file: FileId) -> Option<NodeId> {
+        self.known.node_of(file)
+    }
+
+    /// The content a node grew from, if the server does not have it yet.
+    #[must_use]
+    pub fn origin_of(&self, node: NodeId) -> Option<Origin> {
+        let origin = self.known.nodes.get(&node)?.origin?;
+        Withheld::of(origin).is_none().then_some(origin)
+    }
+
+    /// Why a node is not reported to the server; `None` if it is.
+    #[must_use]
+    pub fn withheld(&self, node: NodeId) -> Option<Withheld> {
+        Withheld::of(self.known.nodes.get(&node)?.origin?)
+    }
+
+    /// All nodes that are not reported to the server, in no order.
+    pub fn all_withheld(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let nodes = self.known.nodes.iter();
+        nodes.filter_map(|(node, entry)| Withheld::of(entry.origin?).map(|_| *node))
+    }
+
+    /// Whether a node was given an ID, so that it does not simply have its own.
+    #[must_use]
+    pub fn is_bound(&self, node: NodeId) -> bool {
+        self.known.nodes.get(&node).is_some_and(|entry| entry.file.is_some())
+    }
+
+    /// Nodes that the server does not have yet under their IDs, ascending.
+    #[must_use]
+    pub fn unsent(&self) -> Vec<NodeId> {
+        let entries = self.known.nodes.iter();
+        let unsent = entries.filter(|(_, entry)| entry.is_unsent());
+        let mut unsent: Vec<NodeId> = unsent.map(|(node, _)| *node).collect();
+        unsent.sort_unstable();
+        unsent
+    }
+
+    /// Whether the server lacks any node under its ID.
+    #[must_use]
+    pub fn has_unsent(&self) -> bool {
+        let mut entries = self.known.nodes.values();
+        entries.any(|entry| entry.is_unsent())
+    }
+
+    /// Number of nodes that do not simply have their own ID.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.known.nodes.len()
+    }
+
+    /// Whether all nodes have their own ID.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.known.nodes.is_empty()
+    }
+
+    /// Makes changes, in their order, and durable.
+    ///
+    /// # Errors
+    /// [`IdentityError::Taken`]: nothing is changed then. After any other error nothing is changed
+    /// in memory; whether a restart finds the change is open until the next change that succeeds.
+    pub fn change(&mut self, changes: &[IdentityChange]) -> Result<(), IdentityError> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        self.end_doubt()?;
+        let mut undos = Vec::with_capacity(changes.len());
+        for change in changes {
+            match self.known.apply(change) {
+                Ok(undo) => undos.push(undo),
+                Err(error) => {
+                    self.take_back(undos);
+                    return Err(error);
+                }
+            }
+        }
+        let kept = self.keep(changes);
+        if kept.is_err() {
+            self.take_back(undos);
+        }
+        kept
+    }
+
+    fn take_back(&mut self, undos: Vec<Undo>) {
+        for undo in undos.into_iter().rev() {
+            self.known.take_back(undo);
+        }
+    }
+
+    /// Makes durable what is known in memory already.
+    fn keep(&mut self, changes: &[IdentityChange]) -> Result<(), IdentityError> {
+        let records = self.records.saturating_add(changes.len());
+        if is_stale(records, &self.known) {
+            return self.write_anew();
+        }
+        let mut bytes = Vec::with_capacity(changes.len().saturating_mul(RECORD_LEN));
+        for (place, change) in (self.records as u64..).zip(changes) {
+            bytes.extend(change.to_bytes(place));
+        }
+        self.doubt = Some(Doubt::End);
+        self.file
+            .write_all_at(self.len_bytes(), &bytes)
+            .map_err(failed("write"))?;
+        self.file.sync_data().map_err(failed("sync"))?;
+        self.doubt = None;
+        self.records = records;
+        Ok(())
+    }
+
+    fn len_bytes(&self) -> u64 {
+        HEAD_LEN.saturating_add(self.records.saturating_mul(RECORD_LEN)) as u64
+    }
+
+    fn write_anew(&mut self) -> Result<(), IdentityError> {
+        self.doubt = Some(Doubt::File);
+        (self.file, self.records) = write_anew(&*self.dir, &self.known)?;
+        self.doubt = None;
+        Ok(())
+    }
+
+    /// Makes the file hold exactly the acknowledged records.
+    fn end_doubt(&mut self) -> Result<(), IdentityError> {
+        match self.doubt {
+            None => {}
+            Some(Doubt::End) => {
+                self.file.set_len(self.len_bytes()).map_err(failed("cut off"))?;
+                self.file.sync_data().map_err(failed("sync"))?;
+                self.doubt = None;
+            }
+            Some(Doubt::File) => self.write_anew()?,
+        }
+        Ok(())
+    }
+}
+
+/// Writes the known entries to a new file beside the old one, which is whole until the new one has
+/// its name.
+fn write_anew(dir: &dyn DurableDir, known: &Known) -> Result<(Arc<dyn DurableFile>, usize), IdentityError> {
+    let changes = known.changes();
+    let mut bytes = head(known.tree);
+    for (place, change) in (0..).zip(&changes) {
+        bytes.extend(change.to_bytes(place));
+    }
+    let write = || -> io::Result<Arc<dyn DurableFile>> {
+        // Remove the rest of an earlier attempt: nothing of it may show behind the end.
+        match dir.remove(NEW_NAME) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = dir.open(NEW_NAME, OpenMode::CreateNew)?;
+        file.write_all_at(0, &bytes)?;
+        file.sync_data()?;
+        dir.rename(NEW_NAME, NAME)?;
+        dir.sync()?;
+        Ok(file)
+    };
+    let written = write().inspect_err(|_| {
+        // A half-written file takes room that others need; if it cannot go now, the next attempt
+        // removes it.
+        let _ = dir.remove(NEW_NAME);
+    });
+    Ok((written.map_err(failed("write"))?, changes.len()))
+}
+
+fn is_stale(records: usize, known: &Known) -> bool {
+    // A rewritten file has two records for each node.
+    records > STALE_RECORDS_MIN.saturating_add(known.nodes.len().saturating_mul(4))
+}
+
+fn read_all(file: &dyn DurableFile) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(file.len()?).map_err(io::Error::other)?];
+    file.read_exact_at(0, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// The map, its number of valid records, and whether nothing lies behind them.
+fn parse(bytes: &[u8]) -> Result<(Known, usize, bool), IdentityError> {
+    let (start, rest) = bytes
+        .split_first_chunk::<HEAD_LEN>()
+        .ok_or(IdentityError::Damaged("it is too short"))?;
+    let Some(tree) = start.get(8..16).and_then(|tree| tree.first_chunk::<8>()) else {
+        return Err(IdentityError::Damaged("it is too short"));
+    };
+    let tree = TreeId(u64::from_le_bytes(*tree));
+    if !start.starts_with(&MAGIC) {
+        return Err(IdentityError::Damaged("it is none, or of another version"));
+    }
+    if head(tree) != start {
+        return Err(IdentityError::Damaged("its head is not what was written"));
+    }
+    let mut known = Known::new(tree);
+    let (records, torn) = rest.as_chunks::<RECORD_LEN>();
+    for (place, record) in records.iter().enumerate() {
+        let change = IdentityChange::from_bytes(record, place as u64);
+        if change.is_none_or(|change| known.apply(&change).is_err()) {
+            return Ok((known, place, false));
+        }
+    }
+    Ok((known, records.len(), torn.is_empty()))
+}
+
+#[cfg(test)]
+mod tests;
