@@ -34,6 +34,7 @@ mod examine;
 mod followed;
 mod foreseen;
 mod heal;
+mod limits;
 pub(crate) mod note;
 mod part_stream;
 mod plain;
@@ -70,6 +71,7 @@ use transfer::{Sent, transfer};
 
 pub use content::{Failure, FileDeltas, LITERAL_BYTES_MAX, unusable};
 pub use cut_batch::{CutBatch, CutSent, send_cut};
+pub use limits::SearchLimits;
 pub(crate) use part_stream::Compressed;
 pub use part_stream::{Destination, PartMemory, PartStream};
 pub(crate) use plain::ContentSender;
@@ -119,6 +121,8 @@ pub struct BackupOptions {
     /// Directory that records how each file was saved and why (see [`crate::decisions`]); nothing
     /// else may use it meanwhile.
     pub decisions: Option<Arc<dyn DurableDir>>,
+    /// Bounds of searches.
+    pub limits: SearchLimits,
 }
 
 impl BackupOptions {
@@ -140,6 +144,7 @@ impl BackupOptions {
             processor_share: 1.0,
             unfinished: None,
             decisions: None,
+            limits: SearchLimits::default(),
         }
     }
 }

@@ -41,8 +41,8 @@ mod verify;
 
 pub use backup::{
     BackupDurations, BackupOptions, BackupReport, CutBatch, CutSent, DeltaChoice, Destination, Failure, FileDeltas,
-    LITERAL_BYTES_MAX, PART_LEN_BYTES_DEFAULT, PART_LEN_BYTES_RANGE, PartMemory, PartStream, UnsavedFile, WholeFiles,
-    backup, file_id, send_cut, unusable,
+    LITERAL_BYTES_MAX, PART_LEN_BYTES_DEFAULT, PART_LEN_BYTES_RANGE, PartMemory, PartStream, SearchLimits, UnsavedFile,
+    WholeFiles, backup, file_id, send_cut, unusable,
 };
 pub use error::{BackupError, Result, told_with_causes};
 pub use exclude::Exclude;

@@ -6,7 +6,8 @@ use crate::proxy::{Cutter, proxy};
 use crate::scripted_tree::{Picture, ScriptedTree, assert_restored};
 use byteback_api::FolderName;
 use byteback_backup::{
-    BackupError, BackupOptions, BackupReport, Monitor, RestoreOptions, RestoreReport, Silent, SnapshotSpec,
+    BackupError, BackupOptions, BackupReport, Monitor, RestoreOptions, RestoreReport, SearchLimits, Silent,
+    SnapshotSpec,
 };
 use byteback_client::{ClientOptions, ServerClient};
 use byteback_delta::Codec;
@@ -94,6 +95,18 @@ impl SegmentWriter for FillableWriter {
     }
 }
 
+/// Limits that small files reach.
+pub fn small_limits() -> SearchLimits {
+    SearchLimits {
+        moved_len_min_bytes: 256 << 10,
+        listing_pages_max: 16,
+        listing_files_max: 64,
+        extents_max: 1 << 10,
+        leaves_kept_len_max_bytes: 1 << 21,
+        summed_len_min_bytes: 1,
+    }
+}
+
 /// A server with one folder and one device, a tree, and the options of its backups.
 pub struct Rig {
     pub tree: ScriptedTree,
@@ -170,6 +183,7 @@ impl Rig {
         client.create_folder(&folder).unwrap();
         let mut options = BackupOptions::new("backup:home", joined.device_id);
         options.part_len_bytes = 8 * 1024;
+        options.limits = small_limits();
         Self {
             tree: ScriptedTree::new(seed),
             folder,

@@ -31,7 +31,7 @@ use byteback_client::{ServerError, ServerErrorKind};
 use byteback_control::CutId;
 use byteback_delta::DIGEST_LEN;
 use byteback_model::{Attributes, ByteString, FileId, NodeId, NodeInfo, NodeKind, Seq};
-use moved::{LargeFiles, MOVED_LEN_MIN};
+use moved::LargeFiles;
 use std::collections::{HashMap, VecDeque};
 
 /// Directories of the server that are remembered.
@@ -249,11 +249,11 @@ impl<'a> Followed<'a> {
             return Some(FollowedFile { id, is_moved: false });
         }
         let (_, name) = names.first()?;
-        if self.has_stopped || attributes.size < MOVED_LEN_MIN {
+        if self.has_stopped || attributes.size < self.job.options.limits.moved_len_min_bytes {
             return None;
         }
         if self.large.is_none() {
-            let listed = LargeFiles::list(&|place, cursor| self.page_of(place, cursor));
+            let listed = LargeFiles::list(&self.job.options.limits, &|place, cursor| self.page_of(place, cursor));
             let listed = listed.map_err(|error| self.cannot_tell(&error)).ok();
             self.large = Some(listed.unwrap_or_default());
         }

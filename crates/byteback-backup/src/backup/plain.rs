@@ -6,6 +6,7 @@
 
 use super::content::{FileChange, FileOutcome, send_file};
 use super::examine::{Examination, Examined, Place, is_examined_by, send_examined};
+use super::limits::SearchLimits;
 use super::part_stream::PartStream;
 use super::plan::cost::Conditions;
 use super::plan::{Answers, DeltaChoice, Hints, Known, LogSays, plan};
@@ -116,7 +117,7 @@ impl<'a> ContentSender<'a> {
             conditions: self.conditions(),
         };
         let method = plan(&known, &mut OfContent(content)).map_or(DeltaMethod::Full, |plan| plan.method);
-        let mut sums = BlockSums::none(self.monitor);
+        let mut sums = BlockSums::none(&SearchLimits::default(), self.monitor);
         if is_examined_by(method) {
             let monitor = Meter::new(self.monitor);
             let job = Job {

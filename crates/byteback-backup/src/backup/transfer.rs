@@ -118,7 +118,7 @@ pub(super) fn transfer(
             mended: BTreeSet::new(),
             sent_shares: None,
             link_bytes_per_s: basis.note.as_ref().and_then(|note| note.link_bytes_per_s),
-            sums: BlockSums::begin(job.store.as_ref(), basis, job.monitor),
+            sums: BlockSums::begin(job.store.as_ref(), basis, &job.options.limits, job.monitor),
             decisions: job
                 .options
                 .decisions

@@ -20,6 +20,7 @@
 //! backup; the batch then has no sums, and the next backup knows none.
 
 use super::content::{DeltaSink, Failure, len_u64};
+use super::limits::SearchLimits;
 use super::{BackupOptions, Basis};
 use crate::monitor::{Event, Monitor};
 use byteback_checksums::{BLOCK_LEN, ChecksumError, ChecksumStore, Session};
@@ -29,15 +30,13 @@ use byteback_extents::{ByteRange, ExtentSet};
 use byteback_host::random::RealRandomness;
 use byteback_model::NodeId;
 
-/// No checksums are kept of smaller files: there may be very many, and they are soon sent.
-const KEPT_LEN_MIN: u64 = if cfg!(test) { 1 } else { 64 * 1024 };
-
 const _: () = assert!(HELD_BLOCK_BYTES.get().is_multiple_of(BLOCK_LEN));
 
 /// The checksums of a backup's files; empty when none are kept, or after the store failed.
 pub(super) struct BlockSums<'m> {
     session: Option<Session>,
     monitor: &'m dyn Monitor,
+    summed_len_min_bytes: u64,
     /// Bytes that were summed, and how many of those that may have changed the server has.
     pub(super) hashed_bytes: u64,
     pub(super) known_bytes: u64,
@@ -71,18 +70,24 @@ fn warn(monitor: &dyn Monitor, error: &ChecksumError) {
 
 impl<'m> BlockSums<'m> {
     /// Without a store.
-    pub(super) fn none(monitor: &'m dyn Monitor) -> Self {
+    pub(super) fn none(limits: &SearchLimits, monitor: &'m dyn Monitor) -> Self {
         Self {
             session: None,
             monitor,
+            summed_len_min_bytes: limits.summed_len_min_bytes,
             hashed_bytes: 0,
             known_bytes: 0,
         }
     }
 
     /// For a backup on this basis.
-    pub(super) fn begin(store: Option<&ChecksumStore>, basis: &Basis, monitor: &'m dyn Monitor) -> Self {
-        let mut sums = Self::none(monitor);
+    pub(super) fn begin(
+        store: Option<&ChecksumStore>,
+        basis: &Basis,
+        limits: &SearchLimits,
+        monitor: &'m dyn Monitor,
+    ) -> Self {
+        let mut sums = Self::none(limits, monitor);
         if let Some(store) = store {
             match store.begin(basis.batch()) {
                 Ok(session) => sums.session = Some(session),
@@ -94,7 +99,7 @@ impl<'m> BlockSums<'m> {
 
     /// Whether checksums of a file of this length are kept.
     pub(super) fn keeps(&self, len_bytes: u64) -> bool {
-        self.session.is_some() && len_bytes >= KEPT_LEN_MIN
+        self.session.is_some() && len_bytes >= self.summed_len_min_bytes
     }
 
     /// Whether enough of a file is known that it need not be looked for by another method.

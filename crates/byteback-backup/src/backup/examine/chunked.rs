@@ -43,8 +43,12 @@ pub(super) fn find(
     if answer.base_len_bytes() == 0 {
         return Err(Stop::Fallback(Fallback::NoSignature));
     }
-    let mut finder = ChunkFinder::new(&list, &answer, FoundFile::new(file, answer.base_len_bytes(), stream));
-    let hold = Hold::for_last_look(len, params.min_len().into());
+    let mut finder = ChunkFinder::new(
+        &list,
+        &answer,
+        FoundFile::new(place, file, answer.base_len_bytes(), stream),
+    );
+    let hold = Hold::for_last_look(len, params.min_len().into(), place.job.options.limits.extents_max);
     read_ranges(place, file.node, hold, answer.needed(&list), &mut |piece| match piece {
         Piece::Hole(range) => {
             pass_to(&mut finder, range.start())?;

@@ -5,11 +5,11 @@
 //! literals that do not fit are first appended behind the old content, delta by delta; a last delta
 //! without literals then takes all pieces from there and from the old content. The intermediate
 //! contents exist only inside the batch. Memory: the literals of one record, and the list of
-//! extents, of which there are at most [`EXTENTS_MAX`].
+//! extents, of which there are at most [`SearchLimits::extents_max`](super::super::limits::SearchLimits::extents_max).
 
 use super::super::content::{FileDeltas, FileStats, LITERAL_BYTES_MAX, len_u64, unusable};
 use super::super::part_stream::PartStream;
-use super::{Examined, Stop};
+use super::{Examined, Place, Stop};
 use crate::decisions::Fallback;
 use byteback_api::Digest;
 use byteback_api::batch::ProofRecord;
@@ -18,9 +18,6 @@ use byteback_delta::leaves::LeafKind;
 use byteback_delta::{DeltaWriter, WriteError, WriterOptions};
 use byteback_extents::ByteRange;
 use byteback_model::{Attributes, ContentBase, FileId};
-
-/// Most extents of one file; with more, it is sent whole.
-pub(super) const EXTENTS_MAX: usize = if cfg!(test) { 1 << 10 } else { 1 << 18 };
 
 /// The source of an extent's bytes.
 #[derive(Clone, Copy)]
@@ -60,6 +57,7 @@ pub(super) struct FoundFile<'a, 'scope, 'env> {
     attributes: &'a Attributes,
     stream: &'a mut PartStream<'scope, 'env>,
     base_len: u64,
+    extents_max: usize,
     /// Ascending, without gaps.
     extents: Vec<(ByteRange, Found)>,
     /// Literals that are not appended yet.
@@ -72,7 +70,12 @@ pub(super) struct FoundFile<'a, 'scope, 'env> {
 
 impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
     /// For a file whose version at the server has `base_len` bytes, as the server says.
-    pub(super) fn new(file: &Examined<'a>, base_len: u64, stream: &'a mut PartStream<'scope, 'env>) -> Self {
+    pub(super) fn new(
+        place: Place<'_>,
+        file: &Examined<'a>,
+        base_len: u64,
+        stream: &'a mut PartStream<'scope, 'env>,
+    ) -> Self {
         let literals_len_max = LITERAL_BYTES_MAX.min(len_u64(stream.part_len_bytes() / 2)).max(1);
         Self {
             id: file.id,
@@ -80,6 +83,7 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
             attributes: file.attributes,
             stream,
             base_len,
+            extents_max: place.job.options.limits.extents_max,
             extents: Vec::new(),
             literals: Vec::new(),
             // At most 8 MiB.
@@ -103,7 +107,7 @@ impl<'a, 'scope, 'env> FoundFile<'a, 'scope, 'env> {
                 return Ok(());
             }
         }
-        if self.extents.len() == EXTENTS_MAX {
+        if self.extents.len() == self.extents_max {
             return Err(Stop::Fallback(Fallback::TooScattered));
         }
         self.extents.push((range, found));

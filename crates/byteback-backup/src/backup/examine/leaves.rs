@@ -39,9 +39,6 @@ const HOLE_LEN_MIN: u64 = 32 * 1024;
 /// Most holes that are remembered.
 const HOLES_MAX: usize = 1 << 16;
 
-/// Longest file whose leaves are kept: 36 MiB of them.
-const KEPT_LEN_MAX: u64 = if cfg!(test) { 1 << 21 } else { 4 << 30 };
-
 /// Longest file whose CRCs of leaves are kept: 16 MiB of them.
 const CRCS_LEN_MAX: u64 = 16 << 30;
 
@@ -219,8 +216,13 @@ fn failed(error: ServiceError) -> Stop {
 
 /// The checksums that the tree offers; files of a tree that offers none are read.
 pub(super) fn offer(place: Place<'_>, file: &Examined<'_>) -> Result<Offer, Stop> {
+    let kept_len_max_bytes = place.job.options.limits.leaves_kept_len_max_bytes;
     match place.job.tree.leaf_offer(place.cut, file.node) {
-        Ok(offer) => Ok(Offer { offer, is_told: true }),
+        Ok(offer) => Ok(Offer {
+            offer,
+            is_told: true,
+            kept_len_max_bytes,
+        }),
         Err(error) if error.kind == ErrorKind::Protocol => Ok(Offer {
             offer: LeafOffer {
                 kind: ToldKind::Blake3,
@@ -228,6 +230,7 @@ pub(super) fn offer(place: Place<'_>, file: &Examined<'_>) -> Result<Offer, Stop
                 has_crcs: true,
             },
             is_told: false,
+            kept_len_max_bytes,
         }),
         Err(error) => Err(failed(error)),
     }
@@ -238,13 +241,14 @@ pub(super) fn offer(place: Place<'_>, file: &Examined<'_>) -> Result<Offer, Stop
 pub(super) struct Offer {
     offer: LeafOffer,
     is_told: bool,
+    kept_len_max_bytes: u64,
 }
 
 impl Offer {
     /// Whether a content of this length can be summed before the server is asked, without reading
     /// it twice.
     pub(super) fn can_tell_twice(self, len: u64) -> bool {
-        len <= KEPT_LEN_MAX || self.offer.source != LeafSource::Read
+        len <= self.kept_len_max_bytes || self.offer.source != LeafSource::Read
     }
 
     /// The kind of leaves on offer.
@@ -268,7 +272,8 @@ pub(super) fn know(
         kind: offer.kind,
         with_crcs: offer.has_crcs,
     };
-    let begin = || Making::begin(file.attributes.size, request, with_list, answer);
+    let is_kept = answer.is_none() && file.attributes.size <= offered.kept_len_max_bytes;
+    let begin = || Making::begin(file.attributes.size, request, with_list, is_kept, answer);
     let mut making = begin()?;
     if !offered.is_told {
         let read_bytes = read(place, file, &mut making)?;
@@ -364,7 +369,13 @@ struct Making {
 }
 
 impl Making {
-    fn begin(len: u64, request: LeafRequest, with_list: bool, answer: Option<&GroupAnswer>) -> Result<Self, Stop> {
+    fn begin(
+        len: u64,
+        request: LeafRequest,
+        with_list: bool,
+        is_kept: bool,
+        answer: Option<&GroupAnswer>,
+    ) -> Result<Self, Stop> {
         let layout = BlockLayout {
             kind: CrcKind::Crc32c,
             // 4096.
@@ -373,7 +384,6 @@ impl Making {
             last: LastBlock::AsItIs,
         };
         let has_list = with_list && request.with_crcs && len <= CRCS_LEN_MAX;
-        let is_kept = answer.is_none() && len <= KEPT_LEN_MAX;
         Ok(Self {
             request,
             len,

@@ -7,7 +7,6 @@
 
 use super::super::content::{Failure, len_u64};
 use super::super::trim::{BlockSums, Gathering};
-use super::found::EXTENTS_MAX;
 use super::{Examined, Place, Stop, disorder};
 use crate::monitor::{Event, Monitor, check_cancelled};
 use byteback_api::Digest;
@@ -18,10 +17,6 @@ use byteback_model::NodeId;
 
 /// Most ranges of one request to the tree.
 const RANGES_PER_READ_MAX: usize = 4096;
-
-/// Most holes of one file that are remembered; in place of further ones the server's bytes stay as
-/// they are there.
-const HOLES_MAX: usize = EXTENTS_MAX / 2;
 
 /// The state of bytes after they were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,10 +31,10 @@ impl Hold {
     /// For the last look at a file of this length before it is in the batch: after it, the file is
     /// read again if it turns out to consist of too many pieces. `copy_len_min` is the shortest
     /// copy in bytes.
-    pub(super) fn for_last_look(len_bytes: u64, copy_len_min: u64) -> Self {
+    pub(super) fn for_last_look(len_bytes: u64, copy_len_min: u64, extents_max: usize) -> Self {
         // A hole has at least the length of a file system's block.
         let pieces = len_bytes / copy_len_min.max(1) + len_bytes / 4096;
-        match pieces.saturating_mul(2) < len_u64(EXTENTS_MAX).saturating_sub(4) {
+        match pieces.saturating_mul(2) < len_u64(extents_max).saturating_sub(4) {
             true => Self::NoMore,
             false => Self::Still,
         }
@@ -87,7 +82,8 @@ pub(super) fn read_whole(
             match piece {
                 Piece::Hole(range) => {
                     digest.push_zeros(range.len_bytes());
-                    let is_room = holes.len() < HOLES_MAX;
+                    // In place of further holes the server's bytes stay as they are there.
+                    let is_room = holes.len() < place.job.options.limits.extents_max / 2;
                     match holes.last_mut() {
                         Some(last) if last.end() == range.start() => *last = last.hull(range),
                         _ if is_room => holes.push(range),

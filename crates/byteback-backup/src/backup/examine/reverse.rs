@@ -51,8 +51,8 @@ pub(super) fn find(
     if list.base_len_bytes() == 0 {
         return Err(Stop::Fallback(Fallback::NoSignature));
     }
-    let mut matched = MatchedContent::new(&list, FoundFile::new(file, list.base_len_bytes(), stream));
-    let hold = Hold::for_last_look(len, params.block_len_bytes.into());
+    let mut matched = MatchedContent::new(&list, FoundFile::new(place, file, list.base_len_bytes(), stream));
+    let hold = Hold::for_last_look(len, params.block_len_bytes.into(), place.job.options.limits.extents_max);
     read_ranges(place, file.node, hold, list.missing(), &mut |piece| {
         let told = match piece {
             Piece::Hole(range) => matched.push_hole(range),

@@ -38,13 +38,17 @@ pub(super) fn find(
         return Err(Stop::Fallback(Fallback::NoSignature));
     }
     let base = BlockIndex::new(signature);
-    let sink = FoundFile::new(file, base.signature().content_len_bytes(), stream);
+    let sink = FoundFile::new(place, file, base.signature().content_len_bytes(), stream);
     let mut finder = match way {
         Way::Rolling => Looking::Rolling(RollingFinder::new(&base, sink)),
         Way::Fixed => Looking::Fixed(FixedFinder::new(&base, sink)),
     };
     let block_len = base.signature().params().block_len_bytes;
-    let hold = Hold::for_last_look(file.attributes.size, block_len.into());
+    let hold = Hold::for_last_look(
+        file.attributes.size,
+        block_len.into(),
+        place.job.options.limits.extents_max,
+    );
     let content = read_whole(place, file, hold, sums, &mut |piece| match piece {
         Piece::Hole(range) => finder.push_hole(range.len_bytes()),
         Piece::Data { bytes, .. } => finder.push(bytes),

@@ -80,7 +80,7 @@ pub(super) fn find(
     let content = CutContent::new(place, file, &known.holes);
     let sink = WithHoles {
         holes: &known.holes,
-        sink: FoundFile::new(file, answer.base_len_bytes(), stream),
+        sink: FoundFile::new(place, file, answer.base_len_bytes(), stream),
     };
     let beside = known.sums.ok_or_else(|| disorder("nothing is known of its leaves"))?;
     let (found_file, mut found) = match way {

@@ -5,25 +5,17 @@
 //! same file; else one with the same name, if it is the only one of this name whose path leads to
 //! nothing here any more. A wrong guess costs one look, as ever: matches are proven.
 //!
-//! *Cost.* Only when a file of [`MOVED_LEN_MIN`] and more is not found at its path, the server's
-//! tree is listed, once: at most [`PAGES_MAX`] requests, and [`FILES_MAX`] of its large files are
+//! *Cost.* Only when a file of [`SearchLimits::moved_len_min_bytes`] and more is not found at its path, the server's
+//! tree is listed, once: at most [`SearchLimits::listing_pages_max`] requests, and [`SearchLimits::listing_files_max`] of its large files are
 //! remembered. Of a larger tree, the first part in breadth-first order is known.
 
+use super::super::limits::SearchLimits;
 use crate::tree_reader::join_path;
 use byteback_api::messages::TreePage;
 use byteback_client::ServerError;
 use byteback_client::TreePlace;
 use byteback_model::{Attributes, FileId, NodeKind};
 use std::collections::{HashMap, HashSet, VecDeque};
-
-/// Shorter files are sent rather than looked for all over the server.
-pub(super) const MOVED_LEN_MIN: u64 = if cfg!(test) { 256 << 10 } else { 4 << 20 };
-
-/// Requests for one listing.
-const PAGES_MAX: usize = if cfg!(test) { 16 } else { 1000 };
-
-/// Most files that are remembered.
-const FILES_MAX: usize = if cfg!(test) { 64 } else { 1 << 16 };
 
 /// Most files that are remembered of one name.
 const OF_A_NAME_MAX: usize = 8;
@@ -42,7 +34,7 @@ pub(super) type AskPage<'a> = &'a dyn Fn(TreePlace<'_>, Option<&str>) -> Result<
 
 impl LargeFiles {
     /// Lists the tree.
-    pub(super) fn list(ask: AskPage<'_>) -> Result<Self, ServerError> {
+    pub(super) fn list(limits: &SearchLimits, ask: AskPage<'_>) -> Result<Self, ServerError> {
         let mut files = Self::default();
         let mut met = HashSet::new();
         let (mut pages, mut kept) = (0, 0);
@@ -51,7 +43,7 @@ impl LargeFiles {
         while let Some((dir, path)) = to_do.pop_front() {
             let mut cursor: Option<String> = None;
             loop {
-                if pages == PAGES_MAX || kept == FILES_MAX {
+                if pages == limits.listing_pages_max || kept == limits.listing_files_max {
                     return Ok(files);
                 }
                 pages += 1;
@@ -63,10 +55,12 @@ impl LargeFiles {
                     let (name, node) = (entry.name.as_bytes(), entry.node);
                     let attributes = &node.attributes;
                     match attributes.kind {
-                        NodeKind::Directory if met.insert(node.id) && to_do.len() < PAGES_MAX => {
+                        NodeKind::Directory if met.insert(node.id) && to_do.len() < limits.listing_pages_max => {
                             to_do.push_back((Some(node.id), join_path(&path, name)));
                         }
-                        NodeKind::File if attributes.size >= MOVED_LEN_MIN / 2 && kept < FILES_MAX => {
+                        NodeKind::File
+                            if attributes.size >= limits.moved_len_min_bytes / 2 && kept < limits.listing_files_max =>
+                        {
                             kept += 1;
                             let stamp = (attributes.size, attributes.mtime_ns);
                             files.by_stamp.entry(stamp).or_insert(node.id);
