@@ -6,17 +6,17 @@ use std::sync::Arc;
 use byteback_host::block::BlockDevice;
 use byteback_host::clock::{Clock, RealClock};
 
-use crate::attributes::DIRECTORY;
-use crate::checkpoint::segment_table_address;
+use crate::crash::checkpoint::segment_table_address;
 use crate::error::Result;
 use crate::format::{Address, FEATURE_COMPRESSION, Kind, Nid, SegmentEntry, Superblock, VERSION, VolumeId, zeros};
-use crate::geometry::divide;
-use crate::media::Media;
-use crate::names::NewFile;
-use crate::node_table::NodeTable;
-use crate::segments::Segments;
+use crate::log::geometry::divide;
+use crate::log::media::Media;
+use crate::log::node_table::NodeTable;
+use crate::log::segments::Segments;
 use crate::state::{Counts, State};
 use crate::statistics::Written;
+use crate::tree::attributes::DIRECTORY;
+use crate::tree::names::NewFile;
 use crate::volume::OpenOptions;
 
 /// Options for a new volume.
@@ -113,7 +113,7 @@ pub fn create(device: &Arc<dyn BlockDevice>, options: &CreateOptions) -> Result<
         hash_seed: options.hash_seed,
         segments,
         table: NodeTable::new(copies(areas.node_table_blocks), BTreeMap::new(), Nid::NONE),
-        nodes: crate::nodes::Nodes::default(),
+        nodes: crate::tree::nodes::Nodes::default(),
         pages: open.pages(),
         counts: Counts::default(),
         version: 0,
@@ -127,16 +127,16 @@ pub fn create(device: &Arc<dyn BlockDevice>, options: &CreateOptions) -> Result<
         is_writable: true,
         format_version: VERSION,
         is_compressed: options.is_compressed,
-        clusters: crate::clusters::Clusters::default(),
-        delta_mode: crate::deltas::DeltaMode::Off,
+        clusters: crate::small::clusters::Clusters::default(),
+        delta_mode: crate::small::deltas::DeltaMode::Off,
         moved_slots_min: u32::MAX,
         packed_min: open.packed_min,
         delta_index_len_bytes_max: open.delta_index_len_bytes_max,
-        main: crate::main_deltas::MainDeltas::default(),
-        hotness: crate::hotness::Hotness::new(open.hotness_window_operations, 0),
-        attempts: crate::attempts::Attempts::default(),
-        costs: crate::deltas::Costs::default(),
-        delta_counts: crate::deltas::DeltaCounts::default(),
+        main: crate::small::main_deltas::MainDeltas::default(),
+        hotness: crate::small::hotness::Hotness::new(open.hotness_window_operations, 0),
+        attempts: crate::small::attempts::Attempts::default(),
+        costs: crate::small::deltas::Costs::default(),
+        delta_counts: crate::small::deltas::DeltaCounts::default(),
         companion: None,
         lost_writes: BTreeMap::new(),
         stopped: None,

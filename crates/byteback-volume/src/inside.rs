@@ -12,12 +12,12 @@
 
 use std::sync::Arc;
 
-use crate::attributes::Attributes;
 use crate::error::{Result, VolumeError};
 use crate::format::Nid;
-use crate::names::NewFile;
 use crate::state::State;
-use crate::xattr::SetAttribute;
+use crate::tree::attributes::Attributes;
+use crate::tree::names::NewFile;
+use crate::tree::xattr::SetAttribute;
 
 /// See the module.
 pub trait Companion: Send + Sync {

@@ -18,7 +18,6 @@ use std::sync::Arc;
 
 use byteback_host::block::BlockDevice;
 
-use crate::attributes::{Attributes, DIRECTORY, TYPE};
 use crate::check::{CheckOptions, Findings, Report, Trouble, WrongEntry, check, find};
 use crate::error::{Result, VolumeError};
 use crate::format::{
@@ -26,11 +25,12 @@ use crate::format::{
     NODES_PER_BLOCK, Nid, NodeBlock, NodeEntry, PackHeader, SegmentEntry, Slots, Summary, bitmap_blocks,
     cluster_checksum, open_summary_blocks, orphan_blocks, page_checksum, zeros,
 };
-use crate::media::Media;
-use crate::names::NewFile;
-use crate::place::levels_below;
-use crate::segments::LogKind;
+use crate::log::media::Media;
+use crate::log::segments::LogKind;
 use crate::state::State;
+use crate::tree::attributes::{Attributes, DIRECTORY, TYPE};
+use crate::tree::names::NewFile;
+use crate::tree::place::levels_below;
 use crate::volume::{OpenOptions, Volume};
 
 /// Directories in which what had no name is found.

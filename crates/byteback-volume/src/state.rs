@@ -7,21 +7,21 @@ use std::sync::Arc;
 
 use byteback_host::clock::Clock;
 
-use crate::attempts::Attempts;
-use crate::clusters::Clusters;
-use crate::deltas::{Costs, DeltaCounts, DeltaMode};
+use crate::crash::name_changes::NameChanges;
+use crate::crash::written_pages::WrittenPages;
 use crate::error::{Result, VolumeError};
 use crate::format::{Address, Nid, Summary, Time};
-use crate::hotness::Hotness;
 use crate::inside::Companion;
-use crate::main_deltas::MainDeltas;
-use crate::media::Media;
-use crate::name_changes::NameChanges;
-use crate::node_table::NodeTable;
-use crate::nodes::Nodes;
-use crate::pages::Pages;
-use crate::segments::{LogKind, Segments};
-use crate::written_pages::WrittenPages;
+use crate::log::media::Media;
+use crate::log::node_table::NodeTable;
+use crate::log::segments::{LogKind, Segments};
+use crate::small::attempts::Attempts;
+use crate::small::clusters::Clusters;
+use crate::small::deltas::{Costs, DeltaCounts, DeltaMode};
+use crate::small::hotness::Hotness;
+use crate::small::main_deltas::MainDeltas;
+use crate::tree::nodes::Nodes;
+use crate::tree::pages::Pages;
 
 /// Counts of blocks and nodes in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

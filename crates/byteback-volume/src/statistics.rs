@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::deltas::DeltaCounts;
+use crate::small::deltas::DeltaCounts;
 
 /// Kind of a written block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

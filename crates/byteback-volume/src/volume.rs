@@ -16,30 +16,30 @@ use byteback_host::block::{BLOCK_LEN_BYTES, BlockDevice};
 use byteback_host::clock::{Clock, RealClock};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::attempts::Attempts;
-use crate::attributes::{Attributes, SetAttributes};
-use crate::checkpoint::{Pack, segment_table_address};
-use crate::clusters::Clusters;
-use crate::deltas::{Costs, DeltaCounts, DeltaMode};
-use crate::directory::Listed;
+use crate::crash::checkpoint::{Pack, segment_table_address};
 use crate::error::{Result, VolumeError};
-use crate::file::Allocate;
 use crate::format::{
     Address, DIRECT_SLOTS, FEATURE_COMPRESSION, Found, INDEX_LEN_BYTES, INODE_SLOTS, KNOWN_FEATURES, Kind, Nid,
     SegmentEntry, Superblock, VERSION, VolumeId, zeros,
 };
-use crate::hotness::{Heat, Hotness};
 use crate::inside::{Companion, Inside};
-use crate::main_deltas::{MainDeltas, PACKED_MIN};
-use crate::media::Media;
-use crate::names::{NewFile, Rename};
-use crate::node_table::NodeTable;
-use crate::nodes::Nodes;
-use crate::pages::Pages;
-use crate::segments::Segments;
+use crate::log::media::Media;
+use crate::log::node_table::NodeTable;
+use crate::log::segments::Segments;
+use crate::small::attempts::Attempts;
+use crate::small::clusters::Clusters;
+use crate::small::deltas::{Costs, DeltaCounts, DeltaMode};
+use crate::small::hotness::{Heat, Hotness};
+use crate::small::main_deltas::{MainDeltas, PACKED_MIN};
 use crate::state::{Change, Counts, SinceCheckpoint, State};
 use crate::statistics::VolumeStats;
-use crate::xattr::SetAttribute;
+use crate::tree::attributes::{Attributes, SetAttributes};
+use crate::tree::directory::Listed;
+use crate::tree::file::Allocate;
+use crate::tree::names::{NewFile, Rename};
+use crate::tree::nodes::Nodes;
+use crate::tree::pages::Pages;
+use crate::tree::xattr::SetAttribute;
 
 /// Allowed values of [`OpenOptions::packed_min`].
 const PACKED_MIN_RANGE: RangeInclusive<usize> = 2..=64;

@@ -8,7 +8,7 @@
 //! are set. An entry stays in its slot until it is removed, so its place can be handed to a reader
 //! as the position to go on from.
 //!
-//! The pages of a directory are levels of buckets, see `crate::directory`.
+//! The pages of a directory are levels of buckets, see `crate::tree::directory`.
 
 use super::{Block, Nid, put, put_u8, put_u16, put_u32, u8_at, u16_at, u32_at};
 

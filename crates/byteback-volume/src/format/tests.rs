@@ -24,7 +24,7 @@ fn superblock() -> Superblock {
         version: VERSION,
         id: VolumeId([3; 16]),
         features: 0,
-        areas: crate::geometry::divide(100_000).unwrap(),
+        areas: crate::log::geometry::divide(100_000).unwrap(),
         created_s: 1_700_000_000,
         hash_seed: 0x0123_4567_89ab_cdef,
         label: b"card".to_vec(),

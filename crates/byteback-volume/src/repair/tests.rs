@@ -70,7 +70,12 @@ fn made(seed: u64, is_compressed: bool) -> SimBlockDevice {
         );
         match random.below(5) {
             0 => volume
-                .set_xattr(ino, b"user.long", &random.bytes(1_000), crate::xattr::SetAttribute::Any)
+                .set_xattr(
+                    ino,
+                    b"user.long",
+                    &random.bytes(1_000),
+                    crate::tree::xattr::SetAttribute::Any,
+                )
                 .unwrap(),
             1 => drop(volume.link(ino, 1, format!("link {number}").as_bytes()).unwrap()),
             2 => drop(

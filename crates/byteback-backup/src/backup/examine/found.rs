@@ -5,7 +5,8 @@
 //! literals that do not fit are first appended behind the old content, delta by delta; a last delta
 //! without literals then takes all pieces from there and from the old content. The intermediate
 //! contents exist only inside the batch. Memory: the literals of one record, and the list of
-//! extents, of which there are at most [`SearchLimits::extents_max`](super::super::limits::SearchLimits::extents_max).
+//! extents, of which there are at most
+//! [`SearchLimits::extents_max`](super::super::limits::SearchLimits::extents_max).
 
 use super::super::content::{FileDeltas, FileStats, LITERAL_BYTES_MAX, len_u64, unusable};
 use super::super::part_stream::PartStream;

@@ -5,9 +5,10 @@
 //! same file; else one with the same name, if it is the only one of this name whose path leads to
 //! nothing here any more. A wrong guess costs one look, as ever: matches are proven.
 //!
-//! *Cost.* Only when a file of [`SearchLimits::moved_len_min_bytes`] and more is not found at its path, the server's
-//! tree is listed, once: at most [`SearchLimits::listing_pages_max`] requests, and [`SearchLimits::listing_files_max`] of its large files are
-//! remembered. Of a larger tree, the first part in breadth-first order is known.
+//! *Cost.* Only when a file of [`SearchLimits::moved_len_min_bytes`] and more is not found at its
+//! path, the server's tree is listed, once: at most [`SearchLimits::listing_pages_max`] requests,
+//! and [`SearchLimits::listing_files_max`] of its large files are remembered. Of a larger tree, the
+//! first part in breadth-first order is known.
 
 use super::super::limits::SearchLimits;
 use crate::tree_reader::join_path;

@@ -3,7 +3,7 @@
 
 use super::model::Content;
 use super::*;
-use crate::file::PAGE;
+use crate::tree::file::PAGE;
 
 /// Files of which some block is damaged.
 #[derive(Debug, Default)]
@@ -210,7 +210,7 @@ fn content(volume: &Volume, ino: u32, offset: u64, len: usize) -> Result<Vec<u8>
 
 /// The node that leads to a page of a file by way of another one.
 fn upper_node(state: &mut State, ino: u32, page: u64) -> Result<Address> {
-    let way = crate::place::way(page).unwrap();
+    let way = crate::tree::place::way(page).unwrap();
     assert!(!way.steps.is_empty());
     let node = state.inode(Nid(ino))?.node(way.node.unwrap());
     Ok(state.table.get(&state.media, node)?.address)
@@ -354,7 +354,7 @@ fn files_are_made_though_a_block_of_the_node_table_is_lost() {
     let volume = open_in(&device, DeltaMode::Off);
     let second = volume
         .with_state(|state| {
-            Ok(crate::node_table::NodeTable::address(
+            Ok(crate::log::node_table::NodeTable::address(
                 &state.media,
                 1,
                 state.table.copies()[1],

@@ -1,7 +1,7 @@
 //! Promised writes have room in the logs, however the volume's room is scattered.
 
 use super::*;
-use crate::segments::LogKind;
+use crate::log::segments::LogKind;
 
 const PAGE: usize = BLOCK_LEN_BYTES;
 
@@ -174,7 +174,7 @@ fn a_range_without_room_is_refused_and_nothing_is_lost() {
             for len_bytes in [(before.0.free_blocks + 41) * PAGE as u64, 1 << 40, 1 << 50] {
                 let refused = volume.allocate(ino, how, 0, len_bytes);
                 let refused = refused.map_err(|error| error.errno());
-                let expected = match len_bytes > crate::file::LEN_BYTES_MAX {
+                let expected = match len_bytes > crate::tree::file::LEN_BYTES_MAX {
                     true => rustix::io::Errno::FBIG,
                     false => rustix::io::Errno::NOSPC,
                 };

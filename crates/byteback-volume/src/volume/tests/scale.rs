@@ -2,7 +2,7 @@
 //! byteback-volume --lib scale -- --ignored --nocapture`).
 
 use super::*;
-use crate::nodes::CLEAN_NODES_MAX;
+use crate::tree::nodes::CLEAN_NODES_MAX;
 use byteback_host::block::{Access, CountedDevice, RealBlockDevice};
 use std::time::Instant;
 
