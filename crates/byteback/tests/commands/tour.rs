@@ -334,8 +334,8 @@ fn tags_and_hosts_are_kept_and_found() {
 
 /// The sessions of README.md, run by the script that makes their data and can rewrite them.
 #[test]
-fn the_readme_shows_what_is_printed() {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/readme-tour");
+fn docs_show_what_is_printed() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/docs-tour");
     let output = std::process::Command::new(script)
         .arg(env!("CARGO_BIN_EXE_byteback"))
         .output()
