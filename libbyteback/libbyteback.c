@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The calls of byteback.h: thin, so that what they do can be read in docs/interface.md.
+ * The calls of byteback.h: thin wrappers of the ioctls that docs/interface.md describes.
  */
 #include "byteback.h"
 
@@ -12,8 +12,8 @@
 struct byteback_delta {
     int fd;
     struct byteback_info info;
-    uint64_t position;                  /* where the next page begins; BYTEBACK_NO_MORE: there is none */
-    uint32_t given;                     /* ranges of the page that were handed out */
+    uint64_t position;                  /* where the next page begins; BYTEBACK_NO_MORE after the last one */
+    uint32_t given;                     /* ranges of the page that were returned */
     struct byteback_ioctl_getdiff page;
     struct byteback_ioctl_read piece;   /* too large for the stack of a small thread */
 };
@@ -43,7 +43,7 @@ int byteback_delta_open(int fd, const char *consumer, uint64_t since, struct byt
         errno = EINVAL;
         return -1;
     }
-    /* Before anything is frozen: later a failure would have to be undone. */
+    /* Allocated before anything is frozen: a later failure would have to be undone. */
     made = calloc(1, sizeof *made);
     if (made == NULL)
         return -1;
@@ -125,7 +125,7 @@ ssize_t byteback_delta_read(struct byteback_delta *delta, void *buffer, size_t l
         size_t wanted = len_bytes - done;
         if (wanted > BYTEBACK_READ_BYTES_MAX)
             wanted = BYTEBACK_READ_BYTES_MAX;
-        /* The kernel hands over the whole structure, but what is in the data does not matter. */
+        /* The kernel copies the whole structure, but the content of data does not matter. */
         piece->size = (uint32_t)sizeof *piece;
         piece->version = BYTEBACK_ABI_VERSION;
         piece->context = delta->info.number;
@@ -159,7 +159,7 @@ static int end(struct byteback_delta *delta, uint32_t flags)
     done = call(delta->fd, BYTEBACK_DELTA_CLOSE, &request);
     error = errno;
     if (done != 0 && flags != 0) {
-        /* Not saved, but ended. */
+        /* The mark stays, but the delta ends. */
         request.flags = 0;
         (void)call(delta->fd, BYTEBACK_DELTA_CLOSE, &request);
     }
@@ -186,23 +186,23 @@ const char *byteback_strerror(int error)
     switch (error) {
     case ENOTTY:
     case EOPNOTSUPP:
-        return "the file lies in no folder that Byteback has mounted; mount its folder first: byteback mount DIR";
+        return "the file is not in a folder mounted by Byteback; mount its folder first: byteback mount DIR";
     case ENOENT:
         return "the file was removed, or the log does not know it; save it whole";
     case EBADF:
         return "the file must be open for reading";
     case EMFILE:
     case ENFILE:
-        return "too many files are frozen; end some first";
+        return "too many files are frozen; close some first";
     case EDQUOT:
-        return "there are too many consumers, of this user or in all; use fewer names, or drop some (byteback consumers drop)";
+        return "too many consumers, of this user or in total; use fewer names, or drop some (byteback consumers drop)";
     case EINVAL:
-        return "a consumer's name has 1 to 63 bytes without control characters";
+        return "invalid argument; a consumer's name must have 1 to 63 bytes without control characters";
     case EPROTONOSUPPORT:
     case EPROTO:
-        return "the folder's daemon speaks another version; restart it: byteback umount, then byteback mount";
+        return "the folder's daemon speaks another protocol version; restart it: byteback umount, then byteback mount";
     case EIO:
-        return "the frozen state is lost or the log failed; the daemon's log says why";
+        return "the frozen state is lost or the log failed; see the daemon's log";
     default:
         return strerror(error);
     }
@@ -212,18 +212,18 @@ const char *byteback_reason(uint32_t reason)
 {
     switch (reason) {
     case BYTEBACK_REASON_NONE:
-        return "ranges are known";
+        return "the changed ranges are known";
     case BYTEBACK_REASON_CREATED:
         return "it did not exist then";
     case BYTEBACK_REASON_NO_MARK:
-        return "nothing is known of that version";
+        return "that version is unknown";
     case BYTEBACK_REASON_UNTRACKED:
-        return "it was changed without passing the mount";
+        return "it was changed, bypassing the mount";
     case BYTEBACK_REASON_INTERRUPTED:
         return "it was being changed when tracking was interrupted";
     case BYTEBACK_REASON_UNSAVED:
-        return "it could not be saved before";
+        return "it could not be saved last time";
     default:
-        return "a reason that this library does not know";
+        return "a reason unknown to this version of the library";
     }
 }

@@ -2,12 +2,12 @@
  *
  * changed-ranges FILE COPY: prints the ranges of FILE that changed since COPY was last brought up to date, and copies only them.
  *
- * The version that COPY has is remembered in an extended attribute of COPY, as "TREE NODE VERSION", so that a copy that is missing,
- * replaced or of another tree is made anew; so is the copy of a file that was replaced. A version says what one file, the node, was
- * like, and what bears its name now may be another one, of which nothing has changed since.
+ * The version of COPY is stored in an extended attribute of COPY, as "TREE NODE VERSION". A copy that is missing, replaced or of
+ * another tree is therefore copied as a whole, and so is a file that was replaced. A version describes one file, the node: another
+ * file may have the name now, in which nothing has changed since that version.
  *
- * Order, and what a crash leaves: COPY's content is durable before the mark moves, and the mark before the attribute; whatever comes
- * in between, the next run is told as much again or more.
+ * Order: COPY's content becomes durable first, then the mark, then the attribute. After a crash in between, the next run gets the
+ * same ranges again, or more.
  */
 #include "byteback.h"
 
@@ -29,7 +29,7 @@ static int failed(const char *what, const char *path)
     return 1;
 }
 
-/* The version that the copy has, and the tree and the file that it belongs to. */
+/* The version of the copy, and the tree and the node that it belongs to. */
 static uint64_t remembered(int copy, uint64_t *tree, uint64_t *node)
 {
     char text[96];
@@ -87,7 +87,7 @@ int main(int count, char **arguments)
     since = remembered(copy, &tree, &node);
     if (byteback_delta_open(file, CONSUMER, since, &delta) == 0 && since != BYTEBACK_SINCE_NEVER &&
         (byteback_delta_info(delta)->tree != tree || byteback_delta_info(delta)->node != node)) {
-        /* A version of another tree says nothing, even if this one has one of the same number; and none what another file was like. */
+        /* A version of another tree or node means nothing here, even if the number exists. */
         byteback_delta_close(delta);
         if (byteback_delta_open(file, CONSUMER, BYTEBACK_SINCE_NEVER, &delta) != 0)
             delta = NULL;
@@ -99,7 +99,7 @@ int main(int count, char **arguments)
     info = *byteback_delta_info(delta);
     if (info.state == BYTEBACK_STATE_WHOLE)
         printf("the whole file: %s\n", byteback_reason(info.reason));
-    /* The length first: what the file gained and is in no range is zeros. */
+    /* The length first: bytes beyond the old end that are in no range are zeros. */
     if (ftruncate(copy, (off_t)info.size_bytes) != 0)
         return failed("cannot set the length of", arguments[2]);
     while ((next = byteback_delta_next(delta, &range)) == 1) {
@@ -115,6 +115,6 @@ int main(int count, char **arguments)
         return failed("cannot move the mark of", arguments[1]);
     len = snprintf(text, sizeof text, "%" PRIu64 " %" PRIu64 " %" PRIu64, info.tree, info.node, info.version);
     if (fsetxattr(copy, ATTRIBUTE, text, (size_t)len, 0) != 0 || fsync(copy) != 0)
-        return failed("cannot remember the version in", arguments[2]);
+        return failed("cannot store the version in", arguments[2]);
     return 0;
 }

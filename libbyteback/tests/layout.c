@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Prints what both sides must agree upon; a test of the crate byteback-ioctl compares it with its own.
+ * Prints the layout that both sides must agree on; a test of the crate byteback-ioctl compares it with its own.
  */
 #include "byteback.h"
 

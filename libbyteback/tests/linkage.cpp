@@ -15,7 +15,7 @@ int main()
     byteback_range range{};
     char byte = 0;
 
-    // No file at all: refused before anything is asked of it.
+    // An invalid descriptor is refused.
     if (byteback_delta_open(-1, "linkage", BYTEBACK_SINCE_NEVER, &delta) == 0 || delta != nullptr || errno == 0)
         return 1;
     byteback_delta_close(delta);

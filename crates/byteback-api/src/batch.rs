@@ -132,10 +132,10 @@ pub enum BatchError {
     #[error("batch stream version {0} is not supported, only {VERSION} and {VERSION_PACKED}: update the older side")]
     Version(u8),
     /// A packed piece unpacks to nothing, or to too much.
-    #[error("the packed piece cannot be unpacked: {0}")]
+    #[error("cannot unpack the packed piece: {0}")]
     Packed(String),
     /// This version has no such tag.
-    #[error("record {record} has the unknown kind {tag}")]
+    #[error("record {record} has unknown kind {tag}")]
     UnknownTag {
         /// Number of the record.
         record: u64,
@@ -157,13 +157,13 @@ pub enum BatchError {
         record: u64,
     },
     /// The bytes differ from what was written.
-    #[error("record {record} arrived with a wrong checksum")]
+    #[error("record {record} has a wrong checksum")]
     Checksum {
         /// Number of the record.
         record: u64,
     },
     /// A JSON payload does not parse.
-    #[error("record {record} is not the JSON of its kind: {source}")]
+    #[error("record {record} is not valid JSON of its kind: {source}")]
     Json {
         /// Number of the record.
         record: u64,
@@ -171,7 +171,7 @@ pub enum BatchError {
         source: serde_json::Error,
     },
     /// The tag of a manifest and its contents disagree.
-    #[error("record {record} is a manifest whose kind and whose contents disagree on whether it follows another batch")]
+    #[error("the kind and the contents of manifest record {record} disagree on whether it follows another batch")]
     FollowsTag {
         /// Number of the record.
         record: u64,
@@ -191,7 +191,7 @@ pub enum BatchError {
         record: u64,
     },
     /// The bytes given for a delta are more or fewer than announced.
-    #[error("a delta was announced with {announced} bytes and has another length")]
+    #[error("a delta does not have the announced length of {announced} bytes")]
     DeltaLength {
         /// The announced length in bytes.
         announced: u64,

@@ -14,7 +14,7 @@ pub struct FolderName(String);
 
 /// The error for a text that is not a valid folder name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("a folder name has 1 to 64 letters, digits, dots, dashes or underscores, and begins with none of '.' and '-'")]
+#[error("a folder name has 1 to 64 letters, digits, dots, dashes or underscores, and does not begin with '.' or '-'")]
 pub struct ParseFolderNameError;
 
 impl FolderName {

@@ -67,7 +67,7 @@ enum Host {
 /// The error for a text that is not an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{0}' is no address; write HOST:PORT, for example backup.example.org:7117, 192.0.2.7:7117 or [2001:db8::7]:7117"
+    "'{0}' is not an address; write HOST:PORT, for example backup.example.org:7117, 192.0.2.7:7117 or [2001:db8::7]:7117"
 )]
 pub struct ParseAddressError(String);
 
@@ -174,16 +174,16 @@ impl fmt::Debug for JoinCode {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseJoinCodeError {
     /// The prefix is missing.
-    #[error("this is no code: a code begins with {CODE_PREFIX}")]
+    #[error("this is not a join code: a code begins with {CODE_PREFIX}")]
     NoCode,
     /// A character is wrong, missing or extra.
-    #[error("the code was not copied right: a character is wrong or missing")]
+    #[error("the code is mistyped: a character is wrong or missing")]
     Mistyped,
     /// The version is newer than this program.
-    #[error("the code has version {0}, and this program knows version {VERSION}")]
+    #[error("the code has version {0}, but this program knows only version {VERSION}")]
     Version(u8),
     /// The code is intact, but its contents are invalid.
-    #[error("the code is whole, but what it says cannot be")]
+    #[error("the code is intact, but its contents are invalid")]
     Nonsense,
 }
 

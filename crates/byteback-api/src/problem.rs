@@ -126,25 +126,25 @@ impl Code {
                 401,
                 "device_revoked",
                 "The device was revoked",
-                "If that was a mistake, let it join again with a new code (byteback invite).",
+                "If this was a mistake, join again with a new code (byteback invite).",
             ),
             Code::Forbidden => (
                 403,
                 "forbidden",
-                "The device was not given this",
-                "Ask for a code to it (byteback invite FOLDER) and join with that.",
+                "The device has no access to this",
+                "Ask for a code for the folder (byteback invite FOLDER) and join with it.",
             ),
             Code::JoinTokenInvalid => (
                 403,
                 "join_token_invalid",
-                "This server did not give the code",
-                "Ask for a new one (byteback invite), and whether it is of this server.",
+                "The code is not from this server",
+                "Ask for a new code (byteback invite) from this server.",
             ),
             Code::JoinTokenUsed => (
                 403,
                 "join_token_used",
-                "The code was used already",
-                "Each works once: ask for a new one (byteback invite). If you did not use it, see who did (byteback devices).",
+                "The code was already used",
+                "Each code works once; ask for a new one (byteback invite). If you did not use it, see who did (byteback devices).",
             ),
             Code::JoinTokenExpired => (
                 403,
@@ -167,7 +167,7 @@ impl Code {
             Code::MethodNotAllowed => (
                 405,
                 "method_not_allowed",
-                "This address does not take this method",
+                "This address does not support this method",
                 "Compare the method with /openapi.json.",
             ),
             Code::DeviceNotFound => (
@@ -179,13 +179,13 @@ impl Code {
             Code::InvitationNotFound => (
                 404,
                 "invitation_not_found",
-                "No such invitation that waits to be used",
+                "No such unused invitation",
                 "List them with GET /v1/devices. If it was used, revoke the device.",
             ),
             Code::FolderNotFound => (
                 404,
                 "folder_not_found",
-                "No folder of this name",
+                "No folder with this name",
                 "Create it with PUT, or list the folders with GET /v1/folders.",
             ),
             Code::SnapshotNotFound => (
@@ -197,14 +197,14 @@ impl Code {
             Code::NodeNotFound => (
                 404,
                 "node_not_found",
-                "Nothing there at this sequence number",
+                "Nothing exists there at this sequence number",
                 "Check the path or id and the 'at' parameter.",
             ),
             Code::InvalidParameter => (
                 400,
                 "invalid_parameter",
                 "A parameter or header is malformed",
-                "Correct it as the detail says.",
+                "Correct it as described in the detail.",
             ),
             Code::InvalidBody => (
                 400,
@@ -216,24 +216,24 @@ impl Code {
                 422,
                 "invalid_batch",
                 "The batch contradicts itself or the folder",
-                "Nothing was applied. Rebuild the batch from the folder's present state.",
+                "Nothing was applied. Rebuild the batch from the folder's current state.",
             ),
             Code::Conflict => (
                 409,
                 "conflict",
-                "Somebody else changed the same files first",
+                "Another device changed the same files first",
                 "Nothing was applied. Fetch the changes since base_seq, then send a new batch on top.",
             ),
             Code::OutOfOrder => (
                 409,
                 "out_of_order",
-                "The batch follows one that is not the newest of its device",
-                "Nothing was applied. Ask what became of the batch that it follows, and send from there on, in order.",
+                "The batch does not follow the newest batch of its device",
+                "Nothing was applied. Ask for the state of the batch that it follows, then send from there on, in order.",
             ),
             Code::ContentMismatch => (
                 422,
                 "content_mismatch",
-                "The contents would not be what the sender has",
+                "The resulting contents would differ from the sender's",
                 "Nothing was applied. Send these files without copies.",
             ),
             Code::PartsMissing => (
@@ -245,8 +245,8 @@ impl Code {
             Code::BodyTooLarge => (
                 413,
                 "body_too_large",
-                "The body is larger than this server takes",
-                "Split the batch into parts; look for longer blocks or chunks.",
+                "The body is larger than this server accepts",
+                "Split the batch into parts, or search for longer blocks or chunks.",
             ),
             Code::BatchTooLarge => (
                 413,
@@ -258,13 +258,13 @@ impl Code {
                 416,
                 "range_not_satisfiable",
                 "The range lies outside the contents",
-                "Ask for a range inside the size in Content-Range.",
+                "Request a range within the size given in Content-Range.",
             ),
             Code::TlsRequired => (
                 426,
                 "tls_required",
                 "This server speaks TLS",
-                "Write https:// in place of http://.",
+                "Use https:// instead of http://.",
             ),
             Code::RequestTimeout => (
                 408,
@@ -282,7 +282,7 @@ impl Code {
                 507,
                 "storage_full",
                 "The server's disk is full",
-                "Free space on the server; nothing was lost, the next try continues.",
+                "Free space on the server; nothing was lost, and the next attempt continues.",
             ),
             Code::StorageDamaged => (
                 500,
@@ -294,9 +294,9 @@ impl Code {
                 500,
                 "internal",
                 "The server failed",
-                "Look at the server's log; try again.",
+                "Check the server's log, then try again.",
             ),
-            Code::Unknown => (500, "unknown", "An unknown failure", "Go by the HTTP status."),
+            Code::Unknown => (500, "unknown", "An unknown problem", "See the HTTP status."),
         }
     }
 

@@ -347,7 +347,7 @@ pub fn backup(
                 basis.replaces = None;
                 basis.is_alarming = false;
                 monitor.event(Event::Warning(&format!(
-                    "the server refused what follows from what it has ({}); sending everything in full",
+                    "the server refused a batch that builds on what it has ({}); sending everything in full",
                     error.message
                 )));
             }
@@ -469,7 +469,7 @@ impl Job<'_> {
             }
         }
         if self.options.force_full {
-            return Ok(Basis::everything("it was asked for"));
+            return Ok(Basis::everything("a full backup was requested"));
         }
         let (Some(note), Some(_)) = (note, mark) else {
             let other = info.root.is_some_and(|other| other != root);
@@ -477,7 +477,7 @@ impl Job<'_> {
                 // The lost log also held the note of this server, which still has the backups.
                 Some(why) if other => Basis::alarming(format!("the folder's log was lost ({why})")),
                 None if other => {
-                    Basis::alarming("the folder's log was made anew since the last backup, or another tree made that")
+                    Basis::alarming("the folder's log was recreated since the last backup, or another tree made that")
                 }
                 _ => Basis::everything("this is the first backup of the folder to this server"),
             });
@@ -493,15 +493,15 @@ impl Job<'_> {
         }
         if note.device != self.options.device {
             return Ok(Basis::everything(
-                "this machine has joined the server anew since the last backup",
+                "this machine has joined the server again since the last backup",
             ));
         }
         if note.root != root {
-            return Ok(Basis::alarming("the folder's log was made anew since the last backup"));
+            return Ok(Basis::alarming("the folder's log was recreated since the last backup"));
         }
         if info.seq < note.seq {
             return Ok(Basis::alarming(format!(
-                "the server has lost batches (it is at {}, the last backup made {}): it was restored from an older copy",
+                "the server has lost batches (it is at {}, the last backup was {}): it was restored from an older copy",
                 info.seq, note.seq
             )));
         }
@@ -511,7 +511,7 @@ impl Job<'_> {
         let applied = self.server.batch_status(self.folder, note.counter)?.applied;
         if applied.is_none_or(|applied| applied.seq != note.seq) {
             return Ok(Basis::alarming(
-                "the server does not know the last backup: it was restored from an older copy or is another one",
+                "the server does not know the last backup: it was restored from an older copy or is a different server",
             ));
         }
         Ok(Basis {

@@ -28,11 +28,7 @@ pub(crate) fn damaged_ranges(
 ) -> Result<Vec<ByteRange>> {
     let mut ranges: Vec<ByteRange> = Vec::new();
     let mut cursor: Option<String> = None;
-    let hostile = || {
-        BackupError::hostile(format!(
-            "the damaged ranges of file {id} do not lie in it, or do not end"
-        ))
-    };
+    let hostile = || BackupError::hostile(format!("the damaged ranges of file {id} lie outside it or do not end"));
     loop {
         check_cancelled(monitor)?;
         let page = server.damage_page(folder, id, at, cursor.as_deref())?;

@@ -10,16 +10,16 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
     /// The server, or the way to it.
-    #[error("the server did not do what was asked")]
+    #[error("the request to the server failed")]
     Server(#[from] ServerError),
     /// The tracked tree, or its daemon.
-    #[error("the folder cannot be read")]
+    #[error("cannot read the folder")]
     Tree(#[from] ServiceError),
     /// The user stopped it. Nothing was saved, nothing is lost.
-    #[error("stopped before the end, as asked; nothing was saved")]
+    #[error("stopped on request; nothing was saved")]
     Cancelled,
     /// The batch could not be put together.
-    #[error("the batch could not be put together")]
+    #[error("cannot assemble the batch")]
     Batch(#[from] BatchError),
     /// A delta could not be written or read.
     #[error("a delta of {subject} is unusable")]
@@ -32,8 +32,8 @@ pub enum BackupError {
     },
     /// The connection broke while the server was committing, and it has not answered since.
     #[error(
-        "the server at {} stopped answering while it saved the changes; nothing is lost: run the same again, which asks the server what \
-         became of them (batch {counter})", .source.server()
+        "the server at {} stopped answering while it saved the changes; nothing is lost: run the same command again, \
+         which asks the server what became of them (batch {counter})", .source.server()
     )]
     OutcomeUnknown {
         /// The batch.
@@ -42,10 +42,10 @@ pub enum BackupError {
         source: Box<ServerError>,
     },
     /// The server applied the batch, but the folder's log could not note that.
-    #[error("the backup is saved, but the folder's log could not note it; the next backup asks the server about it")]
+    #[error("the backup is saved, but the folder's log could not record it; the next backup asks the server about it")]
     SavedNotNoted(#[source] ServiceError),
     /// The server sends what no honest server would send.
-    #[error("the server's answer is not to be trusted: {what}; nothing of it was used")]
+    #[error("the server's answer cannot be trusted: {what}; none of it was used")]
     Hostile {
         /// The broken rule.
         what: String,
@@ -66,8 +66,8 @@ pub enum BackupError {
     },
     /// A tracked tree backs up into this folder.
     #[error(
-        "folder '{folder}' holds the backups of a tracked folder: a push into it would mix with them, and the next backup would look \
-         at everything anew; push into another folder"
+        "folder '{folder}' holds the backups of a tracked folder: a push into it would mix with them, and the next \
+         backup would examine everything again; push into another folder"
     )]
     BackedUpFolder {
         /// The folder.
@@ -82,9 +82,7 @@ pub enum BackupError {
         why: &'static str,
     },
     /// Another client came first.
-    #[error(
-        "somebody else has changed the same files at the server since this push began, and came first ({what}); nothing was changed"
-    )]
+    #[error("another client changed the same files at the server after this push began ({what}); nothing was changed")]
     ChangedMeanwhile {
         /// The server's message.
         what: String,
@@ -110,12 +108,12 @@ impl BackupError {
         match self {
             Self::Server(error) => Some(&error.next),
             Self::ChangedMeanwhile { .. } => {
-                Some("Look at what they did ('byteback diff'), then push again to put yours on top of it.")
+                Some("Look at those changes ('byteback diff'), then push again to put yours on top of them.")
             }
             Self::Local { source, .. }
                 if matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) =>
             {
-                Some("Free space there and do the same again (restore: with --overwrite); what is whole is kept.")
+                Some("Free space there and run this again (restore: with --overwrite); complete files are kept.")
             }
             _ => None,
         }

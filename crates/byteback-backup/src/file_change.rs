@@ -86,7 +86,7 @@ pub fn file_change(tree: &dyn TreeService, cut: &CutInfo, path: &ByteString) -> 
         match page.next {
             None => break,
             Some(next) if next == cursor => {
-                let message = "the changes of the folder do not end; restart its daemon";
+                let message = "the folder's list of changes does not end; restart its daemon";
                 return Err(ServiceError::new(ErrorKind::Protocol, message).into());
             }
             Some(next) => cursor = next,

@@ -84,7 +84,7 @@ pub fn diff(
         let page = server.diff_page(folder, from, to, cursor.as_deref())?;
         // Nodes that came and went between the moments are not reported, so a page may be empty.
         if page.next_cursor.is_some() && page.next_cursor == cursor {
-            return Err(BackupError::hostile("the list of differences does not go on"));
+            return Err(BackupError::hostile("the list of differences does not advance"));
         }
         for change in page.changes {
             each(change)?;
@@ -210,7 +210,7 @@ fn list_changes(
         match page.next {
             None => return Ok(()),
             Some(next) if next == cursor => {
-                let message = "the changes of the folder do not end; restart its daemon";
+                let message = "the folder's list of changes does not end; restart its daemon";
                 return Err(ServiceError::new(ErrorKind::Protocol, message).into());
             }
             Some(next) => cursor = next,

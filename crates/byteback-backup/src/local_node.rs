@@ -287,7 +287,7 @@ fn unreadable(error: &io::Error) -> ServiceError {
 fn no_log<T>() -> Result<T, ServiceError> {
     Err(ServiceError::new(
         ErrorKind::Protocol,
-        "a single file of a folder that is not tracked has no log",
+        "a file in a folder that is not tracked has no log",
     ))
 }
 

@@ -101,7 +101,7 @@ pub fn changed_paths(
             }
             None => return lister.tell_gone(),
             Some(next) if next == cursor => {
-                let message = "the changes of the folder do not end; restart its daemon";
+                let message = "the folder's list of changes does not end; restart its daemon";
                 return Err(ServiceError::new(ErrorKind::Protocol, message).into());
             }
             Some(next) => cursor = next,

@@ -109,7 +109,7 @@ pub fn pull(
         return Err(BackupError::Server(ServerError {
             kind: ServerErrorKind::NotFound,
             request: "pull".to_owned(),
-            message: format!("folder '{folder}' is empty: nothing was ever saved in it"),
+            message: format!("folder '{folder}' is empty: nothing has been saved in it yet"),
             next: "Push something into it first.".to_owned(),
             problem: None,
             source: None,

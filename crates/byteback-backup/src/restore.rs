@@ -266,12 +266,12 @@ fn open_target(target: &Path, options: &RestoreOptions) -> Result<OwnedFd> {
     if made == Err(rustix::io::Errno::NOENT)
         && let Some(above) = target.parent()
     {
-        std::fs::create_dir_all(above).map_err(|error| failed("make the directory above", error))?;
+        std::fs::create_dir_all(above).map_err(|error| failed("create the directory above", error))?;
         made = rustix::fs::mkdir(target, Mode::RWXU);
     }
     match made {
         Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-        Err(errno) => return Err(failed("make the directory", errno.into())),
+        Err(errno) => return Err(failed("create the directory", errno.into())),
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir =
@@ -329,7 +329,7 @@ impl Restore<'_> {
         if !is_directory {
             let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
             if tree::check_component(OsStr::from_bytes(name)).is_err() {
-                return Err(BackupError::hostile("the root of the folder is no directory"));
+                return Err(BackupError::hostile("the root of the folder is not a directory"));
             }
             let place = Place {
                 dir: Vec::new(),
@@ -542,7 +542,7 @@ impl Restore<'_> {
                     if matches!(node.attributes.kind, NodeKind::CharDevice | NodeKind::BlockDevice) =>
                 {
                     self.tally
-                        .not_restored(NotRestoredKind::Device, &place.path(), "needs privilege");
+                        .not_restored(NotRestoredKind::Device, &place.path(), "creating it requires privileges");
                     return Ok(());
                 }
                 made => made?,
@@ -566,7 +566,7 @@ impl Restore<'_> {
             let Some(first) = self.tally.first_place(link.file) else {
                 self.tally.failed(
                     &link.place.path(),
-                    &io::Error::other("it is a further name of a file that could not be restored"),
+                    &io::Error::other("it is a hard link to a file that could not be restored"),
                 );
                 continue;
             };

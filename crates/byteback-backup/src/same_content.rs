@@ -55,7 +55,7 @@ pub fn is_same_content(
     let signature = server.signature(folder, id, at, &proving(), blocks_max)?;
     if signature.content_len_bytes() != len_bytes {
         return Err(BackupError::hostile(format!(
-            "the signature of node {id} is not of the {len_bytes} bytes that were announced"
+            "the signature of node {id} does not cover the {len_bytes} bytes that were announced"
         )));
     }
     let mut beside = Beside::new(&signature);
@@ -109,7 +109,7 @@ fn is_same_as_it_comes(
         check_cancelled(monitor)?;
         if let Ok(false) = applied {
             return Err(BackupError::hostile(format!(
-                "the contents of node {id} are not of the {len_bytes} bytes that were announced"
+                "the contents of node {id} do not have the {len_bytes} bytes that were announced"
             )));
         }
         if applied.is_ok() && here.ended.is_none() {

@@ -29,7 +29,8 @@ impl Default for SnapshotSpec {
 /// A text that names no snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{0}' names no snapshot; write 'latest', 'latest~1' for the one before, a number from 'snapshots', or @ and a number from 'versions'"
+    "'{0}' is not a snapshot; write 'latest', 'latest~1' for the one before, a number from 'snapshots', or @ and a \
+     number from 'versions'"
 )]
 pub struct ParseSnapshotSpecError(String);
 
@@ -87,7 +88,7 @@ pub fn snapshots(
     loop {
         let page = server.snapshot_page(folder, cursor.as_deref())?;
         if page.snapshots.is_empty() && page.next_cursor.is_some() {
-            return Err(BackupError::hostile("an empty page of snapshots that has a next one"));
+            return Err(BackupError::hostile("an empty page of snapshots announces another one"));
         }
         for snapshot in page.snapshots {
             // Ascending numbers also rule out pages that go in circles.

@@ -64,18 +64,18 @@ impl<'a> TreeReader<'a> {
             let page = self.page(TreePlace::Node(dir), cursor.as_deref())?;
             if page.node.id != dir || page.node.attributes.kind != NodeKind::Directory {
                 return Err(BackupError::hostile(format!(
-                    "directory {dir} was asked for, another node came"
+                    "directory {dir} was requested, another node came"
                 )));
             }
             if page.entries.is_empty() && page.next_cursor.is_some() {
                 return Err(BackupError::hostile(format!(
-                    "an empty page of directory {dir} that has a next one"
+                    "an empty page of directory {dir} announces another one"
                 )));
             }
             for entry in page.entries {
                 let name = entry.name.as_bytes();
                 if name.len() > NAME_LEN_MAX || check_component(OsStr::from_bytes(name)).is_err() {
-                    return Err(BackupError::hostile(format!("'{}' is no file name", entry.name)));
+                    return Err(BackupError::hostile(format!("'{}' is not a file name", entry.name)));
                 }
                 if last.as_deref().is_some_and(|last| last >= name) {
                     return Err(BackupError::hostile(format!(
@@ -98,7 +98,7 @@ impl<'a> TreeReader<'a> {
         let page = self.server.tree_page(self.folder, self.at, place, cursor)?;
         if page.at != self.at {
             return Err(BackupError::hostile(format!(
-                "sequence number {} was asked for, {} came",
+                "sequence number {} was requested, {} came",
                 self.at, page.at
             )));
         }
@@ -126,7 +126,7 @@ fn check_attributes(node: &NodeInfo, name: &[u8]) -> Result<()> {
             }
         }
         (None, NodeKind::Symlink) => return wrong("a missing symlink target"),
-        (Some(_), _) => return wrong("a symlink target where none can be"),
+        (Some(_), _) => return wrong("an unexpected symlink target"),
         (None, _) => {}
     }
     Ok(())

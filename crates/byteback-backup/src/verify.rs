@@ -240,7 +240,7 @@ fn verify_stored(
             kind,
             request: format!("POST /v1/folders/{folder}/verify"),
             message,
-            next: "Look at the server's log; try again.".to_owned(),
+            next: "Check the server's log, then try again.".to_owned(),
             problem: None,
             source: None,
         })
@@ -295,7 +295,7 @@ fn verify_stored(
                 let told = report.damaged_files;
                 if damaged_files != told {
                     return Err(BackupError::hostile(format!(
-                        "{damaged_files} damaged files were summed up, {told} were told"
+                        "the summary counts {damaged_files} damaged files, {told} were listed"
                     )));
                 }
                 // Not every file has a line of its own.
@@ -309,7 +309,7 @@ fn verify_stored(
             }
             Some(VerifyEvent::Failed { detail }) => return Err(failed(ServerErrorKind::Internal, detail)),
             None => {
-                let message = "the verification broke off before its end and proves nothing".to_owned();
+                let message = "the verification broke off early and proves nothing".to_owned();
                 return Err(failed(ServerErrorKind::Unreachable, message));
             }
         }

@@ -152,7 +152,7 @@ pub(crate) fn compare(expected: &Path, actual: &Path, mut on_bytes: impl FnMut(u
     let (expected_tree, actual_tree) = (walk(expected)?, walk(actual)?);
     let mut comparison = Comparison::default();
     for path in actual_tree.keys().filter(|path| !expected_tree.contains_key(*path)) {
-        comparison.differs(path, "is there and should not be");
+        comparison.differs(path, "exists, but should not");
     }
     for (path, node) in &expected_tree {
         comparison.names += 1;
@@ -169,7 +169,7 @@ pub(crate) fn compare(expected: &Path, actual: &Path, mut on_bytes: impl FnMut(u
             comparison.bytes += node.metadata.len();
             on_bytes(node.metadata.len());
             if let Some(first) = difference.first {
-                comparison.differs(path, format!("contents differ from byte {first} on"));
+                comparison.differs(path, format!("contents differ from byte {first} onwards"));
             }
         }
     }
@@ -182,7 +182,7 @@ fn attribute_differences(expected: &Node, actual: &Node) -> Vec<String> {
     let mut differences = Vec::new();
     let mut check = |what: &str, one: &dyn fmt::Debug, other: &dyn fmt::Debug, are_equal: bool| {
         if !are_equal {
-            differences.push(format!("{what} is {other:?} and should be {one:?}"));
+            differences.push(format!("{what} is {other:?}, but should be {one:?}"));
         }
     };
     let mode = |metadata: &Metadata| format!("{:o}", metadata.mode());

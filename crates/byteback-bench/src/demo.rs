@@ -73,9 +73,7 @@ pub(crate) fn run_demo(_: Options) -> Result<Vec<Record>, SuiteError> {
     ));
     let records = in_folder(&scratch, &progress)?;
     progress.section("Cleaning up");
-    progress.step("no file, no process and no mount is left behind", None, |_| {
-        scratch.remove()
-    })?;
+    progress.step("no file, process or mount is left behind", None, |_| scratch.remove())?;
     progress.say(&format!("\nDone in {:.0} s.", started.elapsed().as_secs_f64()));
     Ok(records)
 }
@@ -124,7 +122,7 @@ fn in_folder(scratch: &Scratch, progress: &Progress) -> Result<Vec<Record>, Suit
         copy(&folder, &states.second)
     })?;
 
-    progress.section("Both states come back");
+    progress.section("Both states are restored");
     let mut comparisons = Vec::new();
     for (name, backup, state) in [("first", &first, &states.first), ("second", &second, &states.second)] {
         let target = scratch.path().join("restored");
@@ -144,7 +142,7 @@ fn in_folder(scratch: &Scratch, progress: &Progress) -> Result<Vec<Record>, Suit
 
     progress.section("rsync does the second backup, too");
     let total = data_bytes(&states.second)?;
-    let truth = progress.step("what really changed is counted", Some(total), |step| {
+    let truth = progress.step("the real changes are counted", Some(total), |step| {
         difference(&states.first, &states.second, |more| step.advance(more))
     })?;
     let destination_before = allocated_bytes(&states.first)?;
@@ -359,6 +357,6 @@ fn verdict(comparisons: &[(String, Comparison)], progress: &Progress) -> Result<
     if wrong.is_empty() {
         Ok(())
     } else {
-        Err(format!("{}: not what was saved", wrong.join(", ")).into())
+        Err(format!("{}: differs from what was saved", wrong.join(", ")).into())
     }
 }

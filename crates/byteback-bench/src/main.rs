@@ -46,40 +46,40 @@ static HEAP: CountingHeap = CountingHeap;
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// The suite to run.
+    /// Suite to run.
     #[command(subcommand)]
     suite: Suite,
-    /// Less work and three runs instead of five: for a first impression, not for publication.
+    /// Do less work, in three runs instead of five: for a first impression, not for publication.
     #[arg(long, global = true)]
     quick: bool,
-    /// Write the figures to this file too, as JSON.
+    /// Also write the figures to this file, as JSON.
     #[arg(long, value_name = "FILE", global = true)]
     json: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
 enum Suite {
-    /// Inserting ranges into extent sets and maps, beside the crate rangemap.
+    /// Insert ranges into extent sets and maps; compare with the crate rangemap.
     Extents,
-    /// Small changes in a large file, beside rsync.
+    /// Back up small changes in a large file; compare with rsync.
     Image,
-    /// The main job on real data, as a demonstration; compares everything that is restored.
+    /// Demonstrate the main job on real data; compare everything that is restored.
     Demo,
-    /// Finders of deltas, and deltas from checksums that exist already (the figures of the SkySync
+    /// Measure finders of deltas, and deltas from existing checksums (the figures of the SkySync
     /// paper).
     Skysync(suites::skysync::SkysyncArguments),
-    /// Continuous sync beside Syncthing, Unison, rsync and xdelta3, where these are installed (the
-    /// figures of the DeltaCFS paper).
+    /// Compare continuous sync with Syncthing, Unison, rsync and xdelta3, where these are installed
+    /// (the figures of the DeltaCFS paper).
     Deltacfs(suites::deltacfs::DeltacfsArguments),
-    /// Savings of a volume by deltas, beside file systems of the kernel (the figures of the DeltaFS
-    /// paper); as root.
+    /// Measure what a volume saves by deltas, compared with file systems of the kernel (the figures
+    /// of the DeltaFS paper); needs root.
     Deltafs(suites::deltafs::DeltafsArguments),
-    /// The figures of the SolFS paper and the goals of the operation log.
+    /// Measure the figures of the SolFS paper and the goals of the operation log.
     Solfs(suites::solfs::SolfsArguments),
-    /// Internal: runs inside of a virtual machine that was started for a measurement.
+    /// Internal: run inside a virtual machine that was started for a measurement.
     #[command(hide = true)]
     Guest(suites::deltafs::GuestArguments),
-    /// Internal: runs as a process that holds a mount.
+    /// Internal: run as a process that holds a mount.
     #[command(hide = true)]
     Hold(rig::hold::HoldArguments),
 }

@@ -58,7 +58,7 @@ pub(crate) fn svg(panel: &Panel) -> Option<String> {
 /// # Errors
 /// If the folder or a file cannot be written.
 pub(crate) fn write_all(folder: &Path, suite: &str, figures: &[Figure]) -> Result<(), SuiteError> {
-    fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    fs::create_dir_all(folder).map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
     // Figures with the same name, for example for files of several sizes, continue the letters.
     let mut letters: BTreeMap<&str, u8> = BTreeMap::new();
     for figure in figures {

@@ -35,7 +35,7 @@ fn open_as_it_is<T>(dir: &dyn DurableDir, name: &str, begin: &impl Fn(Database) 
     // could make redb panic.
     builder.set_check_integrity_on_open(true);
     let begun = begin(builder.create_with_backend(Backend(file)).map_err(db)?)?;
-    dir.sync().map_err(failed("make a name for"))?;
+    dir.sync().map_err(failed("sync the folder of"))?;
     Ok(begun)
 }
 

@@ -151,9 +151,10 @@ pub fn begin<'file>(file: &'file impl AsFd, clock: &dyn Clock) -> Result<BtrfsEx
 /// The description of the btrfs source.
 pub const DESCRIPTION: Description = Description {
     name: "btrfs",
-    coverage: "every sector that was written, except of compressed files, of files without checksums (chattr +C), of short files that lie \
-               in the metadata, and the last sector if it is not full",
-    cost: "a search of the file's extents and one of the checksum tree, 1 MiB of answers for each 256 Ki sectors; what is dirty is written first",
+    coverage: "every written sector, except in compressed files, files without checksums (chattr +C) and \
+               short files that are stored in the metadata, and except a last sector that is not full",
+    cost: "a search of the file's extents and one of the checksum tree, 1 MiB of answers for each 256 Ki sectors; \
+           dirty data is flushed first",
     permissions: "root (CAP_SYS_ADMIN)",
 };
 
@@ -229,13 +230,14 @@ pub fn is_unchanged(file: &impl AsFd, stamp: &Stamp, clock: &dyn Clock) -> Resul
 /// Refuses other file systems. The kernel itself reports the type, while the server of a FUSE file
 /// system could answer an ioctl.
 fn refuse_others(file: BorrowedFd<'_>) -> Result<()> {
-    let statfs = rustix::fs::fstatfs(file).map_err(|errno| SourceError::io("ask for the file system")(errno.into()))?;
+    let statfs = rustix::fs::fstatfs(file)
+        .map_err(|errno| SourceError::io("query the type of the file system")(errno.into()))?;
     // The width of the field differs between machines.
     #[allow(clippy::useless_conversion, clippy::unnecessary_cast)]
     let magic = statfs.f_type as i64 & 0xffff_ffff;
     match magic == BTRFS_MAGIC {
         true => Ok(()),
-        false => Err(SourceError::NotHere("the file does not lie on btrfs")),
+        false => Err(SourceError::NotHere("the file is not on btrfs")),
     }
 }
 
@@ -432,7 +434,7 @@ impl<K: Kernel> Passage<K> {
                     let sectors = sectors_in_file(extent, self.stat.size, sector_len);
                     let sectors = usize::try_from(sectors).unwrap_or(usize::MAX);
                     let is_present = self.found.is_present.get(first..first.saturating_add(sectors));
-                    let is_present = is_present.ok_or(SourceError::Malformed("more sectors than were looked for"))?;
+                    let is_present = is_present.ok_or(SourceError::Malformed("more sectors than were requested"))?;
                     let mut at = extent.start;
                     for same in is_present.chunk_by(|one, other| one == other) {
                         at += same.len() as u64 * sector_len;
@@ -501,7 +503,7 @@ impl<K: Kernel> Extraction for Passage<K> {
 
     fn finish(mut self) -> Result<Stamp> {
         self.list_rest()?;
-        self.kernel.flush().map_err(SourceError::io("write what is dirty"))?;
+        self.kernel.flush().map_err(SourceError::io("flush the file"))?;
         let mut list = List::new();
         list_extents(
             &mut self.kernel,
@@ -512,10 +514,7 @@ impl<K: Kernel> Extraction for Passage<K> {
             &mut |_| true,
         )?;
         let (before, after) = (self.list.digest.finalize(), list.digest.finalize());
-        let stat = self
-            .kernel
-            .stat()
-            .map_err(SourceError::io("ask for the file's times"))?;
+        let stat = self.kernel.stat().map_err(SourceError::io("read the file's times"))?;
         if before != after || !is_same(&self.stat, &stat) {
             return Err(SourceError::ChangedMeanwhile);
         }
@@ -542,13 +541,11 @@ fn may_search(kernel: &mut impl Kernel) -> Result<()> {
 /// Asks for the properties of the file system and its generation.
 fn ask(kernel: &impl Kernel) -> Result<(Filesystem, u64)> {
     let bytes = kernel.fs_info().map_err(|source| match source.raw_os_error() {
-        Some(libc::ENOTTY | libc::EOPNOTSUPP) => SourceError::NotHere("the file does not lie on btrfs"),
-        _ => SourceError::io("ask what the file system is like")(source),
+        Some(libc::ENOTTY | libc::EOPNOTSUPP) => SourceError::NotHere("the file is not on btrfs"),
+        _ => SourceError::io("query the file system")(source),
     })?;
     let info = FsInfo::parse(&bytes).map_err(malformed)?;
-    let info = info.ok_or(SourceError::NotHere(
-        "the kernel does not tell which checksums there are",
-    ))?;
+    let info = info.ok_or(SourceError::NotHere("the kernel does not report the kind of checksums"))?;
     let filesystem = Filesystem {
         layout: Layout {
             kind: info.kind,
@@ -573,7 +570,7 @@ fn rest(kernel: &impl Kernel, clock: &dyn Clock) -> Result<Stat> {
             clock.sleep(TIME_GRAIN + Duration::from_millis(1));
             continue;
         }
-        kernel.flush().map_err(SourceError::io("write what is dirty"))?;
+        kernel.flush().map_err(SourceError::io("flush the file"))?;
         if is_same(&before, &ask()?) {
             return Ok(before);
         }
@@ -620,7 +617,7 @@ fn list_extents(
                 || item.item_type != EXTENT_DATA
                 || list.from.is_none_or(|from| item.offset < from)
             {
-                return Err(SourceError::Malformed("a file extent that was not asked for"));
+                return Err(SourceError::Malformed("a file extent that was not requested"));
             }
             let extent = Extent::parse(item.offset, item.body, filesystem.sector_len).map_err(malformed)?;
             if extent.start < list.end {

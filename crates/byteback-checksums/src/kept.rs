@@ -221,20 +221,23 @@ impl KeptChecksums {
         ask()?;
         file.wait_for_writers();
         let before = ask()?;
-        if !file.times_tell().map_err(SourceError::io("ask for the file system"))? {
+        if !file
+            .times_tell()
+            .map_err(SourceError::io("query the type of the file system"))?
+        {
             return Err(SourceError::NotHere(
-                "the times of files on this file system do not tell every change",
+                "file times on this file system do not show every change",
             ));
         }
         let blocks = before.size.div_ceil(BLOCK_LEN as u64);
         if blocks > self.blocks_max {
-            return Err(SourceError::NotHere("the file is longer than all that may be kept"));
+            return Err(SourceError::NotHere("the file has more blocks than may be kept"));
         }
         let quiet_ns = i64::try_from(QUIET.as_nanos()).unwrap_or(i64::MAX);
         if clock.now_ns().saturating_sub(before.ctime_ns) <= quiet_ns {
             return Err(SourceError::Busy);
         }
-        file.sync().map_err(SourceError::io("write what is dirty"))?;
+        file.sync().map_err(SourceError::io("flush the file"))?;
         let txn = self.database.begin_write().map_err(|error| failed(db(error)))?;
         let number = self.make_room(&txn, &before, blocks).map_err(failed)?;
         let mut buffer = vec![0; BLOCK_LEN * CHUNK_BLOCKS as usize];
@@ -336,13 +339,14 @@ impl KeptChecksums {
             Kind::Blake3 => CRC_LEN,
             _ => return Err(SourceError::NotHere("no checksums of this kind are kept")),
         };
-        let stat = file.stat().map_err(SourceError::io("ask for the file's times"))?;
+        let stat = file.stat().map_err(SourceError::io("read the file's times"))?;
         let key = (stat.dev, stat.ino);
         let txn = self.database.begin_read().map_err(|error| failed(db(error)))?;
         let files = txn.open_table(FILES).map_err(|error| failed(db(error)))?;
         let record = files.get(key).map_err(|error| failed(db(error)))?;
-        let record = record.ok_or(SourceError::NotHere("nothing is kept of the file"))?;
-        let number = Record::number_of(key, record.value()).ok_or(SourceError::NotHere("the record is damaged"))?;
+        let record = record.ok_or(SourceError::NotHere("no checksums of the file are kept"))?;
+        let number = Record::number_of(key, record.value())
+            .ok_or(SourceError::NotHere("the record of the file's checksums is damaged"))?;
         if self.record(&stat, number).encode() != record.value() {
             return Err(SourceError::NotHere("the file changed since its checksums were kept"));
         }
@@ -453,7 +457,7 @@ impl<F: Content> Extraction for Passage<'_, F> {
     }
 
     fn finish(self) -> Result<Stamp> {
-        let now = self.file.stat().map_err(SourceError::io("ask for the file's times"))?;
+        let now = self.file.stat().map_err(SourceError::io("read the file's times"))?;
         match Stamp::of(&now) == Stamp::of(&self.stat) && now.mount_id == self.stat.mount_id {
             true => Ok(Stamp::of(&now)),
             false => Err(SourceError::ChangedMeanwhile),

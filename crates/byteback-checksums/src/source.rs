@@ -350,10 +350,10 @@ impl Stamp {
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     /// This source is not for this file; another one may be, or the file is read.
-    #[error("no checksums from here: {0}")]
+    #[error("no checksums found: {0}")]
     NotHere(&'static str),
     /// The kernel reports checksums to root only.
-    #[error("the kernel tells a file system's checksums to root only; run as root, or let the file be read")]
+    #[error("the kernel reports a file system's checksums only to root; run as root, or read the file instead")]
     NeedsRoot,
     /// The storage refuses to give us its checksums.
     #[error("{0}")]
@@ -372,7 +372,7 @@ pub enum SourceError {
         code: String,
     },
     /// A server that another one referred to did not return the checksums.
-    #[error("{server} does not tell the checksums of {what}: {why}; see to it, or let the file be read")]
+    #[error("{server} does not report the checksums of {what}: {why}; fix that, or read the file instead")]
     Elsewhere {
         /// The server's name and address.
         server: String,
@@ -388,21 +388,22 @@ pub enum SourceError {
     #[error("the file changed while its checksums were read; try again")]
     ChangedMeanwhile,
     /// The file, or the file system under it, changed at every attempt.
-    #[error(
-        "the file is being changed all the time; save a moment of it that stands still (a cut or a snapshot), or let it be read"
-    )]
+    #[error("the file keeps changing; use a cut or a snapshot of it, which does not change, or read it instead")]
     Busy,
     /// The source returned something impossible.
-    #[error("what the source of checksums says makes no sense ({0}); let the file be read, and check the source")]
+    #[error("the source of checksums returned invalid data ({0}); check the source, and read the file instead")]
     Malformed(&'static str),
     /// A program that belongs to the storage is not installed.
-    #[error("{name} is not installed, or not in PATH; install it, or let the file be read")]
+    #[error("{name} is not installed, or not in PATH; install it, or read the file instead")]
     NoProgram {
         /// The program's name.
         name: &'static str,
     },
     /// A program that belongs to the storage may be installed, but not for this user.
-    #[error("{name} is not to be had: {} may not be {what} by this user; run as one who may, or let the file be read", path.display())]
+    #[error(
+        "cannot run {name}: this user may not {what} {}; run as a user who may, or read the file instead",
+        path.display()
+    )]
     ProgramDenied {
         /// The program's name.
         name: &'static str,
@@ -412,7 +413,7 @@ pub enum SourceError {
         what: &'static str,
     },
     /// A program failed at its task.
-    #[error("{name} says: {said}")]
+    #[error("{name} failed: {said}")]
     Program {
         /// The program's name.
         name: &'static str,
@@ -420,7 +421,7 @@ pub enum SourceError {
         said: String,
     },
     /// A chunk of a deduplicating store cannot be had.
-    #[error("the chunk {id} {what}; let the store be checked, or take the file from another copy")]
+    #[error("the chunk {id} {what}; check the store, or take the file from another copy")]
     Chunk {
         /// The chunk's fingerprint, hexadecimal.
         id: String,
@@ -446,7 +447,7 @@ impl SourceError {
 
 /// The `stat` of a file that has to be a regular one.
 pub fn regular_file(told: io::Result<Stat>) -> Result<Stat> {
-    let stat = told.map_err(SourceError::io("ask for the file's length and times"))?;
+    let stat = told.map_err(SourceError::io("read the file's length and times"))?;
     match stat.kind {
         NodeKind::File => Ok(stat),
         _ => Err(SourceError::NotHere("not a regular file")),
@@ -521,13 +522,13 @@ impl FileChecksums {
         let len_bytes = extraction.len_bytes();
         let mut stretches = Stretches::new(extraction.layout().clone());
         if stretches.layout.block_len == 0 {
-            return Err(SourceError::Malformed("blocks without bytes"));
+            return Err(SourceError::Malformed("empty blocks"));
         }
         while let Some(run) = extraction.next_run()? {
             stretches.take(run, len_bytes).map_err(SourceError::Malformed)?;
         }
         if stretches.end() != len_bytes {
-            return Err(SourceError::Malformed("stretches that do not reach the file's end"));
+            return Err(SourceError::Malformed("runs that do not reach the end of the file"));
         }
         let stamp = extraction.finish()?;
         match stamp.len_bytes == len_bytes {

@@ -83,10 +83,12 @@ pub enum ChecksumError {
         source: io::Error,
     },
     /// The database failed.
-    #[error("the database of the block checksums failed; without it, a backup sends all that may have changed")]
+    #[error("the database of the block checksums failed; without it, a backup sends everything that may have changed")]
     Database(#[source] Box<redb::Error>),
     /// The file was made by another version of this program.
-    #[error("the block checksums have format {0}, and this program knows {VERSION}; remove their file to begin anew")]
+    #[error(
+        "the block checksums have format {0}, but this program supports only {VERSION}; remove their file to start over"
+    )]
     Version(u64),
 }
 
@@ -125,7 +127,7 @@ impl ChecksumStore {
                 (Some(version), _) if version != VERSION => return Err(ChecksumError::Version(version)),
                 _ => {
                     let mut key = [0; 32];
-                    randomness.fill(&mut key).map_err(failed("draw a key for"))?;
+                    randomness.fill(&mut key).map_err(failed("generate a key for"))?;
                     meta.insert(META_VERSION, &VERSION.to_le_bytes()[..]).map_err(db)?;
                     meta.insert(META_KEY, &key[..]).map_err(db)?;
                     key

@@ -138,7 +138,7 @@ impl ServerError {
     pub fn away_in_words(&self) -> String {
         match self.kind {
             ServerErrorKind::Busy => format!(
-                "the server at {} takes no requests now ({})",
+                "the server at {} is not taking requests now ({})",
                 self.server(),
                 self.message
             ),
@@ -200,7 +200,7 @@ impl ServerError {
             kind: ServerErrorKind::of_status(status),
             request: request.to_owned(),
             message: format!("the answer was HTTP status {status} without an explanation"),
-            next: "Check that the address belongs to a Byteback server and that no proxy stands in between.".to_owned(),
+            next: "Check that the address belongs to a Byteback server and that no proxy is in between.".to_owned(),
             problem: None,
             source: None,
         }
@@ -210,12 +210,12 @@ impl ServerError {
         let (kind, next) = match &error {
             ureq::Error::Other(other) if other.is::<CertificateChanged>() => (
                 ServerErrorKind::Tls,
-                "If the server was set up anew, join it again with a new code (byteback invite). If not, somebody may stand between: \
-                 nothing was sent.",
+                "If the server was set up from scratch, join it again with a new code (byteback invite). If not, the \
+                 connection may be intercepted; nothing was sent.",
             ),
             _ if speaks_no_tls(&error) => (
                 ServerErrorKind::Tls,
-                "If the server was started with --plain, write http:// in place of https://.",
+                "If the server was started with --plain, write http:// instead of https://.",
             ),
             ureq::Error::Tls(_) | ureq::Error::Rustls(_) | ureq::Error::Pem(_) | ureq::Error::TlsRequired => (
                 ServerErrorKind::Tls,
@@ -235,12 +235,12 @@ impl ServerError {
             ),
             ureq::Error::Io(io) if io.get_ref().is_some_and(|inner| inner.is::<TooSlow>()) => (
                 ServerErrorKind::Unreachable,
-                "The connection, or the server, is too slow to be used. Check the network and the server's load; then do the same again, \
-                 which goes on where it can.",
+                "The connection or the server is too slow. Check the network and the server's load, then try again: \
+                 the transfer resumes where it can.",
             ),
             _ => (
                 ServerErrorKind::Unreachable,
-                "Check that the server runs and that the network reaches it; then do the same again.",
+                "Check that the server is running and that the network reaches it, then try again.",
             ),
         };
         Self {
@@ -249,10 +249,10 @@ impl ServerError {
             message: match &error {
                 // Without the name of the layer that reported it.
                 ureq::Error::Other(other) => other.to_string(),
-                error if speaks_no_tls(error) => "what answers there does not speak TLS".to_owned(),
+                error if speaks_no_tls(error) => "the other end does not speak TLS".to_owned(),
                 ureq::Error::Io(io) => in_words(io),
-                ureq::Error::Timeout(ureq::Timeout::Resolve) => "its name cannot be looked up in time".to_owned(),
-                ureq::Error::Timeout(ureq::Timeout::SendBody) => "it takes too long to take what is sent".to_owned(),
+                ureq::Error::Timeout(ureq::Timeout::Resolve) => "looking up its name timed out".to_owned(),
+                ureq::Error::Timeout(ureq::Timeout::SendBody) => "sending the request timed out".to_owned(),
                 ureq::Error::Timeout(_) => "it does not answer".to_owned(),
                 error => error.to_string(),
             },

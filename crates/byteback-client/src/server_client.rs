@@ -218,17 +218,17 @@ impl ServerClient {
         };
         let uri: http::Uri = base_url
             .parse()
-            .map_err(|_| refused("this is no address", "Write it as https://HOST:PORT."))?;
+            .map_err(|_| refused("this is not an address", "Write it as https://HOST:PORT."))?;
         if uri.host().is_none() || !matches!(uri.scheme_str(), Some("http" | "https")) || uri.query().is_some() {
             return Err(refused(
-                "this is no address of a server",
+                "this is not the address of a server",
                 "Write it as https://HOST:PORT or http://HOST:PORT.",
             ));
         }
         if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(refused(
-                "the token holds characters that no token has",
-                "Copy the token again, without spaces or line ends.",
+                "the token contains invalid characters",
+                "Copy the token again, without spaces or line breaks.",
             ));
         }
         let mut tls = TlsConfig::builder();
@@ -564,7 +564,7 @@ fn read_limited(name: &str, response: http::Response<ureq::Body>, limit: u64) ->
 fn read_json<T: DeserializeOwned>(name: &str, response: http::Response<ureq::Body>) -> Result<T, ServerError> {
     let bytes = read_limited(name, response, JSON_LEN_MAX)?;
     serde_json::from_slice(&bytes)
-        .map_err(|error| ServerError::protocol(name, format!("the answer cannot be understood: {error}")))
+        .map_err(|error| ServerError::protocol(name, format!("cannot decode the answer: {error}")))
 }
 
 fn certificates(base_url: &str, pem: &[u8]) -> Result<Vec<Certificate<'static>>, ServerError> {
@@ -581,11 +581,11 @@ fn certificates(base_url: &str, pem: &[u8]) -> Result<Vec<Certificate<'static>>,
         match item {
             Ok(PemItem::Certificate(certificate)) => certificates.push(certificate),
             Ok(_) => {}
-            Err(error) => return Err(failed(format!("the certificates cannot be read: {error}"))),
+            Err(error) => return Err(failed(format!("cannot read the certificates: {error}"))),
         }
     }
     if certificates.is_empty() {
-        return Err(failed("there is no certificate in the given text".to_owned()));
+        return Err(failed("the given text contains no certificate".to_owned()));
     }
     Ok(certificates)
 }

@@ -55,7 +55,7 @@ impl Client {
 
     pub(crate) fn connect_with(path: &Path, hello_timeout: Duration) -> Result<Self> {
         let failed = |error: std::io::Error| {
-            let message = format!("no daemon answers at {}: {error}", path.display());
+            let message = format!("cannot connect to the daemon at {}: {error}", path.display());
             ServiceError::new(ErrorKind::Gone, message)
         };
         let address = socket_address(path).map_err(failed)?;
@@ -88,7 +88,7 @@ impl Client {
             is_unusable,
         } = &mut *connection;
         if *is_unusable {
-            let message = "an earlier request to the tree's daemon failed; connect again";
+            let message = "an earlier request to the folder's daemon failed; connect again";
             return Err(ServiceError::new(ErrorKind::Gone, message));
         }
         // A request that is too long is refused as a whole.
@@ -103,7 +103,7 @@ impl Client {
                 None => {
                     return Err(ServiceError::new(
                         ErrorKind::Gone,
-                        "the tree's daemon ended the connection; is it still running?",
+                        "the folder's daemon closed the connection; is it still running?",
                     ));
                 }
                 Some(Frame::Json(json)) => {
@@ -111,10 +111,10 @@ impl Client {
                     *is_unusable = false;
                     return refused.map_or(Ok(answer), Err);
                 }
-                Some(Frame::Stop) => return Err(protocol("the daemon sent what only clients send")),
+                Some(Frame::Stop) => return Err(protocol("the daemon sent a stop frame")),
                 Some(Frame::Data { offset, bytes }) => Piece::Data { offset, bytes },
                 Some(Frame::Hole { start, end }) => {
-                    Piece::Hole(ByteRange::new(start, end).ok_or_else(|| protocol("an empty hole was sent"))?)
+                    Piece::Hole(ByteRange::new(start, end).ok_or_else(|| protocol("the daemon sent an empty hole"))?)
                 }
             };
             // After a refusal the daemon is asked to stop; what is on its way still has to be read.
@@ -142,7 +142,9 @@ impl Client {
     }
 
     fn call(&self, request: &Request) -> Result<Answer> {
-        match self.ask(request, &mut |_| Err(protocol("content came where none was asked for")))? {
+        match self.ask(request, &mut |_| {
+            Err(protocol("the daemon sent content that was not requested"))
+        })? {
             Answer::Error(error) => Err(error),
             answer => Ok(answer),
         }
@@ -160,9 +162,7 @@ impl Client {
 fn unexpected<T>(answer: &Answer) -> Result<T> {
     // The answer may hold names and content of any length.
     let answer: String = format!("{answer:?}").chars().take(80).collect();
-    Err(protocol(format!(
-        "the daemon answered something else than was asked: {answer}"
-    )))
+    Err(protocol(format!("unexpected answer from the daemon: {answer}")))
 }
 
 impl TreeService for Client {
@@ -259,7 +259,7 @@ impl TreeService for Client {
         sink: &mut dyn FnMut(LeafPiece<'_>) -> Result<()>,
     ) -> Result<LeavesTold> {
         let request = Request::LeafSums { cut, node, leaves };
-        let odd = || protocol("the daemon told checksums of no whole leaves");
+        let odd = || protocol("the daemon sent checksums of incomplete leaves");
         let mut sink = |piece: Piece<'_>| match piece {
             Piece::Data { offset, bytes } => {
                 let is_whole = offset % LEAF_LEN_BYTES == 0 && bytes.len() % leaves.entry_len() == 0;

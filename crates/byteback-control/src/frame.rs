@@ -58,9 +58,9 @@ fn gone(error: &io::Error) -> ServiceError {
     let message = match error.kind() {
         // The two names that systems have for the end of a read timeout.
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            "the tree's daemon does not answer; is it stopped, or waiting for its disk?".to_owned()
+            "the folder's daemon does not answer; is it stopped, or waiting for its disk?".to_owned()
         }
-        _ => format!("lost the connection to the tree's daemon ({error}); is it still running?"),
+        _ => format!("lost the connection to the folder's daemon ({error}); is it still running?"),
     };
     ServiceError::new(ErrorKind::Gone, message)
 }
@@ -68,7 +68,7 @@ fn gone(error: &io::Error) -> ServiceError {
 fn ended_inside() -> ServiceError {
     ServiceError::new(
         ErrorKind::Gone,
-        "the connection to the tree's daemon ended in the middle of a message; is it still running?",
+        "the connection to the folder's daemon ended in the middle of a message; is it still running?",
     )
 }
 
@@ -79,7 +79,7 @@ fn write(out: &mut impl Write, kind: u8, parts: &[&[u8]], len_max: u32) -> Resul
     let short_enough = u32::try_from(len).ok().filter(|len| *len <= len_max);
     let len = short_enough.ok_or_else(|| {
         protocol(format!(
-            "a message of {len} bytes is too long for the control socket, which takes {len_max}"
+            "a message of {len} bytes is too long for the control socket, which accepts at most {len_max}"
         ))
     })?;
     let mut head = [0; 5];
@@ -108,19 +108,19 @@ pub(crate) fn read_hello(input: &mut impl Read) -> Result<(), ServiceError> {
     match read_raw(input, &mut buffer, len_max)? {
         None => Err(ServiceError::new(
             ErrorKind::Gone,
-            "the tree's daemon closed the connection at once: it is stopping, has too many connections, or belongs to \
-             another user",
+            "the folder's daemon closed the connection at once: it is stopping, has too many connections, or belongs \
+             to another user",
         )),
         Some(KIND_HELLO) => match buffer.strip_prefix(MAGIC) {
             Some([VERSION]) => Ok(()),
             Some(other) => Err(protocol(format!(
-                "the other end of the control socket speaks version {}, this program version {VERSION}; restart the \
-                 daemon with this program: byteback umount, then byteback mount",
+                "the other end of the control socket speaks version {}, and this program version {VERSION}; restart \
+                 the daemon with this program: byteback umount, then byteback mount",
                 other.first().map_or_else(|| "?".to_owned(), u8::to_string)
             ))),
-            None => Err(protocol("the other end of the control socket is no byteback")),
+            None => Err(protocol("the other end of the control socket is not Byteback")),
         },
-        Some(_) => Err(protocol("the other end of the control socket did not say hello")),
+        Some(_) => Err(protocol("the other end of the control socket did not send a hello")),
     }
 }
 
@@ -185,7 +185,7 @@ fn check_len(head: &[u8; 5], len_max: u32) -> Result<u32, ServiceError> {
     let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
     if len == 0 || len > len_max {
         return Err(protocol(format!(
-            "a control frame claims {len} bytes; 1 to {len_max} are possible"
+            "a control frame claims {len} bytes, and only 1 to {len_max} are possible"
         )));
     }
     Ok(len)
@@ -200,7 +200,7 @@ pub(crate) fn read<'a>(
     let Some(kind) = read_raw(input, buffer, len_max)? else {
         return Ok(None);
     };
-    let bad = || protocol(format!("a control frame of kind {kind} cannot be understood"));
+    let bad = || protocol(format!("malformed control frame of kind {kind}"));
     let frame = match kind {
         KIND_JSON => Frame::Json(buffer),
         KIND_DATA => {
@@ -229,7 +229,7 @@ fn split_number(bytes: &[u8]) -> Option<(u64, &[u8])> {
 }
 
 pub(crate) fn parse<T: DeserializeOwned>(json: &[u8]) -> Result<T, ServiceError> {
-    serde_json::from_slice(json).map_err(|error| protocol(format!("a control message cannot be understood: {error}")))
+    serde_json::from_slice(json).map_err(|error| protocol(format!("malformed control message: {error}")))
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ use crate::service::{DirEntry, ErrorKind, Result, ServiceError};
 
 /// A program was faster, or what was expected was not so to begin with: nothing was done.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("overtaken: {0}")]
+#[error("not applied: {0}")]
 pub struct Overtaken(pub String);
 
 /// The outcome of a step.
@@ -393,7 +393,7 @@ pub trait LandingTree: Send + Sync {
 }
 
 fn no_sums(node: NodeId) -> ServiceError {
-    let message = format!("no checksums are kept of node {node}");
+    let message = format!("no checksums are kept for node {node}");
     ServiceError::new(ErrorKind::Refused, message)
 }
 

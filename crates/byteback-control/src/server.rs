@@ -327,7 +327,7 @@ fn serve(stream: &UnixStream, cuts: &mut OpenCuts<'_>, limits: Limits) -> Result
             // Came when what it should stop had already been sent.
             Ok(Some(Frame::Stop)) => continue,
             Ok(Some(Frame::Json(json))) => frame::parse(json),
-            Ok(Some(Frame::Data { .. } | Frame::Hole { .. })) => Err(frame::protocol("a request was expected")),
+            Ok(Some(Frame::Data { .. } | Frame::Hole { .. })) => Err(frame::protocol("expected a request")),
             Err(error) => {
                 frame::write_json(&mut output, &Answer::Error(error.clone()), limits.answer_len_max)?;
                 frame::flush(&mut output)?;

@@ -724,22 +724,22 @@ pub trait TreeService: Send + Sync {
 }
 
 fn no_undo() -> ServiceError {
-    let message = "nothing is kept of this folder; mount it with byteback mount --undo-window 30m";
+    let message = "no old versions of this folder are kept; mount it with byteback mount --undo-window 30m";
     ServiceError::new(ErrorKind::Refused, message)
 }
 
 /// The error for a request that needs continuous sync where it does not run.
 #[must_use]
 pub fn not_synced() -> ServiceError {
-    let message = "this folder is not kept in sync now; start that with: byteback sync DIR";
+    let message = "this folder is not being synced; start with: byteback sync DIR";
     ServiceError::new(ErrorKind::Refused, message)
 }
 
 fn no_named_cuts() -> ServiceError {
-    let message = "named cuts are for mounted folders; mount it first: byteback mount DIR";
+    let message = "named cuts need a mounted folder; mount it first: byteback mount DIR";
     ServiceError::new(ErrorKind::Refused, message)
 }
 
 fn untold() -> ServiceError {
-    ServiceError::new(ErrorKind::Protocol, "this tree does not answer that question")
+    ServiceError::new(ErrorKind::Protocol, "this folder does not support that request")
 }

@@ -217,7 +217,7 @@ impl Daemon {
                 let watching = Arc::downgrade(live);
                 tree.log().set_on_untracked(move |_| {
                     if let Some(live) = watching.upgrade() {
-                        live.abandon("a file was changed without passing the mount");
+                        live.abandon("a file was changed, bypassing the mount");
                     }
                 });
             }

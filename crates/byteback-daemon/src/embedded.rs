@@ -56,7 +56,7 @@ impl Embedded {
         let watching = Arc::downgrade(&live);
         tree.log().set_on_untracked(move |_| {
             if let Some(live) = watching.upgrade() {
-                live.abandon("a file was changed without passing the gate");
+                live.abandon("a file was changed, bypassing the gate");
             }
         });
         let tree = Arc::new(tree);

@@ -31,8 +31,9 @@ pub enum DaemonError {
     },
     /// The journal of continuous sync was written by another version of this program.
     #[error(
-        "{path} has version {version} of its format, and this program knows versions 1 to {newest}: use the newer Byteback that wrote it. If there is none any more, move \
-         that file away: the whole folder is then compared with the server once, and nothing is lost",
+        "{path} has format version {version}, but this program knows only versions 1 to {newest}: use the newer \
+         Byteback that wrote it. If that is no longer available, move the file away: the whole folder is then compared \
+         with the server once, and nothing is lost",
         newest = crate::live::JOURNAL_VERSION
     )]
     Version {
@@ -75,13 +76,13 @@ pub enum DaemonError {
     #[error(transparent)]
     Volume(#[from] VolumeTreeError),
     /// Files appeared where a volume is about to be mounted, and would be hidden by it.
-    #[error("{path} is not empty; what is in it would not be seen")]
+    #[error("{path} is not empty; the mount would hide its contents")]
     NotEmpty {
         /// The directory at the mount point.
         path: PathBuf,
     },
     /// A folder that has files and a log of its own cannot become the place of a volume.
-    #[error("{path} is a tracked folder already; make an empty directory, and mount the volume there")]
+    #[error("{path} is already a tracked folder; create an empty directory, and mount the volume there")]
     TrackedAlready {
         /// The tracked folder.
         path: PathBuf,

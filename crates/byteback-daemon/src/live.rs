@@ -404,9 +404,9 @@ impl Live {
         let now_ns = self.now_ns();
         let stopped = Stopped::consume(&*self.dir, self.options.queue)?;
         let resumed = match stopped {
-            None => Err("continuous sync did not end in good order, or begins"),
+            None => Err("continuous sync starts for the first time, or did not end cleanly"),
             Some(stopped) if self.is_untouched_since(&stopped)? => Ok(stopped),
-            Some(_) => Err("the folder was changed while it was not kept in sync"),
+            Some(_) => Err("the folder was changed while it was not being synced"),
         };
         self.marking.lock().unsaved = self.unsaved_before()?;
         let noted = self.journal.lock().together();

@@ -68,14 +68,14 @@ impl fmt::Display for Doubt {
         match self {
             Self::OtherDirectory {
                 is_other_file_system: true,
-            } => f.write_str("it lies in another file system than before (a disk is not mounted, or another one is)"),
+            } => f.write_str("it is on another file system than before (a disk is not mounted, or another one is)"),
             Self::OtherDirectory {
                 is_other_file_system: false,
-            } => f.write_str("it is another directory than before, under the same path"),
+            } => f.write_str("it is a different directory than before, under the same path"),
             Self::FilesGone { known, gone } => {
                 write!(
                     f,
-                    "{gone} of its {known} files were removed while Byteback did not watch"
+                    "{gone} of its {known} files were removed while Byteback was not watching"
                 )
             }
         }
@@ -312,7 +312,11 @@ fn checksum<T: Serialize>(body: &T) -> io::Result<String> {
 }
 
 fn read<T: Serialize + DeserializeOwned>(dir: &dyn DurableDir, name: &str) -> io::Result<Option<T>> {
-    let unusable = |why: String| io::Error::other(format!("{why}; if it is removed, the folder is taken as it is now"));
+    let unusable = |why: String| {
+        io::Error::other(format!(
+            "{why}; if this file is removed, the folder is accepted as it is now"
+        ))
+    };
     let file = match dir.open(name, OpenMode::Existing) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened?,
@@ -322,7 +326,7 @@ fn read<T: Serialize + DeserializeOwned>(dir: &dyn DurableDir, name: &str) -> io
     file.read_exact_at(0, &mut bytes)?;
     let framed: Framed<T> = serde_json::from_slice(&bytes).map_err(|error| unusable(error.to_string()))?;
     if framed.version != VERSION {
-        return Err(unusable(format!("it has version {}", framed.version)));
+        return Err(unusable(format!("it has the unknown version {}", framed.version)));
     }
     if checksum(&framed.body)? != framed.crc32c {
         return Err(unusable("its checksum is wrong".to_owned()));

@@ -145,12 +145,7 @@ impl Service {
 
     fn cut_of(&self, cut: CutId) -> Result<Arc<OpenCut>> {
         let found = self.cuts.lock().get(&cut).cloned();
-        found.ok_or_else(|| {
-            ServiceError::new(
-                ErrorKind::PictureLost,
-                "this cut is not open any more; begin a new backup",
-            )
-        })
+        found.ok_or_else(|| ServiceError::new(ErrorKind::PictureLost, "this cut is no longer open; start a new backup"))
     }
 
     /// Refuses a cut beyond the limit, before anything is done for it.
@@ -159,7 +154,7 @@ impl Service {
             return Ok(());
         }
         let message = format!(
-            "{OPEN_CUTS_MAX} cuts of this folder are open; end the programs that hold them, or let them finish theirs"
+            "{OPEN_CUTS_MAX} cuts of this folder are open; stop the programs that hold them, or let them finish"
         );
         Err(ServiceError::new(ErrorKind::Refused, message))
     }
@@ -185,7 +180,7 @@ impl Service {
         let unreadable = self.tree.scan_report().unreadable.iter().map(|(names, error)| {
             let path = ByteString::from(join(names));
             let message =
-                format!("cannot read the directory {path}: {error}; what is in it is kept as it was saved before");
+                format!("cannot read the directory {path}: {error}; its contents are kept as they were last saved");
             ServiceError {
                 kind: ErrorKind::Node,
                 message,
@@ -273,7 +268,7 @@ impl Service {
         }
         let state = self.tree.folder().path();
         let picture = Picture::leaving_room_for_the_log(state).map_err(|error| {
-            let message = format!("cannot tell the free space of {}: {error}", state.display());
+            let message = format!("cannot determine the free space of {}: {error}", state.display());
             ServiceError::new(ErrorKind::Log, message)
         })?;
         let pictures = self.tree.pictures();
@@ -309,8 +304,8 @@ impl Service {
         match &self.mount {
             Some(mount) if !mount.is_attached() => Err(ServiceError::new(
                 ErrorKind::PictureLost,
-                "the folder was unmounted, but programs still use it, so nothing holds its files still; \
-                 close them, then begin the backup anew",
+                "the folder was unmounted, but programs still use it, so its files are no longer frozen; \
+                 close these programs, then start the backup again",
             )),
             _ => Ok(()),
         }
@@ -405,7 +400,8 @@ impl Service {
             let path = self.path_text(&open.cut, node);
             let name = path.clone().unwrap_or_else(|| ByteString::from("a file"));
             let message = format!(
-                "{name} was changed while it was read: it will be saved next time (a mounted folder is saved as of one moment)"
+                "{name} changed while it was being read: it will be saved next time (a mounted folder is saved as of \
+                 one moment)"
             );
             return Err(ServiceError {
                 kind: ErrorKind::Node,
@@ -456,7 +452,7 @@ impl Service {
     }
 
     fn mounted_tree(&self) -> Result<&Mount> {
-        let message = "named cuts are for mounted folders; mount it first: byteback mount DIR";
+        let message = "named cuts need a mounted folder; mount it first: byteback mount DIR";
         self.mount
             .as_deref()
             .ok_or_else(|| ServiceError::new(ErrorKind::Refused, message))

@@ -152,7 +152,7 @@ impl StateFolder {
                 let owner = String::from_utf8_lossy(&owner).into_owned();
                 let path = path.display();
                 Err(failed(io::Error::other(format!(
-                    "it says that it belongs to {owner}; if that is wrong, remove {path} and try again"
+                    "it is recorded as the state of {owner}; if that is wrong, remove {path} and try again"
                 ))))
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.write_path(&path).map_err(failed),

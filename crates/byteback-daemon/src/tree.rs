@@ -482,7 +482,7 @@ fn undo_failed(folder: &StateFolder, error: UndoError) -> DaemonError {
     DaemonError::State {
         path: folder.undo_dir(),
         source: std::io::Error::other(format!(
-            "{error}; the folder can be removed, with it goes only what undo kept"
+            "{error}; this folder can be removed: only the old versions kept for undo are lost"
         )),
     }
 }

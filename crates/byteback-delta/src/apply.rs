@@ -89,10 +89,10 @@ pub trait Target {
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
     /// The stream cannot be read.
-    #[error("the delta cannot be applied")]
+    #[error("cannot apply the delta")]
     Delta(#[from] ReadError),
     /// A frame of the stream cannot be decoded.
-    #[error("the delta's frame at byte {position} cannot be applied")]
+    #[error("cannot apply the delta's frame at byte {position}")]
     Frame {
         /// The position of the frame in the stream.
         position: u64,
@@ -100,10 +100,10 @@ pub enum ApplyError {
         source: FrameError,
     },
     /// The decompressor could not be set up.
-    #[error("the decompressor cannot be set up")]
+    #[error("cannot set up the decompressor")]
     Decompressor(#[source] io::Error),
     /// The base is not the one that the delta starts from.
-    #[error("the delta starts from a content of {expected} bytes, this one has {found}: it belongs to another version")]
+    #[error("the delta needs a base of {expected} bytes, but this one has {found}: it belongs to another version")]
     BaseLen {
         /// The base length in the stream.
         expected: u64,
@@ -111,16 +111,16 @@ pub enum ApplyError {
         found: u64,
     },
     /// The target of [`apply_to_new`] already holds something.
-    #[error("the target already holds {found} bytes: give an empty one")]
+    #[error("the target already has {found} bytes; use an empty one")]
     TargetNotEmpty {
         /// The length found.
         found: u64,
     },
     /// The stream may hold copies.
-    #[error("the delta copies bytes from other offsets and cannot be applied in place: apply it to a new file")]
+    #[error("the delta copies bytes from other offsets and cannot be applied in place; apply it to a new file")]
     HasCopies,
     /// The base cannot be read.
-    #[error("the base cannot be read at {range}")]
+    #[error("cannot read the base at {range}")]
     ReadBase {
         /// The range in the base.
         range: ByteRange,
@@ -128,7 +128,7 @@ pub enum ApplyError {
         source: io::Error,
     },
     /// The target cannot be written.
-    #[error("the target cannot be written at {range}")]
+    #[error("cannot write the target at {range}")]
     WriteTarget {
         /// The range in the target.
         range: ByteRange,
@@ -136,10 +136,10 @@ pub enum ApplyError {
         source: io::Error,
     },
     /// A length cannot be determined.
-    #[error("the length of base or target cannot be found out")]
+    #[error("cannot determine the length of the base or the target")]
     Len(#[source] io::Error),
     /// The target's length cannot be changed.
-    #[error("the length of the target cannot be set to {len_bytes} bytes")]
+    #[error("cannot set the length of the target to {len_bytes} bytes")]
     SetLen {
         /// The length wanted.
         len_bytes: u64,

@@ -52,25 +52,25 @@ pub struct ShortContent {
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
     /// The stream failed.
-    #[error("the bundle of contents cannot be read")]
+    #[error("cannot read the bundle of contents")]
     Io(#[source] io::Error),
     /// The first bytes are another format's.
     #[error("this is not a bundle of contents")]
     NotBundle,
     /// A version that this program cannot read.
-    #[error("version {0} of the bundle of contents is not supported, only version {VERSION}: update the older side")]
+    #[error("version {0} of the bundle of contents is not supported, only version {VERSION}; update the older side")]
     Version(u16),
     /// Bytes changed on the way.
-    #[error("the head of the bundle of contents is damaged; ask for it again")]
+    #[error("the head of the bundle of contents is damaged; request it again")]
     Checksum,
     /// The bundle breaks a rule of the format.
-    #[error("the bundle of contents is not possible: {0}")]
+    #[error("the bundle of contents is invalid: {0}")]
     Impossible(&'static str),
     /// The delta that holds the contents cannot be read.
-    #[error("the contents of the bundle cannot be read")]
+    #[error("cannot read the contents of the bundle")]
     Contents(#[from] ReadError),
     /// A frame of that delta cannot be decompressed.
-    #[error("the contents of the bundle cannot be decompressed")]
+    #[error("cannot decompress the contents of the bundle")]
     Frame(#[from] FrameError),
 }
 
@@ -163,7 +163,7 @@ fn refused(reason: &'static str) -> io::Error {
 /// [`CONTENT_LEN_MAX`]; otherwise the error of `out`.
 pub fn write(contents: &[Option<ShortContent>], mut out: impl Write) -> io::Result<()> {
     if contents.len() > CONTENTS_MAX {
-        return Err(refused("more contents than a bundle holds"));
+        return Err(refused("too many contents for a bundle"));
     }
     let mut head = MAGIC.to_vec();
     head.extend_from_slice(&VERSION.to_le_bytes());
@@ -173,7 +173,7 @@ pub fn write(contents: &[Option<ShortContent>], mut out: impl Write) -> io::Resu
         let len = match content {
             None => UNTOLD,
             Some(content) if content.len_bytes > CONTENT_LEN_MAX => {
-                return Err(refused("a content is longer than those of a bundle"));
+                return Err(refused("a content is too long for a bundle"));
             }
             Some(content) => content.len_bytes as u32,
         };
@@ -224,7 +224,7 @@ pub fn read(mut input: impl Read, contents_max: usize) -> Result<Vec<Option<Shor
         return Err(BundleError::Version(version));
     }
     if count > CONTENTS_MAX.min(contents_max) {
-        return Err(BundleError::Impossible("it has more contents than were asked for"));
+        return Err(BundleError::Impossible("it has more contents than requested"));
     }
     let mut rest = vec![0; 4 * count + 4];
     input.read_exact(&mut rest).map_err(of_io)?;
@@ -253,9 +253,7 @@ fn fill(input: impl Read, contents: &mut [Option<ShortContent>]) -> Result<(), B
     let mut delta = DeltaReader::new(input)?;
     let header = *delta.header();
     if header.base_len_bytes != 0 || header.has_copies || header.new_len_bytes != total {
-        return Err(BundleError::Impossible(
-            "its contents have another length than their lengths",
-        ));
+        return Err(BundleError::Impossible("its contents do not have the announced length"));
     }
     let mut told = contents.iter_mut().flatten();
     let (mut content, mut start) = (told.next(), 0);

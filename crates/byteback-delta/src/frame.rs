@@ -93,7 +93,7 @@ impl Codec {
 pub enum FrameError {
     /// The announced length is impossible, or does not agree with the stored bytes.
     #[error(
-        "the frame claims {raw_len} raw bytes in {stored_len} stored ones, which its codec {codec:?} excludes: it is damaged"
+        "the frame claims {raw_len} raw bytes in {stored_len} stored ones, impossible with {codec:?}: it is damaged"
     )]
     Length {
         /// The codec of the frame.

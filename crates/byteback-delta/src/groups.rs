@@ -57,28 +57,28 @@ const HEADER_LEN: usize = 8 + 2 + 1 + 1 + 8 + 4;
 #[derive(Debug, thiserror::Error)]
 pub enum GroupsError {
     /// The stream failed.
-    #[error("the sums of groups cannot be read")]
+    #[error("cannot read the group sums")]
     Io(#[source] io::Error),
     /// The stream ends too early.
-    #[error("the sums of groups end too early: they were cut short; ask for them again")]
+    #[error("the group sums are truncated; request them again")]
     Truncated,
     /// The first bytes are another format's.
-    #[error("these are no sums of groups")]
+    #[error("not a list of group sums")]
     NotGroups,
     /// A version that this program cannot read.
-    #[error("version {0} of sums of groups is not supported, only version {VERSION}: update the older side")]
+    #[error("version {0} of the group sums is not supported, only version {VERSION}; update the older side")]
     Version(u16),
     /// Leaves of a kind that this program does not know, or that was not asked for.
-    #[error("the sums of groups are of leaves of the kind {0}, which is not known or not the one that was asked for")]
+    #[error("the group sums are of leaves of kind {0}, which is unknown or was not requested")]
     Kind(u8),
     /// Bytes changed on the way.
-    #[error("the sums of groups are damaged at group {group}; ask for them again")]
+    #[error("the group sums are damaged at group {group}; request them again")]
     Checksum {
         /// The first group of the damaged part; also 0 for a damaged header.
         group: u64,
     },
     /// There are more groups than the reader accepts.
-    #[error("there are sums of {groups} groups, more than the {groups_max} that are taken")]
+    #[error("there are sums of {groups} groups, more than the limit of {groups_max}")]
     TooMany {
         /// The announced number.
         groups: u64,
@@ -86,10 +86,10 @@ pub enum GroupsError {
         groups_max: u64,
     },
     /// The bytes are intact, but they break a rule of the format.
-    #[error("the sums of groups are not possible: {0}")]
+    #[error("the group sums are invalid: {0}")]
     Impossible(&'static str),
     /// The signature of the rest cannot be read.
-    #[error("the signature of what is not equal cannot be used")]
+    #[error("cannot use the signature of the unequal groups")]
     Signature(#[source] SignatureError),
 }
 
@@ -169,7 +169,7 @@ impl GroupList {
     pub fn write(&self, mut out: impl Write) -> io::Result<()> {
         let groups = group_count(self.content_len_bytes);
         if self.sums.len() as u64 != groups || groups > GROUPS_MAX {
-            let message = format!("there are sums of {} groups of {groups}", self.sums.len());
+            let message = format!("there are sums of {} groups, but {groups} groups", self.sums.len());
             return Err(io::Error::new(ErrorKind::InvalidInput, message));
         }
         let mut header = [0; HEADER_LEN];
@@ -201,7 +201,7 @@ impl GroupList {
         let kind = check_header(&header[..20], LIST_MAGIC, header_crc)?;
         let content_len_bytes = u64::from_le_bytes(array(&header, 12));
         if content_len_bytes > FILE_LEN_MAX {
-            return Err(GroupsError::Impossible("their content is longer than any file"));
+            return Err(GroupsError::Impossible("their content is too long for a file"));
         }
         let groups = group_count(content_len_bytes);
         if groups > groups_max {

@@ -31,7 +31,7 @@ pub struct DeltaMap<L> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the newer delta starts from {newer_base_len_bytes} bytes, but the older one leads to {older_new_len_bytes}: \
-     they do not follow each other; compose adjacent versions only"
+     they are not adjacent; compose adjacent versions only"
 )]
 pub struct ComposeError {
     /// The length of the content that the older delta leads to.

@@ -63,24 +63,24 @@ pub struct MatchList {
 #[derive(Debug, thiserror::Error)]
 pub enum MatchesError {
     /// The stream failed.
-    #[error("the list of matches cannot be read")]
+    #[error("cannot read the list of matches")]
     Io(#[source] io::Error),
     /// The stream ends too early.
-    #[error("the list of matches ends after {runs} of its runs: it was cut short; ask for it again")]
+    #[error("the list of matches is truncated after {runs} runs; request it again")]
     Truncated {
         /// The number of runs in complete groups.
         runs: u64,
     },
     /// The first bytes are another format's.
-    #[error("this is not a list of matches")]
+    #[error("not a list of matches")]
     NotMatches,
     /// A version that this program cannot read.
-    #[error("version {0} of the list of matches is not supported, only version {VERSION}: update the older side")]
+    #[error("version {0} of the list of matches is not supported, only version {VERSION}; update the older side")]
     Version(u16),
     /// The list is about another content than the expected one.
     #[error(
-        "the list of matches is about {found_len_bytes} bytes in blocks of {found_block_len_bytes}, not about {len_bytes} in \
-         blocks of {block_len_bytes}: send the signature again"
+        "the list of matches is for {found_len_bytes} bytes in blocks of {found_block_len_bytes}, not for {len_bytes} \
+         in blocks of {block_len_bytes}; send the signature again"
     )]
     OtherContent {
         /// The length of the expected content.
@@ -93,13 +93,13 @@ pub enum MatchesError {
         found_block_len_bytes: u32,
     },
     /// Bytes changed on the way.
-    #[error("the list of matches is damaged at run {run}; ask for it again")]
+    #[error("the list of matches is damaged at run {run}; request it again")]
     Checksum {
         /// The first run of the damaged group; also 0 for a damaged header.
         run: u64,
     },
     /// The bytes are intact, but they break a rule of the format.
-    #[error("the list of matches is not possible at run {run}: {reason}")]
+    #[error("the list of matches is invalid at run {run}: {reason}")]
     Impossible {
         /// The run; also 0 for the header.
         run: u64,
@@ -245,10 +245,10 @@ impl MatchList {
         }
         let base_len_bytes = u64::from_le_bytes(array(&header, 24));
         if new_len_bytes > FILE_LEN_MAX || base_len_bytes > FILE_LEN_MAX {
-            return Err(impossible("its contents are longer than any file"));
+            return Err(impossible("its contents are too long for a file"));
         }
         if block_len_bytes == 0 || block_len_bytes > BLOCK_LEN_MAX {
-            return Err(impossible("its blocks have a length that no block has"));
+            return Err(impossible("its block length is impossible"));
         }
         let runs = u64::from(u32::from_le_bytes(array(&header, 32)));
         let mut list = Self::new(block_len_bytes, new_len_bytes, base_len_bytes);
@@ -288,24 +288,24 @@ impl MatchList {
             .and_then(|first| first.checked_add(more_blocks)?.checked_add(1))
             .filter(|&end| end <= blocks);
         let (Some(first_block), Some(end_block)) = (first_block, end_block) else {
-            return Err(impossible("it lies outside the new content"));
+            return Err(impossible("it is outside the new content"));
         };
         // Both are at most 2^63 plus a block.
         let range = ByteRange::new(
             first_block * block_len,
             end_block.saturating_mul(block_len).min(self.new_len_bytes),
         );
-        let range = range.ok_or_else(|| impossible("it lies outside the new content"))?;
+        let range = range.ok_or_else(|| impossible("it is outside the new content"))?;
         let expected = before.expected_at(first_block, block_len);
         let base_offset = expected.wrapping_add(varint::unzigzag(moved).cast_unsigned());
         if base_offset
             .checked_add(range.len_bytes())
             .is_none_or(|end| end > self.base_len_bytes)
         {
-            return Err(impossible("it lies outside the base"));
+            return Err(impossible("it is outside the base"));
         }
         if gap == 0 && run > 0 && moved == 0 {
-            return Err(impossible("it continues the run before, and should be part of it"));
+            return Err(impossible("it continues the previous run and should be part of it"));
         }
         *before = Position {
             block: end_block,

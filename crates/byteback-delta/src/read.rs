@@ -26,7 +26,7 @@ mod tests;
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The source of the stream failed.
-    #[error("the delta cannot be read at byte {position}")]
+    #[error("cannot read the delta at byte {position}")]
     Read {
         /// The position of the failed read.
         position: u64,
@@ -34,7 +34,7 @@ pub enum ReadError {
         source: io::Error,
     },
     /// The stream ends too early.
-    #[error("the delta ends at or after byte {position}, in the middle of its {part}: it was cut off; send it again")]
+    #[error("the delta is truncated at or after byte {position}, inside its {part}; send it again")]
     CutOff {
         /// The position of the part.
         position: u64,
@@ -42,16 +42,16 @@ pub enum ReadError {
         part: &'static str,
     },
     /// The first bytes are not a delta's.
-    #[error("this is not a Byteback delta: it begins with other bytes")]
+    #[error("not a Byteback delta: it begins with other bytes")]
     NotADelta,
     /// A newer format, or damage.
-    #[error("the delta has format version {found}, this program reads {VERSION}: update it")]
+    #[error("the delta has format version {found}, but this program supports only {VERSION}; update the older side")]
     Version {
         /// The version found.
         found: u16,
     },
     /// The bytes changed since they were written.
-    #[error("the delta is damaged: the checksum of its {part} at byte {position} does not agree; send it again")]
+    #[error("the delta is damaged: the checksum of its {part} at byte {position} does not match; send it again")]
     Checksum {
         /// The position of the part.
         position: u64,
@@ -59,7 +59,7 @@ pub enum ReadError {
         part: &'static str,
     },
     /// The bytes are intact, but they break a rule of the format.
-    #[error("the delta is malformed at byte {position}: {reason}")]
+    #[error("the delta is invalid at byte {position}: {reason}")]
     Malformed {
         /// The position of the part that breaks the rule.
         position: u64,
@@ -67,7 +67,7 @@ pub enum ReadError {
         reason: &'static str,
     },
     /// A frame's lengths or contents are impossible.
-    #[error("the delta's frame at byte {position} cannot be used")]
+    #[error("cannot use the delta's frame at byte {position}")]
     Frame {
         /// The position of the block or frame.
         position: u64,
@@ -75,7 +75,7 @@ pub enum ReadError {
         source: FrameError,
     },
     /// An earlier call failed.
-    #[error("an earlier error ended the reading of this delta")]
+    #[error("reading of this delta ended with an earlier error")]
     Failed,
 }
 
@@ -163,7 +163,7 @@ impl<R: Read> DeltaReader<R> {
         if header.base_len_bytes > FILE_LEN_MAX || header.new_len_bytes > FILE_LEN_MAX {
             return Err(ReadError::Malformed {
                 position: 0,
-                reason: "a content is longer than a file can be",
+                reason: "a content is too long for a file",
             });
         }
         let mut digest = StreamDigest::new();
@@ -286,10 +286,10 @@ impl<R: Read> DeltaReader<R> {
             block.extents.push(extent);
         }
         if !bytes.is_empty() {
-            return Err(malformed("a block has more extents than it says"));
+            return Err(malformed("a block has more extents than announced"));
         }
         if literal_bytes != raw_len {
-            return Err(malformed("the literals of a block are not as long as its frame"));
+            return Err(malformed("the literals and the frame of a block differ in length"));
         }
         self.scratch = scratch;
         self.read_frame(&mut block.frame, codec, raw_len, stored_len)?;
@@ -335,7 +335,7 @@ impl<R: Read> DeltaReader<R> {
         if totals != &expected[1..] {
             return Err(ReadError::Malformed {
                 position,
-                reason: "the trailer's totals are not those of the blocks",
+                reason: "the trailer's totals do not match the blocks",
             });
         }
         self.digest.update(&expected);

@@ -14,10 +14,10 @@ use crate::wire::FILE_LEN_MAX;
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// The destination refused the bytes.
-    #[error("the delta cannot be written to its destination")]
+    #[error("cannot write the delta to its destination")]
     Write(#[source] io::Error),
     /// The bytes of a literal could not be read.
-    #[error("the literal bytes {range} cannot be read")]
+    #[error("cannot read the literal bytes {range}")]
     ReadLiteral {
         /// The range of the new content.
         range: ByteRange,
@@ -25,16 +25,16 @@ pub enum WriteError {
         source: io::Error,
     },
     /// zstd could not be set up.
-    #[error("the compressor cannot be set up")]
+    #[error("cannot set up the compressor")]
     Compressor(#[source] io::Error),
     /// A length is larger than any file's.
-    #[error("a content of {len_bytes} bytes is longer than a file can be ({FILE_LEN_MAX})")]
+    #[error("a content of {len_bytes} bytes is too long for a file (at most {FILE_LEN_MAX})")]
     FileTooLong {
         /// The length asked for.
         len_bytes: u64,
     },
     /// The extents do not ascend, or overlap.
-    #[error("the extent {range} begins before {previous_end}, where the one before it ended")]
+    #[error("the extent {range} begins before {previous_end}, the end of the previous extent")]
     OutOfOrder {
         /// The extent.
         range: ByteRange,
@@ -42,7 +42,7 @@ pub enum WriteError {
         previous_end: u64,
     },
     /// An extent lies outside the new content.
-    #[error("the extent {range} reaches past the new content's {new_len_bytes} bytes")]
+    #[error("the extent {range} extends past the new content's {new_len_bytes} bytes")]
     PastNewLen {
         /// The extent.
         range: ByteRange,
@@ -50,7 +50,7 @@ pub enum WriteError {
         new_len_bytes: u64,
     },
     /// A copy lies outside the base.
-    #[error("the extent {range} copies from {base_offset}, which reaches past the base's {base_len_bytes} bytes")]
+    #[error("the extent {range} copies from {base_offset}, past the base's {base_len_bytes} bytes")]
     PastBaseLen {
         /// The extent.
         range: ByteRange,
@@ -60,13 +60,13 @@ pub enum WriteError {
         base_len_bytes: u64,
     },
     /// A copy was added, although the header declares none.
-    #[error("the extent {range} is a copy, but the stream was begun without them (`WriterOptions::copies`)")]
+    #[error("the extent {range} is a copy, but the stream was begun without copies (`WriterOptions::copies`)")]
     CopiesNotDeclared {
         /// The extent.
         range: ByteRange,
     },
     /// An earlier call failed.
-    #[error("an earlier error left the delta incomplete; write it anew")]
+    #[error("an earlier error left the delta incomplete; write it again from the start")]
     Incomplete,
 }
 

@@ -78,22 +78,22 @@ pub struct SignatureParams {
 #[derive(Debug, thiserror::Error)]
 pub enum SignatureError {
     /// The stream failed.
-    #[error("the signature cannot be read")]
+    #[error("cannot read the signature")]
     Io(#[source] io::Error),
     /// The stream ends too early.
-    #[error("the signature ends after {blocks} of its blocks: it was cut short")]
+    #[error("the signature is truncated after {blocks} blocks")]
     Truncated {
         /// The number of blocks in complete groups.
         blocks: u64,
     },
     /// The first bytes are another format's.
-    #[error("this is not a signature")]
+    #[error("not a signature")]
     NotASignature,
     /// A version that this program cannot read.
-    #[error("signature version {0} is not supported, only version {VERSION}: update the older side")]
+    #[error("signature version {0} is not supported, only version {VERSION}; update the older side")]
     Version(u16),
     /// A kind of checksum that this program does not know.
-    #[error("the {which} checksums of the signature are of the unknown kind {code}: update the older side")]
+    #[error("the {which} checksums of the signature are of the unknown kind {code}; update the older side")]
     Kind {
         /// `weak` or `strong`.
         which: &'static str,
@@ -101,10 +101,10 @@ pub enum SignatureError {
         code: u8,
     },
     /// A rule of the format is broken.
-    #[error("the signature is not possible: {0}")]
+    #[error("the signature is invalid: {0}")]
     Impossible(&'static str),
     /// The signature has more blocks than the reader accepts.
-    #[error("the signature has {blocks} blocks, more than the {blocks_max} that are taken: ask for larger blocks")]
+    #[error("the signature has {blocks} blocks, more than the limit of {blocks_max}; request larger blocks")]
     TooManyBlocks {
         /// The announced number.
         blocks: u64,
@@ -360,16 +360,16 @@ const _: () = assert!(GROUP_LEN_BYTES.is_power_of_two());
 
 fn check_lengths(params: &SignatureParams, content_len_bytes: u64) -> Result<(), SignatureError> {
     let wrong = if params.block_len_bytes == 0 || params.block_len_bytes > BLOCK_LEN_MAX {
-        "its blocks have a length that no block has"
+        "its block length is impossible"
     } else if params.strong_len_bytes < STRONG_LEN_MIN || usize::from(params.strong_len_bytes) > STRONG_LEN_MAX {
-        "its strong checksums have a length that none has"
+        "its strong checksums have an impossible length"
     } else if WeakKind::from_code(params.weak.code()).is_none() || StrongKind::from_code(params.strong.code()).is_none()
     {
-        "its checksums are of kinds that only files of librsync have"
+        "its checksums are of kinds that only librsync uses"
     } else if matches!(params.strong, StrongKind::Tree(_)) && !params.block_len_bytes.is_multiple_of(LEAF_LEN_BYTES) {
-        "its blocks are not made of whole leaves"
+        "its blocks do not consist of whole leaves"
     } else if content_len_bytes > FILE_LEN_MAX {
-        "its content is longer than any file"
+        "its content is too long for a file"
     } else {
         return Ok(());
     };

@@ -164,8 +164,8 @@ impl ExtentContext {
         bytes: &mut &[u8],
         skip_bytes: &mut u32,
     ) -> Result<Extent, &'static str> {
-        let gap = varint::take(bytes).ok_or("the gap before an extent is not a number")?;
-        let length_and_kind = varint::take(bytes).ok_or("the length of an extent is not a number")?;
+        let gap = varint::take(bytes).ok_or("the gap before an extent is malformed")?;
+        let length_and_kind = varint::take(bytes).ok_or("the length of an extent is malformed")?;
         let len_bytes = (length_and_kind >> 2) + 1;
         if len_bytes > EXTENT_LEN_MAX {
             return Err("an extent is longer than the format allows");
@@ -175,7 +175,7 @@ impl ExtentContext {
             .checked_add(gap)
             .and_then(|start| ByteRange::from_offset_len(start, len_bytes))
             .filter(|range| range.end() <= header.new_len_bytes)
-            .ok_or("an extent reaches past the new content's end")?;
+            .ok_or("an extent extends past the new content's end")?;
         let source = match length_and_kind & 3 {
             KIND_LITERAL => {
                 let slice = FrameSlice {
@@ -184,7 +184,7 @@ impl ExtentContext {
                 *skip_bytes = u32::try_from(len_bytes)
                     .ok()
                     .and_then(|len| skip_bytes.checked_add(len))
-                    .ok_or("the literals of a block are longer than a frame")?;
+                    .ok_or("the literals of a block are too long for a frame")?;
                 Source::Literal(slice)
             }
             KIND_ZERO => Source::Zero,
@@ -192,7 +192,7 @@ impl ExtentContext {
                 if !header.has_copies {
                     return Err("a copy in a stream that declares none");
                 }
-                let change = varint::take(bytes).ok_or("the base offset of a copy is not a number")?;
+                let change = varint::take(bytes).ok_or("the base offset of a copy is malformed")?;
                 let shift = self.copy_shift.wrapping_add(varint::unzigzag(change));
                 let base_offset = range
                     .start()
@@ -202,11 +202,11 @@ impl ExtentContext {
                             .checked_add(len_bytes)
                             .is_some_and(|end| end <= header.base_len_bytes)
                     })
-                    .ok_or("a copy reaches past the base's end")?;
+                    .ok_or("a copy extends past the base's end")?;
                 self.copy_shift = shift;
                 Source::Copy { base_offset }
             }
-            _ => return Err("an extent is of no known kind"),
+            _ => return Err("an extent is of an unknown kind"),
         };
         self.previous_end = range.end();
         Ok(Extent { range, source })

@@ -327,13 +327,13 @@ impl<V: ExtentValue> ExtentMap<V> {
                 if let Some(previous) = previous {
                     if previous.end > entry.start {
                         return Err(format!(
-                            "{}..{} reaches into {}..{}",
+                            "{}..{} overlaps {}..{}",
                             previous.start, previous.end, entry.start, entry.end
                         ));
                     }
                     if previous.end == entry.start && previous.value.continues(previous.len_bytes(), &entry.value) {
                         return Err(format!(
-                            "{}..{} and {}..{} are one",
+                            "{}..{} and {}..{} are not merged",
                             previous.start, previous.end, entry.start, entry.end
                         ));
                     }
@@ -345,7 +345,7 @@ impl<V: ExtentValue> ExtentMap<V> {
         }
         if (len, covered_bytes) != (self.len, self.covered_bytes) {
             return Err(format!(
-                "counted {len} entries of {covered_bytes} bytes, kept {} and {}",
+                "counted {len} entries of {covered_bytes} bytes, but recorded {} and {}",
                 self.len, self.covered_bytes
             ));
         }

@@ -98,7 +98,7 @@ fn check_place(len_blocks: u64, first: u64, len_bytes: usize) -> io::Result<u64>
     }
     Err(io::Error::new(
         io::ErrorKind::InvalidInput,
-        format!("{len_bytes} bytes at block {first} are no blocks of a device of {len_blocks}"),
+        format!("{len_bytes} bytes at block {first} are not whole blocks within a device of {len_blocks} blocks"),
     ))
 }
 

@@ -9,7 +9,7 @@ use std::io;
 /// The kernel does not report it.
 pub fn boot_id() -> io::Result<[u8; 16]> {
     parse(&std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?)
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the number of the boot cannot be read"))
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the kernel's boot ID is malformed"))
 }
 
 fn parse(text: &str) -> Option<[u8; 16]> {

@@ -107,7 +107,7 @@ pub fn open_beneath(dir: impl AsFd, below: &Path) -> io::Result<OwnedFd> {
     while let Some(component) = components.next() {
         let Component::Normal(name) = component else {
             let message = format!(
-                "a path below a folder may neither be absolute nor hold '..': {}",
+                "a path below a folder must not be absolute or contain '..': {}",
                 below.display()
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
@@ -176,10 +176,7 @@ fn proc_path(fd: impl AsFd) -> String {
 /// A descriptor that we hold always has its magic link, so a missing one means a missing `/proc`.
 fn explain_proc(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::NotFound && !Path::new("/proc/self/fd").exists() {
-        return io::Error::new(
-            io::ErrorKind::Unsupported,
-            "/proc is not mounted, but is needed; mount it",
-        );
+        return io::Error::new(io::ErrorKind::Unsupported, "/proc is not mounted; mount it");
     }
     error
 }

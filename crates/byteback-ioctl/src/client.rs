@@ -12,16 +12,19 @@ use crate::abi::{
 #[derive(Debug, thiserror::Error)]
 pub enum DeltaError {
     /// The file does not lie in a folder that Byteback tracks.
-    #[error("the file lies in no folder that Byteback has mounted; mount its folder first: byteback mount DIR")]
+    #[error("the file is not in a folder mounted by Byteback; mount its folder first: byteback mount DIR")]
     NotTracked,
     /// The consumer's name is not valid.
-    #[error("{name:?} cannot name a consumer: 1 to {} bytes without control characters", CONSUMER_BYTES - 1)]
+    #[error(
+        "{name:?} is not a consumer name: it must have 1 to {} bytes without control characters",
+        CONSUMER_BYTES - 1
+    )]
     Name {
         /// The name.
         name: String,
     },
     /// The file was removed, or came into the folder without passing the mount.
-    #[error("the file has no name in the tracked folder any more, or none that the log knows; save it whole")]
+    #[error("the file was removed, or the log does not know it; save it whole")]
     Unknown,
     /// The descriptor was not opened for reading.
     #[error("the file must be open for reading")]
@@ -30,10 +33,10 @@ pub enum DeltaError {
     #[error("too many files are frozen; close some first")]
     TooMany,
     /// The context is not one of this open file, or was closed.
-    #[error("this delta is not open (any more); open it again")]
+    #[error("this delta is not open; open it again")]
     Closed,
     /// The two sides have different versions.
-    #[error("the daemon of the folder speaks another version; restart it: byteback umount, then byteback mount")]
+    #[error("the folder's daemon speaks another protocol version; restart it: byteback umount, then byteback mount")]
     Version,
     /// Another error of the system.
     #[error("{call} failed: {source}")]

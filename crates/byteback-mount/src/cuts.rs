@@ -98,19 +98,19 @@ pub struct CutSetup {
 #[derive(Debug, thiserror::Error)]
 pub enum CutError {
     /// There is one of this name.
-    #[error("a cut named {0:?} is open already; end it first, or choose another name")]
+    #[error("a cut named {0:?} is already open; end it first, or choose another name")]
     Exists(OsString),
     /// There is none of this name.
     #[error("no cut named {0:?} is open; `byteback cut ls` lists them")]
     Missing(OsString),
     /// The name cannot be that of a directory.
-    #[error("{0:?} cannot name a cut: 1 to 255 bytes without a slash, not '.' or '..'")]
+    #[error("{0:?} is not a valid cut name: it must have 1 to 255 bytes without a slash, and not be '.' or '..'")]
     Name(OsString),
     /// The limit is reached.
-    #[error("{CUTS_MAX} cuts are open or still being read; end some with `byteback cut rm NAME`")]
+    #[error("too many cuts: {CUTS_MAX} are open or still being read; end some with `byteback cut rm NAME`")]
     TooMany,
     /// The mount has used up its serial numbers for cuts.
-    #[error("this mount has opened too many cuts; mount the folder anew")]
+    #[error("this mount has opened too many cuts; remount the folder")]
     Exhausted,
     /// The mount is ending.
     #[error("the folder is being unmounted")]
@@ -258,7 +258,7 @@ impl FrozenTree {
                     let name = self.name.to_string_lossy();
                     self.setup
                         .report
-                        .say(&format!("the cut {name:?} is lost and cannot be read any more: {why}"));
+                        .say(&format!("the cut {name:?} is lost and can no longer be read: {why}"));
                 }
                 io::Error::from_raw_os_error(libc::EIO)
             }
@@ -431,9 +431,7 @@ impl Cuts {
                 state.by_name.remove(name);
                 drop(state);
                 let name = name.to_string_lossy();
-                self.setup
-                    .report
-                    .say(&format!("the cut {name:?} could not be opened: {error}"));
+                self.setup.report.say(&format!("cannot open the cut {name:?}: {error}"));
                 Err(error)
             }
         }
@@ -517,7 +515,8 @@ impl Cuts {
             state.by_serial.values().cloned().chain(ended).collect()
         };
         for tree in &trees {
-            tree.picture.give_up("the folder was unmounted while programs used it");
+            tree.picture
+                .give_up("the folder was unmounted while programs were using it");
         }
         trees.len()
     }
@@ -534,7 +533,7 @@ impl Cuts {
         if !is_attached && self.detach() > 0 {
             self.setup
                 .report
-                .say("somebody unmounted the folder: its cuts are lost; mount it again and open new ones");
+                .say("another program unmounted the folder: its cuts are lost; mount it again and open new ones");
         }
         Ok(is_attached)
     }

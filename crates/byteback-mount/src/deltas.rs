@@ -182,9 +182,7 @@ impl Deltas {
         let setup = self.cuts.setup();
         let log = setup.live.log();
         let failed = |what: &str, error: &dyn fmt::Display| {
-            setup
-                .report
-                .say(&format!("a file could not be frozen: {what}: {error}"));
+            setup.report.say(&format!("cannot freeze a file: {what}: {error}"));
             errno(libc::EIO)
         };
         let name = request.consumer_name().unwrap_or_default();
@@ -347,7 +345,7 @@ impl Deltas {
             let consumer = &context.consumer;
             setup
                 .report
-                .say(&format!("the mark of {consumer} could not be moved: {error}"));
+                .say(&format!("cannot move the mark of {consumer}: {error}"));
             errno(libc::EIO)
         };
         // Bytes that were read after the picture, or its protection, was lost may be of any time.

@@ -33,9 +33,10 @@ const PIECE_LEN_BYTES: u64 = 1 << 20;
 /// Bytes of a file that differ from the written ones.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{} of it changed although nobody wrote them{}; they are not sent. 'byteback repair' gets a good version, or keeps it as it is",
+    "{} changed although no program wrote them{}; they are not sent. 'byteback repair' restores a good version, or \
+     keeps this one",
     ranges_text(ranges),
-    match reason { Reason::Changed => "", Reason::Crash => " (the machine stopped while it was being written)" }
+    match reason { Reason::Changed => "", Reason::Crash => " (the machine stopped while the file was being written)" }
 )]
 pub struct Fault {
     /// The bytes, in whole blocks.
@@ -325,7 +326,7 @@ impl Integrity {
         let skipped = usize::try_from(range.start() - start).map_err(io::Error::other)?;
         let end = skipped.saturating_add(usize::try_from(range.len_bytes()).map_err(io::Error::other)?);
         if read.len_bytes < end {
-            let message = "it was cut off while it was read";
+            let message = "it was truncated while it was being read";
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, message));
         }
         bytes.truncate(end);
@@ -383,7 +384,7 @@ fn read_whole(backing: &impl Backing, offset: u64, buffer: &mut [u8]) -> io::Res
 }
 
 fn overtaken() -> io::Error {
-    io::Error::other("what was wrong with it was written anew each time that it was read")
+    io::Error::other("its damaged blocks were rewritten each time they were read")
 }
 
 impl std::fmt::Debug for Integrity {

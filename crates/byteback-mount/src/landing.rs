@@ -52,11 +52,11 @@ use crate::tree::landing::{NameAt, Stale};
 #[derive(Debug, thiserror::Error)]
 pub enum LandingError {
     /// The target is not as it was expected; nothing was done.
-    #[error("overtaken: {0}")]
+    #[error("not applied: {0}")]
     Overtaken(String),
     /// The file system takes the name for another one that is there, as it does not tell cases or
     /// spellings apart; nothing was done.
-    #[error("the file system does not tell this name from another one that is there")]
+    #[error("the file system does not distinguish this name from one that already exists")]
     Collides,
     /// A system call failed.
     #[error("{0}")]
@@ -128,7 +128,7 @@ fn has_no_links(error: &io::Error) -> bool {
 }
 
 fn gone<T>() -> Result<T, LandingError> {
-    Err(LandingError::Overtaken("it has no name any more".to_owned()))
+    Err(LandingError::Overtaken("it no longer has a name".to_owned()))
 }
 
 impl Landing {
@@ -151,7 +151,7 @@ impl Landing {
             None => Ok(()),
             Some(point) => {
                 let text = format!(
-                    "a file system is mounted at {}, which this would unmount; it is done once that was unmounted",
+                    "a file system is mounted at {}, which this would unmount; it is done once that is unmounted",
                     point.display()
                 );
                 Err(io::Error::new(io::ErrorKind::ResourceBusy, text).into())
@@ -169,7 +169,7 @@ impl Landing {
     fn name<'a>(&self, (parent, name): LoggedName<'a>) -> Result<NameAt<'a>, LandingError> {
         host::check_component(name)?;
         if parent == NodeId::ROOT && Hidden::is_hidden_name(name) {
-            let error = io::Error::new(io::ErrorKind::InvalidInput, "this name is the mount's own");
+            let error = io::Error::new(io::ErrorKind::InvalidInput, "this name is reserved for the mount");
             return Err(error.into());
         }
         self.tree.name_at(parent, self.find(parent)?, name)
@@ -433,7 +433,7 @@ impl Landing {
     pub fn open(&self, node: NodeId) -> Result<LandingFile, LandingError> {
         let (fd, stat) = self.find(node)?;
         if stat.kind != NodeKind::File {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file").into());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file").into());
         }
         Ok(LandingFile {
             inode: fd.reopen(OFlags::RDWR | OFlags::NONBLOCK)?,

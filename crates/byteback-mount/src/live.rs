@@ -111,7 +111,7 @@ impl LiveTree {
             }
         }
         Err(failed.unwrap_or_else(|| {
-            io::Error::other("another file has taken its place without passing the mount; remount to track it")
+            io::Error::other("another file has taken its place, bypassing the mount; remount to track it")
         }))
     }
 
@@ -121,7 +121,7 @@ impl LiveTree {
         let way = self.directories.way_to(node, place_of, DEPTH_MAX);
         let Some(Way { from, steps }) = way.map_err(|error| match error {
             WayError::Log(error) => io::Error::other::<LogError>(error),
-            WayError::TooDeep => io::Error::other("it lies too deep in the tree"),
+            WayError::TooDeep => io::Error::other("it is too deep in the folder"),
         })?
         else {
             return Ok(None);

@@ -113,7 +113,7 @@ pub enum PictureError {
         source: io::Error,
     },
     /// Old bytes could not be saved.
-    #[error("the picture is lost ({0}): free space in the state folder and begin the backup anew")]
+    #[error("the picture is lost ({0}): free space in the state folder and start the backup again")]
     Lost(String),
     /// The reader's own error, handed back.
     #[error("the reader stopped")]
@@ -525,7 +525,7 @@ impl Picture {
         }
         if is_crowded {
             return Err(NotSaved::Kept(io::Error::other(
-                "too many large files were removed while it was open",
+                "too many large files were removed while the picture was open",
             )));
         }
         self.held_files.fetch_add(1, Ordering::Relaxed);
@@ -664,7 +664,7 @@ impl Picture {
                 (Some(KeptBytes::Hole), _) => read.hole(range),
                 (Some(KeptBytes::At { offset }), _) => self.kept.read(offset, read.data(range)?)?,
                 (None, Source::File(file)) => self.read_backing((node, file), range, read)?,
-                (None, Source::Kept) => return Err(io::Error::other("not all that is needed of it was kept")),
+                (None, Source::Kept) => return Err(io::Error::other("not all of its old content was kept")),
             }
         }
         Ok(())
@@ -724,14 +724,14 @@ fn not_held() -> PictureError {
     PictureError::Node {
         source: io::Error::new(
             io::ErrorKind::InvalidInput,
-            "a part of it was asked for that this picture does not hold still",
+            "the requested part is no longer protected by this picture",
         ),
     }
 }
 
 fn not_in_picture() -> PictureError {
     PictureError::Node {
-        source: io::Error::new(io::ErrorKind::NotFound, "it is not part of this picture"),
+        source: io::Error::new(io::ErrorKind::NotFound, "not part of this picture"),
     }
 }
 
@@ -771,7 +771,7 @@ fn find(live: &LiveTree, node: NodeId) -> Result<Inode, PictureError> {
         Some((fd, _)) => Ok(fd),
         None => Err(failed(io::Error::new(
             io::ErrorKind::NotFound,
-            "it was removed and nothing of it was kept",
+            "it was removed, and its content was not kept",
         ))),
     }
 }
@@ -785,7 +785,7 @@ fn read_exact_at(file: &Inode, offset: u64, buffer: &mut [u8]) -> io::Result<()>
             Ok(0) => {
                 return Err(io::Error::new(
                     io::ErrorKind::UnexpectedEof,
-                    "it was cut off while it was read",
+                    "it was truncated while it was being read",
                 ));
             }
             Ok(more) => done += more,

@@ -128,7 +128,7 @@ pub enum MountError {
     #[error("/dev/fuse is missing; load the kernel module with `modprobe fuse` (in a container: pass the device in)")]
     NoFuse,
     /// An ordinary user needs the set-user-id helper.
-    #[error("fusermount3 is missing, which ordinary users need to mount; install the package fuse3")]
+    #[error("fusermount3 is missing, and ordinary users need it to mount; install the package fuse3")]
     NoHelper,
     /// The kernel or the helper refused.
     #[error("cannot mount over {path}: {reason}")]

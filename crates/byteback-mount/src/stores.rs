@@ -46,7 +46,7 @@ pub struct Flushed {
 
 /// Some stores may not have passed the gate.
 #[derive(Debug, thiserror::Error)]
-#[error("the kernel could not write back everything of {} open files, first {first}: {source}", nodes.len())]
+#[error("the kernel could not write back all data of {} open files (first: {first}): {source}", nodes.len())]
 pub struct FlushError {
     /// The nodes concerned: a cut must treat their contents as unknown.
     pub nodes: Vec<InodeNumber>,

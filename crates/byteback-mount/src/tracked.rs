@@ -56,10 +56,10 @@ pub(crate) use trim::Trimming;
 #[derive(Debug, thiserror::Error)]
 pub enum TrackedError {
     /// The log could not promise to know of it: it was not performed.
-    #[error("the operation log refused a change: {0}")]
+    #[error("cannot log a change: {0}")]
     Log(#[from] LogError),
     /// The backing directory refused it.
-    #[error("the backing directory could not {operation}: {source}")]
+    #[error("cannot {operation} in the backing directory: {source}")]
     Backing {
         /// The attempted operation, as an infinitive.
         operation: &'static str,
@@ -67,7 +67,7 @@ pub enum TrackedError {
         source: io::Error,
     },
     /// The change was to land from elsewhere, and something was in the way: it was not performed.
-    #[error("overtaken: {0}")]
+    #[error("not applied: {0}")]
     Overtaken(String),
 }
 

@@ -12,7 +12,7 @@ pub const CONSUMER_BYTES_MAX: usize = 1024;
 #[derive(Debug, Error)]
 pub enum LogError {
     /// A file of the log could not be read, written or synced.
-    #[error("the log's file {file}: {source}; free space or repair the state folder's disk, then try again")]
+    #[error("the log cannot use {file}: {source}; free space on the state folder's disk or repair it, then try again")]
     File {
         /// The file's name in the state folder.
         file: &'static str,
@@ -20,7 +20,7 @@ pub enum LogError {
         source: io::Error,
     },
     /// The database of the log failed.
-    #[error("the log's database: {0}; free space or repair the state folder's disk, then try again")]
+    #[error("the log cannot use its database: {0}; free space on the state folder's disk or repair it, then try again")]
     Database(#[source] Box<redb::Error>),
     /// The database of the log is inconsistent.
     #[error(
@@ -36,7 +36,9 @@ pub enum LogError {
         what: &'static str,
     },
     /// The log was written by a version of Byteback that this one does not know.
-    #[error("the log has format version {found}, this program knows {known}; use a newer Byteback")]
+    #[error(
+        "the log has format version {found}, but this program knows only versions up to {known}; use a newer Byteback"
+    )]
     Version {
         /// The version found.
         found: u64,
@@ -54,7 +56,7 @@ pub enum LogError {
     /// A mark was to be set at a moment that is not held any longer: changes before and after it
     /// may already be merged.
     #[error(
-        "nothing holds epoch {epoch} any more; ask for the changes anew, and set the mark while that answer is still open"
+        "epoch {epoch} is no longer held; request the changes again, and set the mark while that answer is still open"
     )]
     NotHeld {
         /// The epoch.
@@ -62,21 +64,22 @@ pub enum LogError {
     },
     /// The log has as many consumers as it accepts.
     #[error(
-        "{limit} programs have marks in this folder's log already; give one up with `byteback consumers drop NAME` (`byteback consumers` \
-         lists them), or raise `consumers` in the section [log] of the configuration and mount the folder again"
+        "{limit} programs already have marks in this folder's log, the limit; drop one with `byteback consumers drop \
+         NAME` (`byteback consumers` lists them), or raise `consumers` in the section [log] of the configuration and \
+         mount the folder again"
     )]
     TooManyConsumers {
         /// The limit.
         limit: u64,
     },
     /// A name that no consumer can have: empty or too long.
-    #[error("the name of a consumer has 1 to {CONSUMER_BYTES_MAX} bytes, this one has {len_bytes}; choose another")]
+    #[error("a consumer's name must have 1 to {CONSUMER_BYTES_MAX} bytes, not {len_bytes}; choose another")]
     ConsumerName {
         /// The name's length.
         len_bytes: usize,
     },
     /// An earlier failure left the log unable to promise coverage.
-    #[error("the log failed before ({0}) and cannot promise to have seen every change; remount the folder")]
+    #[error("the log failed earlier ({0}) and may have missed changes; remount the folder")]
     Failed(String),
 }
 

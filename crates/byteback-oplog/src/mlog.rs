@@ -27,10 +27,10 @@ const NORMAL_LEN_END: u64 = 1 << 31;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MlogError {
     /// A range lies too far, or is too long.
-    #[error("the range {0} is beyond what an mlog of two 32-bit numbers can say")]
+    #[error("the range {0} does not fit into an mlog of two 32-bit numbers")]
     NotRepresentable(ByteRange),
     /// An entry is empty, or cut off, or touches or precedes the one before it.
-    #[error("these bytes are no array of mlogs")]
+    #[error("not an array of mlogs")]
     Malformed,
 }
 

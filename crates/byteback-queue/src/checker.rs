@@ -88,7 +88,7 @@ impl Tree {
             Operation::Truncate { node, size } => self.content(*node)?.resize(*size, 0),
             Operation::Attributes { node, stamp } => {
                 if !self.kinds.contains_key(node) {
-                    return Err(format!("{node} gets attributes, but does not exist"));
+                    return Err(format!("{node} gets attributes but does not exist"));
                 }
                 self.attributes.insert(*node, *stamp);
             }
@@ -116,7 +116,7 @@ impl Tree {
         match operation {
             NameOperation::Created { at, node } => {
                 if self.kinds.insert(node.node, node.kind).is_some() {
-                    return Err(format!("{} exists already", node.node));
+                    return Err(format!("{} already exists", node.node));
                 }
                 if node.kind == NodeKind::File {
                     self.contents.insert(node.node, Vec::new());
@@ -162,14 +162,14 @@ impl Tree {
 
     fn give(&mut self, at: &Place<NodeId>, node: Moved) -> Result<(), String> {
         if self.kinds.get(&at.parent) != Some(&NodeKind::Directory) {
-            return Err(format!("{at:?} gets a name in no directory"));
+            return Err(format!("{at:?} is not in a directory"));
         }
         if !self.kinds.contains_key(&node.node) {
             return Err(format!("{at:?} gets {}, which does not exist", node.node));
         }
         match self.names.insert(at.clone(), node.node) {
             None => Ok(()),
-            Some(over) => Err(format!("{at:?} gets {} and stood for {over}", node.node)),
+            Some(over) => Err(format!("{at:?} gets {} but stood for {over}", node.node)),
         }
     }
 
@@ -182,7 +182,7 @@ impl Tree {
         }
         let is_full = self.names.keys().any(|place| place.parent == victim.node);
         match is_full && is_last {
-            true => Err(format!("the directory {} is removed and not empty", victim.node)),
+            true => Err(format!("the directory {} is removed but not empty", victim.node)),
             false => Ok(()),
         }
     }
@@ -205,7 +205,7 @@ impl Tree {
                 return Some(format!("{place:?} stands for {one:?} and {two:?}"));
             };
             if self.kinds.get(node) != other.kinds.get(node) {
-                return Some(format!("{node} is of two kinds"));
+                return Some(format!("{node} has two kinds"));
             }
             if self.contents.get(node) != other.contents.get(node) {
                 let contents = (self.contents.get(node), other.contents.get(node));
@@ -289,7 +289,7 @@ impl Checker {
                 *self = before;
                 let difference = self.origin.difference(state).unwrap_or_default();
                 return Err(format!(
-                    "the origin was never so since moment {}: {difference}",
+                    "the origin was never in this state since moment {}: {difference}",
                     self.reached
                 ));
             }

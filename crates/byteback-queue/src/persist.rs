@@ -38,15 +38,15 @@ pub const RECORD_LEN_MAX: usize = 1 << 24;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PersistError {
     /// The bytes are not the state of a queue.
-    #[error("this is no state of a sync queue; begin with an empty one and abandon what it held")]
+    #[error("not the state of a sync queue; start with an empty one and abandon what it held")]
     NotAQueue,
     /// A version that this program does not read.
     #[error(
-        "the state of the sync queue has version {0}, and this program reads {SNAPSHOT_VERSION}: update the program"
+        "the state of the sync queue has version {0}, but this program reads {SNAPSHOT_VERSION}: update the program"
     )]
     Version(u8),
     /// The bytes differ from what was written.
-    #[error("the state of the sync queue is damaged; begin with an empty one and abandon what it held")]
+    #[error("the state of the sync queue is damaged; start with an empty one and abandon what it held")]
     Damaged,
 }
 

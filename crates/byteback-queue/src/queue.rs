@@ -151,10 +151,10 @@ pub enum Effect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
     /// Answers come in the order of the groups.
-    #[error("group {0} is not the eldest that waits for this answer; answer the groups in their order")]
+    #[error("group {0} is not the oldest one waiting for this answer; answer the groups in order")]
     NotEldest(GroupId),
     /// A cut is for a fold whose turn has come.
-    #[error("no fold waits for a cut; ask `poll` what is to be done")]
+    #[error("no fold is waiting for a cut; ask `poll` what to do next")]
     NoFold,
 }
 
@@ -656,7 +656,7 @@ impl Queue {
     #[doc(hidden)]
     pub fn check(&self) -> Result<(), String> {
         if self.waiting.nodes > self.options.nodes_max || self.waiting.extents > self.options.extents_max {
-            return Err("more waits than allowed".to_owned());
+            return Err("more is waiting than allowed".to_owned());
         }
         self.check_structure()
     }
@@ -673,7 +673,7 @@ impl Queue {
         let names = |queue: &Self| (queue.parents.clone(), queue.timed.clone());
         let indexes = |queue: &Self| (queue.subjects.clone(), names(queue), queue.bases.clone());
         if indexes(self) != indexes(&twin) || self.waiting != twin.waiting {
-            return Err("an index is not what a search finds".to_owned());
+            return Err("an index differs from what a search finds".to_owned());
         }
         for (node, &position) in self.open.iter().chain(&self.attributes) {
             if position <= self.frozen || !self.about(*node, position).contains(&position) {
@@ -689,7 +689,7 @@ impl Queue {
             return Err("a content takes writes and is packed".to_owned());
         }
         if let Some(node) = self.nameless.iter().find(|node| !self.reads(**node)) {
-            return Err(format!("{node} has no name and nobody reads it"));
+            return Err(format!("{node} has no name and is not read"));
         }
         let mut before = Position(0);
         for group in &self.groups {

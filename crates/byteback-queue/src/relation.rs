@@ -411,7 +411,7 @@ impl RelationTable {
             return Err("an entry outlived its time".to_owned());
         }
         if let Some(idle) = self.kept.keys().find(|node| !self.uses.contains_key(node)) {
-            return Err(format!("{idle} is kept for nobody"));
+            return Err(format!("{idle} is kept, but unused"));
         }
         if self.kept.values().sum::<u64>() != self.kept_bytes || self.entries.len() > self.options.entries_max {
             return Err("the bounds are not kept".to_owned());

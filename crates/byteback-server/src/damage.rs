@@ -49,7 +49,7 @@ pub(crate) async fn heal(mut call: Call) -> Answer {
     let place = frame
         .split_once('-')
         .and_then(|(segment, offset)| Some((segment.parse().ok()?, offset.parse().ok()?)))
-        .ok_or_else(|| parameter("parameter 'frame' is none that this server gave"))?;
+        .ok_or_else(|| parameter("parameter 'frame' was not issued by this server"))?;
     let limits = BodyLimits {
         len_max: FRAME_LEN_MAX,
         idle_timeout: call.shared.config.idle_timeout,

@@ -124,7 +124,7 @@ async fn answer(
 ) -> Answer {
     let (mut parts, body) = request.into_parts();
     let params = RawPathParams::from_request_parts(&mut parts, &()).await;
-    let params = params.map_err(|e| parameter(format!("the address does not decode: {e}")));
+    let params = params.map_err(|e| parameter(format!("cannot decode the address: {e}")));
     let params: Result<Vec<(String, String)>, _> = params.map(|params| {
         params
             .iter()
@@ -261,7 +261,7 @@ async fn admit(
         Access::Manages => refused("this device may not manage devices".to_owned()),
         Access::Reads | Access::Writes if pass.folder == FolderAccess::Nothing => {
             // The device must not learn whether the folder exists.
-            refused(format!("this device was not given a folder '{folder}'"))
+            refused(format!("this device has no access to a folder '{folder}'"))
         }
         Access::Writes if pass.folder < FolderAccess::Writes => {
             refused(format!("this device may only read the folder '{folder}'"))
@@ -278,7 +278,7 @@ pub(crate) async fn authenticate(
     let refused = |detail: &str| refuse(Code::Unauthorized, detail);
     let header = headers
         .get(header::AUTHORIZATION)
-        .ok_or_else(|| refused("there is no Authorization header"))?;
+        .ok_or_else(|| refused("the Authorization header is missing"))?;
     let token = header
         .to_str()
         .ok()
@@ -383,14 +383,14 @@ async fn permit(shared: &Shared, of: &Arc<Semaphore>, what: &str) -> Result<Owne
     let wait = Arc::clone(of).acquire_owned();
     match tokio::time::timeout(shared.config.idle_timeout, wait).await {
         Ok(Ok(permit)) => Ok(permit),
-        _ => Err(refuse(Code::Unavailable, format!("too many {what} are at work"))),
+        _ => Err(refuse(Code::Unavailable, format!("too many {what} are running"))),
     }
 }
 
 pub(crate) fn json<T: Serialize>(value: &T) -> Answer {
     match serde_json::to_string(value) {
         Ok(body) => Ok(text("application/json", body)),
-        Err(e) => Err(refuse(Code::Internal, format!("the answer does not serialize: {e}"))),
+        Err(e) => Err(refuse(Code::Internal, format!("cannot serialize the answer: {e}"))),
     }
 }
 

@@ -23,7 +23,7 @@ const LIMIT_MAX: u32 = 10_000;
 pub(crate) fn limit(call: &mut Call) -> Result<u32, Box<Problem>> {
     match call.query::<u32>("limit")?.unwrap_or(LIMIT_DEFAULT) {
         limit @ 1..=LIMIT_MAX => Ok(limit),
-        _ => Err(parameter(format!("parameter 'limit' goes from 1 to {LIMIT_MAX}"))),
+        _ => Err(parameter(format!("parameter 'limit' must be from 1 to {LIMIT_MAX}"))),
     }
 }
 
@@ -46,7 +46,7 @@ fn unhex(text: &str) -> Result<Vec<u8>, Box<Problem>> {
 }
 
 fn bad_cursor() -> Box<Problem> {
-    parameter("parameter 'cursor' is none that this server gave")
+    parameter("parameter 'cursor' was not issued by this server")
 }
 
 pub(crate) async fn folders(mut call: Call) -> Answer {
@@ -206,7 +206,7 @@ fn flag(call: &mut Call, name: &str) -> Result<bool, Box<Problem>> {
     match call.query::<u8>(name)? {
         None | Some(0) => Ok(false),
         Some(1) => Ok(true),
-        Some(_) => Err(parameter(format!("parameter '{name}' is 0 or 1"))),
+        Some(_) => Err(parameter(format!("parameter '{name}' must be 0 or 1"))),
     }
 }
 

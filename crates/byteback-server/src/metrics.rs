@@ -169,7 +169,7 @@ impl Metrics {
             (
                 "late_heads_total",
                 "counter",
-                "Connections closed because the head of a request did not come in time.",
+                "Connections closed because the head of a request did not arrive in time.",
                 load(&self.heads_late),
             ),
             (
@@ -181,7 +181,7 @@ impl Metrics {
             (
                 "batches_repeated_total",
                 "counter",
-                "Commits of batches that were applied before.",
+                "Commits of batches that had been applied before.",
                 load(&self.batches_repeated),
             ),
             (
@@ -193,7 +193,7 @@ impl Metrics {
             (
                 "searched_bytes_total",
                 "counter",
-                "Bytes of stored contents in which blocks or chunks of others were looked for.",
+                "Bytes of stored contents searched for blocks or chunks of other contents.",
                 load(&self.searched_bytes),
             ),
             (

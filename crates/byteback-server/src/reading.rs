@@ -172,7 +172,9 @@ pub(crate) async fn digests(mut call: Call) -> Answer {
     let folder = call.folder()?;
     let wanted: WantedDigests = call.take_json().await?;
     if wanted.files.len() > DIGESTS_MAX {
-        return Err(parameter(format!("at most {DIGESTS_MAX} files are digested at once")));
+        return Err(parameter(format!(
+            "at most {DIGESTS_MAX} files can be digested at once"
+        )));
     }
     let permit = stream_permit(&call.shared).await?;
     let store = call.shared.store.clone();
@@ -188,7 +190,7 @@ pub(crate) async fn bundle(mut call: Call) -> Answer {
     let folder = call.folder()?;
     let wanted: WantedContents = call.take_json().await?;
     if wanted.files.len() > BUNDLED_MAX {
-        return Err(parameter(format!("at most {BUNDLED_MAX} files are bundled")));
+        return Err(parameter(format!("at most {BUNDLED_MAX} files can be bundled")));
     }
     let permit = stream_permit(&call.shared).await?;
     let store = call.shared.store.clone();
@@ -213,7 +215,7 @@ pub(crate) async fn verify(mut call: Call) -> Answer {
         blocking(move || store.folder(&folder)).await?.seq
     };
     if seq == 0 || at.is_some_and(|at| at == 0 || at > seq) {
-        return Err(parameter(format!("'at' goes from 1 to {seq}")));
+        return Err(parameter(format!("'at' must be from 1 to {seq}")));
     }
     let permit = stream_permit(&call.shared).await?;
     let (mut out, body) = outgoing(None);

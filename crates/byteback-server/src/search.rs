@@ -105,7 +105,7 @@ pub(crate) async fn chunks(mut call: Call) -> Answer {
     let has_unproven = match unproven {
         None | Some(0) => false,
         Some(1) => true,
-        Some(_) => return Err(parameter("'unproven' is 0 or 1")),
+        Some(_) => return Err(parameter("'unproven' must be 0 or 1")),
     };
     let (sought, place) = take_list(&mut call, MEDIA_CHUNKS, STREAM_LEN_MAX, SoughtChunks::read).await?;
     let found = searched(&call.shared, move |store, is_wanted| {
@@ -133,7 +133,7 @@ async fn take_list<T: Send + 'static>(
 ) -> Result<(T, Place), Box<Problem>> {
     let told = call.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes);
     if told.is_some_and(|told| told != media.as_bytes()) {
-        return Err(parameter(format!("the Content-Type of this list is {media}")));
+        return Err(parameter(format!("the Content-Type of this list must be {media}")));
     }
     let limits = BodyLimits {
         len_max,
@@ -196,7 +196,7 @@ async fn while_waited_for<T: Send + 'static>(
     // The client is gone and will not read this.
     found
         .await?
-        .ok_or_else(|| refuse(Code::Unavailable, "the search was given up"))
+        .ok_or_else(|| refuse(Code::Unavailable, "the search was abandoned"))
 }
 
 fn pace(shared: &Shared) -> Pace {

@@ -136,7 +136,7 @@ pub enum ServerError {
     #[error("the server stopped serving: {0}")]
     Serve(#[source] io::Error),
     /// The server's thread panicked.
-    #[error("the server's thread ended by a panic; nothing acknowledged is lost, start it again")]
+    #[error("the server's thread panicked; nothing acknowledged is lost, start the server again")]
     Panicked,
 }
 
@@ -340,7 +340,7 @@ async fn collect(shared: Arc<Shared>) {
         if let Ok(Err(error)) = tokio::task::spawn_blocking(move || store.collect()).await {
             shared
                 .config
-                .report(&format!("cannot collect what nothing refers to: {error}"));
+                .report(&format!("cannot collect unreferenced data: {error}"));
         }
     }
 }

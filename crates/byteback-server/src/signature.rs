@@ -65,12 +65,12 @@ fn request(call: &mut Call) -> Result<SignatureRequest, Box<Problem>> {
     let block_lens = BLOCK_LEN_MIN..=BLOCK_LEN_MAX;
     if request.block_len_bytes.is_some_and(|len| !block_lens.contains(&len)) {
         let (least, most) = block_lens.into_inner();
-        return Err(parameter(format!("'block' goes from {least} to {most}")));
+        return Err(parameter(format!("'block' must be from {least} to {most}")));
     }
     let strong_lens = STRONG_LEN_MIN..=STRONG_LEN_MAX;
     if request.strong_len_bytes.is_some_and(|len| !strong_lens.contains(&len)) {
         let (least, most) = strong_lens.into_inner();
-        return Err(parameter(format!("'strong_len' goes from {least} to {most}")));
+        return Err(parameter(format!("'strong_len' must be from {least} to {most}")));
     }
     if let Some(names) = call.query::<String>("weak")? {
         request.prefer_weak(&names).map_err(|e| parameter(e.to_string()))?;

@@ -34,13 +34,13 @@ const HANDSHAKE: u8 = 0x16;
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// There is no certificate, or no key.
-    #[error("there is no {0} in PEM format in it")]
+    #[error("it contains no {0} in PEM format")]
     Missing(&'static str),
     /// A part of it is broken.
     #[error("it cannot be read: {0}")]
     Pem(String),
     /// Certificate and key do not belong together, or are of an unknown kind.
-    #[error("certificate and key cannot be used: {0}")]
+    #[error("cannot use the certificate and key: {0}")]
     Unusable(#[source] tokio_rustls::rustls::Error),
     /// No certificate could be made.
     #[error("cannot make a certificate: {0}")]

@@ -52,7 +52,7 @@ pub(crate) async fn batch_commit(mut call: Call) -> Answer {
         None => None,
         Some(value) => {
             let parsed = value.to_str().ok().and_then(convert::digest);
-            Some(parsed.ok_or_else(|| parameter(format!("header {HEADER_PARTS_DIGEST} is no SHA-256")))?)
+            Some(parsed.ok_or_else(|| parameter(format!("header {HEADER_PARTS_DIGEST} is not a SHA-256")))?)
         }
     };
     let (store, device) = (call.shared.store.clone(), call.device);
@@ -116,7 +116,7 @@ async fn take_piece<T: Send + 'static>(
         .get(axum::http::header::CONTENT_TYPE)
         .map(|value| value.as_bytes());
     if media.is_some_and(|media| media != MEDIA_BATCH.as_bytes()) {
-        return Err(parameter(format!("the Content-Type of a piece is {MEDIA_BATCH}")));
+        return Err(parameter(format!("the Content-Type of a piece must be {MEDIA_BATCH}")));
     }
     let permit = stream_permit(&call.shared).await?;
     let limits = BodyLimits {

@@ -66,9 +66,11 @@ use byteback_checksums::source::{
 /// The description of the Ceph source.
 pub const DESCRIPTION: Description = Description {
     name: "ceph",
-    coverage: "each chunk (4 KiB mostly) that shows as a whole and is not compressed, with CRC-32C, of the copy in this OSD",
-    cost: "ceph-objectstore-tool, which opens the OSD's store, lists the placement group and prints the object; for bytes it hands out the whole object",
-    permissions: "whoever may open the store of the OSD, which is stopped: root or ceph",
+    coverage: "each chunk (usually 4 KiB) that is visible as a whole and not compressed, with CRC-32C, of the copy in \
+               this OSD",
+    cost: "ceph-objectstore-tool, which opens the OSD's store, lists the placement group and prints the object; for \
+           bytes it returns the whole object",
+    permissions: "access to the store of the stopped OSD: root or ceph",
 };
 
 /// No object is longer to BlueStore.
@@ -149,13 +151,14 @@ impl<S: System> Reader<S> {
                 && found.replace(line.trim().to_owned()).is_some()
             {
                 return Err(SourceError::NotHere(
-                    "there are several objects with this name, which have locators",
+                    "several objects have this name, with different locators",
                 ));
             }
             Ok(())
         })?;
         let spec = found.ok_or(SourceError::Missing(
-            "there is no such object in this placement group of the OSD; 'ceph osd map POOL OBJECT' tells which one it is in, and which OSDs have it",
+            "no such object in this placement group of the OSD; 'ceph osd map POOL OBJECT' shows its placement group \
+             and OSDs",
         ))?;
         Ok(kept.spec.insert(spec).clone())
     }
@@ -201,9 +204,7 @@ impl<S: System> Reader<S> {
                 return Err(SourceError::ChangedMeanwhile);
             }
             if len != len_bytes {
-                return Err(SourceError::Malformed(
-                    "an object with more or fewer bytes than its length",
-                ));
+                return Err(SourceError::Malformed("an object whose bytes do not match its length"));
             }
             kept.spooled = Some(digest);
         }

@@ -42,7 +42,7 @@ pub const CASYNC: Description = Description {
     name: "casync",
     coverage: "every chunk of a file in a casync store",
     cost: "reading the index twice: 40 bytes for each chunk, of 64 KiB on average",
-    permissions: "whoever may read the index; for the bytes, the store",
+    permissions: "read access to the index; for the bytes, to the store",
 };
 
 /// The description of the recipe source.
@@ -50,7 +50,7 @@ pub const RECIPE: Description = Description {
     name: "recipe",
     coverage: "every chunk of a file that a recipe describes",
     cost: "reading the recipe twice",
-    permissions: "whoever may read the recipe; for the bytes, its folder of chunks",
+    permissions: "read access to the recipe; for the bytes, to its folder of chunks",
 };
 
 /// Limit of a chunk, in bytes: casync's own. One chunk is held in memory.
@@ -92,7 +92,7 @@ impl Table {
             return Err("a chunk that is too long");
         }
         if sum.len() != self.kind.len_bytes() {
-            return Err("a fingerprint of another length than its kind has");
+            return Err("a fingerprint of the wrong length for its kind");
         }
         self.ends.push(end);
         self.sums.extend_from_slice(sum);
@@ -199,7 +199,7 @@ impl DeduplicatedFile {
         match read_regular(&self.list, LIST_LEN_MAX) {
             Ok(Some(bytes)) => Ok(bytes),
             Ok(None) => Err(SourceError::NotHere(
-                "the list of chunks is no regular file, or is longer than 1 GiB",
+                "the list of chunks is not a regular file, or is longer than 1 GiB",
             )),
             Err(error) => Err(SourceError::io("read the list of chunks")(error)),
         }
@@ -247,7 +247,7 @@ impl DeduplicatedFile {
             return Ok(last.bytes.clone());
         }
         let store = listed.store.as_ref().ok_or(SourceError::NotHere(
-            "the recipe names no folder of chunks (a line 'chunks FOLDER'), so the file's bytes are not here",
+            "the recipe names no folder of chunks (a line 'chunks FOLDER'), so the file's bytes are not available",
         ))?;
         let len = listed.table.range(number).map_or(0, ByteRange::len_bytes);
         let sum = listed.table.sum(number);
@@ -290,7 +290,7 @@ impl Store {
         summer.end_block(&mut made);
         match bytes.len() as u64 == len && made == sum {
             true => Ok(bytes),
-            false => Err(wrong("is not what its fingerprint says")),
+            false => Err(wrong("does not match its fingerprint")),
         }
     }
 
@@ -305,10 +305,10 @@ impl Store {
                 // Incompressible data gets a little longer by compression.
                 match read_regular(&folder.join(format!("{id}{ending}")), len + len / 8 + 4096) {
                     Ok(Some(bytes)) => return Ok((bytes, ending)),
-                    Ok(None) => return Err("is no regular file in the store, or longer than it can be"),
+                    Ok(None) => return Err("is not a regular file in the store, or is too long"),
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                        return Err("may not be read; run as whoever owns the store");
+                        return Err("may not be read; run as the owner of the store");
                     }
                     Err(_) => return Err("cannot be read from the store"),
                 }

@@ -41,7 +41,7 @@ use byteback_checksums::source::{
 /// The description of the dm-verity source.
 pub const DESCRIPTION: Description = Description {
     name: "dm-verity",
-    coverage: "whole blocks of files on ext4 that lies on a device which the kernel verifies",
+    coverage: "whole blocks of files on ext4 on a device that the kernel verifies",
     cost: "a list of the file's extents, and reading and checking the hashes of its blocks: 1/128 of the file with SHA-256",
     permissions: "root (CAP_SYS_ADMIN): the device's table and the hash device",
 };
@@ -104,11 +104,11 @@ impl Sealed {
         let stat = regular_file(kernel.stat())?;
         let status = kernel.status()?;
         let target = target(&status).map_err(SourceError::Malformed)?;
-        let (text, len_bytes) = target.ok_or(SourceError::NotHere("the file's device is not one of dm-verity"))?;
+        let (text, len_bytes) = target.ok_or(SourceError::NotHere("the file's device is not a dm-verity device"))?;
         let table = Table::parse(text, len_bytes)?;
         if kernel.block_len_bytes()? < u64::from(table.block_len) {
             return Err(SourceError::NotHere(
-                "the file system's blocks are shorter than those that are hashed",
+                "the file system's blocks are shorter than the hashed blocks",
             ));
         }
         let mut extents: Vec<Extent> = Vec::new();
@@ -118,7 +118,7 @@ impl Sealed {
             let more = Extent::parse_all(&bytes, count).map_err(SourceError::Malformed)?;
             for extent in more {
                 if extents.last().map_or(0, Extent::end) > extent.start {
-                    return Err(SourceError::Malformed("extents of a file that lie over each other"));
+                    return Err(SourceError::Malformed("extents of a file that overlap"));
                 }
                 extents.push(extent);
             }
@@ -131,7 +131,7 @@ impl Sealed {
                 break;
             }
             if extents.len() > EXTENTS_MAX {
-                return Err(SourceError::NotHere("the file lies in too many pieces"));
+                return Err(SourceError::NotHere("the file has too many extents"));
             }
         }
         Ok(Self { stat, table, extents })
@@ -171,7 +171,7 @@ impl Sealed {
             let is_whole = |offset: u64| offset.is_multiple_of(block_len);
             let is_known = !matches!(extent.place, Place::Unknown(_));
             if !is_whole(extent.start) || (is_known && !is_whole(extent.len_bytes)) {
-                return Err(SourceError::Malformed("an extent that does not consist of blocks"));
+                return Err(SourceError::Malformed("an extent that is not a whole number of blocks"));
             }
             // An extent in the metadata may be of any length, and is rounded up to a block here.
             let end = extent
@@ -185,7 +185,7 @@ impl Sealed {
                 Place::Unknown(why) => up_to(end, Known::Unknown(why)),
                 Place::Data { address } if !is_whole(address) => {
                     return Err(SourceError::Malformed(
-                        "an extent that does not begin with a block of the device",
+                        "an extent that does not begin at a block of the device",
                     ));
                 }
                 Place::Data { address } => {
@@ -243,7 +243,7 @@ impl<K: Kernel> Passage<K> {
         let shape = sealed
             .table
             .shape()
-            .ok_or(SourceError::Malformed("no hash tree is like that"))?;
+            .ok_or(SourceError::Malformed("an impossible shape of the hash tree"))?;
         kernel.open_hashes(&sealed.table.hash_device)?;
         let nodes = Nodes {
             kernel,

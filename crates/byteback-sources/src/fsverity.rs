@@ -45,7 +45,7 @@ pub const DESCRIPTION: Description = Description {
     name: "fs-verity",
     coverage: "every block of a file that is sealed",
     cost: "reading and checking the file's hash tree: 1/128 of the file with SHA-256, 1/64 with SHA-512",
-    permissions: "whoever may read the file; on btrfs root (CAP_SYS_ADMIN)",
+    permissions: "read access to the file; on btrfs root (CAP_SYS_ADMIN)",
 };
 
 /// A sealed file, as a source.
@@ -110,7 +110,7 @@ fn read_nodes(kernel: &mut impl Kernel, offset: u64, buffer: &mut [u8]) -> Resul
         match kernel.tree(offset.saturating_add(len as u64), rest).map_err(refusal)? {
             0 => {
                 return Err(SourceError::Malformed(
-                    "the hash tree is shorter than the file's length wants",
+                    "a hash tree that is too short for the file's length",
                 ));
             }
             more => len += more,
@@ -124,10 +124,10 @@ fn refusal(error: io::Error) -> SourceError {
     match error.raw_os_error() {
         Some(libc::ENODATA) => SourceError::NotHere("the file is not sealed by fs-verity"),
         Some(libc::EOPNOTSUPP | libc::ENOTTY) => {
-            SourceError::NotHere("the kernel or the file system has no fs-verity, or does not tell its hashes")
+            SourceError::NotHere("the kernel or the file system has no fs-verity, or does not report its hashes")
         }
         Some(libc::EPERM) => SourceError::NeedsRoot,
-        _ => SourceError::io("ask for the file's hash tree")(error),
+        _ => SourceError::io("read the file's hash tree")(error),
     }
 }
 
@@ -149,16 +149,16 @@ impl Seal {
         kernel.descriptor(&mut bytes).map_err(refusal)?;
         let descriptor = Descriptor::parse(&bytes).map_err(SourceError::Malformed)?;
         if descriptor.content_len != stat.size {
-            return Err(SourceError::Malformed("the sealed length is not the file's"));
+            return Err(SourceError::Malformed("a sealed length that differs from the file's"));
         }
         if !descriptor.is_measured(&bytes, measured.algorithm, &measured.digest) {
             return Err(SourceError::Malformed(
-                "the descriptor of the hash tree is not the one that the kernel goes by",
+                "a descriptor of the hash tree that is not the one the kernel uses",
             ));
         }
         let shape = descriptor
             .shape()
-            .ok_or(SourceError::Malformed("no hash tree is like that"))?;
+            .ok_or(SourceError::Malformed("an impossible shape of the hash tree"))?;
         Ok(Self {
             stat,
             shape,

@@ -63,9 +63,10 @@ use byteback_checksums::source::{
 /// The description of the HDFS source.
 pub const DESCRIPTION: Description = Description {
     name: "hdfs",
-    coverage: "all blocks of a file that nobody is writing",
-    cost: "four requests to the NameNode, two more for every 512 blocks (of 128 MiB mostly), and one to a DataNode for each block, which reads the CRCs that it keeps: 0.8 % of the bytes",
-    permissions: "whoever may read the file, and can reach the NameNode and the DataNodes; without Kerberos",
+    coverage: "all blocks of a file that is not being written",
+    cost: "four requests to the NameNode, two more for every 512 blocks (usually of 128 MiB), and one to a DataNode \
+           for each block, which reads the CRCs that it keeps: 0.8 % of the bytes",
+    permissions: "read access to the file, and a connection to the NameNode and the DataNodes; without Kerberos",
 };
 
 /// The default port of a NameNode's WebHDFS.
@@ -125,7 +126,7 @@ impl Place {
             .split('/')
             .any(|part| part.is_empty() || part == "." || part == "..")
         {
-            return Err("a path with '.', '..' or nothing between slashes cannot be asked for");
+            return Err("a path must not have '.', '..' or nothing between slashes");
         }
         // The colons of an IPv6 address are in brackets.
         let has_port = host.rsplit(']').next().is_some_and(|behind| behind.contains(':'));
@@ -223,7 +224,7 @@ impl<'a> HdfsSource<'a> {
 
     fn begin(&self) -> Result<Passage<'_, 'a>> {
         let state = Arc::new(self.state()?.ok_or(SourceError::NotHere(
-            "the file is being written; take a snapshot of it, wait until it is closed, or let it be read",
+            "the file is being written; take a snapshot of it, wait until it is closed, or read it instead",
         ))?);
         let mut stripes = Stripes::of(&state.blocks, USUAL_BYTES_PER_CRC);
         let (mut kind, mut first) = (Kind::Crc32c, None);
@@ -315,9 +316,7 @@ impl<'a> HdfsSource<'a> {
         }
         Err(match last {
             Some((address, failure)) => failed(address, block, failure),
-            None => SourceError::Missing(
-                "no DataNode has one of the file's blocks just now; see to it that one with it runs",
-            ),
+            None => SourceError::Missing("no DataNode has one of the file's blocks at present; start one that has it"),
         })
     }
 
@@ -334,7 +333,7 @@ impl<'a> HdfsSource<'a> {
     /// The bytes of a range of the described file. The caller must check whether they are of the
     /// described state.
     fn open(&self, range: ByteRange) -> Result<Vec<u8>> {
-        const WHAT: &str = "give the file's bytes";
+        const WHAT: &str = "send the file's bytes";
         let operation = format!("OPEN&offset={}&length={}", range.start(), range.len_bytes());
         // An error message may be longer than the requested bytes.
         let body_len_max = range.len_bytes().max(BODY_LEN_MAX);
@@ -343,14 +342,16 @@ impl<'a> HdfsSource<'a> {
             let location = answer.header("location").unwrap_or_default();
             if location.starts_with("https://") {
                 return Err(SourceError::NotHere(
-                    "the file's bytes are to be had by TLS only, which this program does not speak to HDFS",
+                    "the file's bytes are available only over TLS, which this program does not support for HDFS",
                 ));
             }
             let is_url = location.starts_with("http://")
                 && location.len() <= 16 << 10
                 && location.bytes().all(|byte| byte.is_ascii_graphic());
             if !is_url {
-                return Err(SourceError::Malformed("a redirection to what is no address"));
+                return Err(SourceError::Malformed(
+                    "a redirection to something other than an address",
+                ));
             }
             answer = self.get(
                 location.to_owned(),
@@ -456,17 +457,18 @@ fn refusal(what: &'static str, answer: &Answer) -> SourceError {
     let exception = web::exception(&answer.body);
     match (status, exception.as_deref()) {
         (401, _) | (403, Some("SecurityException" | "InvalidToken")) => SourceError::Denied(
-            "the cluster wants Kerberos or a token, which this program does not have; let the file be read by HDFS's own tools",
+            "the cluster requires Kerberos or a token, which this program does not support; read the file with HDFS's \
+             own tools",
         ),
         (403, Some("AccessControlException")) => {
             SourceError::Denied("this user may not read the file; name another one: hdfs://USER@HOST:PORT/PATH")
         }
         (403, Some("StandbyException")) => {
-            SourceError::Denied("this NameNode is a standby, which tells nothing; ask the active one")
+            SourceError::Denied("this NameNode is a standby, which answers no requests; use the active one")
         }
-        (404, Some("FileNotFoundException")) => SourceError::Missing("there is no such file in HDFS"),
+        (404, Some("FileNotFoundException")) => SourceError::Missing("no such file in HDFS"),
         (404 | 400 | 405, None) => SourceError::NotHere(
-            "nobody speaks WebHDFS there; the port is that of the NameNode's HTTP, 9870 mostly, not that of its RPC",
+            "the server does not support WebHDFS; use the NameNode's HTTP port, usually 9870, not its RPC port",
         ),
         (status, exception) => SourceError::Server {
             what,
@@ -481,11 +483,16 @@ fn failed(address: SocketAddr, block: &Block, failure: Failure) -> SourceError {
     let (why, source) = match failure {
         Failure::Io(error) => ("it does not answer".to_owned(), Some(error)),
         Failure::Closed => (
-            "it closed the connection without a word: it lost the block or its checksums, or wants SASL or encryption, which this program does not speak".to_owned(),
+            "it closed the connection without an answer: it lost the block or its checksums, or requires SASL or \
+             encryption, which this program does not support"
+                .to_owned(),
             None,
         ),
-        Failure::WantsToken => ("it wants a block token, which this program does not have".to_owned(), None),
-        Failure::Refused(status) => (format!("it refuses, with status {status} of its protocol"), None),
+        Failure::WantsToken => (
+            "it requires a block token, which this program does not have".to_owned(),
+            None,
+        ),
+        Failure::Refused(status) => (format!("it refused with status {status} of its protocol"), None),
         Failure::Malformed(what) => (what.to_owned(), None),
     };
     SourceError::Elsewhere {
@@ -527,7 +534,7 @@ impl Extraction for Passage<'_, '_> {
         };
         self.next += 1;
         let range = ByteRange::new(block.start, block.end());
-        let range = range.ok_or(SourceError::Malformed("a block without bytes"))?;
+        let range = range.ok_or(SourceError::Malformed("an empty block"))?;
         let stripe_len = self.stripes.len_bytes;
         let told = match self.first.take() {
             Some(sums) => Some(sums),

@@ -166,7 +166,7 @@ impl<R: ReadNodes> Tree<R> {
 
     /// The offset of the first of `count` nodes from `index` on, and their length in bytes.
     fn place(&self, level: usize, index: u64, count: u64) -> Result<(u64, usize)> {
-        const NOWHERE: SourceError = SourceError::Malformed("a node that the tree does not have");
+        const NOWHERE: SourceError = SourceError::Malformed("a node beyond the hash tree");
         let level = self.shape.levels.get(level).ok_or(NOWHERE)?;
         if index.checked_add(count).is_none_or(|end| end > level.nodes) {
             return Err(NOWHERE);
@@ -206,7 +206,7 @@ impl<R: ReadNodes> Tree<R> {
         match found == hash {
             true => Ok(()),
             false => Err(SourceError::Malformed(
-                "a node of the hash tree is not the one that the node above it says",
+                "a node of the hash tree that does not match the node above it",
             )),
         }
     }
@@ -215,7 +215,7 @@ impl<R: ReadNodes> Tree<R> {
         let slot = usize::try_from(slot).unwrap_or(usize::MAX);
         let hash = node.get(slot.saturating_mul(self.shape.slot_len)..);
         hash.and_then(|hash| hash.get(..self.shape.layout.kind.len_bytes()))
-            .ok_or(SourceError::Malformed("a node of the hash tree is too short"))
+            .ok_or(SourceError::Malformed("a node of the hash tree that is too short"))
     }
 }
 
@@ -274,7 +274,7 @@ impl<R: ReadNodes> Leaves<R> {
     /// Appends the leaves of `blocks` blocks, beginning with block `first`.
     pub(crate) fn append(&mut self, first: u64, blocks: u64, sums: &mut Vec<u8>) -> Result<()> {
         let end = first.checked_add(blocks).filter(|end| *end <= self.tree.shape.leaves());
-        let end = end.ok_or(SourceError::Malformed("blocks that the tree does not have"))?;
+        let end = end.ok_or(SourceError::Malformed("blocks beyond the hash tree"))?;
         let (per_node, sum_len) = (self.tree.shape.per_node(), self.tree.shape.layout.kind.len_bytes());
         let mut at = first;
         while at < end {
@@ -356,7 +356,7 @@ impl<R: ReadNodes> Leaves<R> {
 pub fn compare<A: ReadNodes, B: ReadNodes>(old: &mut Tree<A>, new: &mut Tree<B>) -> Result<ExtentSet> {
     let (one, other) = (&old.shape, &new.shape);
     if (&one.layout, one.node_len, one.slot_len) != (&other.layout, other.node_len, other.slot_len) {
-        return Err(SourceError::NotHere("the two trees of hashes are not made alike"));
+        return Err(SourceError::NotHere("the two hash trees have different shapes"));
     }
     let (old_len, new_len) = (one.content_len, other.content_len);
     let (old_height, new_height) = (one.levels.len(), other.levels.len());

@@ -60,7 +60,7 @@ pub const DESCRIPTION: Description = Description {
     name: "moosefs",
     coverage: "each block of 64 KiB in chunks of which a chunk server of this machine has a copy",
     cost: "asking master and chunk servers for the file's chunks, twice, and reading 8 KiB of each chunk's file",
-    permissions: "whoever may read the file and, of the chunk server's folders, the files in them: root mostly",
+    permissions: "read access to the file and to the files in the chunk server's folders: usually root",
 };
 
 /// The number of attempts for a file that is written to meanwhile. A server that has not written
@@ -125,8 +125,8 @@ fn collect<S: System>(attempts: u32, mut system: impl FnMut() -> S) -> Result<Fi
     let is_same = stamps.len() == attempts as usize && stamps.windows(2).all(|pair| pair.first() == pair.last());
     match collected {
         Err(SourceError::Busy) if is_same => Err(SourceError::Missing(
-            "the chunk server's files do not have the CRCs that MooseFS tells of this file: name the folders of the chunk servers to which \
-             the file's mount belongs (mfshdd.cfg), or try again if it was written to just now",
+            "the chunk server's files do not have the CRCs that MooseFS reports for this file: name the folders of the \
+             chunk servers to which the file's mount belongs (mfshdd.cfg), or try again if it was written to just now",
         )),
         done => done,
     }
@@ -173,7 +173,7 @@ impl State {
 fn refused(wrong: Wrong) -> SourceError {
     match wrong {
         Wrong::NotMooseFs => SourceError::NotHere(
-            "the file does not lie in a mount of MooseFS; name it by its path below the folder where mfsmount has it",
+            "the file is not in a mount of MooseFS; name it by its path below the folder where mfsmount mounted it",
         ),
         Wrong::Complaint(said) => SourceError::Program {
             name: "mfsfileinfo",
@@ -283,10 +283,7 @@ impl<S: System> Extraction for Passage<S> {
                 self.at = summed;
                 // Blocks behind the end do not belong to the file.
                 let wanted = self.layout.block_count(range) as usize * self.layout.kind.len_bytes();
-                let sums = self
-                    .sums
-                    .get(..wanted)
-                    .ok_or(SourceError::Malformed("CRCs that are too few"))?;
+                let sums = self.sums.get(..wanted).ok_or(SourceError::Malformed("too few CRCs"))?;
                 Ok(Some(Run::Sums { range, sums }))
             }
             None => {

@@ -48,7 +48,7 @@ impl Programs {
                 Ok(found) if !found.is_file() => continue,
                 Ok(_) if access(&path, Access::EXEC_OK).is_ok() => return Ok(path),
                 Ok(_) => (path, "run"),
-                Err(error) if error.kind() == ErrorKind::PermissionDenied => (folder.clone(), "looked into"),
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => (folder.clone(), "search"),
                 Err(_) => continue,
             };
             denied.get_or_insert(SourceError::ProgramDenied { name, path, what });
@@ -161,13 +161,13 @@ pub(crate) fn each_line(from: impl Read, each: &mut impl FnMut(&[u8]) -> Result<
         let mut some = from.by_ref().take(LINE_LEN_MAX as u64 + 1);
         let len = some
             .read_until(b'\n', &mut line)
-            .map_err(SourceError::io("read what a program says"))?;
+            .map_err(SourceError::io("read the output of a program"))?;
         if len == 0 {
             return Ok(());
         }
         let content = line.strip_suffix(b"\n").unwrap_or(&line);
         if content.len() > LINE_LEN_MAX {
-            return Err(SourceError::Malformed("a line without an end"));
+            return Err(SourceError::Malformed("a line that is too long"));
         }
         each(content)?;
     }

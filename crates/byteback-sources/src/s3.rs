@@ -46,7 +46,8 @@ use byteback_checksums::source::{
 /// The description of the S3 source.
 pub const DESCRIPTION: Description = Description {
     name: "s3",
-    coverage: "each part of an object that was sent in parts of one length, or the whole object; none of objects that were stored without an additional checksum",
+    coverage: "each part of an object that was sent in parts of equal length, or the whole object; none of objects \
+               that were stored without an additional checksum",
     cost: "two requests for headers, and one for each 1000 parts",
     permissions: "s3:GetObject and s3:GetObjectAttributes, by AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
 };
@@ -114,7 +115,7 @@ impl Place {
         }
         // A server would normalize such a path to another one.
         if key.split('/').any(|part| part == "." || part == "..") {
-            return Err("a key with '.' or '..' between slashes cannot be asked for");
+            return Err("a key must not have '.' or '..' between slashes");
         }
         let endpoint = match endpoint {
             Some(endpoint) => endpoint.trim_end_matches('/').to_owned(),
@@ -204,13 +205,14 @@ impl<'a> S3Source<'a> {
 
     fn refusal(&self, what: &'static str, answer: &Answer) -> SourceError {
         match answer.status {
-            401 | 403 if self.credentials.is_none() => SourceError::Denied(
-                "the server wants to know who asks: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-            ),
+            401 | 403 if self.credentials.is_none() => {
+                SourceError::Denied("the server requires credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+            }
             401 | 403 => SourceError::Denied(
-                "the server refuses: check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, and that the key may read the object",
+                "the server denied access: check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION, and that the \
+                 key may read the object",
             ),
-            404 => SourceError::Missing("there is no such object, or no such bucket"),
+            404 => SourceError::Missing("no such object, or no such bucket"),
             412 => SourceError::ChangedMeanwhile,
             status => SourceError::Server {
                 what,
@@ -225,7 +227,7 @@ impl<'a> S3Source<'a> {
         let answer = self.ask(Method::Head, &[], headers, 0)?;
         match answer.status {
             200 => Head::parse(&answer).map_err(malformed),
-            _ => Err(self.refusal("tell the object's headers", &answer)),
+            _ => Err(self.refusal("send the object's headers", &answer)),
         }
     }
 
@@ -301,7 +303,7 @@ impl<'a> S3Source<'a> {
             }
             (None | Some(Err(Unfit::NotTold)), Whole::Parts(_)) => {
                 return Err(SourceError::NotHere(
-                    "the server does not tell the checksums of the object's parts",
+                    "the server does not report the checksums of the object's parts",
                 ));
             }
         };
@@ -428,9 +430,9 @@ impl Source for S3Source<'_> {
             206 if answer.header("content-range") == Some(&expected) => {}
             // The whole object was requested.
             200 if range.len_bytes() == head.len_bytes => {}
-            200 | 206 => return Err(SourceError::Malformed("other bytes of the object than were asked for")),
+            200 | 206 => return Err(SourceError::Malformed("other bytes of the object than requested")),
             416 => return Err(SourceError::ChangedMeanwhile),
-            _ => return Err(self.refusal("give the object's bytes", &answer)),
+            _ => return Err(self.refusal("send the object's bytes", &answer)),
         }
         match buffer.get_mut(..answer.body.len()) {
             Some(taken) if answer.body.len() as u64 == range.len_bytes() => {

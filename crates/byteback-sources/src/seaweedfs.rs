@@ -44,9 +44,9 @@ use byteback_checksums::source::{
 /// The description of the SeaweedFS source.
 pub const DESCRIPTION: Description = Description {
     name: "seaweedfs",
-    coverage: "each chunk (4 MiB mostly) that no other lies over and that is neither compressed nor encrypted",
+    coverage: "each chunk (usually 4 MiB) that no other overlaps and that is neither compressed nor encrypted",
     cost: "two requests for the file's entry, and one for each chunk",
-    permissions: "whoever may ask the filer; without tokens",
+    permissions: "access to the filer; without tokens",
 };
 
 /// Limit of an entry, in bytes: 1000 chunks take some 300 KB, and files written through a mount may
@@ -86,7 +86,7 @@ impl Place {
             .split('/')
             .any(|part| part.is_empty() || part == "." || part == "..")
         {
-            return Err("a path with '.', '..' or nothing between slashes cannot be asked for");
+            return Err("a path must not have '.', '..' or nothing between slashes");
         }
         Ok(Self {
             filer: format!("http://{host}"),
@@ -133,10 +133,10 @@ impl<'a> SeaweedFsSource<'a> {
     fn refusal(what: &'static str, status: u16) -> SourceError {
         match status {
             401 | 403 => SourceError::Denied(
-                "the filer wants a token (jwt.filer_signing.read in its security.toml), which this program does not send; \
-                 ask a filer without that key, or let the file be read ('weed mount', or by S3)",
+                "the filer requires a token (jwt.filer_signing.read in its security.toml), which this program does not \
+                 send; use a filer without that key, or read the file instead ('weed mount', or over S3)",
             ),
-            404 => SourceError::Missing("there is no such file at the filer"),
+            404 => SourceError::Missing("the filer has no such file"),
             status => SourceError::Server {
                 what,
                 status,
@@ -162,13 +162,13 @@ impl<'a> SeaweedFsSource<'a> {
             200 => {}
             // The needle was deleted: the file was changed since, or it is damaged.
             404 => return Err(SourceError::ChangedMeanwhile),
-            status => return Err(Self::refusal("tell a chunk's checksum", status)),
+            status => return Err(Self::refusal("report a chunk's checksum", status)),
         }
         if answer.header("content-encoding").is_some() {
             return Ok(None);
         }
         if answer.header("content-length").and_then(|text| text.parse().ok()) != Some(len_bytes) {
-            return Err(SourceError::Malformed("a chunk of another length than the filer says"));
+            return Err(SourceError::Malformed("a chunk whose length differs from the filer's"));
         }
         let crc = answer.header("etag").and_then(needle_crc);
         crc.map(Some)
@@ -296,7 +296,7 @@ impl Source for SeaweedFsSource<'_> {
             // The whole file was requested.
             200 if range.len_bytes() == len_bytes => {}
             200 | 206 | 416 => return Err(SourceError::ChangedMeanwhile),
-            status => return Err(Self::refusal("give the file's bytes", status)),
+            status => return Err(Self::refusal("send the file's bytes", status)),
         }
         if self.entry()?.digest() != digest {
             return Err(SourceError::ChangedMeanwhile);

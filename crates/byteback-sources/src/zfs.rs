@@ -55,7 +55,7 @@ use byteback_checksums::source::{
 /// The description of the ZFS source.
 pub const DESCRIPTION: Description = Description {
     name: "zfs",
-    coverage: "each record (128 KiB mostly) that is neither compressed nor encrypted, in pools with fletcher4 or SHA-256",
+    coverage: "each record (usually 128 KiB), neither compressed nor encrypted, in pools with fletcher4 or SHA-256",
     cost: "writing out what the pool has in memory, and zdb, which opens the pool and reads the file's block pointers; each twice",
     permissions: "root: the pool's devices",
 };

@@ -277,13 +277,13 @@ impl<'a> Apply<'a> {
 
     fn manifest(&mut self, manifest: Manifest) -> Result<(), StoreError> {
         if self.manifest.is_some() {
-            return invalid("a batch has one manifest");
+            return invalid("a batch has only one manifest");
         }
         self.basis = Basis::of(self.catalog, self.folder.id, &manifest)?;
         match manifest.base_seq {
             Some(base_seq) if base_seq > self.folder.seq => {
                 return invalid(&format!(
-                    "base_seq {base_seq} lies after the folder's newest, {}",
+                    "base_seq {base_seq} is after the folder's newest, {}",
                     self.folder.seq
                 ));
             }
@@ -312,7 +312,7 @@ impl<'a> Apply<'a> {
         let newest = self.folder.seq;
         if replaces > newest {
             return invalid(&format!(
-                "the batch replaces {replaces}, which lies after the folder's newest, {newest}"
+                "the batch replaces {replaces}, which is after the folder's newest, {newest}"
             ));
         }
         let Some(root) = self.folder.root.filter(|_| replaces < newest) else {
@@ -436,7 +436,7 @@ impl<'a> Apply<'a> {
         if deltas == 0 && start.is_nothing {
             if size != 0 {
                 return invalid(&format!(
-                    "file {id} is to be empty, but its attributes say {size} bytes"
+                    "file {id} would be empty, but its attributes say {size} bytes"
                 ));
             }
             row.layer = start.layer.saturating_add(1);
@@ -446,7 +446,7 @@ impl<'a> Apply<'a> {
         } else if deltas == 0 {
             if size != start.len {
                 return invalid(&format!(
-                    "file {id} has {} bytes, its attributes say {size}, and no contents come",
+                    "file {id} has {} bytes, but its attributes say {size}, and no contents were sent",
                     start.len
                 ));
             }
@@ -492,7 +492,7 @@ impl<'a> Apply<'a> {
         let rows = layer_rows(self.catalog, other, contents.layer, 0)?;
         if rows.last().is_none_or(|lowest| !lowest.resets) {
             return Err(StoreError::CatalogDamaged(format!(
-                "the layers of node {other} stand on nothing"
+                "the layers of node {other} have no base"
             )));
         }
         // Each row is as much work as a record.
@@ -515,9 +515,7 @@ impl<'a> Apply<'a> {
         let file = FileId(delta.file);
         let node = self.number(file)?;
         let Some(pending) = self.pending.get_mut(&node) else {
-            return invalid(&format!(
-                "a delta of file {file} comes that its node record does not announce"
-            ));
+            return invalid(&format!("a delta of file {file} was not announced by its node record"));
         };
         let row = pending.next_layer(delta)?;
         self.stored_bytes = self.stored_bytes.saturating_add(delta.stored_bytes);
@@ -526,7 +524,7 @@ impl<'a> Apply<'a> {
         if pending.deltas_left == 0 {
             if pending.len != pending.size {
                 return invalid(&format!(
-                    "the deltas of file {file} lead to {} bytes, but its attributes say {}",
+                    "the deltas of file {file} result in {} bytes, but its attributes say {}",
                     pending.len, pending.size
                 ));
             }
@@ -550,7 +548,7 @@ impl<'a> Apply<'a> {
             if newest.from_seq == self.seq || closed_now {
                 let name = String::from_utf8_lossy(&change.name).into_owned();
                 return invalid(&format!(
-                    "the entry {name:?} of directory {} comes twice",
+                    "the entry {name:?} of directory {} occurs twice",
                     change.parent
                 ));
             }
@@ -609,14 +607,14 @@ impl<'a> Apply<'a> {
         }
         if let Some(pending) = self.pending.values().next() {
             return invalid(&format!(
-                "{} deltas of file {} did not come",
+                "{} deltas of file {} are missing",
                 pending.deltas_left, pending.file
             ));
         }
         let root = self.number(manifest.root)?;
         if let Some(file) = self.undescribed.values().next() {
             return invalid(&format!(
-                "node {file} is mentioned, but neither described nor in the folder"
+                "node {file} is referenced, but neither described nor in the folder"
             ));
         }
         if self.kind_of(root)? != NodeKind::Directory {
@@ -628,7 +626,7 @@ impl<'a> Apply<'a> {
         for parent in &self.parents {
             if self.kind_of(*parent)? != NodeKind::Directory {
                 return invalid(&format!(
-                    "node {} is no directory and cannot have entries",
+                    "node {} is not a directory and cannot have entries",
                     self.catalog.file_id(*parent)?
                 ));
             }

@@ -104,7 +104,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn damaged(&self) -> StoreError {
-        StoreError::CatalogDamaged(format!("{} does not decode", self.what))
+        StoreError::CatalogDamaged(format!("cannot decode {}", self.what))
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -374,7 +374,7 @@ impl FrameCache {
     fn decode(&mut self, segments: &dyn Segments, frame: &FrameRef, raw: &mut Vec<u8>) -> Result<(), StoreError> {
         segments.read(frame, &mut self.stored)?;
         let codec = Codec::from_code(frame.codec)
-            .ok_or_else(|| damaged(frame, format!("the frame has the unknown codec {}", frame.codec)))?;
+            .ok_or_else(|| damaged(frame, format!("the frame has unknown codec {}", frame.codec)))?;
         self.decoder
             .decode(codec, &self.stored, frame.raw_len, raw)
             .map_err(|e| damaged(frame, e.to_string()))

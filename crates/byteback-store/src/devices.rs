@@ -296,7 +296,7 @@ impl Roster<'_> {
         let own = match device_token {
             Some(own) if token::is_device_token(own) => own.to_owned(),
             Some(_) => {
-                let message = "the device's own token does not have the form of one".to_owned();
+                let message = "the device's own token does not have the form of a device token".to_owned();
                 return Err(StoreError::InvalidParameter(message));
             }
             None => token::draw_device_token(self.randomness)?,
@@ -465,7 +465,9 @@ impl Roster<'_> {
     pub fn rename(&self, id: u64, name: &str) -> Result<(), StoreError> {
         check_name(name)?;
         if name.trim().is_empty() {
-            return Err(StoreError::InvalidParameter("a device's name is not empty".to_owned()));
+            return Err(StoreError::InvalidParameter(
+                "a device's name must not be empty".to_owned(),
+            ));
         }
         let catalog = self.catalog.write()?;
         match catalog.rename_device(id, name)? {

@@ -38,7 +38,7 @@ pub enum StoreError {
         source: byteback_delta::ReadError,
     },
     /// A search list is malformed or exceeds a limit.
-    #[error("the list of what is looked for cannot be taken: {0}")]
+    #[error("invalid search list: {0}")]
     InvalidSearch(String),
     /// A batch contradicts itself or the folder. Nothing was applied.
     #[error("{0}")]
@@ -50,7 +50,7 @@ pub enum StoreError {
         conflicts: Vec<Conflict>,
     },
     /// A batch follows another one that is not the newest of its device in the folder.
-    #[error("the batch follows number {follows} of its device, {}", if *is_applied { "after which younger ones came" } else { "which is not applied" })]
+    #[error("the batch follows batch {follows} of its device, {}", if *is_applied { "but newer ones came after it" } else { "which is not applied" })]
     OutOfOrder {
         /// Counter of the batch that it follows.
         follows: u64,
@@ -59,7 +59,7 @@ pub enum StoreError {
     },
     /// A batch would produce contents other than its proofs say.
     #[error(
-        "the batch would make other contents of {} than its sender has: nothing was applied",
+        "the contents of {} would differ from those of the batch's sender: nothing was applied",
         files_text(files)
     )]
     ContentMismatch {
@@ -76,10 +76,10 @@ pub enum StoreError {
     #[error("{0}")]
     TooLarge(String),
     /// A join token was never given by this store, or expired long ago.
-    #[error("this server did not give this code")]
+    #[error("this server did not issue this code")]
     JoinTokenUnknown,
     /// A join token was used by another device.
-    #[error("the code was used already; each works once")]
+    #[error("the code was already used; each code works once")]
     JoinTokenUsed,
     /// A join token was not used in time.
     #[error("the code has expired")]
@@ -94,7 +94,7 @@ pub enum StoreError {
     #[error("there is no device {0}")]
     DeviceNotFound(u64),
     /// No such unused invitation.
-    #[error("there is no invitation {0} that waits to be used")]
+    #[error("there is no unused invitation {0}")]
     InvitationNotFound(u64),
     /// The disk is full. Nothing was lost; the next attempt continues where this one began.
     #[error("the disk is full while writing {what}; free some space and try again: {source}")]
@@ -118,7 +118,7 @@ pub enum StoreError {
     #[error("the catalog is damaged: {0}; restore it from a backup, or run 'sqlite3 catalog.sqlite .recover'")]
     CatalogDamaged(String),
     /// The catalog was written by a newer program.
-    #[error("the catalog has format {found}, and this program knows {known}; use a newer program")]
+    #[error("the catalog has format {found}, but this program knows only formats up to {known}; use a newer program")]
     CatalogVersion {
         /// The version in the file.
         found: i64,
@@ -129,7 +129,7 @@ pub enum StoreError {
     #[error("the store is in use by another process")]
     InUse(#[source] io::Error),
     /// The catalog engine failed.
-    #[error("the catalog failed to {what}: {source}")]
+    #[error("the catalog cannot {what}: {source}")]
     Catalog {
         /// The attempted operation.
         what: &'static str,
@@ -156,7 +156,7 @@ pub enum StoreError {
     },
     /// An earlier write to this segment failed, so the state of its tail is unknown. Send the data
     /// again.
-    #[error("segment {0} was given up after a failed sync; send the data again")]
+    #[error("segment {0} was abandoned after a failed sync; send the data again")]
     SegmentAbandoned(u64),
 }
 

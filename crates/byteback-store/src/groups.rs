@@ -230,7 +230,7 @@ impl FoundGroups {
         let (writer, blocks) = match (writer, blocks) {
             (Ok(writer), Some(blocks)) => (writer, blocks),
             (Err(error), _) => return Ok(Err(error)),
-            (_, None) => return Ok(Err(io::Error::other("its blocks are not made of leaves"))),
+            (_, None) => return Ok(Err(io::Error::other("its blocks do not consist of leaves"))),
         };
         let mut signature = LeafSignature { writer, blocks };
         if let Some(held) = &self.held {

@@ -158,7 +158,7 @@ impl Store {
             return Err(StoreError::ContentMismatch { files: wrong });
         }
         if let Some((file, _)) = claims.iter().find(|(_, claim)| !claim.is_done) {
-            let message = format!("file {file} has a proof, but gets no whole contents");
+            let message = format!("file {file} has a proof, but its contents are incomplete");
             return Err(StoreError::InvalidBatch(message));
         }
         Ok(Some(Proven { parts, kept }))
@@ -293,7 +293,7 @@ impl Store {
         let len_max = self.parts.limits.hashed_len_max;
         if len > len_max {
             return Err(StoreError::TooLarge(format!(
-                "file {} has {len} bytes, and at most {len_max} are compared with a proof",
+                "file {} has {len} bytes, but at most {len_max} can be compared with a proof",
                 content.pending.file
             )));
         }
@@ -316,7 +316,7 @@ impl Claim {
         // Refused by `apply` anyway: a delta before its node, or one too many.
         let Some(content) = &mut self.content else {
             let file = FileId(delta.file);
-            let message = format!("a delta of file {file} comes that its node record does not announce");
+            let message = format!("a delta of file {file} was not announced by its node record");
             return Err(StoreError::InvalidBatch(message));
         };
         if delta.copies && delta.base_len != content.pending.len {

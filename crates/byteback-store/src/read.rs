@@ -155,7 +155,7 @@ impl Store {
         let folder = folder_row(&*catalog, folder)?;
         if after > folder.seq {
             return Err(StoreError::InvalidParameter(format!(
-                "sequence number {after} lies after the folder's newest, {}",
+                "sequence number {after} is after the folder's newest, {}",
                 folder.seq
             )));
         }
@@ -642,7 +642,7 @@ pub(crate) fn file_at(
     let (node, row) = node_at(catalog, folder, file, at)?;
     if row.attributes.kind != NodeKind::File {
         return Err(StoreError::InvalidParameter(format!(
-            "node {file} is no file and has no contents"
+            "node {file} is not a file and has no contents"
         )));
     }
     Ok((node, row))
@@ -657,7 +657,7 @@ fn walk(catalog: &dyn CatalogRead, root: i64, path: &[u8], at: Seq) -> Result<i6
                 let shown = String::from_utf8_lossy(path).into_owned();
                 let name = String::from_utf8_lossy(name).into_owned();
                 return Err(StoreError::NodeNotFound(format!(
-                    "there is no {shown:?} at sequence number {at}: nothing is called {name:?} there"
+                    "there is no {shown:?} at sequence number {at}: {name:?} does not exist there"
                 )));
             }
         };

@@ -128,7 +128,7 @@ impl Resolver {
                 step.at = end;
                 if !self.open_bottom {
                     return Err(StoreError::CatalogDamaged(
-                        "a layer refers to one that is missing".to_owned(),
+                        "a layer refers to a missing layer".to_owned(),
                     ));
                 }
                 return piece(target, end - at, Source::Copy { base_offset: at }).map(Some);
@@ -164,7 +164,8 @@ impl Resolver {
 
 fn piece(start: u64, len: u64, source: Source<Literal>) -> Result<Piece, StoreError> {
     let range = ByteRange::from_offset_len(start, len);
-    let range = range.ok_or_else(|| StoreError::CatalogDamaged("an extent reaches past every file".to_owned()))?;
+    let range =
+        range.ok_or_else(|| StoreError::CatalogDamaged("an extent exceeds the largest file size".to_owned()))?;
     Ok((range, source))
 }
 

@@ -96,10 +96,12 @@ impl SoughtBlocks {
         let signature = Signature::read(&mut stream, BLOCKS_MAX).map_err(refused)?;
         let params = signature.params();
         if (params.weak, params.strong) != (WeakKind::Rsync, StrongKind::Blake3) {
-            return Err(refused("blocks are looked for by rolling checksums and keyed BLAKE3"));
+            return Err(refused(
+                "the search for blocks needs rolling checksums and keyed BLAKE3",
+            ));
         }
         if params.block_len_bytes < BLOCK_LEN_MIN {
-            return Err(refused(format!("blocks have {BLOCK_LEN_MIN} bytes at least")));
+            return Err(refused(format!("blocks must have at least {BLOCK_LEN_MIN} bytes")));
         }
         end(stream)?;
         Ok(Self(BlockIndex::new(signature)))
@@ -202,7 +204,7 @@ impl Store {
             }
             if lister.chunks() as u64 > CHUNKS_MAX {
                 return Err(StoreError::InvalidParameter(format!(
-                    "node {file} has more than {CHUNKS_MAX} chunks of such lengths: ask for longer ones"
+                    "node {file} has more than {CHUNKS_MAX} chunks of such lengths; ask for longer ones"
                 )));
             }
         }
@@ -230,7 +232,7 @@ impl Store {
             Err(_) if !is_wanted() => Ok(None),
             Err(error) => Err(match error.downcast::<StoreError>() {
                 Ok(error) => error,
-                Err(error) => StoreError::io("read the contents once more", error),
+                Err(error) => StoreError::io("read the contents again", error),
             }),
         }
     }
@@ -241,7 +243,7 @@ impl Store {
         let (len, len_max) = (content.size(), self.parts.limits.hashed_len_max);
         if len > len_max {
             return Err(StoreError::InvalidParameter(format!(
-                "node {file} has {len} bytes, and searches are made in at most {len_max}"
+                "node {file} has {len} bytes, but searches cover at most {len_max}"
             )));
         }
         Ok(content)

@@ -114,7 +114,7 @@ impl Store {
         let len_max = self.parts.limits.hashed_len_max;
         if len > len_max {
             return Err(StoreError::InvalidParameter(format!(
-                "node {file} has {len} bytes, and signatures are made of at most {len_max}"
+                "node {file} has {len} bytes, but signatures cover at most {len_max}"
             )));
         }
         let newest = catalog.attributes(node, folder.seq)?;

@@ -76,7 +76,7 @@ impl Store {
     pub fn stage(&self, mut part: PartWriter, number: u32) -> Result<i64, StoreError> {
         if number == 0 || number > self.parts.limits.parts_max {
             let message = format!(
-                "part numbers go from 1 to {}, not {number}",
+                "part numbers must be from 1 to {}, not {number}",
                 self.parts.limits.parts_max
             );
             return Err(StoreError::TooLarge(message));
@@ -153,7 +153,7 @@ impl PartWriter {
         check_attributes(node.id, &node.attributes, &self.limits)?;
         if node.content.is_some() && node.attributes.kind != NodeKind::File {
             return Err(StoreError::InvalidBatch(format!(
-                "node {} is no file and cannot have contents",
+                "node {} is not a file and cannot have contents",
                 node.id
             )));
         }
@@ -257,7 +257,7 @@ fn check_name(name: &[u8]) -> Result<(), StoreError> {
     } else if name.len() > 255 {
         "is longer than 255 bytes"
     } else if name.iter().any(|byte| matches!(byte, 0 | b'/')) {
-        "holds a slash or a NUL"
+        "contains a slash or a NUL"
     } else {
         return Ok(());
     };

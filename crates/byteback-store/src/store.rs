@@ -243,10 +243,7 @@ pub(crate) fn folder_row(catalog: &dyn CatalogRead, name: &str) -> Result<Folder
 pub(crate) fn existing_seq(folder: &FolderRow, seq: Option<Seq>) -> Result<Seq, StoreError> {
     let seq = seq.unwrap_or(folder.seq);
     if folder.seq == 0 {
-        return Err(StoreError::NodeNotFound(format!(
-            "folder {:?} is still empty",
-            folder.name
-        )));
+        return Err(StoreError::NodeNotFound(format!("folder {:?} is empty", folder.name)));
     }
     if seq == 0 || seq > folder.seq {
         let message = format!(

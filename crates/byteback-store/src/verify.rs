@@ -170,7 +170,7 @@ impl Store {
         let length = rows.first().map_or(0, |row| row.new_len);
         if length != row.attributes.size {
             let message = format!(
-                "the contents have {length} bytes, the attributes say {}",
+                "the contents have {length} bytes, but the attributes say {}",
                 row.attributes.size
             );
             return Err(StoreError::CatalogDamaged(message));

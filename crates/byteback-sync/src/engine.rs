@@ -104,8 +104,7 @@ const RENEW_EVERY: Duration = Duration::from_secs(1);
 const UNSAVED_AGAIN_AFTER: Duration = Duration::from_secs(600);
 
 /// See [`Engine::is_known_twice`].
-const TWICE: &str =
-    "the server knows another group by this number: what is remembered here was put back to an older state";
+const TWICE: &str = "the server knows another group by this number: the records here were put back to an older state";
 
 /// The token that this machine has now, and the device it stands for; `None` if it has no token
 /// that was not shown before.
@@ -254,7 +253,7 @@ impl Engine {
         });
         let shared = Shared::new(&parts);
         let patches = parts.dir.subdir(PATCHES_NAME).map_err(|source| StandingError::Io {
-            what: "make the folder for patches beside",
+            what: "create the patches folder beside",
             source,
         })?;
         let landing = noted.as_ref().and_then(|noted| noted.landing);
@@ -476,7 +475,9 @@ impl Engine {
             && self.clock().monotonic_ns() >= at_ns
         {
             self.unsaved_again_ns = None;
-            self.parts.live.give_up("files that could not be read are tried again");
+            self.parts
+                .live
+                .give_up("files that could not be read are being tried again");
         }
         self.ground.others = self.ground.others.max(self.shared.heard_of());
         if self.is_met_too_early() {
@@ -699,7 +700,7 @@ impl Engine {
         if self.open_cut.is_some() {
             // A cut does not outlive the process: the engine asks what became of the group in
             // flight from it, and takes the rest from another cut.
-            self.parts.live.give_up("sending was ended in the middle of a cut");
+            self.parts.live.give_up("sending stopped in the middle of a cut");
             self.drop_cut();
         }
         // A group was perhaps in flight when the stop sign was raised: the next engine of this

@@ -67,7 +67,7 @@ const STALE_RECORDS_MIN: usize = 4096;
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// File system error.
-    #[error("cannot {what} the map of files to the server's: {source}")]
+    #[error("cannot {what} the map of files to their server IDs: {source}")]
     Io {
         /// Attempted operation.
         what: &'static str,
@@ -75,11 +75,12 @@ pub enum IdentityError {
         source: io::Error,
     },
     /// The map cannot be understood.
-    #[error("the map of files to the server's is damaged ({0}); nothing is sent")]
+    #[error("the map of files to their server IDs is damaged ({0}); nothing is sent")]
     Damaged(&'static str),
     /// The map belongs to another tree.
     #[error(
-        "the map of files to the server's is of another log ({found:x}, not {expected:x}): the folder's log was made anew"
+        "the map of files to their server IDs belongs to another log ({found:x}, not {expected:x}): the folder's log \
+         was recreated"
     )]
     OtherTree {
         /// The tree the map belongs to.
@@ -88,7 +89,7 @@ pub enum IdentityError {
         expected: u64,
     },
     /// A change would give one file ID to two nodes.
-    #[error("file {file} is node {holder} here, so it cannot be node {node}; this is a fault of the program")]
+    #[error("file {file} is node {holder} here, so it cannot be node {node}; this is a bug in Byteback")]
     Taken {
         /// The file ID.
         file: FileId,
@@ -589,7 +590,7 @@ impl Identities {
         match self.doubt {
             None => {}
             Some(Doubt::End) => {
-                self.file.set_len(self.len_bytes()).map_err(failed("cut off"))?;
+                self.file.set_len(self.len_bytes()).map_err(failed("truncate"))?;
                 self.file.sync_data().map_err(failed("sync"))?;
                 self.doubt = None;
             }
@@ -649,10 +650,10 @@ fn parse(bytes: &[u8]) -> Result<(Known, usize, bool), IdentityError> {
     };
     let tree = TreeId(u64::from_le_bytes(*tree));
     if !start.starts_with(&MAGIC) {
-        return Err(IdentityError::Damaged("it is none, or of another version"));
+        return Err(IdentityError::Damaged("it is not such a map, or has another version"));
     }
     if head(tree) != start {
-        return Err(IdentityError::Damaged("its head is not what was written"));
+        return Err(IdentityError::Damaged("its head is corrupt"));
     }
     let mut known = Known::new(tree);
     let (records, torn) = rest.as_chunks::<RECORD_LEN>();

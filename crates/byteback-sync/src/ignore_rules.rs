@@ -82,7 +82,7 @@ impl IgnoreRules {
                     .add_line(None, line)
                     .map(drop)
                     .map_err(|error| error.to_string()),
-                Err(_) => Err("it is no UTF-8 text".to_owned()),
+                Err(_) => Err("it is not UTF-8 text".to_owned()),
             };
             if let Err(why) = added {
                 unusable.push(UnusablePattern {

@@ -72,7 +72,7 @@ pub const PATCHES_MAX: usize = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum PatchError {
     /// File system error.
-    #[error("cannot {what} in the folder of patches: {source}")]
+    #[error("cannot {what} in the patches folder: {source}")]
     Io {
         /// Attempted operation.
         what: &'static str,
@@ -80,7 +80,7 @@ pub enum PatchError {
         source: io::Error,
     },
     /// A file that is to be patched cannot be read.
-    #[error("file {node}, which is to be patched, cannot be read: {source}")]
+    #[error("cannot read file {node}, which is to be patched: {source}")]
     Base {
         /// The file.
         node: u64,
@@ -88,7 +88,7 @@ pub enum PatchError {
         source: io::Error,
     },
     /// A delta is malformed, or is of another version of the file.
-    #[error("the delta of file {node} cannot be taken: {source}")]
+    #[error("cannot use the delta of file {node}: {source}")]
     Delta {
         /// The file.
         node: u64,
@@ -96,7 +96,7 @@ pub enum PatchError {
         source: ReadError,
     },
     /// A delta is for a file of another length, or contains copies.
-    #[error("the delta of file {node} is for another one: {what}")]
+    #[error("the delta does not fit file {node}: {what}")]
     Unfit {
         /// The file.
         node: u64,
@@ -104,19 +104,19 @@ pub enum PatchError {
         what: String,
     },
     /// Another set is on its way.
-    #[error("other patches are not finished yet; look at `pending` first")]
+    #[error("an earlier set of patches is not finished; look at `pending` first")]
     Pending,
     /// More patches than a set has at most.
     #[error("a set has at most {PATCHES_MAX} patches; send fewer files at once")]
     TooMany,
     /// The bytes written aside have changed.
     #[error(
-        "the patches that were to be applied are damaged ({0}): the files that they change may be half old and half new; compare them with the \
-         server's"
+        "the patches to be applied are damaged ({0}): the files that they change may be half old and half new; compare \
+         them with the server's"
     )]
     Damaged(&'static str),
     /// A patch cannot be applied to its file.
-    #[error("file {node} cannot be patched: {source}")]
+    #[error("cannot patch file {node}: {source}")]
     Apply {
         /// The file.
         node: u64,
@@ -160,7 +160,7 @@ impl Patches {
         let open = |name| {
             self.dir
                 .open(name, OpenMode::Existing)
-                .map_err(failed("open what the head refers to"))
+                .map_err(failed("open the files of the head"))
         };
         Ok(Some(Committed {
             dir: Arc::clone(&self.dir),
@@ -189,8 +189,8 @@ impl Patches {
         };
         Ok(Gathering {
             dir: Arc::clone(&self.dir),
-            deltas: open(DELTAS).map_err(failed("make a file"))?,
-            sums: open(SUMS).map_err(failed("make a file"))?,
+            deltas: open(DELTAS).map_err(failed("create a file"))?,
+            sums: open(SUMS).map_err(failed("create a file"))?,
             deltas_end: 0,
             sums_end: 0,
             head: Head {
@@ -239,23 +239,25 @@ impl Gathering {
         let gathered = DeltaReader::new(&mut copy).map_err(of_delta).and_then(|mut delta| {
             let header = *delta.header();
             if header.has_copies {
-                return Err(unfit("it copies from other places".to_owned()));
+                return Err(unfit("it contains copies".to_owned()));
             }
             if header.base_len_bytes != base_len {
                 let expected = header.base_len_bytes;
-                return Err(unfit(format!("it is of {expected} bytes, and the file has {base_len}")));
+                return Err(unfit(format!(
+                    "its base has {expected} bytes, and the file has {base_len}"
+                )));
             }
             new_len = header.new_len_bytes;
             sums.delta(node, new_len, &mut delta)
         });
         if let Some(source) = copy.failed.take() {
-            return Err(failed("write a delta aside")(source));
+            return Err(failed("write a delta")(source));
         }
         gathered?;
         let sums = sums.finish(node)?;
         let stream_end = copy.at;
         if let Some(sector) = sums.end_sector {
-            copy.put(&sector).map_err(failed("write a delta aside"))?;
+            copy.put(&sector).map_err(failed("write a delta"))?;
         }
         self.head.patches.push(PatchInfo {
             node,
@@ -421,7 +423,7 @@ impl Committed {
         if !patch.can_have_len(len) {
             return Err(PatchError::Unfit {
                 node: patch.node,
-                what: format!("somebody else gave the file {len} bytes"),
+                what: format!("another program changed its length to {len} bytes"),
             });
         }
         if len != len_bytes && len != patch.new_len_bytes {
@@ -469,7 +471,7 @@ impl Committed {
         }
         match crc == patch.stream_crc {
             true => Ok(sector),
-            false => Err(PatchError::Damaged("a delta has a wrong checksum")),
+            false => Err(PatchError::Damaged("the checksum of a delta is wrong")),
         }
     }
 

@@ -85,7 +85,7 @@ pub enum ReceiveError {
     #[error(transparent)]
     Sync(#[from] BackupError),
     /// The tree here failed.
-    #[error("what others changed cannot be made here: {0}")]
+    #[error("cannot apply the changes of other machines here: {0}")]
     Tree(#[from] ServiceError),
     /// The map of identities failed.
     #[error(transparent)]
@@ -598,7 +598,9 @@ impl Receive<'_> {
                 &mut fresh,
             );
             if !is_random {
-                return Err(ReceiveError::Hostile("the system has no random numbers".to_owned()));
+                return Err(ReceiveError::Hostile(
+                    "the system provides no random numbers".to_owned(),
+                ));
             }
             match planned {
                 Ok(plan) => return Ok(plan),
@@ -611,12 +613,12 @@ impl Receive<'_> {
                 }
                 Err(PlanError::Hostile(why)) => {
                     return Err(ReceiveError::Hostile(format!(
-                        "the server's answer is not to be trusted: {why}; nothing of it was used"
+                        "the server's answer cannot be trusted: {why}; none of it was used"
                     )));
                 }
             }
         }
-        Err(ReceiveError::Hostile("what the server tells does not end".to_owned()))
+        Err(ReceiveError::Hostile("the server's answers do not end".to_owned()))
     }
 
     /// Notes directories that came back for what others put into them: they were made here, or

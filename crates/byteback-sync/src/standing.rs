@@ -30,7 +30,7 @@ const FILE: VersionedJson = VersionedJson {
 #[derive(Debug, thiserror::Error)]
 pub enum StandingError {
     /// File system error.
-    #[error("cannot {what} where the folder stands with its server: {source}")]
+    #[error("cannot {what} the record of the folder's sync state: {source}")]
     Io {
         /// Attempted operation.
         what: &'static str,
@@ -38,7 +38,7 @@ pub enum StandingError {
         source: io::Error,
     },
     /// The stored record cannot be understood.
-    #[error("what was noted of where the folder stands with its server cannot be used ({0})")]
+    #[error("the record of the folder's sync state cannot be used ({0})")]
     Damaged(String),
     /// The folder was kept in sync with something else.
     #[error("the folder was kept in sync with {what} {known}, not {given}; nothing is sent")]

@@ -204,7 +204,7 @@ impl Upload<'_> {
             // Its changes are not listed in it: sent like this it would count as sent, without
             // them.
             let message = format!(
-                "group {} is to be taken from a cut, or to become conflict versions",
+                "group {} must be taken from a cut or become conflict versions",
                 group.id
             );
             return Err(ServiceError::new(ErrorKind::Refused, message).into());

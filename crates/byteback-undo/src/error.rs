@@ -48,16 +48,16 @@ impl NotKept {
     #[must_use]
     pub fn because(self) -> &'static str {
         match self {
-            Self::TooOld => "that is longer ago than the undo window",
-            Self::OverBudget => "it was given up for younger changes when the undo budget was used up",
-            Self::TooLarge => "more was changed at once than is kept of one change",
-            Self::ShortLived => "files that live for a few seconds only are not kept",
+            Self::TooOld => "it is older than the undo window",
+            Self::OverBudget => "it was dropped for newer changes when the undo budget was used up",
+            Self::TooLarge => "the change was too large to be kept",
+            Self::ShortLived => "files that live for only a few seconds are not kept",
             Self::Unreadable => "the old bytes could not be read",
-            Self::NotWritten => "the state folder could not be written",
-            Self::Gap => "the folder was not watched all the time since, and this may have changed meanwhile",
+            Self::NotWritten => "the old bytes could not be written to the state folder",
+            Self::Gap => "the folder was not watched all the time since then, and this may have changed meanwhile",
             Self::Damaged => "the undo journal was damaged or incomplete",
             Self::Born => "the file did not exist before",
-            Self::ClockSetBack => "the clock was set back since",
+            Self::ClockSetBack => "the clock was set back since then",
         }
     }
 
@@ -75,7 +75,7 @@ impl NotKept {
 #[derive(Debug, Error)]
 pub enum UndoError {
     /// Nothing is known of it at that time.
-    #[error("it cannot be brought back as of then, because {}", .why.because())]
+    #[error("cannot restore that moment: {}", .why.because())]
     NotKept {
         /// Why.
         why: NotKept,
@@ -83,10 +83,10 @@ pub enum UndoError {
         since_ns: i64,
     },
     /// There was no file of this name.
-    #[error("there was no such file at that time")]
+    #[error("no such file at that time")]
     NoFile,
     /// The bytes that were kept are not what was written.
-    #[error("the kept bytes are damaged; choose another time")]
+    #[error("the old bytes that were kept are damaged; choose another time")]
     Damaged,
     /// The journal or the file cannot be read.
     #[error("cannot {operation}: {source}")]

@@ -191,7 +191,7 @@ impl Journal {
             _ => self.roll()?,
         };
         let Some(segment) = self.segments.get_mut(&number) else {
-            return Err(io::Error::other("the segment is gone"));
+            return Err(io::Error::other("the newest segment is missing"));
         };
         let at = segment.len;
         self.is_dirty = true;

@@ -14,10 +14,10 @@ pub enum VolumeError {
     #[error("the device failed: {0}")]
     Device(#[from] io::Error),
     /// The device holds something else, or nothing.
-    #[error("this is no Byteback volume; 'byteback volume create' makes one, and erases what is there")]
+    #[error("not a Byteback volume; 'byteback volume create' makes one, and erases what is there")]
     NotAVolume,
     /// The volume was created by a later version.
-    #[error("the volume has format version {found}, this program knows versions up to {known}: update it")]
+    #[error("the volume has format version {found}, but this program supports at most {known}; update Byteback")]
     NewerVersion {
         /// The volume's version.
         found: u32,
@@ -25,11 +25,12 @@ pub enum VolumeError {
         known: u32,
     },
     /// The volume uses a feature that this version does not know.
-    #[error("the volume uses features that this program does not know ({0:#x}): update it")]
+    #[error("the volume uses features that this program does not support ({0:#x}); update Byteback")]
     UnknownFeatures(u64),
     /// The device is smaller than the volume.
     #[error(
-        "the volume has {volume_blocks} blocks of 4 KiB, the device {device_blocks}: part of it is missing; copy the whole of it again"
+        "the volume has {volume_blocks} blocks of 4 KiB, but the device {device_blocks}: \
+         its end is missing; copy it again"
     )]
     CutOff {
         /// The length of the volume.
@@ -38,7 +39,7 @@ pub enum VolumeError {
         device_blocks: u64,
     },
     /// The volume would be too small to be of use.
-    #[error("a volume has at least {min_bytes} bytes, this device {device_bytes}")]
+    #[error("a volume needs at least {min_bytes} bytes, but this device has {device_bytes}")]
     TooSmall {
         /// The least length.
         min_bytes: u64,
@@ -46,7 +47,9 @@ pub enum VolumeError {
         device_bytes: u64,
     },
     /// The volume would be too large for its addresses.
-    #[error("a volume has at most {max_bytes} bytes, this device {device_bytes}; create it with a smaller size")]
+    #[error(
+        "a volume can have at most {max_bytes} bytes, but this device has {device_bytes}; create it with a smaller size"
+    )]
     TooLarge {
         /// The greatest length.
         max_bytes: u64,
@@ -54,7 +57,7 @@ pub enum VolumeError {
         device_bytes: u64,
     },
     /// A block does not hold what was written there.
-    #[error("block {address} ({what}) is damaged; 'byteback volume check' says what is lost")]
+    #[error("block {address} ({what}) is damaged; 'byteback volume check' shows what is lost")]
     Damaged {
         /// The block's address.
         address: Address,
@@ -62,7 +65,7 @@ pub enum VolumeError {
         what: &'static str,
     },
     /// The device cannot read a block.
-    #[error("block {address} cannot be read ({source}); 'byteback volume check' says what is lost")]
+    #[error("cannot read block {address}: {source}; 'byteback volume check' shows what is lost")]
     Unreadable {
         /// The block's address.
         address: Address,
@@ -70,7 +73,7 @@ pub enum VolumeError {
         source: io::Error,
     },
     /// A node that something refers to is missing.
-    #[error("node {nid} ({what}) is missing; 'byteback volume check' says what is lost")]
+    #[error("node {nid} ({what}) is missing; 'byteback volume check' shows what is lost")]
     Missing {
         /// The node.
         nid: Nid,
@@ -81,43 +84,43 @@ pub enum VolumeError {
     #[error("the volume is full; remove something first")]
     Full,
     /// The file does not exist.
-    #[error("there is no such file or directory")]
+    #[error("no such file or directory")]
     NotFound,
     /// The name exists already.
-    #[error("the name exists already")]
+    #[error("the name already exists")]
     Exists,
     /// The operation needs a directory.
-    #[error("it is no directory")]
+    #[error("not a directory")]
     NotADirectory,
     /// The operation needs something other than a directory.
-    #[error("it is a directory")]
+    #[error("is a directory")]
     IsADirectory,
     /// The directory has entries.
     #[error("the directory is not empty")]
     NotEmpty,
     /// A name is longer than 255 bytes, empty, or contains a slash or a zero.
-    #[error("a name has 1 to 255 bytes, no '/' and no zero")]
+    #[error("a name must have 1 to 255 bytes, without '/' and NUL")]
     BadName,
     /// The request makes no sense here.
     #[error("{0}")]
     Invalid(&'static str),
     /// The file would become longer than a file may be.
-    #[error("a file of this volume has at most {0} bytes")]
+    #[error("a file on this volume can have at most {0} bytes")]
     FileTooLarge(u64),
     /// The file has as many names as a file may have.
-    #[error("a file has at most {0} names")]
+    #[error("a file can have at most {0} names")]
     TooManyLinks(u32),
     /// The attribute does not exist.
-    #[error("there is no such extended attribute")]
+    #[error("no such extended attribute")]
     NoAttribute,
     /// The extended attributes of the file would take more room than there is for them.
-    #[error("the extended attributes of a file take at most {0} bytes")]
+    #[error("the extended attributes of a file can have at most {0} bytes")]
     AttributesTooLarge(usize),
     /// An earlier error made further writing impossible.
-    #[error("the volume was made read-only after a failure: {0}; unmount it, and run 'byteback volume check'")]
+    #[error("the volume became read-only after a failure: {0}; unmount it and run 'byteback volume check'")]
     Stopped(String),
     /// The volume was opened for reading only.
-    #[error("the volume was opened for reading only")]
+    #[error("the volume is open read-only")]
     ReadOnly,
 }
 

@@ -150,7 +150,7 @@ impl Kind {
             Self::Directory => "directory",
             Self::DeltaMeta => "index of deltas",
             Self::DeltaCompact => "deltas",
-            Self::DeltaLeaf => "elder part of an index of deltas",
+            Self::DeltaLeaf => "older part of an index of deltas",
             Self::Cluster => "compressed pages",
         }
     }

@@ -477,7 +477,9 @@ impl State {
         self.table.last = last;
         match made? {
             Nid::ROOT => Ok(()),
-            _ => Err(VolumeError::Stopped("there is no room for a root directory".to_owned())),
+            _ => Err(VolumeError::Stopped(
+                "there is no space for a root directory".to_owned(),
+            )),
         }
     }
 
@@ -537,13 +539,13 @@ impl State {
         };
         for slot in 0..DIRECT_SLOTS {
             // Damaged nodes stay as they are.
-            let Ok(block) = self.node(node, "node of a file that is repaired") else {
+            let Ok(block) = self.node(node, "node of a file under repair") else {
                 return Ok(());
             };
             match Nid(NodeBlock::slot(block, slot)) {
                 Nid::NONE => {}
                 below if below == missing => {
-                    NodeBlock::set_slot(self.node_mut(node, "node of a file that is repaired")?, slot, 0);
+                    NodeBlock::set_slot(self.node_mut(node, "node of a file under repair")?, slot, 0);
                 }
                 below => self.clear_reference_below(below, levels_below, missing)?,
             }

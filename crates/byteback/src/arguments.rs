@@ -25,11 +25,11 @@ pub(crate) struct Arguments {
 const FIRST_STEPS: &str = "\
 First steps:
   byteback serve --data /srv/backup --listen 0.0.0.0:7117   on the server
-  byteback invite NAME --data /srv/backup                   there: prints a code
+  byteback invite NAME --data /srv/backup                   there, too: prints a code
   byteback join CODE DIR                                    on the machine with the folder
-  byteback mount DIR                                        from now on every change is known
+  byteback mount DIR                                        tracks every change from now on
   byteback backup DIR                                       reads and sends what changed
-  byteback restore latest DIR --target NEW_DIR              brings the last snapshot back
+  byteback restore latest DIR --target NEW_DIR              restores the newest snapshot
 
 'byteback COMMAND --help' explains each command.";
 
@@ -65,7 +65,7 @@ impl Arguments {
 /// Flags of every command.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct GlobalArguments {
-    /// Where backups are kept: https://HOST:PORT/FOLDER
+    /// Use this folder on a server: https://HOST:PORT/FOLDER
     #[arg(
         short = 'r',
         long,
@@ -74,19 +74,19 @@ pub(crate) struct GlobalArguments {
         help_heading = "Global options"
     )]
     pub(crate) repo: Option<Repository>,
-    /// File with the device token, instead of the one saved when this machine joined the server
+    /// Read the device token from this file instead of the one saved when this machine joined
     #[arg(long, global = true, value_name = "FILE", help_heading = "Global options")]
     pub(crate) token_file: Option<PathBuf>,
-    /// Certificates (PEM) that may sign the server's
+    /// Trust the certificates (PEM) in this file to sign the server's, instead of the public ones
     #[arg(long, global = true, value_name = "FILE", help_heading = "Global options")]
     pub(crate) cacert: Option<PathBuf>,
-    /// Where operation logs are kept
+    /// Keep operation logs in this directory
     #[arg(long, global = true, value_name = "DIR", help_heading = "Global options")]
     pub(crate) state_dir: Option<PathBuf>,
-    /// Tell more: exact bytes, every range, each restored file
+    /// Print more: exact byte counts, all ranges, each restored file
     #[arg(short, long, global = true, action = clap::ArgAction::Count, help_heading = "Global options")]
     pub(crate) verbose: u8,
-    /// Tell nothing but errors and what was asked for
+    /// Print only errors and the requested output
     #[arg(
         short,
         long,
@@ -116,7 +116,7 @@ impl GlobalArguments {
 pub(crate) enum Command {
     /// Run a server that keeps backups
     Serve(commands::serve::ServeArguments),
-    /// Make a code with which another machine can join the server
+    /// Create a code that lets another machine join the server
     Invite(commands::invite::InviteArguments),
     /// Join a server with a code and bind a directory to its folder
     Join(commands::join::JoinArguments),
@@ -128,18 +128,18 @@ pub(crate) enum Command {
     Init(commands::init::InitArguments),
     /// Track a folder: mount it over itself and log every write
     Mount(commands::mount::MountArguments),
-    /// End the tracking of a folder
+    /// Stop tracking a folder
     #[command(visible_alias = "unmount")]
     Umount(commands::umount::UmountArguments),
-    /// Keep a folder the same on several machines, within seconds
+    /// Keep a folder in sync on several machines, within seconds
     Sync(commands::sync::SyncArguments),
-    /// Send and receive nothing for a synced folder until 'resume'
+    /// Pause the syncing of a folder until 'resume'
     Pause(commands::pause::PauseArguments),
-    /// End a pause
+    /// Resume the syncing of a folder
     Resume(commands::pause::PauseArguments),
-    /// List files that two machines changed at once, and settle them
+    /// List and settle files that two machines changed at once
     Conflicts(commands::conflicts::ConflictsArguments),
-    /// List files with corrupted bytes, and bring good ones back
+    /// List files with corrupt bytes, and restore good versions
     Repair(commands::repair::RepairArguments),
     /// Save what changed since the last backup
     Backup(commands::backup::BackupArguments),
@@ -151,34 +151,34 @@ pub(crate) enum Command {
     Diff(commands::diff::DiffArguments),
     /// Restore a snapshot, a part of it, or an older state of a file
     Restore(commands::restore::RestoreArguments),
-    /// Make a place at a server equal to a local file or directory
+    /// Make a path on a server equal to a local file or directory
     Push(commands::push::PushArguments),
-    /// Make a local directory equal to a place at a server
+    /// Make a local directory equal to a path on a server
     Pull(commands::pull::PullArguments),
-    /// List the versions of a file that the server has
+    /// List the versions of a file on the server
     Versions(commands::versions::VersionsArguments),
-    /// Show the recent changes of a file that can be undone
+    /// Show recent changes to a file, which can be undone
     History(commands::history::HistoryArguments),
     /// Show what changed since the last backup, for people or programs
     Changes(commands::changes::ChangesArguments),
     /// Write the changes of one file as a delta for 'rdiff patch'
     ExportDelta(commands::export_delta::ExportDeltaArguments),
-    /// Show how the last backup found the changes of a file
+    /// Show how the last backup found the changes in a file
     Explain(commands::explain::ExplainArguments),
-    /// Show or verify the checksums that storage keeps of a file
+    /// Show or verify the checksums that storage keeps for a file
     Checksums(commands::checksums::ChecksumsArguments),
-    /// List the programs that follow a folder's changes; set marks
+    /// List programs that follow a folder's changes; set their marks
     Consumers(commands::consumers::ConsumersArguments),
-    /// Freeze a mounted folder at a moment, for any program to read
+    /// Freeze a mounted folder at one moment, for any program to read
     Cut(commands::cut::CutArguments),
     /// Show how folders are tracked, synced and backed up
     Status(commands::status::StatusArguments),
     /// Check that a snapshot can be read in full
     #[command(visible_alias = "check")]
     Verify(commands::verify::VerifyArguments),
-    /// Make, check and rescue volumes, which write less to flash
+    /// Create, check and rescue volumes, which write less to flash
     Volume(commands::volume::VolumeArguments),
-    /// Let systemd serve, mount and sync at each boot or login
+    /// Have systemd serve, mount and sync at each boot or login
     Service(commands::service::ServiceArguments),
     /// Write a manual page for each command
     #[command(hide = true)]

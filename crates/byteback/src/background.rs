@@ -93,8 +93,8 @@ pub(crate) fn start<R: for<'de> Deserialize<'de>>(
     }
     let ended = child.wait().map_err(failed)?;
     Err(
-        CommandError::new(format!("the daemon ended before the mount was live ({ended})"))
-            .next(format!("Its log may say why: {}", log.display())),
+        CommandError::new(format!("the daemon exited before the mount was ready ({ended})"))
+            .next(format!("Its log may show the cause: {}", log.display())),
     )
 }
 

@@ -22,7 +22,7 @@ use crate::repository::Repository;
 
 const VERSION: u32 = 2;
 
-const DAMAGED: &str = "its checksum is wrong: it was damaged, or changed by hand";
+const DAMAGED: &str = "its checksum is wrong: the file was damaged, or edited by hand";
 
 /// The field that every version has.
 #[derive(Debug, Deserialize)]
@@ -88,14 +88,14 @@ impl Binding {
     /// Parses the content of the file `path`.
     fn parse(bytes: &[u8], path: &Path) -> Result<Self> {
         let unusable = |why: &dyn std::fmt::Display| {
-            CommandError::file("understand", path, why)
-                .next("Remove this file and bind the directory anew with 'byteback init'.")
+            CommandError::file("parse", path, why)
+                .next("Remove this file and bind the directory again with 'byteback init'.")
         };
         let any: AnyVersion = serde_json::from_slice(bytes).map_err(|error| unusable(&error))?;
         if !matches!(any.version, 1 | VERSION) {
             let version = any.version;
             return Err(unusable(&format!(
-                "it has version {version}, this program knows {VERSION}"
+                "it has version {version}, but this program knows only versions up to {VERSION}"
             )));
         }
         let file: File = serde_json::from_slice(bytes).map_err(|error| unusable(&error))?;

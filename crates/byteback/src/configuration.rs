@@ -66,7 +66,7 @@ pub(crate) struct LogSection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum GranularityName {
-    /// Exact bytes; past the limit of ranges the closest are joined
+    /// Exact bytes; beyond the limit of ranges, the closest ones are merged
     Byte,
     /// Pages of 4 KiB
     Page,
@@ -167,7 +167,7 @@ fn parse(text: &str, path: &Path) -> Result<Configuration> {
     toml::from_str(text).map_err(|error| {
         let error = error.to_string();
         CommandError::new(format!(
-            "cannot understand the configuration {}:\n{}",
+            "cannot parse the configuration {}:\n{}",
             path.display(),
             error.trim_end()
         ))

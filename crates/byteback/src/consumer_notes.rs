@@ -16,16 +16,16 @@ pub(crate) fn note(consumer: &ConsumerStatus, now_ns: i64) -> Option<String> {
         let silent = age(consumer.heard_at_ns, now_ns);
         let date = timestamp::local(expires_at_ns.max(now_ns));
         return Some(format!(
-            "nothing was heard of the consumer '{name}' for {silent}; after {date} it is dropped, and everything counts as \
-             changed if it returns"
+            "the consumer '{name}' has not been seen for {silent}; after {date} it is dropped, and everything counts \
+             as changed if it returns"
         ));
     }
     let dropped = consumer
         .dropped
         .filter(|dropped| dropped.reason == DropReason::Expired)?;
     Some(format!(
-        "the consumer '{name}' was dropped on {}, as nothing had been heard of it; everything counts as changed if it \
-         returns",
+        "the consumer '{name}' was dropped on {} because it had not been seen for too long; everything counts as \
+         changed if it returns",
         timestamp::local(dropped.at_ns)
     ))
 }
@@ -37,7 +37,7 @@ pub(crate) fn warn(consumers: &[ConsumerStatus], folder: &StateFolder, output: O
         if let Some(note) = note(consumer, now_ns) {
             let (name, directory) = (&consumer.name, folder.directory().display());
             output.warn(&format!(
-                "{note}. To be rid of this: byteback consumers drop '{name}' {directory}"
+                "{note}. If it is no longer needed: byteback consumers drop '{name}' {directory}"
             ));
         }
     }

@@ -110,12 +110,14 @@ impl Gap {
         };
         let cause = match self.cause {
             Cause::NotMounted => "not mounted".to_owned(),
-            Cause::LogLost => "the log was damaged or gone and began anew; every file counts as changed".to_owned(),
+            Cause::LogLost => {
+                "the log was damaged or missing and started anew; every file counts as changed".to_owned()
+            }
             Cause::Interrupted { open_files: 0 } => {
-                "the daemon or the machine stopped; no file was being changed then".to_owned()
+                "the daemon or the machine stopped; no file was being changed".to_owned()
             }
             Cause::Interrupted { open_files } => format!(
-                "the daemon or the machine stopped; {} being changed then, to be read whole",
+                "the daemon or the machine stopped; {} being changed, to be read in full",
                 counted(open_files, "file was", "files were")
             ),
         };
@@ -128,7 +130,7 @@ impl Gap {
         }
         let found = match (found.as_slice(), self.to_ns) {
             ([], Some(_)) => "nothing else had changed".to_owned(),
-            ([], None) => "not compared with the record since".to_owned(),
+            ([], None) => "not compared with the record since then".to_owned(),
             (found, _) => format!("found changed: {}", listed(found)),
         };
         format!("{time}: {cause}; {found}")

@@ -68,7 +68,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<Credentials>> {
     };
     // The parser's message would quote the line, and with it the secret.
     let credentials = toml::from_str(&text)
-        .map_err(|_| unusable(path, "it is no token file (lines with server, device and token)"))?;
+        .map_err(|_| unusable(path, "it is not a token file (lines with server, device and token)"))?;
     Ok(Some(credentials))
 }
 
@@ -77,7 +77,7 @@ fn unusable(path: &Path, why: &str) -> CommandError {
         Exit::WrongCredentials,
         format!("cannot use the token file {}: {why}", path.display()),
     )
-    .next("Name another one with --token-file, or remove it and join the server again with a join token.")
+    .next("Name another one with --token-file, or remove it and join the server again with a new code.")
 }
 
 /// Path of the draft of a token file.

@@ -159,7 +159,7 @@ pub(crate) fn held_words(holders: &[Holder]) -> String {
     let mut named: Vec<String> = holders.iter().take(NAMED_MAX).map(words).collect();
     match holders.len() {
         0 => {
-            return "something still holds it: another mount namespace, or a program of another user (as root more is seen)"
+            return "something still holds it: another mount namespace, or a program of another user (root sees more)"
                 .to_owned();
         }
         count if count > NAMED_MAX => named.push(format!("{} more hold it", count - NAMED_MAX)),
@@ -180,7 +180,7 @@ fn words(holder: &Holder) -> String {
             let files = counted(holder.open_files, "file", "files");
             format!("{name} (process {pid}) has {files} of it open")
         }
-        (Some(pid), None) => format!("{name} (process {pid}) works in it"),
+        (Some(pid), None) => format!("{name} (process {pid}) has its working directory in it"),
     }
 }
 
@@ -216,12 +216,12 @@ pub(crate) fn wait_for_place(
             Waited::Held(held_by) => {
                 let message = format!("cannot mount {directory} again yet: {}", held_words(&held_by));
                 return Err(CommandError::with_exit(Exit::Locked, message)
-                    .next("End what holds it, and try again: what it changes there is tracked until then."));
+                    .next("Stop what holds it, then try again. Until then, changes made there are still tracked."));
             }
             Waited::Settling => {
                 let message =
-                    format!("cannot use {directory} yet: its last daemon (process {pid}) is still writing its log");
-                return Err(CommandError::with_exit(Exit::Locked, message).next("Try again in a while."));
+                    format!("cannot use {directory} yet: its previous daemon (process {pid}) is still writing its log");
+                return Err(CommandError::with_exit(Exit::Locked, message).next("Try again in a minute."));
             }
         }
     }

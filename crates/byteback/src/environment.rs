@@ -24,19 +24,19 @@ macro_rules! variables {
 
 variables! {
     REPOSITORY = "BYTEBACK_REPOSITORY":
-        "Where backups are kept, `https://HOST:PORT/FOLDER`, for commands that are not told by `-r` or by a bound folder.";
+        "Repository of the commands, `https://HOST:PORT/FOLDER`, unless `-r` names another; overrides the binding of a folder.";
     TOKEN_FILE = "BYTEBACK_TOKEN_FILE":
         "File with the device token to use, instead of the one saved when this machine joined the server.";
     CACERT = "BYTEBACK_CACERT":
-        "File with the certificates (PEM) that may sign the server's, instead of the public ones.";
+        "PEM file with the certificate authorities to trust for the server, instead of the public ones.";
     HOST = "BYTEBACK_HOST":
-        "Host name to write into snapshots and to join under, instead of the machine's.";
+        "Host name to record in snapshots and to join as, instead of the machine's own.";
     PROGRESS_FPS = "BYTEBACK_PROGRESS_FPS":
-        "How often progress is shown per second (default 10 on a terminal, 1 with `--json`; 0: never).";
+        "Progress updates per second (default 10 on a terminal, 1 with `--json`; 0: none).";
     STATE_DIR = "BYTEBACK_STATE_DIR":
-        "Where operation logs are kept, instead of `/var/lib/byteback` (root) or `$XDG_STATE_HOME/byteback`.";
+        "Directory of the operation logs, instead of `/var/lib/byteback` (root) or `$XDG_STATE_HOME/byteback`.";
     AWS_ENDPOINT_URL_S3 = "AWS_ENDPOINT_URL_S3":
-        "The S3 server that `checksums s3://...` asks, `http://HOST:PORT` or `https://HOST`, instead of Amazon's.";
+        "The S3 server for `checksums s3://...`, `http://HOST:PORT` or `https://HOST`, instead of Amazon's.";
     AWS_ENDPOINT_URL = "AWS_ENDPOINT_URL":
         "The same, if `AWS_ENDPOINT_URL_S3` is not set.";
     AWS_REGION = "AWS_REGION":
@@ -46,21 +46,21 @@ variables! {
     AWS_SECRET_ACCESS_KEY = "AWS_SECRET_ACCESS_KEY":
         "The secret part of that key.";
     AWS_SESSION_TOKEN = "AWS_SESSION_TOKEN":
-        "What belongs to a temporary key.";
+        "The session token of a temporary key.";
     XDG_CONFIG_HOME = "XDG_CONFIG_HOME":
         "Base of the user's configuration and tokens (default `~/.config`).";
     XDG_STATE_HOME = "XDG_STATE_HOME":
         "Base of an ordinary user's operation logs (default `~/.local/state`).";
     XDG_RUNTIME_DIR = "XDG_RUNTIME_DIR":
-        "Where `service` looks whether the user's own systemd runs.";
+        "Where `service` checks whether the user's own systemd is running.";
     HOME = "HOME":
-        "The home directory, where the defaults above begin.";
+        "The home directory, the base of the defaults above.";
     PATH = "PATH":
-        "Where `checksums` looks for programs of storage (`zdb`, `mfsfileinfo`, `ceph-objectstore-tool`), before `/usr/local/sbin`, `/usr/sbin` and `/sbin`.";
+        "Where `checksums` looks for storage programs (`zdb`, `mfsfileinfo`, `ceph-objectstore-tool`), before `/usr/local/sbin`, `/usr/sbin` and `/sbin`.";
     TMPDIR = "TMPDIR":
-        "Where `checksums ceph://...` puts the bytes of an object that it reads (default `/var/tmp`).";
+        "Directory for the objects that `checksums ceph://...` reads (default `/var/tmp`).";
     NOTIFY_SOCKET = "NOTIFY_SOCKET":
-        "Set by systemd: where `serve`, `mount --foreground` and `sync --foreground` say that they are ready.";
+        "Set by systemd: where `serve`, `mount --foreground` and `sync --foreground` report that they are ready.";
 }
 
 /// Access to S3: the variables that S3's own tools use.

@@ -97,7 +97,7 @@ impl From<ServerError> for CommandError {
         let said = error.problem.as_ref().map(|problem| problem.detail.clone());
         let code = error.problem.as_ref().map(|problem| problem.code);
         let message = match error.kind {
-            ServerErrorKind::Unreachable => format!("cannot reach {} ({})", error.server(), error.message),
+            ServerErrorKind::Unreachable => format!("cannot reach {}: {}", error.server(), error.message),
             ServerErrorKind::Tls => format!("cannot connect to {} securely: {}", error.server(), error.message),
             ServerErrorKind::WrongToken => {
                 format!(
@@ -109,7 +109,7 @@ impl From<ServerError> for CommandError {
             ServerErrorKind::Forbidden | ServerErrorKind::NotFound => said.unwrap_or_else(|| error.message.clone()),
             _ if code == Some(Code::InvalidParameter) => said.unwrap_or_else(|| error.message.clone()),
             _ => format!(
-                "{} did not do what was asked: {} ({})",
+                "the request to {} failed: {} ({})",
                 error.server(),
                 error.message,
                 error.request
@@ -122,20 +122,20 @@ impl From<ServerError> for CommandError {
 /// The next step, in terms of the command line where the server's text uses those of its API.
 fn next_step(error: &ServerError) -> String {
     let next = match error.problem.as_ref().map(|problem| problem.code) {
-        Some(Code::FolderNotFound) => "Check the name behind the last slash; 'byteback init DIR -r URL' makes it.",
-        Some(Code::SnapshotNotFound) => "'byteback snapshots' lists those that there are.",
+        Some(Code::FolderNotFound) => "Check the name after the last slash; 'byteback init DIR -r URL' creates it.",
+        Some(Code::SnapshotNotFound) => "'byteback snapshots' lists the existing snapshots.",
         Some(Code::NodeNotFound) => {
-            "'byteback ls SNAPSHOT' lists what is in it; paths begin at the folder that was saved."
+            "'byteback ls SNAPSHOT' lists its contents; paths are relative to the folder that was saved."
         }
         Some(Code::InvalidParameter) => {
-            "Check what was asked for; 'byteback snapshots' and 'byteback versions FILE' list the states that there are."
+            "Check the arguments; 'byteback snapshots' and 'byteback versions FILE' list the states that exist."
         }
         Some(Code::Unauthorized) => {
-            "Join the server again with a new code ('byteback invite' makes one), or name the right --token-file."
+            "Join the server again with a new code ('byteback invite' makes one), or give the right --token-file."
         }
         _ if error.kind == ServerErrorKind::Unreachable && names_this_machine(error.server()) => {
-            "Check that the server runs (byteback serve). The address names this machine itself: if the server is another machine, join \
-             with a code that names it, made there by byteback invite --address HOST."
+            "Check that the server is running (byteback serve). The address is that of this machine itself; if the \
+             server is another machine, join with a code made there by 'byteback invite --address HOST'."
         }
         _ => return error.next.clone(),
     };
@@ -156,7 +156,7 @@ impl From<BackupError> for CommandError {
                 .next("Choose another directory, or add --overwrite to replace files of the same name."),
             BackupError::NoSuchSnapshot { spec, folder } => {
                 Self::new(format!("folder '{folder}' has no snapshot '{spec}'"))
-                    .next("'byteback snapshots' lists those that there are.")
+                    .next("'byteback snapshots' lists the existing snapshots.")
             }
             other => {
                 let failed = Self::with_exit(exit, chain(&other));
@@ -182,12 +182,12 @@ impl From<DaemonError> for CommandError {
         match error {
             DaemonError::NotEmpty { path } => crate::commands::mount::not_empty(&path),
             DaemonError::InUse { .. } => failed.next(
-                "Another backup or a mount that is just starting has it. Wait for it to end, then do the same again; \
-                 'byteback status' shows who it is.",
+                "It is in use by another backup, or by a mount that is just starting. Wait for that to end, then run \
+                 the same command again.",
             ),
             DaemonError::Mount(MountError::Refused { .. }) if !rustix::process::geteuid().is_root() => failed.next(
-                "Ordinary users can mount folders of their own, if everybody may open /dev/fuse (mode 0666, as \
-                 distributions ship it) and fusermount3 is installed with its set-user-id bit (package fuse3).",
+                "Ordinary users can mount their own folders if everyone may open /dev/fuse (mode 0666, as \
+                 distributions ship it) and fusermount3 is installed with its set-user-ID bit (package fuse3).",
             ),
             _ => failed,
         }

@@ -36,15 +36,18 @@ pub(crate) enum Exit {
 
 /// Every code with its meaning, for the documentation.
 pub(crate) const MEANINGS: &[(u8, &str)] = &[
-    (0, "all was done"),
-    (1, "it failed; the message says why and what to do"),
+    (0, "success"),
+    (1, "failure; the message says why and what to do"),
     (2, "wrong usage: an unknown flag or a missing argument"),
     (
         3,
-        "some of the source could not be read; the rest is saved, or restored (restore --salvage)",
+        "part of the source could not be read; the rest is saved, or restored (restore --salvage)",
     ),
-    (4, "status: a folder needs somebody"),
-    (5, "status --check: something is on its way, or the server is away"),
+    (4, "status: a folder needs attention"),
+    (
+        5,
+        "status --check: changes are still on their way, or the server is unreachable",
+    ),
     (
         10,
         "no repository: the server has no such folder, or the directory is not bound to one",
@@ -53,7 +56,7 @@ pub(crate) const MEANINGS: &[(u8, &str)] = &[
     (12, "wrong credentials: the token is missing or not accepted"),
     (
         130,
-        "stopped by a signal; nothing is lost, the next run covers the same",
+        "stopped by a signal; nothing is lost, the next run covers the same changes",
     ),
 ];
 

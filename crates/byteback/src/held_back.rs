@@ -10,7 +10,7 @@ use crate::output::Output;
 pub(crate) fn explained(folder: &StateFolder, held: &HeldBack) -> CommandError {
     let directory = folder.directory().display();
     CommandError::new(format!(
-        "cannot sync {directory}: {}. What is missing in it would be removed on the server and on all other machines",
+        "cannot sync {directory}: {}. Files missing from it would be removed on the server and on all other machines",
         held.doubt
     ))
     .next(ways_on(folder, held))
@@ -23,15 +23,15 @@ pub(crate) fn ways_on(folder: &StateFolder, held: &HeldBack) -> String {
         // The record follows what was there: it no longer knows the files.
         (true, _) => String::new(),
         (false, Doubt::OtherDirectory { .. }) => {
-            format!("If its disk is not mounted, mount it: byteback sync {directory}\n")
+            format!("If its disk is not mounted, mount it, then: byteback sync {directory}\n")
         }
         (false, Doubt::FilesGone { .. }) => {
-            format!("If a part of it is missing by mistake, put it back: byteback sync {directory}\n")
+            format!("If a part of it is missing by mistake, put it back, then: byteback sync {directory}\n")
         }
     };
     format!(
-        "Nothing was sent.\n{back}If it was restored, moved or mounted again, compare it with the server, which removes nothing: byteback sync \
-         --start-over {directory}\nIf the files were removed on purpose: byteback sync --accept-removals {directory}"
+        "Nothing was sent.\n{back}If it was restored, moved or mounted again, compare it with the server (this removes \
+         nothing): byteback sync --start-over {directory}\nIf the files were removed on purpose: byteback sync --accept-removals {directory}"
     )
 }
 
@@ -39,6 +39,6 @@ pub(crate) fn ways_on(folder: &StateFolder, held: &HeldBack) -> String {
 pub(crate) fn warn(folder: &StateFolder, doubt: Doubt, output: Output) {
     let directory = folder.directory().display();
     output.warn(&format!(
-        "{directory} is perhaps not the folder that was saved before: {doubt}. Earlier snapshots are not touched"
+        "{directory} may not be the folder that was saved before: {doubt}. Earlier snapshots are not affected"
     ));
 }

@@ -20,7 +20,7 @@ const GROUPS: &[(&str, &[&str])] = &[
     ),
     ("Without a mount", &["push", "pull"]),
     (
-        "Look",
+        "Inspect",
         &[
             "status",
             "snapshots",
@@ -37,30 +37,30 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Everything else", &["volume", "completions", "help"]),
 ];
 
-const SNAPSHOTS_STAY: &str = "Snapshots stay as they were made; 'byteback snapshots DIR' lists them.";
-const SNAPSHOTS_LIST: &str = "'byteback snapshots DIR' lists what the server has of a folder.";
-const REPOSITORY: &str = "'byteback serve' starts a server; its folders begin with 'byteback invite NAME'.";
-const FORMATS_FOLLOW: &str = "Formats are brought up to date by the programs that open them; nothing is to be done.";
+const SNAPSHOTS_STAY: &str = "Snapshots never change; 'byteback snapshots DIR' lists them.";
+const SNAPSHOTS_LIST: &str = "'byteback snapshots DIR' lists the snapshots of a folder.";
+const REPOSITORY: &str = "'byteback serve' starts a server; 'byteback invite NAME' creates a folder on it.";
+const FORMATS_FOLLOW: &str = "A format is upgraded by the program that opens it; there is nothing to do.";
 
 /// Verbs that users of restic, Borg, rsync and Syncthing know, and the command that does the same
 /// here.
 const FOREIGN_VERBS: &[(&str, &str)] = &[
     (
         "create",
-        "'byteback backup DIR' saves a folder; 'byteback volume create' makes a volume.",
+        "'byteback backup DIR' saves a folder; 'byteback volume create' creates a volume.",
     ),
     ("save", "'byteback backup DIR' saves a folder."),
     (
         "extract",
-        "'byteback restore SNAPSHOT:PATH DIR --target NEW_DIR' brings files back.",
+        "'byteback restore SNAPSHOT:PATH DIR --target NEW_DIR' restores files.",
     ),
     (
         "dump",
-        "'byteback restore SNAPSHOT:PATH DIR --target NEW_DIR' brings one file back.",
+        "'byteback restore SNAPSHOT:PATH DIR --target NEW_DIR' restores one file.",
     ),
     (
         "recover",
-        "'byteback restore SNAPSHOT DIR --target NEW_DIR' brings files back.",
+        "'byteback restore SNAPSHOT DIR --target NEW_DIR' restores files.",
     ),
     (
         "list",
@@ -72,7 +72,7 @@ const FOREIGN_VERBS: &[(&str, &str)] = &[
     ),
     (
         "info",
-        "'byteback status DIR' shows how a folder is tracked and saved, 'byteback snapshots DIR' what there is of it.",
+        "'byteback status DIR' shows how a folder is tracked and saved, 'byteback snapshots DIR' lists its snapshots.",
     ),
     (
         "stats",
@@ -80,32 +80,35 @@ const FOREIGN_VERBS: &[(&str, &str)] = &[
     ),
     (
         "forget",
-        "Nothing is forgotten yet: snapshots stay, and each costs what it changed.",
+        "Snapshots cannot be deleted yet; each one takes only the space of its changes.",
     ),
-    ("prune", "Nothing is forgotten yet, so there is nothing to prune."),
+    (
+        "prune",
+        "Snapshots cannot be deleted yet, so there is nothing to prune.",
+    ),
     (
         "compact",
-        "The server merges what it stores by itself; there is nothing to compact.",
+        "The server compacts its store by itself; there is nothing to do.",
     ),
     (
         "delete",
-        "Nothing is forgotten yet: snapshots stay, and each costs what it changed.",
+        "Snapshots cannot be deleted yet; each one takes only the space of its changes.",
     ),
     (
         "unlock",
-        "Locks end with the process that holds them; 'byteback status' shows who it is.",
+        "A lock ends with the process that holds it; 'byteback status' shows which one that is.",
     ),
     (
         "break-lock",
-        "Locks end with the process that holds them; 'byteback status' shows who it is.",
+        "A lock ends with the process that holds it; 'byteback status' shows which one that is.",
     ),
     (
         "key",
-        "Machines have tokens: 'byteback devices' lists and revokes them, 'byteback invite' admits new ones.",
+        "Each machine has a token: 'byteback devices' lists and revokes machines, 'byteback invite' admits new ones.",
     ),
     (
         "rebuild-index",
-        "The server has no index to rebuild; 'byteback verify DIR' reads all that is stored.",
+        "The server has no index to rebuild; 'byteback verify DIR' checks that a snapshot can be read in full.",
     ),
     ("export-tar", "'byteback cut create NAME DIR' freezes a folder for tar."),
     (
@@ -114,14 +117,14 @@ const FOREIGN_VERBS: &[(&str, &str)] = &[
     ),
     (
         "cat",
-        "'byteback restore SNAPSHOT:PATH DIR --target NEW_DIR' brings one file back.",
+        "'byteback restore SNAPSHOT:PATH DIR --target NEW_DIR' restores one file.",
     ),
     ("rewrite", SNAPSHOTS_STAY),
     ("recreate", SNAPSHOTS_STAY),
     ("rename", SNAPSHOTS_STAY),
     (
         "tag",
-        "Snapshots have numbers and times, no tags; 'byteback snapshots DIR' lists them.",
+        "'byteback backup --tag TAG DIR' tags the new snapshot; the tags of older ones never change.",
     ),
     ("repo-create", REPOSITORY),
     ("rcreate", REPOSITORY),
@@ -137,15 +140,15 @@ const FOREIGN_VERBS: &[(&str, &str)] = &[
     ("upgrade", FORMATS_FOLLOW),
     (
         "cache",
-        "Nothing is cached that could need cleaning; 'byteback status' shows what the log takes.",
+        "There is no cache to clean; 'byteback status' shows how much space the log takes.",
     ),
     (
         "config",
-        "Flags and variables are in 'byteback --help'; 'byteback status' shows what holds for a folder.",
+        "'byteback --help' lists flags and variables; 'byteback status' shows how a folder is set up.",
     ),
     (
         "with-lock",
-        "Nothing needs to be locked: 'byteback cut create NAME DIR' freezes a folder for other programs.",
+        "No lock is needed: 'byteback cut create NAME DIR' freezes a folder for other programs.",
     ),
     (
         "generate",
@@ -154,7 +157,7 @@ const FOREIGN_VERBS: &[(&str, &str)] = &[
     ("version", "'byteback --version' prints it."),
     (
         "self-update",
-        "It is updated as it was installed; 'byteback --version' prints which one this is.",
+        "Update Byteback the way it was installed; 'byteback --version' prints its version.",
     ),
     ("watch", "'byteback sync DIR' keeps a folder in sync from now on."),
     (
@@ -168,7 +171,7 @@ const FOREIGN_VERBS: &[(&str, &str)] = &[
     ),
     (
         "undo",
-        "'byteback history FILE' lists what can be undone, 'byteback restore --at TIME FILE' does it.",
+        "'byteback history FILE' lists what can be undone, 'byteback restore --at TIME FILE' undoes it.",
     ),
     ("connect", "'byteback join CODE DIR' joins a server."),
     ("login", "'byteback join CODE DIR' joins a server."),
@@ -186,7 +189,7 @@ pub(crate) fn template(command: &Command) -> String {
         for name in *names {
             let about = match command.find_subcommand(name).and_then(Command::get_about) {
                 Some(about) => about.to_string(),
-                None => "Print this, or the help of a command".to_owned(),
+                None => "Print this help, or the help of a command".to_owned(),
             };
             text.push_str(&format!("  {name:<13} {about}\n"));
         }

@@ -76,10 +76,7 @@ impl Http for Network {
             body.read_to_end(&mut answer.body)?;
         }
         match answer.body.len() as u64 > request.body_len_max {
-            true => Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "the answer is longer than it may be",
-            )),
+            true => Err(io::Error::new(io::ErrorKind::InvalidData, "the response is too long")),
             false => Ok(answer),
         }
     }
@@ -94,7 +91,7 @@ fn check_port(url: &str) -> io::Result<()> {
     match behind.split_once(':').map(|(_, port)| port) {
         Some(port) if !port.parse().is_ok_and(|number: u16| number > 0) => Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            format!("'{port}' is no port"),
+            format!("'{port}' is not a valid port"),
         )),
         _ => Ok(()),
     }

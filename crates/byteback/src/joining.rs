@@ -71,8 +71,8 @@ impl Voucher {
             true => ("plain HTTP", "http"),
             false => ("TLS", "https"),
         };
-        let message = format!("the code is of a server that speaks {speaks}, and {url} does not say so");
-        Err(CommandError::new(message).next(format!("Write {scheme}:// there.")))
+        let message = format!("the code is for a server that speaks {speaks}, but {url} has another scheme");
+        Err(CommandError::new(message).next(format!("Write {scheme}:// instead.")))
     }
 }
 
@@ -87,11 +87,13 @@ pub(crate) fn code(text: &str) -> Result<JoinCode> {
         let failed = CommandError::with_exit(Exit::WrongCredentials, error.to_string());
         failed.next(match error {
             ParseJoinCodeError::NoCode => format!(
-                "'byteback invite' makes one, a word that begins with {CODE_PREFIX}. Write - to pass it on standard input, or a \
-                 file that holds it, with a slash in its name."
+                "'byteback invite' makes one; it begins with {CODE_PREFIX}. To pass it on standard input, write -; to \
+                 read it from a file, give a path with a slash in it."
             ),
-            ParseJoinCodeError::Mistyped => "Copy all of it again. Nothing was sent; the code is as good as before.".to_owned(),
-            ParseJoinCodeError::Version(_) => "Use a program as new as the server's.".to_owned(),
+            ParseJoinCodeError::Mistyped => {
+                "Copy the whole code again. Nothing was sent; it is still valid.".to_owned()
+            }
+            ParseJoinCodeError::Version(_) => "Update Byteback on this machine to the server's version.".to_owned(),
             ParseJoinCodeError::Nonsense => "Make a new one on the server: byteback invite".to_owned(),
         })
     })
@@ -160,7 +162,7 @@ pub(crate) fn join_server(voucher: &Voucher, server: &str, settings: &Settings, 
             addresses: other_addresses(voucher, server),
         };
         credentials::write(&draft_path, &credentials)
-            .map_err(|error| error.next("The code was not used. Choose another place with --token-file."))?;
+            .map_err(|error| error.next("The code was not used. Choose another file with --token-file."))?;
         let request = JoinRequest {
             join_token: voucher.token(),
             name: settings.host(None).to_string(),
@@ -172,7 +174,7 @@ pub(crate) fn join_server(voucher: &Voucher, server: &str, settings: &Settings, 
                 // A server that does not know tokens drawn by devices has drawn one itself.
                 credentials.token.clone_from(&answer.token);
                 credentials::write(token_path, &credentials).map_err(|error| {
-                    error.next("Do the same again: the server knows this machine by what it has shown.")
+                    error.next("Run the same command again: the server recognizes this machine by the token it showed.")
                 })?;
                 // A draft that stays is replaced by the next one.
                 let _ = fs::remove_file(&draft_path);
@@ -198,8 +200,8 @@ pub(crate) fn join_server(voucher: &Voucher, server: &str, settings: &Settings, 
                 let explained = explained(error, server);
                 return Err(match voucher {
                     Voucher::Code(_) if is_away => explained.next(
-                        "Check that the server runs (byteback serve). The code names this machine itself: if the server is \
-                         another machine, make a code there with byteback invite --address HOST.",
+                        "Check that the server is running (byteback serve). The code names this machine itself; if the \
+                         server is another machine, make a code there with 'byteback invite --address HOST'.",
                     ),
                     _ => explained,
                 });
@@ -229,11 +231,14 @@ fn explained(error: byteback_client::ServerError, server: &str) -> CommandError 
         .is_some_and(|source| source.to_string().contains("it shows another certificate"));
     let changed: Option<&CertificateChanged> = error.source.as_ref().and_then(|source| source.downcast_ref());
     if is_other || changed.is_some() {
-        return CommandError::with_exit(Exit::WrongCredentials, format!("another server than that of the code answers at {server}"))
-            .next(
-                "Its certificate is not the one that the code names; nothing was sent. Ask whether the server was set up anew, and \
-                 for a new code.",
-            );
+        return CommandError::with_exit(
+            Exit::WrongCredentials,
+            format!("the server at {server} is not the one in the code"),
+        )
+        .next(
+            "Its certificate is not the one in the code; nothing was sent. If the server was set up anew, ask for a \
+                 new code.",
+        );
     }
     let code = error.problem.as_ref().map(|problem| problem.code);
     let joining = matches!(

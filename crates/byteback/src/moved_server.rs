@@ -67,7 +67,7 @@ pub(crate) fn follow(old: &str, new: &str, is_proven: bool, settings: &Settings)
     if !is_known {
         return Err(
             CommandError::with_exit(Exit::WrongCredentials, format!("this machine has no token for {old}"))
-                .next("'byteback status' tells which servers its folders belong to."),
+                .next("'byteback status' shows which servers its folders belong to."),
         );
     }
     for (folder, binding) in &bound {
@@ -103,7 +103,7 @@ fn refuse_running(folder: &StateFolder) -> Result<()> {
             let directory = folder.directory().display();
             Err(
                 CommandError::with_exit(Exit::Locked, format!("{directory} is being kept in sync")).next(format!(
-                    "End that first: byteback umount {directory}    (afterwards: byteback sync {directory})"
+                    "Stop it first: byteback umount {directory}    (afterwards: byteback sync {directory})"
                 )),
             )
         }

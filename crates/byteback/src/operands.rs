@@ -22,7 +22,7 @@ use crate::tracked_folder;
 /// The folder of a listing command, whose repository is meant.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SourceArguments {
-    /// The folder whose snapshots are meant; without it and -r, the folder you are in
+    /// Use the snapshots of this folder [default without -r: the current folder]
     #[arg(value_name = "DIR")]
     operand: Option<OsString>,
     /// The same as DIR
@@ -78,9 +78,9 @@ fn choose<'a>(
         let path = Path::new(operand);
         match SnapshotPath::parse(operand) {
             Ok(snapshot) if chosen.snapshots.len() < snapshots_max => chosen.snapshots.push(snapshot),
-            Ok(_) => return Err(format!("'{}' is one snapshot too many", path.display())),
+            Ok(_) => return Err(format!("too many snapshots: '{}'", path.display())),
             Err(_) if is_directory(path) && chosen.dir.is_none() => chosen.dir = Some(path.to_owned()),
-            Err(_) if is_directory(path) => return Err(format!("'{}' is one folder too many", path.display())),
+            Err(_) if is_directory(path) => return Err(format!("too many folders: '{}'", path.display())),
             Err(_) => {
                 return Err(format!(
                     "'{}' is neither a snapshot (latest, latest~1 for the one before, or a number from 'snapshots') nor a directory",
@@ -103,8 +103,8 @@ fn is_directory(path: &Path) -> bool {
 /// The folder and the files in it that a command is about.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct FilesArguments {
-    /// The folder (without it, that of the files, or the one you are in), and only these files of
-    /// it
+    /// Folder [default: that of the files, or the current one], and files to select in it [default:
+    /// all]
     #[arg(value_name = "DIR|FILE")]
     operands: Vec<PathBuf>,
     /// The same as DIR

@@ -281,9 +281,9 @@ fn name(phase: Phase) -> &'static str {
 
 fn words(phase: Phase) -> &'static str {
     match phase {
-        Phase::Preparing => "asking what is known",
-        Phase::Cutting => "taking one moment of the folder",
-        Phase::Transferring => "sending what changed",
+        Phase::Preparing => "preparing",
+        Phase::Cutting => "capturing one moment of the folder",
+        Phase::Transferring => "sending changes",
         Phase::Committing => "waiting for the server to save it",
         Phase::Restoring => "restoring",
         Phase::Finishing => "setting owners, permissions and times",

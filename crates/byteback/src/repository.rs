@@ -46,7 +46,7 @@ impl FromStr for Repository {
         };
         let text_end = text.trim_end_matches('/');
         let Some((scheme, rest)) = text_end.split_once("://") else {
-            return Err(wrong("is no address"));
+            return Err(wrong("is not an address"));
         };
         if !matches!(scheme, "http" | "https") {
             return Err(wrong("begins with neither http:// nor https://"));
@@ -58,11 +58,11 @@ impl FromStr for Repository {
             return Err(wrong("names no host"));
         }
         if host.contains(['@', '?', '#', ' ']) {
-            return Err(wrong("holds more than a server and a folder"));
+            return Err(wrong("contains more than a server and a folder"));
         }
         let folder = folder
             .parse::<FolderName>()
-            .map_err(|error| wrong(&format!("has no valid folder name at its end ({error})")))?;
+            .map_err(|error| wrong(&format!("does not end with a valid folder name ({error})")))?;
         Ok(Self {
             server: format!("{scheme}://{}", host.trim_end_matches('/').to_ascii_lowercase()),
             folder,
@@ -98,7 +98,7 @@ impl Location {
         let end = slashes.nth(1).unwrap_or(bytes.len());
         let (head, path) = bytes.split_at(end);
         let head =
-            std::str::from_utf8(head).map_err(|_| "the address of a server and a folder is plain text".to_owned())?;
+            std::str::from_utf8(head).map_err(|_| "the address of a server and a folder must be UTF-8".to_owned())?;
         let repository: Repository = head.parse().map_err(|error: ParseRepositoryError| error.to_string())?;
         let path = match path {
             b"/" => &[],

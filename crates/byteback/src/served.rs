@@ -46,20 +46,20 @@ impl Served {
             let failed = CommandError::file("read", &path, &error);
             match error.kind() {
                 io::ErrorKind::NotFound => {
-                    CommandError::new("it is not known yet how this server is reached: it has not been started")
+                    CommandError::new("the address of this server is not known yet: it has never been started")
                         .next("Start it: byteback serve --data DIR")
                 }
                 _ => failed,
             }
         })?;
         let unusable = |why: &dyn std::fmt::Display| {
-            CommandError::file("understand", &path, why).next("'byteback serve' writes it anew when it starts.")
+            CommandError::file("parse", &path, why).next("'byteback serve' rewrites it when it starts.")
         };
         let served: Self = serde_json::from_slice(&bytes).map_err(|error| unusable(&error))?;
         match served.version {
             VERSION => Ok(served),
             version => Err(unusable(&format!(
-                "it has version {version}, this program knows {VERSION}"
+                "it has version {version}, but this program knows only version {VERSION}"
             ))),
         }
     }
@@ -86,8 +86,8 @@ fn path(data: &Path) -> PathBuf {
 pub(crate) fn given(texts: &[String], is_plain: bool, port: u16) -> Result<(Vec<Address>, bool)> {
     if texts.len() > ADDRESSES_MAX {
         return Err(
-            CommandError::new(format!("a code has room for {ADDRESSES_MAX} addresses"))
-                .next("Leave out those by which the server is reached least."),
+            CommandError::new(format!("a code holds at most {ADDRESSES_MAX} addresses"))
+                .next("Leave out the ones that are used least."),
         );
     }
     let mut addresses = Vec::new();
@@ -103,7 +103,7 @@ pub(crate) fn given(texts: &[String], is_plain: bool, port: u16) -> Result<(Vec<
             }
         };
         if plain.replace(here).is_some_and(|before| before != here) {
-            return Err(CommandError::new("one code cannot have addresses with TLS and without"));
+            return Err(CommandError::new("a code cannot mix addresses with and without TLS"));
         }
         addresses.push(Address::parse(host, port).map_err(|error| CommandError::new(error.to_string()))?);
     }

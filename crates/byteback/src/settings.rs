@@ -87,8 +87,8 @@ impl Settings {
         };
         let fps = match &environment.progress_fps {
             Some(text) => Some(text.parse::<f64>().map_err(|_| {
-                CommandError::new(format!("BYTEBACK_PROGRESS_FPS is '{text}', which is no number"))
-                    .next("Write how often progress is to be shown per second, for example 2, or 0 for never.")
+                CommandError::new(format!("BYTEBACK_PROGRESS_FPS is '{text}', which is not a number"))
+                    .next("Set it to the number of updates per second, for example 2, or to 0 for none.")
             })?),
             None => defaults.progress_fps,
         };
@@ -136,8 +136,8 @@ impl Settings {
         let window_ns = when::duration(window).map_err(CommandError::new)?;
         let budget_bytes = when::amount(budget).map_err(CommandError::new)?;
         if budget_bytes < UNDO_BUDGET_BYTES_MIN {
-            return Err(CommandError::new(format!("an undo budget of {budget} is too little"))
-                .next("Give it at least 16M; 1G is what it is by itself."));
+            return Err(CommandError::new(format!("an undo budget of {budget} is too small"))
+                .next("It must be at least 16M; the default is 1G."));
         }
         Ok(Some(UndoOptions::new(window_ns, budget_bytes)))
     }
@@ -155,7 +155,7 @@ impl Settings {
     /// Folder of the operation logs.
     pub(crate) fn state_root(&self) -> Result<&Path> {
         self.state_root.as_deref().ok_or_else(|| {
-            CommandError::new("it is unknown where operation logs are to be kept: HOME is not set")
+            CommandError::new("cannot locate the operation logs: HOME is not set")
                 .next("Set HOME or XDG_STATE_HOME, or use --state-dir.")
         })
     }
@@ -177,11 +177,8 @@ impl Settings {
             return Ok(path);
         }
         let config_dir = self.config_dir.as_deref().ok_or_else(|| {
-            CommandError::with_exit(
-                Exit::WrongCredentials,
-                "it is unknown where tokens are kept: HOME is not set",
-            )
-            .next("Set HOME or XDG_CONFIG_HOME, or use --token-file.")
+            CommandError::with_exit(Exit::WrongCredentials, "cannot locate the tokens: HOME is not set")
+                .next("Set HOME or XDG_CONFIG_HOME, or use --token-file.")
         })?;
         Ok(credentials::default_path(config_dir, server))
     }
@@ -204,8 +201,8 @@ impl Settings {
         let credentials = credentials::read(path)?.ok_or_else(|| {
             let message = format!("this machine has no token for {server} (looked for {})", path.display());
             CommandError::with_exit(Exit::WrongCredentials, message).next(
-                "Join the server: 'byteback invite FOLDER' on the server makes a code; 'byteback join CODE DIR' here uses it, or 'push' \
-                 and 'pull' with --join-token-file. A server that only moved is followed with 'byteback server set-address OLD NEW'.",
+                "Join the server: 'byteback invite FOLDER' on the server makes a code; use it here with 'byteback join CODE DIR', \
+                 or with 'push' or 'pull' and --join-token-file. If the server only moved: 'byteback server set-address OLD NEW'.",
             )
         })?;
         if credentials.server != server {
@@ -315,7 +312,7 @@ fn flags_again(global: &GlobalArguments) -> Vec<OsString> {
 
 fn parse(text: &str, whose: &str) -> Result<Repository> {
     text.parse()
-        .map_err(|error| CommandError::with_exit(Exit::NoRepository, format!("{whose} is wrong: {error}")))
+        .map_err(|error| CommandError::with_exit(Exit::NoRepository, format!("{whose} is invalid: {error}")))
 }
 
 fn progress_every(fps: Option<f64>, output: Output) -> Option<Duration> {

@@ -27,7 +27,7 @@ pub(crate) fn rate(text: &str) -> Result<u64> {
     let bytes = when::amount(text.trim_end_matches("/s")).map_err(CommandError::new)?;
     if bytes < RATE_BYTES_MIN {
         return Err(CommandError::new(format!("a limit of {text} is too low"))
-            .next("Give it at least 8K (bytes per second); below, connections are taken for dead."));
+            .next("It must be at least 8K (bytes per second); slower connections count as dead."));
     }
     Ok(bytes)
 }
@@ -51,8 +51,8 @@ fn limit(text: &str) -> Result<RateLimit> {
                 .split_once('-')
                 .and_then(|(from, to)| PartOfDay::new(minute(from)?, minute(to)?));
             let part = minutes.ok_or_else(|| {
-                CommandError::new(format!("'{part}' is no part of a day"))
-                    .next("Write for example 08:00-18:00=200K, or 22:00-06:00=unlimited for over midnight.")
+                CommandError::new(format!("'{part}' is not a valid time of day range"))
+                    .next("Write for example 08:00-18:00=200K, or 22:00-06:00=unlimited across midnight.")
             })?;
             (Some(part), rate_text)
         }
@@ -77,7 +77,7 @@ pub(crate) fn limits(texts: &[String]) -> Result<RateLimits> {
     {
         return Err(
             CommandError::new("a limit of 'pause' at all times would never send anything")
-                .next("To pause until you say otherwise: byteback pause DIR"),
+                .next("To pause until 'byteback resume': byteback pause DIR"),
         );
     }
     let is_none = limits.iter().all(|limit| limit.bytes_per_second_max.is_none());
@@ -138,13 +138,13 @@ fn rate_told(bytes: u64) -> String {
 pub(crate) fn now_told(bytes_per_second_max: Option<u64>) -> String {
     match bytes_per_second_max {
         None => "unlimited now".to_owned(),
-        Some(0) => "nothing moves now".to_owned(),
+        Some(0) => "nothing is transferred now".to_owned(),
         Some(bytes) => format!("{}/s now", size(bytes)),
     }
 }
 
 fn unusable(error: impl std::fmt::Display, folder: &StateFolder) -> CommandError {
-    CommandError::new(format!("{error}")).next(format!("It lies in {}", folder.path().join(DIR_NAME).display()))
+    CommandError::new(format!("{error}")).next(format!("The file is in {}", folder.path().join(DIR_NAME).display()))
 }
 
 fn directory(folder: &StateFolder) -> Result<(RealDir, File)> {
@@ -166,7 +166,7 @@ pub(crate) fn noted_for_others(folder: &StateFolder) -> std::result::Result<Wish
     noted(folder).map_err(|error| {
         let why = match error {
             CommandError::Failed(failure) => failure.message,
-            _ => "what is noted of the limits cannot be read".to_owned(),
+            _ => "cannot read the recorded limits".to_owned(),
         };
         ServiceError::new(ErrorKind::Refused, why)
     })

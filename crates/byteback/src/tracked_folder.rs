@@ -100,7 +100,7 @@ pub(crate) fn bound_folder(path: Option<&Path>, settings: &Settings) -> Result<B
         None => folder_here(settings)?.ok_or_else(|| {
             CommandError::with_exit(
                 Exit::NoRepository,
-                "neither the current directory nor one above it is bound to a server",
+                "neither the current directory nor any above it is bound to a server",
             )
             .next("Name the folder, or bind this one: byteback init . -r https://HOST:PORT/FOLDER")
         })?,
@@ -110,7 +110,7 @@ pub(crate) fn bound_folder(path: Option<&Path>, settings: &Settings) -> Result<B
         return Err(
             CommandError::with_exit(Exit::NoRepository, format!("{directory} is not bound to a server")).next(
                 match above(&folder, settings)? {
-                    Some(above) => format!("A folder above it is: {}", above.directory().display()),
+                    Some(above) => format!("A folder above it is bound: {}", above.directory().display()),
                     None => format!("Bind it with: byteback init {directory} -r https://HOST:PORT/FOLDER"),
                 },
             ),
@@ -148,7 +148,7 @@ impl KnownFolder {
                 Err(CommandError::new(format!(
                     "{directory} is not bound to a server, so there is no last backup"
                 ))
-                .next("Name whose changes are meant: --consumer NAME ('byteback consumers' lists them)."))
+                .next("Name a consumer: --consumer NAME ('byteback consumers' lists them)."))
             }
         }
     }
@@ -161,7 +161,7 @@ pub(crate) fn known_folder(path: Option<&Path>, settings: &Settings) -> Result<K
         let here = std::env::current_dir().ok();
         let folder = here.map(|here| known_above(&here, settings)).transpose()?.flatten();
         let (folder, _) = folder.ok_or_else(|| {
-            CommandError::new("neither the current directory nor one above it is a folder that Byteback knows")
+            CommandError::new("neither the current directory nor any above it is a folder that Byteback knows")
                 .next("Name the folder, or track this one: byteback mount .")
         })?;
         return KnownFolder::of(folder, settings);
@@ -170,9 +170,8 @@ pub(crate) fn known_folder(path: Option<&Path>, settings: &Settings) -> Result<K
     if !folder.exists() {
         let directory = folder.directory().display();
         return Err(
-            CommandError::new(format!("{directory} is neither bound nor was it ever mounted")).next(format!(
-                "Nothing is known of it yet. Track it: byteback mount {directory}"
-            )),
+            CommandError::new(format!("{directory} is not bound and was never mounted"))
+                .next(format!("To track it: byteback mount {directory}")),
         );
     }
     KnownFolder::of(folder, settings)
@@ -215,7 +214,7 @@ pub(crate) fn resolved(file: &Path) -> Result<PathBuf> {
 pub(crate) fn folder_of_file(file: &Path, settings: &Settings) -> Result<(KnownFolder, ByteString)> {
     let (Some(parent), Some(name)) = (file.parent(), file.file_name()) else {
         return Err(
-            CommandError::new(format!("{} is no file", file.display())).next("Name a file in a tracked folder.")
+            CommandError::new(format!("{} is not a file", file.display())).next("Name a file in a tracked folder.")
         );
     };
     let parent = if parent.as_os_str().is_empty() {
@@ -232,7 +231,7 @@ pub(crate) fn folder_of_file(file: &Path, settings: &Settings) -> Result<(KnownF
             );
         }
         return Err(
-            CommandError::new(format!("{} is in no folder that Byteback knows", file.display()))
+            CommandError::new(format!("{} is not in a folder that Byteback knows", file.display()))
                 .next("'byteback status' lists the folders that are tracked."),
         );
     };
@@ -364,7 +363,7 @@ fn opened(folder: &StateFolder, tree: Result<TrackedTree, DaemonError>) -> Resul
             && source.errno() == Errno::NOSPC.raw_os_error()
         {
             let way_out = format!(
-                "There is no room where {} lies. Make some, and try again: what was synced is in the volume.",
+                "The file system of {} is full. Free some space and try again; everything synced is in the volume.",
                 path.display()
             );
             return CommandError::from(error).next(way_out);
@@ -388,14 +387,14 @@ fn opened(folder: &StateFolder, tree: Result<TrackedTree, DaemonError>) -> Resul
 pub(crate) fn way_out_of_damage(folder: &StateFolder, error: &LogError) -> Option<String> {
     let state = folder.path().display();
     matches!(error, LogError::Damaged { .. } | LogError::Corrupted(_))
-        .then(|| format!("Begin a new one: rm {state}/log.redb {state}/intents    (the next backup reads every file)"))
+        .then(|| format!("Start a new one: rm {state}/log.redb {state}/intents    (the next backup reads every file)"))
 }
 
 /// Warns about parts of a folder that are other file systems: they are neither tracked nor saved.
 pub(crate) fn warn_of_other_file_systems(folder: &StateFolder, output: Output) {
     for point in mount_table::hiding_below(folder.directory()) {
         output.warn(&format!(
-            "{} is a file system of its own and is not saved with the folder; back it up by itself",
+            "{} is a separate file system and is not saved with the folder; back it up separately",
             point.display()
         ));
     }
@@ -413,11 +412,12 @@ pub(crate) fn daemon(folder: &StateFolder) -> Result<Option<Client>> {
         Err(error) if error.kind == ErrorKind::Gone => Ok(None),
         Err(_) => {
             let directory = folder.directory().display();
-            let message =
-                format!("{directory} was mounted by another version of Byteback, whose daemon cannot be asked");
+            let message = format!(
+                "{directory} was mounted by another version of Byteback, and this one cannot talk to its daemon"
+            );
             Err(CommandError::new(message).next(format!(
-                "Unmount it by the system, as root 'umount {directory}', otherwise 'fusermount3 -u {directory}': its \
-                 daemon then ends in good order. Then mount it again."
+                "Unmount it with 'umount {directory}' as root, or 'fusermount3 -u {directory}' otherwise; its daemon \
+                 then ends cleanly. Then mount it again."
             )))
         }
     }

@@ -19,7 +19,7 @@ pub(crate) fn reason(folder: &StateFolder, status: Option<&TreeStatus>) -> Optio
 pub(crate) fn warn(lost: Option<&LostWrites>, output: Output) {
     let Some(lost) = lost else { return };
     output.warn(&format!(
-        "when it was mounted last, what programs wrote and did not sync was lost from {}: {}: {}",
+        "during the last mount, unsynced writes were lost from {} on: {}: {}",
         timestamp::local(lost.at_ns),
         lost.volume,
         lost.reason
@@ -29,10 +29,8 @@ pub(crate) fn warn(lost: Option<&LostWrites>, output: Output) {
 /// The failure that an unmount ends with. The volume is unmounted all the same.
 pub(crate) fn unmounted(folder: &StateFolder, reason: &str) -> CommandError {
     let directory = folder.directory().display();
-    CommandError::new(format!(
-        "{directory} is unmounted, but writes were lost: {reason}"
-    ))
-    .next(format!(
-        "What was synced before is safe. Make room where the volume lies, or mend its device; then: byteback mount {directory}"
+    CommandError::new(format!("{directory} is unmounted, but writes were lost: {reason}")).next(format!(
+        "Data synced before is safe. Free space where the volume is, or repair its device; then: \
+         byteback mount {directory}"
     ))
 }

@@ -11,7 +11,7 @@ pub(crate) fn past(text: &str, now_ns: i64, zone: &TimeZone) -> Result<i64, Stri
     let text = text.trim();
     let failed = || {
         format!(
-            "'{text}' is no time; write for example '20 minutes ago', 2h, 14:30, '2026-11-21 14:30' or 2026-11-21T14:30:00Z"
+            "'{text}' is not a time; write for example '20 minutes ago', 2h, 14:30, '2026-11-21 14:30' or 2026-11-21T14:30:00Z"
         )
     };
     let ns = |time: Timestamp| i64::try_from(time.as_nanosecond()).map_err(|_| failed());
@@ -43,7 +43,12 @@ pub(crate) fn past(text: &str, now_ns: i64, zone: &TimeZone) -> Result<i64, Stri
 
 /// Parses a duration in nanoseconds, more than zero: `90s`, `30m`, `2 hours`, `1d 12h`.
 pub(crate) fn duration(text: &str) -> Result<i64, String> {
-    let failed = || format!("'{}' is no duration; write for example 90s, 30m, 2h or 1d", text.trim());
+    let failed = || {
+        format!(
+            "'{}' is not a duration; write for example 90s, 30m, 2h or 1d",
+            text.trim()
+        )
+    };
     let span: Span = text.trim().parse().map_err(|_| failed())?;
     let length: SignedDuration = span
         .to_duration(SpanRelativeTo::days_are_24_hours())
@@ -56,7 +61,7 @@ pub(crate) fn duration(text: &str) -> Result<i64, String> {
 
 /// Parses an amount in bytes: `500M`, `1G`, `1.5GiB`; units are powers of 1024.
 pub(crate) fn amount(text: &str) -> Result<u64, String> {
-    let failed = || format!("'{text}' is no amount; write for example 500M or 1G");
+    let failed = || format!("'{text}' is not an amount; write for example 500M or 1G");
     let text = text.trim();
     let digits = text
         .find(|char: char| !char.is_ascii_digit() && char != '.')

@@ -135,7 +135,7 @@ pub(crate) fn compare(table: &Edges, actual: &Edges) -> Vec<String> {
             .filter(|n| *n != ALL && !actual.contains_key(*n))
         {
             problems.push(format!(
-                "ARCHITECTURE.md: the row of {name} names {stale}, which is no crate of this workspace"
+                "ARCHITECTURE.md: the row of {name} names {stale}, which is not a crate of this workspace"
             ));
         }
     }

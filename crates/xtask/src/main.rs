@@ -57,7 +57,7 @@ fn main() -> ExitCode {
 fn workspace_root() -> Result<PathBuf, Box<dyn Error>> {
     let manifest_dir = std::env::var_os("CARGO_MANIFEST_DIR").ok_or("run this as 'cargo xtask'")?;
     let root = Path::new(&manifest_dir).ancestors().nth(2);
-    Ok(root.ok_or("the crate lies in no workspace")?.to_owned())
+    Ok(root.ok_or("the crate is not in a workspace")?.to_owned())
 }
 
 fn check_edges() -> Result<Vec<String>, Box<dyn Error>> {

@@ -210,13 +210,13 @@ pub(crate) fn compare(places: &Places, ceilings: &Counts) -> Vec<String> {
         let (name, rule) = (&key.0, key.1);
         if count > ceiling {
             problems.push(format!(
-                "{name}: {count} times '{}', and the ceiling is {ceiling}; {} (cargo xtask prose {name} shows where)",
+                "{name}: {count} times '{}', but the ceiling is {ceiling}; {} (cargo xtask prose {name} shows where)",
                 rule.name(),
                 rule.advice()
             ));
         } else if count < ceiling {
             problems.push(format!(
-                "{name}: only {count} times '{}', and the ceiling is {ceiling}; lower it: cargo xtask prose --lower",
+                "{name}: only {count} times '{}', but the ceiling is {ceiling}; lower it: cargo xtask prose --lower",
                 rule.name()
             ));
         }

@@ -66,7 +66,7 @@ pub(crate) fn check(files: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
     for (path, _) in LONG_FILES {
         if !files.contains_key(*path) {
             problems.push(format!(
-                "{path}: is on the list of long files but does not exist; remove it there"
+                "{path}: is on the list of long files, but does not exist; remove it from the list"
             ));
         }
     }
@@ -82,11 +82,11 @@ fn check_text(path: &str, text: &str, problems: &mut Vec<String>) {
         || path.starts_with(".ci/");
     for (number, line) in (1..).zip(text.lines()) {
         if is_source && !line.is_ascii() {
-            problems.push(format!("{path}:{number}: not ASCII; write an escape, or other words"));
+            problems.push(format!("{path}:{number}: not ASCII; use an escape, or other words"));
         }
         for found in MACHINE_PATHS.iter().filter(|needle| line.contains(**needle)) {
             problems.push(format!(
-                "{path}:{number}: {found} is a path of one machine; write it relative"
+                "{path}:{number}: {found} is a path of one machine; use a relative path"
             ));
         }
     }
@@ -99,7 +99,7 @@ fn check_rust(path: &str, text: &str, problems: &mut Vec<String>) {
     for (number, line) in (1..).zip(text.lines()) {
         for found in UNFINISHED.iter().filter(|needle| contains_word(line, needle)) {
             problems.push(format!(
-                "{path}:{number}: {found} stands for something unfinished; finish it, or file an issue"
+                "{path}:{number}: {found} marks unfinished work; finish it, or file an issue"
             ));
         }
     }
@@ -111,7 +111,7 @@ fn check_rust(path: &str, text: &str, problems: &mut Vec<String>) {
     let exempt = LONG_FILES.iter().any(|(long, _reason)| *long == path);
     if count > LINES_MAX && !exempt {
         problems.push(format!(
-            "{path}: {count} production lines, more than {LINES_MAX}; which responsibility wants a file of its own?"
+            "{path}: {count} production lines, more than {LINES_MAX}; move a responsibility into a file of its own"
         ));
     }
     if DECIDING
@@ -124,7 +124,7 @@ fn check_rust(path: &str, text: &str, problems: &mut Vec<String>) {
             }
             for (found, instead) in BANNED.iter().filter(|(needle, _)| line.contains(needle)) {
                 problems.push(format!(
-                    "{path}:{number}: {found} makes this code unrepeatable; {instead}"
+                    "{path}:{number}: {found} makes this code impossible to replay; {instead}"
                 ));
             }
         }

@@ -14,11 +14,7 @@ pub(super) fn serialize<S: Serializer>(kind: &Option<LeafKind>, serializer: S) -
 pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<LeafKind>, D::Error> {
     let name: Option<String> = Option::deserialize(deserializer)?;
     name.map(|name| {
-        let unknown = || {
-            de::Error::custom(format!(
-                "proofs by sums of the kind '{name}' are not known: update the older side"
-            ))
-        };
+        let unknown = || de::Error::custom(format!("unknown kind of proof sums '{name}': update the older side"));
         LeafKind::from_name(&name).ok_or_else(unknown)
     })
     .transpose()

@@ -59,10 +59,10 @@ pub(super) fn unpacked(input: impl Read) -> Result<Vec<u8>, BatchError> {
     let limit = u64::try_from(UNPACKED_LEN_MAX).unwrap_or(u64::MAX);
     input.take(limit.saturating_add(1)).read_to_end(&mut frame)?;
     if frame.len() > UNPACKED_LEN_MAX {
-        return Err(BatchError::Packed("it is longer than a packed piece may be".to_owned()));
+        return Err(BatchError::Packed("it exceeds the length limit".to_owned()));
     }
     if frame.is_empty() {
-        return Err(BatchError::Packed("there is nothing behind its header".to_owned()));
+        return Err(BatchError::Packed("nothing follows its header".to_owned()));
     }
     let damaged = |error: std::io::Error| BatchError::Packed(error.to_string());
     let mut decompressor = zstd::bulk::Decompressor::with_dictionary(DICTIONARY).map_err(damaged)?;

@@ -304,7 +304,7 @@ impl<'a, 'scope, 'env> DeltaSink<'a, 'scope, 'env> {
             _ => Err(Failure::File(ServiceError::new(
                 ErrorKind::Node,
                 format!(
-                    "its bytes came in disorder: {len_bytes} at {offset}, expected at {}",
+                    "its bytes arrived out of order: {len_bytes} at {offset}, expected at {}",
                     self.position
                 ),
             ))),

@@ -89,7 +89,7 @@ pub fn send_cut(batch: &CutBatch<'_>) -> Result<CutSent> {
     };
     let is_everything = batch.base_seq.is_none();
     let basis = Basis {
-        everything: is_everything.then(|| "nothing is known of what the server has".to_owned()),
+        everything: is_everything.then(|| "it is not known what the server has".to_owned()),
         base_seq: batch.base_seq,
         replaces: batch.replaces,
         follows: batch.follows,
@@ -117,7 +117,7 @@ pub fn send_cut(batch: &CutBatch<'_>) -> Result<CutSent> {
     );
     let note = note.with_left_out(missing, left_out);
     if note.everything_next {
-        let message = "too many files cannot be read to remember which; they are tried again";
+        let message = "too many files are unreadable to note each of them; they will be tried again";
         return Err(ServiceError::new(ErrorKind::Log, message).into());
     }
     Ok(CutSent {

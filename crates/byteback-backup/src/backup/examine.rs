@@ -171,6 +171,6 @@ impl Place<'_> {
 }
 
 fn disorder(what: &str) -> Stop {
-    let error = ServiceError::new(ErrorKind::Node, format!("its bytes came in disorder: {what}"));
+    let error = ServiceError::new(ErrorKind::Node, format!("its content was read inconsistently: {what}"));
     Stop::Failure(Failure::File(error))
 }

@@ -267,7 +267,7 @@ impl<'a> Followed<'a> {
     fn cannot_tell(&mut self, error: &ServerError) {
         self.has_stopped = true;
         self.job.monitor.event(Event::Warning(&format!(
-            "the server cannot tell what it has ({}); sending everything that is left",
+            "the server cannot report what it has ({}); sending everything that remains",
             error.message
         )));
     }
@@ -347,7 +347,7 @@ impl<'a> Followed<'a> {
         match page {
             Ok(page) if page.at == self.at => Ok(Some(page)),
             Ok(page) => {
-                let message = format!("sequence number {} was asked for, {} came", self.at, page.at);
+                let message = format!("sequence number {} was requested, {} came", self.at, page.at);
                 Err(ServerError::protocol("GET tree", message))
             }
             // A path that the server does not accept does not exist there.

@@ -158,6 +158,6 @@ fn bytes_here(tree: &dyn TreeService, cut: CutId, node: NodeId, frame: &DamagedF
 }
 
 fn warn(job: &Job<'_>, why: &str) {
-    let message = format!("cannot heal what is damaged at the server: {why}; the backup goes on");
+    let message = format!("cannot heal damaged files at the server: {why}; the backup continues");
     job.monitor.event(Event::Warning(&message));
 }

@@ -164,7 +164,7 @@ pub(super) fn for_each_page(
         match next {
             None => return Ok(()),
             Some(next) if is_empty || next == cursor => {
-                let message = "the changes of the folder do not end; restart its daemon";
+                let message = "the folder's list of changes does not end; restart its daemon";
                 return Err(ServiceError::new(ErrorKind::Protocol, message).into());
             }
             Some(next) => cursor = next,
@@ -346,7 +346,7 @@ impl Transfer<'_, '_, '_> {
         let nodes: Vec<NodeId> = changes.iter().map(|change| change.node).collect();
         let attributes = self.job.tree.attributes(self.cut.cut, &nodes)?;
         if attributes.len() != nodes.len() {
-            let message = "the folder's daemon answered for other files than were asked for; restart it";
+            let message = "the folder's daemon answered for the wrong number of files; restart it";
             return Err(ServiceError::new(ErrorKind::Protocol, message).into());
         }
         if let Some(followed) = &mut self.followed {

@@ -377,7 +377,7 @@ impl<'a, 'm> Trimmer<'a, 'm> {
             _ => Err(Failure::File(ServiceError::new(
                 ErrorKind::Node,
                 format!(
-                    "its bytes came in disorder: {len} at {offset}, expected at {}",
+                    "its bytes arrived out of order: {len} at {offset}, expected at {}",
                     self.position
                 ),
             ))),

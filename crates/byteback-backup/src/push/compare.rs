@@ -344,11 +344,11 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
             && entry.node.attributes.kind == NodeKind::Directory
         {
             let why = match options.delete {
-                false => Some("the server has a directory of this name; with --delete it is replaced"),
+                false => Some("the server has a directory of this name; --delete replaces it"),
                 true if options.exclude.is_excluded(&place.path, true)
                     || !self.holding_excluded(entry, &place.path)?.is_empty() =>
                 {
-                    Some("the server has a directory of this name, which is excluded or holds what is excluded")
+                    Some("the server has a directory of this name that is excluded or holds excluded files")
                 }
                 true => None,
             };
@@ -384,7 +384,7 @@ impl<'a, 'scope, 'env> Comparison<'a, 'scope, 'env> {
         if has_names && let Some(linked) = self.linked.get(&inode) {
             match *linked {
                 Some(id) => self.further_name(place, name_there, id, there)?,
-                None => self.failed(&place.path, "it is a further name of a file that could not be sent"),
+                None => self.failed(&place.path, "it is a hard link to a file that could not be sent"),
             }
             return Ok(None);
         }

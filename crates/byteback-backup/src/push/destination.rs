@@ -47,7 +47,7 @@ pub(super) fn destination(job: &Job<'_>, begun: &Begun, is_directory: bool) -> R
         if check_component(OsStr::from_bytes(name)).is_err() || name.len() > 255 {
             return Err(BackupError::BadDestination {
                 path: shown(job.to),
-                why: "it has a component that is no file name",
+                why: "one of its components is not a file name",
             });
         }
     }
@@ -82,7 +82,7 @@ pub(super) fn destination(job: &Job<'_>, begun: &Begun, is_directory: bool) -> R
             if node.attributes.kind != NodeKind::Directory {
                 return Err(BackupError::BadDestination {
                     path: shown(&path),
-                    why: "it is no directory at the server",
+                    why: "it is not a directory at the server",
                 });
             }
             dir = node.id;

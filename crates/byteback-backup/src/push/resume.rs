@@ -221,7 +221,7 @@ impl Record {
         match create(dir.as_ref(), &self.begun) {
             Ok(file) => parts.file = Some(file),
             Err(error) => monitor.event(Event::Warning(&format!(
-                "it cannot be remembered how far this push came ({error}); if it is interrupted, it begins anew"
+                "cannot record the progress of this push ({error}); if it is interrupted, it starts from the beginning"
             ))),
         }
     }
@@ -253,7 +253,7 @@ impl PartMemory for Record {
             if parts.known.contains_key(&part) {
                 parts
                     .append(part, &UNKNOWN)
-                    .map_err(|error| BackupError::local("note in", "the record of the interrupted push", error))?;
+                    .map_err(|error| BackupError::local("update", "the record of the interrupted push", error))?;
             }
         }
         put()?;

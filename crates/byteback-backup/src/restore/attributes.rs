@@ -42,10 +42,7 @@ pub(super) fn apply_attributes(
             missed(NotRestoredKind::Owner, &error);
             if mode & SET_ID != 0 {
                 mode &= !SET_ID;
-                missed(
-                    NotRestoredKind::SetId,
-                    &io::Error::other("the owner could not be given, so neither are its rights"),
-                );
+                missed(NotRestoredKind::SetId, &io::Error::other("the owner could not be set"));
             }
         }
     }

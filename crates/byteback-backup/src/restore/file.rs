@@ -49,8 +49,8 @@ pub(super) fn restore_file(restore: &Restore<'_>, job: &FileJob) -> Result<()> {
         Err(FileError::Local(error)) => restore.file_failed(&job.place.path(), error),
         Err(FileError::Damaged(ranges)) => {
             let message = format!(
-                "{} are damaged at the server; 'byteback restore --salvage' restores the rest, and a backup on a machine that \
-                 still has the file as it was heals it",
+                "{} are damaged at the server; 'byteback restore --salvage' restores the rest, and a backup \
+                 from a machine that still has the file intact heals it",
                 named(&ranges)
             );
             restore.file_failed(&job.place.path(), io::Error::other(message))
@@ -259,7 +259,7 @@ fn broken_off(restore: &Restore<'_>, job: &FileJob, cause: &str) -> FileError {
         Ok(ranges) if !ranges.is_empty() => FileError::Damaged(ranges),
         Err(error @ (BackupError::Cancelled | BackupError::Hostile { .. })) => FileError::All(error),
         _ => FileError::Local(io::Error::other(format!(
-            "its contents did not arrive whole ('byteback verify' tells whether they are damaged at the server): {cause}"
+            "its contents arrived incomplete ('byteback verify' shows whether they are damaged at the server): {cause}"
         ))),
     }
 }
@@ -296,7 +296,7 @@ fn fetch_from(
     let size = job.node.attributes.size;
     if header.base_len_bytes != 0 || header.has_copies || header.new_len_bytes != size {
         return Err(all(BackupError::hostile(format!(
-            "the contents of file {} were announced with {size} bytes and came with {} over a base of {}",
+            "the contents of file {} were announced with {size} bytes, but came with {} over a base of {}",
             job.node.id, header.new_len_bytes, header.base_len_bytes
         ))));
     }

@@ -111,8 +111,7 @@ impl Restore<'_> {
             flags.is_ok_and(|flags| !flags.is_empty())
         };
         if !self.options.flags && is_refused && (is_protected(path) || is_protected(above_and_name(path).0)) {
-            let message =
-                "it, or its directory, is immutable or append-only here (lsattr); with --flags it is replaced";
+            let message = "it or its directory is immutable or append-only here (lsattr); --flags replaces it";
             return io::Error::new(error.kind(), message);
         }
         error

@@ -231,7 +231,7 @@ impl Looking<'_, '_> {
     fn foresee(&mut self, path: &[u8], wanted: &Attributes) {
         let owner = rustix::process::geteuid();
         for kind in needing_privilege(wanted, owner.as_raw()) {
-            self.not_restored(kind, path, "it needs the rights of root");
+            self.not_restored(kind, path, "it requires root privileges");
         }
     }
 

@@ -118,7 +118,7 @@ fn assemble(
     let size = job.node.attributes.size;
     if signature.content_len_bytes() != size {
         return Err(FileError::All(BackupError::hostile(format!(
-            "the signature of file {} is not of the {size} bytes that were announced",
+            "the signature of file {} does not cover the {size} bytes that were announced",
             job.node.id
         ))));
     }
@@ -144,7 +144,7 @@ fn assemble(
     }
     if fetched < size && !is_whole(restore, job, file)? {
         let message = format!(
-            "'{}' did not come out right from what was here; fetching all of it",
+            "'{}' could not be rebuilt from the files here; fetching all of it",
             byteback_model::ByteString::from(job.place.path())
         );
         restore.monitor.event(Event::Warning(&message));

@@ -123,7 +123,7 @@ pub(super) fn clear_way(dir: impl AsFd, name: &OsStr, force: Force) -> io::Resul
         Err(error) => Err(error),
         Ok(_) if !force.overwrite => Err(io::Error::new(
             io::ErrorKind::AlreadyExists,
-            "something else appeared under this name; allow overwriting to replace it",
+            "something else has appeared under this name; allow overwriting to replace it",
         )),
         Ok(there) if there.kind == NodeKind::Directory => remove_all(dir, name, force),
         // Replaced by the rename.

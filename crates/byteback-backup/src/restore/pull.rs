@@ -29,9 +29,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Shorter files are fetched as they are: an answer of the server takes longer than their bytes.
 pub(super) const NEAR_LEN_MIN: u64 = 64 * 1024;
 
-const DIRECTORY_IN_THE_WAY: &str = "a directory of this name is here; with --delete it is replaced";
+const DIRECTORY_IN_THE_WAY: &str = "a directory of this name is here; --delete replaces it";
 
-const EXCLUDED_IN_THE_WAY: &str = "a directory of this name is here, which is excluded or holds what is excluded";
+const EXCLUDED_IN_THE_WAY: &str = "a directory of this name is here that is excluded or holds excluded files";
 
 const PARTIAL_PREFIX: &str = ".byteback-partial-";
 
@@ -204,7 +204,7 @@ impl<'a> Rules<'a> {
 
     /// Reports whether the target itself gets other attributes.
     pub(super) fn look_at_root(&self, target: &OwnedFd, node: &NodeInfo) -> Result<()> {
-        let cannot = |error| BackupError::local("look at", "the target", error);
+        let cannot = |error| BackupError::local("read the attributes of", "the target", error);
         let root = target.try_clone().and_then(LocalNode::of).map_err(cannot)?;
         if !self.are_same(&self.attributes_of(&root).map_err(cannot)?, &node.attributes) {
             self.tell(b"", Change::Attributes);

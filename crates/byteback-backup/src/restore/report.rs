@@ -224,7 +224,7 @@ impl<'a> Tally<'a> {
                 NotRestoredKind::Device | NotRestoredKind::File => "devices",
             };
             self.monitor.event(Event::Warning(&format!(
-                "some {what} cannot be restored here, the first one of '{path}': {reason}"
+                "some {what} cannot be restored here, the first at '{path}': {reason}"
             )));
         }
     }

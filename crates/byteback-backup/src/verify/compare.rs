@@ -284,7 +284,7 @@ impl Comparison<'_> {
                 Ok(true) => break beside.expect_zeros(size),
                 Ok(false) => {
                     return Err(BackupError::hostile(format!(
-                        "the contents of '{shown}' have not the length of the file"
+                        "the contents of '{shown}' do not have the length of the file"
                     )));
                 }
                 Err(ApplyError::WriteTarget { source, .. }) => break Err(source),

@@ -63,7 +63,7 @@ fn a_folder_whose_log_is_lost_costs_what_differs() {
     let told = Told::new(|_, _| {});
     let before = rig.client.wire_bytes();
     let report = rig.backup_told(&told).unwrap();
-    assert!(told.warned("the folder's log was made anew"), "{:?}", told.warnings);
+    assert!(told.warned("the folder's log was recreated"), "{:?}", told.warnings);
     assert!(report.everything_because.is_some());
     assert_eq!(
         (report.examined_files, report.followed_files, report.files_new),
@@ -600,7 +600,7 @@ fn a_server_that_cannot_tell_what_it_has_gets_everything() {
         let _ = lose_log(&rig, 9);
         let told = Told::new(|_, _| {});
         let report = rig.backup_told(&told).unwrap();
-        assert!(told.warned("cannot tell what it has"), "{:?}", told.warnings);
+        assert!(told.warned("cannot report what it has"), "{:?}", told.warnings);
         assert_eq!((report.followed_files, report.literal_bytes), (0, MIB as u64));
         rig.assert_snapshot(SnapshotSpec::default(), &rig.tree.picture());
     }

@@ -213,7 +213,11 @@ fn leaves_that_make_no_content_cost_the_file_and_not_the_backup() {
     rig.tree.lock().leaves.goes_on = true;
     let report = rig.backup().unwrap();
     assert_eq!(report.unsaved.len(), 1);
-    assert!(report.unsaved[0].reason.contains("disorder"), "{:?}", report.unsaved);
+    assert!(
+        report.unsaved[0].reason.contains("read inconsistently"),
+        "{:?}",
+        report.unsaved
+    );
     rig.tree.lock().leaves.goes_on = false;
     let report = rig.backup().unwrap();
     assert!(report.is_complete());

@@ -143,7 +143,7 @@ fn backup_without_a_mount_reports_a_changing_file_then_saves_it() {
     assert_eq!(report.unsaved.len(), 1, "{report:?}");
     assert_eq!(report.unsaved[0].path, "busy".into());
     assert!(
-        report.unsaved[0].reason.contains("changed while it was read"),
+        report.unsaved[0].reason.contains("changed while it was being read"),
         "{report:?}"
     );
     std::thread::sleep(TICK);

@@ -71,7 +71,7 @@ fn each_kind_of_difference_is_found() {
             fs::write(&path, bytes).unwrap();
         });
     });
-    assert_eq!(flipped, "folder/file: contents differ from byte 1048581 on");
+    assert_eq!(flipped, "folder/file: contents differ from byte 1048581 onwards");
     let mode = told(|root| fs::set_permissions(root.join("empty"), fs::Permissions::from_mode(0o600)).unwrap());
     assert!(mode.contains("empty: type and mode is \"100600\""), "{mode}");
     let time = told(|root| {
@@ -82,7 +82,7 @@ fn each_kind_of_difference_is_found() {
     let missing = told(|root| keep_time(root, &|| fs::remove_file(root.join("empty")).unwrap()));
     assert_eq!(missing, "empty: is missing");
     let extra = told(|root| keep_time(root, &|| symlink("x", root.join("extra")).unwrap()));
-    assert_eq!(extra, "extra: is there and should not be");
+    assert_eq!(extra, "extra: exists, but should not");
     let unlinked = told(|root| {
         keep_time(root, &|| {
             fs::remove_file(root.join("link")).unwrap();

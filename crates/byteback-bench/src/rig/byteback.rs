@@ -75,7 +75,7 @@ impl Byteback {
         let binary = std::env::current_exe()?.with_file_name("byteback");
         if !binary.is_file() {
             return Err(format!(
-                "{} is missing: build it as this program was, for example with cargo build --release -p byteback",
+                "{} is missing; build it as this program was built, for example: cargo build --release -p byteback",
                 binary.display()
             )
             .into());
@@ -134,7 +134,7 @@ impl Byteback {
         let address = wait_for("the start of byteback serve", START_TIMEOUT, || {
             let said = fs::read_to_string(&log_path)?;
             if process.has_ended() {
-                return Err(format!("byteback serve did not start; it said:\n{said}").into());
+                return Err(format!("byteback serve did not start; its output:\n{said}").into());
             }
             Ok(listening_on(&said))
         })?;
@@ -316,7 +316,7 @@ fn tell_status(line: &str, on_status: &impl Fn(Status)) {
 /// The object with the type `summary` among the lines that a command printed.
 fn summary<T: DeserializeOwned>(command: &Finished) -> Result<T, SuiteError> {
     let text = command.text();
-    let line = summary_line(&text).ok_or_else(|| format!("a command with --json gave no summary:\n{text}"))?;
+    let line = summary_line(&text).ok_or_else(|| format!("a command with --json printed no summary:\n{text}"))?;
     Ok(serde_json::from_str(line)?)
 }
 
@@ -420,7 +420,7 @@ impl Mount {
     /// Runs the command that mounts, and takes charge of the daemon.
     fn started(&mut self, command: &mut Command) -> Result<(), SuiteError> {
         let ready: Ready = summary(&run(command)?)?;
-        let pid = Pid::from_raw(ready.pid).ok_or("the command that mounts names no process")?;
+        let pid = Pid::from_raw(ready.pid).ok_or("the command that mounts reported no process")?;
         self.daemon = Some(Background::adopt("the mount's daemon", pid));
         Ok(())
     }

@@ -29,12 +29,12 @@ const READY: &str = "ready\n";
 /// The arguments of the started process.
 #[derive(Args, Debug)]
 pub(crate) struct HoldArguments {
-    /// The folder to mount over itself.
+    /// Folder to mount over itself.
     directory: PathBuf,
     /// Track changes below this state root; without it nothing is tracked.
     #[arg(long)]
     state: Option<PathBuf>,
-    /// Mode `fast` instead of `exact`.
+    /// Use mode `fast` instead of `exact`.
     #[arg(long)]
     fast: bool,
     /// Queue changes as continuous sync does; data to be sent is read and dropped.
@@ -43,7 +43,7 @@ pub(crate) struct HoldArguments {
     /// Keep checksums of written data.
     #[arg(long, requires = "state")]
     checksums: bool,
-    /// The number of threads that serve; without it as many as in the product.
+    /// Serve with this number of threads; by default as many as the product uses.
     #[arg(long)]
     threads: Option<usize>,
     /// Run on this processor only, with this real-time priority.
@@ -95,7 +95,9 @@ pub(crate) fn serve(arguments: &HoldArguments) -> Result<(), SuiteError> {
             tell_ready()?;
             daemon.run()?;
             if let Some(drain) = drain {
-                drain.join().map_err(|_| "who dropped what was to be sent panicked")??;
+                drain
+                    .join()
+                    .map_err(|_| "the thread that drops the data to be sent panicked")??;
             }
         }
     }
@@ -110,7 +112,7 @@ fn drain(live: &dyn LiveTree, service: &dyn TreeService) -> Result<(), SuiteErro
             Work::Send(group) => take(live, service, &group)?,
             Work::Cut => take(live, service, live.cut_fold(&[])?.as_ref())?,
             Work::Ask(group) => live.never_arrived(group)?,
-            Work::Decide(_) => return Err("nobody refused a group, and it is to be decided".into()),
+            Work::Decide(_) => return Err("a group needs a decision, although none was refused".into()),
             Work::Ended => return Ok(()),
         }
     }
@@ -205,7 +207,7 @@ impl HeldMount {
             }
             if mount.process.as_ref().is_none_or(Background::has_ended) {
                 mount.process = None;
-                return Err(format!("a held mount did not start; it said:\n{said}").into());
+                return Err(format!("a held mount did not start; its output:\n{said}").into());
             }
             Ok(None)
         })?;

@@ -85,7 +85,7 @@ impl fmt::Display for ProgramFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.command, self.reason)?;
         if !self.output.is_empty() {
-            write!(f, "; it said:\n{}", self.output)?;
+            write!(f, "; its output:\n{}", self.output)?;
         }
         Ok(())
     }
@@ -395,7 +395,7 @@ pub(crate) fn wait_for<T>(
             return Ok(value);
         }
         if Instant::now() > deadline {
-            return Err(format!("{what}: nothing within {} s", timeout.as_secs()).into());
+            return Err(format!("timed out waiting for {what} after {} s", timeout.as_secs()).into());
         }
         thread::sleep(Duration::from_millis(5));
     }

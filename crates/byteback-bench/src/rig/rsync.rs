@@ -129,7 +129,7 @@ impl Rsync {
         let finished = running.transfer(source, options)?;
         let (server, wire) = running.end()?;
         let text = finished.text();
-        let stats = Stats::parse(&text).ok_or_else(|| format!("cannot understand what rsync --stats says:\n{text}"))?;
+        let stats = Stats::parse(&text).ok_or_else(|| format!("cannot parse the output of rsync --stats:\n{text}"))?;
         Ok(Transfer {
             client: finished.cost,
             server,
@@ -173,7 +173,7 @@ impl Rsync {
         wait_for("the rsync daemon's start", START_TIMEOUT, || {
             if daemon.has_ended() {
                 let said = fs::read_to_string(&log).unwrap_or_default();
-                return Err(format!("the rsync daemon did not start; its log says:\n{said}").into());
+                return Err(format!("the rsync daemon did not start; its log:\n{said}").into());
             }
             Ok(TcpStream::connect(address).ok())
         })?;

@@ -29,7 +29,7 @@ pub(crate) enum Placement {
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Free => f.write_str("where the scheduler likes"),
+            Self::Free => f.write_str("placed by the scheduler"),
             Self::Pinned { cpu } => write!(f, "all on processor {cpu}, in real-time classes"),
         }
     }
@@ -44,14 +44,14 @@ impl Placement {
         let Self::Pinned { cpu } = self else { return Ok(()) };
         let mut cpus = CpuSet::new();
         cpus.set(cpu as usize);
-        sched_setaffinity(None, &cpus).map_err(|error| format!("cannot stay on processor {cpu}: {error}"))?;
+        sched_setaffinity(None, &cpus).map_err(|error| format!("cannot bind to processor {cpu}: {error}"))?;
         let parameters = libc::sched_param {
             sched_priority: i32::try_from(priority)?,
         };
         // SAFETY: the pointer is to a live value; 0 is the calling thread.
         if unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &raw const parameters) } != 0 {
             let error = io::Error::last_os_error();
-            return Err(format!("cannot have a real-time priority (that needs root): {error}").into());
+            return Err(format!("cannot set a real-time priority (this needs root): {error}").into());
         }
         Ok(())
     }
@@ -70,7 +70,7 @@ impl Placement {
         });
         match result {
             Ok(result) => Ok(result?),
-            Err(_) => Err("a measuring thread ended by a panic".into()),
+            Err(_) => Err("a measuring thread panicked".into()),
         }
     }
 }

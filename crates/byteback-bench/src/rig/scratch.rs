@@ -46,7 +46,7 @@ impl Scratch {
         if free_bytes < needed_bytes {
             let gib = |bytes: u64| bytes.div_ceil(1 << 30);
             return Err(format!(
-                "{} has {} GiB free and {} GiB are needed; name a larger place in the environment variable TMPDIR",
+                "{} has {} GiB free, but {} GiB are needed; set the environment variable TMPDIR to a larger place",
                 parent.display(),
                 free_bytes >> 30,
                 gib(needed_bytes)
@@ -57,7 +57,7 @@ impl Scratch {
         let path = tempfile::Builder::new()
             .prefix("bb-")
             .tempdir_in(parent)
-            .map_err(|error| format!("cannot make a folder in {}: {error}", parent.display()))?
+            .map_err(|error| format!("cannot create a folder in {}: {error}", parent.display()))?
             .keep();
         Ok(Self {
             path: fs::canonicalize(path)?,
@@ -83,7 +83,7 @@ impl Scratch {
     /// Creates a folder in it.
     pub(crate) fn folder(&self, name: &str) -> Result<PathBuf, SuiteError> {
         let path = self.path.join(name);
-        fs::create_dir(&path).map_err(|error| format!("cannot make {}: {error}", path.display()))?;
+        fs::create_dir(&path).map_err(|error| format!("cannot create {}: {error}", path.display()))?;
         Ok(path)
     }
 
@@ -106,7 +106,7 @@ impl Scratch {
         end_descendants();
         if let Some(mount) = mounts_below(&self.path)?.first() {
             return Err(format!(
-                "{} is still mounted: unmount it, then remove {}",
+                "{} is still mounted; unmount it, then remove {}",
                 mount.display(),
                 self.path.display()
             )

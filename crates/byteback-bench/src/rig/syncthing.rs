@@ -125,7 +125,7 @@ impl End {
         wait_for(&format!("the start of {name}"), START_TIMEOUT, || {
             if process.has_ended() {
                 let said = fs::read_to_string(self.home.join("log")).unwrap_or_default();
-                return Err(format!("{name} did not start; it said:\n{said}").into());
+                return Err(format!("{name} did not start; its output:\n{said}").into());
             }
             Ok(call(self.api, "GET", "/rest/system/ping").ok())
         })?;
@@ -181,7 +181,9 @@ fn call(api: SocketAddr, method: &str, path: &str) -> Result<String, SuiteError>
     stream.write_all(request.as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
-    let (head, body) = answer.split_once("\r\n\r\n").ok_or("Syncthing broke off an answer")?;
+    let (head, body) = answer
+        .split_once("\r\n\r\n")
+        .ok_or("Syncthing sent an incomplete answer")?;
     match head.split_whitespace().nth(1) {
         Some("200") => Ok(body.to_owned()),
         _ => Err(format!("Syncthing answered {method} {path} with:\n{answer}").into()),

@@ -47,7 +47,7 @@ impl Unison {
         wait_for("the unison server's start", START_TIMEOUT, || {
             if server.has_ended() {
                 let said = fs::read_to_string(work.join("unison.log")).unwrap_or_default();
-                return Err(format!("the unison server did not start; it said:\n{said}").into());
+                return Err(format!("the unison server did not start; its output:\n{said}").into());
             }
             Ok(TcpStream::connect(address).ok())
         })?;

@@ -25,13 +25,13 @@ use crate::{Options, SuiteError};
 /// The parts to measure.
 #[derive(Args, Debug)]
 pub(crate) struct DeltacfsArguments {
-    /// The parts to measure; all if none is named.
+    /// Parts to measure; all if none is given.
     #[arg(value_enum)]
     parts: Vec<Part>,
-    /// Only workloads and contenders whose names contain this.
+    /// Run only workloads and contenders whose names contain this text.
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// The recorded traces: programs that were recorded saving a document, and keeping chats in a
+    /// Read recorded traces from this folder: programs that save a document or keep chats in a
     /// database.
     #[arg(long, value_name = "DIR", env = "BYTEBACK_BENCH_TRACES")]
     traces: Option<PathBuf>,

@@ -38,17 +38,17 @@ use crate::{Options, SuiteError};
 /// The parts to measure.
 #[derive(Args, Debug)]
 pub(crate) struct DeltafsArguments {
-    /// The parts to measure; all if none is named.
+    /// Parts to measure; all if none is given.
     #[arg(value_enum)]
     parts: Vec<Part>,
-    /// Only programs whose names contain this.
+    /// Run only programs whose names contain this text.
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// For programs at work, only the bytes that volumes write, in one round: they are the same in
-    /// each
+    /// For programs at work, measure only the bytes that volumes write, in one round: they are the
+    /// same in each.
     #[arg(long)]
     volumes_only: bool,
-    /// The recorded traces.
+    /// Read recorded traces from this folder.
     #[arg(long, value_name = "DIR", env = "BYTEBACK_BENCH_TRACES")]
     traces: Option<PathBuf>,
     /// Write each chart into this folder, as SVG.
@@ -62,7 +62,7 @@ enum Part {
     Applications,
     /// The minimum number of deltas in a page of the main area: bytes written, and reads (Fig. 13).
     Threshold,
-    /// Long files through a mount: written, read, overwritten, beside a mounted directory. As root.
+    /// Long files through a mount: written, read, overwritten, beside a mounted directory; needs root.
     Throughput,
     /// Encoding the difference of one page, and restoring it, by several codes (section 6.4).
     Costs,

@@ -159,7 +159,7 @@ fn run_case(
     let results = alternate_after(runs, before, &mut contenders)?;
     drop(contenders);
 
-    tell(&format!("{case}: what comes back is compared"));
+    tell(&format!("{case}: comparing the restored data"));
     let restored = stand.scratch.path().join("restored");
     let snapshot = last_snapshot.ok_or("a backup made no snapshot")?;
     stand.byteback.restore(&stand.folder, snapshot, &restored, |_| ())?;
@@ -167,7 +167,11 @@ fn run_case(
     for (name, copy) in destinations {
         let comparison = compare(&stand.folder, &copy, |_| ())?;
         if !comparison.is_equal() {
-            return Err(format!("{case}: what {name} kept differs: {}", comparison.told.join("; ")).into());
+            return Err(format!(
+                "{case}: the data that {name} kept differs: {}",
+                comparison.told.join("; ")
+            )
+            .into());
         }
         scratch::remove(&copy)?;
     }
@@ -260,7 +264,7 @@ fn source_text() -> Result<Vec<u8>, SuiteError> {
         }
     }
     if text.len() < PIECES * PIECE_BYTES {
-        return Err("there is too little source text in /usr/include; install libc6-dev and linux-libc-dev".into());
+        return Err("too little source text in /usr/include; install libc6-dev and linux-libc-dev".into());
     }
     Ok(text)
 }

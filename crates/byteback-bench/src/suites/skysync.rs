@@ -31,10 +31,10 @@ use crate::{Options, SuiteError};
 /// The parts to measure.
 #[derive(Args, Debug)]
 pub(crate) struct SkysyncArguments {
-    /// The parts to measure; all if none is named.
+    /// Parts to measure; all if none is given.
     #[arg(value_enum)]
     parts: Vec<Part>,
-    /// The folder of fetched packages; without it they are kept below the target folder.
+    /// Keep fetched packages in this folder; by default below the target folder.
     #[arg(long, value_name = "DIR", env = "BYTEBACK_BENCH_PACKAGES")]
     packages: Option<PathBuf>,
     /// Write each chart into this folder, as SVG.

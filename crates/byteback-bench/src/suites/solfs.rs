@@ -39,19 +39,19 @@ use crate::{Options, SuiteError};
 /// The parts to measure, and their inputs.
 #[derive(Args, Debug)]
 pub(crate) struct SolfsArguments {
-    /// The parts to measure; all if none is named.
+    /// Parts to measure; all if none is given.
     #[arg(value_enum)]
     parts: Vec<Part>,
-    /// The folder with traces of real applications; without it the parts that need them are left
-    /// out.
+    /// Read traces of real applications from this folder; without it the parts that need them are
+    /// skipped.
     #[arg(long, value_name = "DIR", env = "BYTEBACK_BENCH_TRACES")]
     traces: Option<PathBuf>,
     /// Write each chart into this folder, as SVG.
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
     /// Keep the measured program and the daemons on this processor, in real-time classes (needs
-    /// root): shows the cost of the code, without the scheduler. Without it the scheduler places
-    /// them.
+    /// root), which shows the cost of the code without the scheduler. By default the scheduler
+    /// places them.
     #[arg(long, value_name = "CPU")]
     pin: Option<u32>,
 }

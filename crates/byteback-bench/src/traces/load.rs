@@ -70,7 +70,7 @@ pub(crate) fn find(folder: &Path) -> Result<Vec<PathBuf>, SuiteError> {
     traces.sort();
     if traces.is_empty() {
         return Err(format!(
-            "{} holds no traces: each is a folder with trace.json, ops.jsonl.zst and data.zst",
+            "{} has no traces: each is a folder with trace.json, ops.jsonl.zst and data.zst",
             folder.display()
         )
         .into());
@@ -102,7 +102,10 @@ impl Trace {
         let text = fs::read(&path).map_err(|error| failed(&path, &error))?;
         let description: Description = serde_json::from_slice(&text).map_err(|error| failed(&path, &error))?;
         if description.format != 1 {
-            return Err(failed(&path, &format!("format {} is not known", description.format)));
+            return Err(failed(
+                &path,
+                &format!("format {} is not supported", description.format),
+            ));
         }
         let operations = operations(&folder.join("ops.jsonl.zst"))?;
 
@@ -239,7 +242,7 @@ fn check_payload(operations: &[Timed], payload_bytes: usize) -> Result<(), Suite
             continue;
         };
         if data.start != next || data.start.saturating_add(data.len) > payload_bytes {
-            return Err(format!("a write's bytes are said to be at {} instead of {next}", data.start).into());
+            return Err(format!("the bytes of a write are at {} instead of {next}", data.start).into());
         }
         next = data.start + data.len;
     }
@@ -288,7 +291,7 @@ fn generate(trace: &Path, prefix: &str) -> Result<Vec<u8>, SuiteError> {
     if !set.join(GENERATOR).is_file() {
         return Err(failed(
             trace,
-            &format!("its initial tree is made by {GENERATOR} of the trace set, which is missing"),
+            &format!("{GENERATOR} of the trace set, which generates the initial tree, is missing"),
         ));
     }
     let script = "import sys; sys.path.insert(0, sys.argv[1]); import gentext; sys.stdout.buffer.write(gentext.prefix(sys.argv[2]))";

@@ -75,10 +75,10 @@ impl FsInfo {
         };
         let is_block = |len: u32| len.is_power_of_two() && (512..=1 << 20).contains(&len);
         if usize::from(csum_len) != kind.len_bytes() {
-            return Err(Malformed("length of a checksum"));
+            return Err(Malformed("wrong length of a checksum"));
         }
         if !is_block(info.node_len) || !is_block(info.sector_len) {
-            return Err(Malformed("length of a node or sector"));
+            return Err(Malformed("wrong length of a node or sector"));
         }
         Ok(Some(info))
     }
@@ -133,7 +133,7 @@ impl<'a> Iterator for Items<'a> {
         if item.is_none() {
             self.count = 0;
         }
-        Some(item.ok_or(Malformed("an item goes beyond the answer")))
+        Some(item.ok_or(Malformed("an item that exceeds the answer")))
     }
 }
 
@@ -174,15 +174,19 @@ impl Extent {
         let long = |at| {
             u64_at(body, at)
                 .map(u64::from_le_bytes)
-                .ok_or(Malformed("a file extent is too short"))
+                .ok_or(Malformed("a file extent that is too short"))
         };
-        let byte = |at: usize| body.get(at).copied().ok_or(Malformed("a file extent is too short"));
+        let byte = |at: usize| {
+            body.get(at)
+                .copied()
+                .ok_or(Malformed("a file extent that is too short"))
+        };
         let content_len = long(8)?;
         let (compression, encryption, kind) = (byte(16)?, byte(17)?, byte(20)?);
         let is_encoded = encryption != 0 || u16_at(body, 18) != Some(0);
         if kind == TYPE_INLINE {
             if start != 0 || content_len == 0 || content_len > 1 << 20 {
-                return Err(Malformed("an inline extent that cannot be one"));
+                return Err(Malformed("an impossible inline extent"));
             }
             return Ok(Self {
                 start,
@@ -191,11 +195,11 @@ impl Extent {
             });
         }
         if body.len() != EXTENT_LEN {
-            return Err(Malformed("length of a file extent"));
+            return Err(Malformed("wrong length of a file extent"));
         }
         let (disk, disk_len, offset, len_bytes) = (long(21)?, long(29)?, long(37)?, long(45)?);
         if !whole(start) || !whole(len_bytes) || len_bytes == 0 || start.checked_add(len_bytes).is_none() {
-            return Err(Malformed("a file extent that does not consist of sectors"));
+            return Err(Malformed("a file extent that is not a whole number of sectors"));
         }
         let body = match kind {
             TYPE_DATA if disk == 0 => Body::Zeros,
@@ -209,10 +213,10 @@ impl Extent {
                 let address = address.filter(|address| is_within && address.checked_add(len_bytes).is_some());
                 match address {
                     Some(address) if len_bytes <= DATA_LEN_MAX => Body::Data { address },
-                    _ => return Err(Malformed("a file extent that lies nowhere on the disk")),
+                    _ => return Err(Malformed("a file extent with an impossible place on the disk")),
                 }
             }
-            _ => return Err(Malformed("type of a file extent")),
+            _ => return Err(Malformed("unknown type of a file extent")),
         };
         Ok(Self { start, len_bytes, body })
     }
@@ -249,7 +253,7 @@ impl<'a> CsumItem<'a> {
                     sums: body,
                 })
             }
-            _ => Err(Malformed("a checksum item that does not consist of checksums")),
+            _ => Err(Malformed("a checksum item that is not a whole number of checksums")),
         }
     }
 }

@@ -108,7 +108,7 @@ fn scan_stretch(
             let item = item.map_err(malformed)?;
             if item.objectid != CSUM_OBJECTID || item.item_type != CSUM_ITEM || item.offset < from || item.offset >= end
             {
-                return Err(SourceError::Malformed("a checksum item that was not asked for"));
+                return Err(SourceError::Malformed("a checksum item that was not requested"));
             }
             from = item.offset + 1;
             let item = CsumItem::parse(item.offset, item.body, filesystem.sector_len, filesystem.sum_len())

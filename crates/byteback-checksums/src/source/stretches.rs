@@ -83,7 +83,7 @@ impl Stretches {
     pub(super) fn take(&mut self, run: Run<'_>, len_bytes: u64) -> Result<(), &'static str> {
         let range = run.range();
         if range.start() != self.end() || range.end() > len_bytes {
-            return Err("stretches of a file that do not follow each other");
+            return Err("runs of a file that are not contiguous");
         }
         let block_len = u64::from(self.layout.block_len);
         let sum_len = self.layout.kind.len_bytes() as u64;
@@ -93,7 +93,7 @@ impl Stretches {
             Run::Sums { sums, .. } => {
                 let ends_with_block = range.end() == len_bytes || range.end().is_multiple_of(block_len);
                 if !range.start().is_multiple_of(block_len) || !ends_with_block {
-                    return Err("blocks that begin or end where none does");
+                    return Err("misaligned blocks");
                 }
                 if self.layout.block_count(range).checked_mul(sum_len) != Some(sums.len() as u64) {
                     return Err("more or fewer checksums than blocks");
@@ -106,12 +106,12 @@ impl Stretches {
                 let mut start = range.start();
                 for end in ends {
                     if *end <= start || *end - start > block_len {
-                        return Err("a chunk that is empty, or longer than any");
+                        return Err("a chunk that is empty or too long");
                     }
                     start = *end;
                 }
                 if start != range.end() {
-                    return Err("chunks that end elsewhere than they are said to");
+                    return Err("chunks that do not end where their run does");
                 }
                 if (ends.len() as u64).checked_mul(sum_len) != Some(sums.len() as u64) {
                     return Err("more or fewer checksums than chunks");

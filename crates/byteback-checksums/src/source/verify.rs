@@ -26,7 +26,8 @@ pub enum VerifyError {
     Source(#[from] SourceError),
     /// A checksum does not match its block.
     #[error(
-        "the checksum of the block at byte {offset} is not that of its {len_bytes} bytes: either is damaged; compare the file with another copy"
+        "the checksum of the block at byte {offset} does not match its {len_bytes} bytes: one of them is damaged; \
+         compare the file with another copy"
     )]
     Differs {
         /// The block's first byte.
@@ -35,7 +36,7 @@ pub enum VerifyError {
         len_bytes: u64,
     },
     /// Bytes that were reported as zeros are not.
-    #[error("there are no zeros at byte {offset}, where the source says so; compare the file with another copy")]
+    #[error("byte {offset} is not zero, although the source reports zeros there; compare the file with another copy")]
     NotZero {
         /// The first byte that is not zero.
         offset: u64,
@@ -115,7 +116,7 @@ impl Expected<'_> {
         verified: &mut Verified,
     ) -> Result<(), VerifyError> {
         const NO_ORDER: SourceError = SourceError::Malformed("blocks that are not in order");
-        const OTHERS: SourceError = SourceError::Malformed("blocks that are not those of their stretch");
+        const OTHERS: SourceError = SourceError::Malformed("blocks that do not belong to their run");
         let mut sums = self.sums.chunks_exact(self.sum_len);
         let mut ends = ends;
         let mut next = |start| match ends.next() {

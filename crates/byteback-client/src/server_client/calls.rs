@@ -351,14 +351,14 @@ impl ServerClient {
         if is_part && response.status() != http::StatusCode::PARTIAL_CONTENT {
             return Err(ServerError::protocol(
                 &ask.name(),
-                "the rest of the contents was asked for and something else came",
+                "the rest of the contents was requested, but the answer is not partial content",
             ));
         }
         let media = response.headers().get(http::header::CONTENT_TYPE);
         if media.is_none_or(|media| media.as_bytes() != MEDIA_DELTA.as_bytes()) {
             return Err(ServerError::protocol(
                 &ask.name(),
-                "the contents came in another form than asked for",
+                "the contents came with the wrong media type",
             ));
         }
         Ok(ContentReader(BufReader::with_capacity(
@@ -419,7 +419,7 @@ impl ServerClient {
         ask.timeout = self.options.commit_timeout;
         let mut bytes = Vec::new();
         list.write(&mut bytes).map_err(|error| {
-            ServerError::protocol(&ask.name(), format!("the sums of groups cannot be told: {error}"))
+            ServerError::protocol(&ask.name(), format!("cannot encode the group checksums: {error}"))
         })?;
         ask.body = Body::Bytes {
             media: MEDIA_GROUPS,
@@ -492,7 +492,7 @@ impl ServerClient {
         ask.timeout = self.options.commit_timeout;
         let mut bytes = Vec::new();
         list.write_to(&mut bytes).map_err(|error| {
-            ServerError::protocol(&ask.name(), format!("the list of chunks cannot be told: {error}"))
+            ServerError::protocol(&ask.name(), format!("cannot encode the list of chunks: {error}"))
         })?;
         ask.body = Body::Bytes {
             media: MEDIA_CHUNKS,
@@ -518,7 +518,10 @@ impl ServerClient {
             let response = self.send_once(ask)?;
             let told = response.headers().get(http::header::CONTENT_TYPE);
             if told.is_none_or(|told| told.as_bytes() != media.as_bytes()) {
-                return Err(ServerError::protocol(&ask.name(), format!("what came is no {media}")));
+                return Err(ServerError::protocol(
+                    &ask.name(),
+                    format!("the answer is not of type {media}"),
+                ));
             }
             let stream = BufReader::with_capacity(1 << 16, AnswerBody::of(response));
             read(stream).map_err(|broken| match broken {
@@ -710,10 +713,7 @@ impl VerifyStream {
             return Ok(None);
         }
         serde_json::from_slice(&line).map(Some).map_err(|error| {
-            ServerError::protocol(
-                &self.request,
-                format!("a line of the answer cannot be understood: {error}"),
-            )
+            ServerError::protocol(&self.request, format!("cannot decode a line of the answer: {error}"))
         })
     }
 }
@@ -739,7 +739,7 @@ pub(super) fn json_body(bytes: &[u8]) -> Body<'_> {
 
 pub(super) fn to_json<T: serde::Serialize>(value: &T) -> Result<Vec<u8>, ServerError> {
     serde_json::to_vec(value)
-        .map_err(|error| ServerError::protocol("a request", format!("it cannot be written as JSON: {error}")))
+        .map_err(|error| ServerError::protocol("a request", format!("cannot encode it as JSON: {error}")))
 }
 
 pub(super) fn push_cursor(parameters: &mut Vec<(&str, String)>, cursor: Option<&str>) {

@@ -142,7 +142,7 @@ impl Listening<'_> {
         let response = self.client.send_once(&ask)?;
         let media = response.headers().get(http::header::CONTENT_TYPE);
         if media.is_none_or(|media| !media.as_bytes().starts_with(MEDIA_EVENTS.as_bytes())) {
-            return Err(self.broken_rule("the answer is no stream of events"));
+            return Err(self.broken_rule("the answer is not an event stream"));
         }
         let body: Box<dyn Read + Send> = Box::new(response.into_body().into_reader());
         self.stream = Some(BufReader::new(body));
@@ -189,9 +189,9 @@ impl Listening<'_> {
 
     fn batch(&mut self, data: &[u8]) -> Result<BatchEvent, ServerError> {
         let event: BatchEvent = serde_json::from_slice(data)
-            .map_err(|error| self.broken_rule(&format!("an event cannot be understood: {error}")))?;
+            .map_err(|error| self.broken_rule(&format!("cannot decode an event: {error}")))?;
         if self.after.checked_add(1) != Some(event.seq) {
-            return Err(self.broken_rule(&format!("after batch {} it tells of batch {}", self.after, event.seq)));
+            return Err(self.broken_rule(&format!("after batch {} it reports batch {}", self.after, event.seq)));
         }
         self.after = event.seq;
         Ok(event)

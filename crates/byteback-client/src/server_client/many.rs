@@ -34,7 +34,7 @@ impl ServerClient {
         ask.timeout = self.options.commit_timeout;
         let told = self.json::<Digests>(&ask)?.digests;
         if told.len() != files.len() {
-            let message = format!("{} files were asked for, {} digests came", files.len(), told.len());
+            let message = format!("{} digests were requested, {} came", files.len(), told.len());
             return Err(ServerError::protocol(&ask.name(), message));
         }
         Ok(told.into_iter().map(|text| of_hex(&text?)).collect())
@@ -68,7 +68,7 @@ impl ServerClient {
             })?;
             match contents.len() == files.len() {
                 true => Ok(contents),
-                false => Err(Broken::Content("it has fewer contents than were asked for".to_owned())),
+                false => Err(Broken::Content("it has fewer contents than were requested".to_owned())),
             }
         })
     }

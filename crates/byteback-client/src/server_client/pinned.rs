@@ -24,7 +24,7 @@ use ureq::unversioned::transport::{
 
 /// A server showed another certificate than the one by which it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("it shows another certificate (SHA-256 {shown}) than the one that this machine knows it by ({expected})")]
+#[error("it shows another certificate (SHA-256 {shown}) than the one that this machine knows ({expected})")]
 pub struct CertificateChanged {
     /// The expected certificate.
     pub expected: Fingerprint,

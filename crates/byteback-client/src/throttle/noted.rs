@@ -22,7 +22,7 @@ pub(super) const FILE: VersionedJson = VersionedJson {
 #[derive(Debug, thiserror::Error)]
 pub enum NotedError {
     /// The file system failed.
-    #[error("cannot {what} 'throttle.json', which says how fast this folder may be kept in sync: {source}")]
+    #[error("cannot {what} 'throttle.json', which holds this folder's rate limits: {source}")]
     Io {
         /// The operation.
         what: &'static str,
@@ -31,7 +31,8 @@ pub enum NotedError {
     },
     /// The file cannot be understood.
     #[error(
-        "'throttle.json', which says how fast this folder may be kept in sync and whether that is paused, cannot be used ({0}): remove it, and say again what you want"
+        "'throttle.json', which holds this folder's rate limits and whether sync is paused, cannot be used ({0}): \
+         remove it, then set the limits or pause again"
     )]
     Damaged(String),
 }
@@ -66,7 +67,7 @@ impl Wish {
     pub(super) fn of(body: Body) -> Result<Self, NotedError> {
         let mut parts = body.limits.0.iter().filter_map(|limit| limit.during);
         if !parts.all(|part| PartOfDay::new(part.from_minute, part.to_minute).is_some()) {
-            let message = "it names a part of the day that is none".to_owned();
+            let message = "it contains an invalid part of the day".to_owned();
             return Err(NotedError::Damaged(message));
         }
         Ok(Self {

@@ -82,9 +82,7 @@ impl Live {
             let saves = self.state.lock().queue.saves_before(node, *range);
             for save in saves {
                 if let Err(error) = self.save(node, save, fd) {
-                    return self.abandon(format!(
-                        "old bytes could not be put aside before they were overwritten: {error}"
-                    ));
+                    return self.abandon(format!("cannot save old bytes before they are overwritten: {error}"));
                 }
             }
         }
@@ -118,7 +116,7 @@ impl Live {
                 let position = state.queue.position();
                 state.captures.entry(node).or_default().push((position, attributes));
             }
-            Err(error) => self.abandon(format!("attributes could not be kept before they changed: {error}")),
+            Err(error) => self.abandon(format!("cannot save attributes before they change: {error}")),
         }
     }
 
@@ -126,7 +124,7 @@ impl Live {
     fn hold(&self, removal: &Removal<'_>) -> std::io::Result<Kept> {
         let fd = removal.dir.open_path_at(removal.name)?;
         if fd.stat()?.identity() != removal.identity {
-            return Err(std::io::Error::other("another file has its name"));
+            return Err(std::io::Error::other("another file now has its name"));
         }
         Ok(Kept {
             fd: Arc::new(open_for_reading(&fd)?),
@@ -387,7 +385,7 @@ impl Observer for Live {
 
     fn lost_track(&self) {
         self.removal_failed();
-        self.abandon("names were moved between what is tracked and what is not");
+        self.abandon("names were moved between tracked and untracked directories");
     }
 }
 
@@ -407,7 +405,7 @@ impl Live {
             Ok::<_, std::io::Error>(())
         };
         if let Err(error) = put() {
-            self.abandon(format!("a removed file could not be kept until it is sent: {error}"));
+            self.abandon(format!("cannot keep a removed file until it is sent: {error}"));
         }
     }
 }

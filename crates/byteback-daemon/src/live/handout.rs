@@ -191,7 +191,7 @@ fn refused(error: QueueError) -> ServiceError {
 }
 
 pub(super) fn given_up() -> ServiceError {
-    let message = "what was to be sent cannot be read any more; it is sent again with what follows";
+    let message = "the content to be sent can no longer be read; it is sent again with the changes that follow";
     ServiceError::new(ErrorKind::PictureLost, message)
 }
 
@@ -299,13 +299,13 @@ impl Live {
         let new: Vec<_> = new.map(|(node, _)| *node).collect();
         // The server learns of new nodes by their numbers.
         self.log.keep_numbers(&new).map_err(|error| {
-            let message = format!("the log cannot be written: {error}; free space in the state folder");
+            let message = format!("cannot write the log: {error}; free space in the state folder");
             ServiceError::new(ErrorKind::Log, message)
         })?;
         let told = self.nodes_of(group, &gathered).zip(self.directory_times(&gathered));
         let Some((nodes, directory_times)) = told else {
             if self.state.lock().in_flight(id).is_some() {
-                self.abandon("a file could not be found where it was, to be sent");
+                self.abandon("a file to be sent is no longer where it was");
             }
             return Ok(None);
         };
@@ -351,7 +351,7 @@ impl Live {
         };
         let mut journal = self.journal.lock();
         journal.handed(numbers, group.up_to, places, sets).map_err(|error| {
-            let message = format!("the number of a group cannot be kept: {error}; free space in the state folder");
+            let message = format!("cannot save the number of a group: {error}; free space in the state folder");
             ServiceError::new(ErrorKind::Log, message)
         })
     }
@@ -573,7 +573,7 @@ impl LiveTree for LiveService {
             Ok(cut) => cut,
             Err(error) => {
                 // The queue was cut and the log was not: everything since the mark, once more.
-                live.abandon(format!("the log could not be cut: {error}"));
+                live.abandon(format!("cannot cut the log: {error}"));
                 return Err(error);
             }
         };
@@ -584,7 +584,7 @@ impl LiveTree for LiveService {
             Err(error) => {
                 // Only this call knows of the cut: what the cut holds on to would be held for good.
                 self.service.give_up(of_cut);
-                live.abandon(format!("the log could not be read: {error}"));
+                live.abandon(format!("cannot read the log: {error}"));
                 return Err(error);
             }
         };
@@ -616,7 +616,7 @@ impl LiveTree for LiveService {
         match &content.source {
             LiveSource::Ranges(ranges) => self.live.read_ranges(content, ranges, sink),
             LiveSource::Delta { .. } => {
-                let message = "this content is a delta; read that";
+                let message = "this content is a delta; read the delta instead";
                 Err(ServiceError::new(ErrorKind::Protocol, message))
             }
         }
@@ -624,8 +624,7 @@ impl LiveTree for LiveService {
 
     fn read_delta(&self, stamp: u64, sink: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let unread = |error: io::Error| {
-            self.live
-                .abandon(format!("a delta could not be read to be sent: {error}"));
+            self.live.abandon(format!("cannot read a delta to be sent: {error}"));
             given_up()
         };
         let file = self.live.deltas.file(stamp).map_err(unread)?;
@@ -752,7 +751,7 @@ impl LiveTree for LiveService {
         let up_to = GroupId(group.0.saturating_add(SKIPPED));
         live.state.lock().queue.skip_groups(up_to);
         drop(marking);
-        live.abandon("the server has later changes from here than are remembered here");
+        live.abandon("the server has later changes from this machine than this machine remembers");
         Ok(true)
     }
 

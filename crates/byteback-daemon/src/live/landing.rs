@@ -96,13 +96,11 @@ impl Live {
         let nodes = about.nodes.iter().map(|node| state.queue.presence_of(*node));
         let within = about.loses_name.map(|node| state.queue.presence_within(node));
         if nodes.chain(within).any(|presence| presence > allowed) {
-            return Err("a change of it by a program of this machine is to be sent first".to_owned());
+            return Err("a local change of it must be sent first".to_owned());
         }
         let mut places = about.places.iter();
         match places.find(|place| state.queue.presence_of_name(place) > allowed) {
-            Some(place) => Err(format!(
-                "a change of the name {place} by a program of this machine is to be sent first"
-            )),
+            Some(place) => Err(format!("a local change of the name {place} must be sent first")),
             None => Ok(()),
         }
     }
@@ -190,7 +188,7 @@ fn is_impossible(error: &io::Error) -> bool {
 }
 
 fn node_failed(node: NodeId, error: &io::Error) -> ServiceError {
-    ServiceError::new(ErrorKind::Node, format!("node {node} cannot be read: {error}"))
+    ServiceError::new(ErrorKind::Node, format!("cannot read node {node}: {error}"))
 }
 
 fn log_failed(error: &byteback_oplog::LogError) -> ServiceError {
@@ -242,7 +240,7 @@ impl LandingTree for LiveService {
             Err(LandingError::Overtaken(_)) => Ok(false),
             Err(error) => Err(ServiceError::new(
                 ErrorKind::Node,
-                format!("it cannot be told whether {place} is free: {error}"),
+                format!("cannot tell whether {place} is free: {error}"),
             )),
         }
     }
@@ -368,7 +366,7 @@ impl LandingTree for LiveService {
             let own = [NodeKind::File, NodeKind::Directory].contains(&attributes.kind);
             self.note_undurable([at.parent].into_iter().chain(own.then_some(*node)));
         }
-        answered(made.map(|node| (node, missed)), || format!("{at} cannot be made"))
+        answered(made.map(|node| (node, missed)), || format!("cannot create {at}"))
     }
 
     fn link(&self, node: NodeId, at: &Place<NodeId>, expected: Expected<'_>) -> Result<Landed<()>> {
@@ -379,7 +377,7 @@ impl LandingTree for LiveService {
         };
         let done = self.landing.link(node, logged(at), &self.question(expected, about));
         self.note_undurable([at.parent]);
-        answered(done, || format!("{at} cannot be made a name of node {node}"))
+        answered(done, || format!("cannot link node {node} at {at}"))
     }
 
     fn rename(
@@ -399,7 +397,7 @@ impl LandingTree for LiveService {
         let done = self.landing.rename(ends.0, ends.1, &self.question(expected, about));
         // A directory that moves names the one that it is in.
         self.note_undurable([from.parent, to.parent, node]);
-        answered(done, || format!("{from} cannot be moved to {to}"))
+        answered(done, || format!("cannot move {from} to {to}"))
     }
 
     fn exchange(
@@ -416,18 +414,18 @@ impl LandingTree for LiveService {
         let ends = ((one.1, logged(one.0)), (other.1, logged(other.0)));
         let done = self.landing.exchange(ends.0, ends.1, &self.question(expected, about));
         self.note_undurable([one.0.parent, other.0.parent, one.1, other.1]);
-        answered(done, || format!("{} and {} cannot be exchanged", one.0, other.0))
+        answered(done, || format!("cannot exchange {} and {}", one.0, other.0))
     }
 
     fn check_removable(&self, node: NodeId, at: &Place<NodeId>) -> Result<Landed<()>> {
         let checked = self.landing.check_removable(node, logged(at));
-        answered(checked, || format!("{at} cannot be moved out of the way"))
+        answered(checked, || format!("cannot move {at} out of the way"))
     }
 
     fn displace(&self, node: NodeId, from: &Place<NodeId>, to: &Place<NodeId>, leaves_old: bool) -> Result<Landed<()>> {
         let done = self.landing.displace(node, logged(from), logged(to), leaves_old);
         self.note_undurable([from.parent, to.parent, node]);
-        answered(done, || format!("{from} cannot be moved out of the way to {to}"))
+        answered(done, || format!("cannot move {from} out of the way to {to}"))
     }
 
     fn remove(&self, at: &Place<NodeId>, node: NodeId, expected: Expected<'_>) -> Result<Landed<()>> {
@@ -438,7 +436,7 @@ impl LandingTree for LiveService {
         };
         let done = self.landing.remove(logged(at), node, &self.question(expected, about));
         self.note_undurable([at.parent]);
-        answered(done, || format!("{at} cannot be removed"))
+        answered(done, || format!("cannot remove {at}"))
     }
 
     fn set_attributes(
@@ -464,7 +462,7 @@ impl LandingTree for LiveService {
             .set_attributes(node, &mut set, &self.question(expected, about));
         self.note_undurable([node]);
         answered(done.map(|()| missed), || {
-            format!("the attributes of node {node} cannot be set")
+            format!("cannot set the attributes of node {node}")
         })
     }
 
@@ -475,7 +473,7 @@ impl LandingTree for LiveService {
             let watched = Watched::new(&self.live, NodeWatch::of_node(node));
             Box::new(watched) as Box<dyn WatchedNode + '_>
         });
-        answered(watched, || format!("node {node} cannot be watched"))
+        answered(watched, || format!("cannot watch node {node}"))
     }
 
     fn watch_file(&self, node: NodeId, expected: Expected<'_>) -> Result<Landed<Box<dyn WatchedFile + '_>>> {
@@ -489,7 +487,7 @@ impl LandingTree for LiveService {
             let _order = self.live.order.exclusive();
             self.live.may_land(expected, &about).map_err(LandingError::Overtaken)?;
             if self.live.watches.is_landing(node) {
-                return Err(io::Error::other("something lands in this file already").into());
+                return Err(io::Error::other("another change is already being written to this file").into());
             }
             self.live.state.lock().spoil_rewriting(node);
             let watched = Watched::new(&self.live, NodeWatch::of_file(node, Arc::clone(&file)));
@@ -497,7 +495,7 @@ impl LandingTree for LiveService {
         };
         let watched = open();
         self.note_undurable([node]);
-        answered(watched, || format!("node {node} cannot be opened"))
+        answered(watched, || format!("cannot open node {node}"))
     }
 
     fn damage_of(&self, node: NodeId) -> Result<Option<Damage>> {
@@ -528,7 +526,7 @@ impl LandingTree for LiveService {
             Err(LandingError::Failed(error)) if is_blocked(&error) => Ok(()),
             Err(error) => Err(ServiceError::new(
                 ErrorKind::Node,
-                format!("the time of node {directory} cannot be set: {error}"),
+                format!("cannot set the time of node {directory}: {error}"),
             )),
         }
     }
@@ -536,7 +534,7 @@ impl LandingTree for LiveService {
     fn sync(&self) -> Result<()> {
         let undurable = std::mem::take(&mut *self.live.undurable.lock());
         self.live.journal.lock().sync_landed().map_err(|error| {
-            let message = format!("what landed cannot be noted: {error}; free space in the state folder");
+            let message = format!("cannot record changes of other machines: {error}; free space in the state folder");
             ServiceError::new(ErrorKind::Log, message)
         })?;
         let is_done = !undurable.is_everything && self.sync_each(&undurable.nodes).is_ok();
@@ -546,7 +544,7 @@ impl LandingTree for LiveService {
         self.live.files.sync().map_err(|error| {
             self.live.undurable.lock().is_everything = true;
             let message =
-                format!("what others changed cannot be made durable: {error}; free space, or look after the disk");
+                format!("cannot make changes of other machines durable: {error}; free space, or check the disk");
             ServiceError::new(ErrorKind::Node, message)
         })
     }

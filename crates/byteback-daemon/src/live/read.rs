@@ -30,7 +30,7 @@ impl Live {
         let node = NodeId(content.node.0);
         let unread = |error: io::Error| match fault_in(&error) {
             Some(fault) => self.faulty(content.node, fault),
-            None => self.unread("a content", &error),
+            None => self.unread("a file", &error),
         };
         // `None` if all of it was put aside.
         let file = self.open_file(node).map_err(unread)?;
@@ -90,7 +90,7 @@ impl Live {
         let is_given_up = |group: &Group| group.state == GroupState::Unknown;
         let is_new = !self.state.lock().queue.groups().any(is_given_up);
         if is_new {
-            self.abandon(format!("{what} could not be read to be sent: {error}"));
+            self.abandon(format!("cannot read {what} to be sent: {error}"));
         }
         given_up()
     }

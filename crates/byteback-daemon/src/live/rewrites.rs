@@ -311,7 +311,7 @@ impl New<'_> {
                         .map(|(to, from)| to.copy_from_slice(from))?;
                     len
                 }
-                None => return Err(io::Error::other("it was given up")),
+                None => return Err(io::Error::other("its group was given up")),
             };
         }
         Ok(())

@@ -100,7 +100,10 @@ impl Spool {
     fn take_room(&self, position: Position, count: u64) -> io::Result<()> {
         let mut inner = self.inner.lock();
         if inner.total_bytes.saturating_add(count) > self.bytes_max {
-            let message = format!("more than {} bytes would be put aside", self.bytes_max);
+            let message = format!(
+                "more than {} bytes of old content would have to be kept",
+                self.bytes_max
+            );
             return Err(io::Error::new(io::ErrorKind::StorageFull, message));
         }
         inner.total_bytes = inner.total_bytes.saturating_add(count);

@@ -180,7 +180,7 @@ impl Service {
             NodeKind::File => Ok(stat.size),
             _ => Err(ServiceError {
                 kind: ErrorKind::Node,
-                message: "only regular files have content to be summed".to_owned(),
+                message: "only regular files have checksums".to_owned(),
                 path: self.path_text(&open.cut, node),
             }),
         }
@@ -367,7 +367,7 @@ impl File<'_> {
         }
         read.map_err(|error| self.failed(&error))?;
         if position != range.end() {
-            let source = io::Error::new(io::ErrorKind::UnexpectedEof, "it was cut off while it was read");
+            let source = io::Error::new(io::ErrorKind::UnexpectedEof, "it was truncated while it was being read");
             return Err(self.failed(&PictureError::Node { source }));
         }
         leaves.finish()

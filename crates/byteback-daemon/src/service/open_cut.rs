@@ -141,7 +141,7 @@ impl OpenCut {
     }
 
     pub(super) fn picture(&self) -> Result<&Arc<Picture>> {
-        let message = "this cut was only made to look at the changes; its content cannot be read";
+        let message = "this cut was made only to list changes; its content cannot be read";
         self.picture
             .as_ref()
             .ok_or_else(|| ServiceError::new(ErrorKind::Protocol, message))

@@ -26,7 +26,7 @@ fn refused(message: impl Into<String>) -> ServiceError {
 }
 
 fn undo_of(tree: &TrackedTree) -> Result<&Undo> {
-    let none = "old versions are not kept of this folder: mount it with byteback mount --undo-window 30m";
+    let none = "no old versions of this folder are kept; mount it with byteback mount --undo-window 30m";
     tree.undo().map(AsRef::as_ref).ok_or_else(|| refused(none))
 }
 
@@ -149,7 +149,7 @@ fn open(tree: &TrackedTree, node: NodeId) -> io::Result<Option<Inode>> {
         return Ok(None);
     };
     if stat.kind != NodeKind::File {
-        return Err(io::Error::other("only the content of regular files is kept"));
+        return Err(io::Error::other("only regular files have old versions"));
     }
     fd.reopen(OFlags::RDONLY | OFlags::NONBLOCK).map(Some)
 }
@@ -158,10 +158,10 @@ pub(super) fn history(tree: &TrackedTree, path: &ByteString) -> Result<FileHisto
     let undo = undo_of(tree)?;
     let names = names_of(path)?;
     let Some((name, dirs)) = names.split_last() else {
-        return Err(refused("a path is wanted"));
+        return Err(refused("a path is required"));
     };
     let Some(parent) = present(tree, dirs)? else {
-        return Err(refused(format!("{path}: there is no such directory now")));
+        return Err(refused(format!("{path}: the directory no longer exists")));
     };
     let node = tree.log().child(parent, name).map_err(log_failed)?;
     let events = undo.name_events(parent, name);
@@ -185,7 +185,7 @@ pub(super) fn history(tree: &TrackedTree, path: &ByteString) -> Result<FileHisto
     moments.dedup();
     if node.is_none() && events.is_empty() {
         return Err(refused(format!(
-            "{path}: no such file, now or as long as is remembered"
+            "{path}: no such file, neither now nor within the undo window"
         )));
     }
     let known_since = node.map_or_else(|| undo.horizon(), |node| undo.barrier(node));

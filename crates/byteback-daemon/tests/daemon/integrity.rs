@@ -302,7 +302,10 @@ fn rot_below_the_mount_is_found_anywhere_and_not_sent() {
             let note = format!("{history:?}, byte {at}");
             disk.flip(&below, &name, at);
             let sent = read_to_send(&fixture, &name).expect_err(&note);
-            assert!(sent.contains("changed although nobody wrote them"), "{note}: {sent}");
+            assert!(
+                sent.contains("changed although no program wrote them"),
+                "{note}: {sent}"
+            );
             assert!(sent.contains(&format!("bytes {} to", block * BLOCK)), "{note}: {sent}");
             let told = damaged(&fixture);
             assert_eq!(told.len(), 1, "{note}");
@@ -357,7 +360,7 @@ fn a_byte_that_is_written_beside_a_flipped_bit_does_not_hide_it() {
     file.write_all_at(b"x", BLOCK + 7).unwrap();
     file.write_all_at(b"y", 5).unwrap();
     let sent = read_to_send(&fixture, "file").expect_err("the flipped bit is sent");
-    assert!(sent.contains("bytes 4096 to 8192 of it changed"), "{sent}");
+    assert!(sent.contains("bytes 4096 to 8192 changed"), "{sent}");
     assert_eq!(read_to_send(&fixture, "good").unwrap(), b"good");
     // The damage is reported after a restart, too, and not any more once the block is written as it
     // was.
@@ -541,7 +544,7 @@ fn what_rotted_is_not_put_aside_to_be_sent_later() {
             .status()
             .abandoned_because
             .unwrap()
-            .contains("changed although nobody wrote them")
+            .contains("changed although no program wrote them")
     );
     let (sent, unsaved) = send_fold(&served);
     assert_eq!(unsaved, []);

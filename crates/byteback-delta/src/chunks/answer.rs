@@ -213,7 +213,7 @@ impl MatchAnswer {
         for segment in &self.segments {
             let start = list.get(segment.first_chunk).map(|chunk| chunk.range.start());
             let (Some(start), true) = (start, segment.first_chunk >= context.next_chunk) else {
-                let message = "the answer is not one to this list";
+                let message = "the answer does not belong to this list";
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
             };
             let entry = groups.entry()?;
@@ -251,7 +251,7 @@ impl MatchAnswer {
             })?;
         let strong_len = header[11];
         if !(STRONG_LEN_MIN..=STRONG_LEN_MAX as u8).contains(&strong_len) {
-            return Err(impossible("its strong checksums have a length that none has"));
+            return Err(impossible("its strong checksums have an impossible length"));
         }
         let [seed, chunks, base_len_bytes, segments] =
             [14, 22, 30, 38].map(|at| u64::from_le_bytes(array(&header, at)));
@@ -262,7 +262,7 @@ impl MatchAnswer {
             return Err(impossible("it answers another list"));
         }
         if base_len_bytes > FILE_LEN_MAX {
-            return Err(impossible("its base is longer than any file"));
+            return Err(impossible("its base is too long for a file"));
         }
         if segments > chunks {
             return Err(impossible("it has more segments than the list has chunks"));
@@ -282,7 +282,7 @@ impl MatchAnswer {
                 answer.segments.push(segment);
             }
             if !bytes.is_empty() {
-                return Err(impossible("a group has bytes behind its segments"));
+                return Err(impossible("a group has bytes after its segments"));
             }
         }
         Ok(answer)
@@ -312,10 +312,10 @@ struct Context {
 
 impl Context {
     fn take(&mut self, list: &ChunkList, bytes: &mut &[u8], answer: &MatchAnswer) -> Result<Segment, ChunkStreamError> {
-        let mut number = || varint::take(bytes).ok_or(impossible("a number of a segment is none"));
+        let mut number = || varint::take(bytes).ok_or(impossible("a number of a segment is malformed"));
         let (passed, more, change) = (number()?, number()?, number()?);
         let (more, is_unproven) = (more >> 1, more & 1 != 0);
-        let outside = || impossible("a segment has chunks that the list has not");
+        let outside = || impossible("a segment has chunks that are not in the list");
         let first_chunk = usize::try_from(passed)
             .ok()
             .and_then(|passed| self.next_chunk.checked_add(passed))
@@ -335,9 +335,7 @@ impl Context {
         let mut range = ends.next().ok_or_else(outside)?;
         for chunk in ends {
             if chunk.start() != range.end() || (range.len_bytes() >= SEGMENT_LEN && !is_unproven) {
-                return Err(impossible(
-                    "the chunks of a segment do not follow each other, or are too many",
-                ));
+                return Err(impossible("the chunks of a segment are not contiguous or too many"));
             }
             range = range.hull(chunk);
         }
@@ -350,13 +348,13 @@ impl Context {
                     .checked_add(range.len_bytes())
                     .is_some_and(|end| end <= answer.base_len_bytes)
             })
-            .ok_or(impossible("a segment reaches past the base's end"))?;
+            .ok_or(impossible("a segment extends past the base's end"))?;
         let strong = match is_unproven {
             true => None,
             false => {
                 let (cut, rest) = bytes
                     .split_at_checked(answer.strong_len())
-                    .ok_or(impossible("a group ends in a checksum"))?;
+                    .ok_or(impossible("a group ends inside a checksum"))?;
                 *bytes = rest;
                 let mut strong = [0; STRONG_LEN_MAX];
                 strong[..cut.len()].copy_from_slice(cut);

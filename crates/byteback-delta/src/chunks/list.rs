@@ -337,7 +337,7 @@ pub(super) fn check_number(chunks: usize) -> io::Result<()> {
     if chunks as u64 <= CHUNKS_MAX {
         return Ok(());
     }
-    let message = format!("the content has more than {CHUNKS_MAX} chunks: cut it into longer ones");
+    let message = format!("the content has more than {CHUNKS_MAX} chunks; cut it into longer ones");
     Err(io::Error::new(io::ErrorKind::InvalidInput, message))
 }
 

@@ -36,7 +36,7 @@ pub(super) const GROUP: u64 = 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum ChunkStreamError {
     /// The stream failed.
-    #[error("the {what} cannot be read")]
+    #[error("cannot read the {what}")]
     Io {
         /// `chunk list` or `chunk answer`.
         what: &'static str,
@@ -44,7 +44,7 @@ pub enum ChunkStreamError {
         source: io::Error,
     },
     /// The stream ends too early.
-    #[error("the {what} ends after {entries} of its entries: it was cut short")]
+    #[error("the {what} is truncated after {entries} entries")]
     Truncated {
         /// `chunk list` or `chunk answer`.
         what: &'static str,
@@ -52,13 +52,13 @@ pub enum ChunkStreamError {
         entries: u64,
     },
     /// The first bytes are another format's.
-    #[error("this is no {what}")]
+    #[error("not a {what}")]
     Foreign {
         /// `chunk list` or `chunk answer`.
         what: &'static str,
     },
     /// A version that this program cannot read.
-    #[error("{what} version {version} is not supported, only version {VERSION}: update the older side")]
+    #[error("{what} version {version} is not supported, only version {VERSION}; update the older side")]
     Version {
         /// `chunk list` or `chunk answer`.
         what: &'static str,
@@ -66,7 +66,7 @@ pub enum ChunkStreamError {
         version: u16,
     },
     /// A kind of checksum that this program does not know.
-    #[error("the checksums of the {what} are of the unknown kind {code}: update the older side")]
+    #[error("the checksums of the {what} are of the unknown kind {code}; update the older side")]
     Kind {
         /// `chunk list` or `chunk answer`.
         what: &'static str,
@@ -74,7 +74,7 @@ pub enum ChunkStreamError {
         code: u8,
     },
     /// A rule of the format is broken.
-    #[error("the {what} is not possible: {problem}")]
+    #[error("the {what} is invalid: {problem}")]
     Impossible {
         /// `chunk list` or `chunk answer`.
         what: &'static str,
@@ -82,9 +82,7 @@ pub enum ChunkStreamError {
         problem: &'static str,
     },
     /// The list has more chunks than the reader accepts.
-    #[error(
-        "the list has {chunks} chunks, more than the {chunks_max} that are taken: cut the content into longer ones"
-    )]
+    #[error("the list has {chunks} chunks, more than the limit of {chunks_max}; cut the content into longer ones")]
     TooManyChunks {
         /// The announced number.
         chunks: u64,
@@ -165,11 +163,10 @@ impl ChunkList {
             return Err(impossible("a reserved byte of its header is used"));
         }
         let [min, avg, max] = [12, 16, 20].map(|at| u32::from_le_bytes(array(&header, at)));
-        let params =
-            ChunkParams::new(min, avg, max).ok_or(impossible("no content is cut into chunks of such lengths"))?;
+        let params = ChunkParams::new(min, avg, max).ok_or(impossible("its chunk lengths are impossible"))?;
         let content_len_bytes = u64::from_le_bytes(array(&header, 24));
         if content_len_bytes > FILE_LEN_MAX {
-            return Err(impossible("its content is longer than any file"));
+            return Err(impossible("its content is too long for a file"));
         }
         let chunks = u64::from_le_bytes(array(&header, 32));
         let chunks_max = chunks_max.min(CHUNKS_MAX);
@@ -185,31 +182,31 @@ impl ChunkList {
             // At most a group.
             list.make_room(count as usize, chunks);
             for _ in 0..count {
-                let mut len_bytes = varint::take(&mut bytes).ok_or(impossible("a length is not a number"))?;
+                let mut len_bytes = varint::take(&mut bytes).ok_or(impossible("a length is malformed"))?;
                 if len_bytes == 0 {
-                    let gap = varint::take(&mut bytes).ok_or(impossible("the length of a gap is not a number"))?;
+                    let gap = varint::take(&mut bytes).ok_or(impossible("the length of a gap is malformed"))?;
                     if gap == 0 {
                         return Err(impossible("a gap is empty"));
                     }
-                    end = u64::checked_add(end, gap).ok_or(impossible("a gap reaches past the content's end"))?;
-                    len_bytes = varint::take(&mut bytes).ok_or(impossible("a length is not a number"))?;
+                    end = u64::checked_add(end, gap).ok_or(impossible("a gap extends past the content's end"))?;
+                    len_bytes = varint::take(&mut bytes).ok_or(impossible("a length is malformed"))?;
                 }
                 let range = ByteRange::from_offset_len(end, len_bytes)
                     .filter(|range| range.end() <= content_len_bytes && len_bytes <= u64::from(max))
                     .ok_or(impossible(
-                        "a chunk is empty, too long, or reaches past the content's end",
+                        "a chunk is empty, too long, or extends past the content's end",
                     ))?;
                 end = range.end();
                 let (weak, rest) = bytes
                     .split_at_checked(weak_len)
-                    .ok_or(impossible("a group ends in a checksum"))?;
+                    .ok_or(impossible("a group ends inside a checksum"))?;
                 bytes = rest;
                 let mut value = [0; 8];
                 value[..weak_len].copy_from_slice(weak);
                 list.push(range, u64::from_le_bytes(value));
             }
             if !bytes.is_empty() {
-                return Err(impossible("a group has bytes behind its chunks"));
+                return Err(impossible("a group has bytes after its chunks"));
             }
         }
         Ok(list)
@@ -315,7 +312,7 @@ impl<R: Read> GroupReader<R> {
         let bytes_len = u32::from_le_bytes(len) as usize;
         // Checked before memory is reserved, so that at most some ten KiB are.
         if bytes_len > entry_len_max * GROUP as usize {
-            let problem = "a group is longer than its entries can be";
+            let problem = "a group is too long for its entries";
             return Err(ChunkStreamError::Impossible { what, problem });
         }
         self.bytes.resize(bytes_len, 0);

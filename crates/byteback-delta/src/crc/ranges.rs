@@ -220,7 +220,7 @@ impl<B: BlockCrcs> RangeCrcs<B> {
     pub fn crc_of(&mut self, range: ByteRange, content: &(impl Base + ?Sized)) -> io::Result<u64> {
         if range.end() > self.layout.content_len_bytes {
             let message = format!(
-                "bytes up to {} were asked for of a content of {}",
+                "the range ends at {}, past the content's {} bytes",
                 range.end(),
                 self.layout.content_len_bytes
             );

@@ -281,7 +281,7 @@ pub enum Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Incomparable {
     /// The checksums are of different kinds.
-    #[error("the checksums of the base are of the kind {base:?}, those of the new content {new:?}")]
+    #[error("the checksums of the base are of kind {base:?}, those of the new content of kind {new:?}")]
     Kinds {
         /// The kind of the base's checksums.
         base: SumKind,
@@ -289,9 +289,7 @@ pub enum Incomparable {
         new: SumKind,
     },
     /// The blocks do not line up.
-    #[error(
-        "the base has blocks of {base} bytes, the new content of {new}: their checksums cannot be combined to the same ranges"
-    )]
+    #[error("the base has blocks of {base} bytes, the new content of {new}: their checksums cannot cover equal ranges")]
     BlockLengths {
         /// The block length of the base.
         base: u32,

@@ -106,7 +106,7 @@ const VAIN_WINDOWS: u64 = 16;
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError<E> {
     /// The base cannot be read.
-    #[error("the base cannot be read at {range}")]
+    #[error("cannot read the base at {range}")]
     ReadBase {
         /// The range in the base.
         range: ByteRange,
@@ -114,7 +114,7 @@ pub enum LocalError<E> {
         source: io::Error,
     },
     /// The new content cannot be read.
-    #[error("the new content cannot be read at {range}")]
+    #[error("cannot read the new content at {range}")]
     ReadNew {
         /// The range in the new content.
         range: ByteRange,
@@ -122,10 +122,10 @@ pub enum LocalError<E> {
         source: io::Error,
     },
     /// A length cannot be determined.
-    #[error("the length of the base or the new content cannot be found out")]
+    #[error("cannot determine the length of the base or the new content")]
     Len(#[source] io::Error),
     /// The sink failed.
-    #[error("what was found could not be taken")]
+    #[error("cannot store the extents found")]
     Sink(E),
 }
 

@@ -33,7 +33,7 @@ const EMPTY: u32 = u32::MAX;
 #[derive(Debug, thiserror::Error)]
 pub enum NamedError<E> {
     /// The new content cannot be read.
-    #[error("the new content cannot be read at byte {offset}")]
+    #[error("cannot read the new content at byte {offset}")]
     Read {
         /// The offset of the failed read.
         offset: u64,
@@ -43,7 +43,9 @@ pub enum NamedError<E> {
     },
     /// The new content does not have the length of its list: it changed since, or the list belongs
     /// to another content.
-    #[error("the new content has {len_bytes} bytes, and its list of chunks is of {listed_bytes}: have it listed again")]
+    #[error(
+        "the new content has {len_bytes} bytes, but its list of chunks covers {listed_bytes}; list its chunks again"
+    )]
     OtherLength {
         /// The length of the content.
         len_bytes: u64,
@@ -51,7 +53,7 @@ pub enum NamedError<E> {
         listed_bytes: u64,
     },
     /// The sink failed.
-    #[error("what was found cannot be written")]
+    #[error("cannot write the extents found")]
     Sink(#[source] E),
 }
 

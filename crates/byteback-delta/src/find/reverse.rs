@@ -178,13 +178,13 @@ impl ExtentSink for Places {
 #[derive(Debug, thiserror::Error)]
 pub enum MatchedError<E> {
     /// Bytes that no match covers and that were not pushed.
-    #[error("the bytes {range} are in no match and did not come: the file became shorter; begin anew")]
+    #[error("the bytes {range} are in no match and were not supplied: the file became shorter; start over")]
     Missing {
         /// The range of the new content.
         range: ByteRange,
     },
     /// Bytes came twice, or lie outside the content.
-    #[error("bytes came at {offset}, where {expected} was expected at least: the file changed; begin anew")]
+    #[error("bytes were supplied at {offset}, but expected at {expected} or later: the file changed; start over")]
     OutOfOrder {
         /// The offset at which they came.
         offset: u64,
@@ -192,7 +192,7 @@ pub enum MatchedError<E> {
         expected: u64,
     },
     /// The sink failed.
-    #[error("what was found could not be taken")]
+    #[error("cannot store the extents found")]
     Sink(E),
 }
 

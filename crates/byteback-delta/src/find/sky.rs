@@ -67,7 +67,7 @@ const UNROLLED_LEN: u64 = 16 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum SkyError<E> {
     /// The new content cannot be read.
-    #[error("the new content cannot be read at byte {offset}")]
+    #[error("cannot read the new content at byte {offset}")]
     Read {
         /// The offset of the failed read.
         offset: u64,
@@ -76,10 +76,10 @@ pub enum SkyError<E> {
         source: io::Error,
     },
     /// The signature was made without CRCs.
-    #[error("the weak checksums of the signature are no CRCs: ask for another signature, or let another finder search")]
+    #[error("the weak checksums of the signature are not CRCs; request another signature, or use another finder")]
     WeakKind,
     /// The sink failed.
-    #[error("what was found cannot be written")]
+    #[error("cannot write the extents found")]
     Sink(#[source] E),
 }
 

@@ -122,11 +122,11 @@ impl EqualGroups {
             return Err(GroupsError::Kind(found.code()));
         }
         if u64::from_le_bytes(array(&header, 12)) != new_len_bytes {
-            return Err(GroupsError::Impossible("they are about a content of another length"));
+            return Err(GroupsError::Impossible("they belong to a content of another length"));
         }
         let base_len_bytes = u64::from_le_bytes(array(&header, 20));
         if base_len_bytes > FILE_LEN_MAX {
-            return Err(GroupsError::Impossible("their base is longer than any file"));
+            return Err(GroupsError::Impossible("their base is too long for a file"));
         }
         let mut equal = Self::none(kind, new_len_bytes, base_len_bytes);
         fill(stream, &mut equal.bits)?;
@@ -138,11 +138,13 @@ impl EqualGroups {
         let groups = equal.groups();
         let behind = groups..(equal.bits.len() as u64).saturating_mul(8);
         if behind.into_iter().any(|group| equal.contains(group)) {
-            return Err(GroupsError::Impossible("a group is equal that is not there"));
+            return Err(GroupsError::Impossible("a group past the end is marked as equal"));
         }
         // Where one content ends inside a group of the other, these two groups differ in length.
         if groups.checked_sub(1).is_some_and(|last| equal.contains(last)) && !equal.is_last_alike() {
-            return Err(GroupsError::Impossible("groups of different lengths are equal"));
+            return Err(GroupsError::Impossible(
+                "groups of different lengths are marked as equal",
+            ));
         }
         Ok(equal)
     }
@@ -194,16 +196,16 @@ impl GroupAnswer {
         let signature = Signature::read(stream, blocks_max).map_err(GroupsError::Signature)?;
         let params = signature.params();
         if signature.content_len_bytes() != gathering.left_len_bytes(equal.base_len_bytes) {
-            return Err(GroupsError::Impossible("the signature is not of what is left"));
+            return Err(GroupsError::Impossible(
+                "the signature is not that of the unequal groups",
+            ));
         }
         if (params.weak, params.strong) != (WeakKind::Crc32c, StrongKind::Tree(kind)) {
-            return Err(GroupsError::Impossible(
-                "the signature is not of leaves as they were asked for",
-            ));
+            return Err(GroupsError::Impossible("the signature is not of the requested leaves"));
         }
         // Each block lies in one group and begins with a leaf.
         if !GROUP_LEN_BYTES.is_multiple_of(u64::from(params.block_len_bytes)) {
-            return Err(GroupsError::Impossible("the signature's blocks do not make groups"));
+            return Err(GroupsError::Impossible("the signature's blocks do not fit into groups"));
         }
         Ok(Self {
             new_len_bytes,

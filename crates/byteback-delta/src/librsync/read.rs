@@ -17,7 +17,7 @@ use crate::find::ExtentSink;
 #[derive(Debug, thiserror::Error)]
 pub enum LibrsyncError<E> {
     /// The stream failed.
-    #[error("the delta of librsync cannot be read at byte {position}")]
+    #[error("cannot read the librsync delta at byte {position}")]
     Read {
         /// The position of the failed read.
         position: u64,
@@ -25,16 +25,16 @@ pub enum LibrsyncError<E> {
         source: io::Error,
     },
     /// The stream ends before its end command.
-    #[error("the delta of librsync ends at or after byte {position}: it was cut off")]
+    #[error("the librsync delta is truncated at or after byte {position}")]
     CutOff {
         /// The position of the incomplete part.
         position: u64,
     },
     /// The first bytes are another format's.
-    #[error("this is not a delta of librsync")]
+    #[error("not a librsync delta")]
     NotADelta,
     /// An unknown command.
-    #[error("the delta of librsync has the unknown command {command} at byte {position}: it is damaged")]
+    #[error("the librsync delta has the unknown command {command} at byte {position}: it is damaged")]
     Command {
         /// The position of the command.
         position: u64,
@@ -43,8 +43,8 @@ pub enum LibrsyncError<E> {
     },
     /// A copy of nothing, or from outside the base.
     #[error(
-        "the delta of librsync copies {len_bytes} bytes from {base_offset} of a base of {base_len_bytes}, at byte {position}: it \
-         belongs to another base, or is damaged"
+        "the librsync delta copies {len_bytes} bytes from {base_offset} of a base of {base_len_bytes}, at byte \
+         {position}: it belongs to another base, or is damaged"
     )]
     Copy {
         /// The position of the command.
@@ -57,13 +57,13 @@ pub enum LibrsyncError<E> {
         base_len_bytes: u64,
     },
     /// The new content would be longer than the caller accepts.
-    #[error("the delta of librsync makes more than the {new_len_max} bytes that are taken")]
+    #[error("the librsync delta makes more bytes than the limit of {new_len_max}")]
     TooLong {
         /// The limit.
         new_len_max: u64,
     },
     /// The sink failed.
-    #[error("what the delta of librsync says could not be taken")]
+    #[error("cannot store the extents of the librsync delta")]
     Sink(#[source] E),
 }
 

@@ -82,14 +82,12 @@ pub fn read_librsync_signature(
     let number = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
     let (block_len_bytes, strong_len) = (number(4), number(8));
     if block_len_bytes == 0 || block_len_bytes > BLOCK_LEN_MAX {
-        return Err(SignatureError::Impossible(
-            "its blocks have a length that is not supported",
-        ));
+        return Err(SignatureError::Impossible("its block length is not supported"));
     }
     let strong_len_bytes = u8::try_from(strong_len).unwrap_or(u8::MAX);
     if strong_len_bytes < LIBRSYNC_STRONG_LEN_MIN || usize::from(strong_len_bytes) > strong.len_bytes() {
         return Err(SignatureError::Impossible(
-            "its strong checksums are too short to rely on, or longer than their kind",
+            "its strong checksums are too short to rely on, or too long for their kind",
         ));
     }
     let params = SignatureParams {
@@ -141,7 +139,7 @@ pub fn read_librsync_signature(
     let blocks = weak_sums.len() as u64;
     if blocks_expected.is_some_and(|expected| expected != blocks) {
         return Err(SignatureError::Impossible(
-            "it has not as many blocks as its content: it belongs to another one, or was cut short",
+            "its number of blocks does not fit the content: it belongs to another one, or is truncated",
         ));
     }
     Ok(Signature::from_checksums(
@@ -198,7 +196,7 @@ impl<W: Write> LibrsyncSignatureWriter<W> {
         let has_lengths = (1..=BLOCK_LEN_MAX).contains(&params.block_len_bytes)
             && (usize::from(LIBRSYNC_STRONG_LEN_MIN)..=params.strong.len_bytes()).contains(&strong_len);
         let Some((code, ..)) = kinds.filter(|_| has_lengths) else {
-            let message = "no signature of librsync has checksums of these kinds and lengths";
+            let message = "librsync has no signatures with checksums of these kinds and lengths";
             return Err(io::Error::new(ErrorKind::InvalidInput, message));
         };
         out.write_all(&magic(*code))?;

@@ -213,13 +213,13 @@ fn runs_that_cannot_be_are_refused() {
         other => panic!("{other:?}"),
     };
     assert_eq!(with(&[(0, 500, 0), (900, 1000, 400)]).unwrap().len(), 2);
-    assert_eq!(reason(&[(0, 100, 401)]), (0, "it lies outside the base"));
-    assert_eq!(reason(&[(0, 100, FILE_LEN_MAX)]), (0, "it lies outside the base"));
+    assert_eq!(reason(&[(0, 100, 401)]), (0, "it is outside the base"));
+    assert_eq!(reason(&[(0, 100, FILE_LEN_MAX)]), (0, "it is outside the base"));
     assert_eq!(
         reason(&[(0, 100, 0), (500, 1100, 0)]),
-        (1, "it lies outside the new content")
+        (1, "it is outside the new content")
     );
-    assert_eq!(reason(&[(1000, 1100, 0)]), (0, "it lies outside the new content"));
-    let continued = (1, "it continues the run before, and should be part of it");
+    assert_eq!(reason(&[(1000, 1100, 0)]), (0, "it is outside the new content"));
+    let continued = (1, "it continues the previous run and should be part of it");
     assert_eq!(reason(&[(0, 100, 7), (100, 200, 107)]), continued);
 }

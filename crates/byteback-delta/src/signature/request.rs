@@ -80,9 +80,7 @@ pub struct SignatureRequest {
 
 /// A request names kinds, but none that this program can make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "none of the kinds of {which} checksums that were asked for is known here: add 'rolling' or 'blake3-keyed' to the list"
-)]
+#[error("none of the requested kinds of {which} checksums is supported; add 'rolling' or 'blake3-keyed' to the list")]
 pub struct NoCommonKind {
     /// `weak` or `strong`.
     pub which: &'static str,

@@ -113,7 +113,7 @@ impl<W: Write> SignatureWriter<W> {
         let strong_len = usize::from(self.params.strong_len_bytes).min(STRONG_LEN_MAX);
         let left = self.content_len_bytes - self.len_bytes;
         if !self.block.is_empty() || strong.len() < strong_len || left == 0 {
-            let message = "checksums of a block came where none can stand";
+            let message = "checksums of a block at an impossible place";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let mut whole = [0; STRONG_LEN_MAX];
@@ -132,7 +132,7 @@ impl<W: Write> SignatureWriter<W> {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 format!(
-                    "{} bytes came of {} announced ones",
+                    "only {} of {} announced bytes were supplied",
                     self.len_bytes, self.content_len_bytes
                 ),
             ));
@@ -154,7 +154,7 @@ impl<W: Write> SignatureWriter<W> {
     fn count(&mut self, len_bytes: u64) -> io::Result<()> {
         self.len_bytes = self.len_bytes.saturating_add(len_bytes);
         if self.len_bytes > self.content_len_bytes {
-            let message = format!("more bytes came than the {} announced ones", self.content_len_bytes);
+            let message = format!("more bytes were supplied than the {} announced", self.content_len_bytes);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         Ok(())

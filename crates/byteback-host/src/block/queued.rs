@@ -93,7 +93,7 @@ struct Failure {
 
 /// The same error as later calls report it.
 #[derive(Debug, thiserror::Error)]
-#[error("what was to be written before was not: {message}")]
+#[error("an earlier queued write failed: {message}")]
 struct Earlier {
     message: String,
     source: io::Error,

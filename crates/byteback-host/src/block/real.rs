@@ -30,7 +30,7 @@ pub enum Access {
 
 /// A device that is open elsewhere.
 #[derive(Debug, thiserror::Error)]
-#[error("{path:?} is in use; unmount it, or stop the program that has it open, first")]
+#[error("{path:?} is in use; unmount it, or stop the program that has it open")]
 pub struct DeviceInUse {
     /// The file or device, as the caller named it.
     pub path: String,
@@ -74,7 +74,7 @@ impl RealBlockDevice {
             }
             FileType::BlockDevice => {}
             _ => {
-                let what = io::Error::new(io::ErrorKind::InvalidInput, "it is neither a file nor a block device");
+                let what = io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a block device");
                 return Err(context("open", &label, what));
             }
         }

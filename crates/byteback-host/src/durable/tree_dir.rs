@@ -156,7 +156,7 @@ impl DurableFile for TreeFile {
         while !rest.is_empty() {
             match self.file.read_at(at, rest).map_err(self.failed("read"))? {
                 0 => {
-                    let ended = io::Error::new(io::ErrorKind::UnexpectedEof, "the file ends before");
+                    let ended = io::Error::new(io::ErrorKind::UnexpectedEof, "the file is too short");
                     return Err(context("read", &self.label, ended));
                 }
                 count => {

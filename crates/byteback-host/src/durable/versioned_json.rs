@@ -60,7 +60,9 @@ impl VersionedJson {
         let len_bytes = file.len().map_err(failed("read"))?;
         let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
         if len_bytes > self.len_max_bytes || len == usize::MAX {
-            return Err(VersionedJsonError::Damaged(format!("it has {len_bytes} bytes")));
+            return Err(VersionedJsonError::Damaged(format!(
+                "it is too long ({len_bytes} bytes)"
+            )));
         }
         let mut bytes = vec![0; len];
         file.read_exact_at(0, &mut bytes).map_err(failed("read"))?;
@@ -111,7 +113,10 @@ impl VersionedJson {
         }
         let AnyVersion { version } = serde_json::from_slice(bytes).map_err(unusable)?;
         if version != self.version {
-            let message = format!("it has version {version}, this program knows {}", self.version);
+            let message = format!(
+                "it has version {version}, but this program knows only version {}",
+                self.version
+            );
             return Err(VersionedJsonError::Damaged(message));
         }
         let body = serde_json::from_slice(bytes).map_err(unusable)?;

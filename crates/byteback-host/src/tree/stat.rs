@@ -106,12 +106,8 @@ impl Stat {
     fn from_statx(raw: &Statx) -> io::Result<Self> {
         let mode = u32::from(raw.stx_mode);
         let told = StatxFlags::from_bits_retain(raw.stx_mask);
-        let kind = kind_of_type(FileType::from_raw_mode(mode)).ok_or_else(|| {
-            io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("the file system tells no known file type: mode {mode:o}"),
-            )
-        })?;
+        let kind = kind_of_type(FileType::from_raw_mode(mode))
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("unknown file type: mode {mode:o}")))?;
         Ok(Self {
             kind,
             mode: mode & 0o7777,

@@ -126,7 +126,7 @@ impl Kept {
             *kept = KeptFile::Open(create_unnamed(&self.dir)?, 0);
         }
         let KeptFile::Open(file, len) = &mut *kept else {
-            return Err(io::Error::other("the picture was given up"));
+            return Err(io::Error::other("the picture was discarded"));
         };
         let offset = *len;
         if self.reserve_bytes > 0

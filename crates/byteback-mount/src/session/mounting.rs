@@ -96,7 +96,7 @@ pub(super) fn mount(directory: &Path, point: &Path) -> Result<(OwnedFd, Mounted)
         .filter(|id| Some(*id) != before)
         .ok_or_else(|| MountError::Refused {
             path: point.to_owned(),
-            reason: "the mount did not appear; was it unmounted at once, or are we in another mount namespace?".into(),
+            reason: "the mount did not appear; was it unmounted at once, or is this another mount namespace?".into(),
         })?;
     let mounted = Mounted {
         point: point.to_owned(),
@@ -131,7 +131,7 @@ fn mount_as_root(directory: &Path, point: &Path) -> Result<OwnedFd, MountError> 
     let options = CString::new(options).map_err(|error| refused(error.to_string()))?;
     mount_call(source(directory), point, TYPE, flags, options.as_c_str()).map_err(|errno| match errno {
         Errno::NODEV => MountError::NoFuse,
-        Errno::PERM => refused("not permitted; root without CAP_SYS_ADMIN (a container?) cannot mount".into()),
+        Errno::PERM => refused("permission denied: root needs CAP_SYS_ADMIN to mount (is this a container?)".into()),
         errno => refused(errno.to_string()),
     })?;
     Ok(device)
@@ -168,7 +168,7 @@ fn mount_with_helper(directory: &Path, point: &Path) -> Result<OwnedFd, MountErr
     }
     received
         .map_err(|error| refused(error.to_string()))?
-        .ok_or_else(|| refused(format!("{} passed no connection", helper.display())))
+        .ok_or_else(|| refused(format!("{} did not pass on a connection", helper.display())))
 }
 
 /// A comma would begin the next option.
@@ -215,7 +215,7 @@ fn mount_id_of(fd: impl AsFd) -> io::Result<MountId> {
     info.lines()
         .find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok())
         .map(MountId)
-        .ok_or_else(|| io::Error::other("/proc/thread-self/fdinfo tells no mount id"))
+        .ok_or_else(|| io::Error::other("/proc/thread-self/fdinfo has no mount ID"))
 }
 
 /// The type of the topmost mount exactly at `path`, if something is mounted there.
@@ -286,7 +286,7 @@ pub(super) fn remove_leftover(path: &Path) -> Result<(), MountError> {
         if type_at(&full).as_deref() != Some(TYPE) {
             return Err(MountError::Refused {
                 path: full,
-                reason: "a dead mount that is not Byteback's lies there; unmount it first".into(),
+                reason: "a dead mount of another program is there; unmount it first".into(),
             });
         }
         let id = mount_id(&full).map_err(|source| MountError::Directory {

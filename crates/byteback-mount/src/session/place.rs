@@ -135,7 +135,8 @@ impl Place {
             text: Vec::new(),
         };
         state.read()?;
-        let line = find(&state.text, mounted.id.0).ok_or_else(|| io::Error::other("the mount is not in its table"))?;
+        let line =
+            find(&state.text, mounted.id.0).ok_or_else(|| io::Error::other("the mount is not in the mount table"))?;
         state.device = line.device.to_owned();
         Ok(Self {
             mounted,
@@ -175,9 +176,7 @@ impl Place {
                 }
             }
         }
-        Err(io::Error::other(
-            "the table of mounts changes faster than it can be read",
-        ))
+        Err(io::Error::other("the mount table changes faster than it can be read"))
     }
 
     /// The device number of the mounted file system, `MAJOR:MINOR`.

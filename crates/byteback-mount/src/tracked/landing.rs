@@ -105,7 +105,7 @@ impl Tracked {
 
     fn landing_account(&self) -> TrackedResult<&Account> {
         let account = self.account.as_ref().filter(|account| account.observer.is_some());
-        account.ok_or_else(|| TrackedError::Overtaken("nobody keeps the order of what happens in this tree".to_owned()))
+        account.ok_or_else(|| TrackedError::Overtaken("the order of changes in this folder is not tracked".to_owned()))
     }
 
     fn land_names<T>(
@@ -142,12 +142,10 @@ impl Tracked {
     ) -> TrackedResult<(Stat, NodeId)> {
         self.land_names(&[place], arbiter, |names| {
             if names.node(&place.identity)?.is_none() {
-                return Err(TrackedError::Overtaken(
-                    "its directory is not tracked any more".to_owned(),
-                ));
+                return Err(TrackedError::Overtaken("its directory is no longer tracked".to_owned()));
             }
             let (stat, node) = perform::make(Some(names), place, || make().map_err(backing("create")), |stat| stat)?;
-            let gone = || TrackedError::Overtaken("its directory is not tracked any more".to_owned());
+            let gone = || TrackedError::Overtaken("its directory is no longer tracked".to_owned());
             Ok((stat, node.ok_or_else(gone)?))
         })
     }
@@ -210,7 +208,7 @@ impl Tracked {
     ) -> TrackedResult<()> {
         let account = self.landing_account()?;
         let Some(node) = account.log.node_of(identity)? else {
-            return Err(TrackedError::Overtaken("it has no name any more".to_owned()));
+            return Err(TrackedError::Overtaken("it no longer has a name".to_owned()));
         };
         let operation = account.log.begin();
         operation.compare(node, || looks_like(fd))?;
@@ -246,7 +244,7 @@ impl Tracked {
         // The intent is durable before anything else happens.
         let begun = account.log.begin_content(identity, None, || looks_like(fd))?;
         let _order = account.order_exclusively();
-        let decided = landing.decide().map_err(backing("look at a file that is landed"))?;
+        let decided = landing.decide().map_err(backing("inspect a file"))?;
         let ranges = decided.map_err(TrackedError::Overtaken)?;
         match &begun {
             Some((operation, node)) => {
@@ -266,7 +264,7 @@ impl Tracked {
             }
         }
         let performed = landing.parts().iter().try_for_each(|part| {
-            let perform = || landing.perform(part).map_err(backing("change a file that is landed"));
+            let perform = || landing.perform(part).map_err(backing("change a file"));
             match (&account.integrity, &begun) {
                 (Some(integrity), Some((_, node))) => integrity.change(*node, fd, *part, perform, |()| true),
                 _ => perform(),

@@ -69,15 +69,15 @@ fn overtaken<T>(why: &str) -> Result<T, LandingError> {
 
 /// The error for a node that is not as it was found: changed beside the mount.
 fn passed_by<T>() -> Result<T, LandingError> {
-    overtaken("something was changed there without passing the mount")
+    overtaken("something was changed there, bypassing the mount")
 }
 
 /// Turns the backing directory's refusals of a node that is not as it was found into "overtaken".
 fn performed<T>(done: TrackedResult<T>) -> Result<T, LandingError> {
     done.map_err(|error| match error {
         TrackedError::Backing { ref source, .. } => match source.raw_os_error() {
-            Some(libc::ENOTEMPTY | libc::EEXIST) => LandingError::Overtaken("something is there".to_owned()),
-            Some(libc::ENOENT | libc::ESTALE) => LandingError::Overtaken("it is not there any more".to_owned()),
+            Some(libc::ENOTEMPTY | libc::EEXIST) => LandingError::Overtaken("something is already there".to_owned()),
+            Some(libc::ENOENT | libc::ESTALE) => LandingError::Overtaken("it no longer exists".to_owned()),
             _ => LandingError::from(error),
         },
         error => LandingError::from(error),
@@ -111,7 +111,7 @@ impl Tree {
     fn log(&self) -> Result<&Log, LandingError> {
         match self.tracked.account() {
             Some(account) => Ok(&account.log),
-            None => overtaken("this tree is not tracked"),
+            None => overtaken("this folder is not tracked"),
         }
     }
 
@@ -124,7 +124,7 @@ impl Tree {
         name: &'a OsStr,
     ) -> Result<NameAt<'a>, LandingError> {
         if stat.kind != NodeKind::Directory {
-            return overtaken("its directory is none any more");
+            return overtaken("its parent is no longer a directory");
         }
         Ok(NameAt {
             logged,
@@ -153,12 +153,12 @@ impl Tree {
         let named = log.child(at.logged, at.name).map_err(TrackedError::from)?;
         match (there, named) {
             (None, None) if expected.is_none() => Ok(None),
-            (None, None) => overtaken("the name does not exist any more"),
+            (None, None) => overtaken("the name no longer exists"),
             (Some(stat), Some(named)) if log.is_same(named, &stat.identity()).map_err(TrackedError::from)? => {
                 match expected {
                     Some(expected) if expected == named => Ok(Some(self.victim(stat))),
-                    Some(_) => overtaken("the name stands for something else now"),
-                    None => overtaken("the name is not free any more"),
+                    Some(_) => overtaken("the name now belongs to something else"),
+                    None => overtaken("the name is no longer free"),
                 }
             }
             // Something answers to the name, which nobody gave: it may answer to other spellings of
@@ -198,7 +198,7 @@ impl Tree {
     fn expect_node(&self, at: &NameAt<'_>, expected: NodeId) -> Result<Victim, LandingError> {
         match self.expect(at, Some(expected))? {
             Some(victim) => Ok(victim),
-            None => overtaken("the name does not exist any more"),
+            None => overtaken("the name no longer exists"),
         }
     }
 
@@ -243,7 +243,7 @@ impl Tree {
         self.expect(at, None)?;
         let logged = self.log()?.node_of(&stat.identity()).map_err(TrackedError::from)?;
         let Some(logged) = logged else {
-            return overtaken("it has no name any more");
+            return overtaken("it no longer has a name");
         };
         let object = self.object_of(&stat);
         performed(self.tracked.land_link(object, &fd, at.place(), arbiter))?;
@@ -303,7 +303,7 @@ impl Tree {
         let over = self.expect(to, replaced)?;
         if over.is_some_and(|over| over.object.identity == moved.object.identity) {
             // The call would do nothing, by POSIX.
-            return overtaken("both names stand for the same");
+            return overtaken("both names belong to the same file");
         }
         if let Some(over) = over.filter(|_| !flags.contains(RenameFlags::EXCHANGE)) {
             self.expect_no_writer(&over)?;

@@ -101,7 +101,7 @@ fn place_of(name: &[u8]) -> Option<(NodeId, Epoch)> {
 /// The state of a file, as it is noted.
 fn state_of(inside: &mut Inside<'_>, ino: u32) -> Result<([u8; STATE_LEN_BYTES], Fence)> {
     let attributes = inside.attributes(ino)?;
-    let stat = stat_of(&attributes).map_err(|_| VolumeError::Invalid("a file of no known kind"))?;
+    let stat = stat_of(&attributes).map_err(|_| VolumeError::Invalid("unknown file type"))?;
     let fence = Fence::of(&stat);
     let mut state = [0; STATE_LEN_BYTES];
     let numbers = [

@@ -91,7 +91,7 @@ impl Log {
         let database = Database::open(Arc::clone(dir), kept.is_some(), || {
             is_new = loss.is_none();
             let tree = random.next_u64().map_err(|source| LogError::File {
-                file: "source of random numbers",
+                file: "the source of random numbers",
                 source,
             })?;
             let event = loss.map(|loss| LedgerEvent::LogLost {

@@ -161,29 +161,29 @@ pub(crate) struct Object {
 /// [`SourceError::Missing`] and [`SourceError::NotHere`] if it is not an object with bytes of its
 /// own; [`SourceError::Malformed`] for impossible output.
 pub(crate) fn parse(said: &[u8], place: &Place) -> Result<Object> {
-    const MALFORMED: SourceError = SourceError::Malformed("an object that is not described as Ceph describes one");
+    const MALFORMED: SourceError = SourceError::Malformed("not a description of a Ceph object");
     let dump: Dump = serde_json::from_slice(said).map_err(|_| MALFORMED)?;
     if !dump.id.is(place) {
-        return Err(SourceError::Malformed("another object than was asked about"));
+        return Err(SourceError::Malformed("a different object than requested"));
     }
     let Some(onode) = dump.onode else {
         return Err(SourceError::NotHere("the OSD's store is not BlueStore"));
     };
     if dump.info.flags.iter().any(|flag| flag == "whiteout") {
         return Err(SourceError::Missing(
-            "the object was removed; only what snapshots keep of it is there",
+            "the object was removed; only its snapshots remain",
         ));
     }
     if dump.info.manifest.is_some_and(|manifest| manifest.kind != 0) {
         return Err(SourceError::NotHere(
-            "the object's bytes are in other objects, which it only refers to",
+            "the object's bytes are in other objects that it refers to",
         ));
     }
     if onode.size != dump.info.size {
         return Err(SourceError::Malformed("an object with two lengths"));
     }
     if onode.size > OBJECT_LEN_MAX {
-        return Err(SourceError::Malformed("an object that is longer than any"));
+        return Err(SourceError::Malformed("an object that is too long"));
     }
     let (chunk_order, pieces) = pieces(&onode).map_err(SourceError::Malformed)?;
     Ok(Object {
@@ -206,14 +206,14 @@ fn pieces(onode: &Onode) -> std::result::Result<(u32, Pieces), &'static str> {
         let end = extent.logical_offset.checked_add(extent.length);
         let end = end
             .filter(|end| *end > extent.logical_offset)
-            .ok_or("an extent without bytes")?;
+            .ok_or("an empty extent")?;
         if extent.logical_offset < at {
-            return Err("extents that lie over each other, or are not in order");
+            return Err("extents that overlap or are not in order");
         }
         at = end;
         let blob_end = extent.blob_offset.checked_add(extent.length);
         let blob_end = blob_end.filter(|end| *end <= blob.logical_length);
-        let blob_end = blob_end.ok_or("an extent that shows more of a blob than there is")?;
+        let blob_end = blob_end.ok_or("an extent that exceeds its blob")?;
         // Bytes behind the end do not belong to the object.
         let Some(range) = ByteRange::new(extent.logical_offset, end.min(onode.size)) else {
             continue;
@@ -228,11 +228,11 @@ fn pieces(onode: &Onode) -> std::result::Result<(u32, Pieces), &'static str> {
         let chunk_len = 1_u64 << order;
         let len_bytes = chunk_len.checked_mul(blob.csum_data.len() as u64);
         if len_bytes != Some(blob.logical_length) {
-            return Err("a blob with more or fewer checksums than chunks");
+            return Err("a blob whose checksums do not match its chunks");
         }
         // The chunks of which the extent shows a part.
         for number in extent.blob_offset >> order..=(blob_end - 1) >> order {
-            let chunk = ByteRange::new(number << order, (number + 1) << order).ok_or("a chunk without bytes")?;
+            let chunk = ByteRange::new(number << order, (number + 1) << order).ok_or("an empty chunk")?;
             let start = chunk.start().max(extent.blob_offset);
             let end = chunk.end().min(blob_end);
             let in_object = |offset: u64| offset - extent.blob_offset + extent.logical_offset;

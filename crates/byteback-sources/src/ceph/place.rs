@@ -46,7 +46,7 @@ impl Place {
         let snap = match snap.map(|snap| snap.parse()) {
             None => None,
             Some(Ok(snap)) => Some(snap),
-            Some(Err(_)) => return Err("a snapshot is a number; 'rados listsnaps' tells which clones there are"),
+            Some(Err(_)) => return Err("a snapshot is a number; 'rados listsnaps' lists the clones"),
         };
         is_pg(&pg)?;
         if object.is_empty() || object.contains('\0') {
@@ -64,7 +64,7 @@ impl Place {
 
 /// Checks that it is the number of a pool and, hexadecimal, that of a placement group in it.
 fn is_pg(pg: &str) -> Result<(), &'static str> {
-    const PG: &str = "a placement group is written like 1.1f; 'ceph osd map POOL OBJECT' tells it";
+    const PG: &str = "a placement group is written like 1.1f; 'ceph osd map POOL OBJECT' shows it";
     let (pool, number) = pg.split_once('.').ok_or(PG)?;
     let is_pool = !pool.is_empty() && pool.bytes().all(|byte| byte.is_ascii_digit());
     let is_hexadecimal = |text: &str| {
@@ -73,7 +73,7 @@ fn is_pg(pg: &str) -> Result<(), &'static str> {
     };
     match number.split_once('s') {
         Some((number, shard)) if is_pool && is_hexadecimal(number) && is_hexadecimal(shard) => {
-            Err("in an erasure-coded pool an OSD has a piece of each object, whose checksums are not the object's")
+            Err("in an erasure-coded pool an OSD has a part of each object, whose checksums are not the object's")
         }
         None if is_pool && is_hexadecimal(number) => Ok(()),
         _ => Err(PG),

@@ -66,13 +66,14 @@ pub(super) fn explained(error: SourceError) -> SourceError {
     let is_opening = said.contains("Mount failed") || said.contains("data-path");
     match said {
         said if is_opening && said.contains("(11) Resource temporarily unavailable") => SourceError::Denied(
-            "the OSD's store is in use, mostly by its running OSD, which tells no checksums; stop it ('ceph osd set noout', then 'systemctl stop ceph-osd@NUMBER'), or let the object be read ('rados get')",
+            "the OSD's store is in use, usually by its running OSD, which reports no checksums; stop it ('ceph osd set \
+             noout', then 'systemctl stop ceph-osd@NUMBER'), or read the object instead ('rados get')",
         ),
         said if is_opening && said.contains("Permission denied") => SourceError::Denied(
-            "the OSD's store is for ceph and root only; run as one of them, or let the object be read ('rados get')",
+            "only ceph and root may open the OSD's store; run as one of them, or read the object instead ('rados get')",
         ),
         said if is_opening && said.contains("No such file or directory") => SourceError::Missing(
-            "there is no store of an OSD in that folder, or its device is not there; name the one that has 'type' and 'block' in it",
+            "that folder has no OSD store, or its device is missing; name the folder that has 'type' and 'block' in it",
         ),
         // The message for an object that no longer exists.
         said if said.lines().any(|line| line.starts_with("Error getting attr on")) => {
@@ -96,10 +97,10 @@ impl System for RealSystem<'_> {
         self.ask(&[spec, "dump"], |said| {
             let mut some = said.take(DUMP_LEN_MAX + 1);
             some.read_to_end(&mut text)
-                .map_err(SourceError::io("read what a program says"))?;
+                .map_err(SourceError::io("read the output of a program"))?;
             match text.len() as u64 > DUMP_LEN_MAX {
                 true => Err(SourceError::NotHere(
-                    "the object has more extents than this program takes",
+                    "the object has more extents than this program supports",
                 )),
                 false => Ok(()),
             }

@@ -863,7 +863,7 @@ fn what_the_tool_complains_about_is_explained() {
     ));
     assert_eq!(
         other.to_string(),
-        "x says: *** Caught signal (Segmentation fault) **\n in thread"
+        "x failed: *** Caught signal (Segmentation fault) **\n in thread"
     );
     let none = explained(SourceError::NoProgram { name: "x" });
     assert!(matches!(none, SourceError::NoProgram { .. }));

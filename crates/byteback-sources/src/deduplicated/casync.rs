@@ -36,19 +36,19 @@ fn numbers<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
 
 /// Reads an index.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Table, &'static str> {
-    const CUT: &str = "an index of casync that was cut short";
+    const CUT: &str = "a truncated casync index";
     let (header, table) = bytes.split_at_checked(HEADER_LEN).ok_or(CUT)?;
     let [header_len, mark, flags, len_min, len_average, len_max] = numbers(header).ok_or(CUT)?;
     if (header_len, mark) != (HEADER_LEN as u64, INDEX) {
-        return Err("no index of casync");
+        return Err("not a casync index");
     }
     let is_sorted = 0 < len_min && len_min <= len_average && len_average <= len_max;
     if !is_sorted || len_max > CHUNK_LEN_MAX {
-        return Err("lengths of chunks that casync does not make");
+        return Err("chunk lengths that casync does not use");
     }
     let (head, items) = table.split_at_checked(16).ok_or(CUT)?;
     if numbers(head) != Some([u64::MAX, TABLE]) {
-        return Err("an index of casync without a table");
+        return Err("a casync index without a table");
     }
     let (items, tail) = items
         .len()
@@ -77,7 +77,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Table, &'static str> {
 /// Decompresses a chunk, whose content must have `len` bytes.
 pub(super) fn decompressed(bytes: &[u8], len: u64) -> Result<Vec<u8>, &'static str> {
     if bytes.starts_with(b"\xfd7zXZ\0") || bytes.starts_with(&[0x1f, 0x8b]) {
-        return Err("is compressed by xz or gzip, which this program does not read (casync does zstd by itself)");
+        return Err("is compressed with xz or gzip, which this program does not support (casync uses zstd by default)");
     }
     // At most CHUNK_LEN_MAX. Longer content, or anything but zstd, is an error.
     zstd::bulk::decompress(bytes, len as usize).map_err(|_| "cannot be decompressed")

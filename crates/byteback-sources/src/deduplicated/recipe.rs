@@ -23,7 +23,7 @@ pub(crate) struct Recipe {
 
 /// Reads a recipe.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Recipe, &'static str> {
-    const CUT: &str = "a recipe that was cut short";
+    const CUT: &str = "a truncated recipe";
     let mut rest = bytes;
     let mut line = || {
         let at = rest.iter().position(|byte| *byte == b'\n')?;
@@ -34,16 +34,16 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Recipe, &'static str> {
     };
     let mut next = || line().ok_or(CUT);
     if next()?.1 != TITLE {
-        return Err("no recipe of version 1");
+        return Err("not a recipe of version 1");
     }
     let sums = next()?
         .1
         .strip_prefix(b"sums ")
-        .ok_or("a recipe without its kind of sums")?;
+        .ok_or("a recipe without a kind of sums")?;
     let kind = Kind::ALL
         .into_iter()
         .find(|kind| *kind != Kind::Fletcher4 && kind.name().as_bytes() == sums)
-        .ok_or("a recipe with sums of a kind that this program does not make")?;
+        .ok_or("a recipe with an unsupported kind of sums")?;
     let len = next()?.1.strip_prefix(b"length ").and_then(number);
     let len = len.ok_or("a recipe without the file's length")?;
     let mut table = Table::new(kind);
@@ -59,8 +59,14 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Recipe, &'static str> {
             break (digest, at);
         } else {
             let mut words = line.splitn(2, |byte| *byte == b' ');
-            let len = words.next().and_then(number).ok_or("a line that is no chunk")?;
-            let sum = words.next().and_then(from_hex).ok_or("a line that is no chunk")?;
+            let len = words
+                .next()
+                .and_then(number)
+                .ok_or("a line that does not describe a chunk")?;
+            let sum = words
+                .next()
+                .and_then(from_hex)
+                .ok_or("a line that does not describe a chunk")?;
             let end = table.len_bytes().checked_add(len).ok_or("a chunk that is too long")?;
             table.push(end, &sum)?;
         }
@@ -68,14 +74,14 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Recipe, &'static str> {
     // The last line describes no chunk, and nothing is behind it.
     let made = sha2::Sha256::digest(bytes.get(..at).unwrap_or_default());
     if from_hex(told).as_deref() != Some(&made[..]) {
-        return Err("a recipe that does not have the digest of its last line");
+        return Err("a recipe that does not match the digest in its last line");
     }
     if at + b"end ".len() + told.len() + 1 != bytes.len() {
-        return Err("a recipe with something behind its end");
+        return Err("a recipe with data after its end");
     }
     match table.len_bytes() == len {
         true => Ok(Recipe { table, chunks }),
-        false => Err("chunks that do not make the file's length"),
+        false => Err("chunks that do not add up to the file's length"),
     }
 }
 

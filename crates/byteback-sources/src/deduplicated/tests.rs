@@ -286,13 +286,13 @@ fn what_is_missing_says_so() {
     assert_eq!(source.collect().unwrap(), told);
     // Opening a pipe would wait for its other end.
     rustix::fs::mknodat(rustix::fs::CWD, &chunk, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-    failed("no regular file");
+    failed("not a regular file");
     std::fs::remove_file(&chunk).unwrap();
     std::fs::write(&chunk, vec![0; 1 << 20]).unwrap();
-    failed("longer than it can be");
+    failed("or is too long");
     std::fs::write(&chunk, b"\xfd7zXZ\0 and so on").unwrap();
     if chunk.extension().is_some() {
-        failed("compressed by xz");
+        failed("compressed with xz");
     }
     // A bomb: more than the chunk has.
     let bomb = zstd::bulk::compress(&vec![0; 100 << 20], 3).unwrap();

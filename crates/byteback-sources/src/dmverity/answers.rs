@@ -30,13 +30,13 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 /// # Errors
 /// The defect, in words.
 pub(crate) fn target(bytes: &[u8]) -> Result<Option<(&str, u64)>, &'static str> {
-    const SHORT: &str = "the table of a device is too short";
+    const SHORT: &str = "a device table that is too short";
     let (start, count, flags) = (u32_at(bytes, 16), u32_at(bytes, 20), u32_at(bytes, 28));
     let (Some(start), Some(count), Some(flags)) = (start, count, flags) else {
         return Err(SHORT);
     };
     if flags & FLAG_FULL != 0 {
-        return Err("the table of a device is too long");
+        return Err("a device table that is too long");
     }
     if count != 1 {
         return Ok(None);
@@ -53,9 +53,9 @@ pub(crate) fn target(bytes: &[u8]) -> Result<Option<(&str, u64)>, &'static str> 
     let text = until_zero(parameters)
         .and_then(|len| parameters.get(..len))
         .ok_or(SHORT)?;
-    let text = std::str::from_utf8(text).map_err(|_| "the table of a device is no text")?;
+    let text = std::str::from_utf8(text).map_err(|_| "a device table that is not text")?;
     let len_bytes = u64_at(target, 8).and_then(|sectors| sectors.checked_mul(512));
-    Ok(Some((text, len_bytes.ok_or("the length of a device")?)))
+    Ok(Some((text, len_bytes.ok_or("an impossible length of a device")?)))
 }
 
 /// A device of dm-verity.
@@ -95,7 +95,7 @@ const HARMLESS_WITH_VALUE: [&str; 5] = [
 impl Table {
     /// Parses the table of a device of `len_bytes` bytes.
     pub(crate) fn parse(text: &str, len_bytes: u64) -> Result<Self, SourceError> {
-        const MALFORMED: SourceError = SourceError::Malformed("the table of a device of dm-verity");
+        const MALFORMED: SourceError = SourceError::Malformed("a malformed dm-verity table");
         let fields: Vec<_> = text.split_ascii_whitespace().collect();
         let [
             version,
@@ -115,14 +115,14 @@ impl Table {
         };
         if *version != "1" {
             return Err(SourceError::NotHere(
-                "the device's hashes are of the first format, with the salt behind",
+                "the device's hash tree does not have dm-verity's format 1, the only supported one",
             ));
         }
         let kind = match *function {
             "sha256" | "sha256-generic" => Kind::Sha256,
             "sha512" | "sha512-generic" => Kind::Sha512,
             "sha1" => Kind::Sha1,
-            _ => return Err(SourceError::NotHere("the device's hash function is not known")),
+            _ => return Err(SourceError::NotHere("the device's hash function is not supported")),
         };
         let length = |text: &str| {
             let len = text.parse::<u32>().ok();
@@ -160,7 +160,7 @@ impl Table {
         // A tree of another height has the same root: the hash of a node there would be a leaf
         // here.
         if table.blocks.checked_mul(u64::from(table.block_len)) != Some(len_bytes) {
-            return Err(SourceError::NotHere("the device is not as long as what was hashed"));
+            return Err(SourceError::NotHere("the device and the hashed data differ in length"));
         }
         // The number of options, and the options.
         let mut options = options.iter().skip(1);
@@ -169,7 +169,7 @@ impl Table {
                 options.next();
             } else if !HARMLESS.contains(option) {
                 return Err(SourceError::NotHere(
-                    "the device has an option by which damaged blocks may be read, or one that is not known",
+                    "the device has an unknown option, or one that allows damaged blocks to be read",
                 ));
             }
         }
@@ -248,7 +248,7 @@ impl Extent {
     /// The defect, in words.
     pub(crate) fn parse_all(bytes: &[u8], count: usize) -> Result<Vec<Self>, &'static str> {
         let all = count.checked_mul(EXTENT_LEN).and_then(|len| bytes.get(..len));
-        let all = all.ok_or("the list of a file's extents is too short")?;
+        let all = all.ok_or("a list of extents that is too short")?;
         all.chunks_exact(EXTENT_LEN).map(Self::parse).collect()
     }
 
@@ -258,7 +258,7 @@ impl Extent {
         let flags = u32_at(bytes, 40).unwrap_or(u32::MAX);
         let is_within = |start: u64| start.checked_add(len_bytes).is_some();
         if len_bytes == 0 || !is_within(start) || !is_within(address) {
-            return Err("an extent that cannot be one");
+            return Err("an impossible extent");
         }
         let place = match flags {
             flags if flags & INLINE != 0 => Place::Unknown(Unknown::Inline),

@@ -94,26 +94,26 @@ impl Kernel for RealKernel<'_> {
     }
 
     fn block_len_bytes(&self) -> Result<u64> {
-        let statfs =
-            rustix::fs::fstatfs(self.file).map_err(|errno| SourceError::io("ask for the file system")(errno.into()))?;
+        let statfs = rustix::fs::fstatfs(self.file)
+            .map_err(|errno| SourceError::io("query the type of the file system")(errno.into()))?;
         // The width of the fields differs between machines.
         #[allow(clippy::useless_conversion, clippy::unnecessary_cast)]
         let (magic, len) = (statfs.f_type as i64 & 0xffff_ffff, statfs.f_bsize as u64);
         match magic == EXT4_MAGIC {
             true => Ok(len),
-            false => Err(SourceError::NotHere("of dm-verity only devices with ext4 are known")),
+            false => Err(SourceError::NotHere("only dm-verity devices with ext4 are supported")),
         }
     }
 
     fn status(&self) -> Result<Vec<u8>> {
         let dev = self
             .stat()
-            .map_err(SourceError::io("ask for the file's device"))?
+            .map_err(SourceError::io("identify the file's device"))?
             .identity()
             .dev;
         let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
         if !Path::new(&format!("/sys/dev/block/{major}:{minor}/dm")).exists() {
-            return Err(SourceError::NotHere("the file's device is not one of dm-verity"));
+            return Err(SourceError::NotHere("the file's device is not a dm-verity device"));
         }
         let control = File::options().read(true).write(true).open("/dev/mapper/control");
         let control = control.map_err(refused("open /dev/mapper/control"))?;
@@ -129,7 +129,7 @@ impl Kernel for RealKernel<'_> {
         unsafe { std::ptr::copy_nonoverlapping(header.as_ptr(), bytes, STATUS_HEADER_LEN) };
         // SAFETY: the call reads the header and writes as many bytes as its length says; `answer`
         // has them.
-        unsafe { ioctl(control.as_fd(), DM_TABLE_STATUS, bytes) }.map_err(refused("ask for the device's table"))?;
+        unsafe { ioctl(control.as_fd(), DM_TABLE_STATUS, bytes) }.map_err(refused("query the device's table"))?;
         Ok(answer.iter().flat_map(|word| word.to_ne_bytes()).collect())
     }
 
@@ -165,7 +165,7 @@ impl Kernel for RealKernel<'_> {
             .st_rdev;
         if format!("{}:{}", rustix::fs::major(found), rustix::fs::minor(found)) != device {
             return Err(SourceError::Missing(
-                "what is called like the device with the hashes is another one",
+                "the device that has the name of the device with the hashes is a different one",
             ));
         }
         self.hashes = Some(file);
@@ -176,7 +176,7 @@ impl Kernel for RealKernel<'_> {
         let hashes = self
             .hashes
             .as_ref()
-            .ok_or(SourceError::Missing("the device with the hashes"))?;
+            .ok_or(SourceError::Missing("the device with the hashes is not open"))?;
         match read_file_at(hashes.as_fd(), offset, buffer)? == buffer.len() {
             true => Ok(()),
             false => Err(SourceError::Malformed(

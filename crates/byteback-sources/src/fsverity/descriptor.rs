@@ -33,23 +33,23 @@ impl Descriptor {
     pub(crate) fn parse(bytes: &[u8; DESCRIPTOR_LEN]) -> Result<Self, &'static str> {
         let [version, algorithm, block_bits, salt_len, ..] = *bytes;
         if version != VERSION {
-            return Err("version of a descriptor of fs-verity");
+            return Err("unsupported version of an fs-verity descriptor");
         }
         let kind = match algorithm {
             1 => Kind::Sha256,
             2 => Kind::Sha512,
-            _ => return Err("hash function of a descriptor of fs-verity"),
+            _ => return Err("unsupported hash function of an fs-verity descriptor"),
         };
         // From 1 KiB, the kernel's minimum, to the longest page of any machine.
         if !(10..=16).contains(&block_bits) {
-            return Err("length of a block of a descriptor of fs-verity");
+            return Err("wrong block length in an fs-verity descriptor");
         }
         let (fields, _) = bytes.split_at(112);
         let (numbers, salt) = fields.split_at(80);
         let (numbers, root) = numbers.split_at(16);
         let salt = salt
             .get(..usize::from(salt_len))
-            .ok_or("length of a salt of fs-verity")?;
+            .ok_or("wrong length of an fs-verity salt")?;
         let content_len = numbers.get(8..).and_then(|len| len.first_chunk());
         Ok(Self {
             kind,

@@ -74,8 +74,8 @@ pub(super) struct RealKernel<'file> {
 
 impl<'file> RealKernel<'file> {
     pub(super) fn new(file: BorrowedFd<'file>) -> Result<Self> {
-        let statfs =
-            rustix::fs::fstatfs(file).map_err(|errno| SourceError::io("ask for the file system")(errno.into()))?;
+        let statfs = rustix::fs::fstatfs(file)
+            .map_err(|errno| SourceError::io("query the type of the file system")(errno.into()))?;
         // The width of the field differs between machines.
         #[allow(clippy::useless_conversion, clippy::unnecessary_cast)]
         let magic = statfs.f_type as i64 & 0xffff_ffff;
@@ -85,7 +85,7 @@ impl<'file> RealKernel<'file> {
                 file,
                 items: Some(SealItems::new(file)),
             }),
-            _ => Err(SourceError::NotHere("the file does not lie on ext4, F2FS or btrfs")),
+            _ => Err(SourceError::NotHere("the file is not on ext4, F2FS or btrfs")),
         }
     }
 

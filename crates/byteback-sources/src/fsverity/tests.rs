@@ -208,8 +208,8 @@ fn refusals_say_what_is_missing() {
         (libc::ENODATA, "is not sealed"),
         (libc::EOPNOTSUPP, "has no fs-verity"),
         (libc::ENOTTY, "has no fs-verity"),
-        (libc::EPERM, "root only"),
-        (libc::EIO, "cannot ask for the file's hash tree"),
+        (libc::EPERM, "only to root"),
+        (libc::EIO, "cannot read the file's hash tree"),
     ] {
         sealed.error = Some(code);
         let said = sealed.told().unwrap_err().to_string();

@@ -915,14 +915,18 @@ fn what_is_no_file_of_ours_is_refused_in_words() {
         (200, status(",\"ecBit\":true"), "erasure-coded"),
         (200, status("").replace("FILE\"", "DIRECTORY\""), "a folder"),
         (200, status("").replace("FILE\"", "SYMLINK\""), "a symbolic link"),
-        (200, status("").replace("FILE\"", "PIPE\""), "neither file nor folder"),
-        (200, status("").replace("10", "-1"), "describes no file"),
+        (
+            200,
+            status("").replace("FILE\"", "PIPE\""),
+            "neither a file nor a folder",
+        ),
+        (200, status("").replace("10", "-1"), "does not describe a file"),
         (
             200,
             status("").replace("10", "1152921504606846977"),
-            "longer than any can be",
+            "a file that is too long",
         ),
-        (200, String::new(), "describes no file"),
+        (200, String::new(), "does not describe a file"),
         (401, "<html>".to_owned(), "Kerberos"),
         (403, exception("SecurityException"), "Kerberos"),
         (403, exception("AccessControlException"), "hdfs://USER@HOST"),
@@ -943,10 +947,13 @@ fn what_is_no_file_of_ours_is_refused_in_words() {
     // Bytes that are elsewhere.
     for (location, words) in [
         ("https://10.0.0.1:9865/f", "TLS"),
-        ("file:///etc/passwd", "no address"),
-        ("http://10.0.0.1:9864/f\r\nx: y", "no address"),
-        (&format!("http://10.0.0.1:9864/{}", "f".repeat(16 << 10)), "no address"),
-        ("", "no address"),
+        ("file:///etc/passwd", "something other than an address"),
+        ("http://10.0.0.1:9864/f\r\nx: y", "something other than an address"),
+        (
+            &format!("http://10.0.0.1:9864/{}", "f".repeat(16 << 10)),
+            "something other than an address",
+        ),
+        ("", "something other than an address"),
     ] {
         let location = location.to_owned();
         let cluster = Cluster::of(File::of(&[10]));
@@ -1007,13 +1014,13 @@ fn lists_of_blocks_that_make_no_sense_are_refused() {
         said.unwrap_err().to_string()
     };
     for (from, to, words) in [
-        ("\"startOffset\":4096", "\"startOffset\":4095", "do not follow"),
-        ("\"startOffset\":4096", "\"startOffset\":8192", "do not follow"),
-        ("\"numBytes\":1000", "\"numBytes\":0", "do not follow"),
+        ("\"startOffset\":4096", "\"startOffset\":4095", "not contiguous"),
+        ("\"startOffset\":4096", "\"startOffset\":8192", "not contiguous"),
+        ("\"numBytes\":1000", "\"numBytes\":0", "not contiguous"),
         (
             "\"numBytes\":1000",
             "\"numBytes\":18446744073709551615",
-            "do not follow",
+            "not contiguous",
         ),
         ("\"numBytes\":1000", "\"numBytes\":-1", "lists no blocks"),
         ("\"numBytes\":1000", "\"numBytes\":999", "longer than its blocks"),
@@ -1030,8 +1037,8 @@ fn lists_of_blocks_that_make_no_sense_are_refused() {
             "being written",
         ),
         ("\"isLastBlockComplete\":true,", "", "lists no blocks"),
-        ("\"fileLength\":9192", "\"fileLength\":9193", "all the time"),
-        ("\"fileLength\":9192", "\"fileLength\":8192", "all the time"),
+        ("\"fileLength\":9192", "\"fileLength\":9193", "keeps changing"),
+        ("\"fileLength\":9192", "\"fileLength\":8192", "keeps changing"),
         ("\"ipAddr\":\"10.0.0.1\"", "\"ipAddr\":\"somewhere\"", "no DataNode has"),
         ("\"xferPort\":9866", "\"xferPort\":0", "no DataNode has"),
     ] {

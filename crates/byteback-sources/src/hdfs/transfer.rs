@@ -101,7 +101,7 @@ fn read_answer(stream: &mut impl Read, len_max: u64) -> Result<Vec<u8>, Failure>
         len |= u64::from(byte[0] & 0x7f) << shift;
         if byte[0] & 0x80 == 0 {
             if len > len_max {
-                return Err(Failure::Malformed("an answer that is longer than it may be"));
+                return Err(Failure::Malformed("an answer that is too long"));
             }
             let mut answer = Vec::new();
             stream.take(len).read_to_end(&mut answer).map_err(Failure::Io)?;
@@ -210,7 +210,9 @@ impl<'a> Iterator for Fields<'a> {
         if self.0.is_empty() {
             return None;
         }
-        let field = self.field().ok_or(Failure::Malformed("an answer that is no message"));
+        let field = self
+            .field()
+            .ok_or(Failure::Malformed("an answer that is not a message"));
         if field.is_err() {
             self.0 = &[];
         }
@@ -258,7 +260,7 @@ fn parse_sums(bytes: &[u8]) -> Result<BlockSums, Failure> {
             _ => {}
         }
     }
-    let missing = Failure::Malformed("an answer that lacks what each has");
+    let missing = Failure::Malformed("an answer without a required field");
     let (Some(bytes_per_crc), Some(crc_count), Some(sums)) = (bytes_per_crc, crc_count, sums) else {
         return Err(missing);
     };
@@ -284,27 +286,25 @@ impl BlockSums {
     pub(crate) fn into_crcs(mut self, len_bytes: u64, stripe_len: u64) -> Result<(Kind, Vec<u8>, u64), Failure> {
         let kind = self
             .kind
-            .ok_or(Failure::Malformed("checksums where none are said to be kept"))?;
+            .ok_or(Failure::Malformed("checksums of a block that has none"))?;
         match self.stripe_len {
             Some(told) if told == stripe_len => {}
-            Some(_) => return Err(Failure::Malformed("checksums of other stripes than were asked for")),
+            Some(_) => return Err(Failure::Malformed("checksums of other stripes than requested")),
             None => {
                 return Err(Failure::Malformed(
-                    "it tells one MD5 and no CRCs, as those before Hadoop 3.1.1 do",
+                    "it reports one MD5 and no CRCs, as Hadoop before 3.1.1 does",
                 ));
             }
         }
         if self.bytes_per_crc == 0 || self.bytes_per_crc > u64::from(u32::MAX) {
-            return Err(Failure::Malformed("checksums of a length that none has"));
+            return Err(Failure::Malformed("checksums of an impossible number of bytes"));
         }
         if self.crc_count < len_bytes.div_ceil(self.bytes_per_crc) {
             return Err(Failure::Malformed("fewer checksums than the block needs"));
         }
         // A block that is shorter than a stripe has one CRC in any case.
         if len_bytes > stripe_len && !stripe_len.is_multiple_of(self.bytes_per_crc) {
-            return Err(Failure::Malformed(
-                "stripes that begin in the middle of what a checksum is of",
-            ));
+            return Err(Failure::Malformed("stripes that begin inside the bytes of a checksum"));
         }
         if self.sums.len() as u64 != sums_len(len_bytes, stripe_len) {
             return Err(Failure::Malformed("a list of checksums that does not fit the block"));

@@ -61,26 +61,26 @@ impl FileStatus {
     /// Parses the answer to `GETFILESTATUS`.
     pub(crate) fn parse(body: &[u8]) -> Result<Self, Refusal> {
         let answer: StatusAnswer = serde_json::from_slice(body)
-            .map_err(|_| Refusal::Malformed("a NameNode's answer that describes no file"))?;
+            .map_err(|_| Refusal::Malformed("a NameNode's answer that does not describe a file"))?;
         let status = answer.status;
         match &status.kind[..] {
             "FILE" => {}
             "DIRECTORY" => return Err(Refusal::NotHere("a folder")),
             "SYMLINK" => return Err(Refusal::NotHere("a symbolic link")),
-            _ => return Err(Refusal::Malformed("something that is neither file nor folder")),
+            _ => return Err(Refusal::Malformed("something that is neither a file nor a folder")),
         }
         if status.is_encrypted {
             return Err(Refusal::NotHere(
-                "the file lies in an encryption zone: its checksums are those of encrypted bytes",
+                "the file is in an encryption zone: its checksums are those of encrypted bytes",
             ));
         }
         if status.is_erasure_coded {
             return Err(Refusal::NotHere(
-                "the file is erasure-coded: this program asks for checksums of replicated blocks only",
+                "the file is erasure-coded: this program supports checksums of replicated blocks only",
             ));
         }
         if status.len_bytes > FILE_LEN_MAX {
-            return Err(Refusal::Malformed("a file that is longer than any can be"));
+            return Err(Refusal::Malformed("a file that is too long"));
         }
         Ok(status)
     }
@@ -187,7 +187,7 @@ impl Page {
             let len_bytes = whole_len.min(self.len_bytes.saturating_sub(block.start));
             let id = u64::try_from(block.block.id).map_err(|_| Refusal::NotHere("the file is erasure-coded"))?;
             if block.start != end || len_bytes == 0 || whole_len > BLOCK_LEN_MAX {
-                return Err(Refusal::Malformed("blocks that do not follow each other"));
+                return Err(Refusal::Malformed("blocks that are not contiguous"));
             }
             let pool = block.block.pool;
             if pool.is_empty() || pool.len() > 200 {
@@ -246,9 +246,7 @@ impl State {
         }
         let blocks = page.into_blocks(self.end())?;
         if self.blocks.len() + blocks.len() > BLOCK_COUNT_MAX {
-            return Err(Refusal::NotHere(
-                "the file has more blocks than this program asks about",
-            ));
+            return Err(Refusal::NotHere("the file has more blocks than this program supports"));
         }
         if blocks.is_empty() && self.end() < self.len_bytes() {
             return Err(Refusal::Malformed("a file that is longer than its blocks"));

@@ -109,7 +109,7 @@ impl Parser {
 
     /// A line behind the first one.
     fn listed(&mut self, line: &[u8]) -> Parsed<()> {
-        const SHAPE: &str = "the list of a file's chunks";
+        const SHAPE: &str = "a malformed list of the file's chunks";
         let line = std::str::from_utf8(line).map_err(|_| SHAPE)?;
         if let Some(copy) = line.strip_prefix("\t\tcopy ") {
             let chunk = self.chunks.last_mut().and_then(Option::as_mut).ok_or(SHAPE)?;
@@ -194,7 +194,7 @@ pub(crate) fn table<'b>(header: &'b [u8], chunk: &Chunk, held: &Held) -> Parsed<
     let own = header.strip_prefix(b"MFSC 1.").and_then(|rest| rest.get(1..));
     let (id, rest) = own
         .and_then(<[u8]>::split_first_chunk::<8>)
-        .ok_or("the file of a chunk is none")?;
+        .ok_or("not the file of a chunk")?;
     let version = rest.first_chunk::<4>();
     if u64::from_be_bytes(*id) != chunk.id || version.map(|version| u32::from_be_bytes(*version)) != Some(chunk.version)
     {

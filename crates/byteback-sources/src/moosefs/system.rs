@@ -53,7 +53,7 @@ impl<'a> RealSystem<'a> {
     /// Checks that the file's path still leads to this file: `mfsfileinfo` goes by the path, and
     /// other machines may replace the file without this kernel's knowledge.
     fn is_named(&self) -> Result<()> {
-        const WHAT: &str = "ask for the file's path";
+        const WHAT: &str = "read the file's path";
         let path = std::fs::read_link(self.name()).map_err(SourceError::io(WHAT))?;
         let there = match std::fs::symlink_metadata(path) {
             Ok(there) => Some((there.dev(), there.ino())),
@@ -64,7 +64,8 @@ impl<'a> RealSystem<'a> {
         match there == Some((here.st_dev, here.st_ino)) {
             true => Ok(()),
             false => Err(SourceError::Missing(
-                "the file was removed, or another one took its place, and MooseFS tells of files by their path only; name the one that is there now",
+                "the file was removed or replaced, and MooseFS reports on files only by their path; name the file that \
+                 is there now",
             )),
         }
     }
@@ -115,7 +116,7 @@ impl System for RealSystem<'_> {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                     Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                         return Err(SourceError::Denied(
-                            "the chunk server's files are for root only; run as root, or let the file be read",
+                            "only root may read the chunk server's files; run as root, or read the file instead",
                         ));
                     }
                     Err(error) => return Err(SourceError::io("open a chunk's file")(error)),

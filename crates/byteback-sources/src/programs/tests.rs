@@ -50,7 +50,7 @@ fn a_program_that_is_missing_or_fails_is_named() {
     .unwrap_err();
     assert_eq!(
         error.to_string(),
-        "sh says: no \u{fffd}[2J\u{fffd}file\u{fffd}\u{fffd}\nat all"
+        "sh failed: no \u{fffd}[2J\u{fffd}file\u{fffd}\u{fffd}\nat all"
     );
     let error = said("sh", &["-c", "kill -9 $$"]).unwrap_err().to_string();
     assert!(error.contains("signal: 9"), "{error}");
@@ -79,7 +79,7 @@ fn program_that_may_not_run_is_skipped_and_told_if_it_is_alone() {
     assert!(matches!(missing, Err(SourceError::NoProgram { .. })), "{missing:?}");
     let closed = put(0, 0o644);
     let said = all.find("program").unwrap_err().to_string();
-    assert!(said.contains(&format!("{} may not be run", closed.display())), "{said}");
+    assert!(said.contains(&format!("may not run {}", closed.display())), "{said}");
     let second = put(1, 0o755);
     assert_eq!(all.find("program").unwrap(), second);
     let first = put(0, 0o755);
@@ -102,7 +102,7 @@ fn a_program_that_says_too_much_is_ended() {
     });
     assert!(matches!(ended, Err(SourceError::Malformed("enough"))), "{ended:?}");
     let ended = said("sh", &["-c", "head -c 2000000 /dev/zero; yes"]);
-    assert!(matches!(ended, Err(SourceError::Malformed("a line without an end"))));
+    assert!(matches!(ended, Err(SourceError::Malformed("a line that is too long"))));
     let longest = vec![b'x'; LINE_LEN_MAX];
     for (end, is_fine) in [(&b"\ny"[..], true), (b"", true), (b"x\n", false)] {
         let text = [&longest[..], end].concat();

@@ -108,7 +108,7 @@ fn sum_of(kind: Kind, text: &str) -> Result<Vec<u8>> {
     bytes
         .ok()
         .filter(|bytes| bytes.len() == kind.len_bytes())
-        .ok_or(Malformed("a checksum of another length than its kind has"))
+        .ok_or(Malformed("a checksum of the wrong length for its kind"))
 }
 
 /// A part of an object.
@@ -136,8 +136,8 @@ pub(crate) struct Parts {
 impl Parts {
     /// Parses the answer to GetObjectAttributes, for checksums of this kind.
     pub(crate) fn parse(body: &[u8], kind: Kind) -> Result<Self> {
-        let text = std::str::from_utf8(body).map_err(|_| Malformed("a list of parts that is no text"))?;
-        let document = document(text).ok_or(Malformed("a list of parts that is no XML"))?;
+        let text = std::str::from_utf8(body).map_err(|_| Malformed("a list of parts that is not text"))?;
+        let document = document(text).ok_or(Malformed("a list of parts that is not XML"))?;
         let root = document.root_element();
         // Servers differ in the case of the first letter.
         let name = root.tag_name().name();
@@ -145,7 +145,7 @@ impl Parts {
             .iter()
             .any(|known| name.eq_ignore_ascii_case(known))
         {
-            return Err(Malformed("a list of parts that is something else"));
+            return Err(Malformed("an XML document that is not a list of parts"));
         }
         let mut page = Self {
             etag: child(root, "ETag").map(|text| text.trim_matches('"').to_owned()),
@@ -197,7 +197,7 @@ fn document(text: &str) -> Option<roxmltree::Document<'_>> {
 }
 
 fn whole_number(text: &str) -> Result<u64> {
-    number(text).ok_or(Malformed("something else than a number"))
+    number(text).ok_or(Malformed("something other than a number"))
 }
 
 /// The text of a child.
@@ -259,13 +259,13 @@ pub(crate) fn fit(head: &Head, count: Option<u64>, parts: &[Part]) -> std::resul
     }
     let announced = [count, head.parts()].into_iter().flatten();
     if announced.into_iter().any(|count| count != parts.len() as u64) {
-        return wrong("another number of parts than was announced");
+        return wrong("a different number of parts than announced");
     }
     let len = parts
         .iter()
         .try_fold(0_u64, |len, part| len.checked_add(part.len_bytes));
     if len != Some(head.len_bytes) || parts.iter().any(|part| part.len_bytes == 0) {
-        return wrong("parts that do not make the object");
+        return wrong("parts that do not add up to the object");
     }
     if before.iter().any(|part| part.len_bytes != first.len_bytes) || last.len_bytes > first.len_bytes {
         return Err(Unfit::Uneven);
@@ -295,7 +295,7 @@ pub(crate) fn fit(head: &Head, count: Option<u64>, parts: &[Part]) -> std::resul
             part_len_bytes: first.len_bytes,
             sums,
         }),
-        false => wrong("parts whose checksums do not make the object's"),
+        false => wrong("parts whose checksums do not combine to the object's"),
     }
 }
 

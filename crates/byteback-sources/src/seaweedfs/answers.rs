@@ -86,7 +86,7 @@ pub(crate) struct Shape {
 impl Entry {
     /// Parses the answer to `?metadata=true`.
     pub(crate) fn parse(body: &[u8]) -> Result<Self, Refusal> {
-        serde_json::from_slice(body).map_err(|_| Refusal::Malformed("a filer's answer that describes no file"))
+        serde_json::from_slice(body).map_err(|_| Refusal::Malformed("a filer's answer that does not describe a file"))
     }
 
     /// A digest of everything that distinguishes this state of the file from another one. A write
@@ -125,7 +125,7 @@ impl Entry {
     pub(crate) fn shape(&self) -> Result<Shape, Refusal> {
         // Other JSON must not pass for a file without bytes.
         if !self.path.starts_with('/') {
-            return Err(Refusal::Malformed("a filer's answer that describes no file"));
+            return Err(Refusal::Malformed("a filer's answer that does not describe a file"));
         }
         if self.mode & MODE_DIRECTORY != 0 {
             return Err(Refusal::NotHere("a folder"));
@@ -135,18 +135,18 @@ impl Entry {
         }
         if self.remote.is_some() {
             return Err(Refusal::NotHere(
-                "the file's bytes lie in another store, which the filer only caches",
+                "the file's bytes are in another store, which the filer only caches",
             ));
         }
         if self.chunks().iter().any(|chunk| chunk.is_chunk_manifest) {
             return Err(Refusal::NotHere(
-                "the file has so many chunks that the filer does not list them all at once",
+                "the file has too many chunks for the filer to list them all at once",
             ));
         }
         let content = match &self.content {
             Some(text) => base64::engine::general_purpose::STANDARD
                 .decode(text)
-                .map_err(|_| Refusal::Malformed("bytes that are no base64"))?,
+                .map_err(|_| Refusal::Malformed("bytes that are not base64"))?,
             None => Vec::new(),
         };
         let mut ranges = self.chunks().iter().map(Chunk::range).collect::<Result<Vec<_>, _>>()?;
@@ -154,14 +154,12 @@ impl Entry {
         let end_of_chunks = ranges.iter().map(|(range, _)| range.end()).max().unwrap_or_default();
         let len_bytes = self.len_bytes.max(end_of_chunks).max(content.len() as u64);
         if len_bytes > FILE_LEN_MAX {
-            return Err(Refusal::Malformed("a file that is longer than any can be"));
+            return Err(Refusal::Malformed("a file that is too long"));
         }
         let mut stretches: Vec<(ByteRange, What)> = Vec::new();
         if !content.is_empty() {
             if !ranges.is_empty() || len_bytes != content.len() as u64 {
-                return Err(Refusal::Malformed(
-                    "a short file that does not lie in its entry as a whole",
-                ));
+                return Err(Refusal::Malformed("a short file that is not wholly in its entry"));
             }
             stretches.extend(ByteRange::new(0, len_bytes).map(|range| (range, What::Unknown(Unknown::Inline))));
         }
@@ -190,11 +188,9 @@ impl Chunk {
     fn range(&self) -> Result<(ByteRange, What), Refusal> {
         let offset = u64::try_from(self.offset).ok();
         let range = offset.and_then(|offset| ByteRange::from_offset_len(offset, self.size));
-        let range = range.ok_or(Refusal::Malformed(
-            "a chunk without bytes, or at a place that cannot be",
-        ))?;
+        let range = range.ok_or(Refusal::Malformed("a chunk that is empty, or at an impossible place"))?;
         if !is_needle_id(&self.file_id) {
-            return Err(Refusal::Malformed("a chunk with a name that no needle has"));
+            return Err(Refusal::Malformed("a chunk with a name that is not a needle's"));
         }
         let is_encrypted = self.cipher_key.as_deref().is_some_and(|key| !key.is_empty());
         // A needle's checksum is that of the stored bytes.

@@ -38,10 +38,10 @@ const PLAIN_FILE: &str = "ZFS plain file";
 /// # Errors
 /// The defect, in words.
 pub(crate) fn dataset(mountinfo: &str, mount_id: u64) -> Result<Option<String>, &'static str> {
-    const SHAPE: &str = "the list of mounts";
+    const SHAPE: &str = "a malformed list of mounts";
     let number = mount_id.to_string();
     let mut lines = mountinfo.lines().filter(|line| line.split(' ').next() == Some(&number));
-    let line = lines.next().ok_or("a file in no mount")?;
+    let line = lines.next().ok_or("a file that is in no mount")?;
     let (_, last) = line.split_once(" - ").ok_or(SHAPE)?;
     let mut fields = last.split(' ');
     let (kind, source, options) = (fields.next(), fields.next(), fields.next());
@@ -61,7 +61,7 @@ pub(crate) fn dataset(mountinfo: &str, mount_id: u64) -> Result<Option<String>, 
         .all(|byte| byte.is_ascii_alphanumeric() || b"-_.:/@ %".contains(&byte));
     match is_name && dataset.starts_with(|first: char| first.is_ascii_alphanumeric()) {
         true => Ok(Some(dataset)),
-        false => Err("the name of a dataset"),
+        false => Err("a malformed name of a dataset"),
     }
 }
 
@@ -159,7 +159,7 @@ impl Parser {
     pub(crate) fn line(&mut self, line: &[u8]) -> Parsed<()> {
         if line == b"Indirect blocks:" {
             if self.state != State::About {
-                return Err("an object whose blocks are told twice, or without the object");
+                return Err("an object whose blocks are listed twice, or without the object");
             }
             self.state = State::Blocks;
             return Ok(());
@@ -187,13 +187,13 @@ impl Parser {
     /// The defect, in words.
     pub(crate) fn end(mut self) -> Parsed<Object> {
         if self.state != State::Behind {
-            return Err("an object whose blocks are not told to their end");
+            return Err("an incomplete list of an object's blocks");
         }
         let (Some(size), Some(generation), Some(levels)) = (self.size, self.generation, self.levels) else {
-            return Err("an object without its length: it is encrypted, or this zdb is not known");
+            return Err("an object without its length: it is encrypted, or this zdb is not supported");
         };
         if levels > 1 && self.filled != self.told {
-            return Err("an object of which not all blocks are told");
+            return Err("an object of which not all blocks are listed");
         }
         for number in [self.number, size, generation, u64::from(levels)] {
             self.digest.update(&number.to_le_bytes());
@@ -208,15 +208,15 @@ impl Parser {
 
     /// `NUMBER LEVELS ... TYPE`.
     fn table(&mut self, line: &[u8]) -> Parsed<()> {
-        const SHAPE: &str = "the table of an object";
+        const SHAPE: &str = "a malformed table of an object";
         let line = std::str::from_utf8(line).map_err(|_| SHAPE)?;
         let mut fields = line.split_ascii_whitespace();
         let (number, levels) = (fields.next(), fields.next());
         if number.and_then(|text| text.parse().ok()) != Some(self.number) {
-            return Err("another object");
+            return Err("a different object than requested");
         }
         if !line.contains(PLAIN_FILE) {
-            return Err("an object that is no file");
+            return Err("an object that is not a file");
         }
         let levels = levels.and_then(|text| text.parse().ok());
         self.levels = Some(levels.filter(|levels| (1..=16).contains(levels)).ok_or(SHAPE)?);
@@ -232,7 +232,7 @@ impl Parser {
         } else {
             return Ok(());
         };
-        let value = number(place.1).ok_or("a number of an object's that is none")?;
+        let value = number(place.1).ok_or("a malformed number in the description of an object")?;
         match place.0.replace(value) {
             None => Ok(()),
             Some(_) => Err("an object with two lengths"),
@@ -240,7 +240,7 @@ impl Parser {
     }
 
     fn block(&mut self, line: &[u8]) -> Parsed<()> {
-        const SHAPE: &str = "a block pointer";
+        const SHAPE: &str = "a malformed block pointer";
         self.digest.update(line).update(b"\n");
         let line = std::str::from_utf8(line).map_err(|_| SHAPE)?.trim_ascii_start();
         let (offset, line) = line.split_once(' ').ok_or(SHAPE)?;
@@ -259,7 +259,7 @@ impl Parser {
         let kind = before.split_ascii_whitespace().next().ok_or(SHAPE)?;
         let levels = self.levels.ok_or(SHAPE)?;
         if level >= levels {
-            return Err("a block pointer above the highest");
+            return Err("a block pointer above the top level");
         }
         let fill = match kind {
             "HOLE" => 0,
@@ -267,7 +267,7 @@ impl Parser {
             "EMBEDDED" if level == 0 => 1,
             "REDACTED" if level == 0 => fields.number("fill=").unwrap_or(0),
             kind if kind.starts_with("DVA[") => fields.number("fill=").ok_or(SHAPE)?,
-            _ => return Err("a block pointer of a kind that is not known"),
+            _ => return Err("a block pointer of an unknown kind"),
         };
         if level + 1 == levels {
             self.filled = self.filled.checked_add(fill).ok_or(SHAPE)?;
@@ -278,10 +278,10 @@ impl Parser {
         self.told = self.told.checked_add(fill).ok_or(SHAPE)?;
         let (len, stored_len) = fields.lengths().ok_or(SHAPE)?;
         if len == 0 || !len.is_multiple_of(512) || len > RECORD_LEN_MAX || !offset.is_multiple_of(len) {
-            return Err("a record of a length that none has");
+            return Err("a record of an impossible length");
         }
         if self.record_len != 0 && self.record_len != len {
-            return Err("records of several lengths");
+            return Err("records of different lengths");
         }
         self.record_len = len;
         let record = offset / len;

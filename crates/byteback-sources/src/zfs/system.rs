@@ -46,7 +46,8 @@ impl<'a> RealSystem<'a> {
         match rustix::process::geteuid().is_root() {
             true => Ok(()),
             false => Err(SourceError::Denied(
-                "zdb reads checksums from the pool's devices, which only root may; run as root, or let the file be read",
+                "zdb reads checksums from the pool's devices, which only root may do; run as root, or read the file \
+                 instead",
             )),
         }
     }
@@ -63,7 +64,7 @@ impl System for RealSystem<'_> {
     }
 
     fn dataset(&self) -> Result<String> {
-        const WHAT: &str = "ask where the file's file system is mounted";
+        const WHAT: &str = "find where the file's file system is mounted";
         // statx reports another mount number, which is never reused but appears in no list.
         let about = format!("/proc/self/fdinfo/{}", self.file.as_raw_fd());
         let about = std::fs::read_to_string(about).map_err(SourceError::io(WHAT))?;
@@ -73,7 +74,7 @@ impl System for RealSystem<'_> {
         let mounts = std::fs::read("/proc/self/mountinfo").map_err(SourceError::io(WHAT))?;
         // Names of other mounts may not be text.
         let found = dataset(&String::from_utf8_lossy(&mounts), number).map_err(SourceError::Malformed)?;
-        found.ok_or(SourceError::NotHere("the file does not lie on ZFS"))
+        found.ok_or(SourceError::NotHere("the file is not on ZFS"))
     }
 
     fn settle(&self, dataset: &str) -> Result<()> {
@@ -97,7 +98,8 @@ impl System for RealSystem<'_> {
         match self.programs.run("zdb", &arguments, &[], each) {
             Err(SourceError::Program { said, .. }) if is_topmost && said.contains("can't open") => {
                 Err(SourceError::NotHere(
-                    "the file lies in the pool's topmost file system, of which this release of zdb does not tell; put it into one below it (zfs create), or let it be read",
+                    "the file is in the pool's topmost file system, which this release of zdb cannot describe; move it \
+                     into one below it (zfs create), or read it instead",
                 ))
             }
             done => done,

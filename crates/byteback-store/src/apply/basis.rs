@@ -73,7 +73,7 @@ impl Basis {
     pub(crate) fn of(catalog: &dyn CatalogRead, folder: i64, manifest: &Manifest) -> Result<Self, StoreError> {
         let (base_seq, follows) = match (manifest.base_seq, manifest.replaces, manifest.follows) {
             (Some(base_seq), None, Some(follows)) => (base_seq, follows),
-            (Some(_), Some(_), _) => return invalid("a batch follows a sequence number or replaces one, not both"),
+            (Some(_), Some(_), _) => return invalid("a batch can follow a sequence number or replace one, not both"),
             (None, _, Some(_)) => return invalid("a batch that follows another one needs a base_seq"),
             (seq @ Some(_), None, None) | (None, seq, None) => return Ok(Self { seq, own: None }),
         };
@@ -104,7 +104,7 @@ pub(crate) fn file_with_contents(
     at: Option<Seq>,
 ) -> Result<(i64, AttributeRow), StoreError> {
     let Some(at) = at else {
-        return invalid("contents can only be those of another file at a moment that the folder has");
+        return invalid("contents can be shared with another file only at a sequence number of the folder");
     };
     let node = catalog.node_number(folder, file)?;
     let row = match node {
@@ -114,7 +114,7 @@ pub(crate) fn file_with_contents(
     match node.zip(row) {
         Some((node, row)) if row.attributes.kind == NodeKind::File => Ok((node, row)),
         _ => invalid(&format!(
-            "contents are to follow those of file {file}, which the folder does not have at {at}"
+            "contents are based on those of file {file}, which the folder does not have at {at}"
         )),
     }
 }

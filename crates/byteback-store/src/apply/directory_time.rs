@@ -56,10 +56,12 @@ impl Apply<'_> {
         }
         let node = self.number(directory)?;
         let Some(previous) = self.catalog.attributes(node, self.folder.seq)? else {
-            return invalid(&format!("the time of directory {directory} comes before itself"));
+            return invalid(&format!(
+                "the time of directory {directory} comes before the directory itself"
+            ));
         };
         if previous.attributes.kind != NodeKind::Directory {
-            return invalid(&format!("node {directory} is no directory"));
+            return invalid(&format!("node {directory} is not a directory"));
         }
         if self.kinds.insert(node, NodeKind::Directory).is_some() {
             return invalid(&format!("node {directory} is described twice"));

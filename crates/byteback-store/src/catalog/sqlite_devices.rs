@@ -80,7 +80,7 @@ impl DeviceRead for Transaction<'_> {
         let query = "SELECT EXISTS (SELECT 1 FROM device WHERE revoked_ns IS NULL) OR EXISTS (SELECT 1 FROM invitation \
                      WHERE device IS NULL AND withdrawn_ns IS NULL AND expires_ns > ?1)";
         Ok(self
-            .one("look for tokens", query, [now_ns], |row| row.get(0))?
+            .one("search for tokens", query, [now_ns], |row| row.get(0))?
             .unwrap_or(true))
     }
 }
@@ -123,7 +123,7 @@ impl DeviceWrite for Transaction<'_> {
 
     fn note_seen(&self, device: u64, now_ns: i64) -> Result<(), StoreError> {
         let statement = "UPDATE device SET seen_ns = ?2 WHERE id = ?1";
-        self.run("note that a device was heard of", statement, (sql(device), now_ns))
+        self.run("record contact with a device", statement, (sql(device), now_ns))
             .map(|_| ())
     }
 

@@ -156,7 +156,7 @@ impl CatalogRead for Transaction<'_> {
             return Ok(None);
         };
         row.attributes.kind = kind_of_number(kind)
-            .ok_or_else(|| StoreError::CatalogDamaged(format!("node {node} is of the unknown kind {kind}")))?;
+            .ok_or_else(|| StoreError::CatalogDamaged(format!("node {node} has unknown kind {kind}")))?;
         decode_rare_attributes(&rare, &mut row.attributes)?;
         Ok(Some(row))
     }
@@ -362,7 +362,7 @@ impl CatalogRead for Transaction<'_> {
         let query = "SELECT EXISTS (SELECT 1 FROM layer_segment WHERE segment = ?1) \
                      OR EXISTS (SELECT 1 FROM staged_segment WHERE segment = ?1)";
         Ok(self
-            .one("look for references", query, [sql(segment)], |row| row.get(0))?
+            .one("search for references", query, [sql(segment)], |row| row.get(0))?
             .unwrap_or(true))
     }
 

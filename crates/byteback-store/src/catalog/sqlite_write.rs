@@ -34,7 +34,7 @@ impl Transaction<'_> {
     pub(super) fn run_one(&self, what: &'static str, statement: &str, params: impl Params) -> Result<(), StoreError> {
         match self.run(what, statement, params)? {
             1 => Ok(()),
-            _ => Err(StoreError::CatalogDamaged(format!("nothing there to {what}"))),
+            _ => Err(StoreError::CatalogDamaged(format!("cannot {what}: the row is missing"))),
         }
     }
 }

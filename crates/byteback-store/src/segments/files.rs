@@ -239,7 +239,7 @@ impl Segments for SegmentFiles {
             return Err(damaged(
                 segment,
                 offset,
-                "the catalog's reference to a frame is impossible",
+                "the catalog's reference to a frame is invalid",
             ));
         }
         stored.clear();

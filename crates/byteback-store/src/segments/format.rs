@@ -42,10 +42,10 @@ pub(crate) fn check_segment_header(header: &[u8; 20], number: u64) -> Result<(),
         return Ok(());
     }
     if fields.get(7) != Some(&VERSION) {
-        return Err("the file is of another version of this program; use the newer one");
+        return Err("the file was written by another version of this program; use the newer one");
     }
     if fields.get(8..) != Some(&number.to_le_bytes()[..]) {
-        return Err("the file is another segment's");
+        return Err("the file belongs to another segment");
     }
     Ok(())
 }
@@ -68,7 +68,7 @@ pub(crate) fn check_frame(record: &[u8], frame: &FrameRef) -> Result<(), &'stati
     let (header, stored) = record.split_first_chunk::<24>().ok_or("the frame is cut off")?;
     let (checked, crc) = header.split_last_chunk::<4>().ok_or("the frame is cut off")?;
     if crc32c::crc32c(checked) != u32::from_le_bytes(*crc) {
-        return Err("the frame's header does not agree with its checksum");
+        return Err("the checksum of the frame's header is wrong");
     }
     let mut expected = Vec::with_capacity(24);
     expected.extend_from_slice(&MARK);
@@ -79,10 +79,10 @@ pub(crate) fn check_frame(record: &[u8], frame: &FrameRef) -> Result<(), &'stati
         return Err("the frame is cut off");
     };
     if fields != expected {
-        return Err("another frame lies here than the catalog expects");
+        return Err("the frame is not the one that the catalog expects");
     }
     if crc32c::crc32c(stored) != u32::from_le_bytes(*stored_crc) {
-        return Err("the frame's bytes do not agree with their checksum");
+        return Err("the checksum of the frame's bytes is wrong");
     }
     Ok(())
 }

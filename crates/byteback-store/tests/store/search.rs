@@ -201,7 +201,7 @@ fn search_refuses_malformed_or_greedy_lists_before_it_begins() {
         change(&mut params);
         SoughtBlocks::read(&signature(&content, params)[..])
     };
-    refused(with(&|params| params.block_len_bytes = 255), "256 bytes at least");
+    refused(with(&|params| params.block_len_bytes = 255), "at least 256 bytes");
     refused(with(&|params| params.weak = WeakKind::Crc32c), "rolling checksums");
     refused(with(&|params| params.strong = StrongKind::Sha256), "keyed BLAKE3");
     // A false length: more blocks than are accepted, announced by 48 bytes.

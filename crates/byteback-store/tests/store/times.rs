@@ -92,7 +92,7 @@ fn a_time_is_refused_where_no_directory_is() {
         other => panic!("{other:?}"),
     };
     let why = refused(Batch::default().time(FileId(10), 5));
-    assert!(why.contains("is no directory"), "{why}");
+    assert!(why.contains("is not a directory"), "{why}");
     let why = refused(Batch::default().time(DIRECTORY, 5).time(DIRECTORY, 6));
     assert!(why.contains("described twice"), "{why}");
     let both = Batch::default().node(DIRECTORY, NodeKind::Directory, 0, None);

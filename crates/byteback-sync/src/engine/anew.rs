@@ -47,7 +47,7 @@ pub fn ask_to_start_over(dir: &dyn DurableDir) -> Result<(), StandingError> {
         dir.sync()
     };
     write().map_err(|source| StandingError::Io {
-        what: "note that sync starts over beside",
+        what: "create the start-over request beside",
         source,
     })
 }
@@ -95,7 +95,7 @@ fn begin(parts: &EngineParts, tree: TreeId) -> Result<Standing, EngineError> {
     parts.tree.drop_consumer(SYNC_CONSUMER)?;
     parts.live.give_up("sync starts over");
     let drawn = parts.randomness.next_u64().map_err(|source| StandingError::Io {
-        what: "draw a number for",
+        what: "draw a random number for",
         source,
     })?;
     let names = TreeId(drawn);

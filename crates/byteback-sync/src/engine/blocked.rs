@@ -160,7 +160,7 @@ impl Engine {
         if released.any(|node| self.parts.landing.is_node_queued(*node)) {
             // The log alone knows of their changes: a fold of everything since the mark reports
             // them.
-            let why = "changes of others that could not be made here are made";
+            let why = "changes by others that could not be made here have been made";
             self.parts.live.give_up(why);
         }
         self.held_back.retain(|node| held.has(*node));

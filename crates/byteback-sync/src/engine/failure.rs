@@ -30,7 +30,7 @@ pub enum EngineError {
     Receive(#[from] ReceiveError),
     /// The folder at the server was begun anew.
     #[error(
-        "folder '{folder}' at the server is another one than this directory was kept in sync with; nothing is sent"
+        "folder '{folder}' at the server is not the one that this directory was kept in sync with; nothing is sent"
     )]
     Exchanged {
         /// The folder.
@@ -38,7 +38,8 @@ pub enum EngineError {
     },
     /// Another directory of this device, or this one before its log was lost, is in the folder.
     #[error(
-        "this device has sent another directory into folder '{folder}', or this one before its records were lost; nothing is sent"
+        "this device has sent another directory into folder '{folder}', or this one before its records were lost; \
+         nothing is sent"
     )]
     SameDevice {
         /// The folder.
@@ -46,7 +47,8 @@ pub enum EngineError {
     },
     /// The server was restored from an older copy, or is another one.
     #[error(
-        "folder '{folder}' at the server lacks batches that it has acknowledged (it is at {head}, and was at {known}): it was restored from an older copy, or is another one; nothing is sent"
+        "folder '{folder}' at the server lacks batches that it had acknowledged (it is at {head} and was at {known}): \
+         it was restored from an older copy or is a different folder; nothing is sent"
     )]
     Lost {
         /// The folder.
@@ -139,7 +141,10 @@ pub(super) fn told(error: &EngineError) -> String {
     }
     let mut told = told_with_causes(error);
     if error.is_over_by_starting_over() {
-        told.push_str(". End it ('byteback umount DIR') and compare the folder with the server, which removes nothing: byteback sync --start-over DIR");
+        told.push_str(
+            ". Stop it ('byteback umount DIR') and compare the folder with the server, which removes nothing: \
+             byteback sync --start-over DIR",
+        );
     }
     if let EngineError::Sync(error) = error
         && let Some(next) = error.next_step()

@@ -77,7 +77,7 @@ impl Engine {
             // everything since then.
             self.parts
                 .live
-                .give_up(&format!("the log could not note what was sent: {error}"));
+                .give_up(&format!("the log could not record what was sent: {error}"));
         }
         Ok(ended.applied.map_or(Sent::Nothing, Sent::Applied))
     }
@@ -159,8 +159,7 @@ impl Engine {
             let mut seen = BTreeSet::new();
             while let Some((parent, directory)) = directories.pop() {
                 if !seen.insert(directory) {
-                    let why =
-                        format!("the server says that directory {directory} is inside itself or twice in the tree");
+                    let why = format!("the server lists directory {directory} inside itself or twice in the tree");
                     return Err(ServiceError::new(ErrorKind::Protocol, why).into());
                 }
                 let listed = match listing(&self.parts.server, &self.parts.folder, at, directory, &*self.shared) {

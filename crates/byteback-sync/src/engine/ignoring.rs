@@ -201,7 +201,7 @@ impl Engine {
     fn fresh(&self) -> Result<FileId, BackupError> {
         let halves = (self.parts.randomness.next_u64(), self.parts.randomness.next_u64());
         let (Ok(high), Ok(low)) = halves else {
-            return Err(ServiceError::new(ErrorKind::Refused, "the system has no random numbers").into());
+            return Err(ServiceError::new(ErrorKind::Refused, "the system provides no random numbers").into());
         };
         Ok(FileId((u128::from(high) << 64) | u128::from(low)))
     }
@@ -572,10 +572,11 @@ fn of_file(error: VersionedJsonError) -> EngineError {
 fn told_of_file(error: VersionedJsonError) -> String {
     match error {
         VersionedJsonError::Io(what, source) => {
-            format!("cannot {what} the list of rules for what is ignored: {source}")
+            format!("cannot {what} the list of ignore rules: {source}")
         }
         VersionedJsonError::Damaged(why) => format!(
-            "the list of rules for what is ignored cannot be used ({why}). End it ('byteback umount DIR') and compare the folder with the server, which removes nothing: byteback sync --start-over DIR"
+            "the list of ignore rules cannot be used ({why}). Stop it ('byteback umount DIR') and compare the folder \
+             with the server, which removes nothing: byteback sync --start-over DIR"
         ),
     }
 }

@@ -34,7 +34,7 @@ use byteback_client::{Heard, ServerClient};
 use byteback_model::Origin;
 
 /// Reason for giving up an order that was made before the folder's first contact.
-pub(super) const CONTACT: &str = "the folder at the server was begun by another machine";
+pub(super) const CONTACT: &str = "another machine began the folder at the server";
 
 /// Identities noted with one sync.
 const NOTED_AT_ONCE: usize = 10_000;

@@ -132,7 +132,7 @@ impl Engine {
             self.is_sound_again(node);
             return Ok(report(Repaired::Healed(healed)));
         }
-        let why = "the server's version does not prove what was written here, which may be nowhere else";
+        let why = "nothing proves that the server's version is what was written here, which may exist nowhere else";
         Err(refused(format!(
             "{why}; keep yours with --keep mine, or move it aside and get the server's with byteback restore"
         )))

@@ -255,7 +255,7 @@ impl Shared {
 
     pub(super) fn cannot_listen(&self) {
         let mut told = self.told();
-        told.error = Some("no thread can be started to listen to the server; restart the sync".to_owned());
+        told.error = Some("cannot start a thread to listen to the server; restart the sync".to_owned());
     }
 
     /// Whether no thread needs to go on.

@@ -105,7 +105,7 @@ impl Incoming<'_> {
             let is_stuck = page.next_cursor == cursor;
             if (page.from, page.to) != (self.cursor, self.head) || (page.next_cursor.is_some() && is_stuck) {
                 return Err(BackupError::hostile(
-                    "the list of differences is another one, or does not go on",
+                    "the list of differences is between other moments or does not advance",
                 ));
             }
             for change in page.changes {
@@ -135,7 +135,7 @@ impl Incoming<'_> {
                 Some(node) => Some(Told {
                     places: node
                         .places
-                        .ok_or_else(|| BackupError::hostile("the names of a node were asked for, and not told"))?,
+                        .ok_or_else(|| BackupError::hostile("the names of a node were requested, but not sent"))?,
                     entries: match need.entries && node.attributes.kind == byteback_model::NodeKind::Directory {
                         true => Some(listing(self.server, self.folder, self.head, need.id, self.monitor)?),
                         false => None,
@@ -323,7 +323,7 @@ pub(crate) fn listing(
         check_cancelled(monitor)?;
         let page = server.tree_page(folder, at, TreePlace::Node(directory), cursor.as_deref())?;
         if page.next_cursor.is_some() && (page.entries.is_empty() || page.next_cursor == cursor) {
-            return Err(BackupError::hostile("the list of a directory does not go on"));
+            return Err(BackupError::hostile("the list of a directory does not advance"));
         }
         let told = page.entries.into_iter();
         entries.extend(told.map(|entry| (entry.name.0, entry.node.id, entry.node.attributes)));
@@ -367,7 +367,7 @@ fn take(others: &mut Others, change: DiffItem) -> Result<()> {
             content_changed,
             ..
         } => {
-            let since = since.ok_or_else(|| BackupError::hostile("what a node was compared with is not told"))?;
+            let since = since.ok_or_else(|| BackupError::hostile("what a node was compared with is missing"))?;
             let change = NodeChange {
                 since,
                 before: before.map(|before| *before),
@@ -402,13 +402,13 @@ impl Ranges {
                 .server
                 .changes_page(incoming.folder, self.id, since, incoming.head, self.cursor.as_deref())?;
         if page.next_cursor.is_some() && page.next_cursor == self.cursor {
-            return Err(BackupError::hostile("the list of changed ranges does not go on"));
+            return Err(BackupError::hostile("the list of changed ranges does not advance"));
         }
         for ChangedRange { offset, len } in page.ranges {
             let range = ByteRange::from_offset_len(offset, len);
             let range = range.filter(|range| range.start() >= self.told_to && range.end() <= page.size_to);
             let range =
-                range.ok_or_else(|| BackupError::hostile("changed ranges are out of order, or outside the file"))?;
+                range.ok_or_else(|| BackupError::hostile("changed ranges are out of order or outside the file"))?;
             self.told_to = range.end();
             match self.waiting.back_mut() {
                 Some(last) if range.start() - last.end() < JOINED_GAP_MIN => *last = last.hull(range),
@@ -620,7 +620,7 @@ impl ContentDelta<'_> {
                         self.incoming.monitor.event(Event::BytesRead(extent.range.len_bytes()));
                     }
                     Source::Zero => writer.zero(extent.range).map_err(of_writer)?,
-                    Source::Copy { .. } => return Err(BackupError::hostile("a content over nothing has copies").into()),
+                    Source::Copy { .. } => return Err(BackupError::hostile("content without a base has copies").into()),
                 }
                 at = end;
             }
@@ -651,7 +651,7 @@ impl ContentDelta<'_> {
         if header.base_len_bytes != 0 || header.has_copies || header.new_len_bytes != self.len_bytes {
             let id = self.id;
             return Err(
-                BackupError::hostile(format!("the content of file {id} is of another length than was told")).into(),
+                BackupError::hostile(format!("the content of file {id} does not have the announced length")).into(),
             );
         }
         Ok(Stream {

@@ -435,13 +435,13 @@ pub struct Need {
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
     /// Nodes that have to be asked for first, into [`Others::told`].
-    #[error("{} nodes have to be asked for at the server", .0.len())]
+    #[error("{} nodes must first be requested from the server", .0.len())]
     Needs(Vec<Need>),
     /// The tree here cannot be read.
-    #[error("the folder cannot be read")]
+    #[error("cannot read the folder")]
     Tree(#[from] ServiceError),
     /// The server's answer is not a tree.
-    #[error("the server's answer is not to be trusted: {0}; nothing of it was used")]
+    #[error("the server's answer cannot be trusted: {0}; none of it was used")]
     Hostile(String),
 }
 

@@ -125,7 +125,7 @@ impl<'a> SectorSums<'a> {
                         self.overlay(node, extent.range, Some(bytes))?;
                     }
                     Source::Zero => self.zero(node, extent.range)?,
-                    Source::Copy { .. } => return Err(unfit("it copies from other places".to_owned())),
+                    Source::Copy { .. } => return Err(unfit("it contains copies".to_owned())),
                 }
             }
         }
@@ -284,7 +284,7 @@ impl<'a> SumReader<'a> {
         if count == 0 {
             return match self.crc == self.expected_crc {
                 true => Ok(None),
-                false => Err(PatchError::Damaged("the checksums have a wrong checksum")),
+                false => Err(PatchError::Damaged("the checksum of the checksums is wrong")),
             };
         }
         let mut bytes = vec![0; usize::try_from(count).unwrap_or_default() * RECORD_LEN];

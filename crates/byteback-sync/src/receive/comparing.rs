@@ -135,7 +135,7 @@ impl Comparing<'_> {
         });
         let mut compared = Vec::with_capacity(chunks.len());
         for some in ended {
-            let died = |_| ServiceError::new(ErrorKind::Refused, "a thread that compared files has died");
+            let died = |_| ServiceError::new(ErrorKind::Refused, "a thread that compared files died");
             compared.extend(some.map_err(died)??);
         }
         compared.sort_unstable_by_key(|(index, _)| *index);
@@ -153,7 +153,7 @@ impl Comparing<'_> {
         let nodes: Vec<NodeId> = files.iter().map(|file| file.node).collect();
         let here = self.tree.attributes(cut, &nodes)?;
         if here.len() != files.len() {
-            return Err(ServiceError::new(ErrorKind::Protocol, "the tree did not answer for each file").into());
+            return Err(ServiceError::new(ErrorKind::Protocol, "the tree did not answer for every file").into());
         }
         let mut lens = Vec::with_capacity(files.len());
         for (file, here) in files.iter().zip(here) {

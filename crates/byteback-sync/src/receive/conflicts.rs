@@ -35,7 +35,8 @@ pub enum ConflictsError {
     },
     /// The list cannot be understood.
     #[error(
-        "the list of conflicts cannot be used ({0}); remove 'conflicts.json' to begin a new one: the copies themselves are ordinary files"
+        "the list of conflicts cannot be used ({0}); remove 'conflicts.json' to start a new one: the copies themselves \
+         are ordinary files"
     )]
     Damaged(String),
 }

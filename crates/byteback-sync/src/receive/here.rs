@@ -136,7 +136,7 @@ impl Seen<'_> {
         if self.memory.log.get().is_none() {
             let _ = self.memory.log.set(LogChanges::ask(self.tree)?);
         }
-        let missing = || ServiceError::new(ErrorKind::Log, "the log cannot be asked");
+        let missing = || ServiceError::new(ErrorKind::Log, "the log cannot be queried");
         self.memory.log.get().ok_or_else(missing)
     }
 

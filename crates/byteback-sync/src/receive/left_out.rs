@@ -34,7 +34,7 @@ const FILE: VersionedJson = VersionedJson {
 #[derive(Debug, thiserror::Error)]
 pub enum LeftOutError {
     /// File system error.
-    #[error("cannot {what} the list of names that are left out: {source}")]
+    #[error("cannot {what} the list of left-out names: {source}")]
     Io {
         /// Attempted operation.
         what: &'static str,
@@ -43,7 +43,8 @@ pub enum LeftOutError {
     },
     /// The list cannot be understood.
     #[error(
-        "the list of names that are left out cannot be used ({0}); join the folder anew, as a new device in an empty directory, so that none of them is taken for removed"
+        "the list of left-out names cannot be used ({0}); join the folder again as a new device in an empty directory, \
+         so that none of them is taken for removed"
     )]
     Damaged(String),
 }

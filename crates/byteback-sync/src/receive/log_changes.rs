@@ -54,7 +54,7 @@ impl LogChanges {
             match page.next {
                 None => return Ok(changes),
                 Some(next) if next == cursor => {
-                    let message = "the changes of the folder do not end; restart its daemon";
+                    let message = "the folder's list of changes does not end; restart its daemon";
                     return Err(ServiceError::new(ErrorKind::Protocol, message));
                 }
                 Some(next) => cursor = next,

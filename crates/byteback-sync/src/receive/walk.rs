@@ -627,7 +627,7 @@ impl<'a, 'w> Walk<'a, 'w> {
             }
             Err(error) if overtaken_in(&error).is_some() => Err(Stop::Overtaken),
             Err(error) => {
-                let message = format!("node {} cannot be written: {error}", opened.node);
+                let message = format!("cannot write node {}: {error}", opened.node);
                 Err(ServiceError::new(ErrorKind::Node, message).into())
             }
         }
@@ -635,7 +635,7 @@ impl<'a, 'w> Walk<'a, 'w> {
 }
 
 fn unreadable(node: NodeId, error: &std::io::Error) -> ServiceError {
-    ServiceError::new(ErrorKind::Node, format!("node {node} cannot be read: {error}"))
+    ServiceError::new(ErrorKind::Node, format!("cannot read node {node}: {error}"))
 }
 
 /// Applies once more the patches that a crash interrupted. Files that another writer changed

@@ -550,7 +550,7 @@ fn what_cannot_be_sent_says_why_and_changes_nothing() {
     for group in [conflict, fold] {
         let error = try_send(&rig, tree, &origin.live, &group, footing).unwrap_err();
         assert!(
-            matches!(&error, byteback_backup::BackupError::Tree(why) if why.message.contains("is to be taken from a cut")),
+            matches!(&error, byteback_backup::BackupError::Tree(why) if why.message.contains("must be taken from a cut")),
             "{error:?}"
         );
     }

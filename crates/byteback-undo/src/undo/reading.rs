@@ -146,7 +146,7 @@ impl Undo {
         let size = history.from(as_of.number).next().map(|kept| kept.size);
         match size {
             Some(size) => Ok(size),
-            None => present().map_err(failed("look at the file"))?.ok_or(UndoError::NoFile),
+            None => present().map_err(failed("inspect the file"))?.ok_or(UndoError::NoFile),
         }
     }
 
@@ -188,7 +188,7 @@ impl Undo {
                     None => Piece::Zeros(*range),
                     Some(bytes) => Piece::Data(range.start(), bytes),
                 };
-                sink(piece).map_err(failed("hand on what was kept"))?;
+                sink(piece).map_err(failed("pass on the old bytes"))?;
             }
         }
         Ok(())

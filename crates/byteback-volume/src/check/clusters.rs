@@ -111,7 +111,7 @@ impl Walk<'_, '_> {
             Some(content) => {
                 let may_have_delta = has_delta || file.has_unknown_deltas;
                 if !may_have_delta && !is_zero_behind(content, page, file.len_bytes) {
-                    let what = "bytes behind its end are not zero";
+                    let what = "bytes beyond its end are not zero";
                     self.problems.add(Trouble::Inode { ino, what });
                 }
             }

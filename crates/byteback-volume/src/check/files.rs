@@ -274,7 +274,7 @@ impl Walk<'_, '_> {
             self.problems.add(Trouble::Inode { ino, what });
         }
         if flags.is_compressed && !self.image.is_compressed() {
-            let what = "its pages may be compressed, and the volume's may not";
+            let what = "its pages may be compressed, but the volume has no compression";
             self.problems.add(Trouble::Inode { ino, what });
         }
         if !flags.has_inline_data && !flags.has_inline_entries {
@@ -308,11 +308,11 @@ impl Walk<'_, '_> {
             if let Some((_, block)) = self.node(ino, xattrs, Footer::XATTRS)
                 && !are_xattrs(NodeBlock::body(&block))
             {
-                let what = "its extended attributes are cut off";
+                let what = "its extended attributes are truncated";
                 self.problems.add(Trouble::Inode { ino, what });
             }
         } else if !are_xattrs(inode.xattrs()) {
-            let what = "its extended attributes are cut off";
+            let what = "its extended attributes are truncated";
             self.problems.add(Trouble::Inode { ino, what });
         }
         if file.blocks != inode.blocks() {
@@ -356,7 +356,7 @@ impl Walk<'_, '_> {
         }
         let is_whole = (count, len_bytes) == (inode.deltas(), usize::from(inode.delta_bytes()));
         if !is_whole || len_bytes > INLINE_LEN_BYTES {
-            let what = "its deltas are cut off";
+            let what = "its deltas do not match their recorded number and length";
             self.problems.add(Trouble::Inode { ino: file.ino, what });
         }
         self.files.deltas += u64::from(count).saturating_sub(marks);
@@ -465,7 +465,7 @@ impl Walk<'_, '_> {
             self.page(file, (file.ino, version), u64::from(slot), slot, address);
         }
         if (INODE_SLOTS..DIRECT_SLOTS).any(|slot| NodeBlock::slot(&block, slot) != 0) {
-            let what = "there are addresses behind its moved slots";
+            let what = "its moved slots are followed by other addresses";
             self.problems.add(Trouble::Inode { ino: file.ino, what });
         }
     }
@@ -507,7 +507,7 @@ impl Walk<'_, '_> {
                 file.deltas.insert(page, true);
                 self.files.compressed_pages += 1;
                 if !is_zero {
-                    let what = "bytes behind its end are not zero";
+                    let what = "bytes beyond its end are not zero";
                     self.problems.add(Trouble::Inode { ino, what });
                 }
             }
@@ -550,7 +550,7 @@ impl Walk<'_, '_> {
             Some(block) if page_checksum(&block[..]) == proven.checksum => {
                 let may_have_delta = has_delta || file.has_unknown_deltas;
                 if !may_have_delta && !is_zero_behind(&block[..], page, file.len_bytes) {
-                    let what = "bytes behind its end are not zero";
+                    let what = "bytes beyond its end are not zero";
                     self.problems.add(Trouble::Inode { ino, what });
                 }
             }
@@ -571,33 +571,33 @@ fn malformed(inode: &Inode, flags: InodeFlags) -> Option<&'static str> {
     let has_nodes = (0..INDIRECT_NODES).any(|index| inode.node(index) != Nid::NONE);
     let len_bytes = usize::try_from(inode.len_bytes()).unwrap_or(usize::MAX);
     if (flags.has_inline_data || flags.has_inline_entries) && inode.delta_meta() != Address::NONE {
-        return Some("it has deltas and no pages");
+        return Some("it has deltas, but no pages");
     }
     if flags.has_moved_slots && (flags.has_inline_data || flags.has_inline_entries || inode.mode() & TYPE != REGULAR) {
-        return Some("it has moved slots and none that could be");
+        return Some("only a regular file with pages may have moved slots");
     }
     match inode.mode() & TYPE {
-        DIRECTORY if flags.has_inline_data => return Some("a directory has no content"),
+        DIRECTORY if flags.has_inline_data => return Some("a directory cannot have inline data"),
         DIRECTORY | REGULAR | SYMLINK => {}
-        0 => return Some("it is of no sort"),
+        0 => return Some("its mode has no file type"),
         _ if flags.has_inline_data || flags.has_inline_entries || len_bytes > 0 => {
-            return Some("what is no file has no content");
+            return Some("a special file cannot have content");
         }
         _ => {}
     }
     if flags.has_inline_entries && inode.mode() & TYPE != DIRECTORY {
-        return Some("what is no directory has no entries");
+        return Some("inline entries in a non-directory");
     }
     if flags.has_inline_data {
         let behind = inode.inline().get(len_bytes..);
         return match behind {
-            _ if has_nodes => Some("it has its content twice"),
-            None => Some("its content is longer than there is room"),
-            Some(behind) if behind.iter().any(|byte| *byte != 0) => Some("bytes behind its end are not zero"),
+            _ if has_nodes => Some("it has both inline data and nodes of pages"),
+            None => Some("its inline data is longer than the space for it"),
+            Some(behind) if behind.iter().any(|byte| *byte != 0) => Some("bytes beyond its end are not zero"),
             Some(_) => None,
         };
     }
-    (flags.has_inline_entries && has_nodes).then_some("it has its entries twice")
+    (flags.has_inline_entries && has_nodes).then_some("it has both inline entries and nodes of pages")
 }
 
 /// Whether bytes are a sequence of `name_len u8, value_len u16, name, value`, up to a zero or the

@@ -378,7 +378,7 @@ impl Reader<'_> {
             }
         }
         let Some(last) = last else {
-            let what = "checkpoint, of which both copies are lost";
+            let what = "both copies of the checkpoint";
             return Err(VolumeError::Damaged {
                 address: Address(self.superblock.areas.packs_first),
                 what,

@@ -145,20 +145,20 @@ impl Names {
             !entry.name.contains(&b'/') && !entry.name.contains(&0) && entry.name != b"." && entry.name != b"..";
         let hash = xxhash_rust::xxh3::xxh3_64_with_seed(&entry.name, image.superblock.hash_seed);
         if !is_name {
-            Some(("it is no name", true))
+            Some(("not a valid name", true))
         } else if u64::from(entry.hash) != hash & u64::from(u32::MAX) {
-            Some(("its hash is not that of its name", true))
+            Some(("its hash does not match its name", true))
         } else if !names.insert(entry.name.clone()) {
-            Some(("the name is there twice", true))
+            Some(("the name occurs twice", true))
         } else if known.is_directory() && self.reached.contains(&entry.ino) {
-            Some(("the directory has another name", true))
+            Some(("the directory already has another name", true))
         } else if entry
             .page
             .is_some_and(|page| !is_in_bucket(page, entry.hash, levels(files, dir)))
         {
-            Some(("it is where nobody looks for it", true))
+            Some(("it is in the wrong bucket", true))
         } else if u32::from(entry.kind) != known.sort() {
-            Some(("its file is of another sort", false))
+            Some(("its file has another type", false))
         } else {
             None
         }

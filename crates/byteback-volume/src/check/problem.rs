@@ -271,25 +271,28 @@ impl fmt::Display for Trouble {
         match self {
             Self::Superblock(address) => write!(
                 f,
-                "the superblock at block {address} is damaged; the other one is whole"
+                "the superblock at block {address} is damaged; the other copy is intact"
             ),
             Self::Checkpoint { version, is_lost: true } => {
                 write!(
                     f,
-                    "checkpoint {version} is damaged: what was done since the one before it is lost"
+                    "checkpoint {version} is damaged: changes since the previous checkpoint are lost"
                 )
             }
             Self::Checkpoint { version, .. } => {
-                write!(f, "checkpoint {version} is damaged; the one before it says the same")
+                write!(
+                    f,
+                    "checkpoint {version} is damaged; the previous one has the same state"
+                )
             }
             Self::SegmentTable(address) => write!(f, "the segment table is damaged at block {address}"),
             Self::NodeTable(address) => write!(f, "the node table is damaged at block {address}"),
-            Self::NodeEntry(nid) => write!(f, "the node table says something impossible of node {nid}"),
+            Self::NodeEntry(nid) => write!(f, "the node table has an impossible entry for node {nid}"),
             Self::Node { nid, address, .. } => {
-                write!(f, "node {nid} at block {address} is damaged: what is in it is lost")
+                write!(f, "node {nid} at block {address} is damaged: its contents are lost")
             }
-            Self::Reference { nid, .. } => write!(f, "node {nid} is missing: what is in it is lost"),
-            Self::StrayNode { nid, .. } => write!(f, "node {nid} belongs to nothing"),
+            Self::Reference { nid, .. } => write!(f, "node {nid} is missing: its contents are lost"),
+            Self::StrayNode { nid, .. } => write!(f, "node {nid} belongs to no file"),
             Self::Inode { what, .. } => write!(f, "the inode is malformed: {what}"),
             Self::Page { page, address, .. } => {
                 write!(
@@ -301,47 +304,49 @@ impl fmt::Display for Trouble {
             Self::PageAddress { page, address, .. } => {
                 write!(
                     f,
-                    "4096 bytes at offset {} are lost: block {address} is no page",
+                    "4096 bytes at offset {} are lost: block {address} does not hold them",
                     page.saturating_mul(4096)
                 )
             }
             Self::Delta { page, .. } => {
                 write!(
                     f,
-                    "what changed of 4096 bytes at offset {} is damaged",
+                    "the delta of the 4096 bytes at offset {} is damaged",
                     page.saturating_mul(4096)
                 )
             }
             Self::DeltaIndex { address, .. } => write!(
                 f,
-                "what changed of its pages is lost, as the index at block {address} is damaged: they cannot be read until they are written over"
+                "the index of its deltas at block {address} is damaged: no page can be read until it is overwritten"
             ),
             Self::DeltaPage { address, .. } => {
-                write!(f, "what changed of some of its pages is lost with block {address}")
+                write!(f, "the deltas in block {address} are lost: their pages cannot be read")
             }
-            Self::DeltaList => write!(f, "the list of files with deltas in the main area is not right"),
-            Self::Shared { address, .. } => write!(f, "block {address} belongs to something else, too"),
+            Self::DeltaList => write!(f, "the list of files with deltas in the main area is wrong"),
+            Self::Shared { address, .. } => write!(f, "block {address} is used twice"),
             Self::DirectoryPage { page, .. } => {
-                write!(f, "page {page} of the directory is damaged: the names in it are lost")
+                write!(f, "page {page} of the directory is damaged: its names are lost")
             }
             Self::Entry { name, what, .. } => write!(f, "entry '{}': {what}", String::from_utf8_lossy(name)),
             Self::Lost(ino) => write!(f, "file {ino} has no name"),
-            Self::Orphan(ino) => write!(f, "file {ino} is listed as having no name, wrongly"),
-            Self::Links { found, said, .. } => write!(f, "has {found} names and says {said}"),
-            Self::Parent { found, said, .. } => write!(f, "is in directory {found} and says {said}"),
-            Self::Blocks { found, said, .. } => write!(f, "has {found} blocks and says {said}"),
+            Self::Orphan(ino) => write!(f, "file {ino} is wrongly listed as having no name"),
+            Self::Links { found, said, .. } => write!(f, "has {found} links, but its inode says {said}"),
+            Self::Parent { found, said, .. } => write!(f, "is in directory {found}, but its inode says {said}"),
+            Self::Blocks { found, said, .. } => write!(f, "has {found} blocks, but its inode says {said}"),
             Self::Summaries(segment) => write!(
                 f,
-                "the summaries of segment {segment} are damaged: whether its pages are whole is not known"
+                "the summaries of segment {segment} are damaged: its pages cannot be verified"
             ),
-            Self::Summary(address) => write!(f, "the summary of block {address} is somebody else's"),
-            Self::Unmarked(address) => write!(f, "block {address} is in use and said to be free"),
+            Self::Summary(address) => write!(f, "the summary of block {address} names another owner"),
+            Self::Unmarked(address) => write!(f, "block {address} is in use, but marked as free"),
             Self::Marked { segment, blocks } => write!(
                 f,
-                "{blocks} blocks of segment {segment} are said to be in use, and are not"
+                "{blocks} blocks of segment {segment} are marked as in use, but are free"
             ),
-            Self::Log(index) => write!(f, "log {index} goes on where it cannot"),
-            Self::Counter { what, found, said } => write!(f, "there are {found} {what}, and {said} are counted"),
+            Self::Log(index) => write!(f, "log {index} continues at an impossible position"),
+            Self::Counter { what, found, said } => {
+                write!(f, "the checkpoint counts {said} {what}, but there are {found}")
+            }
         }
     }
 }

@@ -264,7 +264,9 @@ impl State {
         };
         let len_blocks = header.len_blocks();
         if len_blocks > self.media.areas.pack_blocks {
-            return Err(VolumeError::Stopped("a checkpoint has no room in its place".to_owned()));
+            return Err(VolumeError::Stopped(
+                "a checkpoint does not fit into its area".to_owned(),
+            ));
         }
         let mut head = zeros();
         header.write(&mut head);

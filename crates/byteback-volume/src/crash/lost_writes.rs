@@ -12,7 +12,7 @@ use crate::error::{Result, VolumeError};
 use crate::format::{Address, MAX_FILE_BLOCKS, Nid};
 use crate::state::State;
 
-const WHAT: &str = "node of addresses of pages that changed";
+const WHAT: &str = "node with addresses of changed pages";
 
 impl State {
     /// Of pages of a file that changed, in ascending order, those that can be written: their slots

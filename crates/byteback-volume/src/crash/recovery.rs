@@ -522,7 +522,7 @@ impl State {
         if !seen.insert(nid) || self.table.get(&self.media, nid)?.ino != ino {
             return Ok(());
         }
-        let block = Box::new(*self.node(nid, "node that a file had")?);
+        let block = Box::new(*self.node(nid, "node that belonged to a file")?);
         let referred = referred(&block);
         for address in referred.pages.values() {
             if address.is_block() {

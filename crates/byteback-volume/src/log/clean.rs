@@ -119,7 +119,7 @@ impl State {
             return Ok(false);
         }
         if entry.address == address {
-            return Ok(self.node_mut(summary.nid, "node in a segment that is cleaned").is_ok());
+            return Ok(self.node_mut(summary.nid, "node in a segment being cleaned").is_ok());
         }
         if matches!(summary.slot, INDEX_SLOT | COMPACT_SLOT) && entry.ino == summary.nid {
             return Ok(self.move_delta_block(summary.nid, address).unwrap_or(false));
@@ -127,7 +127,7 @@ impl State {
         if summary.slot == CLUSTER_SLOT && entry.ino == summary.nid && self.is_compressed {
             return self.move_cluster(address, summary);
         }
-        let Ok(node) = self.node(summary.nid, "node of a page in a segment that is cleaned") else {
+        let Ok(node) = self.node(summary.nid, "node of a page in a segment being cleaned") else {
             return Ok(false);
         };
         let place = Footer::read(node).place;

@@ -387,7 +387,7 @@ impl State {
                 let layout = file.lay_out(form, true);
                 old_blocks += self.write_leaves(ino, &mut file, layout, &mut new_blocks)?;
             }
-            let no_room = || VolumeError::Stopped("an index of deltas has no room in its block".to_owned());
+            let no_room = || VolumeError::Stopped("an index of deltas does not fit into its block".to_owned());
             index = Some(file.index_bytes(form).ok_or_else(no_room)?);
         }
         let new = match index {

@@ -103,7 +103,7 @@ impl State {
             match mode & TYPE {
                 REGULAR => self.set_len(ino, len_bytes)?,
                 DIRECTORY => return Err(VolumeError::IsADirectory),
-                _ => return Err(VolumeError::Invalid("only a regular file has a length that can be set")),
+                _ => return Err(VolumeError::Invalid("only the length of a regular file can be set")),
             }
         }
         if mode & TYPE == DIRECTORY {

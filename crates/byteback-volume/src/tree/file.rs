@@ -480,10 +480,10 @@ impl State {
     fn begin_to_allocate(&mut self, ino: Nid, how: Allocate, offset: u64, end: u64) -> Result<()> {
         let len = end - offset;
         if len == 0 {
-            return Err(VolumeError::Invalid("a range of no bytes"));
+            return Err(VolumeError::Invalid("the range is empty"));
         }
         if self.inode(ino)?.mode() & TYPE != REGULAR {
-            return Err(VolumeError::Invalid("only a regular file has room set aside"));
+            return Err(VolumeError::Invalid("space can be reserved only for a regular file"));
         }
         if self.inode(ino)?.flags().has_inline_data {
             self.move_out(ino)?;

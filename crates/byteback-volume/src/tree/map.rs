@@ -18,7 +18,7 @@ pub(crate) struct Slot {
     pub(crate) told: Nid,
 }
 
-const WHAT: &str = "node of a file's addresses";
+const WHAT: &str = "node with a file's addresses";
 
 /// Most addresses for which room is reserved up front.
 const ADDRESSES_AT_ONCE: usize = 4096;

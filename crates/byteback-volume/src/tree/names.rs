@@ -130,10 +130,12 @@ impl State {
 
     pub(crate) fn make_symlink(&mut self, dir: Nid, name: &[u8], target: &[u8], new: &NewFile) -> Result<Nid> {
         if target.is_empty() || target.len() > TARGET_LEN_BYTES_MAX {
-            return Err(VolumeError::Invalid("the target of a symlink has 1 to 4095 bytes"));
+            return Err(VolumeError::Invalid(
+                "the target of a symlink must have 1 to 4095 bytes",
+            ));
         }
         if new.mode & TYPE != SYMLINK {
-            return Err(VolumeError::Invalid("a symlink has the mode of one"));
+            return Err(VolumeError::Invalid("the mode is not that of a symlink"));
         }
         let ino = self.make(dir, name, new)?;
         match self.write(ino, 0, target, true) {
@@ -148,7 +150,7 @@ impl State {
     pub(crate) fn read_symlink(&mut self, ino: Nid) -> Result<Vec<u8>> {
         let inode = self.inode(ino)?;
         if inode.mode() & TYPE != SYMLINK {
-            return Err(VolumeError::Invalid("it is no symlink"));
+            return Err(VolumeError::Invalid("not a symlink"));
         }
         let len = usize::try_from(inode.len_bytes()).unwrap_or(usize::MAX);
         let mut target = vec![0; len.min(TARGET_LEN_BYTES_MAX)];

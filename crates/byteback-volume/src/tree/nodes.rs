@@ -179,7 +179,7 @@ impl State {
     /// Writes a node to the end of a log. Of a file that is synced, all go to one log, in which
     /// they are found after a crash.
     pub(crate) fn write_node(&mut self, nid: Nid, synced: Option<NodeFlags>) -> Result<()> {
-        const WHAT: &str = "node that is to be written";
+        const WHAT: &str = "node to be written";
         let entry = self.table.get(&self.media, nid)?;
         let is_directory = synced.is_none() && self.is_directory(entry.ino);
         let log = match synced {

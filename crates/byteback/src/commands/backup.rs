@@ -27,49 +27,48 @@ use crate::wording::{counted, counts, duration, listed, nodes, size, size_exact}
 /// Flags of `backup`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "A file that cannot be read is reported and the rest is saved; the exit code is then 3, and the next
-backup tries it again. Ctrl-C stops at the next safe point: nothing is saved, nothing is lost."
+    after_help = "Files that cannot be read are reported, and everything else is saved; the exit code is then 3, and \
+the next backup tries them again. Ctrl-C stops at the next safe point: no snapshot is made, and nothing is lost."
 )]
 pub(crate) struct BackupArguments {
-    /// The folder; without it, the bound folder you are in
+    /// Folder to back up (default: the bound folder you are in)
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Tag of the snapshot; may be given several times
+    /// Tag the snapshot; may be given several times
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
-    /// Host name to write into the snapshot
+    /// Record this host name in the snapshot (default: this machine's)
     #[arg(long, value_name = "HOST")]
     host: Option<OsString>,
-    /// Only say what would be saved
+    /// Only report what would be saved
     #[arg(short = 'n', long)]
     dry_run: bool,
-    /// How to find what changed in a file: auto takes the log, then checksums, whatever costs least
+    /// Find changes inside files by this method; auto takes the cheapest one for each file
     #[arg(long, value_name = "WAY", default_value = "auto")]
     delta: Delta,
-    /// Save everything, as if it were the first time
+    /// Save everything, as in a first backup
     #[arg(long)]
     full: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum Delta {
-    /// What costs least, file by file; 'byteback explain FILE' tells what that was
+    /// The cheapest method for each file; 'byteback explain FILE' shows which one that was
     Auto,
-    /// Look for files in what the server has, by rolling checksums
+    /// Match files against the server's version by rolling checksums
     Rsync,
-    /// Look for files in what the server has, by hashes of blocks in their places
+    /// Match files against the server's version by hashes of blocks at the same offsets
     Hash,
-    /// Let the server look for blocks of files in what it has: least work here
+    /// Let the server search its version for the blocks of files: least work here
     Webr,
-    /// Compare chunks that the content itself delimits with those of what the server has
+    /// Compare content-defined chunks with those of the server's version
     Cdc,
-    /// Compare checksums that the file system or an earlier backup has; search what differs for
+    /// Compare the checksums that the file system or an earlier backup has; search the rest for
     /// blocks that the server has
     SkyF,
-    /// The same; what differs is cut into chunks, which are compared with those of what the server
-    /// has
+    /// Like sky-f, but cut the rest into content-defined chunks and compare those
     SkyC,
-    /// Send files that changed as they are
+    /// Send changed files whole
     Full,
 }
 
@@ -105,7 +104,7 @@ pub(super) fn own_directory(path: &Path, what: &str, settings: &Settings) -> Opt
         Ok((dir, lock)) => Some((Arc::new(dir) as Arc<dyn DurableDir>, lock)),
         Err(error) => {
             settings.output.warn(&format!(
-                "{what} in {} cannot be used ({error}); this goes on without",
+                "cannot use {what} in {}: {error}; continuing without",
                 path.display()
             ));
             None
@@ -221,7 +220,7 @@ impl Said<'_> {
             output.say(format!("  everything was read: {why}"))?;
             if report.followed_files > 0 {
                 let files = counted(report.followed_files, "file was", "files were");
-                output.say(format!("  {files} compared with what the server had at the same path"))?;
+                output.say(format!("  {files} compared with the server's version at the same path"))?;
             }
         }
         let whole = files_read_whole(report);
@@ -248,13 +247,13 @@ impl Said<'_> {
                 match (report.hashed_bytes, report.found_bytes) {
                     (0, _) if whole == 0 => ": the log knows what changed".to_owned(),
                     (0, _) => String::new(),
-                    (_, found) => format!(": {} of them need not be sent", sizes(found)),
+                    (_, found) => format!(": {} of it need not be sent", sizes(found)),
                 }
             ))?;
             output.say(format!("  sent     {} on the wire", sizes(report.wire.sent)))?;
             if report.reused_bytes > 0 {
                 output.say(format!(
-                    "  resumed  {} that an interrupted backup had sent",
+                    "  resumed  {} sent by an interrupted backup",
                     sizes(report.reused_bytes)
                 ))?;
             }
@@ -262,13 +261,13 @@ impl Said<'_> {
         }
         if report.healed_frames > 0 {
             output.say(format!(
-                "  healed   {} at the server with bytes of this folder",
+                "  healed   {} on the server with bytes from this folder",
                 counted(report.healed_frames, "damaged place", "damaged places")
             ))?;
         }
         if report.damaged_files > 0 {
             output.say(format!(
-                "  {} damaged at the server and could not be healed there: sent whole by this backup or the next one",
+                "  {} damaged on the server and could not be healed there: sent whole by this backup or the next",
                 counted(report.damaged_files, "file is", "files are")
             ))?;
         }
@@ -289,25 +288,25 @@ impl Said<'_> {
         let directory = self.folder.directory().display();
         if !self.is_mounted {
             let read = match self.report.dry_run {
-                true => "it is all read".to_owned(),
+                true => "all of it is read".to_owned(),
                 false => format!("{} were read", size(self.report.read_bytes)),
             };
             let unknown = whole.untracked.saturating_add(whole.interrupted);
             return match unknown {
                 0 => output.say(format!(
-                    "  The folder is not mounted: a file that changes is read whole by the next backup.\n  \
-                     Mounted, only its changed ranges are: byteback mount {directory}"
+                    "  The folder is not mounted: the next backup reads changed files whole.\n  \
+                     To read only their changed ranges, mount it: byteback mount {directory}"
                 )),
                 files => output.say(format!(
-                    "  The folder was not mounted, so nobody knew which bytes of {} had changed: {read}.\n  \
-                     Mounted, only the changed ranges are read: byteback mount {directory}",
+                    "  The folder was not mounted, so it is unknown which bytes of {} changed: {read}.\n  \
+                     To read only changed ranges, mount it: byteback mount {directory}",
                     counted(files, "file", "files")
                 )),
             };
         }
         for (count, why) in [
             (whole.untracked, "changed while the folder was not mounted"),
-            (whole.interrupted, "being changed when tracking last ended"),
+            (whole.interrupted, "a change was under way when tracking last ended"),
             (whole.unsaved_before, "could not be saved last time"),
         ] {
             if count > 0 {

@@ -33,35 +33,35 @@ use crate::tracked_folder::{self, KnownFolder, Owner};
 #[derive(Args, Debug)]
 #[command(after_help = "Formats:
   text      the changed ranges of each file (with --json: one object for each)
-  files     what is there now and changed, but directories: one ./NAME a line, below the folder
+  files     what exists and has changed, except directories: one ./NAME per line, below the folder
             restic backup --files-from-raw LIST     (in the folder, with -0)
-  paths     as files, and directories, which are listed for themselves
+  paths     like files, plus the changed directories themselves
             rsync -aHI --from0 --files-from=LIST DIR/ COPY/    (with -0)
             tar -C DIR --null --no-recursion -T LIST -cf ...   (with -0)
-  removed   what is gone, or may be in the way of what is there now: to be removed from a copy first
+  removed   what is gone, or may be in the way of what exists now: remove it from a copy first
             xargs -0 -r rm -rf -- < LIST       (in the copy, with -0)
-  borg-map  the range map of one file, which is named instead of the folder
+  borg-map  the range map of one file, named instead of the folder
             borg create --map LIST --reuse-from ARCHIVE NAME FILE     (Borg 2)
 
-See 'byteback consumers --help' for programs that have a mark of their own.")]
+See 'byteback consumers --help' for programs with a mark of their own.")]
 pub(crate) struct ChangesArguments {
-    /// The folder, or with borg-map the file; without it, the folder you are in
+    /// Folder, or with borg-map the file (default: the folder you are in)
     #[arg(value_name = "PATH")]
     path: Option<PathBuf>,
-    /// Since when: mark (what the consumer saved last), an epoch (@17), or the last backup's
+    /// Start of the changes: mark (the consumer's last save), an epoch (@17), or the last backup's
     /// snapshot
     #[arg(long, value_name = "MOMENT", default_value = "mark")]
     since: Since,
-    /// Whose mark; without it, that of 'byteback backup'
+    /// Start at the mark of this consumer (default: 'byteback backup')
     #[arg(long, value_name = "NAME")]
     consumer: Option<String>,
-    /// Up to this cut, with names as they were then, instead of up to now (see 'byteback cut')
+    /// Stop at this cut, with names as they were then, instead of now (see 'byteback cut')
     #[arg(long, value_name = "NAME")]
     cut: Option<OsString>,
-    /// How to tell
+    /// Print the changes in this format
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: Format,
-    /// End each name by a zero byte, not by a newline: for names that have newlines
+    /// End each name with a zero byte instead of a newline, for names that contain newlines
     #[arg(short = '0', long)]
     null: bool,
 }
@@ -131,17 +131,16 @@ impl Asked<'_> {
 
 pub(crate) fn run(arguments: &ChangesArguments, settings: &Settings) -> Result<()> {
     if arguments.null && !matches!(arguments.format, Format::Files | Format::Paths | Format::Removed) {
-        return Err(CommandError::new("-0 is for lists of names")
+        return Err(CommandError::new("-0 works only with lists of names")
             .next("Add --format files, paths or removed, or leave -0 out."));
     }
     if settings.output.json && arguments.format != Format::Text {
-        return Err(CommandError::new("--json and --format are two forms of the same").next("Leave one of them out."));
+        return Err(CommandError::new("--json works only with --format text").next("Leave one of them out."));
     }
     let (known, file) = match (arguments.format, &arguments.path) {
         (Format::BorgMap, None) => {
-            return Err(
-                CommandError::new("a Borg map is of one file").next("Name it: byteback changes --format borg-map FILE")
-            );
+            return Err(CommandError::new("a Borg map describes one file")
+                .next("Name the file: byteback changes --format borg-map FILE"));
         }
         (Format::BorgMap, Some(file)) => {
             let (known, path) = tracked_folder::folder_of_file(file, settings)?;
@@ -224,6 +223,6 @@ fn check_snapshot(
         "the folder's log knows the changes since the last backup, not since snapshot {id}"
     ))
     .next(format!(
-        "Leave out --since for those; for what was saved after snapshot {id}: byteback diff {id} latest"
+        "Leave out --since to list those; to see what was saved after snapshot {id}: byteback diff {id} latest"
     )))
 }

@@ -31,61 +31,60 @@ use crate::wording::{counted, duration, size, size_exact};
 /// Flags of `checksums`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Checksums that storage keeps already save reading what did not change. This
-tells which there are of one file: their function, the length of the blocks
-that they are of, how much of the file has some, and what it took to get them.
+Checksums that storage already keeps make it unnecessary to read unchanged data.
+This command shows those of one file: their function, their block length, how
+much of the file they cover, and what it cost to get them.
 
   FILE
-      a file that is sealed by fs-verity, on ext4, F2FS or btrfs;
+      a file sealed by fs-verity, on ext4, F2FS or btrfs;
       a file on btrfs (as root);
-      a file on ext4 on a device of dm-verity (as root);
+      a file on ext4 on a dm-verity device (as root);
       a file on ZFS (as root, by ZFS's own zdb);
       if its name looks like one of the following, write ./NAME
   s3://BUCKET/KEY
-      an object of S3 or of a server like it (AWS_ENDPOINT_URL,
+      an object in S3 or a compatible server (AWS_ENDPOINT_URL,
       AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)
   seaweedfs://HOST:PORT/PATH
-      a file of SeaweedFS, at its filer
+      a file in SeaweedFS, through its filer
   hdfs://[USER@]HOST[:PORT]/PATH
-      a file of HDFS, at its NameNode's HTTP port (9870, where none is named)
+      a file in HDFS, through its NameNode's HTTP port (default 9870)
   moosefs:FILE
-      a file in a mount of MooseFS, on a machine with a chunk server, whose
-      folders (mfshdd.cfg) are in --store
+      a file in a MooseFS mount, on a machine with a chunk server; --store names
+      the server's folders (mfshdd.cfg)
   ceph://FOLDER?pg=PG&object=NAME
-      an object in the store of a Ceph OSD that is stopped; FOLDER is the
-      OSD's (/var/lib/ceph/osd/ceph-0), and 'ceph osd map POOL NAME' tells PG.
+      an object in the store of a stopped Ceph OSD; FOLDER is the OSD's
+      (/var/lib/ceph/osd/ceph-0), and 'ceph osd map POOL NAME' prints PG.
       &namespace=NAMESPACE and &snap=NUMBER may follow; '&' in a name is %26
       (as root, by Ceph's own ceph-objectstore-tool)
   casync:INDEX
-      a file in a store of casync, by its index (.caibx, .caidx); its chunks
-      are in --store
+      a file in a casync store, by its index (.caibx, .caidx); --store names
+      the folder with its chunks
   recipe:FILE
-      a file that a recipe describes, which lists its chunks
+      a file described by a recipe, which lists its chunks
       (docs/format-recipe.md)
 
-With --against, the file is compared with another copy, each named in one of
-these ways, by these checksums alone. The functions must be the same, the
-lengths of blocks need not be for CRCs. Of two files that are sealed by
-fs-verity only those parts of the trees are read that lie above a difference.
+With --against, the file is compared with another copy by checksums alone; each
+is named in one of these ways. Both must use the same function; for CRCs, the
+block lengths may differ. Of two files sealed by fs-verity, only the parts of
+the hash trees that lie above a difference are read.
 
-Exit code 1 if nobody keeps any of the file, or if --verify finds one that is
-not that of its bytes. Parts without checksums are told, and are no failure.")]
+The exit code is 1 if the file has no checksums, or if --verify finds one that
+does not match. Parts without checksums are reported, but are no failure.")]
 pub(crate) struct ChecksumsArguments {
-    /// The file or object
+    /// File or object
     #[arg(value_name = "PATH_OR_URL")]
     what: OsString,
-    /// Read the whole file and compare
+    /// Read the whole file and check it against its checksums
     #[arg(long)]
     verify: bool,
-    /// Tell which parts are those of this other copy, by the checksums of both, without reading
-    /// either
+    /// Compare with this other copy by the checksums of both, without reading either
     #[arg(long, value_name = "PATH_OR_URL", conflicts_with = "verify")]
     against: Option<OsString>,
-    /// With --against: list the ranges
+    /// List the ranges (with --against)
     #[arg(long, requires = "against")]
     ranges: bool,
-    /// The folder with casync's chunks, if it is not default.castr beside the index; the folders of
-    /// MooseFS's chunk server
+    /// Folder with casync's chunks (default: default.castr beside the index), or a folder of
+    /// MooseFS's chunk server; the latter may be given several times
     #[arg(long, value_name = "DIR")]
     store: Vec<PathBuf>,
 }
@@ -170,7 +169,7 @@ pub(crate) fn run(arguments: &ChecksumsArguments, settings: &Settings) -> Result
         match std::fs::read_dir(folder) {
             // The source knows whom such a folder is for, and reports it.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
-            looked => drop(looked.map_err(|error| CommandError::file("look into", folder, &error))?),
+            looked => drop(looked.map_err(|error| CommandError::file("read", folder, &error))?),
         }
     }
     match &arguments.against {
@@ -249,16 +248,16 @@ fn print(
     output.line(format!("  source       {}", description.name))?;
     let tail = match layout.tail {
         Tail::AsIs => "",
-        Tail::ZeroPadded => ", a shorter last one with zeros behind it",
+        Tail::ZeroPadded => ", a short last one padded with zeros",
     };
     let proof = match layout.kind.is_strong() {
-        true => "equal ones prove content equal",
-        false => "equal ones make it likely that content is equal",
+        true => "equal checksums prove equal content",
+        false => "equal checksums make equal content likely",
     };
     let blocks = match coverage.chunks {
         0 => format!("blocks of {}{tail}", size(u64::from(layout.block_len))),
         chunks => format!(
-            "{} of {} at most",
+            "{} of at most {}",
             counted(chunks, "chunk", "chunks"),
             size(u64::from(layout.block_len))
         ),
@@ -290,12 +289,12 @@ fn print(
 /// The reason that bytes have no checksum, in words.
 fn reason(name: &str) -> &'static str {
     let all = [
-        (Unknown::Inline, "it lies in the metadata"),
-        (Unknown::Compressed, "it is compressed"),
-        (Unknown::Encoded, "it is encoded"),
-        (Unknown::NotSummed, "nobody summed it"),
-        (Unknown::Tail, "the last block is not full"),
-        (Unknown::OtherFunction, "they are of another function"),
+        (Unknown::Inline, "stored in the metadata"),
+        (Unknown::Compressed, "compressed"),
+        (Unknown::Encoded, "encoded"),
+        (Unknown::NotSummed, "never checksummed"),
+        (Unknown::Tail, "the last block is incomplete"),
+        (Unknown::OtherFunction, "summed by another function"),
     ];
     all.iter()
         .find(|(why, _)| why.name() == name)
@@ -304,8 +303,8 @@ fn reason(name: &str) -> &'static str {
 
 fn in_words(verified: &Verified) -> String {
     let mut text = format!(
-        "{} of {}",
-        counted(verified.blocks, "checksum is that", "checksums are those"),
+        "{} ({})",
+        counted(verified.blocks, "checksum matches", "checksums match"),
         size(verified.bytes)
     );
     if verified.zero_bytes > 0 {

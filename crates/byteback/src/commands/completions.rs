@@ -16,7 +16,7 @@ use crate::settings::Settings;
   byteback completions zsh > /usr/local/share/zsh/site-functions/_byteback
   byteback completions fish > ~/.config/fish/completions/byteback.fish")]
 pub(crate) struct CompletionsArguments {
-    /// The shell
+    /// Shell to print completions for
     #[arg(value_name = "SHELL")]
     shell: Shell,
 }

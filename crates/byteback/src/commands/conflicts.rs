@@ -29,23 +29,24 @@ const NAMES_TRIED_MAX: u32 = 10_000;
 /// Flags of `conflicts`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Of a file that two machines changed at the same time, the folder keeps the version that came first under its name, and the other one beside it
-as 'NAME (conflict from MACHINE, DATE)'. Without --keep, the conflicts that this machine found are listed.
+    after_help = "If two machines change a file at the same time, the version that came first keeps the name, and the \
+other one is kept beside it as 'NAME (conflict from MACHINE, DATE)'. Without --keep, the conflicts that this machine \
+found are listed.
 
-  byteback conflicts --keep theirs          what came first stays, all copies are removed
+  byteback conflicts --keep theirs          the first version stays, all copies are removed
   byteback conflicts --keep mine a.txt      the copy takes the name of a.txt
-  byteback conflicts --keep both            both stay; the copies get plain names, as 'a (2).txt'
+  byteback conflicts --keep both            both stay; the copies get plain names, such as 'a (2).txt'
 
-Files that a program here changed in one operation, as a database and its log, are in conflict together, also those that nobody else has changed. They are listed as
-belonging together, and should be decided alike:
+Files that a program here changed in one operation, such as a database and its log, are in conflict together, \
+including those that no other machine changed. They are listed as belonging together and should be decided alike:
 
   byteback conflicts --keep mine --together a.db"
 )]
 pub(crate) struct ConflictsArguments {
-    /// What to keep of each conflict, or of those of FILE
+    /// Keep this version for every conflict, or for those of FILE
     #[arg(long, value_name = "WHICH")]
     keep: Option<Keep>,
-    /// Also what belongs together with FILE
+    /// Also decide the conflicts that belong together with FILE
     #[arg(long, requires = "operands")]
     together: bool,
     #[command(flatten)]
@@ -55,11 +56,11 @@ pub(crate) struct ConflictsArguments {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Keep {
-    /// The version of this machine: it takes the name
+    /// The version of this machine, which takes the name
     Mine,
     /// The version of the other machine, which has the name
     Theirs,
-    /// Both: the copy gets a plain name
+    /// Both versions; the copy gets a plain name
     Both,
 }
 
@@ -79,7 +80,7 @@ pub(crate) fn run(arguments: &ConflictsArguments, settings: &Settings) -> Result
     let BoundFolder { folder, .. } = tracked_folder::bound_folder(dir.as_deref(), settings)?;
     let directory = folder.directory();
     let not_synced = || {
-        CommandError::new(format!("{} is not kept in sync now", directory.display()))
+        CommandError::new(format!("{} is not being synced", directory.display()))
             .next(format!("Start it with: byteback sync {}", directory.display()))
     };
     let daemon = tracked_folder::daemon(&folder)?.ok_or_else(not_synced)?;
@@ -133,19 +134,19 @@ pub(crate) fn run(arguments: &ConflictsArguments, settings: &Settings) -> Result
     }
     let count = counted(u64::try_from(chosen.len()).unwrap_or(u64::MAX), "conflict", "conflicts");
     match (arguments.keep, chosen.is_empty()) {
-        (_, true) => output.say("There are no conflicts that this machine found."),
+        (_, true) => output.say("This machine has found no conflicts."),
         (None, false) => output.say(format!(
             "{count}. Decide with: byteback conflicts --keep mine|theirs|both [FILE...]"
         )),
         (Some(_), false) if left.is_empty() => output.say(format!("{count} decided.")),
         (Some(_), false) => {
             output.say(format!(
-                "{count} decided. To be decided alike, as they were changed together:"
+                "{count} decided. These were changed together with them and should be decided alike:"
             ))?;
             for conflict in left {
                 output.say(format!("  {}", conflict.path))?;
             }
-            output.say("With --together that is done at once.")
+            output.say("Add --together to decide them as well.")
         }
     }
 }
@@ -181,8 +182,8 @@ fn chosen<'a>(conflicts: &'a [SyncConflict], point: &Path, files: &[PathBuf]) ->
             }
         }
         if chosen.len() == before {
-            return Err(CommandError::new(format!("{} is in no conflict", file.display()))
-                .next("'byteback conflicts' lists those that there are."));
+            return Err(CommandError::new(format!("{} is not in conflict", file.display()))
+                .next("'byteback conflicts' lists all conflicts."));
         }
     }
     Ok(chosen)
@@ -199,11 +200,11 @@ fn decide(conflict: &SyncConflict, point: &Path, keep: Keep) -> Result<()> {
     };
     done.map_err(|error| {
         let what = match keep {
-            Keep::Mine => "move to the name of the other version",
+            Keep::Mine => "give the name of the other version to",
             Keep::Theirs => "remove",
             Keep::Both => "rename",
         };
-        CommandError::file(what, &copy, &error).next("Both versions are still there; nothing was overwritten.")
+        CommandError::file(what, &copy, &error).next("The conflict is still open, and nothing was overwritten.")
     })
 }
 

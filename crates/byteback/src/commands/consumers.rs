@@ -34,15 +34,15 @@ const NAME_LEN_MAX: usize = 100;
 #[derive(Args, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,
-    after_help = "A program of your own becomes a consumer by its first 'begin'. A script:
+    after_help = "A program of your own becomes a consumer with its first 'begin'. An example script:
   epoch=$(byteback consumers begin nightly DIR)
   byteback changes DIR --consumer nightly --format paths -0 > list
   tar -C DIR --null --no-recursion -T list -czf nightly.tar.gz
   byteback consumers done nightly \"$epoch\" DIR
-If anything fails in between, leave out the last step: the next run then covers the same again."
+If any step fails, leave out the last one: the next run then covers the same changes again."
 )]
 pub(crate) struct ConsumersArguments {
-    /// The folder; without it, the one you are in
+    /// Folder (default: the one you are in)
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
     #[command(subcommand)]
@@ -51,33 +51,33 @@ pub(crate) struct ConsumersArguments {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Take a moment of the folder up to which a consumer will save; prints its epoch
+    /// Begin a run: fix the moment up to which the consumer will save, and print its epoch
     Begin {
-        /// The consumer; a new one saves everything
+        /// Name of the consumer; a new one begins with everything
         #[arg(value_name = "NAME", value_parser = name)]
         name: String,
-        /// The folder; without it, the one you are in
+        /// Folder (default: the one you are in)
         #[arg(value_name = "DIR")]
         dir: Option<PathBuf>,
     },
-    /// Everything up to a begun moment is saved: from now on only later changes are told
+    /// Complete a run: everything up to its moment is saved; only later changes are listed
     Done {
-        /// The consumer
+        /// Name of the consumer
         #[arg(value_name = "NAME")]
         name: String,
-        /// What 'begin' printed
+        /// Epoch that 'begin' printed
         #[arg(value_name = "EPOCH")]
         epoch: EpochArgument,
-        /// The folder; without it, the one you are in
+        /// Folder (default: the one you are in)
         #[arg(value_name = "DIR")]
         dir: Option<PathBuf>,
     },
-    /// Give a consumer up: nothing is kept for it any more, and it gets everything if it returns
+    /// Drop a consumer: nothing is kept for it any longer, and it gets everything if it returns
     Drop {
-        /// The consumer
+        /// Name of the consumer
         #[arg(value_name = "NAME")]
         name: String,
-        /// The folder; without it, the one you are in
+        /// Folder (default: the one you are in)
         #[arg(value_name = "DIR")]
         dir: Option<PathBuf>,
     },
@@ -92,10 +92,9 @@ impl FromStr for EpochArgument {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let digits = text.strip_prefix('@').unwrap_or(text);
-        digits
-            .parse()
-            .map(|number| Self(Epoch(number)))
-            .map_err(|_| format!("'{text}' is no epoch: it looks like @17, as 'byteback consumers begin' prints it"))
+        digits.parse().map(|number| Self(Epoch(number))).map_err(|_| {
+            format!("'{text}' is not an epoch: epochs look like @17, as 'byteback consumers begin' prints them")
+        })
     }
 }
 
@@ -108,7 +107,7 @@ fn name(text: &str) -> Result<String, String> {
     }
     if text.starts_with(OWN_PREFIX) {
         return Err(format!(
-            "names that begin with '{OWN_PREFIX}' are those of 'byteback backup'"
+            "names that begin with '{OWN_PREFIX}' are reserved for 'byteback backup'"
         ));
     }
     Ok(text.to_owned())
@@ -174,7 +173,8 @@ fn begin(name: &str, dir: Option<&Path>, settings: &Settings) -> Result<()> {
     let output = settings.output;
     if !owner.is_mounted() {
         output.warn(&format!(
-            "{} is not mounted: which bytes of a file change is not seen, and what is not saved by 'byteback backup' is told again",
+            "{} is not mounted: changed ranges of files are not tracked, and changes that 'byteback backup' has not \
+             saved are listed again",
             known.folder.directory().display()
         ));
     }
@@ -226,16 +226,18 @@ fn done(name: &str, epoch: Epoch, dir: Option<&Path>, settings: &Settings) -> Re
 fn refused(name: &str, epoch: Epoch, state: Option<&ConsumerStatus>) -> CommandError {
     let Some(state) = state else {
         return CommandError::new(format!("there is no consumer '{name}'"))
-            .next(format!("It begins with: byteback consumers begin {name}"));
+            .next(format!("Create it with: byteback consumers begin {name}"));
     };
     match state.pending_cut() {
         Some(pending) => CommandError::new(format!(
-            "the mark of '{name}' stays: @{epoch} was replaced by @{}, so another run of it has begun since",
+            "the mark of '{name}' was not moved: @{epoch} was replaced by @{}, so another run has begun since",
             pending.epoch
         ))
-        .next("What this run saved is told again to that one. Two runs of one consumer must not overlap."),
-        None => CommandError::new(format!("the mark of '{name}' stays: it has not begun @{epoch}"))
-            .next(format!("Begin first: byteback consumers begin {name}")),
+        .next("That run lists the changes of this one again. Two runs of one consumer must not overlap."),
+        None => CommandError::new(format!(
+            "the mark of '{name}' was not moved: no run with @{epoch} is open"
+        ))
+        .next(format!("Begin a run first: byteback consumers begin {name}")),
     }
 }
 
@@ -243,14 +245,14 @@ fn give_up(name: &str, dir: Option<&Path>, settings: &Settings) -> Result<()> {
     let (known, owner) = open(dir, settings)?;
     if !owner.service().drop_consumer(name)? {
         return Err(CommandError::new(format!("there is no consumer '{name}'"))
-            .next("'byteback consumers' lists those that there are."));
+            .next("'byteback consumers' lists all consumers."));
     }
     let (output, directory) = (settings.output, known.folder.directory().display().to_string());
     if output.json {
         return output.object("summary", &Gone { name, directory });
     }
     output.say(format!(
-        "{name} is no consumer of {directory} any more: it gets everything if it returns."
+        "{name} is no longer a consumer of {directory}: it gets everything if it returns."
     ))
 }
 
@@ -322,7 +324,7 @@ fn list(dir: Option<&Path>, settings: &Settings) -> Result<()> {
     }
     if rows.is_empty() {
         let directory = known.folder.directory().display();
-        return output.say(format!("Nothing has been saved from {directory} yet, by any program."));
+        return output.say(format!("No program has saved anything from {directory} yet."));
     }
     table(output, ["Name", "Saved", "Not saved yet"], &rows)?;
     consumer_notes::warn(&consumers, &known.folder, output);

@@ -19,12 +19,12 @@ use crate::wording::{age, size};
 /// Flags of `cut`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "A cut is the whole folder as it was at one moment, while programs go on writing. It is read at
-DIR/.byteback/cut/NAME, which no listing shows:
+    after_help = "A cut is the whole folder as it was at one moment, while programs go on writing. Read it at
+DIR/.byteback/cut/NAME, which is hidden from listings:
   byteback cut create nightly DIR
   tar -C DIR/.byteback/cut/nightly -cf nightly.tar .
   byteback cut rm nightly DIR
-What programs overwrite meanwhile is kept in the state folder until the cut is ended; cuts end with the mount."
+Bytes that programs overwrite meanwhile are kept in the state folder until the cut ends; cuts end with the mount."
 )]
 pub(crate) struct CutArguments {
     #[command(subcommand)]
@@ -37,20 +37,20 @@ enum Verb {
     Create(OneCut),
     /// List the open cuts
     Ls {
-        /// The folder; without it, the one you are in
+        /// Folder (default: the one you are in)
         #[arg(value_name = "DIR")]
         dir: Option<PathBuf>,
     },
-    /// End a cut; what is open of it can be read until it is closed
+    /// End a cut; files that are open in it can be read until they are closed
     Rm(OneCut),
 }
 
 #[derive(Args, Debug)]
 struct OneCut {
-    /// The name of the cut
+    /// Name of the cut
     #[arg(value_name = "NAME")]
     name: OsString,
-    /// The folder; without it, the one you are in
+    /// Folder (default: the one you are in)
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -111,7 +111,7 @@ fn daemon(dir: Option<&Path>, settings: &Settings) -> Result<(Client, String)> {
     match tracked_folder::daemon(&folder)? {
         Some(daemon) => Ok((daemon, directory)),
         None => Err(
-            CommandError::new(format!("{directory} is not mounted, so nothing holds a moment of it"))
+            CommandError::new(format!("{directory} is not mounted, and cuts need a mount"))
                 .next(format!("Mount it first: byteback mount {directory}")),
         ),
     }
@@ -139,7 +139,7 @@ fn list(dir: Option<&Path>, settings: &Settings) -> Result<()> {
             .try_for_each(|cut| output.object("cut", &Line::of(cut, now_ns)));
     }
     if cuts.is_empty() {
-        return output.say(format!("No cut of {directory} is open."));
+        return output.say(format!("{directory} has no open cuts."));
     }
     let rows: Vec<[String; 4]> = cuts
         .iter()
@@ -168,5 +168,5 @@ fn remove(one: &OneCut, settings: &Settings) -> Result<()> {
     if output.json {
         return output.object("summary", &Removed { name: &name, directory });
     }
-    output.say(format!("The cut {name} of {directory} is ended."))
+    output.say(format!("Cut {name} of {directory} has ended."))
 }

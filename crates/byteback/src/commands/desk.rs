@@ -24,8 +24,8 @@ use crate::tracked_folder;
 /// Whose devices are meant.
 #[derive(Args, Debug)]
 pub(super) struct DeskArguments {
-    /// The server's data folder, on its machine; without it, the server of -r or of the folder you
-    /// are in is asked
+    /// Open the server's data folder, on its machine (default: ask the server of -r or of the
+    /// folder you are in)
     #[arg(long, value_name = "DIR", global = true)]
     data: Option<PathBuf>,
 }
@@ -66,12 +66,10 @@ impl Desk {
             .or(binding.as_ref().map(|binding| &binding.repository))
             .map(|repository| repository.server.clone());
         let Some(server) = server else {
-            return Err(
-                CommandError::with_exit(Exit::NoRepository, "it is not said of which server").next(
-                    "On the server: --data DIR, the folder that 'byteback serve' was started with. Elsewhere: -r with any of its \
-                     folders, on a machine that may manage devices.",
-                ),
-            );
+            return Err(CommandError::with_exit(Exit::NoRepository, "no server is given").next(
+                "On the server, add --data DIR, the folder that 'byteback serve' was started with. Elsewhere, add \
+                     -r with any of its folders, on a machine that may manage devices.",
+            ));
         };
         let (client, credentials) = settings.connect(&server, binding.as_ref())?;
         Ok(Self::Server {
@@ -84,7 +82,7 @@ impl Desk {
         if !data.join("catalog.sqlite").exists() {
             return Err(CommandError::with_exit(
                 Exit::NoRepository,
-                format!("there is no store in {}", data.display()),
+                format!("{} is not the data folder of a server", data.display()),
             )
             .next("Name the folder that 'byteback serve --data' was started with."));
         }
@@ -144,7 +142,7 @@ impl Desk {
                         Exit::NoRepository,
                         format!("the server has no folder '{folder}' to read"),
                     )
-                    .next("Check the name. Leave out --read-only to have it made."),
+                    .next("Check the name, or leave out --read-only to create the folder."),
                     error => error.into(),
                 })?;
                 Ok(InviteResponse {

@@ -15,7 +15,7 @@ use crate::wording::age;
 #[derive(Args, Debug)]
 #[command(
     args_conflicts_with_subcommands = false,
-    after_help = "DEVICE is a number or a name from the list; i and a number is an invitation that waits to be used."
+    after_help = "DEVICE is a number or a name from the list; i with a number, such as i3, is an unused invitation."
 )]
 pub(crate) struct DevicesArguments {
     #[command(flatten)]
@@ -26,21 +26,20 @@ pub(crate) struct DevicesArguments {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// List devices and invitations (also without this word)
+    /// List devices and invitations (the default)
     List,
-    /// Call a device something else
+    /// Rename a device
     Rename {
-        /// Which one
+        /// Device to rename
         #[arg(value_name = "DEVICE")]
         device: String,
-        /// What it is to be called
+        /// New name
         #[arg(value_name = "NAME")]
         name: String,
     },
-    /// End a device's right to the server at once, or withdraw an invitation. What the device saved
-    /// stays
+    /// Revoke a device's access at once, or withdraw an invitation; what the device saved stays
     Revoke {
-        /// Which one
+        /// Device or invitation to revoke
         #[arg(value_name = "DEVICE")]
         device: String,
     },
@@ -100,19 +99,19 @@ pub(crate) fn run(arguments: &DevicesArguments, settings: &Settings) -> Result<(
         }
         (Verb::Rename { .. }, Found::Invitation(_)) => {
             return Err(CommandError::new("an invitation cannot be renamed")
-                .next("Withdraw it and make another one: byteback devices revoke, byteback invite --for NAME"));
+                .next("Withdraw it and create another one: byteback devices revoke, byteback invite --for NAME"));
         }
         (_, Found::Device(found)) => {
             desk.revoke(found.id)?;
             let said = format!(
-                "Device {} ({}) is revoked: the server takes nothing from it any more.",
+                "Device {} ({}) is revoked: the server accepts nothing from it any longer.",
                 found.id, found.name
             );
             ("revoked", &found.name, said)
         }
         (_, Found::Invitation(found)) => {
             desk.withdraw(found.id)?;
-            let said = format!("Invitation i{} is withdrawn: its code is worth nothing.", found.id);
+            let said = format!("Invitation i{} is withdrawn: its code no longer works.", found.id);
             ("withdrawn", &found.name, said)
         }
     };
@@ -142,7 +141,7 @@ fn find(text: &str, devices: Vec<DeviceInfo>, invitations: Vec<InvitationInfo>) 
     }
     if named.len() > 1 {
         let message = format!("{} devices are called '{text}'", named.len());
-        return Err(CommandError::new(message).next(format!("Give the number of the one that is meant; {list}")));
+        return Err(CommandError::new(message).next(format!("Give the number of the device; {list}")));
     }
     let invited = text.strip_prefix('i').and_then(by_number);
     let invitation = invitations
@@ -202,7 +201,7 @@ fn list(devices: &[DeviceInfo], invitations: &[InvitationInfo], settings: &Setti
         rows.push([format!("i{}", invitation.id), name, until, folder]);
     }
     if rows.is_empty() {
-        return output.say("Nobody has joined yet. 'byteback invite FOLDER' makes a code for a machine that is to.");
+        return output.say("No machine has joined yet. Create a code for one: byteback invite FOLDER");
     }
     table(output, ["ID", "Name", "Last seen", "Folders"], &rows)
 }
@@ -222,7 +221,7 @@ fn folders(device: &DeviceInfo) -> String {
 
 fn granted(folder: &str, read_only: bool) -> String {
     match read_only {
-        true => format!("{folder} (reads)"),
+        true => format!("{folder} (read-only)"),
         false => folder.to_owned(),
     }
 }

@@ -20,10 +20,10 @@ use crate::wording::{counted, counts, listed, size};
 /// Flags of `diff`.
 #[derive(Args, Debug)]
 pub(crate) struct DiffArguments {
-    /// The older snapshot: latest~N or a number; without it, the one before the newest
+    /// Older snapshot: latest~N or a number (default: the one before the newest)
     #[arg(value_name = "A")]
     from: Option<OsString>,
-    /// The newer one; without it, the newest
+    /// Newer snapshot (default: the newest)
     #[arg(value_name = "B")]
     to: Option<OsString>,
     #[command(flatten)]

@@ -23,11 +23,11 @@ use crate::wording::size_exact;
 /// Flags of `explain`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Changes are found by the log of what was written, if it knows; else by checksums of blocks that were kept, or by
-looking for the file in what the server has of it. 'byteback backup --delta' forces one of these ways."
+    after_help = "Changes are taken from the log of writes where it knows them, otherwise from stored block checksums, \
+or found by comparing the file with the server's version. 'byteback backup --delta' forces one of these methods."
 )]
 pub(crate) struct ExplainArguments {
-    /// The file
+    /// File to explain
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }
@@ -58,8 +58,11 @@ pub(crate) fn run(arguments: &ExplainArguments, settings: &Settings) -> Result<(
     progress.finish();
     let (tree, node) = found?;
     let node = node.ok_or_else(|| {
-        CommandError::new(format!("there is no {file} in {}", known.folder.directory().display()))
-            .next("Name a file that is there now; the log knows files by what they are, not by names they had.")
+        CommandError::new(format!(
+            "{file} does not exist in {}",
+            known.folder.directory().display()
+        ))
+        .next("Name a file that exists now; the log identifies files by node, not by earlier names.")
     })?;
     let unreadable = |error: &std::io::Error| CommandError::file("read", &decisions_path(&known.folder), error);
     let decided = match RealDir::open(decisions_path(&known.folder)) {
@@ -68,8 +71,10 @@ pub(crate) fn run(arguments: &ExplainArguments, settings: &Settings) -> Result<(
         Err(error) => return Err(unreadable(&error)),
     };
     let decided = decided.ok_or_else(|| {
-        CommandError::new(format!("nothing is on record about how {file} was saved"))
-            .next("It was not saved yet, its content has not changed for very long, or it is no file; 'byteback changes' tells whether it waits.")
+        CommandError::new(format!("there is no record of how {file} was saved")).next(
+            "It has not been saved yet, its content has not changed for very long, or it is not a regular file; \
+                 'byteback changes' shows whether it is still to be saved.",
+        )
     })?;
     if settings.output.json {
         let line = Line {
@@ -109,7 +114,7 @@ fn print(file: &str, decided: &Decided, settings: &Settings) -> Result<()> {
     ))?;
     output.line(format!("  how      {}", how(decision.method)))?;
     output.line(format!("  why      {}", because(decision)))?;
-    output.line(format!("  changed  {} at most", size(decision.changed_bytes)))?;
+    output.line(format!("  changed  at most {}", size(decision.changed_bytes)))?;
     let hashed = match (decision.hashed_bytes, decision.found_bytes) {
         (0, 0) => "nothing".to_owned(),
         (0, found) => format!("nothing; the server had {}", size(found)),
@@ -132,26 +137,26 @@ fn compressing(compression: Compression) -> String {
         CompressionEffort::Thorough => "much",
     };
     let link = compression.link_bytes_per_s.map_or_else(String::new, |rate| {
-        format!(", as the link took {} per second", crate::wording::size(rate))
+        format!(", because the link carried {} per second", crate::wording::size(rate))
     });
-    format!(", with {effort} work{link}")
+    format!(", compressed with {effort} effort{link}")
 }
 
 fn how(method: DeltaMethod) -> &'static str {
     match method {
-        DeltaMethod::Log => "the changed ranges were sent, as the log told them",
-        DeltaMethod::Sums => "the file was read, and the blocks were sent that differ from the checksums kept here",
-        DeltaMethod::Rsync => "the file was looked for in what the server had, by rolling checksums (rsync)",
-        DeltaMethod::Hash => "the file was looked for in what the server had, by hashes of its blocks",
-        DeltaMethod::Webr => "the server looked for the file's blocks in what it had (WebR2sync+)",
+        DeltaMethod::Log => "the ranges that the log recorded as changed were sent",
+        DeltaMethod::Sums => "the file was read, and the blocks that differ from the checksums kept here were sent",
+        DeltaMethod::Rsync => "the file was matched against the server's version by rolling checksums (rsync)",
+        DeltaMethod::Hash => "the file was matched against the server's version by hashes of its blocks",
+        DeltaMethod::Webr => "the server searched its version for the file's blocks (WebR2sync+)",
         DeltaMethod::Cdc => {
-            "the file was cut into chunks by its content, which were compared with those of what the server had"
+            "the file was cut into content-defined chunks, which were compared with those of the server's version"
         }
         DeltaMethod::SkyF => {
-            "checksums that existed already told which blocks are the server's; the rest was read and searched (SkySync-F)"
+            "existing checksums showed which blocks the server has; the rest was read and searched (SkySync-F)"
         }
         DeltaMethod::SkyC => {
-            "checksums that existed already told which blocks are the server's; the rest was read and cut into chunks (SkySync-C)"
+            "existing checksums showed which blocks the server has; the rest was read and cut into chunks (SkySync-C)"
         }
         DeltaMethod::Full => "the whole file was sent",
     }
@@ -161,27 +166,27 @@ fn because(decision: &Decision) -> String {
     let cause = match decision.cause {
         Cause::LogKnew => "the log knew which bytes had been written",
         Cause::New => "the server had no version of it",
-        Cause::Asked => "that was asked for (--delta)",
-        Cause::Rewritten => "it had been written anew, from the first byte to the last",
+        Cause::Asked => "it was requested with --delta",
+        Cause::Rewritten => "it had been rewritten from the first byte to the last",
         Cause::Whole(WholeReason::Created) => "it was new to the log",
         Cause::Whole(WholeReason::NoMark) => "nothing had been saved before",
         Cause::Whole(WholeReason::Untracked) => "it had changed while the folder was not mounted",
-        Cause::Whole(WholeReason::Interrupted) => "it was being changed when tracking last ended",
-        Cause::Whole(WholeReason::Unsaved) => "it could not be saved the time before",
+        Cause::Whole(WholeReason::Interrupted) => "a change was under way when tracking last ended",
+        Cause::Whole(WholeReason::Unsaved) => "it could not be saved last time",
         Cause::Whole(WholeReason::Dropped) => "the mark of this backup had been dropped",
-        Cause::Whole(WholeReason::LogLost) => "the log was lost and began anew",
-        Cause::SamePath => "everything had to be looked at anew, and the server had a file at this path",
-        Cause::Moved => "everything had to be looked at anew, and the server had a file like it elsewhere",
+        Cause::Whole(WholeReason::LogLost) => "the log was lost and started over",
+        Cause::SamePath => "everything had to be examined again, and the server had a file at this path",
+        Cause::Moved => "everything had to be examined again, and the server had a similar file elsewhere",
     };
     let fallback = match decision.fallback {
         None => return cause.to_owned(),
-        Some(Fallback::TooShort) => "for so short a file the server is not asked",
-        Some(Fallback::TooLong) => "servers do not check files as long as this",
-        Some(Fallback::NoSignature) => "the server told nothing of what it had",
+        Some(Fallback::TooShort) => "it was too short to be worth asking the server",
+        Some(Fallback::TooLong) => "it was too long for the server to check",
+        Some(Fallback::NoSignature) => "the server gave no signature of its version",
         Some(Fallback::TooScattered) => "it consisted of too many pieces",
-        Some(Fallback::ProofRefused) => "the server refused what its own checksums had led to",
-        Some(Fallback::CostsLess) => "sending it was expected to take no longer than looking for it",
-        Some(Fallback::NotSummed) => "nobody had strong checksums of it: it was read once to sum it",
+        Some(Fallback::ProofRefused) => "the server rejected the result of its own checksums",
+        Some(Fallback::CostsLess) => "sending it was expected to take no longer than searching for it",
+        Some(Fallback::NotSummed) => "it had no strong checksums: it was read once to compute them",
     };
     format!("{cause}, and {fallback}")
 }

@@ -21,28 +21,28 @@ use crate::wording::{size, size_exact};
 
 /// Flags of `export-delta`.
 #[derive(Args, Debug)]
-#[command(after_help = "OLD being a copy of FILE that was made at the mark:
+#[command(after_help = "If OLD is a copy of FILE made at the mark, these commands make NEW:
   byteback export-delta FILE -o DELTA
   rdiff patch OLD DELTA NEW
-makes NEW, which is FILE as it was at the moment of the export, while programs go on writing.
+NEW is FILE as it was at the moment of the export, even while programs go on writing.
 
-To go on from there, use a consumer of its own (see 'byteback consumers --help'), and the options
+To continue from there, use a separate consumer (see 'byteback consumers --help') with
 --consumer NAME.")]
 pub(crate) struct ExportDeltaArguments {
-    /// A file in a tracked folder
+    /// File in a tracked folder
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Where to write the delta; without it, to standard output
+    /// Write the delta to this file (default: standard output)
     #[arg(short, long, value_name = "DELTA")]
     output: Option<PathBuf>,
-    /// The old copy, if it is at hand: only its length is looked at, which makes deltas of hollow
-    /// files smaller
+    /// Use the length of this old copy, which makes the deltas of sparse files smaller; its content
+    /// is not read
     #[arg(long, value_name = "OLD")]
     old: Option<PathBuf>,
-    /// Since when: mark (what the consumer saved last), or an epoch (@17)
+    /// Start of the changes: mark (the consumer's last save), or an epoch (@17)
     #[arg(long, value_name = "MOMENT", default_value = "mark")]
     since: Since,
-    /// Whose mark; without it, that of 'byteback backup'
+    /// Start at the mark of this consumer (default: 'byteback backup')
     #[arg(long, value_name = "NAME")]
     consumer: Option<String>,
 }
@@ -64,24 +64,26 @@ pub(crate) fn run(arguments: &ExportDeltaArguments, settings: &Settings) -> Resu
         Since::Snapshot(_) => {
             return Err(
                 CommandError::new("a delta begins at a mark or an epoch, not at a snapshot")
-                    .next("For what a snapshot holds: byteback restore."),
+                    .next("To get the content of a snapshot, use 'byteback restore'."),
             );
         }
     };
     match &arguments.output {
         None if output.json => {
             return Err(CommandError::new("with --json, the delta cannot go to standard output")
-                .next("Say where to write it: -o DELTA"));
+                .next("Name a file for it: -o DELTA"));
         }
         None if io::stdout().is_terminal() => {
-            return Err(CommandError::new("a delta is not for a terminal").next("Say where to write it: -o DELTA"));
+            return Err(CommandError::new("cannot write a delta to a terminal").next("Name a file for it: -o DELTA"));
         }
         _ => {}
     }
     let (known, path) = tracked_folder::folder_of_file(&arguments.file, settings)?;
     if in_cut(&path).is_some() {
-        return Err(CommandError::new(format!("{} lies in a cut", arguments.file.display()))
-            .next("Name the file itself: an export takes a moment of its own."));
+        return Err(
+            CommandError::new(format!("{} is inside a cut", arguments.file.display()))
+                .next("Name the file itself: an export takes a moment of its own."),
+        );
     }
     let consumer = known.consumer(arguments.consumer.as_deref())?;
     let progress = Progress::new(settings, "export-delta", Some(Interrupt::watch()?));
@@ -95,7 +97,7 @@ pub(crate) fn run(arguments: &ExportDeltaArguments, settings: &Settings) -> Resu
     let old_len_bytes = match &arguments.old {
         Some(old) => Some(
             std::fs::metadata(old)
-                .map_err(|error| CommandError::file("look at", old, &error))?
+                .map_err(|error| CommandError::file("read", old, &error))?
                 .len(),
         ),
         None => None,
@@ -113,10 +115,10 @@ pub(crate) fn run(arguments: &ExportDeltaArguments, settings: &Settings) -> Resu
                 std::fs::symlink_metadata(&arguments.file).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
             if is_missing {
                 return CommandError::new(format!("{} does not exist", arguments.file.display()))
-                    .next("Check the name; 'byteback changes' tells what was renamed or removed.");
+                    .next("Check the name; 'byteback changes' shows what was renamed or removed.");
             }
-            CommandError::new(format!("{} is no regular file", arguments.file.display()))
-                .next("A delta is of the content of one file; 'byteback changes' tells of whole folders.")
+            CommandError::new(format!("{} is not a regular file", arguments.file.display()))
+                .next("A delta covers the content of one file; 'byteback changes' covers whole folders.")
         })
     };
     let Some(to) = &arguments.output else {
@@ -152,11 +154,11 @@ fn say(arguments: &ExportDeltaArguments, to: &Path, report: &ExportReport, setti
         size_exact(report.delta_bytes, exact)
     ))?;
     if let Some(whole) = report.whole {
-        output.say(format!("  It carries the whole file{}.", reason_in_words(whole)))?;
+        output.say(format!("  It contains the whole file{}.", reason_in_words(whole)))?;
     }
     if report.zero_bytes > 0 {
         output.say(format!(
-            "  {} of it are zeros for holes: the format has no shorter way to say so.",
+            "  {} of it are zeros for holes: the format has no shorter encoding for them.",
             size(report.zero_bytes)
         ))?;
     }
@@ -165,7 +167,7 @@ fn say(arguments: &ExportDeltaArguments, to: &Path, report: &ExportReport, setti
 
 fn reason_in_words(whole: WholeFileReason) -> &'static str {
     match whole {
-        WholeFileReason::Renamed => ", as its name was given to it since",
+        WholeFileReason::Renamed => ", because it got its name after the mark",
         WholeFileReason::Log(WholeReason::Created) => ", which is new",
         WholeFileReason::Log(reason) => why(reason),
     }
@@ -203,7 +205,7 @@ fn write_file(to: &Path, export: &mut dyn FnMut(&mut dyn Write) -> Result<Export
     let part = to.with_file_name(name);
     // A symlink that another user put under this guessable name must not be followed.
     let file = File::create_new(&part).map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => CommandError::file("make", &part, &error),
+        io::ErrorKind::AlreadyExists => CommandError::file("create", &part, &error),
         _ => failed(&error),
     })?;
     let mut out = BufWriter::with_capacity(1 << 18, file);

@@ -17,13 +17,13 @@ use crate::wording::{counted, duration, size, size_exact};
 /// Flags of `history`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Old bytes are kept of folders that are mounted with --undo-window. The time in the first column brings back what was before
-that change:
+    after_help = "Overwritten bytes are kept for folders that are mounted with --undo-window. The time in the first \
+column restores the state before that change:
   byteback restore --at '2026-11-21 14:30:05.123456' FILE
   byteback restore --at '20 minutes ago' FILE -o OTHER_FILE"
 )]
 pub(crate) struct HistoryArguments {
-    /// The file, which may be gone
+    /// File, which may have been removed
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }
@@ -68,7 +68,7 @@ pub(super) fn daemon_of(file: &std::path::Path, settings: &Settings) -> Result<(
     match tracked_folder::daemon(&known.folder)? {
         Some(daemon) => Ok((daemon, path)),
         None => Err(CommandError::new(format!(
-            "{directory} is not mounted, so nothing tells what was overwritten in it"
+            "{directory} is not mounted, so its overwritten bytes are not available"
         ))
         .next(format!("Mount it: byteback mount --undo-window 30m {directory}"))),
     }
@@ -105,7 +105,7 @@ fn print(arguments: &HistoryArguments, history: &FileHistory, settings: &Setting
     let output = settings.output;
     let file = arguments.file.display();
     if history.moments.is_empty() {
-        output.line(format!("Nothing has happened to {file} that is remembered."))?;
+        output.line(format!("No changes to {file} are remembered."))?;
     } else {
         let rows: Vec<[String; 4]> = history
             .moments
@@ -124,7 +124,7 @@ fn print(arguments: &HistoryArguments, history: &FileHistory, settings: &Setting
     }
     if let Some((since_ns, because)) = &history.known_since {
         output.say(format!(
-            "Known since {}: of the time before, {because}.",
+            "Known since {}. Before that: {because}.",
             timestamp::local(*since_ns)
         ))?;
     }
@@ -141,7 +141,7 @@ fn print(arguments: &HistoryArguments, history: &FileHistory, settings: &Setting
 fn name(what: PastEvent) -> &'static str {
     match what {
         PastEvent::Written => "written",
-        PastEvent::Truncated => "cut off or lengthened",
+        PastEvent::Truncated => "truncated or extended",
         PastEvent::Zeroed => "zeroed or allocated",
         PastEvent::Removed => "removed",
         PastEvent::Created => "created",

@@ -24,14 +24,14 @@ use crate::tracked_folder;
 /// Flags of `init`.
 #[derive(Args, Debug)]
 pub(crate) struct InitArguments {
-    /// The directory to back up
+    /// Directory to back up
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     #[command(flatten)]
     join: JoinArguments,
-    /// Keep a checksum of each 4 KiB that the server has (0.4 % of the folder's size, on this
-    /// machine): what is written again as it was is then not sent, and after a crash only what
-    /// differs is. '=false' ends it
+    /// Keep a checksum of every 4 KiB block that the server has (0.4 % of the folder's size, on
+    /// this machine): identical rewrites are not sent, and after a crash only real differences are.
+    /// '=false' turns it off
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     block_checksums: Option<bool>,
 }
@@ -39,10 +39,10 @@ pub(crate) struct InitArguments {
 /// How a machine joins a server that it has no token of yet.
 #[derive(Args, Debug)]
 pub(super) struct JoinArguments {
-    /// File with a code (or a join token) from the server; needed once per machine
+    /// Read the server's code (or join token) from this file; needed once per machine
     #[arg(long, value_name = "FILE", conflicts_with = "join_token")]
     join_token_file: Option<PathBuf>,
-    /// The code (or join token) itself, or - to read it from standard input
+    /// Use this code (or join token); - reads it from standard input
     #[arg(long, value_name = "TOKEN", allow_hyphen_values = true)]
     join_token: Option<String>,
 }
@@ -87,8 +87,8 @@ pub(crate) fn run(arguments: &InitArguments, settings: &Settings) -> Result<()> 
         && last.label.path.as_bytes() != folder.directory().as_os_str().as_encoded_bytes()
     {
         settings.output.warn(&format!(
-            "{repository} holds backups of {} on {} already; two folders that take turns there are looked through each time. \
-             Unless this one takes its place, choose another name",
+            "{repository} already holds backups of {} on {}; if two folders take turns there, each backup compares \
+             everything. Unless this folder replaces that one, choose another name",
             last.label.path, last.label.host
         ));
     }
@@ -110,12 +110,12 @@ pub(crate) fn run(arguments: &InitArguments, settings: &Settings) -> Result<()> 
             repository.server, credentials.device
         ))?;
         if output.verbosity > 0 {
-            output.say(format!("  its token is kept in {}", token_path.display()))?;
+            output.say(format!("  the token is stored in {}", token_path.display()))?;
         }
     }
-    output.say(format!("{directory} is now backed up to {repository}."))?;
+    output.say(format!("{directory} is now bound to {repository}."))?;
     output.say(format!(
-        "Next: byteback mount {directory}    (from then on every change is known)"
+        "Next: byteback mount {directory}    (tracks every change from then on)"
     ))?;
     output.say(format!("      byteback backup {directory}"))
 }
@@ -123,11 +123,8 @@ pub(crate) fn run(arguments: &InitArguments, settings: &Settings) -> Result<()> 
 fn wanted_repository(settings: &Settings, old: Option<&Binding>) -> Result<Repository> {
     let wanted = settings.repository().or_else(|| old.map(|old| &old.repository));
     wanted.cloned().ok_or_else(|| {
-        CommandError::with_exit(
-            Exit::NoRepository,
-            "it is not said where the directory is to be backed up to",
-        )
-        .next("Add -r https://HOST:PORT/FOLDER, for example -r https://192.0.2.7:7117/mail")
+        CommandError::with_exit(Exit::NoRepository, "no server folder is given for the directory")
+            .next("Add -r https://HOST:PORT/FOLDER, for example -r https://192.0.2.7:7117/mail")
     })
 }
 
@@ -169,8 +166,8 @@ pub(super) fn join_server(
     let Some(voucher) = voucher(arguments)? else {
         let message = format!("this machine has not joined {} yet", repository.server);
         return Err(CommandError::with_exit(Exit::WrongCredentials, message).next(
-            "Get a code on the server ('byteback invite FOLDER --data DIR', or its file join-token), and use it here: byteback \
-             join CODE DIR",
+            "Get a code on the server ('byteback invite FOLDER --data DIR', or its file join-token), and use it here: \
+             byteback join CODE DIR",
         ));
     };
     Ok(joining::join_server(&voucher, &repository.server, settings, token_path)?.credentials)

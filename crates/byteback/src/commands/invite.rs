@@ -17,12 +17,12 @@ use crate::when;
 /// Flags of `invite`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The code is printed once, can be used once, and holds all that the other machine needs. Until it is used it is a secret: \
-pass it on privately, for example:
+    after_help = "The code is printed once, works once, and contains everything that the other machine needs. Until \
+it is used it is a secret: pass it on privately, for example:
   byteback invite mail --data /srv/backup | ssh HOST byteback join - /data/mail"
 )]
 pub(crate) struct InviteArguments {
-    /// The folder on the server that the machine gets; made if it is missing
+    /// Folder on the server that the machine gets; created if it is missing
     #[arg(value_name = "FOLDER", required_unless_present = "admin", conflicts_with = "admin")]
     folder: Option<FolderName>,
     /// Let the machine use every folder, invite others and revoke them
@@ -31,14 +31,14 @@ pub(crate) struct InviteArguments {
     /// Let the machine read the folder, but not change it
     #[arg(long, conflicts_with = "admin")]
     read_only: bool,
-    /// What the machine is called in lists; otherwise as it calls itself
+    /// Name of the machine in lists (default: the name it gives itself)
     #[arg(long = "for", value_name = "NAME", default_value = "", hide_default_value = true)]
     name: String,
-    /// How long the code may wait to be used: 30m, 1d
+    /// Let the code expire after this time: 30m, 1d
     #[arg(long, value_name = "TIME", default_value = "1d")]
     expires: String,
-    /// Where the machine reaches the server, instead of what the server says: HOST:PORT, or a URL
-    /// if a proxy ends TLS before it; may be given several times, the best first
+    /// Address at which the machine reaches the server, instead of those that the server knows:
+    /// HOST:PORT, or a URL if a proxy terminates TLS; may be given several times, the best first
     #[arg(long, value_name = "ADDRESS")]
     address: Vec<String>,
     #[command(flatten)]
@@ -64,8 +64,8 @@ pub(crate) fn run(arguments: &InviteArguments, settings: &Settings) -> Result<()
     let output = settings.output;
     if arguments.address.is_empty() && reach.addresses.iter().all(served::is_loopback) {
         output.warn(
-            "the code names this machine itself, so no other machine can use it. Let the server listen elsewhere (byteback serve --listen \
-             0.0.0.0:7117), or say how it is reached: byteback invite --address HOST",
+            "the code names only loopback addresses, so no other machine can use it. Let the server listen elsewhere \
+             (byteback serve --listen 0.0.0.0:7117), or give its address: byteback invite --address HOST",
         );
     }
     let invited = desk.invite(&InviteRequest {
@@ -75,7 +75,7 @@ pub(crate) fn run(arguments: &InviteArguments, settings: &Settings) -> Result<()
         valid_ns: valid_ns.unsigned_abs(),
     })?;
     let code = JoinCode::new(reach.addresses, reach.is_plain, reach.certificate, &invited.join_token);
-    let mut code = code.ok_or_else(|| CommandError::new("no code can be made of what the server gave"))?;
+    let mut code = code.ok_or_else(|| CommandError::new("cannot make a code from the server's answer"))?;
     code.folder.clone_from(&arguments.folder);
     code.read_only = arguments.read_only;
     let folder = arguments.folder.as_ref().map(FolderName::as_str);
@@ -93,7 +93,7 @@ pub(crate) fn run(arguments: &InviteArguments, settings: &Settings) -> Result<()
         return output.object("summary", &summary);
     }
     if let Some(folder) = folder.filter(|_| invited.folder_is_new) {
-        output.warn(&format!("the server had no folder {folder}; it is made"));
+        output.warn(&format!("the server had no folder {folder}; it was created"));
     }
     // Nothing but the code if a program reads the output.
     output.line(&code)?;

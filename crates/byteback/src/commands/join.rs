@@ -39,18 +39,17 @@ use crate::wording::counted;
   byteback join bbc_04... /data/mail
   ssh SERVER byteback invite mail --data /srv/backup | byteback join - /data/mail
 
-A code works once. If the connection breaks, the same command may be run again with the same code. While the command runs, others on \
-this machine can see its arguments; with - they see nothing.")]
+A code works once. If the connection breaks, run the same command again with the same code. While the command runs, \
+other users of this machine can see its arguments; use - to keep the code out of them.")]
 pub(crate) struct JoinArguments {
-    /// The code that 'byteback invite' printed; - reads it from standard input, a name with a slash
+    /// Code that 'byteback invite' printed; - reads it from standard input, a path with a slash
     /// from that file
     #[arg(value_name = "CODE")]
     code: String,
-    /// The directory to back up, or to restore into; made if it is missing
+    /// Directory to back up, or to restore into; created if it is missing
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// The folder on the server, for a code that is good for all; otherwise called like the
-    /// directory
+    /// Use this folder on the server, if the code is for all (default: the name of the directory)
     #[arg(long, value_name = "NAME")]
     folder: Option<FolderName>,
 }
@@ -78,7 +77,7 @@ pub(crate) fn run(arguments: &JoinArguments, settings: &Settings) -> Result<()> 
     };
     match fs::create_dir(&arguments.dir) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-            return Err(CommandError::file("make the directory", &arguments.dir, &error));
+            return Err(CommandError::file("create the directory", &arguments.dir, &error));
         }
         _ => {}
     }
@@ -94,7 +93,7 @@ pub(crate) fn run(arguments: &JoinArguments, settings: &Settings) -> Result<()> 
     if let Some(old) = old.as_ref().filter(|old| old.repository != repository) {
         let message = format!("{directory} is already bound to {}", old.repository);
         return Err(CommandError::new(message).next(format!(
-            "The code was not used. Name another directory; or remove {} first.",
+            "The code was not used. Name another directory, or remove {} first.",
             binding::path(&folder).display()
         )));
     }
@@ -128,13 +127,13 @@ pub(crate) fn run(arguments: &JoinArguments, settings: &Settings) -> Result<()> 
         repository.server, credentials.device, joined.answer.name
     ))?;
     if output.verbosity > 0 {
-        output.say(format!("  its token is kept in {}", token_path.display()))?;
+        output.say(format!("  the token is stored in {}", token_path.display()))?;
     }
-    output.say(format!("{directory} belongs to {repository} now."))?;
+    output.say(format!("{directory} is now bound to {repository}."))?;
     if starts_over(&folder, (&repository, credentials.device), (&server, &there)) {
         if is_in_sync(&folder)? {
             return output
-                .say("What keeps it in sync takes the new token within a minute, and compares it with the server.");
+                .say("The running sync takes the new token within a minute, and compares the folder with the server.");
         }
         return output.say(format!(
             "Next: byteback sync --start-over {directory}    (compares it with the server; nothing is removed)"
@@ -152,10 +151,10 @@ pub(crate) fn run(arguments: &JoinArguments, settings: &Settings) -> Result<()> 
         return output.say(format!("Next: byteback pull {directory}    (fetches the last one)"));
     }
     output.say(format!(
-        "Next: byteback sync {directory}    (each change is at the server within seconds)"
+        "Next: byteback sync {directory}    (sends each change within seconds)"
     ))?;
     output.say(format!(
-        "  or: byteback mount {directory}   (every change is known, and saved when you say so:)"
+        "  or: byteback mount {directory}   (tracks every change; to save them:)"
     ))?;
     output.say(format!("      byteback backup {directory}"))
 }
@@ -208,7 +207,7 @@ fn wanted_folder(arguments: &JoinArguments, code: &JoinCode) -> Result<FolderNam
         (Some(given), Some(wanted)) if given != wanted => Err(CommandError::new(format!(
             "the code is for the folder {given}, not for {wanted}"
         ))
-        .next("Leave out --folder, or ask for a code to the other one. The code was not used.")),
+        .next("Leave out --folder, or ask for a code for the other folder. The code was not used.")),
         (Some(folder), _) | (None, Some(folder)) => Ok(folder.clone()),
         (None, None) => {
             let path = std::path::absolute(&arguments.dir).unwrap_or_else(|_| arguments.dir.clone());
@@ -217,8 +216,8 @@ fn wanted_folder(arguments: &JoinArguments, code: &JoinCode) -> Result<FolderNam
                 .and_then(OsStr::to_str)
                 .and_then(|name| name.parse().ok());
             name.ok_or_else(|| {
-                CommandError::new(format!("no folder can be called like {}", path.display()))
-                    .next("Say what it is to be called on the server: --folder NAME")
+                CommandError::new(format!("cannot name a folder on the server after {}", path.display()))
+                    .next("Choose its name on the server: --folder NAME")
             })
         }
     }

@@ -17,13 +17,13 @@ use crate::wording::permissions;
 /// Flags of `ls`.
 #[derive(Args, Debug)]
 pub(crate) struct LsArguments {
-    /// latest (which is meant without it), latest~N or a number, and a path in it
+    /// Snapshot (latest, latest~N or a number; default: latest), and a path in it
     #[arg(value_name = "SNAPSHOT[:PATH]")]
     what: Option<OsString>,
     /// Show owner, size and time
     #[arg(short, long)]
     long: bool,
-    /// Show only this directory, not what is in those below
+    /// List only this directory, not those below it
     #[arg(long)]
     flat: bool,
     #[command(flatten)]

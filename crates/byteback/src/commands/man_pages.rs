@@ -12,24 +12,24 @@ use crate::settings::Settings;
 
 /// Flags of `man-pages`.
 #[derive(Args, Debug)]
-#[command(after_help = "For packages, beside 'byteback completions':
+#[command(after_help = "For packages, together with 'byteback completions':
   byteback man-pages /usr/share/man/man1")]
 pub(crate) struct ManPagesArguments {
-    /// Where to write them; made if it is missing
+    /// Directory to write the pages to; created if missing
     #[arg(value_name = "DIR")]
     dir: PathBuf,
 }
 
 pub(crate) fn run(arguments: &ManPagesArguments, settings: &Settings) -> Result<()> {
     let dir = &arguments.dir;
-    fs::create_dir_all(dir).map_err(|error| CommandError::file("make the directory", dir, &error))?;
+    fs::create_dir_all(dir).map_err(|error| CommandError::file("create the directory", dir, &error))?;
     let mut command = Arguments::described();
     // Passes the global flags on to the subcommands.
     command.build();
     let count = write(&command, dir)?;
     settings
         .output
-        .say(format!("{count} manual pages are in {}.", dir.display()))
+        .say(format!("Wrote {count} manual pages to {}.", dir.display()))
 }
 
 /// Writes the pages of a command and of all its subcommands; returns their number.

@@ -41,10 +41,11 @@ use crate::wording::{counted, listed};
 /// Flags of `mount`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The folder is mounted over itself: its path stays the same, and programs notice nothing. Modes:
-  exact  each write is seen as it is made (default)
-  fast   the kernel collects small writes, at near-native speed; the changed ranges are found by
-         comparing pages, and a daemon that dies loses what was not synced"
+    after_help = "The folder is mounted over itself: its path stays the same, and programs notice nothing.
+Modes:
+  exact  each write is recorded as it is made (default)
+  fast   the kernel gathers small writes, at near-native speed; changed ranges are found by
+         comparing pages, and writes that were not synced are lost if the daemon dies"
 )]
 pub(crate) struct MountArguments {
     /// The folder to track
@@ -53,24 +54,25 @@ pub(crate) struct MountArguments {
     /// Show the tracked folder here instead of over itself
     #[arg(long, value_name = "DIR")]
     at: Option<PathBuf>,
-    /// The tree lies in this volume ('byteback volume create' makes one); DIR is an empty directory
-    /// to show it at. Which volume it was is remembered
+    /// Mount this volume at DIR, which must be empty ('byteback volume create' makes one);
+    /// remembered for later mounts
     #[arg(long, value_name = "FILE_OR_DEVICE", conflicts_with = "at")]
     volume: Option<PathBuf>,
-    /// How writes travel
+    /// How writes pass through the mount
     #[arg(long, value_name = "MODE", default_value = "exact")]
     mode: Mode,
-    /// In which units the log keeps changed ranges (default: the configuration's, or byte)
+    /// Record changed ranges in this unit (default: from the configuration, else byte)
     #[arg(long, value_name = "UNIT")]
     granularity: Option<GranularityName>,
-    /// Ranges of one file that the log keeps apart (default: the configuration's, or 5000)
+    /// Record at most this many separate ranges per file (default: from the configuration, else
+    /// 5000)
     #[arg(long, value_name = "COUNT")]
     extents_per_file: Option<NonZeroU32>,
-    /// Keep what programs overwrite for so long (30m, 2h), so that 'byteback restore --at' can
-    /// bring it back; 'off': do not
+    /// Keep what programs overwrite for this long (30m, 2h), so that 'byteback restore --at' can
+    /// bring it back; 'off' keeps nothing
     #[arg(long, value_name = "DURATION")]
     undo_window: Option<String>,
-    /// Keep at most so much of it (default 1G), in the state folder
+    /// Keep at most this much overwritten data in the state folder (default: 1G)
     #[arg(long, value_name = "SIZE")]
     undo_budget: Option<String>,
     #[command(flatten)]
@@ -129,18 +131,18 @@ impl MountArguments {
 /// How sums of what programs write are kept.
 #[derive(Args, Clone, Debug)]
 pub(super) struct ChecksumArguments {
-    /// Keep a checksum of each 4 KiB that programs write, so that bytes that change by themselves
-    /// are noticed and never sent ('sync' does)
+    /// Keep a checksum of each 4 KiB that programs write, so that silently changed bytes are
+    /// noticed and never sent (default of 'sync')
     #[arg(long, overrides_with = "no_checksums")]
     checksums: bool,
-    /// Keep none
+    /// Keep no checksums (default of 'mount')
     #[arg(long, overrides_with = "checksums", conflicts_with_all = ["verify_reads", "scrub_rate"])]
     no_checksums: bool,
-    /// Compare what programs read with it as well: a read of such bytes fails (implies --checksums)
+    /// Also check what programs read: reading damaged bytes fails (implies --checksums)
     #[arg(long)]
     verify_reads: bool,
-    /// Compare the disk with it in the background, so many MiB a second; 0: do not (implies
-    /// --checksums; default 8)
+    /// Check the disk in the background at this many MiB per second; 0 turns it off (implies
+    /// --checksums; default: 8)
     #[arg(long, value_name = "MIB")]
     scrub_rate: Option<u32>,
 }
@@ -229,8 +231,8 @@ pub(crate) fn run(arguments: &MountArguments, settings: &Settings) -> Result<()>
     let at = arguments.at.as_deref().map(tracked_folder::canonical).transpose()?;
     if let Some(at) = at.as_ref().filter(|at| !at.is_dir()) {
         return Err(
-            CommandError::new(format!("{} is no directory to mount at", at.display()))
-                .next(format!("Make it first: mkdir -p {}", at.display())),
+            CommandError::new(format!("cannot mount at {}: not a directory", at.display()))
+                .next("Name an existing directory with --at, or leave it out to mount the folder over itself."),
         );
     }
     if let Some(at) = at.as_ref().filter(|at| *at != folder.directory()) {
@@ -305,10 +307,11 @@ fn refuse_what_is_there(folder: &StateFolder, directory: &Path) -> Result<()> {
 pub(crate) fn not_empty(directory: &Path) -> CommandError {
     let directory = directory.display();
     CommandError::new(format!(
-        "{directory} is not empty; what is in it would not be seen while the volume is mounted there"
+        "{directory} is not empty; its files would be hidden while the volume is mounted there"
     ))
     .next(format!(
-        "Set it aside, mount, and copy what is missing into the volume: mv {directory} {directory}.aside && mkdir {directory} && byteback mount {directory}"
+        "Move it aside, mount, and copy what is missing into the volume: mv {directory} {directory}.aside && \
+         mkdir {directory} && byteback mount {directory}"
     ))
 }
 
@@ -319,7 +322,7 @@ fn refuse_overlap(directory: &Path, at: &Path) -> Result<()> {
         return Ok(());
     }
     let message = format!(
-        "cannot show {} at {}: one lies within the other",
+        "cannot mount {} at {}: one is inside the other",
         directory.display(),
         at.display()
     );
@@ -356,7 +359,8 @@ pub(super) fn watch_signals() -> Result<Slot> {
                 }
                 if !mount.has_ended() {
                     log(
-                        "unmounted, but something still uses the mount: the end waits for that; 'byteback status' names it",
+                        "unmounted, but the mount is still in use; waiting for that to end ('byteback status' shows \
+                         what uses it)",
                     );
                 }
             }
@@ -486,13 +490,15 @@ fn run_detached(arguments: &MountArguments, settings: &Settings) -> Result<()> {
                 ready.directory, ready.mounted_at, ready.mode
             ));
             if !starter.tell(&Tell::Ready(ready)) {
-                return Err(CommandError::new("whoever started the mount is gone; it is ended"));
+                return Err(CommandError::new(
+                    "the command that started the mount has ended; so does the mount",
+                ));
             }
             starter.let_go();
             let ended = daemon.run();
             log(match &ended {
-                Ok(()) => "unmounted, in good order",
-                Err(_) => "ended by an error",
+                Ok(()) => "unmounted cleanly",
+                Err(_) => "ended with an error",
             });
             Ok(ended?)
         }
@@ -536,7 +542,7 @@ fn print_ready(ready: &Ready, folder: &StateFolder, settings: &Settings) -> Resu
     let place = if ready.mounted_at == ready.directory {
         ready.directory.clone()
     } else {
-        format!("{} (seen at {})", ready.directory, ready.mounted_at)
+        format!("{} (mounted at {})", ready.directory, ready.mounted_at)
     };
     let mode = if ready.mode == "exact" { "" } else { " (mode fast)" };
     output.say(format!("{place} is tracked from now on{mode}."))?;
@@ -557,16 +563,15 @@ pub(super) fn print_found_below(ready: &Ready, output: Output) {
     print_below(&ready.programs_below, output);
     if ready.shadows_an_entry {
         output.warn(
-            "the folder has a .byteback of its own; it is saved like everything else, but not seen while the folder is mounted",
+            "the folder has an entry named .byteback; it is saved like everything else, but hidden while the folder is \
+             mounted",
         );
     }
 }
 
 fn print_unreadable(ready: &Ready, output: Output) {
     for directory in &ready.unreadable_directories {
-        output.warn(&format!(
-            "this directory could not be compared with the record: {directory}"
-        ));
+        output.warn(&format!("cannot compare this directory with the record: {directory}"));
     }
 }
 
@@ -592,8 +597,8 @@ fn print_below(programs: &[Below], output: Output) {
         named.push(format!("{} more", programs.len() - BELOW_MAX));
     }
     output.warn(&format!(
-        "what these programs change is not seen, because they were in the folder before it was mounted: {}. Restart them; \
-         in a shell: cd \"$PWD\"",
+        "changes made by these programs are not seen, because they were in the folder before it was mounted: {}. \
+         Restart them; in a shell: cd \"$PWD\"",
         listed(&named)
     ));
 }

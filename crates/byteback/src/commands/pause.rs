@@ -18,7 +18,7 @@ use crate::tracked_folder::{self, BoundFolder};
 /// Flags of both.
 #[derive(Args, Debug)]
 pub(crate) struct PauseArguments {
-    /// The folder; without it, the bound folder you are in
+    /// The folder (default: the bound folder you are in)
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
 }
@@ -62,19 +62,22 @@ fn change(arguments: &PauseArguments, settings: &Settings, is_pause: bool) -> Re
         return output.object("summary", &summary);
     }
     match (wish.paused_since_ns, was_paused) {
-        (Some(since_ns), true) => output.say(format!("{directory} is paused since {}.", timestamp::local(since_ns)))?,
+        (Some(since_ns), true) => output.say(format!(
+            "{directory} has been paused since {}.",
+            timestamp::local(since_ns)
+        ))?,
         (Some(_), false) => {
             output.say(format!(
                 "{directory} is paused: nothing is sent or received from now on."
             ))?;
-            output.say("  Programs use it as before, and what they change is kept.")?;
+            output.say("  Programs can use it as before; their changes are kept.")?;
         }
-        (None, true) => output.say(format!("{directory} is kept in sync again."))?,
+        (None, true) => output.say(format!("{directory} is no longer paused."))?,
         (None, false) => output.say(format!("{directory} was not paused."))?,
     }
     match (is_pause, running) {
-        (true, _) => output.say(format!("  To go on: byteback resume {directory}")),
-        (false, false) => output.say(format!("  Nothing keeps it in sync yet: byteback sync {directory}")),
+        (true, _) => output.say(format!("  To resume: byteback resume {directory}")),
+        (false, false) => output.say(format!("  Sync is not running; to start it: byteback sync {directory}")),
         (false, true) => Ok(()),
     }
 }

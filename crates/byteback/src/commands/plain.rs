@@ -18,22 +18,22 @@ use crate::throttling::rate;
 /// Flags of both.
 #[derive(Args, Debug)]
 pub(super) struct PlainArguments {
-    /// Only say what would be done
+    /// Show what would be done, without doing it
     #[arg(short = 'n', long)]
     pub(super) dry_run: bool,
     /// Remove at the destination what the source does not have
     #[arg(long)]
     pub(super) delete: bool,
-    /// Leave paths alone that match this pattern, as in a .gitignore; may be given several times
+    /// Leave alone paths that match this pattern, as in a .gitignore; may be given several times
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
-    /// File with such patterns, one a line; may be given several times
+    /// Read exclude patterns from this file, one per line; may be given several times
     #[arg(long, value_name = "FILE")]
     exclude_file: Vec<PathBuf>,
-    /// Compare contents also where length and time are the same
+    /// Compare contents even where length and time are the same
     #[arg(short = 'c', long)]
     pub(super) checksum: bool,
-    /// Send and receive no more than this per second, together: 500K, 2M
+    /// Limit the traffic per second, both directions together: 500K, 2M
     #[arg(long, value_name = "RATE")]
     bwlimit: Option<String>,
     #[command(flatten)]

@@ -28,21 +28,23 @@ use crate::wording::{counts, duration, listed, size_exact};
   byteback pull photos                                  (after 'byteback join CODE photos')
   byteback pull https://HOST:7117/photos photos
   byteback pull -n --delete https://HOST:7117/laptop/work work
-The content of a directory becomes the content of DIR, which is made if it is missing; a file goes into DIR under its own name. What is
-here nearly is not fetched: of a large file that changed, what changed is.
+The content of a directory becomes the content of DIR, which is created if missing; a file goes
+into DIR under its own name. Data that local files already have is not fetched: of a large file
+that changed, only the changes are.
 
-If it is interrupted, the same command goes on where it stopped; until then there are files called .byteback-partial-... With -n or
--v each path is told: + new, M another content, a other attributes, - removed. If a file, or an owner, a permission or the like,
-could not be made, the rest is, and the exit code is 1; -n foresees that as far as it can.")]
+After an interruption, the same command continues where it stopped; until then, files named
+.byteback-partial-... remain. With -n or -v each path is listed ('+' new, 'M' content changed,
+'a' attributes changed, '-' removed). If a file, an owner, a permission or the like cannot be
+restored, the rest is, and the exit code is 1; -n predicts that as far as it can.")]
 pub(crate) struct PullArguments {
-    /// What to fetch: https://HOST:PORT/FOLDER[/PATH]; without it, the folder that DIR is bound to
+    /// What to fetch: https://HOST:PORT/FOLDER[/PATH] (default: the folder that DIR is bound to)
     #[arg(value_name = "URL")]
     from: OsString,
-    /// The directory that it goes into
+    /// The directory to fetch into
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Make the immutable and append-only flags (chattr +i, +a) the same, too, and change what has
-    /// them here; for root
+    /// Also set the immutable and append-only flags (chattr +i, +a), and change local files that
+    /// have them; for root
     #[arg(long)]
     flags: bool,
     #[command(flatten)]
@@ -59,13 +61,13 @@ struct Summary<'a> {
 
 /// The source and the destination: `pull URL DIR`, or `pull DIR` for a bound directory.
 fn from_and_to(arguments: &PullArguments, settings: &Settings) -> Result<(Location, PathBuf, Option<Binding>)> {
-    let wrong = |message: String| CommandError::new(message).next("'byteback pull --help' shows how it is written.");
+    let wrong = |message: String| CommandError::new(message).next("'byteback pull --help' shows the syntax.");
     if let Some(dir) = &arguments.dir {
         let url = Location::parse(&arguments.from).map_err(wrong)?;
         return Ok((url, dir.clone(), None));
     }
     if arguments.from.as_bytes().windows(3).any(|three| three == b"://") {
-        return Err(wrong("it is not said into which directory".to_owned()));
+        return Err(wrong("no directory to fetch into is given".to_owned()));
     }
     let dir = PathBuf::from(&arguments.from);
     let bound = tracked_folder::bound_folder(Some(&dir), settings)?;
@@ -96,9 +98,9 @@ pub(crate) fn run(arguments: &PullArguments, settings: &Settings) -> Result<()> 
         .map_err(|error| match error {
             CommandError::Failed(failure) if failure.exit == Exit::Interrupted => CommandError::with_exit(
                 Exit::Interrupted,
-                "stopped before the end, as asked; what has its name is whole",
+                "stopped on request; every file that has its final name is complete",
             )
-            .next("The same command goes on where it stopped."),
+            .next("To continue where it stopped, run the same command again."),
             other => other,
         })?;
     let output = settings.output;
@@ -133,7 +135,7 @@ fn not_there(error: BackupError, url: &Location) -> CommandError {
         Exit::of_sync(&error),
         format!("the server has no \"{path}\" in {}", url.repository),
     )
-    .next("In a URL, the path of a file or directory begins behind the folder's name.")
+    .next("In a URL, the path of a file or directory follows the folder's name.")
 }
 
 fn print(report: &PullReport, url: &Location, dir: &Path, output: Output) -> Result<()> {
@@ -145,15 +147,15 @@ fn print(report: &PullReport, url: &Location, dir: &Path, output: Output) -> Res
             "Nothing was changed (dry run). A pull of {url} into {target} would find:"
         ))?,
         (false, true) => output.say(format!("Pulled {url} into {target} in {took}."))?,
-        (false, false) => output.say(format!("{target} is as {url} already ({took})."))?,
+        (false, false) => output.say(format!("{target} already matches {url} ({took})."))?,
     }
     let parts = counts(&[
         (report.new, "new name", "new names"),
         (report.changed, "changed file", "changed files"),
         (
             report.attributes_changed,
-            "change of attributes alone",
-            "changes of attributes alone",
+            "attribute-only change",
+            "attribute-only changes",
         ),
         (report.restored.removed, "removed name", "removed names"),
     ]);
@@ -165,14 +167,11 @@ fn print(report: &PullReport, url: &Location, dir: &Path, output: Output) -> Res
     if !report.dry_run && report.restored.written_bytes > 0 {
         output.say(format!("  written   {}", sizes(report.restored.written_bytes)))?;
         if report.found_bytes > 0 {
-            output.say(format!(
-                "  found     {} in files that were here",
-                sizes(report.found_bytes)
-            ))?;
+            output.say(format!("  found     {} in local files", sizes(report.found_bytes)))?;
         }
         if report.resumed_bytes > 0 {
             output.say(format!(
-                "  resumed   {} that an interrupted pull had left",
+                "  resumed   {} left by an interrupted pull",
                 sizes(report.resumed_bytes)
             ))?;
         }
@@ -195,7 +194,7 @@ fn print(report: &PullReport, url: &Location, dir: &Path, output: Output) -> Res
             true => "Contents and names would be",
             false => "Contents and names are",
         };
-        output.say(format!("  {whole} whole. To restore these, too, run it as root."))?;
+        output.say(format!("  {whole} complete. To restore these as well, run it as root."))?;
     }
     Ok(())
 }

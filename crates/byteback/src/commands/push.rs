@@ -23,31 +23,33 @@ use crate::wording::{counts, duration, listed, nodes, size_exact};
 #[command(after_help = "Examples:
   byteback push photos https://HOST:7117/photos
   byteback push -n --delete --exclude '*.tmp' work https://HOST:7117/laptop/work
-The content of a directory becomes the content of the place, whether there is a slash behind it or not. A file becomes the place
-itself, or goes into it if that is a directory, ends in a slash or is the folder. Folders and directories that are missing are made.
+The content of a directory becomes the content of the destination, with or without a trailing
+slash. A file becomes the destination itself, or goes into it if that is a directory, ends in a
+slash or is the folder. Missing folders and directories are created.
 
-All of it is applied at once, or nothing is. If it is interrupted, the same command goes on where it stopped, within a day.
-With -n or -v each path is told: + new, M another content, a other attributes, - removed. A file that cannot be read, or that
-changes while it is read, is reported and left as the server has it; the exit code is then 3.")]
+Either everything is applied at once, or nothing is. After an interruption, the same command
+continues where it stopped, within a day. With -n or -v each path is listed ('+' new, 'M' content
+changed, 'a' attributes changed, '-' removed). A file that cannot be read, or that changes while
+it is read, is reported and left as the server has it; the exit code is then 3.")]
 pub(crate) struct PushArguments {
     /// The file or directory to send
     #[arg(value_name = "FILE_OR_DIR")]
     source: PathBuf,
-    /// Where it goes: https://HOST:PORT/FOLDER[/PATH]
+    /// The destination: https://HOST:PORT/FOLDER[/PATH]
     #[arg(value_name = "URL", value_parser = Location::parser())]
     url: Location,
     #[command(flatten)]
     plain: PlainArguments,
-    /// Leave file systems alone that are mounted below the directory
+    /// Leave alone file systems that are mounted below the directory
     #[arg(short = 'x', long)]
     one_file_system: bool,
     /// How to find what changed in a file
     #[arg(long, value_name = "WAY", default_value = "auto")]
     delta: Delta,
-    /// Tag of the snapshot; may be given several times
+    /// Give the snapshot this tag; may be given several times
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
-    /// Host name to write into the snapshot
+    /// Record this host name in the snapshot
     #[arg(long, value_name = "HOST")]
     host: Option<OsString>,
 }
@@ -69,7 +71,7 @@ pub(crate) fn run(arguments: &PushArguments, settings: &Settings) -> Result<()> 
         true => None,
         false => own_directory(
             &state_path(arguments, settings)?,
-            "the record of how far a push came",
+            "the record of the push's progress",
             settings,
         ),
     };
@@ -101,9 +103,9 @@ pub(crate) fn run(arguments: &PushArguments, settings: &Settings) -> Result<()> 
     let report = pushed.map_err(|error| match error {
         BackupError::Cancelled => CommandError::with_exit(
             Exit::Interrupted,
-            "stopped before the end, as asked; nothing was changed at the server",
+            "stopped on request; nothing was changed at the server",
         )
-        .next("The same command goes on where it stopped, within a day."),
+        .next("To continue where it stopped, run the same command again within a day."),
         BackupError::OutcomeUnknown { .. } => {
             CommandError::new("the server stopped answering before it confirmed the push")
                 .next("Run the same command again: it finds out whether the push was applied, and loses nothing.")
@@ -144,12 +146,12 @@ fn print(report: &PushReport, arguments: &PushArguments, output: Output) -> Resu
             "Nothing was sent (dry run). A push of {source} to {url} would find:"
         ))?,
         (false, Some(id)) => output.say(format!("Pushed {source} to {url} in {took}, as snapshot {id}."))?,
-        (false, None) => output.say(format!("{url} is as {source} already ({took})."))?,
+        (false, None) => output.say(format!("{url} already matches {source} ({took})."))?,
     }
     output.say(format!("  {}", found(report)))?;
     if report.resumed {
         output.say(format!(
-            "  it went on with {} that an interrupted push had sent",
+            "  resumed with {} that an interrupted push had sent",
             sizes(report.reused_bytes)
         ))?;
     }
@@ -185,8 +187,8 @@ fn found(report: &PushReport) -> String {
         ),
         (
             report.attributes_changed,
-            "change of attributes alone",
-            "changes of attributes alone",
+            "attribute-only change",
+            "attribute-only changes",
         ),
         (report.removed, "removed name", "removed names"),
     ]);
@@ -194,6 +196,6 @@ fn found(report: &PushReport) -> String {
     match (parts.is_empty(), report.unchanged) {
         (true, _) => format!("nothing had changed (of {same})"),
         (false, 0) => listed(&parts),
-        (false, _) => format!("{}; {same} as before", listed(&parts)),
+        (false, _) => format!("{}; {same} unchanged", listed(&parts)),
     }
 }

@@ -30,15 +30,18 @@ const RANGES_SHOWN: usize = 3;
 /// Flags of `repair`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Where checksums are kept (as byteback sync does), bytes that changed although no program wrote them are noticed and never sent; so are files that a
-crash of the machine left as they never were. Without --keep, such files are listed, with both versions.
+    after_help = "Where checksums are kept (the default of byteback sync), bytes that changed although no
+program wrote them are noticed and never sent. The same holds for files that a crash of the
+machine left in a state that they never had. Without --keep, such files are listed with both
+versions.
 
-  byteback repair --keep server a.txt   the damaged blocks come from the server; what was changed here since stays. If that does
-                                        not prove what was written, the file stays as it is
-  byteback repair --keep mine a.txt     what lies here counts, and is sent"
+  byteback repair --keep server a.txt   take the damaged blocks from the server; later changes here
+                                        stay. If the checksums do not confirm the result, the file
+                                        stays as it is
+  byteback repair --keep mine a.txt     accept the content here as it is, and send it"
 )]
 pub(crate) struct RepairArguments {
-    /// What to keep of each damaged file, or of FILE
+    /// Version to keep of each damaged file, or of each FILE
     #[arg(long, value_name = "WHICH")]
     keep: Option<Keep>,
     #[command(flatten)]
@@ -48,9 +51,9 @@ pub(crate) struct RepairArguments {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Keep {
-    /// What lies here
+    /// The content here
     Mine,
-    /// What the server has
+    /// The server's content
     Server,
 }
 
@@ -92,7 +95,7 @@ pub(crate) fn run(arguments: &RepairArguments, settings: &Settings) -> Result<()
     let chosen = chosen(&status.damaged, &point, files)?;
     let unasked = unasked(&status);
     if let (Some(Keep::Server), Some(why)) = (arguments.keep, unasked) {
-        return Err(CommandError::new(format!("the server cannot be asked: {why}")));
+        return Err(CommandError::new(format!("cannot ask the server: {why}")));
     }
     let output = settings.output;
     let mut failed = 0;
@@ -122,9 +125,7 @@ pub(crate) fn run(arguments: &RepairArguments, settings: &Settings) -> Result<()
     }
     if failed > 0 {
         let count = counted(failed, "file was", "files were");
-        return Err(CommandError::new(format!(
-            "{count} not repaired; nothing of them was lost"
-        )));
+        return Err(CommandError::new(format!("{count} not repaired, and left unchanged")));
     }
     if output.json {
         return Ok(());
@@ -155,9 +156,9 @@ fn name_of(file: &DamagedFile) -> String {
 /// Why the server cannot be asked now; `None` if it can.
 fn unasked(status: &TreeStatus) -> Option<&'static str> {
     match &status.sync {
-        None => Some("the folder is not kept in sync now; start that with: byteback sync"),
-        Some(sync) if sync.paused_since_ns.is_some() => Some("the sync is paused; end that with: byteback resume"),
-        Some(sync) if sync.bytes_per_second_max == Some(0) => Some("at this time of the day nothing moves"),
+        None => Some("sync is not running; start it with: byteback sync"),
+        Some(sync) if sync.paused_since_ns.is_some() => Some("sync is paused; resume it with: byteback resume"),
+        Some(sync) if sync.bytes_per_second_max == Some(0) => Some("the limits pause sync at this time of day"),
         Some(_) => None,
     }
 }
@@ -175,8 +176,8 @@ fn chosen<'a>(damaged: &'a [DamagedFile], point: &Path, files: &[PathBuf]) -> Re
             .find(|damaged| damaged.path.as_ref().is_some_and(is_meant));
         let Some(found) = found else {
             return Err(
-                CommandError::new(format!("nothing is known to be wrong with {}", file.display()))
-                    .next("'byteback repair' lists the files with damage."),
+                CommandError::new(format!("{} is not known to be damaged", file.display()))
+                    .next("'byteback repair' lists the damaged files."),
             );
         };
         if !chosen.iter().any(|chosen| chosen.node == found.node) {
@@ -249,18 +250,15 @@ fn print(
             let there = report
                 .server
                 .as_ref()
-                .map_or_else(|| "has no version of it".to_owned(), |there| said(&version(there)));
+                .map_or_else(|| "no version of this file".to_owned(), |there| said(&version(there)));
             print_versions(file, here, &there, output)
         }
-        Repaired::WasSound => output.line(format!("{path}: nothing is wrong with it any more")),
+        Repaired::WasSound => output.line(format!("{path}: no longer damaged")),
         Repaired::Accepted(bytes) => output.line(format!(
-            "{path}: {} count as they are, and are sent",
+            "{path}: {} accepted as they are, and sent",
             counted(bytes, "byte", "bytes")
         )),
-        Repaired::Healed(bytes) => output.line(format!(
-            "{path}: {} are again what was written",
-            counted(bytes, "byte", "bytes")
-        )),
+        Repaired::Healed(bytes) => output.line(format!("{path}: {} repaired", counted(bytes, "byte", "bytes"))),
     }
 }
 
@@ -279,8 +277,8 @@ fn print_versions(file: &DamagedFile, here: Option<VersionLine>, there: &str, ou
         ranges.push(format!("{} more (-v shows all)", file.ranges.len() - ranges.len()));
     }
     let what = match file.after_crash {
-        true => "are not what was written before the crash; nothing of the file is sent",
-        false => "changed although nobody wrote them; they are not sent",
+        true => "are not what was written before the crash; the file is not sent",
+        false => "changed although no program wrote them; they are not sent",
     };
     let found = timestamp::local(file.found_at_ns);
     output.line(format!("  bytes {} {what} (found {found})", listed(&ranges)))?;

@@ -26,41 +26,41 @@ use crate::wording::{counted, counts, duration, listed, size_exact};
 #[command(after_help = "Examples:
   byteback restore latest /data/mail --target /tmp/all
   byteback restore latest~1:mail/inbox /data/mail --target /tmp/inbox
-An interrupted restore goes on where it stopped: run it again with --overwrite. If a file, or an owner, a permission or
-the like, could not be restored, the rest is, and the exit code is 1.
+An interrupted restore continues where it stopped when it is run again with --overwrite. If a
+file, an owner, a permission or the like cannot be restored, the rest is, and the exit code is 1.
 
-With --at no backup is needed: the server keeps all that sync sent ('byteback versions FILE'), and a mount with --undo-window
-what it is told to keep:
-  byteback restore --at '20 minutes ago' FILE           puts it back in its place
+With --at no backup is needed: the server keeps everything that sync sent ('byteback versions
+FILE'), and a mount with --undo-window keeps what programs overwrite:
+  byteback restore --at '20 minutes ago' FILE           in its place
   byteback restore --at 14:30 FILE -o OTHER_FILE        beside it
-  byteback restore --at @44 DIR --target NEW_DIR        all that was in a directory, as of a version")]
+  byteback restore --at @44 DIR --target NEW_DIR        everything in a directory, as of a version")]
 pub(crate) struct RestoreArguments {
-    /// What to restore: latest, latest~N, a number or @ and a number from 'versions', and a path in
-    /// it (a folder means its latest); with --at a file or directory
+    /// What to restore: latest, latest~N, a number, or @NUMBER as in 'versions', and a path in it
+    /// (a folder means its latest); with --at, a file or directory
     #[arg(value_name = "SNAPSHOT[:PATH]")]
     what: OsString,
-    /// Directory to restore into; made if it is missing
+    /// Directory to restore into; created if missing
     #[arg(long, value_name = "DIR", required_unless_present = "at")]
     target: Option<PathBuf>,
-    /// Bring back a file or a directory as it was then: '20 minutes ago', 2h, 14:30, RFC 3339, or @
-    /// and a number from 'versions'
+    /// Restore a file or directory as it was then: '20 minutes ago', 2h, 14:30, RFC 3339, or
+    /// @NUMBER as in 'versions'
     #[arg(long, value_name = "TIME", conflicts_with_all = ["delete", "operand", "dir"])]
     at: Option<String>,
     /// With --at: write it here instead of in its place
     #[arg(short = 'o', long, value_name = "FILE", requires = "at", conflicts_with = "target")]
     to: Option<PathBuf>,
-    /// Restore also into a directory that is not empty, replacing files of the same name
+    /// Restore even into a directory that is not empty, replacing files of the same name
     #[arg(long)]
     overwrite: bool,
-    /// Remove what is in the target and not in the snapshot
+    /// Remove from the target what the snapshot does not have
     #[arg(long, requires = "overwrite")]
     delete: bool,
-    /// Of a file that is damaged at the server, restore what can be read, with holes for the rest
+    /// Restore what can be read of files that are damaged at the server, with holes for the rest
     /// (exit code 3)
     #[arg(long, conflicts_with = "at")]
     salvage: bool,
-    /// Restore the immutable and append-only flags (chattr +i, +a), too, and replace what has them
-    /// here; for root
+    /// Also restore the immutable and append-only flags (chattr +i, +a), and replace local files
+    /// that have them; for root
     #[arg(long)]
     flags: bool,
     #[command(flatten)]
@@ -108,9 +108,9 @@ pub(crate) fn run(arguments: &RestoreArguments, settings: &Settings) -> Result<(
         .map_err(|error| match error {
             CommandError::Failed(failure) if failure.exit == Exit::Interrupted => CommandError::with_exit(
                 Exit::Interrupted,
-                "stopped before the end, as asked; what is restored so far is whole",
+                "stopped on request; every file restored so far is complete",
             )
-            .next("Go on with the same command and --overwrite."),
+            .next("To continue, run the same command with --overwrite."),
             other => other,
         })?;
     let output = settings.output;
@@ -157,11 +157,7 @@ fn print(
     ))?;
     let mut parts = vec![counted(report.files, "file", "files")];
     parts.extend(counts(&[
-        (
-            report.files_kept,
-            "file that was there already",
-            "files that were there already",
-        ),
+        (report.files_kept, "file already there", "files already there"),
         (report.specials, "link or special file", "links and special files"),
         (report.hard_links, "hard link", "hard links"),
         (report.removed, "name removed", "names removed"),
@@ -190,7 +186,7 @@ fn print(
         .any(|missing| missing.kind != NotRestoredKind::File)
         && !rustix::process::geteuid().is_root()
     {
-        output.say("  Contents and names are whole. To restore these, too, run it as root.")?;
+        output.say("  Contents and names are complete. To restore these as well, run it as root.")?;
     }
     Ok(())
 }

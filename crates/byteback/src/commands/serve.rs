@@ -40,30 +40,30 @@ const FIRST_CODE_VALID_NS: i64 = 7 * 24 * 3600 * 1_000_000_000;
 /// Flags of `serve`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "It makes a certificate of its own, by which the machines that join know it. With --certificate and --key it shows yours: \
-machines then go by whom they trust, and --address says the name that it is for.
+    after_help = "The server makes its own certificate, by which the machines that join recognise it. With
+--certificate and --key it presents yours instead: machines then check it against the authorities
+that they trust, and --address gives the name that it is issued for.
 
-Behind a proxy that ends TLS: --plain --address https://PROXY"
+Behind a proxy that terminates TLS: --plain --address https://PROXY"
 )]
 pub(crate) struct ServeArguments {
-    /// Folder that holds everything; made if it is missing
+    /// Folder for all data of the server; created if missing
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// Where to listen; port 0 takes any free one
+    /// Listen on this address; port 0 takes any free port
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7117")]
     listen: String,
-    /// Where others reach the server, for codes: HOST[:PORT], or a URL if a proxy ends TLS before
-    /// it; may be given several times, the best first. Without it, what it listens on
+    /// Name this address in codes: HOST[:PORT], or a URL if a proxy terminates TLS; may be given
+    /// several times, best first (default: the addresses that it listens on)
     #[arg(long, value_name = "ADDRESS")]
     address: Vec<String>,
-    /// Speak HTTP without TLS: tokens and files can be read on the way
+    /// Speak HTTP without TLS: tokens and files can be read in transit
     #[arg(long)]
     plain: bool,
-    /// A certificate (PEM, with those between it and its root) that somebody signed, instead of one
-    /// of its own
+    /// Present this certificate instead of one of its own (PEM, with its intermediate certificates)
     #[arg(long, value_name = "FILE", requires = "key", conflicts_with = "plain")]
     certificate: Option<PathBuf>,
-    /// The key (PEM) of that certificate
+    /// Private key of that certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "certificate")]
     key: Option<PathBuf>,
 }
@@ -144,7 +144,10 @@ pub(crate) fn run(arguments: &ServeArguments, settings: &Settings) -> Result<()>
     served.write(&arguments.data)?;
     let token_file = first_code(&store, &arguments.data, addresses.clone(), &served)?;
     if arguments.plain && !listen.ip().is_loopback() {
-        output.warn("--plain: tokens and files can be read and changed on the way; leave it out, or have a proxy end TLS before it");
+        output.warn(
+            "--plain: tokens and files can be read and changed in transit; leave it out, or put a proxy that \
+             terminates TLS in front",
+        );
     }
     let scheme = if arguments.plain { "http" } else { "https" };
     let url = format!("{scheme}://{}", server.address());
@@ -165,7 +168,7 @@ pub(crate) fn run(arguments: &ServeArguments, settings: &Settings) -> Result<()>
         let named: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         output.say(match addresses.iter().all(served::is_loopback) {
             true => format!(
-                "Codes name {}: only this machine reaches it (--listen 0.0.0.0:{PORT} is for all).",
+                "Codes name {}: only this machine can reach it (for all networks: --listen 0.0.0.0:{PORT}).",
                 named.join(", ")
             ),
             false => format!("Codes name {}.", named.join(", ")),
@@ -178,7 +181,7 @@ pub(crate) fn run(arguments: &ServeArguments, settings: &Settings) -> Result<()>
     // A closed channel would mean that the signal thread has ended: then the server stops as well.
     let _ = stopped.recv();
     notify::stopping(settings.notify_socket.as_deref());
-    output.say("stopping: requests at work are finished first")?;
+    output.say("stopping: requests in progress are finished first")?;
     server.shutdown().map_err(|error| CommandError::new(chain(&error)))
 }
 
@@ -204,7 +207,7 @@ fn resolve(listen: &str) -> Result<SocketAddr> {
             .next("Write --listen HOST:PORT, for example --listen 0.0.0.0:7117 for all networks.")
     };
     let mut addresses = listen.to_socket_addrs().map_err(|error| wrong(&error.to_string()))?;
-    addresses.next().ok_or_else(|| wrong("it stands for no address"))
+    addresses.next().ok_or_else(|| wrong("the name has no address"))
 }
 
 /// The certificate to present; `None` with `--plain`.
@@ -217,7 +220,7 @@ fn identity(arguments: &ServeArguments) -> Result<Option<Identity>> {
         let pem = [read(certificate)?, b"\n".to_vec(), read(key)?].concat();
         return Identity::from_pem(&pem).map(Some).map_err(|error| {
             CommandError::file("use the certificate", certificate, &chain(&error))
-                .next("Give both in PEM format: the certificate with those between it and its root, and its key.")
+                .next("Give both in PEM format: the certificate with its intermediate ones, and its private key.")
         });
     }
     let path = arguments.data.join("certificate.pem");
@@ -233,8 +236,8 @@ fn identity(arguments: &ServeArguments) -> Result<Option<Identity>> {
     };
     Identity::from_pem(&pem).map(Some).map_err(|error| {
         CommandError::file("use the certificate", &path, &chain(&error)).next(
-            "Bring it back from a backup of the data folder. If there is none, remove it: the next start makes another one, and every \
-             machine must join again.",
+            "Restore it from a backup of the data folder. If there is none, remove it: the next start makes a new one, \
+             and every machine must join again.",
         )
     })
 }
@@ -259,7 +262,7 @@ fn first_code(store: &Store, data: &Path, addresses: Vec<Address>, served: &Serv
     }
     let token = store.create_join_token(NewInvitation::to_manage(FIRST_CODE_VALID_NS).valid_ns)?;
     let code = JoinCode::new(addresses, served.plain, served.certificate, &token)
-        .ok_or_else(|| CommandError::new("no code can be made for these addresses"))?;
+        .ok_or_else(|| CommandError::new("cannot make a code for these addresses"))?;
     let path = std::path::absolute(data)
         .unwrap_or_else(|_| data.to_owned())
         .join("join-token");

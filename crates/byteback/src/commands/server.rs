@@ -18,18 +18,18 @@ pub(crate) struct ServerArguments {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// A server has another address, port or name: move all folders of this machine, and its token,
-    /// to the new one
+    /// Move all folders of this machine, and its token, to the new address, port or name of a
+    /// server
     #[command(after_help = "Example:
   byteback server set-address https://192.0.2.7:7117 https://backup.example.org:7117
 
-The server must answer there, with the certificate by which this machine knows it. Nothing is sent or compared anew. Joining again with a
-code that names the new address does the same.")]
+The server must answer there, with the certificate that this machine knows. No files are sent or
+compared again. Joining again with a code that names the new address does the same.")]
     SetAddress {
-        /// As 'byteback status' shows it: https://HOST:PORT
+        /// Old address, as 'byteback status' shows it: https://HOST:PORT
         #[arg(value_name = "OLD")]
         old: String,
-        /// Where it is reached from now on: https://HOST:PORT
+        /// New address: https://HOST:PORT
         #[arg(value_name = "NEW")]
         new: String,
     },
@@ -63,7 +63,7 @@ pub(crate) fn run(arguments: &ServerArguments, settings: &Settings) -> Result<()
 fn address(text: &str) -> Result<String> {
     let folder = format!("{}/x", text.trim_end_matches('/'));
     let repository: Repository = folder.parse().map_err(|_| {
-        CommandError::new(format!("'{text}' is no address of a server"))
+        CommandError::new(format!("'{text}' is not the address of a server"))
             .next("Write https://HOST:PORT, for example https://192.0.2.7:7117")
     })?;
     Ok(repository.server)

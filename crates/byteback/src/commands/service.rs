@@ -40,7 +40,8 @@ use crate::tracked_folder;
   byteback service status
   byteback service remove /data/mail
 
-Root installs for the system, which starts them at boot; others for themselves, at login ('loginctl enable-linger' makes that the boot).")]
+Services of root belong to the system and start at boot; those of other users start at login, or
+at boot after 'loginctl enable-linger'.")]
 pub(crate) struct ServiceArguments {
     #[command(subcommand)]
     verb: Verb,
@@ -50,18 +51,18 @@ pub(crate) struct ServiceArguments {
 enum Verb {
     /// Write a unit, enable it, and start it
     Install(Box<Install>),
-    /// List what is installed, and how it is
+    /// List the installed services and their states
     Status(Place),
-    /// Stop units, and take away what was installed
+    /// Stop services, and remove what was installed
     Remove(Remove),
 }
 
 #[derive(Args, Debug)]
 struct Place {
-    /// For this user, at login, also as root
+    /// Use the services of this user, which start at login (the default except for root)
     #[arg(long)]
     user: bool,
-    /// The system below this directory, which does not run
+    /// Use the system below this directory, which is not running
     #[arg(long, value_name = "DIR", conflicts_with = "user")]
     root: Option<PathBuf>,
 }
@@ -73,7 +74,7 @@ struct Install {
     /// Do not start it now
     #[arg(long)]
     no_start: bool,
-    /// Print the unit, and change nothing
+    /// Print the unit without changing anything
     #[arg(short = 'n', long)]
     dry_run: bool,
     #[command(subcommand)]
@@ -94,7 +95,7 @@ enum What {
 struct Remove {
     #[command(flatten)]
     place: Place,
-    /// Folders, data of servers, or names of units
+    /// Folders, data folders of servers, or names of units
     #[arg(value_name = "DIR", required = true)]
     paths: Vec<PathBuf>,
 }
@@ -201,10 +202,10 @@ fn job(what: &What, places: &Places, settings: &Settings) -> Result<Job> {
         What::Sync(sync) => {
             sync.check()?;
             if let Some(flag) = sync.flag_for_once() {
-                return Err(
-                    CommandError::new(format!("{flag} is an answer for once, not for each start"))
-                        .next("Give it to 'byteback sync', and install the service without it."),
-                );
+                return Err(CommandError::new(format!(
+                    "cannot install a service with {flag}: it is for a single start"
+                ))
+                .next("Run 'byteback sync' with it, and install the service without it."));
             }
             (Kind::Sync, sync.dir())
         }
@@ -214,7 +215,7 @@ fn job(what: &What, places: &Places, settings: &Settings) -> Result<Job> {
         (true, Some(given)) => resolved(given, places)?,
         (true, None) => {
             return Err(
-                CommandError::new("no folder is named").next("Name it: byteback service install --root ROOT sync DIR")
+                CommandError::new("no folder is given").next("Name it: byteback service install --root ROOT sync DIR")
             );
         }
         (false, given) => {
@@ -266,7 +267,7 @@ fn resolved(path: &Path, places: &Places) -> Result<PathBuf> {
             "cannot install a unit for '{}': the path is not absolute",
             path.display()
         ))
-        .next("With --root, write paths as they are in that system."));
+        .next("With --root, give absolute paths as they are in that system."));
     }
     if !places.is_elsewhere && path.exists() {
         return tracked_folder::canonical(path);
@@ -291,10 +292,10 @@ fn install(arguments: &Install, settings: &Settings) -> Result<()> {
         CommandError::new(format!(
             "cannot install a unit for {shown}: its name would be longer than systemd allows"
         ))
-        .next("Use a shorter path, be it through a bind mount.")
+        .next("Use a shorter path, for example through a bind mount.")
     })?;
     let program = std::env::current_exe().and_then(std::fs::canonicalize);
-    let program = program.map_err(|error| CommandError::new(format!("cannot find our own program: {error}")))?;
+    let program = program.map_err(|error| CommandError::new(format!("cannot find the byteback program: {error}")))?;
     let mut words = settings.of_flags();
     words.push(job.kind.verb().into());
     words.extend(job.arguments);
@@ -321,7 +322,7 @@ fn install(arguments: &Install, settings: &Settings) -> Result<()> {
     });
     if let Some(other) = other {
         return Err(
-            CommandError::with_exit(Exit::Locked, format!("{shown} has a service already: {other}"))
+            CommandError::with_exit(Exit::Locked, format!("{shown} already has a service: {other}"))
                 .next(format!("Remove it first: byteback service remove {shown}")),
         );
     }
@@ -361,8 +362,8 @@ fn install(arguments: &Install, settings: &Settings) -> Result<()> {
     let when = if places.is_of_user { "login" } else { "boot" };
     let what = match written {
         Written::New => "is installed",
-        Written::Changed => "is written anew",
-        Written::Same => "was installed already",
+        Written::Changed => "is updated",
+        Written::Same => "was already installed",
     };
     output.say(format!("{name} {what}; it starts at each {when}."))?;
     let systemctl = if places.is_of_user {
@@ -371,13 +372,16 @@ fn install(arguments: &Install, settings: &Settings) -> Result<()> {
         "systemctl"
     };
     match (&manager, started, job.runs_as) {
-        (None, ..) => output.say(format!("  systemd does not run here, so it waits for the next {when}.")),
-        (Some(_), true, _) if written == Written::Changed => {
-            output.say(format!("  If it was running, it keeps its old flags until: {systemctl} restart '{name}'"))
-        }
+        (None, ..) => output.say(format!(
+            "  systemd is not running here, so it waits for the next {when}."
+        )),
+        (Some(_), true, _) if written == Written::Changed => output.say(format!(
+            "  If it was running, it keeps its old flags until: {systemctl} restart '{name}'"
+        )),
         (Some(_), true, _) => output.say("  It runs: byteback service status"),
         (Some(_), false, Some(pid)) => output.say(format!(
-            "  {shown} is mounted already, by process {pid}. To let systemd have it now: byteback umount {shown} && {systemctl} start '{name}'"
+            "  {shown} is already mounted, by process {pid}. To hand it to systemd now: \
+             byteback umount {shown} && {systemctl} start '{name}'"
         )),
         (Some(_), false, None) => output.say(format!("  To start it now: {systemctl} start '{name}'")),
     }
@@ -437,7 +441,9 @@ fn print_status(lines: &[StatusLine], places: &Places, output: Output) -> Result
             [
                 format!("{} {}", line.kind, line.path),
                 starts.to_owned(),
-                line.state.clone().unwrap_or_else(|| "systemd does not run".to_owned()),
+                line.state
+                    .clone()
+                    .unwrap_or_else(|| "systemd is not running".to_owned()),
                 line.unit.clone(),
             ]
         })
@@ -470,7 +476,7 @@ fn remove(arguments: &Remove, settings: &Settings) -> Result<()> {
         if units.len() == before {
             return Err(
                 CommandError::new(format!("no service is installed for {}", given.display()))
-                    .next("'byteback service status' lists those that are."),
+                    .next("'byteback service status' lists the installed services."),
             );
         }
     }

@@ -15,10 +15,10 @@ use crate::timestamp;
 pub(crate) struct SnapshotsArguments {
     #[command(flatten)]
     source: SourceArguments,
-    /// Only snapshots with this tag
+    /// List only snapshots with this tag
     #[arg(long, value_name = "TAG")]
     tag: Option<String>,
-    /// Only snapshots of this host
+    /// List only snapshots of this host
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
 }

@@ -39,7 +39,7 @@ impl Source {
             .cloned()
             .or_else(|| binding.as_ref().map(|b| b.repository.clone()));
         let repository = repository.ok_or_else(|| {
-            CommandError::with_exit(Exit::NoRepository, "no repository is named")
+            CommandError::with_exit(Exit::NoRepository, "no repository is given")
                 .next("Name a folder that is bound to a server, or use -r https://HOST:PORT/FOLDER.")
         })?;
         let (server, _) = settings.connect(&repository.server, binding.as_ref())?;
@@ -62,7 +62,7 @@ impl Source {
         };
         let (id, path) = (snapshot.id, what.path_text());
         CommandError::new(format!("snapshot {id} has no file \"{path}\"")).next(format!(
-            "'byteback ls {id}' lists what it has; paths begin at the folder that was saved."
+            "'byteback ls {id}' lists its contents; paths begin at the folder that was saved."
         ))
     }
 

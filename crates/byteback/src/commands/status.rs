@@ -39,15 +39,16 @@ const PAGE_ITEMS: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
 /// Flags of `status`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Exit code 4 if a folder needs somebody: sync that failed or ended, conflicts, damaged files, a daemon that died. With --check, exit
-code 5 if a folder is only behind: changes on their way in either direction, a server that is away, a pause."
+    after_help = "Exit code 4 if a folder needs attention: sync that failed or ended, conflicts, damaged files,
+a daemon that died. With --check, exit code 5 if a folder is only behind: changes on their way in
+either direction, a server that does not answer, a pause."
 )]
 pub(crate) struct StatusArguments {
-    /// The folder; without it, all that are known
+    /// The folder (default: all known folders)
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// For scripts: print only what is wrong or behind, a line each, and fail also where something
-    /// is behind
+    /// Print only what is wrong or behind, one line each, and fail if anything is behind, too (for
+    /// scripts)
     #[arg(long)]
     check: bool,
 }

@@ -59,36 +59,37 @@ const HAS_CHECKSUMS_USUALLY: bool = true;
 /// Flags of `sync`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The folder is mounted over itself, as by 'byteback mount', and each change is sent in the order in which it was made: what the
-server has is at every moment what the folder was at one. What other machines do with the same folder comes in as soon as the server
-has it, also into files that programs have open. While the server is away, changes wait; they also survive the end of this program,
-and a crash. Of a file that two machines changed at once both versions are kept: 'byteback conflicts'. Bytes that changed although no
-program wrote them are not sent (unless --no-checksums): 'byteback repair'.
-'byteback status DIR' says how it stands, 'byteback umount DIR' ends it."
+    after_help = "The folder is mounted over itself, as by 'byteback mount', and changes are sent in the order
+in which they were made: the server always has the folder as it was at one moment. Changes from
+other machines come in as soon as the server has them, also into files that programs have open.
+While the server is unreachable, changes wait; they survive the end of this program and a crash.
+If two machines change a file at once, both versions are kept: 'byteback conflicts'. Bytes that
+changed although no program wrote them are not sent (unless --no-checksums): 'byteback repair'.
+'byteback status DIR' shows the state, 'byteback umount DIR' ends sync."
 )]
 pub(crate) struct SyncArguments {
-    /// The folder; without it, the bound folder you are in
+    /// The folder (default: the bound folder you are in)
     #[arg(value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Send what was left alone for so long (0: at once); what is changed all the time is sent
-    /// after ten times that
+    /// Send a file once it has not changed for this long (0: at once), or after ten times that if
+    /// it keeps changing
     #[arg(long, value_name = "DURATION", default_value = "3s")]
     delay: String,
-    /// Send and receive no more than this per second, together, from now on: 1MiB; at some times of
-    /// the day 08:00-18:00=200KiB, also =pause and =unlimited; may be given several times, the last
-    /// that fits counts. Of a folder that is in sync already, too
+    /// Limit the traffic per second, both directions together: 1MiB; by time of day:
+    /// 08:00-18:00=200KiB, also =pause and =unlimited; may be given several times, the last match
+    /// counts. Remembered; also changes a sync that is running
     #[arg(long, value_name = "RATE")]
     limit_rate: Vec<String>,
-    /// Compare the folder with the server from the beginning: what is the same becomes one, of what
-    /// differs both versions are kept, and nothing is removed. For a server or a folder that was
-    /// restored, exchanged or moved, and a machine that joined again
+    /// Compare the folder with the server from scratch: where they differ, both versions are kept,
+    /// and nothing is removed. For a server or folder that was restored, replaced or moved, and for
+    /// a machine that joined again
     #[arg(long, conflicts_with = "accept_removals")]
     start_over: bool,
-    /// What is missing in the folder was removed on purpose: remove it everywhere
+    /// Remove everywhere what is missing in the folder, as it was removed on purpose
     #[arg(long)]
     accept_removals: bool,
-    /// Ask before more than so many percent of the folder's files that went while it was not in
-    /// sync are removed everywhere
+    /// Do not start without an answer if more than this percentage of the folder's files went
+    /// missing while it was not in sync
     #[arg(long, value_name = "PERCENT", default_value_t = OnDoubt::GONE_PERCENT_MAX, value_parser = clap::value_parser!(u8).range(0..=100))]
     removals_max: u8,
     #[command(flatten)]
@@ -258,12 +259,12 @@ fn refuse_bind_mounts(folder: &StateFolder) -> Result<()> {
         None => Ok(()),
         Some(point) => {
             let message = format!(
-                "cannot sync {}: something is mounted at {}",
+                "cannot sync {}: a bind mount at {} hides part of the folder",
                 folder.directory().display(),
                 point.display()
             );
             Err(CommandError::new(message).next(
-                "It is of the folder's own file system (a bind mount), so what it hides would be taken as removed: unmount it first, and mount it again when sync has begun.",
+                "Files below it would be taken as removed. Unmount it first, and mount it again once sync is running.",
             ))
         }
     }
@@ -315,7 +316,7 @@ fn start(
         ..options
     })?;
     let path = folder.path().join(throttling::DIR_NAME);
-    let dir = RealDir::create(&path).map_err(|error| CommandError::file("make the directory", &path, &error))?;
+    let dir = RealDir::create(&path).map_err(|error| CommandError::file("create the directory", &path, &error))?;
     if arguments.start_over {
         // Before the record follows the folder: after a crash in between, no missing file is taken
         // for a removal.
@@ -335,10 +336,10 @@ fn start(
     )?;
     let live = daemon
         .live()
-        .ok_or_else(|| CommandError::new("the mount cannot tell what changes in it"))?;
+        .ok_or_else(|| CommandError::new("cannot sync: the mount does not report changes"))?;
     let landing = daemon
         .landing()
-        .ok_or_else(|| CommandError::new("nothing can be changed in the mount from inside"))?;
+        .ok_or_else(|| CommandError::new("cannot sync: the mount does not accept changes from other machines"))?;
     let opened = Engine::open(EngineParts {
         live,
         tree: daemon.service(),
@@ -431,11 +432,11 @@ fn still(wish: &Wish, folder: &StateFolder) -> String {
     let directory = folder.directory().display();
     match wish.paused_since_ns {
         Some(since_ns) => format!(
-            "It is paused since {}; to go on: byteback resume {directory}",
+            "Sync has been paused since {}; to resume: byteback resume {directory}",
             timestamp::local(since_ns)
         ),
         None => format!(
-            "At this time of the day nothing is sent ({})",
+            "Nothing is sent at this time of day ({})",
             throttling::told(&wish.limits).join(", ")
         ),
     }
@@ -443,7 +444,7 @@ fn still(wish: &Wish, folder: &StateFolder) -> String {
 
 fn send(mut engine: Engine) {
     if let Err(error) = engine.run() {
-        mount::log(&format!("nothing is sent any more: {error}"));
+        mount::log(&format!("sync has ended: {error}"));
     }
 }
 
@@ -465,12 +466,13 @@ fn explained(error: EngineError, folder: &StateFolder) -> CommandError {
     let start_over = format!("byteback sync --start-over {directory}");
     let next = match &error {
         EngineError::SameDevice { folder, .. } => Some(format!(
-            "If it was {directory}, compare it with the server, which removes nothing: {start_over}\nIf another directory of this machine is in \
-             sync with '{folder}', this one needs a device of its own: 'byteback invite {folder}' on the server, and here 'byteback join CODE \
-             {directory} --token-file FILE'"
+            "If it was {directory}, compare it with the server, without removing anything: {start_over}\nIf another \
+             directory of this machine is in sync with '{folder}', this one needs a device of its own: \
+             'byteback invite {folder}' on the server, and here 'byteback join CODE {directory} --token-file FILE'"
         )),
         error if error.is_over_by_starting_over() => Some(format!(
-            "Compare the folder with the server, which removes nothing and keeps both versions of what differs: {start_over}"
+            "Compare the folder with the server, without removing anything; where they differ, both versions are kept: \
+             {start_over}"
         )),
         _ => None,
     };
@@ -479,7 +481,8 @@ fn explained(error: EngineError, folder: &StateFolder) -> CommandError {
         // The files below the mount cannot be read.
         (EngineError::Sync(BackupError::Tree(error)), Some(point)) => {
             return CommandError::new(format!("cannot sync {directory}: {}", error.message)).next(format!(
-                "A disk is mounted at {}, over files that were in sync, and what it hides cannot be reached: unmount it first, and mount it again when sync has begun.",
+                "The mount at {} hides files that were in sync. Unmount it first, and mount it again once sync is \
+                 running.",
                 point.display()
             ));
         }
@@ -524,13 +527,15 @@ fn run_detached(arguments: &SyncArguments, settings: &Settings) -> Result<()> {
             ));
             if !starter.tell(&Tell::Ready(ready)) {
                 sending.end();
-                return Err(CommandError::new("whoever started this is gone; it is ended"));
+                return Err(CommandError::new(
+                    "the command that started sync has ended; so does sync",
+                ));
             }
             starter.let_go();
             let ended = daemon.run_and(|| sending.end());
             mount::log(match &ended {
-                Ok(()) => "unmounted, in good order",
-                Err(_) => "ended by an error",
+                Ok(()) => "unmounted cleanly",
+                Err(_) => "ended with an error",
             });
             Ok(ended?)
         }
@@ -562,7 +567,7 @@ fn print_ready(ready: &SyncReady, folder: &StateFolder, settings: &Settings) -> 
     mount::print_found_below(&ready.mount, output);
     if let Some(problem) = &ready.problem {
         output.say(format!("  {problem}"))?;
-        output.say("  What changes is kept, and sent as soon as it can be.")?;
+        output.say("  Changes are kept, and sent as soon as possible.")?;
     }
-    output.say(format!("  How it stands: byteback status {directory}"))
+    output.say(format!("  To see its state: byteback status {directory}"))
 }

@@ -32,12 +32,12 @@ pub(crate) struct UmountArguments {
     /// The tracked folder, or where it is mounted
     #[arg(value_name = "DIR")]
     dir: PathBuf,
-    /// Detach at once also while programs use it; what they have open is tracked until they close
-    /// it
+    /// Detach at once, even while programs use it; files that they have open are tracked until they
+    /// close them
     #[arg(long)]
     lazy: bool,
-    /// How long to wait while something still holds the mount, such as another mount namespace;
-    /// then the rest is left to the daemon, as with --lazy
+    /// Wait at most this long while something still holds the mount, such as another mount
+    /// namespace; then leave the rest to the daemon, as with --lazy
     #[arg(long, value_name = "DURATION", default_value = "30s", conflicts_with = "lazy")]
     wait: String,
 }
@@ -92,10 +92,10 @@ pub(crate) fn run(arguments: &UmountArguments, settings: &Settings) -> Result<()
     byteback_mount::remove_leftover(&point).map_err(|error| CommandError::new(error.to_string()))?;
     if mount_table::at(&point).is_some() {
         return Err(CommandError::new(format!(
-            "{} is mounted, but its daemon cannot be asked",
+            "{} is mounted, but its daemon cannot be reached",
             point.display()
         ))
-        .next("Was it mounted by another user, or with another --state-dir? Unmount it in the same way."));
+        .next("If it was mounted by another user or with another --state-dir, unmount it in the same way."));
     }
     if let Some(folder) = &folder {
         // The volume is not coming back at once, so its directory may be written to.
@@ -118,7 +118,7 @@ pub(crate) fn run(arguments: &UmountArguments, settings: &Settings) -> Result<()
         );
     }
     output.say(format!(
-        "{} is free again: its daemon had died, and what it left is removed.",
+        "{} is unmounted: its daemon had died, and what it left behind is removed.",
         point.display()
     ))?;
     output.say("  Files that were being changed then will be read whole by the next backup.")
@@ -146,7 +146,7 @@ fn end_daemon(
             Err(error) if error.kind == ErrorKind::Gone && !is_still_there(folder) => {}
             Err(error) => {
                 return Err(CommandError::from(error).next(
-                    "Or detach it now, and let it end when the last program closes its files: byteback umount --lazy",
+                    "To detach it now and let it end when the last program closes its files: byteback umount --lazy",
                 ));
             }
             Ok(()) => {}
@@ -172,7 +172,7 @@ fn finish(waited: Waited, folder: &StateFolder, pid: u32, settings: &Settings) -
             folder.directory().display(),
             ending::SETTLE_TIMEOUT.as_secs()
         ))
-        .next("It is still writing its log; look again in a while with 'byteback status'."));
+        .next("It is still writing its log; check again later with 'byteback status'."));
     }
     if let (Waited::Ended, Some(reason)) = (&waited, volume_losses::reason(folder, None)) {
         return Err(volume_losses::unmounted(folder, &reason));
@@ -194,13 +194,13 @@ fn finish(waited: Waited, folder: &StateFolder, pid: u32, settings: &Settings) -
             },
         );
     }
-    output.say(format!("{directory} is not tracked any more."))?;
+    output.say(format!("{directory} is no longer tracked."))?;
     let Some(held_by) = held_by else {
         return Ok(());
     };
     output.say(format!("  Still, {}.", ending::held_words(held_by)))?;
     output.say(format!(
-        "  The daemon (process {pid}) tracks what is changed through that, and ends with the last of it."
+        "  The daemon (process {pid}) tracks changes made through that, and ends when nothing holds it any more."
     ))
 }
 

@@ -22,14 +22,14 @@ use crate::wording::{counted, duration, size_exact};
 /// Flags of `verify`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Exit code 1 if anything is damaged or differs. A folder that was changed after the snapshot differs,
-and rightly so: --deep proves most right after a backup."
+    after_help = "Exit code 1 if anything is damaged or differs. A folder that was changed after the snapshot
+differs as well, so --deep proves most right after a backup."
 )]
 pub(crate) struct VerifyArguments {
-    /// latest (which is meant without it), latest~N or a number
+    /// latest (the default), latest~N or a number
     #[arg(value_name = "SNAPSHOT")]
     snapshot: Option<OsString>,
-    /// Compare every file with the bound folder, too (DIR, or the one you are in)
+    /// Also compare every file with the bound folder (DIR, or the one you are in)
     #[arg(long)]
     deep: bool,
     #[command(flatten)]
@@ -111,7 +111,7 @@ fn print(
     ))?;
     match report.damaged_files {
         0 => output.say(format!(
-            "  stored    {files}, {} re-read, every checksum right",
+            "  stored    {files}, {} re-read, all checksums correct",
             sizes(report.bytes)
         ))?,
         damaged => {
@@ -140,31 +140,30 @@ fn print(
             }
             let more = damaged.saturating_sub(report.damaged.len() as u64);
             if more > 0 {
-                output.say(format!("    and {}", counted(more, "file more", "files more")))?;
+                output.say(format!("    and {}", counted(more, "more file", "more files")))?;
             }
             let healable = report.damaged.iter().filter(|damage| damage.healable == Some(true));
             match (healable.count(), here) {
                 (1.., Some(here)) => output.say(format!(
-                    "    What can be healed is still in the folder; heal it with: byteback backup {}",
+                    "    The folder still has what can be healed; heal it with: byteback backup {}",
                     here.display()
                 ))?,
                 (_, Some(here)) => output.say(format!(
-                    "    The folder has none of them as it was saved. What is there now is saved by: byteback backup --full {}",
+                    "    The folder has none of them as they were saved. To save its present content: \
+                     byteback backup --full {}",
                     here.display()
                 ))?,
-                (_, None) => output.say(
-                    "    A backup on a machine that still has them heals them.",
-                )?,
+                (_, None) => output.say("    A backup on a machine that still has them heals them.")?,
             }
             output.say(
-                "    The others can be restored, and these as far as they are whole: byteback restore --salvage",
+                "    All other files can be restored, and these as far as they can be read: byteback restore --salvage",
             )?;
         }
     }
     if report.wrong_sums > 0 {
         output.say(format!(
-            "  checksums that the server kept of {} did not agree with their bytes, which are whole. They were thrown away and will be \
-             made anew; the server's memory or disk may be failing",
+            "  the checksums that the server kept of {} did not match their bytes, which are intact. They were \
+             discarded and will be computed again; the server's memory or disk may be failing",
             counted(report.wrong_sums, "file", "files")
         ))?;
     }
@@ -206,13 +205,13 @@ fn said(difference: &Difference) -> String {
     match &difference.kind {
         DifferenceKind::Missing => "only in the snapshot".to_owned(),
         DifferenceKind::Extra => "only in the folder".to_owned(),
-        DifferenceKind::Kind => "is of another kind".to_owned(),
+        DifferenceKind::Kind => "has a different type".to_owned(),
         DifferenceKind::Size { snapshot, folder } => {
             format!("has {snapshot} bytes in the snapshot and {folder} in the folder")
         }
-        DifferenceKind::Content { first_offset } => format!("has other bytes, the first at offset {first_offset}"),
+        DifferenceKind::Content { first_offset } => format!("has different content, first at offset {first_offset}"),
         DifferenceKind::Attribute { which } => format!("differs in: {which}"),
-        DifferenceKind::NotLinked => "is a hard link in the snapshot and a file of its own in the folder".to_owned(),
+        DifferenceKind::NotLinked => "is a hard link in the snapshot and a separate file in the folder".to_owned(),
         DifferenceKind::Unreadable { reason } => format!("cannot be read in the folder: {reason}"),
     }
 }

@@ -23,16 +23,17 @@ const SHOWN_MAX: usize = 20;
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   byteback versions report.txt
-  byteback restore --at @44 report.txt                puts that version in its place
+  byteback restore --at @44 report.txt                restores that version in its place
   byteback restore --at @44 report.txt -o OLD.txt     beside it
-  byteback restore --at '2 hours ago' photos          all that was in a directory then
+  byteback restore --at '2 hours ago' photos          everything in a directory at that time
 
-Times are those of the machine that made a change. What was moved here has its history under the name that it had.")]
+Times are those of the machine that made a change. A file that was moved here has its earlier
+history under its earlier name.")]
 pub(crate) struct VersionsArguments {
-    /// The file, which may be gone
+    /// The file, which may have been removed
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// List all of them
+    /// List all versions, not only the newest 20
     #[arg(long)]
     all: bool,
 }
@@ -63,9 +64,9 @@ pub(crate) fn run(arguments: &VersionsArguments, settings: &Settings) -> Result<
         let directory = known.folder.directory().display();
         return Err(CommandError::with_exit(
             Exit::NoRepository,
-            format!("{directory} is not bound to a server, which would know older versions"),
+            format!("{directory} is not bound to a server, so no older versions are known"),
         )
-        .next("What a mount with --undo-window kept: byteback history FILE"));
+        .next("To list what a mount with --undo-window kept: byteback history FILE"));
     };
     let repository = &binding.repository;
     let (server, _) = settings.connect(&repository.server, Some(binding))?;
@@ -79,7 +80,7 @@ pub(crate) fn run(arguments: &VersionsArguments, settings: &Settings) -> Result<
     let is_all = loop {
         let page = server.versions_page(&repository.folder, path.as_bytes(), cursor.as_deref())?;
         if page.next_cursor.is_some() && page.next_cursor == cursor {
-            return Err(CommandError::new("the server's list of versions does not go on"));
+            return Err(CommandError::new("the server sent the same page of versions twice"));
         }
         found.extend(page.versions);
         cursor = page.next_cursor;
@@ -138,7 +139,7 @@ fn print(
             _ => "special file".to_owned(),
         };
         let until = match &version.until {
-            None => "is there".to_owned(),
+            None => "current".to_owned(),
             Some(until) => {
                 let how = if is_removed(at, version) { "removed" } else { "replaced" };
                 format!("{how} {} by {}", time(until), until.host)
@@ -156,7 +157,7 @@ fn print(
     let rows: Vec<_> = rows.collect();
     table(output, ["Version", "Time", "Host", "Size", "Until"], &rows)?;
     if !is_all {
-        output.say("There are more: --all")?;
+        output.say("To list older versions as well: --all")?;
     }
     // Programs that write a file in place empty it first: the empty version is hardly the one that
     // the user misses.
@@ -167,7 +168,7 @@ fn print(
     let missed = |version: &&PathVersion| version.until.is_some() && !is_empty_file(version);
     let example = found.iter().find(missed).or(found.last());
     output.say(format!(
-        "To bring one back: byteback restore --at @{} {file}",
+        "To restore one: byteback restore --at @{} {file}",
         example.map_or(0, |version| version.since.seq)
     ))
 }

@@ -36,7 +36,8 @@ const PROBLEMS_SHOWN: usize = 50;
 /// Flags of `volume`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "A volume is a file system in one file or on one device, which keeps overwritten pages as small deltas and so writes less:
+    after_help = "A volume is a file system in one file or on one device that stores overwritten pages as small
+deltas and so writes less:
   byteback volume create card.img --size 4G
   byteback volume check card.img
   byteback volume extract card.img rescued"
@@ -48,9 +49,9 @@ pub(crate) struct VolumeArguments {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Make an empty volume in a new file, or on a device
+    /// Create an empty volume in a new file, or on a device
     Create(Create),
-    /// Look whether a volume is whole, and put right what can be
+    /// Check whether a volume is intact, and repair it with --repair
     Check(Check),
     /// Copy what can be read of a volume into a directory, without mounting it or writing to it
     Extract(extract::Extract),
@@ -58,34 +59,35 @@ enum Verb {
 
 #[derive(Args, Debug)]
 struct Create {
-    /// A file that is not there yet, or a device
+    /// A file that does not exist yet, or a device
     #[arg(value_name = "FILE_OR_DEVICE")]
     place: PathBuf,
-    /// How large a new file is to be (4G); a device is used as a whole
+    /// Size of a new file (4G); a device is used as a whole
     #[arg(long, value_name = "SIZE")]
     size: Option<String>,
-    /// What to call it, up to 64 bytes
+    /// Label of the volume, at most 64 bytes
     #[arg(long, value_name = "NAME", default_value = "")]
     label: String,
-    /// Compress pages where fewer blocks are written then: for devices that live longer the less is
-    /// written. Reading takes longer; no room is gained
+    /// Compress pages where that writes fewer blocks, for devices that wear out. Reading takes
+    /// longer; no space is saved
     #[arg(long)]
     compress: bool,
-    /// Write over whatever is there
+    /// Overwrite existing content
     #[arg(long)]
     force: bool,
 }
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Exit code 1 if anything is wrong, or still wrong after --repair. A repair makes up no content: what is damaged stays an error until its file is
-removed or written over, and what has lost its name gets one in lost+found. Save an image before you repair it, if you can."
+    after_help = "Exit code 1 if problems are found, or remain after --repair. A repair invents no content:
+damaged parts cannot be read until their file is removed or overwritten, and files that lost their
+names get new ones in lost+found. Copy the image before you repair it, if you can."
 )]
 struct Check {
-    /// The file or device; nobody may have it mounted
+    /// The file or device, which must not be mounted
     #[arg(value_name = "FILE_OR_DEVICE")]
     place: PathBuf,
-    /// Put right what can be
+    /// Repair what can be repaired
     #[arg(long)]
     repair: bool,
     /// Do not read the contents of files
@@ -168,7 +170,7 @@ fn create(arguments: &Create, output: Output) -> Result<()> {
     let place = &arguments.place;
     if arguments.label.len() > LABEL_LEN_BYTES_MAX {
         return Err(CommandError::new(format!(
-            "a label has at most {LABEL_LEN_BYTES_MAX} bytes"
+            "the label is longer than {LABEL_LEN_BYTES_MAX} bytes"
         )));
     }
     let wanted = arguments.size.as_deref().map(when::amount).transpose();
@@ -179,12 +181,12 @@ fn create(arguments: &Create, output: Output) -> Result<()> {
             RealBlockDevice::create(place, bytes / BLOCK_LEN_BYTES as u64).map_err(|error| device_error(&error))?
         }
         (true, None) => {
-            return Err(CommandError::new(format!("{} is not there", place.display()))
-                .next("Say how large the new file is to be: --size 4G. It takes room as it is filled."));
+            return Err(CommandError::new(format!("{} does not exist", place.display()))
+                .next("To create it, give its size: --size 4G. It takes up space as it is filled."));
         }
         (false, Some(_)) => {
-            return Err(CommandError::new(format!("{} is there already", place.display()))
-                .next("Leave out --size: a device, or with --force a file, is used as it is. Or name another file."));
+            return Err(CommandError::new(format!("{} already exists", place.display()))
+                .next("Leave out --size to use a device, or with --force a file, as it is; or name another file."));
         }
         (false, None) => RealBlockDevice::open(place, Access::ReadWrite).map_err(|error| device_error(&error))?,
     };
@@ -197,7 +199,7 @@ fn create(arguments: &Create, output: Output) -> Result<()> {
     match output.json {
         true => output.object("summary", &created),
         false => output.say(format!(
-            "Made a volume of {} in {}, of which files may use {}.",
+            "Created a volume of {} in {}, of which files can use {}.",
             size(created.size),
             place.display(),
             size(created.usable)
@@ -251,7 +253,7 @@ fn look_for_something(device: &dyn BlockDevice, place: &Path) -> Result<()> {
             .map_err(|error| device_error(&error))?;
         if block.iter().any(|byte| *byte != 0) {
             return Err(CommandError::new(format!("{} is not empty", place.display()))
-                .next("If nobody needs what is on it, add --force."));
+                .next("If its content is not needed, add --force."));
         }
     }
     Ok(())
@@ -345,8 +347,8 @@ fn print_problems(report: &Report, output: Output) -> Result<()> {
     match more {
         0 => Ok(()),
         more => output.line(format!(
-            "  and {} more; -v shows up to 10,000",
-            counted(more, "problem", "problems")
+            "  and {}; -v shows up to 10,000",
+            counted(more, "more problem", "more problems")
         )),
     }
 }
@@ -360,43 +362,44 @@ fn print(place: &Path, report: &Report, repaired: Option<&Repaired>, output: Out
         ))?;
         print_problems(&repaired.before, output)?;
         if repaired.gave_up_synced {
-            output.say("What was synced after the last checkpoint could not be recovered.")?;
+            output.say("Data synced after the last checkpoint could not be recovered.")?;
         }
         if repaired.named > 0 {
             let files = counted(repaired.named, "file or directory", "files and directories");
-            output.say(format!("{files} that had lost their names are in lost+found."))?;
+            output.say(format!("Now in lost+found, as their names were lost: {files}."))?;
         }
         if repaired.unproven_pages > 0 {
             let pages = counted(repaired.unproven_pages, "page", "pages");
             output.say(format!(
-                "The checksums of {pages} of 4 KiB were lost: whether these are as they were written is not known."
+                "The checksums of {pages} of 4 KiB were lost: whether their content is correct is not known."
             ))?;
         }
         if report.is_sound() {
-            return output.say(format!("All of it is put right. {}", contents(report, output)));
+            return output.say(format!("Everything is repaired. {}", contents(report, output)));
         }
-        output.say("This is left:")?;
+        output.say("These problems remain:")?;
         print_problems(report, output)?;
         return output
-            .say("Reading there is an error until the file is removed or written over. A backup has what was lost.");
+            .say("Those parts cannot be read until the file is removed or overwritten. A backup has what was lost.");
     }
     match report.is_sound() {
-        true => output.say(format!("{place} is whole. {}", contents(report, output)))?,
+        true => output.say(format!("{place} is intact. {}", contents(report, output)))?,
         false => {
             output.say(format!(
                 "{place} has {}:",
                 counted(report.problem_count, "problem", "problems")
             ))?;
             print_problems(report, output)?;
-            output
-                .say("'byteback volume check --repair' puts right what can be; save the image before, if you can. 'byteback volume extract' copies what can be read, and writes nothing to it.")?;
+            output.say(
+                "'byteback volume check --repair' repairs what can be repaired; copy the image first, if you can. \
+                     'byteback volume extract' copies what can be read, and writes nothing to it.",
+            )?;
         }
     }
     match report.is_closed {
         true => Ok(()),
-        false => output.say(
-            "It was not unmounted in good order: what was synced last is recovered when it is mounted, or by --repair.",
-        ),
+        false => output
+            .say("It was not unmounted cleanly: the data synced last is recovered when it is mounted, or by --repair."),
     }
 }
 

@@ -59,7 +59,7 @@ fn each_gap_has_its_cause_and_what_was_found() {
     assert!(
         interrupted
             .words()
-            .contains("3 files were being changed then, to be read whole; nothing else")
+            .contains("3 files were being changed, to be read in full; nothing else")
     );
     assert_eq!((last.from_ns, last.to_ns), (10, None));
     assert!(last.words().starts_with("since "), "{}", last.words());

@@ -91,14 +91,14 @@ fn what_is_no_regular_file_is_refused_at_once() {
         let what = format!("{what}:{}", file.display());
         for (store, why) in [("missing", "No such file"), ("file", "Not a directory")] {
             let store = tree.join(store);
-            let said = format!("cannot look into {}: {why}", store.display());
+            let said = format!("cannot read {}: {why}", store.display());
             refused(world.checksums(&what, &["--store", store.to_str().unwrap()]), &said);
         }
     }
     for list in ["casync", "recipe"] {
         for name in ["pipe", "directory", "/dev/null"] {
             let list = format!("{list}:{}", tree.join(name).display());
-            refused(world.checksums(list, &[]), "no regular file");
+            refused(world.checksums(list, &[]), "not a regular file");
         }
     }
     let closed = tree.join("closed");
@@ -159,7 +159,7 @@ fn checksums_refuses_unknown_addresses_and_lists_known_ones() {
         ("hdfs://hdfs@127.0.0.1:75406/file", "75406"),
         ("hdfs://127.0.0.1:0/file", "0"),
     ] {
-        refused(world.checksums(address, &[]), &format!(": '{port}' is no port"));
+        refused(world.checksums(address, &[]), &format!(": '{port}' is not a valid port"));
     }
     for address in ["seaweedfs://[::1]:1/file", "hdfs://127.0.0.1:1/file"] {
         refused(world.checksums(address, &[]), "cannot reach the ");
@@ -258,10 +258,7 @@ fn checksums_tells_missing_programs_from_closed_ones() {
         let path = format!("/nowhere:{}", there.display());
         refused(
             world.checksums_in(&path, what, more),
-            &format!(
-                "{name} is not to be had: {}/{name} may not be run by this user",
-                there.display()
-            ),
+            &format!("cannot run {name}: this user may not run {}/{name}", there.display()),
         );
         fs::set_permissions(there.join(name), PermissionsExt::from_mode(0o755)).unwrap();
         refused(world.checksums_in(&path, what, more), "it ran");
@@ -285,10 +282,7 @@ fn checksums_tells_missing_programs_from_closed_ones() {
             .stderr(Stdio::piped());
         ended(moosefs.clone(), command.spawn().unwrap())
     };
-    let closed = format!(
-        "mfsfileinfo is not to be had: {} may not be looked into",
-        there.display()
-    );
+    let closed = format!("cannot run mfsfileinfo: this user may not search {}", there.display());
     refused(anybody(), &closed);
     fs::set_permissions(&there, PermissionsExt::from_mode(0o755)).unwrap();
     refused(anybody(), "it ran");

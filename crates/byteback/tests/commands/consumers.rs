@@ -29,7 +29,7 @@ fn consumer_silence_warns_before_the_drop_and_is_told_after() {
     world.on_tree("mount", &[]).fine();
     fs::write(world.tree().join("file"), "x").unwrap();
     begun_and_done(&world, "old");
-    let warning = "nothing was heard of the consumer 'old'";
+    let warning = "the consumer 'old' has not been seen";
     for command in ["status", "backup", "consumers"] {
         world
             .on_tree(command, &[])
@@ -63,7 +63,7 @@ fn consumer_silence_warns_before_the_drop_and_is_told_after() {
     let changes = world.on_tree("changes", &["--consumer", "old"]).fine();
     changes
         .says("everything counts as changed")
-        .says("as this consumer had been dropped");
+        .says("because this consumer had been dropped");
     // The consumer exists again once it saves. A policy that drops at once would drop it again.
     world.on_tree("umount", &[]).fine();
     configure(&world, "");
@@ -73,7 +73,7 @@ fn consumer_silence_warns_before_the_drop_and_is_told_after() {
     world
         .run(&["consumers", "drop", "old", tree.to_str().unwrap()])
         .fine()
-        .says("is no consumer");
+        .says("is no longer a consumer");
     let listed = || {
         // The consumer of 'backup' was dropped as well, which causes a warning.
         let shown = world.on_tree("consumers", &[]).ends_with(0).stdout;

@@ -83,7 +83,7 @@ impl Disk {
 
 fn is_held_back(ran: Ran) -> Ran {
     ran.ends_with(1)
-        .says("it is another directory than before")
+        .says("it is a different directory than before")
         .says("Nothing was sent")
         .says("byteback sync --start-over")
         .says("byteback sync --accept-removals")
@@ -137,7 +137,7 @@ fn backup_of_an_empty_mount_point_warns_and_holds_sync_back() {
     world
         .on_tree("changes", &[])
         .ends_with(0)
-        .says("is perhaps not the folder that was saved before");
+        .says("may not be the folder that was saved before");
     is_held_back(world.sync(&[]));
     disk.mount();
     // The return of the disk is not enough: the record no longer knows any of its files.
@@ -160,7 +160,7 @@ fn backup_of_another_directory_warns() {
     world
         .on_tree("backup", &[])
         .ends_with(0)
-        .says("is perhaps not the folder that was saved before: it is another directory");
+        .says("may not be the folder that was saved before: it is a different directory");
     // One warning is enough where nothing follows from it.
     world.on_tree("backup", &[]).fine();
 }
@@ -180,7 +180,7 @@ fn removals_while_not_in_sync_are_asked_about() {
     world
         .sync(&[])
         .ends_with(1)
-        .says("15 of its 20 files were removed while Byteback did not watch");
+        .says("15 of its 20 files were removed while Byteback was not watching");
     assert_eq!(world.files_at_server(), FILES);
     // The removals are intended.
     world.sync_once(&["--accept-removals", "--delay", "0"]);
@@ -672,7 +672,7 @@ fn what_a_disk_hides_stays_in_sync() {
 
     let mut ran = machines[0].run(&["sync", "--delay", "0", &dirs[0]]).ends_with(0);
     for point in &points {
-        ran = ran.says(&format!("{} is a file system of its own", point.display()));
+        ran = ran.says(&format!("{} is a separate file system", point.display()));
         assert_eq!(names(point.to_str().unwrap()), ["foreign"]);
         fs::write(point.join("later"), "on the disk, too").unwrap();
     }
@@ -743,7 +743,7 @@ fn sync_removes_nothing_that_a_mount_hides() {
     let inner = world.tree().join("dir");
     let inner = inner.to_str().unwrap();
     world.run(&["mount", inner]).fine();
-    world.sync(&[]).ends_with(1).says("unmount it first");
+    world.sync(&[]).ends_with(1).says("Unmount it first");
     assert!(!is_mounted(&world.tree()));
     assert_eq!(world.files_at_server(), FILES);
     world.run(&["umount", inner]).fine();
@@ -762,11 +762,11 @@ fn sync_removes_nothing_that_a_mount_hides() {
     for (prepare, said) in [
         (
             format!("mount -t tmpfs none {tree}/dir"),
-            "what it hides cannot be reached: unmount it first",
+            "hides files that were in sync. Unmount it first",
         ),
         (
             format!("mount --bind {} {tree}/dir", disk.display()),
-            "(a bind mount), so what it hides would be taken as removed: unmount it first",
+            "Files below it would be taken as removed. Unmount it first",
         ),
     ] {
         world

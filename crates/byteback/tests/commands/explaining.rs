@@ -18,7 +18,7 @@ fn each_way_is_told_with_its_reason() {
     world
         .run(&["explain", name])
         .ends_with(1)
-        .says("nothing is on record")
+        .says("there is no record of how")
         .says("byteback changes");
     world.backup();
     world
@@ -39,16 +39,16 @@ fn each_way_is_told_with_its_reason() {
     world
         .run(&["explain", name])
         .fine()
-        .says("the changed ranges were sent")
+        .says("recorded as changed were sent")
         .says("the log knew which bytes had been written")
         .says("hashed   nothing")
         .says("sent     1000 B");
     for (delta, how, literal_max) in [
         ("rsync", "rolling checksums", 3000),
         ("hash", "hashes of its blocks", 3000),
-        ("webr", "the server looked for the file's blocks", 3000),
+        ("webr", "the server searched its version", 3000),
         // Chunks have up to 12 KiB.
-        ("cdc", "cut into chunks by its content", 1000 + 3 * 12 * 1024),
+        ("cdc", "cut into content-defined chunks", 1000 + 3 * 12 * 1024),
         // Blocks have 4 KiB.
         ("sky-f", "(SkySync-F)", 1000 + 2 * 4096),
         ("sky-c", "(SkySync-C)", 1000 + 3 * 12 * 1024),
@@ -60,7 +60,7 @@ fn each_way_is_told_with_its_reason() {
             .run(&["explain", name])
             .fine()
             .says(how)
-            .says("that was asked for (--delta)");
+            .says("it was requested with --delta");
         let decision = world.run(&["explain", "--json", name]).fine().line("decision");
         assert_eq!(decision["method"], delta.replace('-', "_"));
         assert_eq!(decision["changed_bytes"], 1000);
@@ -85,7 +85,7 @@ fn each_way_is_told_with_its_reason() {
     world
         .run(&["explain", gone.to_str().unwrap()])
         .ends_with(1)
-        .says("there is no");
+        .says("does not exist in");
     world
         .on_tree("explain", &[])
         .ends_with(1)

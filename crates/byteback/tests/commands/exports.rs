@@ -397,7 +397,7 @@ fn a_list_by_lines_refuses_a_name_with_a_newline() {
     world
         .on_tree("changes", &by_lines)
         .ends_with(1)
-        .says("new\\nline has a newline")
+        .says("new\\nline contains a newline")
         .says("Use -0");
     assert_eq!(list(&world, "c", "files").iter().filter(|byte| **byte == 0).count(), 2);
     world
@@ -407,7 +407,7 @@ fn a_list_by_lines_refuses_a_name_with_a_newline() {
     world
         .on_tree("changes", &["--consumer", "c", "--format", "files", "--json"])
         .ends_with(1)
-        .says("two forms");
+        .says("works only with --format text");
     world.on_tree("changes", &[]).ends_with(1).says("--consumer NAME");
 }
 
@@ -437,18 +437,18 @@ fn marks_move_to_the_moment_that_was_begun_and_to_no_other() {
     world
         .run(&["consumers", "done", "a", &dead, dir])
         .ends_with(1)
-        .says("another run of it has begun");
+        .says("another run has begun");
     assert_eq!(listed("a"), names(&["two", "three"]));
     done(&world, "a", &next);
     assert_eq!(listed("a"), names(&[]));
     world
         .run(&["consumers", "done", "a", "@4711", dir])
         .ends_with(1)
-        .says("stays");
+        .says("was not moved");
     world
         .run(&["consumers", "done", "a", "yesterday", dir])
         .ends_with(2)
-        .says("is no epoch");
+        .says("is not an epoch");
     world
         .run(&["consumers", "done", "nobody", "@1", dir])
         .ends_with(1)
@@ -732,12 +732,12 @@ fn a_delta_that_cannot_be_made_says_why_and_leaves_nothing() {
         all.extend(more);
         world.run(&all)
     };
-    for (name, says) in [("directory", "is no regular file"), ("nowhere", "does not exist")] {
+    for (name, says) in [("directory", "is not a regular file"), ("nowhere", "does not exist")] {
         export(&path(name), &["-o", &out]).ends_with(1).says(says);
     }
     export("/etc/passwd", &["-o", &out])
         .ends_with(1)
-        .says("in no folder that Byteback knows");
+        .says("not in a folder that Byteback knows");
     export(&path("file"), &["--json"]).ends_with(1).says("-o DELTA");
     export(&path("file"), &["-o", "/nowhere/delta"])
         .ends_with(1)
@@ -761,7 +761,7 @@ fn a_delta_that_cannot_be_made_says_why_and_leaves_nothing() {
     fs::rename(tree.join("other"), tree.join("file")).unwrap();
     export(&path("file"), &["-o", &out])
         .fine()
-        .says("as its name was given to it since");
+        .says("because it got its name after the mark");
     assert_eq!(
         patched(&world, &tree.join("directory/../file"), Path::new(&out)),
         b"other"

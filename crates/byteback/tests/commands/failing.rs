@@ -94,7 +94,7 @@ fn a_server_that_is_not_there_is_said_to_be() {
         .ends_with(1)
         .says("cannot reach https://127.0.0.1:")
         .says("(connection refused)")
-        .says("Check that the server runs");
+        .says("Check that the server is running");
     let told = world.on_tree("backup", &["--json"]).ends_with(1).json_errors();
     let last = told.last().unwrap();
     assert_eq!(
@@ -202,7 +202,7 @@ fn a_folder_that_is_gone_is_said_to_be_and_can_be_brought_back() {
     world
         .on_tree("backup", &[])
         .ends_with(0)
-        .says("is perhaps not the folder");
+        .says("may not be the folder");
     world.backup();
     world.assert_restores("latest");
 }
@@ -276,7 +276,7 @@ fn wrong_missing_and_foreign_tokens_end_with_12() {
         refused.stderr
     );
     fs::write(&given, "something else").unwrap();
-    try_it(&world).says("no token file");
+    try_it(&world).says("not a token file");
     // A token is never presented to another server.
     fs::write(&given, token.replace("https://127", "https://126")).unwrap();
     try_it(&world).says("not for");
@@ -285,7 +285,7 @@ fn wrong_missing_and_foreign_tokens_end_with_12() {
     // A machine that never joined is told how to join.
     fs::remove_file(&path).unwrap();
     world.on_tree("backup", &[]).ends_with(12).says("byteback invite");
-    world.init().ends_with(12).says("used already");
+    world.init().ends_with(12).says("already used");
     world.kill_server();
 }
 

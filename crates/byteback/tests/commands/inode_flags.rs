@@ -125,7 +125,7 @@ fn flags_come_back_where_they_are_asked_for() {
     assert!(
         refused
             .stderr
-            .contains("is immutable or append-only here (lsattr); with --flags it is replaced"),
+            .contains("is immutable or append-only here (lsattr); --flags replaces it"),
         "{}",
         refused.stderr
     );
@@ -167,7 +167,7 @@ fn flags_in_a_mounted_folder_are_taken_away_and_set() {
     };
     restore(&[])
         .ends_with(1)
-        .says("is immutable or append-only here (lsattr); with --flags it is replaced");
+        .says("is immutable or append-only here (lsattr); --flags replaces it");
     assert_eq!(fs::read(tree.join("fixed")).unwrap(), b"changed after all");
     restore(&["--flags"]).fine();
     assert_eq!(all_flags(&tree), SET);
@@ -211,7 +211,7 @@ fn pull_changes_what_has_other_flags_and_nothing_else() {
     assert_eq!(all_flags(&target), UNSET);
     let foreseen = pull(&["-n", "--flags"]).fine();
     assert!(
-        foreseen.stdout.contains("4 changes of attributes alone"),
+        foreseen.stdout.contains("4 attribute-only changes"),
         "{}",
         foreseen.stdout
     );

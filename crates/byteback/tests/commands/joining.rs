@@ -72,7 +72,7 @@ fn codes_for_this_machine_alone_are_warned_of() {
     let world = served();
     let data = data(&world);
     let told = world.run(&["invite", "mail", "--data", &data]).ends_with(0);
-    assert!(told.stderr.contains("names this machine itself"), "{}", told.stderr);
+    assert!(told.stderr.contains("only loopback addresses"), "{}", told.stderr);
     assert!(told.stderr.contains("--address HOST"), "{}", told.stderr);
     let chosen = world
         .run(&["invite", "mail", "--data", &data, "--address", "127.0.0.1:7117"])
@@ -84,7 +84,7 @@ fn codes_for_this_machine_alone_are_warned_of() {
 fn a_code_for_this_machine_says_so_where_nobody_answers() {
     let mut world = served();
     let code = invite(&world, &["mail"]);
-    let refused = format!("cannot reach {} (connection refused)", world.url());
+    let refused = format!("cannot reach {}: connection refused", world.url());
     world.kill_server();
     let machine = Machine::new(&world, "machine");
     let dir = machine.dir("d");
@@ -92,7 +92,7 @@ fn a_code_for_this_machine_says_so_where_nobody_answers() {
         .run(&["join", &code, &dir])
         .ends_with(1)
         .says(&refused)
-        .says("Check that the server runs (byteback serve).")
+        .says("Check that the server is running (byteback serve).")
         .says("The code names this machine itself")
         .says("byteback invite --address HOST");
     // The code is still valid.
@@ -141,7 +141,7 @@ fn one_code_is_all_that_another_machine_needs() {
     fs::create_dir(&other).unwrap();
     let ran = second.run(&["init", &other, "-r", &format!("{url}/other")]);
     ran.ends_with(12)
-        .says("not given a folder 'other'")
+        .says("no access to a folder 'other'")
         .says("byteback invite");
     second
         .run(&["devices", "-r", &format!("{url}/mail")])
@@ -179,8 +179,8 @@ fn a_code_that_is_not_good_any_more_says_why() {
     let code = invite(&world, &["d"]);
     let mut mistyped = code.clone().into_bytes();
     mistyped[30] = if mistyped[30] == b'x' { b'y' } else { b'x' };
-    try_it(&String::from_utf8(mistyped).unwrap()).says("not copied right");
-    try_it(&code[..code.len() - 3]).says("not copied right");
+    try_it(&String::from_utf8(mistyped).unwrap()).says("the code is mistyped");
+    try_it(&code[..code.len() - 3]).says("the code is mistyped");
     try_it("something").says("begins with bbc_");
 
     let listed = world.run(&["devices", "--data", &data(&world)]).fine();
@@ -193,7 +193,7 @@ fn a_code_that_is_not_good_any_more_says_why() {
     world
         .run(&["devices", "--data", &data(&world), "revoke", &id])
         .fine()
-        .says("worth nothing");
+        .says("no longer works");
     try_it(&code).says("withdrawn");
 
     let code = invite(&world, &["d", "--expires", "1s"]);
@@ -216,7 +216,7 @@ fn a_code_that_is_not_good_any_more_says_why() {
         .write_all(format!("{code}\n").as_bytes())
         .unwrap();
     ended("join -".to_owned(), child).fine();
-    let ran = try_it(&code).says("used already").says("byteback devices");
+    let ran = try_it(&code).says("already used").says("byteback devices");
     assert!(!ran.stderr.contains(&code[10..]), "a code is a secret: {}", ran.stderr);
     // The code still works for the machine that used it.
     other.run(&["join", &code, &theirs]).fine().says("as device 1");
@@ -237,7 +237,7 @@ fn a_code_that_is_not_good_any_more_says_why() {
     plain.stop();
     fs::remove_dir_all(&elsewhere).unwrap();
     let again = serve(&world, &elsewhere, &plain.address, &["--plain"]);
-    try_it(first.trim()).says("did not give this code");
+    try_it(first.trim()).says("did not issue this code");
     again.stop();
 }
 
@@ -297,7 +297,7 @@ fn another_server_at_the_same_address_is_not_spoken_to() {
     machine
         .run(&["join", &code, &machine.dir("d")])
         .ends_with(12)
-        .says("another server than that of the code")
+        .says("is not the one in the code")
         .says("nothing was sent");
     between.stop();
     // The certificate is made once: after a restart the server is known as before.
@@ -442,7 +442,7 @@ fn device_revoked_in_an_upload_is_stopped_and_told() {
     world
         .run(&["devices", "--data", &data(&world), "revoke", "machine"])
         .fine()
-        .says("takes nothing");
+        .says("accepts nothing");
     let ran = ended("push".to_owned(), child).ends_with(12);
     ran.says("was revoked").says("byteback invite");
     assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
@@ -469,7 +469,7 @@ fn devices_are_listed_renamed_and_kept_to_reading_if_read_only() {
     machine.run(&["pull", &dir]).fine();
     machine.run(&["backup", &dir]).ends_with(12).says("may only read");
     let data = data(&world);
-    world.run(&["devices", "--data", &data]).fine().says("mail (reads)");
+    world.run(&["devices", "--data", &data]).fine().says("mail (read-only)");
     world
         .run(&["devices", "--data", &data, "rename", "reader", "old laptop"])
         .fine();

@@ -113,10 +113,10 @@ fn a_folder_can_be_seen_elsewhere_but_not_in_itself() {
         world
             .on_tree("mount", &["--at", at])
             .ends_with(1)
-            .says("one lies within the other");
+            .says("one is inside the other");
         assert!(!is_mounted(&overlapping));
     }
-    world.on_tree("mount", &["--at", at]).fine().says("seen at");
+    world.on_tree("mount", &["--at", at]).fine().says("(mounted at ");
     assert!(is_mounted(&elsewhere) && !is_mounted(&tree));
     fs::write(elsewhere.join("a"), "through the mount").unwrap();
     assert_eq!(fs::read_to_string(tree.join("a")).unwrap(), "through the mount");

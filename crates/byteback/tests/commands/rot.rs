@@ -223,16 +223,16 @@ fn rot_is_not_sent_and_repair_from_the_server_keeps_writes() {
     );
     disk.repair(&[])
         .fine()
-        .says("bytes 4096 to 8192 changed although nobody wrote them; they are not sent")
+        .says("bytes 4096 to 8192 changed although no program wrote them; they are not sent")
         .says("3 damaged files");
     disk.repair(&["good"])
         .ends_with(1)
-        .says("nothing is known to be wrong with good");
+        .says("good is not known to be damaged");
 
     // The server's bytes, with those written here since.
     for (name, at, byte) in [("same", BLOCK + 7, b'x'), ("other", BLOCK + 200, b'y')] {
         let said = disk.repair(&["--keep", "server", name]).fine();
-        said.says(&format!("{name}: 4,096 bytes are again what was written"));
+        said.says(&format!("{name}: 4,096 bytes repaired"));
         let mut wanted = content.clone();
         wanted[at as usize] = byte;
         if name == "other" {
@@ -283,14 +283,14 @@ fn rot_beyond_repair_stays_as_it_is_until_a_user_decides() {
     disk.world.on_tree("pause", &[]).fine();
     disk.repair(&["--keep", "server"])
         .ends_with(1)
-        .says("the sync is paused");
-    disk.repair(&[]).fine().says("server: not known: the sync is paused");
+        .says("cannot ask the server: sync is paused");
+    disk.repair(&[]).fine().says("server: not known: sync is paused");
     disk.world.on_tree("resume", &[]).fine();
 
     disk.repair(&["--keep", "server", "file.txt"])
         .ends_with(1)
-        .says("the server's version does not prove what was written here")
-        .says("1 file was not repaired; nothing of them was lost");
+        .says("nothing proves that the server's version is what was written here")
+        .says("1 file was not repaired, and left unchanged");
     assert_eq!(fs::read(disk.tree("file.txt")).unwrap(), local);
     disk.wait_until_sent_but(1);
     assert_eq!(disk.at_server("file.txt"), content);
@@ -356,7 +356,7 @@ fn crash_inconsistency_is_held_back_and_shows_both_versions() {
         );
         disk.repair(&[])
             .fine()
-            .says("bytes 12288 to 16384 are not what was written before the crash; nothing of the file is sent")
+            .says("bytes 12288 to 16384 are not what was written before the crash; the file is not sent")
             .says("  here:   24,576 bytes")
             .says("  server: 24,576 bytes");
 

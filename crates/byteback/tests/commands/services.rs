@@ -97,13 +97,13 @@ fn units_are_valid_enabled_and_gone_without_a_trace() {
 
     in_root(&world, &["install", "sync", "/data/mail", "--delay", "1s"])
         .fine()
-        .says("installed already");
+        .says("was already installed");
     in_root(&world, &["install", "sync", "/data/mail", "--delay", "2s"])
         .fine()
-        .says("written anew");
+        .says("is updated");
     in_root(&world, &["install", "mount", "/data/mail"])
         .ends_with(11)
-        .says("has a service already")
+        .says("already has a service")
         .says("byteback service remove");
     in_root(&world, &["install", "sync", "mail"])
         .ends_with(1)

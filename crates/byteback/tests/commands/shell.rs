@@ -207,10 +207,7 @@ fn the_folder_is_an_operand_of_every_command() {
         // Given twice, it is a mistake.
         world.run(&["snapshots", dir, flag, dir]).ends_with(2);
     }
-    world
-        .run(&["conflicts", dir])
-        .ends_with(1)
-        .says("is not kept in sync now");
+    world.run(&["conflicts", dir]).ends_with(1).says("is not being synced");
     for wrong in [&["ls", "lates"][..], &["ls", "1", "2"], &["verify", dir, dir]] {
         world.run(wrong).ends_with(2);
     }
@@ -236,11 +233,11 @@ fn the_folder_is_an_operand_while_it_is_in_sync() {
         (&["repair", dir], "damaged"),
         (&["pause", dir], "is paused"),
         (&["status", dir], "PAUSED"),
-        (&["resume", dir], "is kept in sync again"),
+        (&["resume", dir], "is no longer paused"),
         (&["status", dir], "synced with"),
         (&["cut", "create", "moment", dir], "moment"),
         (&["cut", "ls", dir], "moment"),
-        (&["cut", "rm", "moment", dir], "is ended"),
+        (&["cut", "rm", "moment", dir], "has ended"),
     ] {
         world.run(arguments).fine().says(said);
     }
@@ -256,7 +253,7 @@ fn the_folder_is_an_operand_while_it_is_in_sync() {
 fn verbs_of_other_programs_point_to_ours() {
     let world = World::new();
     for (foreign, ours) in [
-        ("forget", "Nothing is forgotten yet"),
+        ("forget", "Snapshots cannot be deleted yet"),
         ("extract", "byteback restore"),
         ("list", "byteback snapshots"),
         ("create", "byteback backup"),

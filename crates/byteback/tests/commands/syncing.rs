@@ -135,13 +135,17 @@ fn a_server_that_is_away_is_waited_for_over_restarts_and_kills() {
     world.on_tree("status", &[]).ends_with(0).says("waiting for the server");
     let checked = world.on_tree("status", &["--check"]).ends_with(5);
     assert!(checked.stdout.contains("cannot be reached"), "{}", checked.stdout);
-    assert!(checked.stdout.contains("changes wait to be sent"), "{}", checked.stdout);
+    assert!(
+        checked.stdout.contains("changes are waiting to be sent"),
+        "{}",
+        checked.stdout
+    );
 
     // Unmounted in good order and started again without the server, which is no reason not to
     // start.
     world.on_tree("umount", &[]).fine();
     fs::write(tree.join("c"), "while nobody watched").unwrap();
-    world.sync(&[]).fine().says("What changes is kept");
+    world.sync(&[]).fine().says("Changes are kept");
     fs::write(tree.join("d"), "while it was away once more").unwrap();
     // Killed, and started again.
     let daemon = world.daemon_pid();
@@ -196,7 +200,7 @@ fn a_server_that_freezes_is_told_of_until_it_goes_on() {
         // It takes as long as a server may be silent.
         std::thread::sleep(Duration::from_millis(200));
         let said = world.on_tree("status", &[]).ends_with(0).stdout;
-        let words = ["the server was not heard of for ", "waiting for the server"];
+        let words = ["no answer from the server for ", "waiting for the server"];
         let is_told = words.iter().any(|words| said.contains(words));
         (is_told && !said.contains(": connected")).then_some(())
     });
@@ -224,7 +228,7 @@ fn a_device_that_is_revoked_while_idle_says_so() {
         .fine();
     eventually("the status says so", || {
         let ran = world.on_tree("status", &[]);
-        (ran.code == Some(4) && ran.stdout.contains("needs you")).then_some(())
+        (ran.code == Some(4) && ran.stdout.contains("needs attention")).then_some(())
     });
     let checked = world.on_tree("status", &["--check"]).ends_with(4);
     assert!(!checked.stdout.is_empty());
@@ -260,7 +264,7 @@ fn sync_refuses_unbound_or_foreign_folders_before_sending() {
     world.serve();
     world.sync(&[]).ends_with(10).says("is not bound");
     world.init().fine();
-    world.sync(&["--delay", "soon"]).ends_with(1).says("is no duration");
+    world.sync(&["--delay", "soon"]).ends_with(1).says("is not a duration");
     // The server's folder has files of another directory that this machine pushed. They are not
     // fetched again, so the two cannot be merged.
     let other = world.path("other");
@@ -302,7 +306,7 @@ fn a_pause_holds_over_restarts_and_nothing_is_lost_by_it() {
         .ends_with(0)
         .says("PAUSED")
         .says("byteback resume");
-    world.on_tree("pause", &[]).fine().says("is paused since");
+    world.on_tree("pause", &[]).fine().says("has been paused since");
     // None of it reaches the server, however long the engine runs: it is in the middle of sending,
     // and can be ended there.
     let target = world.path("while-paused");
@@ -323,7 +327,7 @@ fn a_pause_holds_over_restarts_and_nothing_is_lost_by_it() {
     world
         .sync(&["--delay", "0"])
         .fine()
-        .says("It is paused since")
+        .says("Sync has been paused since")
         .says("byteback resume");
     fs::write(tree.join("d"), "after the restart").unwrap();
     let daemon = world.daemon_pid();
@@ -348,14 +352,17 @@ fn a_pause_holds_over_restarts_and_nothing_is_lost_by_it() {
         .says("was not paused")
         .says("byteback sync");
     world.on_tree("pause", &[]).fine();
-    world.on_tree("resume", &[]).fine().says("kept in sync again");
+    world.on_tree("resume", &[]).fine().says("is no longer paused");
 }
 
 #[test]
 fn limits_are_noted_changed_while_it_runs_and_shown() {
     let world = World::served();
     let tree = world.tree();
-    world.sync(&["--limit-rate", "fast"]).ends_with(1).says("is no amount");
+    world
+        .sync(&["--limit-rate", "fast"])
+        .ends_with(1)
+        .says("is not an amount");
     world
         .sync(&["--limit-rate", "pause"])
         .ends_with(1)
@@ -392,9 +399,12 @@ fn limits_are_noted_changed_while_it_runs_and_shown() {
     // With a pause for the whole day nothing moves; and sync can be started then.
     world.sync(&["--limit-rate", "00:00-24:00=pause"]).fine();
     fs::write(tree.join("late"), "not now").unwrap();
-    world.on_tree("status", &[]).ends_with(0).says("nothing moves now");
+    world
+        .on_tree("status", &[])
+        .ends_with(0)
+        .says("nothing is transferred now");
     world.on_tree("umount", &[]).fine();
-    world.sync(&[]).fine().says("At this time of the day nothing is sent");
+    world.sync(&[]).fine().says("Nothing is sent at this time of day");
     world.sync(&["--limit-rate", "unlimited"]).fine();
     world.wait_until_sent();
     world.assert_at_server();
@@ -466,7 +476,7 @@ fn joined_machines_keep_a_folder_equal_and_decide_conflicts() {
     study
         .run(&["conflicts", "--folder", &dirs[1], "--keep", "mine", "b.txt"])
         .ends_with(1)
-        .says("is in no conflict");
+        .says("is not in conflict");
     study
         .run(&["conflicts", "--folder", &dirs[1]])
         .fine()
@@ -537,14 +547,14 @@ fn status_tells_how_many_changes_of_others_are_to_come() {
         .run(&["sync", "--delay", "0", "--limit-rate", "32K", &dirs[1]])
         .fine();
     eventually("what is to come is counted", || {
-        let told = told_between(study, &dirs[1], "", " of others to come")?;
+        let told = told_between(study, &dirs[1], "", " from other machines to come")?;
         let count = told.strip_suffix(" changes").or_else(|| told.strip_suffix(" change"))?;
         count.parse::<u64>().ok().filter(|count| *count > 0)
     });
     study
         .run(&["status", "--check", &dirs[1]])
         .ends_with(5)
-        .says("changes of others are to come");
+        .says("changes from other machines are still to come");
     study.run(&["sync", "--limit-rate", "unlimited", &dirs[1]]).fine();
     eventually("it is here", || {
         fs::read(Path::new(&dirs[1]).join("large"))
@@ -585,7 +595,7 @@ fn status_tells_how_many_files_are_compared() {
         .run(&["sync", "--delay", "0", "--limit-rate", "32K", &dirs[1]])
         .fine();
     let (done, total) = eventually("it is told how much is compared", || {
-        let told = told_between(study, &dirs[1], "comparing what is here with the server: ", " files")?;
+        let told = told_between(study, &dirs[1], "comparing local files with the server: ", " files")?;
         let (done, total) = told.split_once(" of ")?;
         Some((done.parse::<usize>().unwrap(), total.parse::<usize>().unwrap()))
     });
@@ -753,7 +763,7 @@ fn ignored_files_are_not_sent_or_changed_until_their_rule_goes() {
         .fine()
         .says("4 files and directories here are ignored")
         .says("by target/CACHEDIR.TAG")
-        .says("line 2 of .bytebackignore says nothing");
+        .says("line 2 of .bytebackignore has no effect");
 
     // A file on both machines becomes ignored: each keeps its copy, and changes of one stay on that
     // machine.

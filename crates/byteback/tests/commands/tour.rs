@@ -123,7 +123,7 @@ fn the_whole_tour_brings_back_every_byte_and_every_attribute() {
     plant(&world.tree());
     let planted = look(&world.tree());
     world.serve();
-    world.init().fine().says("is now backed up to").says("byteback mount");
+    world.init().fine().says("is now bound to").says("byteback mount");
     world.on_tree("mount", &[]).fine().says("is tracked from now on");
     assert!(is_mounted(&world.tree()));
     world.on_tree("status", &[]).fine().says("never backed up yet");
@@ -227,13 +227,13 @@ fn the_whole_tour_brings_back_every_byte_and_every_attribute() {
         .ends_with(1)
         .says("byteback diff 1 2");
 
-    world.about_tree("verify", &[]).fine().says("every checksum right");
+    world.about_tree("verify", &[]).fine().says("all checksums correct");
     world.about_tree("verify", &["--deep"]).fine().says("all equal");
     fs::write(tree.join("src/deep/20.c"), "int y = 20;\n").unwrap();
     let differs = world.about_tree("verify", &["--deep"]).ends_with(1);
-    differs.says("src/deep/20.c: has other bytes, the first at offset 4");
+    differs.says("src/deep/20.c: has different content, first at offset 4");
 
-    world.on_tree("umount", &[]).fine().says("is not tracked any more");
+    world.on_tree("umount", &[]).fine().says("is no longer tracked");
     assert!(!is_mounted(&tree));
     assert_eq!(fs::read_to_string(tree.join("src/deep/20.c")).unwrap(), "int y = 20;\n");
     world.on_tree("status", &[]).fine().says("changes are not tracked");

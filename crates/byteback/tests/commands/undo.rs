@@ -96,7 +96,7 @@ fn they_come_back(world: &World, original: &[u8]) {
     let to = ["-o", beside.to_str().unwrap()];
     restore(world, second, &file, &to).fine();
     assert!(fs::read(&beside).unwrap() == damaged);
-    restore(world, second, &file, &to).ends_with(1).says("is there already");
+    restore(world, second, &file, &to).ends_with(1).says("already exists");
     assert!(fs::read(&file).unwrap() == b"a worse one");
 
     // In its place, twice: the first restore is undone by the second.
@@ -117,7 +117,7 @@ fn they_come_back(world: &World, original: &[u8]) {
     assert!(fs::read(&gone).unwrap() == original);
     restore(world, "20 minutes ago", &file, &[])
         .ends_with(1)
-        .says("cannot be brought back as of then")
+        .says("cannot restore that moment")
         .says("byteback history");
     restore(world, "soon", &file, &[]).ends_with(1).says("20 minutes ago");
     restore(world, "1m ago", &tree.join("never"), &[]).ends_with(1);
@@ -142,7 +142,7 @@ fn they_come_back(world: &World, original: &[u8]) {
     world
         .on_tree("mount", &["--undo-window", "soon"])
         .ends_with(1)
-        .says("is no duration");
+        .says("is not a duration");
 }
 
 #[test]
@@ -340,7 +340,7 @@ fn a_file_comes_back_of_a_directory_that_is_gone() {
     assert_eq!(fs::read(&beside).unwrap(), b"of then");
     restore(&world, &then, &file, &[])
         .ends_with(1)
-        .says("Make that directory first");
+        .says("Create that directory first");
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     restore(&world, &then, &file, &[]).fine();
     assert_eq!(fs::read(&file).unwrap(), b"of then");

@@ -229,14 +229,14 @@ fn volume_mount_refuses_unfit_places_and_unfit_images() {
     fs::write(world.path("no volume"), noise(1, 1 << 20)).unwrap();
     mount_at(&world, "no volume", &other)
         .ends_with(1)
-        .says("no Byteback volume");
+        .says("not a Byteback volume");
     let tracked = world.path("tracked");
     fs::create_dir(&tracked).unwrap();
     world.run(&["mount", tracked.to_str().unwrap()]).fine();
     world.run(&["umount", tracked.to_str().unwrap()]).fine();
     mount_at(&world, IMAGE, &tracked)
         .ends_with(1)
-        .says("tracked folder already");
+        .says("already a tracked folder");
 }
 
 #[test]
@@ -301,7 +301,10 @@ fn the_directory_below_a_volume_takes_nothing_after_a_crash() {
 
     world.on_tree("mount", &[]).fine();
     kill(&world);
-    world.on_tree("umount", &[]).ends_with(0).says("is free again");
+    world
+        .on_tree("umount", &[])
+        .ends_with(0)
+        .says("what it left behind is removed");
     fs::write(tree.join("beside"), "beside").unwrap();
     let refused = world.on_tree("mount", &[]).ends_with(1).says("is not empty");
     // The advised commands work as printed.
@@ -349,13 +352,13 @@ fn writes_that_the_device_of_a_volume_refused_are_told() {
     let again = match again.code {
         Some(0) => again,
         _ => {
-            again.ends_with(1).says("There is no room");
+            again.ends_with(1).says("is full. Free some space");
             let remount = ["-o", "remount,size=300m", disk.to_str().unwrap()];
             crate::world::program("mount", &remount);
             world.on_tree("mount", &[]).ends_with(0)
         }
     };
-    again.says("was lost from");
+    again.says("writes were lost from");
     assert_eq!(fs::read(tree.join("synced")).unwrap(), b"synced");
     world.on_tree("status", &[]).fine();
     fs::write(tree.join("new"), "new").unwrap();

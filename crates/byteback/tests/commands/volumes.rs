@@ -29,16 +29,16 @@ fn a_volume_is_made_and_whole() {
     world
         .run(&["volume", "create", "card.img", "--size", "5M"])
         .ends_with(1)
-        .says("a volume has at least");
+        .says("a volume needs at least");
     assert!(!world.path("card.img").exists(), "nothing is left of what failed");
     let made = world.run(&["volume", "create", "card.img", "--size", "40M", "--label", "a card"]);
-    made.fine().says("Made a volume of 40.0 MiB");
+    made.fine().says("Created a volume of 40.0 MiB");
     world
         .run(&["volume", "check", "card.img"])
         .fine()
-        .says("card.img is whole. 0 files in 1 directory");
+        .says("card.img is intact. 0 files in 1 directory");
     let again = world.run(&["volume", "create", "card.img", "--size", "40M"]);
-    again.ends_with(1).says("is there already");
+    again.ends_with(1).says("already exists");
     world
         .run(&["volume", "create", "card.img"])
         .ends_with(1)
@@ -69,7 +69,7 @@ fn what_is_no_volume_is_told_apart() {
     world
         .run(&["volume", "check", "text"])
         .ends_with(1)
-        .says("text: this is no Byteback volume");
+        .says("text: not a Byteback volume");
     world.run(&["volume", "check", "--repair", "text"]).ends_with(1);
     assert_eq!(fs::read(world.path("text")).unwrap(), vec![b'a'; 100_000]);
     fs::write(world.path("empty"), "").unwrap();
@@ -88,7 +88,7 @@ fn what_is_no_volume_is_told_apart() {
     world
         .run(&["volume", "check", "short"])
         .ends_with(1)
-        .says("part of it is missing");
+        .says("its end is missing");
     // The version is at the same place in all versions.
     for offset in [0, len - 4096] {
         write_at(&world, "v", offset + 8, &7u32.to_le_bytes());
@@ -137,8 +137,8 @@ fn damage_is_told_by_name_and_costs_nothing_else() {
     let repaired = world.run(&["volume", "check", "--repair", "v"]).ends_with(1);
     repaired
         .says("had 2 problems")
-        .says("This is left:")
-        .says("until the file is removed or written over");
+        .says("These problems remain:")
+        .says("until the file is removed or overwritten");
     world.run(&["volume", "check", "--no-contents", "v"]).fine();
     let volume = open(&world, "v");
     let one = volume.look_up(1, b"one.txt").unwrap();
@@ -259,7 +259,7 @@ fn what_can_be_read_of_a_damaged_volume_is_copied_out_of_it() {
     let image = fs::read(world.path("v")).unwrap();
     let copied = world.run(&["volume", "extract", "v", "out"]).ends_with(3);
     copied
-        .says("damaged: 4.0 KiB of it cannot be read: left as holes")
+        .says("damaged: 4.0 KiB cannot be read and became holes")
         .says("Copied 2 files in 1 directory, 20.0 KiB, to out. 1 of them is not complete, see above.");
     assert_eq!(
         fs::read(world.path("out/whole")).unwrap(),
@@ -306,7 +306,7 @@ fn volume_extract_copies_a_file_whose_hole_has_no_known_end() {
     world
         .run(&["volume", "extract", "v", "out"])
         .ends_with(3)
-        .says("of it cannot be read: left as holes");
+        .says("cannot be read and became holes");
     let copy = fs::read(world.path("out/file")).unwrap();
     assert!(copy.len() == 20_004_096 && copy[5_000_000..5_004_096] == [b'a'; 4096]);
     assert!(copy[..5_000_000].iter().all(|byte| *byte == 0));

@@ -103,7 +103,7 @@ fn recipes_of_what_borg_keeps_are_true_and_say_what_is_new() {
     let bytes = std::fs::read(&victim).unwrap();
     std::fs::write(&victim, vec![0; bytes.len()]).unwrap();
     checksums(format!("recipe:{}", text(&repository.at("new.recipe"))), &[])
-        .fails_with("is not what its fingerprint says");
+        .fails_with("does not match its fingerprint");
     run("rm", &[text(&victim)]);
     checksums(format!("recipe:{}", text(&repository.at("new.recipe"))), &[]).fails_with("is not in the store");
     let said = source.collect().unwrap();

@@ -83,11 +83,11 @@ fn what_btrfs_keeps_is_told_and_true() {
     );
     // A user who may read the file, but not search the file system; and arguments that are no
     // files.
-    as_nobody(&[path.as_os_str()]).fails_with("tells a file system's checksums to root only");
+    as_nobody(&[path.as_os_str()]).fails_with("reports a file system's checksums only to root");
     checksums(disk.path(), &[]).fails_with("not a regular file");
     checksums(disk.path().join("missing"), &[]).fails_with("No such file");
     let elsewhere = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
-    checksums(elsewhere.path(), &[]).fails_with("does not lie on btrfs");
+    checksums(elsewhere.path(), &[]).fails_with("is not on btrfs");
 }
 
 /// Both ends on btrfs; with checksums that prove, nothing that is equal in place is read.

@@ -106,7 +106,7 @@ fn what_casync_keeps_is_told_and_true() {
     let said = String::from_utf8(output.stdout).unwrap();
     for line in [
         "  source       casync\n",
-        " KiB at most; equal ones prove content equal",
+        " KiB; equal checksums prove equal content",
         "  verified     ",
     ] {
         assert!(said.contains(line), "{said}");
@@ -119,9 +119,9 @@ fn what_casync_does_not_have_is_refused() {
     let content = noise(1, 500_000);
     let index = store.put("file", &content, &[]);
     checksums(told_as("casync", &store.at("missing")), &[]).fails_with("No such file");
-    checksums(told_as("casync", &store.at("file")), &[]).fails_with("no index of casync");
-    checksums(told_as("recipe", &index), &[]).fails_with("no recipe of version 1");
-    checksums(told_as("casync", store.0.path()), &[]).fails_with("no regular file");
+    checksums(told_as("casync", &store.at("file")), &[]).fails_with("not a casync index");
+    checksums(told_as("recipe", &index), &[]).fails_with("not a recipe of version 1");
+    checksums(told_as("casync", store.0.path()), &[]).fails_with("not a regular file");
     // A user who may not read the index; then one who may, but not the store.
     let closed = |path: &Path, mode| std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
     let (asked, chunks) = (told_as("casync", &index), store.at("default.castr"));
@@ -132,12 +132,12 @@ fn what_casync_does_not_have_is_refused() {
     closed(&chunks, 0o700);
     assert_eq!(as_nobody(&[OsStr::new(&asked)]).fine()["summed_bytes"], content.len());
     as_nobody(&[OsStr::new("--verify"), OsStr::new(&asked)])
-        .fails_with("may not be read; run as whoever owns the store");
+        .fails_with("may not be read; run as the owner of the store");
     closed(&chunks, 0o755);
     as_nobody(&[OsStr::new("--verify"), OsStr::new(&asked)]).fine();
     let whole = std::fs::read(&index).unwrap();
     std::fs::write(&index, &whole[..whole.len() - 40]).unwrap();
-    checksums(told_as("casync", &index), &[]).fails_with("cut short");
+    checksums(told_as("casync", &index), &[]).fails_with("a truncated casync index");
     std::fs::write(&index, &whole).unwrap();
     // The store drops unused chunks: the index still describes the file.
     let source = DeduplicatedFile::casync(index.clone(), None);
@@ -186,7 +186,7 @@ fn what_casync_does_not_have_is_refused() {
             text(&at(differing[0].0)),
         ],
     );
-    checksums(told_as("casync", &indexes[0]), &[]).fails_with("is not what its fingerprint says");
+    checksums(told_as("casync", &indexes[0]), &[]).fails_with("does not match its fingerprint");
     checksums(told_as("casync", &indexes[1]), &[]).fine();
     // Compressed as xz, which is not supported.
     let index = store.put("xz", &noise(3, 100_000), &["--compression=xz"]);
@@ -358,7 +358,7 @@ fn a_recipe_of_what_another_store_keeps() {
     let mut bytes = std::fs::read(&victim).unwrap();
     bytes[5] ^= 1;
     std::fs::write(&victim, bytes).unwrap();
-    checksums(told_as("recipe", &path), &[]).fails_with("is not what its fingerprint says");
+    checksums(told_as("recipe", &path), &[]).fails_with("does not match its fingerprint");
 }
 
 #[test]

@@ -260,14 +260,14 @@ fn ceph_objects_are_told_and_true() {
     checksums(elsewhere, &[]).fails_with("no such object in this placement group");
     for folder in ["nothing", "mon"] {
         let url = cluster.url("file").replace("/osd?", &format!("/{folder}?"));
-        checksums(url, &[]).fails_with("there is no store of an OSD in that folder");
+        checksums(url, &[]).fails_with("that folder has no OSD store");
     }
     checksums("ceph:///osd?pg=1.0s0&object=a", &[]).fails_with("erasure-coded");
     // The store is its owner's; a user who may not even look into the folder above it gets the same
     // answer.
     for mode in [0o755, 0o700] {
         std::fs::set_permissions(cluster.dir(), PermissionsExt::from_mode(mode)).unwrap();
-        as_nobody(&[OsStr::new(&cluster.url("file"))]).fails_with("the OSD's store is for ceph and root only");
+        as_nobody(&[OsStr::new(&cluster.url("file"))]).fails_with("only ceph and root may open the OSD's store");
     }
     checksums(cluster.url("file"), &[("PATH", "/nowhere")]).fails_with("ceph-objectstore-tool is not installed");
 }

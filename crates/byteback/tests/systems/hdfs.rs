@@ -204,7 +204,7 @@ fn hdfs_files_are_described_as_they_are() {
     checksums(&strangers, &[]).fails_with("hdfs://USER@HOST:PORT/PATH");
     let settings = std::fs::read_to_string(cluster.0.dir().join("conf/core-site.xml")).unwrap();
     let rpc = settings.split_once("hdfs://").unwrap().1.split_once('<').unwrap().0;
-    checksums(format!("hdfs://{rpc}/a/file"), &[]).fails_with("not that of its RPC");
+    checksums(format!("hdfs://{rpc}/a/file"), &[]).fails_with("not its RPC port");
     checksums("hdfs://127.0.0.1:1/a", &[]).fails_with("cannot reach the NameNode");
     checksums("hdfs://127.0.0.1", &[]).fails_with("hdfs://[USER@]HOST[:PORT]/PATH");
 }
@@ -452,7 +452,7 @@ fn hdfs_data_nodes_that_fail_or_lie_make_no_wrong_delta() {
     let kept = cluster.files_of("/other", ".meta");
     let file = File::options().write(true).open(&kept[1]).unwrap();
     file.set_len(file.metadata().unwrap().len() / 2).unwrap();
-    checksums(cluster.url("/other"), &[]).fails_with("closed the connection without a word");
+    checksums(cluster.url("/other"), &[]).fails_with("closed the connection without an answer");
     let blocks = cluster.files_of("/old", "");
     let file = File::options().read(true).write(true).open(&blocks[1]).unwrap();
     let mut byte = [0];

@@ -109,7 +109,7 @@ fn guest_files_are_told_and_true() {
     checksums_with(address(&path("missing")), &store).fails_with("No such file");
     checksums_with(address(Path::new("/mnt/moosefs")), &store).fails_with("not a regular file");
     std::fs::write(elsewhere.path().join("file"), b"x").unwrap();
-    checksums_with(address(&elsewhere.path().join("file")), &store).fails_with("does not lie in a mount of MooseFS");
+    checksums_with(address(&elsewhere.path().join("file")), &store).fails_with("is not in a mount of MooseFS");
     // The folders of another MooseFS: the same numbers, other CRCs.
     let other = tempfile::tempdir().unwrap();
     run(
@@ -137,7 +137,7 @@ fn guest_files_are_told_and_true() {
     let asked = address(&path("of1"));
     let arguments = [OsStr::new("--store"), folder.as_os_str(), OsStr::new(&asked)];
     as_nobody_with(&arguments, &[("PATH", open.path().to_str().unwrap())])
-        .fails_with("the chunk server's files are for root only");
+        .fails_with("only root may read the chunk server's files");
     let (file, none, folders) = (File::open(path("of1")).unwrap(), Programs::default(), folders());
     let said = MooseFsSource::new(&file, &none, &folders)
         .unwrap()
@@ -340,7 +340,7 @@ fn guest_what_other_mounts_write_is_told() {
         match &said {
             Ok(told) => assert!(told.runs().eq(before.runs()), "the CRCs of another file"),
             Err(error) => assert!(
-                matches!(error, SourceError::Missing(what) if what.contains("took its place")),
+                matches!(error, SourceError::Missing(what) if what.contains("removed or replaced")),
                 "{error}"
             ),
         }

@@ -210,7 +210,7 @@ fn minio_objects_are_described_as_they_are() {
         ("AWS_ACCESS_KEY_ID", "akak"),
         ("AWS_SECRET_ACCESS_KEY", "wrong"),
     ];
-    checksums("s3://bucket/sha256", &wrong).fails_with("the server refuses");
+    checksums("s3://bucket/sha256", &wrong).fails_with("the server denied access");
     checksums("s3://bucket", &variables).fails_with("s3://BUCKET/KEY");
     let nobody = [("AWS_ENDPOINT_URL", "http://127.0.0.1:1")];
     checksums("s3://bucket/sha256", &nobody).fails_with("cannot reach the server");
@@ -486,7 +486,7 @@ fn minio_objects_that_everybody_may_read() {
         (&said["summed_bytes"], &said["verified"]["blocks"]),
         (&content.len().into(), &1.into())
     );
-    checksums("s3://bucket/open/parts", &nobody).fails_with("does not tell the checksums of the object's parts");
+    checksums("s3://bucket/open/parts", &nobody).fails_with("does not report the checksums of the object's parts");
     checksums("s3://bucket/closed", &nobody).fails_with("set AWS_ACCESS_KEY_ID");
 }
 

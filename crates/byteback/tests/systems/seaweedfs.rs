@@ -360,8 +360,8 @@ fn seaweedfs_that_wants_a_token_says_so() {
     server.put("/file", &noise(1, 1000));
     let said = checksums(server.url("/file"), &[]);
     for part in [
-        "the filer wants a token",
-        "ask a filer without that key",
+        "the filer requires a token",
+        "use a filer without that key",
         "'weed mount'",
     ] {
         assert!(said.errors.contains(part), "not '{part}': {}", said.errors);

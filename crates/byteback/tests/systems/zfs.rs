@@ -310,7 +310,7 @@ fn guest_what_rots_on_the_device_is_noticed() {
     assert_eq!(nodes.len(), 2, "{said}");
     let heal = spoil(nodes[1]);
     let error = source.collect().unwrap_err();
-    assert!(error.to_string().contains("not all blocks are told"), "{error}");
+    assert!(error.to_string().contains("not all blocks are listed"), "{error}");
     heal(&device);
     assert_eq!(source.collect().unwrap(), told);
     let record = said

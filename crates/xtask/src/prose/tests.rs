@@ -78,7 +78,7 @@ fn ceiling_is_neither_passed_nor_left_too_high() {
     assert_eq!(compare(&places, &ceilings(2, 1, 0)), Vec::<String>::new());
     let above = compare(&places, &ceilings(1, 1, 0));
     assert!(
-        above.len() == 1 && above[0].contains("2 times 'stiff', and the ceiling is 1"),
+        above.len() == 1 && above[0].contains("2 times 'stiff', but the ceiling is 1"),
         "{above:?}"
     );
     let below = compare(&places, &ceilings(2, 1, 5));

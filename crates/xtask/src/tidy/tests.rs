@@ -98,7 +98,7 @@ fn unfinished_code_is_found() {
 fn paths_of_a_machine_are_found_in_any_file() {
     for path in MACHINE_PATHS {
         assert!(problem("README.md", &format!("see {path}main\n")).contains("README.md:1"));
-        assert!(problem("docs/x.json", &format!("{{\"a\": \"{path}x\"}}\n")).contains("write it relative"));
+        assert!(problem("docs/x.json", &format!("{{\"a\": \"{path}x\"}}\n")).contains("use a relative path"));
     }
 }
 
@@ -146,7 +146,10 @@ fn undeclared_modules_are_found() {
 fn deciding_code_may_not_ask_the_world() {
     for (call, _) in BANNED {
         let found = problem(ROOT, &format!("{ROOT_TEXT}fn f() {{ {call}(); }}\n"));
-        assert!(found.contains("lib.rs:4") && found.contains("unrepeatable"), "{found}");
+        assert!(
+            found.contains("lib.rs:4") && found.contains("impossible to replay"),
+            "{found}"
+        );
         // Allowed in comments, in tests and in the outer crates.
         assert_eq!(
             check(&tree(&[(ROOT, &format!("{ROOT_TEXT}// not {call}\n"))])),

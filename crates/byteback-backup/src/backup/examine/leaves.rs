@@ -71,7 +71,7 @@ impl KnownContent {
         let Some(kept) = self.kept.take() else {
             let again = know(place, file, offered, false, Some(answer))?;
             if again.digest != self.digest {
-                return Err(disorder("its leaves are others when they are told again"));
+                return Err(disorder("its leaves differ on the second reading"));
             }
             self.sums = again.sums;
             self.told.read_bytes += again.told.read_bytes;
@@ -143,7 +143,7 @@ impl LeftSums {
         let mut equal = answer.gathering().equal().to_vec();
         equal.reverse();
         Ok(Self {
-            sums: sums.ok_or_else(|| disorder("its signature does not follow from leaves"))?,
+            sums: sums.ok_or_else(|| disorder("its signature cannot be derived from leaves"))?,
             equal,
         })
     }
@@ -485,7 +485,7 @@ impl Making {
     fn end(mut self, told: LeavesTold) -> Result<KnownContent, Stop> {
         let position = self.position;
         let digest = self.digest.finish_with_groups().filter(|_| position == self.len);
-        let (digest, groups) = digest.ok_or_else(|| disorder(&format!("an end of its leaves at {position}")))?;
+        let (digest, groups) = digest.ok_or_else(|| disorder(&format!("its leaves end at {position}")))?;
         self.holes.retain(|hole| hole.len_bytes() >= HOLE_LEN_MIN);
         Ok(KnownContent {
             sums: self.sums.map(|left| left.sums),
@@ -556,7 +556,7 @@ impl Base for CutContent<'_> {
                 let start = usize::try_from(at.saturating_sub(offset)).unwrap_or(usize::MAX);
                 let end = start.saturating_add(usize::try_from(len).unwrap_or(usize::MAX));
                 let target = buffer.get_mut(start..end);
-                let target = target.ok_or_else(|| disorder(&format!("{len} at {at}")))?;
+                let target = target.ok_or_else(|| disorder(&format!("{len} bytes at {at}")))?;
                 match piece {
                     Piece::Hole(_) => target.fill(0),
                     Piece::Data { bytes, .. } => {

@@ -98,7 +98,7 @@ pub(super) fn read_whole(
             take(piece)
         },
     )?;
-    let digest = digest.finish().ok_or_else(|| disorder("not all came"))?;
+    let digest = digest.finish().ok_or_else(|| disorder("some of it is missing"))?;
     Ok(WholeContent {
         digest: Digest(digest),
         data_bytes,
@@ -146,11 +146,11 @@ fn read_some(
             };
             let came = ByteRange::from_offset_len(offset, len);
             let (Some(expected), Some(came)) = (rest, came) else {
-                return Err(disorder(&format!("{len} at {offset}, expected none")));
+                return Err(disorder(&format!("{len} bytes at {offset}, expected none")));
             };
             if came.start() != expected.start() || came.end() > expected.end() {
                 let expected = expected.start();
-                return Err(disorder(&format!("{len} at {offset}, expected at {expected}")));
+                return Err(disorder(&format!("{len} bytes at {offset}, expected at {expected}")));
             }
             rest = ByteRange::new(came.end(), expected.end()).or_else(|| left.next().copied());
             if let Piece::Data { .. } = piece {
@@ -180,7 +180,7 @@ fn read_some(
     match rest {
         None => Ok(()),
         Some(rest) => Err(disorder(&format!(
-            "an end at {}, expected at {}",
+            "it ended at {}, expected at {}",
             rest.start(),
             rest.end()
         ))),

@@ -27,7 +27,7 @@ pub(super) fn find(
     let len = file.attributes.size;
     let seed = RealRandomness
         .next_u64()
-        .map_err(|error| BackupError::local("draw", "a seed of checksums", error))?;
+        .map_err(|error| BackupError::local("draw", "a checksum seed", error))?;
     let params = SignatureParams::for_content(len, seed);
     let mut writer = SignatureWriter::new(Vec::new(), params, len).map_err(|error| disorder(&error.to_string()))?;
     let content = read_whole(place, file, Hold::Still, sums, &mut |piece| {

@@ -82,7 +82,7 @@ pub(super) fn find(
         holes: &known.holes,
         sink: FoundFile::new(place, file, answer.base_len_bytes(), stream),
     };
-    let beside = known.sums.ok_or_else(|| disorder("nothing is known of its leaves"))?;
+    let beside = known.sums.ok_or_else(|| disorder("its leaves are not known"))?;
     let (found_file, mut found) = match way {
         Way::Fixed => {
             let found = find_gathered(&answer, beside.finish(), &content, sink);
@@ -197,7 +197,7 @@ fn into_stop(error: SkyError<Stop>, content: &CutContent<'_>) -> Stop {
         SkyError::Sink(stop) => stop,
         SkyError::Read { .. } => content
             .stop()
-            .unwrap_or_else(|| disorder("more was read than there is")),
+            .unwrap_or_else(|| disorder("more was read than it holds")),
         SkyError::WeakKind => Stop::Fallback(Fallback::NoSignature),
     }
 }

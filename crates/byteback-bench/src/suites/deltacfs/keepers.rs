@@ -125,7 +125,7 @@ pub(super) fn begin(
                 spent: Spent::default(),
             }))
         }
-        _ => Err(format!("nobody is called {name}").into()),
+        _ => Err(format!("no contender is called {name}").into()),
     }
 }
 
@@ -179,7 +179,11 @@ impl Ours {
     }
 
     fn sync_status(&self) -> Result<SyncStatus, SuiteError> {
-        let status = self.status.status()?.sync.ok_or("the mount tells nothing of sync")?;
+        let status = self
+            .status
+            .status()?
+            .sync
+            .ok_or("the mount reports nothing about sync")?;
         match &status.error {
             Some(error) if status.needs_attention || status.has_ended => Err(format!("byteback sync: {error}").into()),
             _ => Ok(status),
@@ -401,5 +405,5 @@ pub(super) fn check(name: &str, workload: &Workload, folder: &Path, copy: &Path)
         },
         _ => compare_contents(folder, copy),
     };
-    checked.map_err(|error| format!("{}: what {name} kept differs: {error}", workload.name).into())
+    checked.map_err(|error| format!("{}: the data that {name} kept differs: {error}", workload.name).into())
 }

@@ -61,7 +61,7 @@ pub(super) fn run(options: Options) -> Result<Findings, SuiteError> {
             let answered_at = ours.wait_for_quiet(wire, PAUSE)?;
             Ok(ours.is_settled()?.then_some(answered_at))
         })?;
-        let answered_at = answered_at.ok_or("a write was sent unseen")?;
+        let answered_at = answered_at.ok_or("a write was sent, but not seen on the wire")?;
         times.push(answered_at.saturating_duration_since(written_at).as_secs_f64() * 1e3);
     }
     let there = scratch.folder("there")?;
@@ -118,7 +118,7 @@ fn until_there(path: &Path, at: u64, piece: &[u8], since: Instant) -> Result<Dur
             return Ok(since.elapsed());
         }
         if since.elapsed() > TIMEOUT {
-            return Err(format!("a write did not come to {}", path.display()).into());
+            return Err(format!("a write did not arrive at {}", path.display()).into());
         }
         thread::sleep(PAUSE);
     }

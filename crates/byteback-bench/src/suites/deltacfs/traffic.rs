@@ -55,7 +55,7 @@ pub(super) fn run(options: Options, only: &[String], traces: Option<&Path>) -> R
     tell("Seafile's server and Dropbox are not packaged by Debian and are left out");
     let contenders = chosen(&all, only, |name| name);
     if traces.is_none() {
-        tell("no traces: name their folder with --traces DIR; what real programs were seen doing is left out");
+        tell("no traces: name their folder with --traces DIR; recorded programs are left out");
     }
     let workloads = workloads::all(traces)?;
     let chosen_workloads = chosen(&workloads, only, |workload| &workload.name);

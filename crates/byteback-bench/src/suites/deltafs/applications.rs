@@ -427,7 +427,10 @@ fn tell_of(table: &Table<'_>) -> Findings {
     let kept = Figure {
         id: "deltas",
         title: "Deltas (Fig. 11 and 12)".to_owned(),
-        about: "What became of pages that were overwritten and whose elder content was on the device: kept as deltas, in the inode or packed into the main area; pushed out for others, of which the pages were written; restored in idle time.".to_owned(),
+        about: "What became of overwritten pages whose old content was on the device: kept as deltas, in the inode \
+                or packed into the main area; pushed out for other deltas, with their pages written; restored in idle \
+                time."
+            .to_owned(),
         panels: Variant::WITH_DELTAS
             .into_iter()
             .map(|variant| deltas(table, variant))

@@ -87,7 +87,7 @@ pub(crate) fn count(
         fs::remove_file(scratch.path().join(format!("{system:?}.image")))?;
         if counted.system != system.name() {
             return Err(format!(
-                "the virtual machine answered for {} in place of {}",
+                "the virtual machine answered for {} instead of {}",
                 counted.system,
                 system.name()
             )
@@ -95,7 +95,7 @@ pub(crate) fn count(
         }
     }
     if counted.len() < FileSystem::IN_GUEST.len() {
-        return Err(format!("the virtual machine did not come to its end: {said}").into());
+        return Err(format!("the virtual machine did not finish: {said}").into());
     }
     Ok(counted)
 }

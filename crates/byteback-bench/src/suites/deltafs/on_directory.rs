@@ -190,7 +190,7 @@ fn written_bytes_of(device: &str) -> Result<u64, SuiteError> {
         .split_whitespace()
         .nth(6)
         .and_then(|field| field.parse().ok())
-        .ok_or_else(|| format!("{path} holds no counter of written sectors"))?;
+        .ok_or_else(|| format!("{path} has no counter of written sectors"))?;
     Ok(sectors * SECTOR_LEN_BYTES)
 }
 

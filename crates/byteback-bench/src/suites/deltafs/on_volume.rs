@@ -98,7 +98,7 @@ fn lay_in(volume: &Volume, dir: u32, folder: &Path, names: &mut HashMap<u64, u32
                 offset += len as u64;
             }
         } else if !metadata.file_type().is_fifo() && !metadata.file_type().is_socket() {
-            return Err(format!("{}: a device is not carried over", path.display()).into());
+            return Err(format!("{}: devices are not supported", path.display()).into());
         }
     }
     Ok(())
@@ -288,7 +288,7 @@ fn allocate(mode: u32) -> Result<Allocate, SuiteError> {
         3 => Allocate::Punch,
         16 => Allocate::Zero,
         17 => Allocate::ZeroKeepingLength,
-        other => return Err(format!("fallocate with the mode {other} is not known").into()),
+        other => return Err(format!("fallocate with mode {other} is not supported").into()),
     })
 }
 

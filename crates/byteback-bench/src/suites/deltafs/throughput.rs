@@ -202,7 +202,7 @@ impl Content {
         for offset in (0..FILE_LEN_BYTES).step_by(CALL_LEN_BYTES) {
             file.read_exact_at(&mut buffer, offset)?;
             if buffer != self.at(offset) {
-                return Err(format!("what is read at {offset} is not what was written").into());
+                return Err(format!("the data read at {offset} is not the data written").into());
             }
         }
         Ok(())

@@ -409,7 +409,7 @@ impl KeptSums {
         let mut stream = Vec::new();
         equal.write(&mut stream)?;
         let mut out = SignatureWriter::new(stream, params, left_len)?;
-        let mut blocks = LeafBlocks::new(&params, left_len).ok_or("not a tree kind")?;
+        let mut blocks = LeafBlocks::new(&params, left_len).ok_or("not a kind of tree")?;
         let groups = self
             .leaves
             .chunks(GROUP_LEAVES as usize)

@@ -87,7 +87,7 @@ impl Stand {
         let disk = |kind| match Source::btrfs(&scratch, kind, len_max) {
             Ok(source) => Some(source),
             Err(error) => {
-                tell(&format!("without btrfs, since none can be mounted here: {error}"));
+                tell(&format!("without btrfs, which cannot be mounted here: {error}"));
                 None
             }
         };
@@ -382,7 +382,8 @@ fn id_of(title: &str) -> &'static str {
 fn about(size: &Size) -> String {
     format!(
         "{} of real files of this machine, changed in pieces of 256 bytes; blocks of {BLOCK_LEN} bytes, chunks of 4, 8 and 12 KiB. Finders run by \
-         themselves, both ends in one process, each step on its own clock; their proofs are in client and server CPU; nobody compresses. The programs' CPU includes \
+         themselves, both ends in one process, each step on its own clock; their proofs are in client and server CPU; \
+         nothing is compressed. The programs' CPU includes \
          their start and the writing of the new content. Totals are CPU of both ends, one after the other, and the time that the bytes take on the link.",
         size.name
     )
@@ -410,7 +411,7 @@ fn by_part(size: &Size, insertions: &[(usize, Results)]) -> Figure {
     Figure {
         id: "parts",
         title: format!("Time by part (Fig. 13), {}", size.name),
-        about: "Of the finders; what programs spend on what, they do not tell.".to_owned(),
+        about: "Of the finders; programs do not report what they spend on each part.".to_owned(),
         panels: panels.collect(),
     }
 }

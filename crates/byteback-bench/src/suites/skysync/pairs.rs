@@ -128,10 +128,10 @@ pub(crate) fn run(options: Options, packages: Option<&Path>) -> Result<Findings,
         None => std::env::current_exe()?
             .ancestors()
             .nth(2)
-            .ok_or("no target folder")?
+            .ok_or("cannot find the target folder")?
             .join("skysync-packages"),
     };
-    fs::create_dir_all(&folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    fs::create_dir_all(&folder).map_err(|error| format!("cannot create {}: {error}", folder.display()))?;
     let pairs = if options.quick { &PAIRS[..1] } else { &PAIRS[..] };
     let mut panels = Vec::new();
     for pair in pairs {
@@ -262,7 +262,7 @@ fn fetch_crate(folder: &Path, name: &str, version: Version) -> Result<(), SuiteE
     run_program(program("cargo").args(["fetch", "--quiet"]).current_dir(&work))?;
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
-    for registry in fs::read_dir(home.ok_or("no home folder")?.join("registry/cache"))? {
+    for registry in fs::read_dir(home.ok_or("cannot find the home folder")?.join("registry/cache"))? {
         let file = registry?.path().join(version.file);
         if file.is_file() {
             fs::copy(&file, folder.join(version.file))?;

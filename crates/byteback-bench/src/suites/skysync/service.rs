@@ -84,14 +84,14 @@ impl Stand {
         let disk = match btrfs::mount(&scratch, "sha256", 12 * len + (1 << 30)) {
             Ok(disk) => Some(disk),
             Err(error) => {
-                tell(&format!("without btrfs, since none can be mounted here: {error}"));
+                tell(&format!("without btrfs, which cannot be mounted here: {error}"));
                 None
             }
         };
         let mut ways = Vec::new();
         for (number, (name, delta, is_on_btrfs)) in WAYS.into_iter().enumerate() {
             if !byteback.knows_delta(delta)? {
-                tell(&format!("without {delta}, which this program does not know"));
+                tell(&format!("without {delta}, which this program does not support"));
                 continue;
             }
             let folder = match (is_on_btrfs, &disk) {
@@ -187,14 +187,14 @@ impl Stand {
 
     fn compare(&self, content: &[u8], snapshots: &[Option<u64>]) -> Result<(), SuiteError> {
         if fs::read(self.rsync_copy.join(FILE))? != content {
-            return Err("what rsync has on the server differs from the file".into());
+            return Err("rsync's copy on the server differs from the file".into());
         }
         let restored = self.scratch.path().join("restored");
         for (way, snapshot) in self.ways.iter().zip(snapshots) {
             let snapshot = snapshot.ok_or("a backup made no snapshot")?;
             self.byteback.restore(&way.folder, snapshot, &restored, |_| ())?;
             if fs::read(restored.join(FILE))? != content {
-                return Err(format!("what {} has on the server differs from the file", way.name).into());
+                return Err(format!("the copy of {} on the server differs from the file", way.name).into());
             }
             scratch::remove(&restored)?;
         }

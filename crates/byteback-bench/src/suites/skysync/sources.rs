@@ -58,7 +58,7 @@ impl Told {
     /// [`byteback_delta::find::find_gathered`] takes them.
     pub(crate) fn known_of(&self, answer: &GroupAnswer) -> Result<Known<CrcSums<CrcList>, SumList>, SuiteError> {
         let sums = TreeSums::new(answer.signature().params(), answer.left_len_bytes());
-        let mut sums = sums.ok_or("the signature is of no tree kind")?;
+        let mut sums = sums.ok_or("the signature is not of a kind of tree")?;
         if let Some(left) = ByteRange::new(0, answer.left_len_bytes()) {
             let leaf_of = |at: u64| at.div_ceil(u64::from(LEAF_LEN_BYTES)) as usize;
             for range in answer.gathering().in_content(left) {

@@ -157,7 +157,7 @@ fn one(trace: &Trace, round: usize) -> Result<[(&'static str, Transfer); 2], Sui
     let comparison = compare(&folder, &restored, |_| ())?;
     if !comparison.is_equal() {
         return Err(format!(
-            "{}: what comes back differs: {}",
+            "{}: the restored data differs: {}",
             trace.name,
             comparison.told.join("; ")
         )
@@ -166,7 +166,7 @@ fn one(trace: &Trace, round: usize) -> Result<[(&'static str, Transfer); 2], Sui
     // rsync was not asked to keep extended attributes.
     if Some(traces::tree_hash(&copy)?) != trace.final_hash {
         return Err(format!(
-            "{}: what rsync has on its server differs from the recorded tree",
+            "{}: rsync's copy on its server differs from the recorded tree",
             trace.name
         )
         .into());

@@ -27,7 +27,9 @@ const PAPER_MEMORY_KB: f64 = 470.0;
 /// Loads all traces.
 pub(crate) fn load(setting: &Setting<'_>) -> Result<Option<Vec<Trace>>, SuiteError> {
     let Some(folder) = setting.traces else {
-        tell("no traces: name their folder with --traces DIR or BYTEBACK_BENCH_TRACES; what needs them is left out");
+        tell(
+            "no traces: name their folder with --traces DIR or BYTEBACK_BENCH_TRACES; parts that need them are skipped",
+        );
         return Ok(None);
     };
     let mut loaded = Vec::new();
@@ -213,7 +215,7 @@ fn verify(traces: &[Trace], ready: &stand::Ready) -> Result<(), SuiteError> {
         if trace.final_hash.as_ref() != Some(&hash) {
             let name = ready.variant.name();
             return Err(format!(
-                "{}: the replay ({name}) ends in the tree {hash}, which is not the recorded one",
+                "{}: the replay ({name}) ends in the tree {hash}, not in the recorded tree",
                 trace.name
             )
             .into());

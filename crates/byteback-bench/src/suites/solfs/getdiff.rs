@@ -59,7 +59,9 @@ pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
                 let getdiff_ms = started.elapsed().as_secs_f64() * 1e3;
                 let told = ranges.iter().map(|range| ByteRange::new(range.offset, range.end()));
                 if !told.eq(written.iter().map(Some)) {
-                    return Err(format!("{} other bytes are told than were written", path.display()).into());
+                    return Err(
+                        format!("{}: the reported ranges differ from the written ranges", path.display()).into(),
+                    );
                 }
                 let started = Instant::now();
                 frozen.close()?;
@@ -85,9 +87,9 @@ pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
         figures: vec![Figure {
             id: "getdiff",
             title: "The calls of a backup program (section 4.3)".to_owned(),
-            about: "As above, but through the mount of the running daemon: 2 MiB of 1 KiB writes in so many versions, each kept by another \
-                    consumer's mark. `delta_open` ends the epoch, commits the log and freezes the file; a page of `delta_getdiff` has \
-                    up to 1,000 ranges."
+            about: "As above, but through the mount of the running daemon: 2 MiB of 1 KiB writes in the given number \
+                    of versions, each kept by another consumer's mark. `delta_open` ends the epoch, commits the log \
+                    and freezes the file; a page of `delta_getdiff` has up to 1,000 ranges."
                 .to_owned(),
             panels: vec![panel],
         }],

@@ -101,7 +101,7 @@ impl LogStand {
         match cut.change_of(self.node, Some(since))?.map(|change| change.content) {
             Some(Content::Ranges(ranges)) => Ok(ranges),
             Some(Content::Unchanged) => Ok(ExtentSet::new()),
-            Some(Content::Whole(reason)) => Err(format!("the file is reported whole: {reason:?}").into()),
+            Some(Content::Whole(reason)) => Err(format!("the whole file is reported: {reason:?}").into()),
             None => Err("the file is not reported".into()),
         }
     }

@@ -134,7 +134,8 @@ fn versions(setting: &Setting<'_>, place: &Path) -> Result<Findings, SuiteError>
         figures: vec![Figure {
             id: "figure-15a",
             title: "Search time by number of versions (Fig. 15a)".to_owned(),
-            about: "2 MiB of 1 KiB writes anywhere in a file of 10 MiB, spread over so many versions, each kept by a consumer of its own; \
+            about: "2 MiB of 1 KiB writes anywhere in a file of 10 MiB, spread over the given number of \
+                    versions, each kept by a consumer of its own; \
                     then the changes of the file since before the first. Cold: the log was closed and its files dropped from the page \
                     cache; the time is that of the search after the log is open again."
                 .to_owned(),
@@ -319,7 +320,7 @@ fn granularity(_: &Setting<'_>, place: &Path) -> Result<Findings, SuiteError> {
 
     let mut extra = Panel::new(
         "Bytes reported beyond those written, at equal memory",
-        "writes, extents at most so many of those that exactness needs",
+        "writes, limit as a share of the extents that exactness needs",
         "% of the bytes written",
         &[
             "closest gaps joined (ours)",

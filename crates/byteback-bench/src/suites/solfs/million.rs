@@ -88,7 +88,7 @@ pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
         let listed = list(&client)?;
         let elapsed_ms = started.elapsed().as_secs_f64() * 1e3;
         if !(TOUCHED * 9 / 10..=TOUCHED).contains(&listed) {
-            return Err(format!("{TOUCHED} files were written, and {listed} are listed").into());
+            return Err(format!("{TOUCHED} files were written, but {listed} are listed").into());
         }
         if round > 0 {
             command_ms.push(finished.wall_s * 1e3);
@@ -170,7 +170,7 @@ fn check_inodes(place: &Path, needed: u64) -> Result<(), SuiteError> {
     // File systems without a fixed number report 0.
     if space.f_files > 0 && space.f_favail < needed + needed / 50 {
         return Err(format!(
-            "{} has room for {} files and {needed} are needed; name a larger place in the environment variable TMPDIR",
+            "{} has room for {} files, but {needed} are needed; set the environment variable TMPDIR to a larger place",
             place.display(),
             space.f_favail
         )

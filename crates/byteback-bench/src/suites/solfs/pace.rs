@@ -49,7 +49,7 @@ fn busy_s() -> Result<f64, SuiteError> {
     let text = fs::read_to_string("/proc/stat")?;
     busy_ticks(&text)
         .map(|ticks| ticks as f64 / ticks_per_s())
-        .ok_or_else(|| "cannot understand /proc/stat".into())
+        .ok_or_else(|| "cannot parse /proc/stat".into())
 }
 
 /// User, nice, system, interrupts and soft interrupts; without idle, waiting and stolen time.
@@ -86,7 +86,7 @@ pub(crate) fn run(setting: &Setting<'_>) -> Result<Findings, SuiteError> {
     };
     let replays = (rounds * variants.len()) as u64;
     let scratch = Scratch::create(&Scratch::default_parent()?, replays * REPLAY_LEN_BYTES)?;
-    tell("recorded pace: waiting until the file system has forgotten what was removed");
+    tell("recorded pace: waiting until the file system has finished its removals");
     thread::sleep(INODES_REST);
     let mut spent: BTreeMap<Variant, Vec<Spent>> = BTreeMap::new();
     for round in 0..rounds {
@@ -180,11 +180,7 @@ fn one(
             .collect();
         workers
             .into_iter()
-            .map(|worker| {
-                worker
-                    .join()
-                    .unwrap_or_else(|_| Err("a replay ended by a panic".to_owned()))
-            })
+            .map(|worker| worker.join().unwrap_or_else(|_| Err("a replay panicked".to_owned())))
             .collect()
     });
     // Pending work of a tracked mount for the replay belongs to its cost.

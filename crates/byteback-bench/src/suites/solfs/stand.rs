@@ -79,7 +79,7 @@ impl Ready {
 
     /// The control socket of a tracked variant's daemon.
     pub(crate) fn socket(&self) -> Result<PathBuf, SuiteError> {
-        let state = self.state.as_deref().ok_or("nothing is tracked here")?;
+        let state = self.state.as_deref().ok_or("this variant tracks nothing")?;
         Ok(StateFolder::of(&self.folder, state)?.socket())
     }
 
@@ -108,7 +108,7 @@ pub(crate) fn make(
     let mut filled = Vec::new();
     for &variant in variants {
         let backing = place.join(variant.folder_name());
-        fs::create_dir_all(&backing).map_err(|error| format!("cannot make {}: {error}", backing.display()))?;
+        fs::create_dir_all(&backing).map_err(|error| format!("cannot create {}: {error}", backing.display()))?;
         fill(&backing)?;
         filled.push((variant, backing));
     }

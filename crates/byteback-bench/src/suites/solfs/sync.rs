@@ -453,7 +453,7 @@ fn measure(
     for (name, folder) in &copies {
         if fs::read(folder.join(FILE))? != file {
             return Err(format!(
-                "{}, {size_kib} KiB: what {name} has on the server differs from the file",
+                "{}, {size_kib} KiB: the copy of {name} on the server differs from the file",
                 kind.name()
             )
             .into());

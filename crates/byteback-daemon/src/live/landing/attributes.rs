@@ -38,7 +38,7 @@ pub(super) fn give(fd: &Inode, attributes: &Attributes) -> Vec<MissedAttribute> 
         all_missed.push(missed(AttributeKind::Owner, &error));
         if mode & SET_ID != 0 {
             mode &= !SET_ID;
-            let why = io::Error::other("the owner could not be given, so neither are its rights");
+            let why = io::Error::other("the owner could not be set, so setuid and setgid are not set either");
             all_missed.push(missed(AttributeKind::Mode, &why));
         }
     }

@@ -75,7 +75,7 @@ impl LandingContent for Heal<'_> {
 
 impl LiveService {
     fn no_sums<T>() -> std::result::Result<T, LandingError> {
-        Err(io::Error::new(io::ErrorKind::Unsupported, "no checksums are kept of this folder").into())
+        Err(io::Error::new(io::ErrorKind::Unsupported, "no checksums are kept for this folder").into())
     }
 
     /// The damage of a file.
@@ -111,7 +111,7 @@ impl LiveService {
         };
         let healed = heal();
         self.note_undurable([node]);
-        answered(healed, || format!("node {node} cannot be put right"))
+        answered(healed, || format!("cannot repair node {node}"))
     }
 
     pub(super) fn accept_damage(&self, node: NodeId) -> Result<Landed<u64>> {
@@ -138,13 +138,13 @@ impl LiveService {
                     .fault_of(node)
                     .is_some_and(|left| left.blocks == flagged.blocks)
                 {
-                    return Err(io::Error::other("it changes all the time").into());
+                    return Err(io::Error::other("it keeps changing").into());
                 }
             }
             Ok(accepted)
         };
         let accepted = accept();
         self.note_undurable([node]);
-        answered(accepted, || format!("node {node} cannot be accepted as it is"))
+        answered(accepted, || format!("cannot accept node {node} as it is"))
     }
 }

@@ -50,9 +50,9 @@ fn versioned_json_refuses_any_damage_with_its_reason() {
     }
     let newer = VersionedJson { version: 4, ..FILE };
     put(&disk, &newer.bytes_of(&Body { numbers: vec![] }).unwrap());
-    assert_eq!(why(&disk), "it has version 4, this program knows 3");
+    assert_eq!(why(&disk), "it has version 4, but this program knows only version 3");
     put(&disk, &[b' '; 201]);
-    assert_eq!(why(&disk), "it has 201 bytes");
+    assert_eq!(why(&disk), "it is too long (201 bytes)");
     // Fields that this program does not know would be lost by writing them again.
     put(&disk, br#"{"version":3,"numbers":[7],"more":1,"crc32c":"f4b395c0"}"#);
     assert_eq!(why(&disk), "its checksum is wrong");

@@ -88,7 +88,7 @@ impl Lifeline {
         // The kernel's work for a dying process should not depend on reading a page back. If
         // locking is refused, it hardly ever does. SAFETY: the new mapping.
         let _ = unsafe { mlock(page, size_of::<Page>()) };
-        let page = NonNull::new(page.cast()).ok_or_else(|| io::Error::other("a page at address zero"))?;
+        let page = NonNull::new(page.cast()).ok_or_else(|| io::Error::other("a page was mapped at address zero"))?;
         let (order_to_end, end) = mpsc::channel();
         let (tell, told) = mpsc::channel();
         // From here on, dropping it gives the page back.
@@ -104,7 +104,7 @@ impl Lifeline {
             .spawn(move || live(sight, &tell, &end))?;
         lifeline.thread = Some(thread);
         told.recv()
-            .map_err(|_| io::Error::other("the thread that tells of our death ended"))??;
+            .map_err(|_| io::Error::other("the lifeline thread ended"))??;
         Ok(lifeline)
     }
 

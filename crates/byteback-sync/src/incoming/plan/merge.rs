@@ -565,7 +565,7 @@ impl<'a, 'g> Merge<'a, 'g> {
                 });
             if found != after && (self.given.blocked.places.contains(&place) || holds_blocked) {
                 if let Some(node) = after {
-                    let (place, why, ignored) = (place.clone(), "it cannot be given", None);
+                    let (place, why, ignored) = (place.clone(), "it cannot be made here", None);
                     self.outcomes.push(Outcome::LeftOut {
                         place,
                         node,
@@ -598,7 +598,7 @@ impl<'a, 'g> Merge<'a, 'g> {
                     };
                     match (here, there) {
                         (Some(here), Some(there)) if here.attributes.kind != there.kind => {
-                            return Err(PlanError::Hostile(format!("node {id} has become another kind of node")));
+                            return Err(PlanError::Hostile(format!("node {id} has changed its type")));
                         }
                         // Its attributes have been asked for.
                         (None, None) => continue,

@@ -143,11 +143,11 @@ pub fn is_name_on_its_way(name: &[u8]) -> bool {
 pub(super) fn unfit(place: &Place<FileId>, root: FileId) -> Option<&'static str> {
     let name = place.name.as_bytes();
     match name {
-        b"" | b"." | b".." => Some("it is no name of a file"),
-        _ if name.contains(&b'/') || name.contains(&0) => Some("it is no name of a file"),
+        b"" | b"." | b".." => Some("it is not a valid file name"),
+        _ if name.contains(&b'/') || name.contains(&0) => Some("it is not a valid file name"),
         _ if name.len() > NAME_LEN_MAX => Some("it is longer than 255 bytes"),
-        HIDDEN if place.parent == root => Some("the mount's own folder is called so"),
-        _ if place.parent == root && is_name_on_its_way(name) => Some("it is a name of nodes on their way"),
+        HIDDEN if place.parent == root => Some("the mount's own folder has this name"),
+        _ if place.parent == root && is_name_on_its_way(name) => Some("it is reserved for incoming files"),
         _ => None,
     }
 }

@@ -311,7 +311,7 @@ impl Order<'_> {
             None if !self.places_of(id)?.is_empty() => self.steps.push(Step::Link { id, place: to }),
             None => {
                 let attributes = self.made.get(&id).cloned();
-                let unknown = || PlanError::Hostile(format!("node {id} is neither here nor there"));
+                let unknown = || PlanError::Hostile(format!("node {id} is neither here nor at the server"));
                 let attributes = attributes.ok_or_else(unknown)?;
                 self.steps.push(Step::Make {
                     id,
@@ -397,7 +397,7 @@ impl Order<'_> {
             .first()
             .map(|place| format!("'{}' in directory {}", place.name, place.parent));
         Err(PlanError::Hostile(format!(
-            "there is no order in which {} names can be given, among them {}",
+            "there is no order in which {} names can be assigned, among them {}",
             pending.len(),
             first.unwrap_or_default()
         )))

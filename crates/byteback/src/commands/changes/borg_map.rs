@@ -30,8 +30,8 @@ pub(super) fn print(asked: &Asked<'_>, file: &Path, path: &ByteString, settings:
     let opened = open(file).map_err(|error| failed(&error))?;
     let metadata = opened.metadata().map_err(|error| failed(&error))?;
     let no_file = || {
-        CommandError::new(format!("{} is no regular file", file.display()))
-            .next("A Borg map is of the content of one file; for whole folders use --format paths or files.")
+        CommandError::new(format!("{} is not a regular file", file.display()))
+            .next("A Borg map describes the content of one file; for whole folders use --format paths or files.")
     };
     if !metadata.is_file() {
         return Err(no_file());
@@ -48,7 +48,7 @@ pub(super) fn print(asked: &Asked<'_>, file: &Path, path: &ByteString, settings:
     if len_bytes == 0 {
         settings
             .output
-            .warn("the file is empty, and Borg takes no map of an empty file: save it without one");
+            .warn("the file is empty, and Borg accepts no map of an empty file: save it without a map");
     }
     let mut out = BufWriter::new(io::stdout().lock());
     for (range, state) in map(len_bytes, &changed, &holes) {

@@ -48,9 +48,11 @@ fn write(out: &mut impl Write, path: &ByteString, null: bool) -> Result<()> {
     let bytes = path.as_bytes();
     if !null && bytes.contains(&b'\n') {
         return Err(CommandError::new(format!(
-            "the name of {path} has a newline, so that a list with one name a line cannot hold it"
+            "the name of {path} contains a newline, so a list with one name per line cannot hold it"
         ))
-        .next("Use -0, and tell the program that reads the list (--files-from-raw, --from0, --null)."));
+        .next(
+            "Use -0, and the matching option of the program that reads the list (--files-from-raw, --from0, --null).",
+        ));
     }
     let end: &[u8] = if null { b"\0" } else { b"\n" };
     let parts = [b"./", bytes, end];

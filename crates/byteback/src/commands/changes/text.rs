@@ -102,7 +102,9 @@ fn print_header(header: &ChangesHeader, asked: &Asked<'_>, settings: &Settings) 
         None if asked.request.since.is_some() => {
             output.say("The log does not reach back to that moment, so everything counts as changed.")
         }
-        None if asked.is_own => output.say("Nothing was backed up from here yet, so everything counts as changed."),
+        None if asked.is_own => {
+            output.say("Nothing has been backed up from here yet, so everything counts as changed.")
+        }
         None => output.say(format!(
             "{} has not saved anything from here yet, so everything counts as changed.",
             asked.request.consumer
@@ -147,7 +149,7 @@ fn print_node(node: &ChangedNode, settings: &Settings) -> Result<()> {
                 0 => Ok(()),
                 more => output.line(format!(
                     "  and {}; -v shows all",
-                    counted(more as u64, "range more", "ranges more")
+                    counted(more as u64, "more range", "more ranges")
                 )),
             }
         }
@@ -158,12 +160,12 @@ fn print_node(node: &ChangedNode, settings: &Settings) -> Result<()> {
 pub(in crate::commands) fn why(reason: WholeReason) -> &'static str {
     match reason {
         WholeReason::Created => "",
-        WholeReason::NoMark => ", as nothing was saved before",
+        WholeReason::NoMark => ", because nothing was saved before",
         WholeReason::Untracked => ", changed while the folder was not mounted",
-        WholeReason::Interrupted => ", being changed when tracking last ended",
+        WholeReason::Interrupted => ", because a change was under way when tracking last ended",
         WholeReason::Unsaved => ", not saved last time",
-        WholeReason::Dropped => ", as this consumer had been dropped",
-        WholeReason::LogLost => ", as the log was lost and began anew",
+        WholeReason::Dropped => ", because this consumer had been dropped",
+        WholeReason::LogLost => ", because the log was lost and started over",
     }
 }
 

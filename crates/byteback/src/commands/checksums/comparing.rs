@@ -119,9 +119,9 @@ fn of_sources((what, new): (&OsStr, &dyn Source), (against, base): (&OsStr, &dyn
     let told_base = base.collect().map_err(|error| refused(&against, error))?;
     let comparison = compare_checksums(&told_base, &told_new).map_err(|error| {
         CommandError::new(format!(
-            "{what} and {against} cannot be compared without reading: {error}"
+            "cannot compare {what} and {against} without reading them: {error}"
         ))
-        .next("'byteback checksums PATH' tells what there is of each.")
+        .next("'byteback checksums PATH' shows the checksums of each.")
     })?;
     for (name, source, told) in [(&what, new, &told_new), (&against, base, &told_base)] {
         let is_unchanged = source.is_unchanged(told.stamp());
@@ -219,8 +219,8 @@ fn tell(what: &OsStr, against: &OsStr, told: &Told, total_ns: u64, settings: &Se
         }
         let more = match likeness {
             Likeness::Likely => "; only reading proves it",
-            Likeness::Moved => "; the other copy has the same elsewhere",
-            Likeness::Unknown => "; only reading tells",
+            Likeness::Moved => "; at another place in the other copy",
+            Likeness::Unknown => "; only reading can tell",
             Likeness::Equal | Likeness::Differs => "",
         };
         output.line(format!("  {title}{} in {}{more}", in_words(bytes), ranges(likeness)))?;

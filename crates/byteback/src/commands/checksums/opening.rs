@@ -24,7 +24,7 @@ use crate::error::{CommandError, Result, chain};
 use crate::http::Network;
 use crate::settings::Settings;
 
-const ELSEWHERE: &str = "'byteback checksums --help' lists where checksums are looked for.";
+const ELSEWHERE: &str = "'byteback checksums --help' lists the supported kinds of storage.";
 
 /// Prefixes of names that are not paths of files.
 const PREFIXES: [&str; 8] = [
@@ -62,7 +62,7 @@ pub(super) fn with_source(
     }
     if let Some(index) = after(what, b"casync:") {
         if store.len() > 1 {
-            return Err(CommandError::new("casync:INDEX has one --store at most"));
+            return Err(CommandError::new("casync:INDEX takes at most one --store"));
         }
         return then(&DeduplicatedFile::casync(index.into(), store.first().cloned()));
     }
@@ -73,7 +73,7 @@ pub(super) fn with_source(
     if let Some(path) = after(what, b"moosefs:") {
         if store.is_empty() {
             let said = CommandError::new(format!(
-                "{name}: it is not said where this machine's chunk server has its chunks"
+                "{name}: the folders of this machine's chunk server are not given"
             ));
             return Err(said.next("Name each of its folders with --store; mfshdd.cfg lists them."));
         }
@@ -84,8 +84,8 @@ pub(super) fn with_source(
     if name.starts_with("ceph://") {
         let place = ceph::Place::new(&name).map_err(|wrong| CommandError::new(format!("{name}: {wrong}")))?;
         let spool = tempfile::tempfile_in(&settings.scratch).map_err(|error| {
-            let said = CommandError::file("make a temporary file in", &settings.scratch, &error);
-            said.next("TMPDIR names another folder for what is read of the object.")
+            let said = CommandError::file("create a temporary file in", &settings.scratch, &error);
+            said.next("Set TMPDIR to use another folder for the data of the object.")
         })?;
         return then(&CephSource::new(place, &programs, spool));
     }
@@ -111,7 +111,7 @@ pub(super) fn with_source(
     if let Some(source) = here(&name, BtrfsSource::new(&file, &RealClock), &mut reasons)? {
         return then(&source);
     }
-    let said = CommandError::new(format!("{name}: no checksums from here: {}", reasons.join("; ")));
+    let said = CommandError::new(format!("{name}: no checksums found: {}", reasons.join("; ")));
     Err(said.next(ELSEWHERE))
 }
 
@@ -148,7 +148,7 @@ pub(super) fn open(path: &Path) -> Result<File> {
     match other.iter().find(|(is_it, _)| *is_it) {
         Some((_, kind)) => {
             let said = CommandError::new(format!("{} is {kind}, not a regular file", path.display()));
-            Err(said.next("Checksums are told of one file at a time."))
+            Err(said.next("Name one regular file."))
         }
         None => File::open(path).map_err(cannot),
     }
@@ -174,8 +174,8 @@ fn scheme_of(what: &OsStr) -> Option<&str> {
 
 fn unknown(name: &str, scheme: &str) -> CommandError {
     let [all @ .., last] = PREFIXES;
-    CommandError::new(format!("{name}: no source of checksums has addresses with '{scheme}://'")).next(format!(
-        "There are {} and {last} ('byteback checksums --help'). A file is named by its path: ./{name}, if it is called so.",
+    CommandError::new(format!("{name}: no checksum source has addresses with '{scheme}://'")).next(format!(
+        "Supported are {} and {last} (see 'byteback checksums --help'). For a file of this name, write ./{name}",
         all.join(", ")
     ))
 }
@@ -188,7 +188,7 @@ fn hinted(error: CommandError, name: &str) -> CommandError {
     });
     match meant {
         Some(prefix) => error.next(format!(
-            "An address begins with {prefix}; 'byteback checksums --help' has all of it."
+            "An address begins with {prefix}; see 'byteback checksums --help'."
         )),
         None => error,
     }
@@ -215,7 +215,7 @@ fn with_object(url: &str, settings: &Settings, then: &mut dyn FnMut(&dyn Source)
         _ => {
             return Err(
                 CommandError::new("only one of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY is set")
-                    .next("Set both, or neither for objects that everybody may read."),
+                    .next("Set both, or neither for public objects."),
             );
         }
     };

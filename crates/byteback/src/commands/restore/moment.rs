@@ -59,7 +59,7 @@ pub(super) fn run(arguments: &RestoreArguments, at: &str, settings: &Settings) -
             let directory = known.folder.directory().display();
             Err(CommandError::with_exit(
                 Exit::NoRepository,
-                format!("{directory} is not bound to a server, which would know what was in it"),
+                format!("{directory} is not bound to a server, so its earlier content is not known"),
             ))
         }
     }
@@ -89,8 +89,8 @@ fn from_server(
         Err(error) if error.kind == ServerErrorKind::NotFound => {
             let what = file.display();
             return Err(
-                CommandError::new(format!("there was no {what} at that moment (@{seq})"))
-                    .next(format!("What there was, and when: byteback versions {what}")),
+                CommandError::new(format!("{what} did not exist at that moment (@{seq})"))
+                    .next(format!("To list its versions: byteback versions {what}")),
             );
         }
         Err(error) => return Err(error.into()),
@@ -104,8 +104,10 @@ fn from_server(
     let (target, final_name) = match (&arguments.target, &arguments.to) {
         (Some(target), _) => (target.clone(), None),
         (None, Some(_)) if is_directory => {
-            return Err(CommandError::new(format!("{} was a directory then", file.display()))
-                .next("Name a directory to restore it into: --target DIR"));
+            return Err(
+                CommandError::new(format!("{} was a directory at that time", file.display()))
+                    .next("Name a directory to restore it into: --target DIR"),
+            );
         }
         (None, Some(to)) => (beside(to, arguments.overwrite)?, Some(to.clone())),
         (None, None) if is_directory => (place, None),
@@ -150,15 +152,15 @@ fn from_server(
 fn moment(server: &ServerClient, binding: &Binding, at: &str) -> Result<Seq> {
     if let Some(seq) = at.strip_prefix('@') {
         return seq.parse().map_err(|_| {
-            CommandError::new(format!("'{at}' is no version"))
-                .next("Write @ and a number as 'byteback versions FILE' lists them, or a time.")
+            CommandError::new(format!("'{at}' is not a version"))
+                .next("Give @NUMBER as listed by 'byteback versions FILE', or a time.")
         });
     }
     let at_ns = when::past(at, timestamp::now_ns(), &TimeZone::system()).map_err(CommandError::new)?;
     let batch = server.moment(&binding.repository.folder, at_ns)?;
     batch.map(|batch| batch.seq).ok_or_else(|| {
         CommandError::new(format!(
-            "{} has nothing that is as old as {}",
+            "{} has nothing from {} or earlier",
             binding.repository,
             timestamp::local(at_ns)
         ))
@@ -177,7 +179,7 @@ fn seen(place: &Path, daemon: &dyn TreeService) -> Result<PathBuf> {
 /// A directory beside `to`, in which the file is restored before it gets its name.
 fn beside(to: &Path, overwrite: bool) -> Result<PathBuf> {
     if to.exists() && !overwrite {
-        return Err(CommandError::new(format!("{} is there already", to.display()))
+        return Err(CommandError::new(format!("{} already exists", to.display()))
             .next("Choose another name, or replace it with --overwrite."));
     }
     let name = to.file_name().unwrap_or_default().to_string_lossy();
@@ -224,7 +226,7 @@ fn print(
         output.say(format!("  not restored: {}", not_restored(missing)))?;
     }
     if arguments.target.is_none() && arguments.to.is_none() {
-        output.say("  What it replaced stays at the server, too: 'byteback versions FILE' lists it.")?;
+        output.say("  The server keeps what this replaced: 'byteback versions FILE' lists it.")?;
     }
     Ok(())
 }

@@ -47,7 +47,7 @@ pub(super) fn run(arguments: &RestoreArguments, at: &str, settings: &Settings) -
     let file = Path::new(&arguments.what);
     let target = arguments.to.as_deref().or(arguments.target.as_deref());
     if let Some(target) = target.filter(|target| target.exists() && !arguments.overwrite) {
-        return Err(CommandError::new(format!("{} is there already", target.display()))
+        return Err(CommandError::new(format!("{} already exists", target.display()))
             .next("Choose another name, or replace it with --overwrite."));
     }
     let (daemon, path) = daemon_of(file, settings)?;
@@ -57,9 +57,10 @@ pub(super) fn run(arguments: &RestoreArguments, at: &str, settings: &Settings) -
     let failed = |error: ServiceError| {
         let message = CommandError::new(error.message);
         match error.kind {
-            ErrorKind::Refused => {
-                message.next(format!("What can be brought back: byteback history {}", file.display()))
-            }
+            ErrorKind::Refused => message.next(format!(
+                "To list what can be restored: byteback history {}",
+                file.display()
+            )),
             _ => message,
         }
     };
@@ -98,7 +99,7 @@ pub(super) fn through_the_mount(target: &Path, status: &TreeStatus) -> Result<Pa
     };
     let parent = fs::canonicalize(parent).map_err(|error| {
         CommandError::file("find", parent, &error)
-            .next("Make that directory first, or write the file elsewhere: -o FILE")
+            .next("Create that directory first, or write the file elsewhere: -o FILE")
     })?;
     let path = |bytes: &ByteString| PathBuf::from(OsStr::from_bytes(bytes.as_bytes()));
     let seen = status.mounted_at.as_ref().map(path).and_then(|mounted_at| {
@@ -132,15 +133,15 @@ fn report(arguments: &RestoreArguments, at_ns: i64, past: &PastFile, target: &Pa
     match past.moment_ns {
         None => output.say("  It has not changed since then.")?,
         Some(changed_ns) => output.say(format!(
-            "  That is what it was until {}.",
+            "  This is what it was until {}.",
             timestamp::local_exact(changed_ns)
         ))?,
     }
     if past.had_other_name {
-        output.say("  Nothing had this name then: it is the file that has it now, under the name of then.")?;
+        output.say("  No file had this name then: this is the file that has it now, which had another name.")?;
     }
     if arguments.to.is_none() && arguments.target.is_none() {
-        output.say("  What it replaced is kept, too: 'byteback history' lists it.")?;
+        output.say("  What this replaced is kept as well: 'byteback history' lists it.")?;
     }
     Ok(())
 }
@@ -159,7 +160,7 @@ impl Spool {
         let name: String = name.chars().take(50).collect();
         let path = target.with_file_name(format!(".{name}.{}.byteback", std::process::id()));
         let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-        let file = created.map_err(|error| CommandError::file("make", &path, &error))?;
+        let file = created.map_err(|error| CommandError::file("create", &path, &error))?;
         Ok(Self {
             file,
             path,
@@ -183,9 +184,7 @@ impl Spool {
                 replaced.permissions().mode() & 0o1777
             }
             Ok(_) => {
-                return Err(io::Error::other(
-                    "it is not a regular file now; choose another name with -o",
-                ));
+                return Err(io::Error::other("not a regular file; choose another name with -o"));
             }
             Err(_) => self.mode_as_removed(past)?,
         };

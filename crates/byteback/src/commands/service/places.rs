@@ -74,10 +74,10 @@ impl Places {
             Ok(old) if old.starts_with(MARK) => Some(old),
             Ok(_) => {
                 return Err(CommandError::new(format!(
-                    "{} is there already, and was not written by Byteback",
+                    "{} already exists and was not written by Byteback",
                     path.display()
                 ))
-                .next("Move it elsewhere if it is not needed, and do the same again."));
+                .next("If it is not needed, move it elsewhere and run the same command again."));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(CommandError::file("read", &path, &error)),
@@ -91,7 +91,7 @@ impl Places {
             .collect();
         let wants = self.wants();
         for dir in Self::missing(&wants) {
-            fs::create_dir(&dir).map_err(|error| CommandError::file("make the directory", &dir, &error))?;
+            fs::create_dir(&dir).map_err(|error| CommandError::file("create the directory", &dir, &error))?;
             made.push(self.below(&dir));
         }
         let notes: String = made.iter().map(|dir| format!("{MADE}{dir}\n")).collect();
@@ -107,7 +107,7 @@ impl Places {
         let link = self.link_path(name);
         match symlink(Path::new("..").join(name), &link) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            linked => linked.map_err(|error| CommandError::file("make the link", &link, &error))?,
+            linked => linked.map_err(|error| CommandError::file("create the link", &link, &error))?,
         }
         Ok(written)
     }

@@ -55,7 +55,7 @@ pub(super) fn silence(sync: &SyncStatus, now_ns: i64) -> Silence {
 pub(super) fn of(known: &Known, now_ns: i64) -> (Health, Vec<String>) {
     let mut found: Vec<(Health, String)> = Vec::new();
     if let Some(why) = &known.lost_writes {
-        found.push((Health::Attention, format!("the volume lost what programs wrote: {why}")));
+        found.push((Health::Attention, format!("the volume lost writes of programs: {why}")));
     }
     if let Some(held) = &known.held_back {
         found.push((Health::Attention, format!("sync is held back: {}", held.doubt)));
@@ -66,7 +66,7 @@ pub(super) fn of(known: &Known, now_ns: i64) -> (Health, Vec<String>) {
         State::InVolume(_) if has_standing(&known.folder) => {
             found.push((
                 Health::Behind,
-                "its volume is not mounted, and not kept in sync".to_owned(),
+                "its volume is neither mounted nor kept in sync".to_owned(),
             ));
         }
         State::InVolume(_) => {}
@@ -87,7 +87,7 @@ pub(super) fn of(known: &Known, now_ns: i64) -> (Health, Vec<String>) {
                 // A daemon that was killed leaves a plain directory, in which programs go on
                 // working.
                 None if !has_died && known.held_back.is_none() && is_left_behind(known, status) => {
-                    found.push((Health::Behind, "it is not kept in sync now: byteback sync".to_owned()));
+                    found.push((Health::Behind, "sync is not running: byteback sync".to_owned()));
                 }
                 None => {}
             }
@@ -146,21 +146,27 @@ fn of_sync(sync: &SyncStatus, now_ns: i64, found: &mut Vec<(Health, String)>) {
     } else if silence(sync, now_ns) != Silence::No || sync.heard_at_ns.is_none() {
         found.push((
             Health::Behind,
-            problem.unwrap_or_else(|| "the server was not heard of".to_owned()),
+            problem.unwrap_or_else(|| "the server does not answer".to_owned()),
         ));
     }
     if sync.is_folded || sync.waiting_nodes > 0 || sync.groups_in_flight > 0 {
-        found.push((Health::Behind, "changes wait to be sent".to_owned()));
+        found.push((Health::Behind, "changes are waiting to be sent".to_owned()));
     }
     if sync.receiving.is_some() {
-        found.push((Health::Behind, "changes of others are to come".to_owned()));
+        found.push((
+            Health::Behind,
+            "changes from other machines are still to come".to_owned(),
+        ));
     }
     if sync.unsaved_files > 0 {
         found.push((Health::Attention, "files could not be read".to_owned()));
     }
     // A colliding name is left out until the other one is renamed.
     if sync.held_nodes > 0 || sync.left_out_names > 0 {
-        found.push((Health::Attention, "changes of others cannot be made here".to_owned()));
+        found.push((
+            Health::Attention,
+            "changes from other machines cannot be applied here".to_owned(),
+        ));
     }
     if !sync.conflicts.is_empty() {
         found.push((Health::Attention, "there are conflicts: byteback conflicts".to_owned()));

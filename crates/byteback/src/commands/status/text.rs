@@ -40,15 +40,15 @@ pub(super) fn print(known: &Known, settings: &Settings) -> Result<()> {
     output.line(directory.display())?;
     match &known.state {
         _ if is_gone(directory) => {
-            output.line("  the folder is gone; what was saved of it is not")?;
+            output.line("  the folder is gone; what was saved of it remains")?;
             output.line(format!(
-                "  to bring it back: byteback restore; to forget its log: rm -r {}",
+                "  to restore it: byteback restore; to discard its log: rm -r {}",
                 known.folder.path().display()
             ))?;
         }
         State::New => output.line("  not mounted, nothing tracked yet")?,
         State::InVolume(volume) => {
-            output.line(format!("  not mounted; it lies in the volume {}", volume.display()))?;
+            output.line(format!("  not mounted; it is in the volume {}", volume.display()))?;
             output.line(format!("  to mount it: byteback mount {}", directory.display()))?;
         }
         State::Ending(pid) => output.line(format!("  unmounted; process {pid} is writing its log"))?,
@@ -59,13 +59,14 @@ pub(super) fn print(known: &Known, settings: &Settings) -> Result<()> {
     if let Some(reason) = &known.lost_writes {
         output.line(format!("  WRITES WERE LOST: {reason}"))?;
         output.line(
-            "    what was synced before is safe; make room where the volume lies, unmount it, and mount it again",
+            "    what was synced before is safe; free space where the volume is, unmount it, and mount it again",
         )?;
     }
     let is_mounted = matches!(&known.state, State::Logged(logged) if logged.status.mounted_at.is_some());
     if !is_mounted && let Some(bare) = known.folder.protected_directory() {
         output.line(format!(
-            "  {} is protected, so that nothing is written beside the volume; to let programs write there: byteback umount {}",
+            "  {} is protected, so that nothing is written there while the volume is not mounted; to allow writes: \
+             byteback umount {}",
             bare.display(),
             directory.display()
         ))?;
@@ -101,12 +102,12 @@ fn print_sync(sync: &SyncStatus, folder: &StateFolder, settings: &Settings) -> R
         (false, Some(since_ns), _) => format!("PAUSED for {}", age(since_ns, now_ns)),
         (false, None, Silence::No) => "connected".to_owned(),
         (false, None, Silence::Since(since_ns)) => {
-            format!("the server was not heard of for {}", age(since_ns, now_ns))
+            format!("no answer from the server for {}", age(since_ns, now_ns))
         }
         (false, None, Silence::NotConnected) => match sync.heard_at_ns {
             // A server that freezes breaks no connection, so its absence shows later.
             Some(at_ns) => format!(
-                "waiting for the server, which was not heard of for {}",
+                "waiting for the server, which has not answered for {}",
                 age(at_ns.min(sync.since_ns), now_ns)
             ),
             None => format!("waiting for the server for {}", age(sync.since_ns, now_ns)),
@@ -115,9 +116,7 @@ fn print_sync(sync: &SyncStatus, folder: &StateFolder, settings: &Settings) -> R
     output.line(format!("  synced with {}/{}: {state}", sync.server, sync.folder))?;
     if sync.paused_since_ns.is_some() {
         let directory = folder.directory().display();
-        output.line(format!(
-            "    what changes is kept; to go on: byteback resume {directory}"
-        ))?;
+        output.line(format!("    changes are kept; to resume: byteback resume {directory}"))?;
     }
     if !sync.limits.is_empty() {
         let now = match sync.paused_since_ns {
@@ -134,18 +133,18 @@ fn print_sync(sync: &SyncStatus, folder: &StateFolder, settings: &Settings) -> R
     // While the server is not asked, its silence is no news.
     let error = sync.error.as_ref();
     if let Some(error) = error.filter(|_| sync.paused_since_ns.is_none() || sync.needs_attention) {
-        let whose = if sync.needs_attention { "needs you: " } else { "" };
+        let whose = if sync.needs_attention { "needs attention: " } else { "" };
         output.line(format!("    {whose}{error}"))?;
     }
     let waits = match (sync.is_folded, sync.waiting_nodes, sync.groups_in_flight) {
         // Before the first answer it is not known what the server lacks.
         (false, 0, 0) if sync.heard_at_ns.is_none() => "the server has not answered yet".to_owned(),
         (false, 0, 0) if sync.held_nodes > 0 => format!(
-            "everything is sent but changes of {}, which wait for what others changed there",
+            "everything is sent except changes to {}, which wait for changes from other machines",
             counted(sync.held_nodes, "file", "files")
         ),
         (false, 0, 0) => "everything is sent".to_owned(),
-        (true, _, _) => "much has changed; it is sent as one moment of the whole folder".to_owned(),
+        (true, _, _) => "there are many changes; they are sent as one moment of the whole folder".to_owned(),
         (false, 0, _) => "the last changes are on their way".to_owned(),
         (false, changes, _) => format!(
             "{} with {} to be sent",
@@ -160,7 +159,7 @@ fn print_sync(sync: &SyncStatus, folder: &StateFolder, settings: &Settings) -> R
     output.line(format!("    {waits}{last}, {} since the start", size(sync.sent_bytes)))?;
     if sync.unsaved_files > 0 {
         let files = counted(sync.unsaved_files, "file", "files");
-        output.line(format!("    {files} could not be read; that is tried again"))?;
+        output.line(format!("    {files} could not be read; reading is tried again"))?;
     }
     if let Some(receiving) = &sync.receiving {
         output.line(format!("    {}", receiving_in_words(receiving)))?;
@@ -170,11 +169,15 @@ fn print_sync(sync: &SyncStatus, folder: &StateFolder, settings: &Settings) -> R
     }
     if sync.left_out_names > 0 {
         let changes = counted(sync.left_out_names, "change", "changes");
-        output.line(format!("    {changes} of others cannot be made here and are left out"))?;
+        output.line(format!(
+            "    {changes} from other machines cannot be applied here and are left out"
+        ))?;
         for left_out in sync.left_out.iter().take(LEFT_OUT_SHOWN_MAX) {
             let why = match (&left_out.blocked, left_out.collides) {
                 (Some(why), _) => blocked_in_words(why),
-                (None, true) => "it is not told apart from a name that is there: rename one of them".to_owned(),
+                (None, true) => {
+                    "the file system cannot tell it from a name that exists here: rename one of them".to_owned()
+                }
                 (None, false) => "the file system refuses it".to_owned(),
             };
             output.line(format!("      {}: {why}", left_out.path))?;
@@ -195,19 +198,19 @@ fn blocked_in_words(why: &str) -> String {
         "Text file busy" => " (it is being executed)",
         _ => "",
     };
-    format!("{why}{hint}; tried again each minute")
+    format!("{why}{hint}; tried again every minute")
 }
 
 /// How far the changes of other machines have come in.
 fn receiving_in_words(receiving: &SyncReceiving) -> String {
     match (receiving.compared, receiving.changes_to_come) {
         (Some((done, total)), _) => format!(
-            "comparing what is here with the server: {} of {} files",
+            "comparing local files with the server: {} of {} files",
             grouped(done),
             grouped(total)
         ),
-        (None, Some(changes)) => format!("{} of others to come", counted(changes, "change", "changes")),
-        (None, None) => "changes of others to come".to_owned(),
+        (None, Some(changes)) => format!("{} from other machines to come", counted(changes, "change", "changes")),
+        (None, None) => "changes from other machines to come".to_owned(),
     }
 }
 
@@ -235,7 +238,7 @@ fn print_ignored(sync: &SyncStatus, settings: &Settings) -> Result<()> {
     }
     for rule in sync.unusable_rules.iter().take(LEFT_OUT_SHOWN_MAX) {
         output.line(format!(
-            "    line {} of {} says nothing: {}",
+            "    line {} of {} has no effect: {}",
             rule.line, rule.path, rule.why
         ))?;
     }
@@ -258,7 +261,7 @@ fn print_backup(known: &Known, settings: &Settings) -> Result<()> {
         && health::is_left_behind(known, &logged.status)
     {
         output.line(format!(
-            "  not kept in sync now with {}; to go on: byteback sync {}",
+            "  not kept in sync with {} now; to continue: byteback sync {}",
             binding.repository,
             known.folder.directory().display()
         ))?;
@@ -278,7 +281,7 @@ fn print_backup(known: &Known, settings: &Settings) -> Result<()> {
         None => {}
     }
     if last.is_some_and(LastBackup::has_pending) {
-        output.line("  a later backup did not end; the next one asks the server what became of it")?;
+        output.line("  a later backup did not finish; the next one asks the server for its outcome")?;
     }
     Ok(())
 }
@@ -304,11 +307,11 @@ fn print_tracking(logged: &Logged, known: &Known, settings: &Settings) -> Result
                 }
                 Some(detached) => {
                     output.line(format!(
-                        "  UNMOUNTED{place}: what programs change there now is not tracked. Still, {}",
+                        "  UNMOUNTED{place}: changes that programs make there now are not tracked. Still, {}",
                         ending::held_words(&detached.held_by)
                     ))?;
                     output.line(format!(
-                        "    process {} tracks what is changed through that, and ends with the last of it",
+                        "    process {} tracks changes made through that, and ends when nothing holds it any more",
                         status.pid
                     ))?;
                 }
@@ -366,8 +369,8 @@ fn print_damaged(damaged: &[DamagedFile], settings: &Settings) -> Result<()> {
             .map_or_else(|| "a file without a name".to_owned(), ToString::to_string);
         let found = timestamp::local(file.found_at_ns);
         let what = match file.after_crash {
-            true => "was left by a crash as it never was, and is held back",
-            false => "has bytes that changed although nobody wrote them; these are not sent",
+            true => "was left by a crash in a state that it never had, and is held back",
+            false => "has bytes that changed although no program wrote them; these are not sent",
         };
         output.line(format!("  DAMAGED: {path} {what} (found {found})"))?;
         let shown = if output.verbosity > 0 { usize::MAX } else { RANGES_SHOWN };
@@ -381,7 +384,7 @@ fn print_damaged(damaged: &[DamagedFile], settings: &Settings) -> Result<()> {
         output.line(format!("    bytes {}", listed(&ranges)))?;
     }
     if !damaged.is_empty() {
-        output.line("    to get a good version, or to keep a file as it is: byteback repair")?;
+        output.line("    to get a good version, or to accept a file as it is: byteback repair")?;
     }
     Ok(())
 }
@@ -395,7 +398,7 @@ fn print_unknown(unknown: UnknownFiles, settings: &Settings) -> Result<()> {
         (unknown.untracked, "changed while the folder was not mounted"),
         (unknown.interrupted, "being changed when tracking last ended"),
         (unknown.unsaved, "not saved last time"),
-        (unknown.log_lost, "as the log was lost"),
+        (unknown.log_lost, "whose log was lost"),
     ]
     .into_iter()
     .filter(|(count, _)| *count > 0)

@@ -47,14 +47,14 @@ const LISTED_AT_ONCE: usize = 1024;
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "The volume is only read. Parts of files that cannot be read are told, and are holes in the copy; exit code 3 says that something is missing.
-Owners are kept if you are root."
+    after_help = "The volume is only read. Parts of files that cannot be read are reported, and become holes in
+the copy; exit code 3 means that something is missing. Owners are kept if you are root."
 )]
 pub(super) struct Extract {
-    /// The file or device; nobody may have it mounted
+    /// The file or device, which must not be mounted
     #[arg(value_name = "FILE_OR_DEVICE")]
     place: PathBuf,
-    /// A directory that is not there yet, or is empty
+    /// A directory that does not exist yet, or is empty
     #[arg(value_name = "DIRECTORY")]
     target: PathBuf,
 }
@@ -137,13 +137,13 @@ fn make_target(target: &Path) -> Result<()> {
     match rustix::fs::mkdir(target, Mode::RWXU) {
         Ok(()) => return Ok(()),
         Err(rustix::io::Errno::EXIST) => {}
-        Err(error) => return Err(CommandError::file("make", target, &io::Error::from(error))),
+        Err(error) => return Err(CommandError::file("create", target, &io::Error::from(error))),
     }
     let mut entries = std::fs::read_dir(target).map_err(|error| CommandError::file("list", target, &error))?;
     match entries.next() {
         None => Ok(()),
         Some(_) => Err(CommandError::new(format!("{} is not empty", target.display()))
-            .next("Name a directory that is not there yet: nothing is written over.")),
+            .next("Name a directory that does not exist yet: nothing is overwritten.")),
     }
 }
 
@@ -281,7 +281,7 @@ impl Extraction<'_> {
         file.set_len(attributes.len_bytes)?;
         let lost_bytes = self.content(&file, attributes.ino, attributes.len_bytes)?;
         if lost_bytes > 0 {
-            let reason = format!("{} of it cannot be read: left as holes", size(lost_bytes));
+            let reason = format!("{} cannot be read and became holes", size(lost_bytes));
             self.incomplete(path, &reason);
         }
         Ok(())
@@ -368,7 +368,7 @@ impl Extraction<'_> {
         match failed.is_empty() {
             true => Ok(()),
             false => {
-                self.incomplete(path, &format!("not set as it was: {}", failed.join("; ")));
+                self.incomplete(path, &format!("attributes not restored: {}", failed.join("; ")));
                 Ok(())
             }
         }

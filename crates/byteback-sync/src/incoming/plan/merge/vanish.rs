@@ -335,7 +335,7 @@ impl<'a> Merge<'a, '_> {
             let Some(id) = id else { continue };
             if !made.contains_key(&id) && self.view.node(id)?.is_none() {
                 let attributes = self.attributes_there(id);
-                let unknown = || PlanError::Hostile(format!("node {id} has a name, and is not there"));
+                let unknown = || PlanError::Hostile(format!("node {id} has a name but does not exist"));
                 made.insert(id, attributes.ok_or_else(unknown)?);
             }
         }
