@@ -2,13 +2,14 @@
 //!
 //! `edges` compares the crates' dependencies on each other with the table in ARCHITECTURE.md,
 //! `tidy` checks rules that neither the compiler nor clippy enforces, `prose` those of
-//! docs/style.md, `check` does all three. `prose CRATE` lists the places in a crate, `prose
-//! --lower` lowers the ceilings to the current counts. Each problem is one line that names the file
-//! and the remedy; the exit status is 1 if there is any problem, 2 if the check itself could not
-//! run.
+//! docs/style.md, `invariants` compares docs/invariants.md with the code, `check` does all four.
+//! `prose CRATE` lists the places in a crate, `prose --lower` lowers the ceilings to the current
+//! counts. Each problem is one line that names the file and the remedy; the exit status is 1 if
+//! there is any problem, 2 if the check itself could not run.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "printing is what a chore does")]
 
 mod edges;
+mod invariants;
 mod prose;
 mod tidy;
 
@@ -17,7 +18,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-const USAGE: &str = "usage: cargo xtask edges|tidy|prose [CRATE|--lower]|check";
+const USAGE: &str = "usage: cargo xtask edges|tidy|prose [CRATE|--lower]|invariants|check";
 
 fn main() -> ExitCode {
     let command = std::env::args().nth(1);
@@ -29,9 +30,11 @@ fn main() -> ExitCode {
             Some("--lower") => lower_ceilings().map(|()| Vec::new()),
             Some(name) => list_prose(name),
         },
+        Some("invariants") => files().map(|files| invariants::check(&files)),
         Some("check") => check_edges().and_then(|mut problems| {
             problems.extend(check_tidy()?);
             problems.extend(check_prose()?);
+            problems.extend(invariants::check(&files()?));
             Ok(problems)
         }),
         _ => Err(USAGE.into()),
