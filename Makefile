@@ -27,13 +27,13 @@ test: dependencies ## Runs all tests (10 to 12 minutes on 2 cores, after the bui
 
 test-systems: dependencies ## Runs the tests that need other programs, which are large or take minutes to install (Borg 2, MinIO, SeaweedFS, HDFS, zfs-fuse, MooseFS, Ceph, QEMU with a kernel).
 	@BYTEBACK_BORG2=$$(scripts/borg2) cargo test -p byteback --test commands -- --ignored borg_2
-	@tests/systems/minio install >/dev/null
-	@tests/systems/machine install
-	@tests/systems/seaweedfs install >/dev/null
-	@tests/systems/zfs install
-	@tests/systems/moosefs install
-	@tests/systems/ceph install
-	@tests/systems/hdfs install >/dev/null
+	@evaluation/systems/minio install >/dev/null
+	@evaluation/systems/machine install
+	@evaluation/systems/seaweedfs install >/dev/null
+	@evaluation/systems/zfs install
+	@evaluation/systems/moosefs install
+	@evaluation/systems/ceph install
+	@evaluation/systems/hdfs install >/dev/null
 	@cargo test -p byteback --test systems -- --ignored minio_ seaweedfs_ hdfs_ machine_ zfs_ moosefs_ ceph_
 
 check: dependencies ## Checks format, lints, crate edges and tidy rules.

@@ -21,7 +21,9 @@ const LINES_MAX: usize = 800;
 const LONG_FILES: &[(&str, &str)] = &[];
 
 /// The deciding crates, whose production code must be replayable.
-const DECIDING: &[&str] = &["oplog", "delta", "extents", "queue", "store", "sync", "volume"];
+const DECIDING: &[&str] = &[
+    "oplog", "delta", "extents", "queue", "store", "client", "backup", "sync", "volume",
+];
 
 /// Calls that are banned in deciding code, each with its replacement.
 const BANNED: &[(&str, &str)] = &[

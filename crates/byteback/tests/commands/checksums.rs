@@ -1,5 +1,5 @@
 //! `checksums` without any storage that keeps some: arguments that are no files or have odd names,
-//! and missing programs. The systems themselves are in `tests/systems`.
+//! and missing programs. The systems themselves are in `evaluation/systems`.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;

@@ -967,16 +967,16 @@ fn borg_2_reads_only_the_data_of_the_map_and_restores_the_file() {
 }
 
 #[test]
-fn the_script_of_the_readme_keeps_a_mirror() {
-    const README: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md"));
-    let scripts = README
+fn script_of_the_guide_keeps_a_mirror() {
+    const PAGE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/other-programs.md"));
+    let scripts = PAGE
         .split("```sh\n")
         .skip(1)
         .map(|rest| rest.split("```").next().unwrap());
     let script = scripts
         .into_iter()
         .find(|script| script.contains("consumers begin"))
-        .expect("the script is gone from the README");
+        .expect("the script is gone from the guide");
     let seed = seed();
     let mut random = Random::new(seed);
     let world = tracked();

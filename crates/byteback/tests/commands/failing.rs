@@ -93,7 +93,7 @@ fn a_server_that_is_not_there_is_said_to_be() {
         .on_tree("backup", &[])
         .ends_with(1)
         .says("cannot reach https://127.0.0.1:")
-        .says("(connection refused)")
+        .says(": connection refused")
         .says("Check that the server is running");
     let told = world.on_tree("backup", &["--json"]).ends_with(1).json_errors();
     let last = told.last().unwrap();

@@ -485,7 +485,7 @@ fn devices_are_listed_renamed_and_kept_to_reading_if_read_only() {
     world
         .run(&["invite", "missing", "--read-only", "--data", &data])
         .ends_with(10)
-        .says("Leave out --read-only");
+        .says("leave out --read-only");
 }
 
 /// Two network namespaces, one per machine, with a cable between them.

@@ -1,5 +1,5 @@
 //! Tests that run in a virtual machine, because the kernel of this one may lack what they need:
-//! this very program is started there (`tests/systems/machine`) with the names of some of its
+//! this very program is started there (`evaluation/systems/machine`) with the names of some of its
 //! tests, which are ignored otherwise.
 
 use std::fs::File;

@@ -14,15 +14,15 @@
 //! | `btrfs` | btrfs, in an image file |
 //! | `casync` | casync's index and store, and recipes made of it |
 //! | `borg` | recipes of files in Borg |
-//! | `machine` | a virtual machine, for features that this machine's kernel lacks (`tests/systems/machine`) |
+//! | `machine` | a virtual machine, for features that this machine's kernel lacks (`evaluation/systems/machine`) |
 //! | `fsverity` | sealed files, on ext4, F2FS and btrfs, in the virtual machine |
 //! | `dmverity` | ext4 on a device that the kernel verifies, in the virtual machine |
-//! | `moosefs` | MooseFS, in namespaces of its own (`tests/systems/moosefs`) |
-//! | `zfs` | zfs-fuse, in namespaces of its own (`tests/systems/zfs`) |
-//! | `ceph` | an OSD of Ceph on BlueStore (`tests/systems/ceph`), also with btrfs |
-//! | `hdfs` | HDFS (`tests/systems/hdfs`), also with btrfs |
-//! | `seaweedfs` | SeaweedFS (`tests/systems/seaweedfs`), also with btrfs |
-//! | `s3` | MinIO (`tests/systems/minio`), also with btrfs |
+//! | `moosefs` | MooseFS, in namespaces of its own (`evaluation/systems/moosefs`) |
+//! | `zfs` | zfs-fuse, in namespaces of its own (`evaluation/systems/zfs`) |
+//! | `ceph` | an OSD of Ceph on BlueStore (`evaluation/systems/ceph`), also with btrfs |
+//! | `hdfs` | HDFS (`evaluation/systems/hdfs`), also with btrfs |
+//! | `seaweedfs` | SeaweedFS (`evaluation/systems/seaweedfs`), also with btrfs |
+//! | `s3` | MinIO (`evaluation/systems/minio`), also with btrfs |
 //!
 //! Systems whose installation takes long are started by `make test-systems` only; their tests are
 //! ignored otherwise. Needs root.

@@ -1,5 +1,5 @@
 //! Files on MooseFS: master, chunk server and mount, in namespaces of their own
-//! (`tests/systems/moosefs`), where this very program is started with the names of some of its
+//! (`evaluation/systems/moosefs`), where this very program is started with the names of some of its
 //! tests.
 
 use std::ffi::OsStr;

@@ -1,4 +1,4 @@
-//! Systems that a script below `tests/systems` starts on this machine, as processes of the user who
+//! Systems that a script below `evaluation/systems` starts on this machine, as processes of the user who
 //! runs the tests, and requests to them with curl.
 
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ pub(crate) struct Server {
     said: String,
 }
 
-/// Path of the script `tests/systems/NAME`.
+/// Path of the script `evaluation/systems/NAME`.
 pub(crate) fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../tests/systems")
+        .join("../../evaluation/systems")
         .join(name)
 }
 
@@ -44,7 +44,7 @@ impl Server {
             .stderr(Stdio::inherit())
             .output()
             .unwrap();
-        assert!(output.status.success(), "tests/systems/{} start failed", self.name);
+        assert!(output.status.success(), "evaluation/systems/{} start failed", self.name);
         self.said = String::from_utf8(output.stdout).unwrap().trim().to_owned();
     }
 
@@ -56,7 +56,7 @@ impl Server {
         self.begin(&[]);
     }
 
-    /// The command `tests/systems/NAME WHAT DIR ARGUMENTS...`.
+    /// The command `evaluation/systems/NAME WHAT DIR ARGUMENTS...`.
     pub(crate) fn command(&self, what: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(script(self.name));
         command.arg(what).arg(self.dir()).args(arguments).stdin(Stdio::null());

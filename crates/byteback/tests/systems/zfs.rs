@@ -1,4 +1,4 @@
-//! Files on ZFS: a pool of zfs-fuse, in namespaces of its own (`tests/systems/zfs`), where this
+//! Files on ZFS: a pool of zfs-fuse, in namespaces of its own (`evaluation/systems/zfs`), where this
 //! very program is started with the names of some of its tests.
 
 use std::fs::File;

@@ -19,7 +19,7 @@ use crate::rig::scratch::Scratch;
 use crate::traces::{self, Trace, Unmasked};
 
 /// The script, from the root of the repository.
-const SCRIPT: &str = "tests/systems/machine";
+const SCRIPT: &str = "evaluation/systems/machine";
 const FOLDER_LEN_BYTES: u64 = 512 << 20;
 
 /// The arguments of the program in the machine.

@@ -196,7 +196,7 @@ pub(crate) fn run(options: Options, is_volumes_only: bool, traces: &[Trace]) -> 
             }
         }
     } else {
-        tell("F2FS is left out: run 'tests/systems/machine install', and this from the root of the repository");
+        tell("F2FS is left out: run 'evaluation/systems/machine install', and this from the root of the repository");
     }
     drop(unmasked);
     scratch.remove()?;
