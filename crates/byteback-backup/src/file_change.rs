@@ -10,7 +10,7 @@
 use std::collections::HashSet;
 
 use byteback_control::{ChangesCursor, ContentChange, CutInfo, ErrorKind, ServiceError, TreeService};
-use byteback_extents::{ByteRange, ExtentSet};
+use byteback_extents::ExtentSet;
 use byteback_model::{ByteString, NodeId, NodeKind};
 use byteback_oplog::WholeReason;
 
@@ -71,12 +71,7 @@ pub fn file_change(tree: &dyn TreeService, cut: &CutInfo, path: &ByteString) -> 
             content = match change.content {
                 ContentChange::Unchanged => content,
                 ContentChange::Whole(reason) => whole(reason),
-                ContentChange::Ranges(ranges) => {
-                    let ranges = ranges
-                        .into_iter()
-                        .filter_map(|(offset, len)| ByteRange::new(offset, offset.saturating_add(len)));
-                    FileContent::Ranges(ranges.collect())
-                }
+                ContentChange::Ranges(ranges) => FileContent::Ranges(ranges),
             };
         }
         is_renamed |= page

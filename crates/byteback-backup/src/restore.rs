@@ -541,8 +541,11 @@ impl Restore<'_> {
                 Err(rustix::io::Errno::PERM)
                     if matches!(node.attributes.kind, NodeKind::CharDevice | NodeKind::BlockDevice) =>
                 {
-                    self.tally
-                        .not_restored(NotRestoredKind::Device, &place.path(), "creating it requires privileges");
+                    self.tally.not_restored(
+                        NotRestoredKind::Device,
+                        &place.path(),
+                        "creating it requires privileges",
+                    );
                     return Ok(());
                 }
                 made => made?,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use byteback_extents::ByteRange;
 use byteback_model::{Attributes, ByteString, NodeId};
-use byteback_oplog::Epoch;
+use byteback_oplog::{ChangesCursor, ChangesPage, Epoch};
 
 use crate::frame::{self, Frame, protocol};
 use crate::leaves::{LEAF_LEN_BYTES, LeafOffer, LeafPiece, LeafRequest, LeavesTold};
@@ -16,8 +16,8 @@ use crate::messages::{Answer, Request};
 use crate::repair::{RepairReport, RepairRequest};
 use crate::server::socket_address;
 use crate::service::{
-    ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, DirEntry, ErrorKind, FileHistory, FinishReport, NamedCut,
-    NodeNames, Outcome, PastFile, Piece, Result, ServiceError, TreeService, TreeStatus,
+    CutId, CutInfo, CutRequest, DirEntry, ErrorKind, FileHistory, FinishReport, NamedCut, NodeNames, Outcome, PastFile,
+    Piece, Result, ServiceError, TreeService, TreeStatus,
 };
 
 /// How long a daemon may take to say hello. It does so by itself, whatever else it is doing.

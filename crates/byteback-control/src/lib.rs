@@ -30,6 +30,7 @@ mod repair;
 mod server;
 mod service;
 
+pub use byteback_oplog::{ChangesCursor, ChangesPage, ContentChange, NodeChange};
 pub use client::Client;
 pub use landing::{
     AttributeKind, Expected, Landed, LandingNode, LandingTree, MissedAttribute, Overtaken, UnsentNode, WatchedFile,
@@ -45,9 +46,9 @@ pub use live::{
 pub use repair::{Damage, RepairReport, RepairRequest, RepairWish, Repaired, ServerVersion};
 pub use server::{Server, socket_address};
 pub use service::{
-    ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, DamagedFile, Detached,
-    DirEntry, ErrorKind, FileHistory, FinishReport, HELD_BLOCK_BYTES, Holder, NamedCut, NodeChange, NodeNames, Outcome,
-    PastEvent, PastFile, PastMoment, Piece, Result, ServiceError, TreeService, TreeStatus, not_synced,
+    ConsumerStatus, CutId, CutInfo, CutRequest, DamagedFile, Detached, DirEntry, ErrorKind, FileHistory, FinishReport,
+    HELD_BLOCK_BYTES, Holder, NamedCut, NodeNames, Outcome, PastEvent, PastFile, PastMoment, Piece, Result,
+    ServiceError, TreeService, TreeStatus, not_synced,
 };
 
 #[cfg(test)]

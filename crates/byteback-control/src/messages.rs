@@ -5,14 +5,14 @@
 //! other version would not understand is a new version of the hello.
 
 use byteback_model::{Attributes, ByteString, NodeId};
-use byteback_oplog::Epoch;
+use byteback_oplog::{ChangesCursor, ChangesPage, Epoch};
 use serde::{Deserialize, Serialize};
 
 use crate::leaves::{LeafOffer, LeafRequest, LeavesTold};
 use crate::repair::{RepairReport, RepairRequest};
 use crate::service::{
-    ChangesCursor, ChangesPage, CutId, CutInfo, CutRequest, DirEntry, FileHistory, FinishReport, NamedCut, NodeNames,
-    Outcome, PastFile, ServiceError, TreeStatus,
+    CutId, CutInfo, CutRequest, DirEntry, FileHistory, FinishReport, NamedCut, NodeNames, Outcome, PastFile,
+    ServiceError, TreeStatus,
 };
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]

@@ -6,11 +6,13 @@
 //! back; then [`finish`](TreeService::finish). A user that dies in between leaves its pending cut
 //! to its successor.
 
-use byteback_model::{Attributes, ByteString, NameChange, NodeId, NodeKind};
+use byteback_model::{Attributes, ByteString, NodeId, NodeKind};
 use std::num::NonZeroU64;
 
 use byteback_extents::ByteRange;
-use byteback_oplog::{ConsumerState, Dropped, Epoch, LedgerEntry, PendingCut, TreeId, Usage, WholeReason};
+use byteback_oplog::{
+    ChangesCursor, ChangesPage, ConsumerState, Dropped, Epoch, LedgerEntry, PendingCut, TreeId, Usage,
+};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -86,54 +88,6 @@ pub struct CutInfo {
     /// Directories that could not be read (only where no daemon tracks the tree): their contents
     /// are unknown.
     pub unreadable: Vec<ServiceError>,
-}
-
-/// How much of a node's content may have changed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ContentChange {
-    /// Nothing.
-    Unchanged,
-    /// Changed ranges, as offset and length in bytes, ascending.
-    Ranges(Vec<(u64, u64)>),
-    /// All of it.
-    Whole(WholeReason),
-}
-
-/// The changes of one node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeChange {
-    /// The node.
-    pub node: NodeId,
-    /// The kind of the node.
-    pub kind: NodeKind,
-    /// Its content.
-    pub content: ContentChange,
-    /// The consumer has never seen it.
-    pub is_new: bool,
-}
-
-/// The position in the list of changes; the default is the beginning.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ChangesCursor {
-    /// The last node.
-    #[serde(default)]
-    pub node: Option<NodeId>,
-    /// The last name with its directory; then all nodes were reported.
-    #[serde(default)]
-    pub name: Option<(NodeId, ByteString)>,
-}
-
-/// A page of changes: first all nodes in order of their numbers, then all names in order of their
-/// directories' numbers and their bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ChangesPage {
-    /// Nodes.
-    pub nodes: Vec<NodeChange>,
-    /// Names.
-    pub names: Vec<NameChange<NodeId>>,
-    /// Where the next page begins, which may turn out to be empty; `None` after the last.
-    pub next: Option<ChangesCursor>,
 }
 
 /// All names of a node at a cut.

@@ -20,7 +20,7 @@ use byteback_host::boot::boot_id;
 use byteback_model::{NodeId, NodeKind};
 use byteback_mount::integrity::Integrity;
 use byteback_mount::live::LiveTree;
-use byteback_oplog::{ChangesCursor, Content, Fence, PageLimits, WholeReason};
+use byteback_oplog::{ChangesCursor, ContentChange, Fence, PageLimits, WholeReason};
 use rustix::fs::OFlags;
 
 use crate::error::DaemonError;
@@ -74,7 +74,7 @@ fn interrupted(tree: &TrackedTree) -> Result<HashSet<u64>, DaemonError> {
     while let Some(at) = cursor {
         let limits: PageLimits = PAGE_LIMITS;
         let page = list.page(&at, limits)?;
-        let interrupted = |content: &Content| matches!(content, Content::Whole(WholeReason::Interrupted));
+        let interrupted = |content: &ContentChange| matches!(content, ContentChange::Whole(WholeReason::Interrupted));
         let files = page.nodes.iter().filter(|change| interrupted(&change.content));
         found.extend(files.map(|change| change.node.0));
         // Nodes come before names.

@@ -57,7 +57,7 @@ use byteback_model::{Attributes, NodeId};
 use byteback_mount::integrity::Integrity;
 use byteback_mount::live::LiveTree as Files;
 use byteback_mount::tracked::observer::Order;
-use byteback_oplog::{ChangesCursor, Content, Epoch, Log, LogError, WholeReason};
+use byteback_oplog::{ChangesCursor, ContentChange, Epoch, Log, LogError, WholeReason};
 use byteback_queue::queue::{Effect, Event, GroupState, Queue, QueueOptions};
 use byteback_queue::relation::{Decision, RelationOptions, RelationTable};
 use byteback_queue::{ClientId, GroupId, Position};
@@ -440,7 +440,8 @@ impl Live {
             let mut cursor = Some(ChangesCursor::default()).filter(|_| mark.is_some() && !list.is_everything());
             while let Some(at) = cursor {
                 let page = list.page(&at, PAGE_LIMITS)?;
-                let is_unsaved = |content: &Content| matches!(content, Content::Whole(WholeReason::Unsaved));
+                let is_unsaved =
+                    |content: &ContentChange| matches!(content, ContentChange::Whole(WholeReason::Unsaved));
                 let nodes = page.nodes.iter().filter(|change| is_unsaved(&change.content));
                 unsaved.extend(nodes.map(|change| change.node));
                 // Nodes come before names.

@@ -1,7 +1,9 @@
 //! A tracked tree that this process owns: opened, locked, and compared with its record.
 
+use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 
 use byteback_checksums::kept::KeptChecksums;
@@ -17,7 +19,7 @@ use byteback_mount::live::LiveTree;
 use byteback_mount::picture::Pictures;
 use byteback_mount::volume_tree::VolumeTree;
 use byteback_oplog::{
-    ChangesCursor, Content, LayerKeeper, LedgerEvent, Log, LogOptions, PageLimits, ScanReport, TreeView,
+    ChangesCursor, ContentChange, LayerKeeper, LedgerEvent, Log, LogOptions, PageLimits, ScanReport, TreeView,
 };
 use byteback_undo::{Gap, Undo, UndoError, UndoOptions};
 use parking_lot::Mutex;
@@ -304,7 +306,7 @@ impl TrackedTree {
         };
         let page = list.page(&ChangesCursor::default(), limits)?;
         let changed = page.nodes.iter();
-        let changed = changed.filter(|change| change.is_new || change.content != Content::Unchanged);
+        let changed = changed.filter(|change| change.is_new || change.content != ContentChange::Unchanged);
         let gap = Gap {
             // If more is new than fits, the journal begins anew.
             everything: list.is_everything() || page.next.is_some(),
@@ -312,7 +314,7 @@ impl TrackedTree {
             names: page
                 .names
                 .into_iter()
-                .map(|change| (change.parent, change.name))
+                .map(|change| (change.parent, OsString::from_vec(change.name.into_bytes())))
                 .collect(),
             was_interrupted: self.was_interrupted,
         };

@@ -30,7 +30,7 @@ use byteback_ioctl::abi::{
     STATE_WHOLE,
 };
 use byteback_model::{NodeId, NodeKind};
-use byteback_oplog::{Content, Epoch, LogError, WholeReason};
+use byteback_oplog::{ContentChange, Epoch, LogError, WholeReason};
 use parking_lot::Mutex;
 
 use crate::cuts::{Cuts, FrozenTree, RESERVE_BYTES};
@@ -216,9 +216,9 @@ impl Deltas {
         self.cuts.check_attached()?;
         let whole = ByteRange::new(0, size_bytes);
         let (state, reason, ranges) = match change.content {
-            Content::Unchanged => (STATE_RANGES, REASON_NONE, ExtentSet::new()),
-            Content::Ranges(ranges) => (STATE_RANGES, REASON_NONE, ranges),
-            Content::Whole(reason) => (STATE_WHOLE, reason_code(reason), whole.into_iter().collect()),
+            ContentChange::Unchanged => (STATE_RANGES, REASON_NONE, ExtentSet::new()),
+            ContentChange::Ranges(ranges) => (STATE_RANGES, REASON_NONE, ranges),
+            ContentChange::Whole(reason) => (STATE_WHOLE, reason_code(reason), whole.into_iter().collect()),
         };
         let ranges: Vec<ByteRange> = whole.map_or_else(Vec::new, |whole| ranges.iter_within(whole).collect());
         let number = self.next.fetch_add(1, Ordering::Relaxed);

@@ -11,10 +11,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
-use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::ops::{Bound, ControlFlow};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use byteback_extents::ExtentSet;
 use redb::ReadableTableMetadata;
@@ -25,43 +23,34 @@ use crate::error::Result;
 use crate::ids::Epoch;
 use crate::keeper::layer_of_row;
 use crate::layer::{Layer, WholeReason};
-use crate::pending::Place;
 use crate::record::NodeRecord;
-use byteback_model::{NodeId, NodeKind};
+use byteback_model::{ByteString, NameChange, NodeId, NodeKind};
+use serde::{Deserialize, Serialize};
 
 /// How much of a node's content may have changed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Content {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ContentChange {
     /// Nothing; at most the attributes changed.
     Unchanged,
-    /// Byte ranges, which may extend beyond the file's end.
+    /// Byte ranges, which may extend beyond the file's end. In JSON a list of offsets and lengths.
+    #[serde(with = "ranges_as_pairs")]
     Ranges(ExtentSet),
     /// The whole content.
     Whole(WholeReason),
 }
 
 /// The changes of one node since a mark.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeChange {
     /// The node, which exists at the cut.
     pub node: NodeId,
     /// The node's kind.
     pub kind: NodeKind,
-    /// Changes of the content; always [`Content::Unchanged`] unless the node is a file.
-    pub content: Content,
+    /// Changes of the content; always [`ContentChange::Unchanged`] unless the node is a file.
+    pub content: ContentChange,
     /// True if the consumer has never seen this node.
     pub is_new: bool,
-}
-
-/// The change of one name since a mark.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NameChange {
-    /// The directory.
-    pub parent: NodeId,
-    /// The name in it.
-    pub name: OsString,
-    /// The node that has the name at the cut; `None` if there is none.
-    pub child: Option<NodeId>,
 }
 
 /// All changes up to a cut, since a mark or from the beginning. Holds the cut, hence a snapshot of
@@ -82,12 +71,14 @@ pub(crate) enum Extent {
 }
 
 /// The last item that was reported from a list. The default is the beginning.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangesCursor {
     /// The last node reported.
+    #[serde(default)]
     pub node: Option<NodeId>,
     /// The last name reported, with its directory; if present, all nodes were reported.
-    pub name: Option<(NodeId, OsString)>,
+    #[serde(default)]
+    pub name: Option<(NodeId, ByteString)>,
 }
 
 /// The maximum size of a page.
@@ -100,13 +91,13 @@ pub struct PageLimits {
 }
 
 /// A page of changes: no name precedes the last node.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangesPage {
     /// Nodes whose attributes or content may have changed, in order of their numbers.
     pub nodes: Vec<NodeChange>,
     /// Names that were added, removed, or stand for another node, in order of their directories'
     /// numbers and their bytes.
-    pub names: Vec<NameChange>,
+    pub names: Vec<NameChange<NodeId>>,
     /// The start of the next page, which may turn out to be empty. `None`: this is the last page.
     pub next: Option<ChangesCursor>,
 }
@@ -125,7 +116,7 @@ pub struct ChangesTotals {
 impl ChangesTotals {
     fn add(&mut self, change: &NodeChange) {
         self.nodes += 1;
-        if let Content::Ranges(ranges) = &change.content {
+        if let ContentChange::Ranges(ranges) = &change.content {
             self.content_bytes = self.content_bytes.saturating_add(ranges.total_len_bytes());
         }
     }
@@ -197,7 +188,7 @@ impl ChangeList {
         if after.name.is_none() {
             self.each_node(after.node, &mut |change| {
                 items += 1;
-                if let Content::Ranges(set) = &change.content {
+                if let ContentChange::Ranges(set) = &change.content {
                     ranges += set.len();
                 }
                 page.nodes.push(change);
@@ -278,7 +269,11 @@ impl ChangeList {
         })
     }
 
-    fn each_name(&self, after: Option<&Place>, act: &mut dyn FnMut(NameChange) -> ControlFlow<()>) -> Result<()> {
+    fn each_name(
+        &self,
+        after: Option<&(NodeId, ByteString)>,
+        act: &mut dyn FnMut(NameChange<NodeId>) -> ControlFlow<()>,
+    ) -> Result<()> {
         let txn = self.cut.snapshot.transaction();
         let behind = after.map(|(parent, name)| (parent.0, name.as_bytes()));
         let from = match self.extent {
@@ -323,8 +318,8 @@ impl ChangeList {
     }
 }
 
-fn place_of((parent, name): (u64, &[u8])) -> Place {
-    (NodeId(parent), OsString::from_vec(name.to_vec()))
+fn place_of((parent, name): (u64, &[u8])) -> (NodeId, ByteString) {
+    (NodeId(parent), ByteString::from(name))
 }
 
 /// Lists in ascending order of their keys, merged into one.
@@ -420,12 +415,38 @@ pub(crate) fn node_change(node: NodeId, record: &NodeRecord, layer: Layer, since
 }
 
 /// Only files have content.
-pub(crate) fn content_of(record: &NodeRecord, whole: Option<WholeReason>, ranges: ExtentSet) -> Content {
+pub(crate) fn content_of(record: &NodeRecord, whole: Option<WholeReason>, ranges: ExtentSet) -> ContentChange {
     match whole {
-        _ if record.kind != NodeKind::File => Content::Unchanged,
-        Some(reason) => Content::Whole(reason),
-        None if ranges.is_empty() => Content::Unchanged,
-        None => Content::Ranges(ranges),
+        _ if record.kind != NodeKind::File => ContentChange::Unchanged,
+        Some(reason) => ContentChange::Whole(reason),
+        None if ranges.is_empty() => ContentChange::Unchanged,
+        None => ContentChange::Ranges(ranges),
+    }
+}
+
+/// Ranges in JSON, as offsets and lengths. Read are only ranges that are not empty, ascend and do
+/// not touch: the other end may be any program.
+mod ranges_as_pairs {
+    use byteback_extents::{ByteRange, ExtentSet};
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(ranges: &ExtentSet, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(ranges.iter().map(|range| (range.start(), range.len_bytes())))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ExtentSet, D::Error> {
+        let pairs = Vec::<(u64, u64)>::deserialize(deserializer)?;
+        let mut set = ExtentSet::new();
+        let mut end = None;
+        for (offset, len_bytes) in pairs {
+            let range = ByteRange::from_offset_len(offset, len_bytes)
+                .filter(|range| end.is_none_or(|end| range.start() > end))
+                .ok_or_else(|| D::Error::custom("ranges are empty, too long or not in ascending order"))?;
+            end = Some(range.end());
+            set.insert(range);
+        }
+        Ok(set)
     }
 }
 

@@ -53,7 +53,7 @@ mod record;
 mod scan;
 mod usage;
 
-pub use changes::{ChangeList, ChangesCursor, ChangesPage, ChangesTotals, Content, NameChange, NodeChange, PageLimits};
+pub use changes::{ChangeList, ChangesCursor, ChangesPage, ChangesTotals, ContentChange, NodeChange, PageLimits};
 pub use checkpoint::{CheckpointReport, Close, Settler, TIME_TICK_NS};
 pub use compact::Compaction;
 pub use cut::Cut;

@@ -84,8 +84,7 @@ impl OpenCut {
             return;
         };
         let range = |(offset, len): &(u64, u64)| ByteRange::from_offset_len(*offset, *len);
-        let changed: ExtentSet = ranges.iter().filter_map(range).collect();
-        let held = changed.aligned_out(HELD_BLOCK_BYTES);
+        let held = ranges.aligned_out(HELD_BLOCK_BYTES);
         for asked in asked.iter().filter_map(range) {
             assert!(
                 held.covers(asked),

@@ -69,15 +69,10 @@ impl FileChange {
         }
     }
 
-    /// The file with these ranges (offset and length), over the previous contents.
-    pub(crate) fn of_ranges(node: NodeId, id: FileId, attributes: Attributes, ranges: &[(u64, u64)]) -> Self {
-        let mut set = ExtentSet::new();
-        for (offset, len) in ranges {
-            let end = offset.saturating_add(*len).min(attributes.size);
-            if let Some(range) = ByteRange::new(*offset, end) {
-                set.insert(range);
-            }
-        }
+    /// The file with these ranges, over the previous contents.
+    pub(crate) fn of_ranges(node: NodeId, id: FileId, attributes: Attributes, ranges: &ExtentSet) -> Self {
+        let mut set = ranges.clone();
+        set.truncate(attributes.size);
         Self {
             node,
             id,

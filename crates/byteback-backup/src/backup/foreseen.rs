@@ -45,6 +45,6 @@ pub(super) fn foreseen_bytes_of(content: &ContentChange, size_bytes: u64) -> u64
     match content {
         ContentChange::Unchanged => 0,
         ContentChange::Whole(_) => size_bytes,
-        ContentChange::Ranges(ranges) => ranges.iter().map(|(_, len)| len).sum(),
+        ContentChange::Ranges(ranges) => ranges.total_len_bytes(),
     }
 }

@@ -26,6 +26,7 @@ use byteback_control::{
     TreeService,
 };
 use byteback_delta::ContentDigest;
+use byteback_extents::{ByteRange, ExtentSet};
 use byteback_model::Origin;
 use byteback_model::{
     Attributes, BatchApplied, ByteString, ContentBase, ContentChange as BatchContent, FileId, Manifest, NameChange,
@@ -178,8 +179,7 @@ fn changed_bytes(content: &ContentChange, size_bytes: u64) -> u64 {
         ContentChange::Unchanged => 0,
         ContentChange::Whole(_) => size_bytes,
         ContentChange::Ranges(ranges) => {
-            let within =
-                |(offset, len): &(u64, u64)| offset.saturating_add(*len).min(size_bytes).saturating_sub(*offset);
+            let within = |range: ByteRange| range.end().min(size_bytes).saturating_sub(range.start());
             ranges.iter().map(within).sum()
         }
     }
@@ -522,7 +522,7 @@ impl Transfer<'_, '_, '_> {
         change: &NodeChange,
         id: FileId,
         attributes: Attributes,
-        ranges: &[(u64, u64)],
+        ranges: &ExtentSet,
         origin: Origin,
     ) -> Result<()> {
         let changed_bytes = changed_bytes(&change.content, attributes.size);
@@ -647,7 +647,7 @@ impl Transfer<'_, '_, '_> {
         let outcome = match outcome {
             Some(outcome) => outcome,
             None => {
-                let whole = [(0, attributes.size)];
+                let whole: ExtentSet = ByteRange::new(0, attributes.size).into_iter().collect();
                 let file = match (planned.method, &change.content) {
                     (DeltaMethod::Log, ContentChange::Ranges(ranges)) => {
                         FileChange::of_ranges(node, id, attributes.clone(), ranges)

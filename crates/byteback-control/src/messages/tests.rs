@@ -7,7 +7,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::leaves::{LeafKind, LeafSource};
 use crate::repair::{RepairWish, Repaired, ServerVersion};
-use crate::service::{ContentChange, ErrorKind, NodeChange};
+use crate::service::ErrorKind;
+use crate::{ContentChange, NodeChange};
+use byteback_extents::ByteRange;
 
 fn json<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).unwrap()
@@ -218,7 +220,10 @@ fn page() -> impl Strategy<Value = ChangesPage> {
     let content = prop_oneof![
         Just(ContentChange::Unchanged),
         Just(ContentChange::Whole(WholeReason::Unsaved)),
-        prop::collection::vec(any::<(u64, u64)>(), 0..5).prop_map(ContentChange::Ranges),
+        prop::collection::vec(any::<(u64, u64)>(), 0..5).prop_map(|pairs| {
+            let range = |(offset, len_bytes)| ByteRange::from_offset_len(offset, len_bytes);
+            ContentChange::Ranges(pairs.into_iter().filter_map(range).collect())
+        }),
     ];
     let kinds = [
         byteback_model::NodeKind::File,

@@ -10,9 +10,8 @@ use super::memory_tree::MemoryTree;
 use super::peer::{Served, soon};
 use crate::leaves::{LeafKind, LeafPiece, LeafRequest, LeavesTold};
 use crate::server::Limits;
-use crate::service::{
-    ChangesCursor, ChangesPage, CutId, CutRequest, ErrorKind, Outcome, Piece, Result, ServiceError, TreeService,
-};
+use crate::service::{CutId, CutRequest, ErrorKind, Outcome, Piece, Result, ServiceError, TreeService};
+use crate::{ChangesCursor, ChangesPage};
 
 fn request(consumer: &str) -> CutRequest {
     CutRequest::of(consumer)

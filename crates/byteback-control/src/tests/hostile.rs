@@ -11,11 +11,12 @@ use proptest::prelude::*;
 
 use super::memory_tree::PANICKING;
 use super::peer::{Peer, Served, json_frame, soon};
+use crate::ChangesCursor;
 use crate::Client;
 use crate::frame;
 use crate::messages::Answer;
 use crate::server::Limits;
-use crate::service::{ChangesCursor, CutId, CutRequest, ErrorKind, Piece, TreeService};
+use crate::service::{CutId, CutRequest, ErrorKind, Piece, TreeService};
 
 const CUT: &str = r#"{"cut":{"cut":{"consumer":"c"}}}"#;
 

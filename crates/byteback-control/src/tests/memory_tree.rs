@@ -10,10 +10,10 @@ use byteback_oplog::{Epoch, LedgerEntry, LedgerEvent, TreeId, Usage, WholeReason
 
 use crate::leaves::{LEAF_LEN_BYTES, LeafKind, LeafOffer, LeafPiece, LeafRequest, LeafSource, LeavesTold};
 use crate::service::{
-    ChangesCursor, ChangesPage, ConsumerStatus, ContentChange, CutId, CutInfo, CutRequest, DamagedFile, DirEntry,
-    ErrorKind, FinishReport, NamedCut, NodeChange, NodeNames, Outcome, Piece, Result, ServiceError, TreeService,
-    TreeStatus,
+    ConsumerStatus, CutId, CutInfo, CutRequest, DamagedFile, DirEntry, ErrorKind, FinishReport, NamedCut, NodeNames,
+    Outcome, Piece, Result, ServiceError, TreeService, TreeStatus,
 };
+use crate::{ChangesCursor, ChangesPage, ContentChange, NodeChange};
 
 /// Items in one page of changes, small, so that there are several.
 const PAGE_ITEMS: usize = 3;
@@ -236,7 +236,11 @@ impl TreeService for MemoryTree {
             let content = match file.extents.len() {
                 0 => ContentChange::Unchanged,
                 1 => ContentChange::Whole(WholeReason::Interrupted),
-                count => ContentChange::Ranges((0..count as u64).map(|at| (at * 10, 5)).collect()),
+                count => ContentChange::Ranges(
+                    (0..count as u64)
+                        .filter_map(|at| ByteRange::from_offset_len(at * 10, 5))
+                        .collect(),
+                ),
             };
             page.nodes.push(NodeChange {
                 node: NodeId(**node),

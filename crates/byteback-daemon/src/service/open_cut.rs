@@ -4,21 +4,21 @@
 //! as they are requested, and are kept only if all of them fit in one page. The part of them that a
 //! picture is passed is bounded in the same way.
 
-use byteback_model::{ByteString, NameChange, NodeId};
+use byteback_model::{ByteString, NodeId};
 use std::collections::{HashMap, HashSet};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
 use byteback_control::{
-    ChangesCursor, ChangesPage, ContentChange, CutRequest, DirEntry, ErrorKind, HELD_BLOCK_BYTES, NodeChange,
-    NodeNames, Result, ServiceError,
+    ChangesCursor, ChangesPage, ContentChange, CutRequest, DirEntry, ErrorKind, HELD_BLOCK_BYTES, NodeNames, Result,
+    ServiceError,
 };
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_mount::live::LiveTree;
 use byteback_mount::picture::{Needed, Picture};
-use byteback_oplog::{self as oplog, ChangeList, ChangesTotals, Content, Cut, Fence, PageLimits};
+use byteback_oplog::{ChangeList, ChangesTotals, Cut, Fence, PageLimits};
 use parking_lot::Mutex;
 
 use super::{is_file, log_failed};
@@ -47,7 +47,7 @@ pub(super) struct OpenCut {
     list: ChangeList,
     totals: ChangesTotals,
     /// All changes, where they fit in one page.
-    only_page: Option<oplog::ChangesPage>,
+    only_page: Option<ChangesPage>,
     limits: PageLimits,
     pub(super) picture: Option<Arc<Picture>>,
     /// Whether no mount holds the files still.
@@ -62,9 +62,7 @@ pub(super) struct OpenCut {
 impl OpenCut {
     /// Opens a cut by counting its `list`. Its content can only be read once it gets a picture.
     pub(super) fn of(cut: Cut, list: ChangeList, limits: PageLimits) -> Result<Self> {
-        let first = list
-            .page(&oplog::ChangesCursor::default(), limits)
-            .map_err(log_failed)?;
+        let first = list.page(&ChangesCursor::default(), limits).map_err(log_failed)?;
         let only_page = Some(first).filter(|page| page.next.is_none());
         let totals = match &only_page {
             Some(page) => page.totals(),
@@ -94,12 +92,12 @@ impl OpenCut {
         self.list.is_everything()
     }
 
-    fn each_page(&self, mut act: impl FnMut(&oplog::ChangesPage)) -> Result<()> {
+    fn each_page(&self, mut act: impl FnMut(&ChangesPage)) -> Result<()> {
         if let Some(page) = &self.only_page {
             act(page);
             return Ok(());
         }
-        let mut cursor = Some(oplog::ChangesCursor::default());
+        let mut cursor = Some(ChangesCursor::default());
         while let Some(at) = cursor {
             let page = self.list.page(&at, self.limits).map_err(log_failed)?;
             // Nodes come before names.
@@ -115,12 +113,12 @@ impl OpenCut {
         if request.anonymous || self.is_everything() {
             picture.ends_with(self.cut.last_node().map_err(log_failed)?);
         } else if self.totals.nodes <= RESTRICTED_PAGES_MAX * self.limits.items.get() as u64 {
-            let needed = |content: &Content| match content {
-                Content::Unchanged => Needed::Ranges(ExtentSet::new()),
-                Content::Ranges(_) if request.whole_files => Needed::All,
+            let needed = |content: &ContentChange| match content {
+                ContentChange::Unchanged => Needed::Ranges(ExtentSet::new()),
+                ContentChange::Ranges(_) if request.whole_files => Needed::All,
                 // A comparison of blocks reads the rest of each block as well.
-                Content::Ranges(ranges) => Needed::Ranges(ranges.aligned_out(HELD_BLOCK_BYTES)),
-                Content::Whole(_) => Needed::All,
+                ContentChange::Ranges(ranges) => Needed::Ranges(ranges.aligned_out(HELD_BLOCK_BYTES)),
+                ContentChange::Whole(_) => Needed::All,
             };
             let mut nodes = HashMap::new();
             self.each_page(|page| {
@@ -149,14 +147,9 @@ impl OpenCut {
 
     pub(super) fn page(&self, cursor: &ChangesCursor) -> Result<ChangesPage> {
         if let Some(page) = self.only_page.as_ref().filter(|_| *cursor == ChangesCursor::default()) {
-            return Ok(to_service(page.clone()));
+            return Ok(page.clone());
         }
-        let name = cursor.name.clone();
-        let after = oplog::ChangesCursor {
-            node: cursor.node,
-            name: name.map(|(parent, name)| (parent, OsString::from_vec(name.into_bytes()))),
-        };
-        self.list.page(&after, self.limits).map(to_service).map_err(log_failed)
+        self.list.page(cursor, self.limits).map_err(log_failed)
     }
 
     /// All names of a node.
@@ -244,35 +237,6 @@ impl OpenCut {
             }));
         })?;
         Ok(fences)
-    }
-}
-
-fn to_service(page: oplog::ChangesPage) -> ChangesPage {
-    let bytes = |name: OsString| ByteString::from(name.into_vec());
-    let nodes = page.nodes.into_iter().map(|change| NodeChange {
-        node: change.node,
-        kind: change.kind,
-        content: match change.content {
-            Content::Unchanged => ContentChange::Unchanged,
-            Content::Whole(reason) => ContentChange::Whole(reason),
-            Content::Ranges(set) => {
-                ContentChange::Ranges(set.iter().map(|range| (range.start(), range.len_bytes())).collect())
-            }
-        },
-        is_new: change.is_new,
-    });
-    let names = page.names.into_iter().map(|change| NameChange {
-        parent: change.parent,
-        name: bytes(change.name),
-        child: change.child,
-    });
-    ChangesPage {
-        nodes: nodes.collect(),
-        names: names.collect(),
-        next: page.next.map(|next| ChangesCursor {
-            node: next.node,
-            name: next.name.map(|(parent, name)| (parent, bytes(name))),
-        }),
     }
 }
 

@@ -60,7 +60,9 @@ impl Begun {
             let size = usize::try_from(attributes.size).unwrap();
             let ranges = match &change.content {
                 ContentChange::Unchanged => Vec::new(),
-                ContentChange::Ranges(ranges) => ranges.clone(),
+                ContentChange::Ranges(ranges) => {
+                    ranges.iter().map(|range| (range.start(), range.len_bytes())).collect()
+                }
                 ContentChange::Whole(_) => {
                     // Nothing of the old version may shine through.
                     bytes = vec![0xAA; size];

@@ -30,8 +30,11 @@ fn reported(fixture: &Fixture, len: usize) -> Option<Vec<bool>> {
         ContentChange::Whole(_) => Some(vec![true; len]),
         ContentChange::Ranges(ranges) => {
             let mut flags = vec![false; len];
-            for (at, count) in ranges {
-                let (start, end) = (usize::try_from(*at).unwrap(), usize::try_from(at + count).unwrap());
+            for range in ranges {
+                let (start, end) = (
+                    usize::try_from(range.start()).unwrap(),
+                    usize::try_from(range.end()).unwrap(),
+                );
                 flags[start.min(len)..end.min(len)].fill(true);
             }
             Some(flags)

@@ -21,7 +21,7 @@ use crate::{Log, LogOptions, Remains};
 pub(crate) struct Changes {
     pub(crate) is_everything: bool,
     pub(crate) nodes: Vec<NodeChange>,
-    pub(crate) names: Vec<NameChange>,
+    pub(crate) names: Vec<NameChange<NodeId>>,
 }
 
 pub(crate) fn limits(items: usize, ranges: usize) -> PageLimits {
@@ -232,7 +232,8 @@ fn a_cursor_need_not_name_what_there_is() {
                 name: Some((NodeId(parent), name.into())),
             };
             let page = list.page(&at, limits(1000, 1000)).unwrap();
-            let behind = |change: &&NameChange| (change.parent.0, change.name.as_os_str()) > (parent, OsStr::new(name));
+            let behind =
+                |change: &&NameChange<NodeId>| (change.parent.0, change.name.as_bytes()) > (parent, name.as_bytes());
             assert!(page.nodes.is_empty());
             assert_eq!(page.names.len(), all.names.iter().filter(behind).count());
         }
@@ -243,4 +244,27 @@ fn a_cursor_need_not_name_what_there_is() {
 fn all_of_that_holds_with_layers_beside_the_files() {
     beside(what_happens_between_two_pages_is_in_neither);
     beside(a_cursor_need_not_name_what_there_is);
+}
+
+#[test]
+fn content_change_in_json_refuses_ranges_out_of_order() {
+    let change = ContentChange::Ranges(
+        [(2, 5), (8, 9)]
+            .map(|(start, end)| ByteRange::new(start, end).unwrap())
+            .into_iter()
+            .collect(),
+    );
+    let json = r#"{"ranges":[[2,3],[8,1]]}"#;
+    assert_eq!(serde_json::to_string(&change).unwrap(), json);
+    assert_eq!(serde_json::from_str::<ContentChange>(json).unwrap(), change);
+    for ranges in [
+        "[8,1],[2,3]",
+        "[2,3],[4,1]",
+        "[2,3],[5,1]",
+        "[2,0]",
+        "[18446744073709551615,2]",
+    ] {
+        let read = serde_json::from_str::<ContentChange>(&format!(r#"{{"ranges":[{ranges}]}}"#));
+        assert!(read.is_err(), "{ranges}");
+    }
 }

@@ -14,7 +14,7 @@ use byteback_host::tree::Identity;
 
 use super::*;
 use crate::keeper::tests::{as_keeper, beside, keeper};
-use crate::{Content, Cut, DropReason, LedgerEvent, LogError, LogOptions, Remains, WholeReason};
+use crate::{ContentChange, Cut, DropReason, LedgerEvent, LogError, LogOptions, Remains, WholeReason};
 use byteback_model::NodeKind;
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -81,9 +81,9 @@ impl Rig {
 
 fn ranges(cut: &Cut, node: NodeId, since: Epoch) -> Vec<(u64, u64)> {
     match cut.change_of(node, Some(since)).unwrap().unwrap().content {
-        Content::Ranges(ranges) => ranges.iter().map(|range| (range.start(), range.end())).collect(),
-        Content::Unchanged => Vec::new(),
-        Content::Whole(reason) => panic!("whole: {reason:?}"),
+        ContentChange::Ranges(ranges) => ranges.iter().map(|range| (range.start(), range.end())).collect(),
+        ContentChange::Unchanged => Vec::new(),
+        ContentChange::Whole(reason) => panic!("whole: {reason:?}"),
     }
 }
 
@@ -189,11 +189,11 @@ fn a_file_has_marks_of_its_own() {
     assert_eq!(ranges(&look, one, first), [(0, 10), (100, 110)]);
     assert_eq!(ranges(&look, one, second), [(100, 110)]);
     let unknown = look.change_of(other, Some(first)).unwrap().unwrap();
-    assert_eq!(unknown.content, Content::Whole(WholeReason::NoMark));
+    assert_eq!(unknown.content, ContentChange::Whole(WholeReason::NoMark));
     let before_all = look.change_of(one, Some(Epoch(first.0 - 1))).unwrap().unwrap();
-    assert_eq!(before_all.content, Content::Whole(WholeReason::NoMark));
+    assert_eq!(before_all.content, ContentChange::Whole(WholeReason::NoMark));
     let never = look.change_of(one, Some(Epoch(u64::MAX))).unwrap().unwrap();
-    assert_eq!(never.content, Content::Whole(WholeReason::NoMark));
+    assert_eq!(never.content, ContentChange::Whole(WholeReason::NoMark));
     assert!(
         look.changes(Some(first)).unwrap().is_everything(),
         "a mark of a file is none of the tree"

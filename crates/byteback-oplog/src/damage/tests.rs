@@ -8,7 +8,7 @@ use byteback_host::sim::SimDisk;
 use byteback_host::tree::Identity;
 
 use super::*;
-use crate::{Content, LedgerEvent, Log, WholeReason};
+use crate::{ContentChange, LedgerEvent, Log, WholeReason};
 use byteback_model::{NodeId, NodeKind};
 
 struct Rig {
@@ -96,7 +96,7 @@ fn a_damaged_log_is_set_aside_and_a_new_one_begins() {
     let cut = log.cut_held(|| ()).unwrap();
     assert!(cut.changes(Some(since)).unwrap().is_everything());
     let change = cut.change_of(node, Some(since)).unwrap().unwrap();
-    assert_eq!(change.content, Content::Whole(WholeReason::NoMark));
+    assert_eq!(change.content, ContentChange::Whole(WholeReason::NoMark));
     drop((cut, log));
     // It is a log like any other from now on.
     let log = rig.open().unwrap();

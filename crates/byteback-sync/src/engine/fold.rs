@@ -10,6 +10,7 @@
 //! folder first met one that was not empty. These are new to the server with all their names,
 //! whatever the log says.
 
+use byteback_extents::ExtentSet;
 use byteback_model::{Attributes, ByteString, FileId, NameChange, NodeId, NodeKind};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -50,7 +51,7 @@ impl Untold {
                     continue;
                 };
                 let content = match kind {
-                    NodeKind::File if grew(*node) => ContentChange::Ranges(Vec::new()),
+                    NodeKind::File if grew(*node) => ContentChange::Ranges(ExtentSet::new()),
                     NodeKind::File => ContentChange::Whole(WholeReason::Created),
                     _ => ContentChange::Unchanged,
                 };

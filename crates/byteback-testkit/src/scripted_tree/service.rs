@@ -157,13 +157,12 @@ impl TreeService for ScriptedTree {
                     }
                     (NodeKind::File, Some(reason)) => ContentChange::Whole(reason),
                     (NodeKind::File, None) if !changed.ranges.is_empty() => {
-                        let ranges = changed.ranges.iter();
-                        ContentChange::Ranges(ranges.map(|range| (range.start(), range.len_bytes())).collect())
+                        ContentChange::Ranges(changed.ranges.clone())
                     }
                     _ => ContentChange::Unchanged,
                 };
                 if let ContentChange::Ranges(ranges) = &content {
-                    content_bytes += ranges.iter().map(|(_, len)| len).sum::<u64>();
+                    content_bytes += ranges.total_len_bytes();
                 }
                 Some(NodeChange {
                     node,

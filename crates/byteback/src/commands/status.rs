@@ -19,7 +19,7 @@ use byteback_daemon::{DaemonError, HeldBack, StateFolder, presence};
 use byteback_host::clock::RealClock;
 use byteback_host::durable::DurableDir;
 use byteback_host::random::RealRandomness;
-use byteback_oplog::{self as oplog, Content, Epoch, Log, PageLimits, WholeReason};
+use byteback_oplog::{self as oplog, Epoch, Log, PageLimits, WholeReason};
 use clap::Args;
 use serde::Serialize;
 
@@ -288,7 +288,7 @@ fn read_log(folder: &StateFolder, settings: &Settings) -> State {
             while let Some(at) = cursor {
                 let page = list.page(&at, limits)?;
                 for change in page.nodes {
-                    if let Content::Whole(reason) = change.content {
+                    if let ContentChange::Whole(reason) = change.content {
                         unknown.count(reason);
                     }
                 }

@@ -159,7 +159,10 @@ fn checksums_refuses_unknown_addresses_and_lists_known_ones() {
         ("hdfs://hdfs@127.0.0.1:75406/file", "75406"),
         ("hdfs://127.0.0.1:0/file", "0"),
     ] {
-        refused(world.checksums(address, &[]), &format!(": '{port}' is not a valid port"));
+        refused(
+            world.checksums(address, &[]),
+            &format!(": '{port}' is not a valid port"),
+        );
     }
     for address in ["seaweedfs://[::1]:1/file", "hdfs://127.0.0.1:1/file"] {
         refused(world.checksums(address, &[]), "cannot reach the ");

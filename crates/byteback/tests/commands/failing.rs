@@ -199,10 +199,7 @@ fn a_folder_that_is_gone_is_said_to_be_and_can_be_brought_back() {
         .fine();
     assert_eq!(fs::read_to_string(tree.join("a")).unwrap(), "a");
     // The warning about another directory is given once.
-    world
-        .on_tree("backup", &[])
-        .ends_with(0)
-        .says("may not be the folder");
+    world.on_tree("backup", &[]).ends_with(0).says("may not be the folder");
     world.backup();
     world.assert_restores("latest");
 }

@@ -66,11 +66,7 @@ fn another_file_system_below_the_folder_is_said_to_be_left_out() {
         assert_eq!(world.about_tree("ls", &[]).fine().stdout, "below/\nsaved\n");
         assert_eq!(world.about_tree("ls", &["latest:below"]).fine().stdout, "");
         let mounted = world.on_tree("mount", &[]).ends_with(0);
-        assert!(
-            mounted.stderr.contains("a separate file system"),
-            "{}",
-            mounted.stderr
-        );
+        assert!(mounted.stderr.contains("a separate file system"), "{}", mounted.stderr);
         world.on_tree("umount", &[]).fine();
     }
 }

@@ -283,7 +283,9 @@ fn read_fold(tree: &dyn TreeService, fold: &LiveFold) -> byteback_control::Resul
             let attributes = tree.attributes(cut, &[change.node])?.remove(0)?;
             let ranges = match &change.content {
                 ContentChange::Unchanged => None,
-                ContentChange::Ranges(ranges) => Some(ranges.clone()),
+                ContentChange::Ranges(ranges) => {
+                    Some(ranges.iter().map(|range| (range.start(), range.len_bytes())).collect())
+                }
                 ContentChange::Whole(_) => Some(vec![(0, attributes.size)]),
             };
             let mut pieces = Vec::new();

@@ -7,13 +7,17 @@
 //! over it must be the tree that came back: no byte, no name and no attribute is missing in what is
 //! reported.
 
+use std::ffi::OsString;
 use std::num::NonZeroUsize;
+use std::os::unix::ffi::OsStringExt;
 
 use byteback_host::clock::SimClock;
 use byteback_host::random::SimRandomness;
 use byteback_host::sim::CrashPhase;
 use byteback_model::NodeId;
-use byteback_oplog::{ChangesCursor, Close, Content, Cut, Epoch, Log, LogError, LogOptions, PageLimits, WholeReason};
+use byteback_oplog::{
+    ChangesCursor, Close, ContentChange, Cut, Epoch, Log, LogError, LogOptions, PageLimits, WholeReason,
+};
 
 use super::*;
 use crate::direct::Direct;
@@ -361,7 +365,7 @@ fn check_since(cut: &Cut, since: Epoch, saved: &Picture, now: &Picture, is_mark:
         names.clear();
     }
     for change in page.names {
-        let place = (change.parent, change.name);
+        let place = (change.parent, OsString::from_vec(change.name.into_bytes()));
         match change.child {
             Some(child) => names.insert(place, child),
             None => names.remove(&place),
@@ -374,23 +378,23 @@ fn check_since(cut: &Cut, since: Epoch, saved: &Picture, now: &Picture, is_mark:
         let was = saved.nodes.get(node).filter(|_| !list.is_everything());
         let Some(was) = was else {
             let change = change.unwrap_or_else(|| panic!("since {since}: new {node} is missing"));
-            let is_whole = matches!(change.content, Content::Whole(_)) || is.kind != NodeKind::File;
+            let is_whole = matches!(change.content, ContentChange::Whole(_)) || is.kind != NodeKind::File;
             assert!(is_whole, "since {since}: new {node} is told as {:?}", change.content);
             continue;
         };
         let mut made = was.content.clone();
         made.resize(is.content.len(), 0);
         match change.map(|change| &change.content) {
-            Some(Content::Whole(reason)) => {
+            Some(ContentChange::Whole(reason)) => {
                 told.interrupted += u64::from(*reason == WholeReason::Interrupted);
                 told.untracked += u64::from(*reason == WholeReason::Untracked);
                 made.clone_from(&is.content);
             }
-            Some(Content::Ranges(ranges)) => {
+            Some(ContentChange::Ranges(ranges)) => {
                 told.ranges += 1;
                 lay(&mut made, ranges, &is.content);
             }
-            Some(Content::Unchanged) | None => {}
+            Some(ContentChange::Unchanged) | None => {}
         }
         let first = made.iter().zip(&is.content).position(|(made, is)| made != is);
         assert_eq!(
@@ -415,9 +419,9 @@ fn check_content(cut: &Cut, since: Epoch, saved: &Picture, now: &Picture) -> Res
         let mut made = saved.nodes.get(node).map_or_else(Vec::new, |was| was.content.clone());
         made.resize(is.content.len(), 0);
         match change.map(|change| change.content) {
-            Some(Content::Whole(_)) => continue,
-            Some(Content::Ranges(ranges)) => lay(&mut made, &ranges, &is.content),
-            Some(Content::Unchanged) | None => {}
+            Some(ContentChange::Whole(_)) => continue,
+            Some(ContentChange::Ranges(ranges)) => lay(&mut made, &ranges, &is.content),
+            Some(ContentChange::Unchanged) | None => {}
         }
         assert!(made == is.content, "since {since}: something of {node} is missing");
     }

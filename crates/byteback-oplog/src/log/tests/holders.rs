@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::world::{Picture, World, check_everything, check_file_since, check_since};
-use crate::{Content, Cut, Epoch, LogError, WholeReason};
+use crate::{ContentChange, Cut, Epoch, LogError, WholeReason};
 use byteback_model::NodeId;
 
 /// Programs that save file by file; one of them is a consumer of the tree as well.
@@ -131,7 +131,7 @@ impl World {
             let Some(mark) = mark else { continue };
             let change = look.change_of(*node, Some(mark))?.expect("it exists");
             assert!(
-                self.may_forget || !matches!(change.content, Content::Whole(WholeReason::NoMark)),
+                self.may_forget || !matches!(change.content, ContentChange::Whole(WholeReason::NoMark)),
                 "the mark of {consumer} at {mark} of {node} is forgotten"
             );
             check_file_since(look, mark, *node, &self.holders.pictures[&mark], now)?;

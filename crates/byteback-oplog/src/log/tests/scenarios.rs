@@ -7,7 +7,7 @@ use byteback_extents::ByteRange;
 use super::tree::{ROOT, Uid};
 use super::world::{History, World};
 use crate::changes::tests::all;
-use crate::{Close, Content, Fence, LedgerEvent, Log, LogError, WholeReason};
+use crate::{Close, ContentChange, Fence, LedgerEvent, Log, LogError, WholeReason};
 use byteback_model::{NodeId, NodeKind};
 
 /// A world with a file of 60 bytes that everybody knows of.
@@ -25,7 +25,7 @@ fn save(world: &mut World) {
 }
 
 /// The content change of `node` that would be reported to ann now.
-fn told(world: &World, node: NodeId) -> Result<Option<Content>, LogError> {
+fn told(world: &World, node: NodeId) -> Result<Option<ContentChange>, LogError> {
     let log = world.log();
     let mark = log.consumer("ann")?.mark;
     let changes = all(&log.look()?.changes(mark)?)?;
@@ -87,7 +87,7 @@ fn change_past_the_gate_is_reported_while_the_file_is_open() {
     checkpoint(&mut world);
     assert_eq!(
         told(&world, node).unwrap(),
-        Some(Content::Whole(WholeReason::Untracked))
+        Some(ContentChange::Whole(WholeReason::Untracked))
     );
     save(&mut world);
 
@@ -112,7 +112,7 @@ fn change_past_the_gate_is_reported_after_the_last_checkpoint() {
     world.restart();
     assert_eq!(
         told(&world, node).unwrap(),
-        Some(Content::Whole(WholeReason::Untracked))
+        Some(ContentChange::Whole(WholeReason::Untracked))
     );
 }
 
@@ -134,7 +134,7 @@ fn change_past_the_gate_is_not_hidden_by_a_change_through_it() {
         }
         assert_eq!(
             told(&world, node).unwrap(),
-            Some(Content::Whole(WholeReason::Untracked))
+            Some(ContentChange::Whole(WholeReason::Untracked))
         );
     }
 }
@@ -154,7 +154,7 @@ fn what_passed_the_gate_explains_its_time_however_long_it_took() {
     world.tree.write(file, 5, b"slow");
     drop(operation);
     checkpoint(&mut world);
-    let Some(Content::Ranges(ranges)) = told(&world, node).unwrap() else {
+    let Some(ContentChange::Ranges(ranges)) = told(&world, node).unwrap() else {
         panic!("taken for a change from behind");
     };
     assert_eq!(ranges.iter().collect::<Vec<_>>(), [range]);
@@ -171,7 +171,7 @@ fn names_and_attributes_through_the_gate_explain_the_time_too() {
     world.pass(Duration::from_millis(100));
     world.rename(Some(&log), (ROOT, "a"), (ROOT, "b"));
     checkpoint(&mut world);
-    assert_eq!(told(&world, node).unwrap(), Some(Content::Unchanged));
+    assert_eq!(told(&world, node).unwrap(), Some(ContentChange::Unchanged));
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn a_write_is_refused_while_its_intent_cannot_be_made_durable() {
     world.write(Some(&log), file, 0, b"again").unwrap();
     assert!(matches!(
         told(&world, world.ids[&file]).unwrap(),
-        Some(Content::Ranges(_))
+        Some(ContentChange::Ranges(_))
     ));
 }
 
@@ -373,7 +373,7 @@ fn log_counts_known_ranges_as_logged_and_new_ones_once_told() {
         .0
         .wrote(node, range(2, 3));
     let told = told(&world, node).unwrap();
-    assert_eq!(told, Some(Content::Ranges([range(2, 3)].into_iter().collect())));
+    assert_eq!(told, Some(ContentChange::Ranges([range(2, 3)].into_iter().collect())));
 }
 
 /// First contact with a large tree makes it durable early, so that files which are found afterwards

@@ -14,7 +14,7 @@ use byteback_host::tree::Identity;
 
 use super::*;
 use crate::changes::tests::all;
-use crate::{Close, Content, Fence, Settler, TIME_TICK_NS};
+use crate::{Close, ContentChange, Fence, Settler, TIME_TICK_NS};
 use byteback_model::NodeKind;
 
 const FILES: usize = 4;
@@ -137,15 +137,15 @@ fn cuts_and_checkpoints_miss_no_write_that_runs_beside_them() {
                     .find(|change| change.node == file.node)
                     .map(|change| &change.content)
                 {
-                    Some(Content::Whole(_)) => saved.clone_from(now),
-                    Some(Content::Ranges(ranges)) => {
+                    Some(ContentChange::Whole(_)) => saved.clone_from(now),
+                    Some(ContentChange::Ranges(ranges)) => {
                         narrow += 1;
                         for range in ranges.iter() {
                             let range = range.start() as usize..range.end() as usize;
                             saved[range.clone()].copy_from_slice(&now[range]);
                         }
                     }
-                    Some(Content::Unchanged) | None => {}
+                    Some(ContentChange::Unchanged) | None => {}
                 }
                 assert_eq!(saved, now, "save {saves}, {:?}", file.node);
             }

@@ -19,7 +19,9 @@ use super::process::{Life, MortalDir};
 use super::tree::{FakeTree, ROOT, Uid};
 use crate::changes::tests::all;
 use crate::keeper::tests::{MemoryKeeper, as_keeper, keeper};
-use crate::{Close, Content, Cut, Epoch, Fence, Granularity, Log, LogError, LogOptions, Operation, Remains, Settler};
+use crate::{
+    Close, ContentChange, Cut, Epoch, Fence, Granularity, Log, LogError, LogOptions, Operation, Remains, Settler,
+};
 use byteback_model::{NodeId, NodeKind};
 
 /// The state that a consumer has saved, or would save now.
@@ -810,15 +812,15 @@ impl World {
 }
 
 /// Every byte that differs is reported.
-fn check_bytes(since: Epoch, node: NodeId, old: &[u8], new: &[u8], content: Option<&Content>) {
+fn check_bytes(since: Epoch, node: NodeId, old: &[u8], new: &[u8], content: Option<&ContentChange>) {
     for offset in 0..new.len().max(old.len()) {
         if new.get(offset) == old.get(offset) {
             continue;
         }
         let is_covered = match content {
-            Some(Content::Whole(_)) => true,
-            Some(Content::Ranges(ranges)) => ranges.contains(offset as u64),
-            Some(Content::Unchanged) | None => false,
+            Some(ContentChange::Whole(_)) => true,
+            Some(ContentChange::Ranges(ranges)) => ranges.contains(offset as u64),
+            Some(ContentChange::Unchanged) | None => false,
         };
         assert!(
             is_covered,
@@ -840,7 +842,7 @@ pub(super) fn check_file_since(
     match saved.nodes.get(&node) {
         Some((_, old, _)) => check_bytes(since, node, old, bytes, Some(&change.content)),
         None => assert!(
-            *is_dir || matches!(change.content, Content::Whole(_)),
+            *is_dir || matches!(change.content, ContentChange::Whole(_)),
             "since {since}: new {node} is reported as {:?}",
             change.content
         ),
@@ -867,7 +869,7 @@ pub(super) fn check_since(cut: &Cut, since: Epoch, saved: &Picture, now: &Pictur
         check_file_since(cut, since, *node, saved, now)?;
         let Some((_, old_bytes, old_mode)) = saved.nodes.get(node) else {
             let change = change.unwrap_or_else(|| panic!("since {since}: new {node} is missing"));
-            let is_whole = matches!(change.content, Content::Whole(_));
+            let is_whole = matches!(change.content, ContentChange::Whole(_));
             assert!(
                 *is_dir || is_whole,
                 "since {since}: new {node} is reported as {:?}",
@@ -884,7 +886,7 @@ pub(super) fn check_since(cut: &Cut, since: Epoch, saved: &Picture, now: &Pictur
     let names: BTreeMap<(NodeId, String), Option<NodeId>> = changes
         .names
         .iter()
-        .map(|change| ((change.parent, change.name.to_str().unwrap().to_owned()), change.child))
+        .map(|change| ((change.parent, change.name.to_string()), change.child))
         .collect();
     for (place, child) in &names {
         assert_eq!(
@@ -912,12 +914,7 @@ pub(super) fn check_everything(cut: &Cut, now: &Picture) -> Result<(), LogError>
     let names: BTreeMap<(NodeId, String), NodeId> = changes
         .names
         .into_iter()
-        .map(|change| {
-            (
-                (change.parent, change.name.into_string().unwrap()),
-                change.child.unwrap(),
-            )
-        })
+        .map(|change| ((change.parent, change.name.to_string()), change.child.unwrap()))
         .collect();
     assert_eq!(names, now.names, "all names");
     for node in nodes {

@@ -73,7 +73,7 @@ fn print_change(change: &TreeChange, summary: &mut Summary, asked: &Asked<'_>, s
             summary.nodes += 1;
             match &node.content {
                 ContentChange::Ranges(ranges) => {
-                    let bytes = ranges.iter().map(|(_, len)| len).sum::<u64>();
+                    let bytes = ranges.total_len_bytes();
                     summary.changed_bytes = summary.changed_bytes.saturating_add(bytes);
                 }
                 ContentChange::Whole(_) if node.kind == NodeKind::File => summary.whole_files += 1,
@@ -130,7 +130,7 @@ fn print_node(node: &ChangedNode, settings: &Settings) -> Result<()> {
         ContentChange::Unchanged => output.line(format!("{path}{new}: only attributes")),
         ContentChange::Whole(reason) => output.line(format!("{path}{new}: the whole file{}", why(*reason))),
         ContentChange::Ranges(ranges) => {
-            let bytes = ranges.iter().map(|(_, len)| len).sum::<u64>();
+            let bytes = ranges.total_len_bytes();
             let size = size_exact(bytes, output.verbosity > 0);
             output.line(format!(
                 "{path}{new}: {} in {}",
@@ -142,8 +142,9 @@ fn print_node(node: &ChangedNode, settings: &Settings) -> Result<()> {
             } else {
                 RANGES_SHOWN
             };
-            for (offset, len) in ranges.iter().take(shown) {
-                output.line(format!("  {:>20} + {}", grouped(*offset), grouped(*len)))?;
+            for range in ranges.iter().take(shown) {
+                let (offset, len) = (grouped(range.start()), grouped(range.len_bytes()));
+                output.line(format!("  {offset:>20} + {len}"))?;
             }
             match ranges.len().saturating_sub(shown) {
                 0 => Ok(()),

@@ -5,7 +5,6 @@
 //! worst case: the extents of every file that changed since the mark set before the work.
 
 use byteback_control::{ChangesCursor, Client, ContentChange, CutInfo, CutRequest, Outcome, TreeService};
-use byteback_extents::{ByteRange, ExtentSet};
 
 use super::stand::Ready;
 use crate::SuiteError;
@@ -61,13 +60,9 @@ impl LogMemory {
         while let Some(at) = cursor {
             let page = self.client.changes(cut.cut, &at)?;
             for change in page.nodes {
-                let ContentChange::Ranges(ranges) = change.content else {
+                let ContentChange::Ranges(set) = change.content else {
                     continue;
                 };
-                let ranges = ranges
-                    .into_iter()
-                    .filter_map(|(offset, len)| ByteRange::from_offset_len(offset, len));
-                let set: ExtentSet = ranges.collect();
                 retained_bytes += set.heap_bytes() as u64;
                 extents += set.len() as u64;
             }

@@ -13,7 +13,7 @@ use byteback_host::random::RealRandomness;
 use byteback_host::tree as host;
 use byteback_model::NodeId;
 use byteback_mount::live::LiveTree;
-use byteback_oplog::{Close, Content, Cut, Granularity, Log, LogOptions, TIME_TICK_NS};
+use byteback_oplog::{Close, ContentChange, Cut, Granularity, Log, LogOptions, TIME_TICK_NS};
 use rustix::fs::{CWD, Mode, OFlags};
 
 use crate::SuiteError;
@@ -99,9 +99,9 @@ impl LogStand {
     /// The ranges of the file that `cut` reports since `since`.
     pub(crate) fn ranges_of(&self, cut: &Cut, since: byteback_oplog::Epoch) -> Result<ExtentSet, SuiteError> {
         match cut.change_of(self.node, Some(since))?.map(|change| change.content) {
-            Some(Content::Ranges(ranges)) => Ok(ranges),
-            Some(Content::Unchanged) => Ok(ExtentSet::new()),
-            Some(Content::Whole(reason)) => Err(format!("the whole file is reported: {reason:?}").into()),
+            Some(ContentChange::Ranges(ranges)) => Ok(ranges),
+            Some(ContentChange::Unchanged) => Ok(ExtentSet::new()),
+            Some(ContentChange::Whole(reason)) => Err(format!("the whole file is reported: {reason:?}").into()),
             None => Err("the file is not reported".into()),
         }
     }
