@@ -20,6 +20,35 @@ mod tests;
 
 /// A delta: the new content of a file in terms of its base. The module's header says what uncovered
 /// bytes mean.
+///
+/// The literals may be anything that can be cut and joined; `()` where only their length matters.
+///
+/// ```
+/// use byteback_delta::{DeltaMap, Source};
+/// use byteback_extents::ByteRange;
+///
+/// let range = |start, end| ByteRange::new(start, end).unwrap();
+/// // Ten bytes are inserted in front of a content of a hundred.
+/// let mut first = DeltaMap::new(100, 110);
+/// first.literal(range(0, 10), ());
+/// first.copy(range(10, 110), 0);
+/// // Then the last twenty are cut off, and some in between become zeros.
+/// let mut second = DeltaMap::new(110, 90);
+/// second.zero(range(50, 60));
+///
+/// let both = first.then(&second)?;
+/// let extents: Vec<_> = both.iter().map(|(range, source)| (range, *source)).collect();
+/// assert_eq!(
+///     extents,
+///     [
+///         (range(0, 10), Source::Literal(())),
+///         (range(10, 50), Source::Copy { base_offset: 0 }),
+///         (range(50, 60), Source::Zero),
+///         (range(60, 90), Source::Copy { base_offset: 50 }),
+///     ]
+/// );
+/// # Ok::<(), byteback_delta::ComposeError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeltaMap<L> {
     base_len_bytes: u64,

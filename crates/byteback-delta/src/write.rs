@@ -57,6 +57,28 @@ impl Default for WriterOptions {
 }
 
 /// Writes a delta as a stream; see the module's header.
+///
+/// ```
+/// use byteback_delta::{DeltaReader, DeltaWriter, WriterOptions, apply_to_new};
+/// use byteback_extents::ByteRange;
+///
+/// let base = b"the old content";
+/// let options = WriterOptions {
+///     copies: true,
+///     ..WriterOptions::default()
+/// };
+/// // The word "the " stays where it is; "content" moves.
+/// let mut writer = DeltaWriter::new(Vec::new(), base.len() as u64, 17, options)?;
+/// writer.literal_bytes(4, b"newer ")?;
+/// writer.copy(ByteRange::new(10, 17).unwrap(), 8)?;
+/// let (stream, stats) = writer.finish()?;
+/// assert_eq!(stats.literal_bytes, 6);
+///
+/// let mut new = Vec::new();
+/// apply_to_new(&base[..], &mut DeltaReader::new(&stream[..])?, &mut new)?;
+/// assert_eq!(new, b"the newer content");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct DeltaWriter<W> {
     out: W,
     header: DeltaHeader,

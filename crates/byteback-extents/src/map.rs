@@ -70,6 +70,33 @@ struct Place {
 
 /// A map from ranges of bytes to values, in which later insertions overlay earlier ones and
 /// neighbours whose values continue each other are merged into one extent.
+///
+/// ```
+/// use byteback_extents::{ByteRange, ExtentMap, ExtentValue};
+///
+/// /// The version that wrote a range.
+/// #[derive(Clone, Debug, PartialEq)]
+/// struct Version(u32);
+///
+/// impl ExtentValue for Version {
+///     fn advance(&self, _by_bytes: u64) -> Self {
+///         self.clone()
+///     }
+///
+///     fn continues(&self, _len_bytes: u64, next: &Self) -> bool {
+///         self == next
+///     }
+/// }
+///
+/// let range = |start, end| ByteRange::new(start, end).unwrap();
+/// let mut versions = ExtentMap::new();
+/// versions.insert(range(0, 100), Version(1));
+/// versions.insert(range(40, 60), Version(2));
+/// assert_eq!(versions.get(50), Some((range(40, 60), &Version(2))));
+/// assert_eq!(versions.len(), 3);
+/// versions.insert(range(40, 60), Version(1));
+/// assert_eq!(versions.len(), 1);
+/// ```
 #[derive(Clone)]
 pub struct ExtentMap<V> {
     leaves: Vec<Leaf<V>>,

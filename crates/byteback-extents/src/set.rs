@@ -14,6 +14,19 @@ use crate::range::ByteRange;
 mod tests;
 
 /// A set of bytes, kept as the fewest possible ranges, in ascending order.
+///
+/// ```
+/// use byteback_extents::{ByteRange, ExtentSet};
+///
+/// let range = |start, end| ByteRange::new(start, end).unwrap();
+/// let mut written = ExtentSet::new();
+/// written.insert(range(0, 512));
+/// written.insert(range(512, 1024));
+/// written.insert(range(4096, 8192));
+/// assert_eq!(written.len(), 2);
+/// assert_eq!(written.total_len_bytes(), 1024 + 4096);
+/// assert_eq!(written.gaps_within(range(0, 8192)).collect::<Vec<_>>(), [range(1024, 4096)]);
+/// ```
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ExtentSet {
     map: ExtentMap<()>,

@@ -15,6 +15,16 @@ use std::fmt;
 use std::ops::Deref;
 
 /// Bytes without an encoding that are usually valid UTF-8.
+///
+/// ```
+/// use byteback_model::ByteString;
+///
+/// let text = ByteString::from(b"notes.txt".as_slice());
+/// assert_eq!(serde_json::to_string(&text)?, r#""notes.txt""#);
+/// let latin = ByteString::from(b"caf\xe9".as_slice());
+/// assert_eq!(serde_json::to_string(&latin)?, r#"{"base64":"Y2Fm6Q=="}"#);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteString(pub Vec<u8>);
 

@@ -9,6 +9,16 @@ use std::fmt;
 use std::str::FromStr;
 
 /// A 128-bit identity of a file, directory or other node.
+///
+/// ```
+/// use byteback_model::FileId;
+///
+/// let id: FileId = "000000000000000000000000000000ff".parse()?;
+/// assert_eq!(id, FileId(255));
+/// assert_eq!(FileId::from_bytes(id.to_bytes()), id);
+/// assert_eq!(id.to_string(), "000000000000000000000000000000ff");
+/// # Ok::<(), byteback_model::file_id::ParseFileIdError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub u128);
 

@@ -69,6 +69,39 @@ use crate::record::{DiskKey, Fence, NodeRecord};
 use byteback_model::{NodeId, NodeKind};
 
 /// The operation log of one tracked tree. All methods may be called from any thread.
+///
+/// ```
+/// use std::ffi::OsStr;
+/// use std::num::NonZeroUsize;
+/// use std::sync::Arc;
+///
+/// use byteback_host::clock::RealClock;
+/// use byteback_host::durable::DurableDir;
+/// use byteback_host::random::RealRandomness;
+/// use byteback_host::sim::SimDisk;
+/// use byteback_host::tree::Identity;
+/// use byteback_model::{NodeId, NodeKind};
+/// use byteback_oplog::{ChangesCursor, Log, PageLimits};
+///
+/// let disk: Arc<dyn DurableDir> = Arc::new(SimDisk::new(0));
+/// let log = Log::open(&disk, Arc::new(RealClock), &RealRandomness)?;
+/// // A tree that exists is compared with the record here, by `Log::scan`.
+/// let cut = log.cut("backup", || ())?;
+/// log.advance("backup", Some(cut.epoch()), b"")?;
+///
+/// // A file was created; only now is the operation over.
+/// let identity = Identity { dev: 1, ino: 12, birth_ns: None };
+/// let notes = log.begin().created(NodeId::ROOT, OsStr::new("notes"), &identity, NodeKind::File);
+///
+/// let cut = log.cut("backup", || ())?;
+/// let all = PageLimits { items: NonZeroUsize::MAX, ranges: NonZeroUsize::MAX };
+/// let since = log.consumer("backup")?.mark;
+/// let page = cut.changes(since)?.page(&ChangesCursor::default(), all)?;
+/// assert_eq!(page.names[0].name, "notes");
+/// assert_eq!(page.names[0].child, Some(notes));
+/// log.advance("backup", Some(cut.epoch()), b"")?;
+/// # Ok::<(), byteback_oplog::LogError>(())
+/// ```
 pub struct Log {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) database: Database,

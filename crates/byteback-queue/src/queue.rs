@@ -186,6 +186,32 @@ pub struct Numbers {
 }
 
 /// See the module.
+///
+/// ```
+/// use byteback_extents::ByteRange;
+/// use byteback_model::{NodeId, NodeKind, Place};
+/// use byteback_queue::queue::{Event, Poll, Queue, QueueOptions};
+/// use byteback_queue::{ClientId, Moved, NameOperation};
+///
+/// let mut queue = Queue::new(ClientId(7), QueueOptions::default());
+/// let node = NodeId(2);
+/// let created = NameOperation::Created {
+///     at: Place::new(NodeId::ROOT, b"notes".as_slice()),
+///     node: Moved { node, kind: NodeKind::File },
+/// };
+/// queue.event(&Event::Name(created), 0);
+/// let range = ByteRange::new(0, 10).unwrap();
+/// queue.event(&Event::Wrote { node, range, size_bytes: 10, base: None }, 0);
+///
+/// // A group is sent when it was left alone for a while.
+/// let wake_ns = QueueOptions::default().delay_ns;
+/// assert_eq!(queue.poll(0), Poll::Idle { wake_ns: Some(wake_ns) });
+/// let Poll::Send(group) = queue.poll(wake_ns) else { panic!("the group is due") };
+/// // Here the caller sends it, and the server applies it.
+/// queue.applied(group)?;
+/// assert!(queue.is_empty());
+/// # Ok::<(), byteback_queue::queue::QueueError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Queue {
     pub(crate) options: QueueOptions,

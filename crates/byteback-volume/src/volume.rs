@@ -137,6 +137,32 @@ fn blocks_beside_content(content_blocks: u64) -> u64 {
 }
 
 /// See the module.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use byteback_host::block::{BlockDevice, SimBlockDevice};
+/// use byteback_volume::format::VolumeId;
+/// use byteback_volume::{CheckOptions, CreateOptions, NewFile, OpenOptions, Volume, check, create};
+///
+/// let device: Arc<dyn BlockDevice> = Arc::new(SimBlockDevice::new(20_000));
+/// create(&device, &CreateOptions::new(VolumeId([7; 16]), 11))?;
+///
+/// let volume = Volume::open(Arc::clone(&device), &OpenOptions::default())?;
+/// let new = NewFile { mode: 0o100_644, ..NewFile::default() };
+/// let ino = volume.make(volume.root(), b"notes", &new)?.ino;
+/// volume.write(ino, 0, b"durable after the sync")?;
+/// volume.sync_file(ino)?;
+/// volume.close()?;
+///
+/// let volume = Volume::open(Arc::clone(&device), &OpenOptions::default())?;
+/// let mut start = [0; 7];
+/// volume.read(volume.look_up(volume.root(), b"notes")?.ino, 0, &mut start)?;
+/// assert_eq!(&start, b"durable");
+/// volume.close()?;
+/// assert!(check(&*device, CheckOptions::default())?.is_sound());
+/// # Ok::<(), byteback_volume::VolumeError>(())
+/// ```
 pub struct Volume {
     state: Mutex<State>,
 }
