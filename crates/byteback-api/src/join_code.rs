@@ -146,6 +146,22 @@ impl FromStr for Address {
 }
 
 /// The information that a machine needs to join; see the module.
+///
+/// ```
+/// use byteback_api::JoinCode;
+///
+/// let address = "backup.example.org:7117".parse()?;
+/// let code = JoinCode::new(vec![address], false, None, "bbj_AAECAwQFBgcICQoLDA0ODw").unwrap();
+/// let text = code.to_string();
+/// assert!(text.starts_with("bbc_"));
+///
+/// // As a mail may bring it: in capitals, and broken into lines.
+/// let (head, tail) = text.split_at(20);
+/// let read: JoinCode = format!("{head}\n{}", tail.to_uppercase()).parse()?;
+/// assert_eq!(read, code);
+/// assert_eq!(read.url(), "https://backup.example.org:7117");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct JoinCode {
     /// The addresses of the server, the best one first; 1 to [`ADDRESSES_MAX`].

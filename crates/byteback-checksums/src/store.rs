@@ -99,6 +99,27 @@ pub(crate) fn db(error: impl Into<redb::Error>) -> ChecksumError {
 }
 
 /// The checksums of one tree's files as one server has them.
+///
+/// ```
+/// use byteback_checksums::ChecksumStore;
+/// use byteback_host::random::RealRandomness;
+/// use byteback_host::sim::SimDisk;
+///
+/// let store = ChecksumStore::open(&SimDisk::new(0), "blocks.redb", &RealRandomness)?;
+/// let (file, block) = (5, [7; 4096]);
+///
+/// // The first backup: nothing is known, so the block is sent.
+/// let mut session = store.begin(None)?;
+/// let sum = session.sum(&block);
+/// assert!(!session.exchange(file, 0, sum)?);
+/// session.end_file(file, 4096, false)?;
+/// session.prepare(1)?;
+///
+/// // The server has applied batch 1; the next backup stands on it and finds the block there.
+/// let mut session = store.begin(Some(1))?;
+/// assert!(session.exchange(file, 0, sum)?);
+/// # Ok::<(), byteback_checksums::ChecksumError>(())
+/// ```
 #[derive(Debug)]
 pub struct ChecksumStore {
     database: Database,
