@@ -3,7 +3,7 @@
 //!
 //! A file `decisions` of *frames*, appended to by each backup: a head (which batch, when), some
 //! [`Decision`]s, an end (it was applied). A batch without an end did not happen.
-//! docs/format-decisions.md describes every byte.
+//! docs/formats/decisions.md describes every byte.
 //!
 //! Bounded: a file that would pass [`FILE_LEN_MAX`] becomes `decisions.old`, replacing the one
 //! before. So the newest decisions are kept, some hundred thousand at least.

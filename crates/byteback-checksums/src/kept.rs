@@ -24,7 +24,7 @@
 //! One transaction creates a record, removes the file's previous one, and removes the oldest ones
 //! until the limit holds: a crash leaves the state before or after it. Damage: the database is
 //! checked as a whole when it is opened, and is created anew if it is broken. Each value has a CRC
-//! with its key; damaged values are unknown. docs/format-checksums.md describes every byte.
+//! with its key; damaged values are unknown. docs/formats/checksums.md describes every byte.
 //!
 //! Memory: one chunk (1 MiB) of content, its checksums, and redb's cache.
 

@@ -30,7 +30,7 @@
 //!
 //! *Damage*: the file is checked as a whole when it is opened, and each value carries a CRC with
 //! its key. Damaged values are unknown; a file that cannot be opened is created anew, empty.
-//! docs/format-checksums.md describes every byte.
+//! docs/formats/checksums.md describes every byte.
 //!
 //! Memory: one chunk of checksums, and redb's cache.
 

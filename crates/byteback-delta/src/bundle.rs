@@ -3,7 +3,7 @@
 //!
 //! The lengths come first, then all contents, one after the other, as one delta over an empty base
 //! ([`crate::DeltaWriter`]), so that they are compressed together and holes stay holes.
-//! docs/format-bundle.md describes every byte of the stream.
+//! docs/formats/bundle.md describes every byte of the stream.
 //!
 //! - [`ShortContent`]: a content as its data and the zeros between.
 //! - [`write()`], [`read()`].

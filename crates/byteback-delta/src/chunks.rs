@@ -27,7 +27,7 @@
 //! | `cut` | borders of a content that comes in pieces, the same whatever the pieces |
 //! | `list` | the list in memory, from content that is pushed or read |
 //! | `summed` | the list of a content whose storage knows CRCs of blocks |
-//! | `wire` | the list as bytes: docs/format-chunks.md |
+//! | `wire` | the list as bytes: docs/formats/chunks.md |
 //! | `answer` | the answer, in memory and as bytes |
 //!
 //! The exchange is dsync's (SkySync, section 2.2.2): the client lists the chunks of the new content

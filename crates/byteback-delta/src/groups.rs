@@ -20,7 +20,7 @@
 //! the very same sums.
 //!
 //! Both streams come from an untrusted peer: bad input gives a typed error, and memory follows the
-//! bytes that arrive. docs/format-groups.md describes every byte.
+//! bytes that arrive. docs/formats/groups.md describes every byte.
 
 mod answer;
 mod gathering;

@@ -12,10 +12,10 @@
 //!   their value from the base at the same offset, and are zero past the base's end.
 //! - [`DeltaMap`]: the delta in memory; [`DeltaMap::then`] and [`compose`] merge two deltas into
 //!   one.
-//! - *stream*: the delta on the wire and on disk (docs/format-delta.md), written by [`DeltaWriter`]
-//!   and read by [`DeltaReader`], a *block* at a time. A block holds some extents and one *frame*
-//!   with their literal bytes, compressed where that pays. Extents can be read without touching the
-//!   frames, which a server stores as they are.
+//! - *stream*: the delta on the wire and on disk (docs/formats/delta.md), written by
+//!   [`DeltaWriter`] and read by [`DeltaReader`], a *block* at a time. A block holds some extents
+//!   and one *frame* with their literal bytes, compressed where that pays. Extents can be read
+//!   without touching the frames, which a server stores as they are.
 //! - [`apply_to_new`], [`apply_in_place`]: base + stream = new.
 //! - [`LibrsyncWriter`], [`read_librsync_delta`], [`LibrsyncSignatureWriter`],
 //!   [`read_librsync_signature`]: deltas and signatures in the format of `rdiff` (librsync).

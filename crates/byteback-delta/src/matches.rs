@@ -4,7 +4,7 @@
 //! The client has sent the signature of its new content ([`crate::signature`]);
 //! [`crate::find::ReverseFinder`] searched the base for its blocks. A list of matches travels back;
 //! the client has to send the ranges that it does not name ([`crate::find::MatchedContent`]).
-//! docs/format-matches.md describes every byte of the stream.
+//! docs/formats/matches.md describes every byte of the stream.
 //!
 //! - [`MatchRun`]: consecutive blocks of the new content that are consecutive bytes of the base.
 //! - [`MatchList`]: the runs of a content, ascending; [`MatchList::write`], [`MatchList::read`].

@@ -3,8 +3,8 @@
 //!
 //! A content is cut into blocks of equal length (the last one may be shorter); the signature holds
 //! a weak and a strong checksum of each (rsync's idea). Kinds and lengths travel in its header, so
-//! that later kinds need no new format. docs/format-signature.md describes every byte; `wire` holds
-//! the layout.
+//! that later kinds need no new format. docs/formats/signature.md describes every byte; `wire`
+//! holds the layout.
 //!
 //! - [`SignatureParams`]: how to cut and sum. [`SignatureParams::for_content`] chooses as rsync
 //!   does; [`SignatureRequest`] holds the wishes of one end, from which the other end chooses.

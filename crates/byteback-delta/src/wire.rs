@@ -1,4 +1,4 @@
-//! The layout of a delta stream, version 1; docs/format-delta.md describes every byte.
+//! The layout of a delta stream, version 1; docs/formats/delta.md describes every byte.
 //!
 //! A stream is a header, any number of blocks, and a trailer. All numbers are little-endian or
 //! varints. Three checks guard it: the header and each block's head (everything that must be

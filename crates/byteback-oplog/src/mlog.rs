@@ -10,7 +10,7 @@
 //! the form reaches 16 TiB.
 //!
 //! Nothing of ours is kept in this form. [`density`] says what both cost for the same ranges;
-//! docs/format-oplog.md has a table of it.
+//! docs/formats/oplog.md has a table of it.
 
 use byteback_extents::{ByteRange, ExtentSet};
 use thiserror::Error;

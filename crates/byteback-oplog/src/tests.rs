@@ -1,4 +1,4 @@
-//! The durable forms, byte by byte, as docs/format-oplog.md describes them. Changing a line here
+//! The durable forms, byte by byte, as docs/formats/oplog.md describes them. Changing a line here
 //! changes the meaning of older logs: that needs a new version, and a reader of the old one.
 
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 //! [`Input`] for each call in their order ([`Input::encode`]), from time to time a whole state
 //! ([`encode_snapshot`]) instead of all inputs before it, and after a restart applies the stored
 //! bytes ([`decode_snapshot`], [`read_journal`], [`Input::apply`]). Both forms are described byte
-//! by byte in docs/format-queue.md.
+//! by byte in docs/formats/queue.md.
 //!
 //! **Must be durable:** before a group is sent, the input that made it ([`Input::Poll`],
 //! [`Input::Cut`]); at a clean stop, all inputs, and the data they refer to: bytes that were put

@@ -4,7 +4,7 @@
 //!
 //! Two kinds of lists are read: the index of a blob or archive that casync made (`casync`), and
 //! recipes in a format of ours, into which any store's list can be written (`recipe`,
-//! docs/format-recipe.md).
+//! docs/formats/recipe.md).
 //!
 //! ## When a checksum counts
 //!
@@ -180,7 +180,7 @@ impl DeduplicatedFile {
         Self::new(index, Form::Casync(store))
     }
 
-    /// The source for a recipe (docs/format-recipe.md). Nothing is read yet.
+    /// The source for a recipe (docs/formats/recipe.md). Nothing is read yet.
     #[must_use]
     pub fn recipe(recipe: PathBuf) -> Self {
         Self::new(recipe, Form::Recipe)

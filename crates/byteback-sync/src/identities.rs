@@ -1,4 +1,4 @@
-//! Map of the nodes here to the files at the server, durable (docs/format-identities.md).
+//! Map of the nodes here to the files at the server, durable (docs/formats/identities.md).
 //!
 //! A file's ID at the server is given by the client that made it: [`file_id`] of its tree and node.
 //! So files made here need no memory: *a node that is not in the map is our own*. Files that others

@@ -1,5 +1,5 @@
-//! Ignored names of the tree here: the rules in force, durable (docs/format-identities.md), and the
-//! names that follow from them.
+//! Ignored names of the tree here: the rules in force, durable (docs/formats/identities.md), and
+//! the names that follow from them.
 //!
 //! The rules **in force** are those that decided last what is sent and what lands. The files in the
 //! tree may state others by now: the engine brings these into force at a moment when all earlier

@@ -1,6 +1,6 @@
-//! Where a synced folder stands with its server, durably (docs/format-identities.md): which server,
-//! folder, device, tree and root these are, and up to which sequence number others' changes are
-//! here.
+//! Where a synced folder stands with its server, durably (docs/formats/identities.md): which
+//! server, folder, device, tree and root these are, and up to which sequence number others' changes
+//! are here.
 //!
 //! The record may be late but never early: the cursor is written after all that it stands for is
 //! durable. So an engine that continues from it hears once more of some batches.

@@ -12,7 +12,7 @@
 //! |---|---|
 //! | [`undo`] | [`Undo`]: what the gate tells it, and reading as of a time |
 //! | `journal` | the segment files: appending, syncing, dropping the oldest, replaying at start |
-//! | `record` | one record, byte by byte (`docs/format-undo.md`) |
+//! | `record` | one record, byte by byte (`docs/formats/undo.md`) |
 //! | `node_history`, `name_history` | what is known of one file, and of the names; plain data |
 //!
 //! **The invariant.** For each time at or after all barriers: a byte of the file as of then is in

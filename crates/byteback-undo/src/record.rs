@@ -2,7 +2,7 @@
 //! to 8 bytes.
 //!
 //! Header and tail have one checksum, the data another, so that a start reads headers only. The
-//! byte layout is in `docs/format-undo.md`; a golden test holds it.
+//! byte layout is in `docs/formats/undo.md`; a golden test holds it.
 
 /// The length of a header, in bytes.
 pub(crate) const HEADER_LEN_BYTES: usize = 64;

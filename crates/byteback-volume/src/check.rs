@@ -1,6 +1,6 @@
 //! Independent check of a volume: whether everything in its last checkpoint fits together.
 //!
-//! The check knows the format ([`crate::format`] and `docs/volume-format.md`) and nothing of how
+//! The check knows the format ([`crate::format`] and `docs/formats/volume.md`) and nothing of how
 //! this program writes it, so it should see whatever the rest of the crate does wrong. It changes
 //! nothing, and it looks at the last checkpoint as it is, without what was synced after it: that is
 //! recovered when the volume is opened.

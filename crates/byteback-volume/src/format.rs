@@ -1,4 +1,4 @@
-//! The format on the device; `docs/volume-format.md` describes it for authors of other readers.
+//! The format on the device; `docs/formats/volume.md` describes it for authors of other readers.
 //!
 //! All numbers are little-endian. A block other than a file's content is *sealed*: its last four
 //! bytes are a CRC-32C of the volume's id, the block's address, its kind, and the bytes before. So

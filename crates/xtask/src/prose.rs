@@ -82,7 +82,9 @@ pub(crate) type Places = BTreeMap<(String, Rule), Vec<String>>;
 pub(crate) fn find(files: &BTreeMap<String, Vec<u8>>) -> Places {
     let mut places = Places::new();
     for (path, bytes) in files {
-        let below = path.strip_prefix("crates/").or_else(|| path.strip_prefix("evaluation/"));
+        let below = path
+            .strip_prefix("crates/")
+            .or_else(|| path.strip_prefix("evaluation/"));
         let inside = below.and_then(|rest| rest.split_once('/'));
         let (Some((name, _)), true) = (inside, path.ends_with(".rs")) else {
             continue;

@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// docs/format-push.md describes it.
+/// docs/formats/push.md describes it.
 const FILE: VersionedJson = VersionedJson {
     name: "batch",
     new_name: "batch.new",

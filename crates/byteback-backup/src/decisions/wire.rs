@@ -1,4 +1,4 @@
-//! The bytes of the decisions file: docs/format-decisions.md.
+//! The bytes of the decisions file: docs/formats/decisions.md.
 //!
 //! A frame is `length | payload | CRC-32C | length`: the second length lets a writer find out,
 //! without reading the file, whether its end is whole. All of it is treated as hostile: a frame

@@ -5,7 +5,7 @@
 //! identities follow are recorded before the first part leaves; then, for each part that the server
 //! has, the digest of its bytes. A part is left out by the next run if the server says that it
 //! still has one of this number, and the bytes that this run made have the recorded digest.
-//! docs/format-push.md describes every byte.
+//! docs/formats/push.md describes every byte.
 //!
 //! Order: before a part whose digest is known is replaced by another content, "unknown" is recorded
 //! durably; the new digest is recorded after the server's answer. So a recorded digest is that of

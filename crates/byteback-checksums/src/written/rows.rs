@@ -1,4 +1,4 @@
-//! The database's rows of each file; docs/format-checksums.md describes every byte.
+//! The database's rows of each file; docs/formats/checksums.md describes every byte.
 
 use byteback_extents::{ByteRange, ExtentSet};
 use byteback_host::tree::Identity;

@@ -1,4 +1,4 @@
-//! The user's setting for the wire, durably: `throttle.json` (docs/format-identities.md).
+//! The user's setting for the wire, durably: `throttle.json` (docs/formats/identities.md).
 //!
 //! A file that cannot be understood is never taken for a missing one: a wanted pause would be lost.
 

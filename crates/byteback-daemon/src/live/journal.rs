@@ -15,7 +15,7 @@
 //!
 //! A journal that is damaged, or of another version, does not count as empty: see [`found`].
 //!
-//! Both are written down byte by byte in docs/format-queue.md.
+//! Both are written down byte by byte in docs/formats/queue.md.
 
 mod found;
 

@@ -1,5 +1,5 @@
 //! The list of chunks as bytes, version 1, and the framing that it shares with the answer;
-//! docs/format-chunks.md describes every byte.
+//! docs/formats/chunks.md describes every byte.
 //!
 //! A header, then the chunks in groups of [`GROUP`] (the last one may have fewer). A group begins
 //! with its length in bytes and carries a CRC-32C over the header's own CRC, the number of its

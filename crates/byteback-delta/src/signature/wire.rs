@@ -1,4 +1,4 @@
-//! The layout of a signature stream, version 1; docs/format-signature.md describes every byte.
+//! The layout of a signature stream, version 1; docs/formats/signature.md describes every byte.
 //!
 //! A header of 40 bytes, then the blocks in groups of [`GROUP_BLOCKS`] (the last one may have
 //! fewer), each group followed by its checksum: a CRC-32C over the header's own CRC, the number of

@@ -348,7 +348,7 @@ fn a_full_destination_is_an_error_at_every_byte() {
     }
 }
 
-/// The format of version 1, byte by byte: docs/format-delta.md explains this very stream.
+/// The format of version 1, byte by byte: docs/formats/delta.md explains this very stream.
 #[test]
 fn golden_bytes_of_version_1() {
     let mut writer = DeltaWriter::new(

@@ -114,17 +114,18 @@ fn row(name: &str, files: &[ExtentSet]) -> String {
     )
 }
 
-/// The table in docs/format-oplog.md says what is so.
+/// The table in docs/formats/oplog.md says what is so.
 #[test]
 fn the_table_of_the_documents() {
-    let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format-oplog.md")).unwrap();
+    let document =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/formats/oplog.md")).unwrap();
     let rows: Vec<String> = synthetic()
         .iter()
         .map(|(name, writes)| row(name, &[set(writes)]))
         .collect();
     println!("{}", rows.join("\n"));
     for row in rows {
-        assert!(document.contains(&row), "not in docs/format-oplog.md:\n{row}");
+        assert!(document.contains(&row), "not in docs/formats/oplog.md:\n{row}");
     }
 }
 

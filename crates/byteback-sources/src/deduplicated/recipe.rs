@@ -1,5 +1,5 @@
 //! Recipes: a file as a list of chunks with their lengths and fingerprints, in lines that any
-//! program can write. docs/format-recipe.md has the format.
+//! program can write. docs/formats/recipe.md has the format.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

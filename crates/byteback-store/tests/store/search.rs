@@ -230,7 +230,7 @@ fn search_refuses_malformed_or_greedy_lists_before_it_begins() {
     }
     bytes.push(0);
     refused(SoughtChunks::read(&bytes[..]), "bytes follow");
-    refused(SoughtChunks::read(std::io::repeat(0).take(1 << 20)), "no chunk list");
+    refused(SoughtChunks::read(std::io::repeat(0).take(1 << 20)), "not a chunk list");
 
     // The longest accepted lists fit the limit of their bodies.
     let longest = SignatureParams {

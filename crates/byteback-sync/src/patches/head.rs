@@ -1,4 +1,4 @@
-//! Encoding of the head: docs/format-patches.md. All of it is treated as hostile: a head that is
+//! Encoding of the head: docs/formats/patches.md. All of it is treated as hostile: a head that is
 //! not whole is rejected.
 
 use super::{PATCHES_MAX, SECTOR_LEN};

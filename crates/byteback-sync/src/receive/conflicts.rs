@@ -1,5 +1,5 @@
 //! Conflict copies that were made here and are not decided yet, durable
-//! (docs/format-identities.md).
+//! (docs/formats/identities.md).
 //!
 //! A conflict is noted before its copy has its name, so none is forgotten by a crash; one whose
 //! copy was never made, was removed, or has another name by now counts as decided. The notes are

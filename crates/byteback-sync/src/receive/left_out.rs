@@ -1,4 +1,4 @@
-//! Names of the server that this tree does not hold, durable (docs/format-identities.md): the file
+//! Names of the server that this tree does not hold, durable (docs/formats/identities.md): the file
 //! system refuses them, or does not tell them from others that are there.
 //!
 //! They outlive the process, because nothing else distinguishes them from names that a program

@@ -1,4 +1,4 @@
-//! The bytes of `docs/format-undo.md`, and what damage does to them.
+//! The bytes of `docs/formats/undo.md`, and what damage does to them.
 
 use super::*;
 

@@ -61,7 +61,7 @@ much of the file they cover, and what it cost to get them.
       the folder with its chunks
   recipe:FILE
       a file described by a recipe, which lists its chunks
-      (docs/format-recipe.md)
+      (docs/formats/recipe.md)
 
 With --against, the file is compared with another copy by checksums alone; each
 is named in one of these ways. Both must use the same function; for CRCs, the

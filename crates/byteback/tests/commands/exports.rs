@@ -968,7 +968,10 @@ fn borg_2_reads_only_the_data_of_the_map_and_restores_the_file() {
 
 #[test]
 fn script_of_the_guide_keeps_a_mirror() {
-    const PAGE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/guide/other-programs.md"));
+    const PAGE: &str = include_str!(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/guide/other-programs.md"
+    ));
     let scripts = PAGE
         .split("```sh\n")
         .skip(1)

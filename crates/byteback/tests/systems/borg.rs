@@ -1,5 +1,5 @@
 //! Files in a repository of Borg, which stores them as lists of chunks: recipes of them, made as
-//! docs/format-recipe.md says, verified against Borg's output, and synced.
+//! docs/formats/recipe.md says, verified against Borg's output, and synced.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -46,7 +46,7 @@ impl Repository {
         let archive = format!("repository::{name}");
         self.borg(&["create", "--chunker-params", "buzhash,12,18,16,4095", &archive, name]);
         self.borg(&["debug", "dump-archive", &archive, "dump.json"]);
-        let page = include_str!("../../../../docs/format-recipe.md");
+        let page = include_str!("../../../../docs/formats/recipe.md");
         let (_, script) = page.split_once("```python\n").unwrap();
         let (script, _) = script.split_once("```").unwrap();
         std::fs::write(self.at("recipe.py"), script).unwrap();

@@ -315,7 +315,7 @@ fn recipe_of(store: &Store, told: &FileChecksums, content: &[u8]) -> PathBuf {
     }
     let path = store.at("recipe");
     std::fs::write(&path, &recipe).unwrap();
-    // The last line, as docs/format-recipe.md says.
+    // The last line, as docs/formats/recipe.md says.
     let script = "printf 'end %s\\n' \"$(sha256sum <\"$1\" | cut -d' ' -f1)\" >>\"$1\"";
     run("sh", &["-c", script, "sh", text(&path)]);
     path

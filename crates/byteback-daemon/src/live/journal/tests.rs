@@ -166,7 +166,7 @@ fn journal_is_rewritten_when_long_and_keeps_all_that_counts() {
     assert_eq!(journal.names().count(), 500);
 }
 
-/// The bytes of version 2; see docs/format-queue.md.
+/// The bytes of version 2; see docs/formats/queue.md.
 #[test]
 fn the_bytes_of_a_journal_are_those_of_version_2() {
     let dir = dir();
@@ -277,8 +277,8 @@ fn sealed(body: &[&[u8]]) -> Vec<u8> {
     [body, check.to_vec()].concat()
 }
 
-/// The bytes of version 1; see docs/format-queue.md. The last programs that wrote it had records of
-/// kind 4.
+/// The bytes of version 1; see docs/formats/queue.md. The last programs that wrote it had records
+/// of kind 4.
 #[test]
 fn a_journal_of_version_1_is_read_and_written_anew() {
     let number = |number: u64| number.to_le_bytes();
