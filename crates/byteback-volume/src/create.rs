@@ -8,7 +8,7 @@ use byteback_host::clock::{Clock, RealClock};
 
 use crate::crash::checkpoint::segment_table_address;
 use crate::error::Result;
-use crate::format::{Address, FEATURE_COMPRESSION, Kind, Nid, SegmentEntry, Superblock, VERSION, VolumeId, zeros};
+use crate::format::{Address, FEATURE_COMPRESSION, Kind, Nid, SegmentEntry, Superblock, VolumeId, zeros};
 use crate::log::geometry::divide;
 use crate::log::media::Media;
 use crate::log::node_table::NodeTable;
@@ -125,7 +125,6 @@ pub fn create(device: &Arc<dyn BlockDevice>, options: &CreateOptions) -> Result<
         held: BTreeMap::new(),
         delta_list: Nid::NONE,
         is_writable: true,
-        format_version: VERSION,
         is_compressed: options.is_compressed,
         clusters: crate::small::clusters::Clusters::default(),
         delta_mode: crate::small::deltas::DeltaMode::Off,
@@ -159,7 +158,6 @@ pub fn create(device: &Arc<dyn BlockDevice>, options: &CreateOptions) -> Result<
     };
     let superblock = Superblock {
         id: options.id,
-        version: crate::format::VERSION,
         features,
         areas,
         created_s: state.now().seconds,

@@ -39,10 +39,7 @@ pub use pack::{
     open_summaries_of, open_summary_blocks, orphan_blocks, orphans_of,
 };
 pub use summary::{SUMMARIES_PER_BLOCK, Summary};
-pub use superblock::{
-    Areas, FEATURE_COMPRESSION, Found, KNOWN_FEATURES, Superblock, VERSION, VERSION_OF_INDEX_LEAVES,
-    VERSION_OF_MAIN_DELTAS, VERSION_OF_MOVED_SLOTS, VERSION_OF_PACKED_DELTAS,
-};
+pub use superblock::{Areas, FEATURE_COMPRESSION, Found, KNOWN_FEATURES, Superblock, VERSION};
 pub use tables::{NODES_PER_BLOCK, NodeEntry, SegmentEntry};
 
 /// A block.

@@ -99,8 +99,6 @@ pub(crate) struct State {
     /// The head of the list of files with deltas in the main area.
     pub(crate) delta_list: Nid,
     pub(crate) is_writable: bool,
-    /// Of the format, in which the volume was made.
-    pub(crate) format_version: u32,
     /// Whether pages may be compressed.
     pub(crate) is_compressed: bool,
     pub(crate) clusters: Clusters,

@@ -260,10 +260,9 @@ impl Volume {
             held: BTreeMap::new(),
             delta_list: header.delta_list,
             is_writable: true,
-            format_version: superblock.version,
             is_compressed: superblock.features & FEATURE_COMPRESSION != 0,
             clusters: Clusters::default(),
-            delta_mode: options.delta_mode.on_version(superblock.version),
+            delta_mode: options.delta_mode,
             moved_slots_min: options.moved_slots_min,
             packed_min: options
                 .packed_min

@@ -370,10 +370,9 @@ impl Walk<'_, '_> {
         }
         file.blocks += u64::from(address.is_block());
         let areas = *self.image.areas();
-        let format_version = self.image.superblock.version;
         let found = match file.is_directory {
             true => Err(address),
-            false => DeltaPlaces::read((file.ino, address), format_version, &areas, |at, kind| {
+            false => DeltaPlaces::read((file.ino, address), &areas, |at, kind| {
                 self.delta_block((file.ino, version), at, kind)
             }),
         };

@@ -397,7 +397,7 @@ impl State {
             }
             block => block.ok(),
         };
-        let found = DeltaPlaces::read((ino, address), self.format_version, areas, read);
+        let found = DeltaPlaces::read((ino, address), areas, read);
         let Ok(found) = found else {
             return unreadable.map_or(Ok(None), Err);
         };

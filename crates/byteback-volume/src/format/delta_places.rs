@@ -5,8 +5,7 @@
 //! is never overwritten, so it names compact pages that are gone, or places that have other
 //! contents by now.
 //!
-//! **Invariants.** No page is twice in a block, and one block alone names a compact page. Up to
-//! version 2 the index is one block.
+//! **Invariants.** No page is twice in a block, and one block alone names a compact page.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,23 +32,19 @@ impl DeltaPlaces {
     /// The first block that is not whole, or has an impossible content.
     pub fn read(
         (ino, address): (Nid, Address),
-        version: u32,
         areas: &Areas,
         mut read: impl FnMut(Address, Kind) -> Option<Box<Block>>,
     ) -> Result<Self, Address> {
         let mut index_at = |address: Address, kind: Kind| {
             areas.segment_of(address)?;
             let block = read(address, kind)?;
-            let index = DeltaIndex::read(&block, version)?;
+            let index = DeltaIndex::read(&block)?;
             let mut pages = BTreeSet::new();
             let mut addresses = BTreeSet::new();
             let own = index.own.iter().map(|place| place.page);
             let listed = index.pages.iter().flat_map(|page| &page.places).map(|place| place.page);
             let is_once = own.chain(listed).all(|page| pages.insert(page))
-                && index
-                    .pages
-                    .iter()
-                    .all(|page| addresses.insert(page.address) && is_apart(page.places.clone()));
+                && index.pages.iter().all(|page| addresses.insert(page.address));
             (index.ino == ino && is_once).then_some((block, index))
         };
         let (block, index) = index_at(address, Kind::DeltaMeta).ok_or(address)?;
@@ -111,13 +106,4 @@ impl DeltaPlaces {
         }
         pages
     }
-}
-
-/// Whether no two deltas overlap.
-fn is_apart(mut places: Vec<DeltaPlace>) -> bool {
-    places.sort_unstable_by_key(|place| place.at);
-    places.windows(2).all(|two| match two {
-        [one, next] => one.range().end <= next.range().start,
-        _ => true,
-    })
 }

@@ -11,13 +11,13 @@
 //! ```
 //! Steps (from one page of the file to the next, the first one from -1) and lengths are LEB128
 //! numbers. A leaf is such a block, too, with compact pages only. The start of a delta follows from
-//! the lengths before it. Up to version 2 there are no leaves, and numbers are of fixed length.
+//! the lengths before it.
 //!
 //! The paper keeps a delta's length beside the delta, and in the index the room that a compact page
 //! has left. Here all lengths are in the index: the room is known without reading a compact page.
 //! Out of scope: telling which of several blocks counts, see [`super::DeltaPlaces`].
 
-use super::{Address, Block, Nid, SEALED_LEN_BYTES, VERSION_OF_INDEX_LEAVES, put, put_u32, u16_at, u32_at};
+use super::{Address, Block, Nid, SEALED_LEN_BYTES, put, put_u32, u16_at, u32_at};
 
 /// Slot in summaries of a file's index, and of its leaves.
 pub const INDEX_SLOT: u16 = u16::MAX;
@@ -42,10 +42,6 @@ pub const PLACE_LEN_BYTES_MAX: usize = 10;
 
 /// Most bytes of a compact page in an index, beside its places.
 pub const PAGE_LEN_BYTES: usize = 6;
-
-/// Up to version 2.
-const ELDER_HEAD_LEN_BYTES: usize = 6;
-const ELDER_PLACE_LEN_BYTES: usize = 8;
 
 /// The place of a delta in its compact page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,16 +91,8 @@ impl DeltaIndex {
     /// Its bytes, followed by deltas of its own, in the order of their pages; `None` if anything is
     /// out of the order of pages, or if a block has too little room. The field `own` is not used.
     #[must_use]
-    pub fn bytes<'d>(&self, version: u32, own: impl Iterator<Item = (u32, &'d [u8])>) -> Option<Vec<u8>> {
+    pub fn bytes<'d>(&self, own: impl Iterator<Item = (u32, &'d [u8])>) -> Option<Vec<u8>> {
         let own: Vec<(u32, &[u8])> = own.collect();
-        let bytes = match version >= VERSION_OF_INDEX_LEAVES {
-            true => self.put(&own),
-            false => self.put_elder(&own),
-        };
-        bytes.filter(|bytes| bytes.len() <= INDEX_LEN_BYTES)
-    }
-
-    fn put(&self, own: &[(u32, &[u8])]) -> Option<Vec<u8>> {
         let mut bytes = self.ino.0.to_le_bytes().to_vec();
         for count in [self.leaves.len(), self.pages.len(), own.len(), self.ended.len()] {
             bytes.extend(u16::try_from(count).ok()?.to_le_bytes());
@@ -136,55 +124,18 @@ impl DeltaIndex {
             put(&mut bytes, at, &count.to_le_bytes());
         }
         let mut steps = Steps::default();
-        for (page, delta) in own {
+        for (page, delta) in &own {
             put_number(&mut bytes, steps.to(*page)?);
             put_number(&mut bytes, u32::try_from(delta.len()).ok()?);
         }
         own.iter().for_each(|(_, delta)| bytes.extend_from_slice(delta));
-        Some(bytes)
-    }
-
-    fn put_elder(&self, own: &[(u32, &[u8])]) -> Option<Vec<u8>> {
-        let page_count = self.pages.len() + usize::from(!own.is_empty());
-        let place_count = own.len() + self.pages.iter().map(|page| page.places.len()).sum::<usize>();
-        let mut at = ELDER_HEAD_LEN_BYTES + PAGE_LEN_BYTES * page_count + ELDER_PLACE_LEN_BYTES * place_count;
-        let mut bytes = self.ino.0.to_le_bytes().to_vec();
-        bytes.extend(u16::try_from(page_count).ok()?.to_le_bytes());
-        let mut places_of_own = Vec::new();
-        for (page, delta) in own {
-            places_of_own.push(DeltaPlace {
-                page: *page,
-                at: u16::try_from(at).ok()?,
-                len: u16::try_from(delta.len()).ok()?,
-            });
-            at += delta.len();
-        }
-        let pages = self.pages.iter().map(|page| (page.address, &page.places));
-        let of_own = Some((Address::NONE, &places_of_own)).filter(|_| !own.is_empty());
-        for (address, places) in pages.chain(of_own) {
-            bytes.extend(address.0.to_le_bytes());
-            bytes.extend(u16::try_from(places.len()).ok()?.to_le_bytes());
-            for place in places {
-                bytes.extend(place.page.to_le_bytes());
-                bytes.extend(place.at.to_le_bytes());
-                bytes.extend(place.len.to_le_bytes());
-            }
-        }
-        own.iter().for_each(|(_, delta)| bytes.extend_from_slice(delta));
-        Some(bytes)
+        (bytes.len() <= INDEX_LEN_BYTES).then_some(bytes)
     }
 
     /// Reads it; `None` if its content is impossible: an end beyond the block's, a delta outside
     /// the room of a compact page, pages out of order.
     #[must_use]
-    pub fn read(block: &Block, version: u32) -> Option<Self> {
-        match version >= VERSION_OF_INDEX_LEAVES {
-            true => Self::take(block),
-            false => Self::take_elder(block),
-        }
-    }
-
-    fn take(block: &Block) -> Option<Self> {
+    pub fn read(block: &Block) -> Option<Self> {
         let count = |at: usize| u16_at(block, at);
         let mut rest = block.get(INDEX_HEAD_LEN_BYTES..SEALED_LEN_BYTES)?;
         let mut leaves = Vec::new();
@@ -227,47 +178,6 @@ impl DeltaIndex {
             ended,
             pages,
             own,
-        })
-    }
-
-    fn take_elder(block: &Block) -> Option<Self> {
-        let mut pages = Vec::new();
-        let mut rest = block.get(ELDER_HEAD_LEN_BYTES..SEALED_LEN_BYTES)?;
-        for _ in 0..u16_at(block, 4) {
-            let address = Address(take_u32(&mut rest)?);
-            let mut places = Vec::new();
-            for _ in 0..take_u16(&mut rest)? {
-                places.push(DeltaPlace {
-                    page: take_u32(&mut rest)?,
-                    at: take_u16(&mut rest)?,
-                    len: take_u16(&mut rest)?,
-                });
-            }
-            pages.push(CompactPage { address, places });
-        }
-        let start_of_own = SEALED_LEN_BYTES.checked_sub(rest.len())?;
-        let is_possible = |page: &CompactPage| {
-            let start = match page.address {
-                Address::NONE => start_of_own,
-                _ => COMPACT_HEAD_LEN_BYTES,
-            };
-            let mut ranges = page.places.iter().map(DeltaPlace::range);
-            ranges.all(|range| range.start >= start && range.end <= SEALED_LEN_BYTES && !range.is_empty())
-        };
-        if !pages.iter().all(is_possible) {
-            return None;
-        }
-        let (own, pages): (Vec<_>, Vec<_>) = pages.into_iter().partition(|page| page.address == Address::NONE);
-        let own = match <[CompactPage; 1]>::try_from(own) {
-            Ok([own]) => own.places,
-            Err(none) if none.is_empty() => Vec::new(),
-            Err(_) => return None,
-        };
-        Some(Self {
-            ino: Nid(u32_at(block, 0)),
-            pages,
-            own,
-            ..Self::default()
         })
     }
 }

@@ -1,29 +1,13 @@
 //! The superblock: the sizes of the areas, and the volume's identity. It is written once, to the
-//! first and to the last block.
+//! first and to the last block. `docs/volume-format.md` has a table of its bytes.
 
 use super::{Address, Block, Kind, VolumeId, chunk_at, i64_at, put, put_i64, put_u32, put_u64, u32_at, u64_at, zeros};
 
 /// The magic number of a volume.
 const MAGIC: [u8; 8] = *b"BYBTKVOL";
 
-/// The version of the format that this program writes, and the last one that it reads.
-pub const VERSION: u32 = 3;
-
-/// The first version that this program reads.
-const VERSION_MIN: u32 = 1;
-
-/// From this version on there may be deltas in the main area, and empty ones in inodes.
-pub const VERSION_OF_MAIN_DELTAS: u32 = 2;
-
-/// From this version on deltas may be packed.
-pub const VERSION_OF_PACKED_DELTAS: u32 = 2;
-
-/// From this version on the addresses of a file's first pages may be in a node of their own.
-pub const VERSION_OF_MOVED_SLOTS: u32 = 2;
-
-/// From this version on an index of deltas in the main area may have leaves, and its numbers are
-/// short.
-pub const VERSION_OF_INDEX_LEAVES: u32 = 3;
+/// Format version: the only one that this program writes and reads.
+pub const VERSION: u32 = 1;
 
 /// Pages of files may be compressed: clusters, and deltas in inodes that are longer and of pages
 /// without a block.
@@ -72,8 +56,6 @@ pub struct Areas {
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// The format version with which the volume was created; it never changes.
-    pub version: u32,
     /// Identity of the volume.
     pub id: VolumeId,
     /// Incompatible features: a program that does not know one of them must not open the volume.
@@ -96,7 +78,7 @@ const LABEL_LEN_MAX: usize = 64;
 pub enum Found {
     /// A superblock.
     Superblock(Superblock),
-    /// A superblock of an unknown version.
+    /// A superblock of a later version.
     Newer(u32),
     /// A damaged superblock.
     Damaged,
@@ -229,7 +211,7 @@ impl Superblock {
     pub fn block(&self, address: Address) -> Box<Block> {
         let mut block = zeros();
         put(&mut *block, 0, &MAGIC);
-        put_u32(&mut *block, AT_VERSION, self.version);
+        put_u32(&mut *block, AT_VERSION, VERSION);
         put(&mut *block, AT_ID, &self.id.0);
         put_u64(&mut *block, AT_FEATURES, self.features);
         put_i64(&mut *block, AT_CREATED, self.created_s);
@@ -263,11 +245,8 @@ impl Superblock {
         let label_len = usize::try_from(u32_at(block, AT_LABEL_LEN)).unwrap_or(usize::MAX);
         let label = block.get(AT_LABEL..).and_then(|bytes| bytes.get(..label_len));
         match label {
-            Some(label)
-                if id.is_sealed(block, Kind::Superblock, address) && areas.is_sound() && version >= VERSION_MIN =>
-            {
+            Some(label) if id.is_sealed(block, Kind::Superblock, address) && areas.is_sound() && version == VERSION => {
                 Found::Superblock(Self {
-                    version,
                     id,
                     features: u64_at(block, AT_FEATURES),
                     areas,

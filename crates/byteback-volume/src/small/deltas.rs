@@ -18,13 +18,10 @@
 
 use std::collections::BTreeSet;
 
-use byteback_delta::{apply_page_delta, put_packed_page_delta, put_page_delta};
+use byteback_delta::{apply_page_delta, put_packed_page_delta};
 
 use crate::error::{Result, VolumeError};
-use crate::format::{
-    Block, DELTA_HEAD_LEN_BYTES, DELTA_LEN_BYTES_MAX, INLINE_LEN_BYTES, Inode, Nid, VERSION_OF_MAIN_DELTAS,
-    VERSION_OF_PACKED_DELTAS,
-};
+use crate::format::{Block, DELTA_HEAD_LEN_BYTES, DELTA_LEN_BYTES_MAX, INLINE_LEN_BYTES, Inode, Nid};
 use crate::state::State;
 
 /// Costs on this device, times in nanoseconds: means in which old measurements fade (DeltaFS
@@ -119,16 +116,6 @@ impl DeltaMode {
 
     pub(crate) fn uses_main(self) -> bool {
         matches!(self, Self::Main | Self::Both)
-    }
-
-    /// The part of this mode that a volume of this format version supports.
-    pub(crate) fn on_version(self, version: u32) -> Self {
-        match self {
-            _ if version >= VERSION_OF_MAIN_DELTAS => self,
-            Self::Main => Self::Off,
-            Self::Both => Self::Inode,
-            other => other,
-        }
     }
 }
 
@@ -264,11 +251,7 @@ impl State {
             0
         };
         let mut delta = Vec::with_capacity(DELTA_LEN_BYTES_MAX);
-        let put = match self.format_version >= VERSION_OF_PACKED_DELTAS {
-            true => put_packed_page_delta,
-            false => put_page_delta,
-        };
-        if !put(&base[..], &new[..], in_inode.max(in_main), &mut delta) {
+        if !put_packed_page_delta(&base[..], &new[..], in_inode.max(in_main), &mut delta) {
             self.attempts.missed(ino);
             return Ok(Kept::Not);
         }

@@ -171,7 +171,7 @@ impl State {
             }
             let mut failed = None;
             let media = &self.media;
-            let found = DeltaPlaces::read((ino, address), self.format_version, &media.areas, |at, kind| {
+            let found = DeltaPlaces::read((ino, address), &media.areas, |at, kind| {
                 media.read_sealed(at, kind).map_err(|error| failed = Some(error)).ok()
             });
             let what = Kind::DeltaMeta.name();

@@ -1,9 +1,7 @@
 //! From a file's pages to blocks: slots are found, made, set and taken away.
 
 use crate::error::{Result, VolumeError};
-use crate::format::{
-    Address, Block, DIRECT_SLOTS, Footer, INODE_SLOTS, Inode, MAX_FILE_BLOCKS, Nid, NodeBlock, VERSION_OF_MOVED_SLOTS,
-};
+use crate::format::{Address, Block, DIRECT_SLOTS, Footer, INODE_SLOTS, Inode, MAX_FILE_BLOCKS, Nid, NodeBlock};
 use crate::state::State;
 use crate::tree::place::{Way, first_page_of, levels_below, pages_of, place_of, way};
 
@@ -134,7 +132,7 @@ impl State {
     pub(crate) fn move_all_slots(&mut self, ino: Nid) -> Result<bool> {
         let inode = self.inode(ino)?;
         // The first one is needed, for the node.
-        if self.format_version < VERSION_OF_MOVED_SLOTS || inode.address_slots() == 0 {
+        if inode.address_slots() == 0 {
             return Ok(false);
         }
         let node = match self.new_node(Some(ino), Footer::MOVED_SLOTS) {

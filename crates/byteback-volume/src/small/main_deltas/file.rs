@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use crate::format::{
     Address, Block, CompactPage, DeltaIndex, DeltaPlace, DeltaPlaces, INDEX_HEAD_LEN_BYTES, Inode, Nid, PAGE_LEN_BYTES,
-    PLACE_LEN_BYTES_MAX, VERSION_OF_INDEX_LEAVES,
+    PLACE_LEN_BYTES_MAX,
 };
 
 /// Bytes of most deltas in an index.
@@ -82,17 +82,11 @@ pub(crate) struct MainFile {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Form {
     pub(super) ino: Nid,
-    /// Of the format.
-    pub(super) version: u32,
     /// So much of a block is used.
     pub(super) room_bytes: usize,
 }
 
 impl Form {
-    pub(super) fn has_leaves(&self) -> bool {
-        self.version >= VERSION_OF_INDEX_LEAVES
-    }
-
     /// So many deltas may be in a compact page, as what an index tells of it must have room in a
     /// leaf.
     pub(super) fn packed_max(&self) -> usize {
@@ -107,7 +101,7 @@ impl Form {
     /// The bytes of an index, if it has room.
     pub(super) fn bytes(&self, index: &DeltaIndex, own: &BTreeMap<u32, Vec<u8>>) -> Option<Vec<u8>> {
         let own = own.iter().map(|(page, delta)| (*page, &delta[..]));
-        let bytes = index.bytes(self.version, own);
+        let bytes = index.bytes(own);
         bytes.filter(|bytes| bytes.len() <= self.room_bytes)
     }
 
@@ -119,7 +113,7 @@ impl Form {
             pages,
             ..DeltaIndex::default()
         };
-        let bytes = index.bytes(self.version, std::iter::empty());
+        let bytes = index.bytes(std::iter::empty());
         bytes.map_or(usize::MAX, |bytes| bytes.len())
     }
 }
@@ -386,9 +380,6 @@ impl MainFile {
     /// many.
     pub(super) fn lay_out(&mut self, form: Form, to_leaves: bool) -> Layout {
         let mut layout = Layout::default();
-        if !form.has_leaves() {
-            return layout;
-        }
         let living = self.living_of_leaves();
         let mut dissolves = |file: &mut Self, is_chosen: &dyn Fn(&Leaf) -> bool| {
             let chosen: Vec<Leaf> = file.leaves.extract_if(.., |leaf| is_chosen(leaf)).collect();

@@ -11,10 +11,7 @@ use std::ops::RangeInclusive;
 use super::MainWrite;
 use super::file::{Form, MainFile};
 use crate::error::{Result, VolumeError};
-use crate::format::{
-    Address, COMPACT_HEAD_LEN_BYTES, COMPACT_LEN_BYTES, CompactPage, DeltaPlace, INDEX_LEN_BYTES, Nid,
-    VERSION_OF_INDEX_LEAVES,
-};
+use crate::format::{Address, COMPACT_HEAD_LEN_BYTES, COMPACT_LEN_BYTES, CompactPage, DeltaPlace, Nid};
 use crate::state::State;
 
 /// Default for the fewest deltas in a compact page (DeltaFS section 4.2.1).
@@ -105,15 +102,9 @@ fn places_of(group: &[(u32, Vec<u8>)]) -> CompactPage {
 impl State {
     /// How indexes of a file are written.
     pub(super) fn index_form(&self, ino: Nid) -> Form {
-        let version = self.format_version;
-        let room_bytes = match version >= VERSION_OF_INDEX_LEAVES {
-            true => self.delta_index_len_bytes_max,
-            false => INDEX_LEN_BYTES,
-        };
         Form {
             ino,
-            version,
-            room_bytes,
+            room_bytes: self.delta_index_len_bytes_max,
         }
     }
 
@@ -172,7 +163,7 @@ impl State {
             cost += packing.groups.len();
             let in_index_bytes = form.len_bytes(index.pages.clone());
             let has_room = form.bytes(&index, &packing.own).is_some();
-            packing.to_leaves = form.has_leaves() && (!has_room || in_index_bytes > form.room_bytes / TO_LEAVES_OF);
+            packing.to_leaves = !has_room || in_index_bytes > form.room_bytes / TO_LEAVES_OF;
             if packing.to_leaves {
                 let leaves = file.new_leaves_max(
                     form,
@@ -183,8 +174,6 @@ impl State {
                 }
                 cost += leaves;
                 packing.room_blocks = u32::try_from(leaves).unwrap_or(u32::MAX);
-            } else if !has_room {
-                return Ok(None);
             }
         }
         if cost >= as_pages {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::check::{CheckOptions, Report, check};
 use crate::create::{CreateOptions, create};
-use crate::format::{DeltaIndex, Superblock, VolumeId};
+use crate::format::VolumeId;
 use crate::small::deltas::DeltaMode;
 use crate::tree::names::NewFile;
 use crate::volume::{OpenOptions, Volume};
@@ -459,130 +459,55 @@ fn what_is_damaged_is_told_and_can_be_written_over() {
     }
 }
 
-/// Makes the volume one that an older version of the program created.
-fn make_elder(device: &Device, version: u32) {
-    for address in [Address(0), Address(19_999)] {
-        let mut block = zeros();
-        device.read_blocks(u64::from(address.0), &mut block[..]).unwrap();
-        let crate::format::Found::Superblock(found) = Superblock::find(&block, address) else {
-            panic!("there is a superblock");
-        };
-        let elder = Superblock { version, ..found };
-        device
-            .write_blocks(u64::from(address.0), &elder.block(address)[..])
-            .unwrap();
-    }
-}
-
 /// Deltas in a short inode have to leave it where the file grows. A delta that cannot be applied
 /// stays there, and the file grows all the same.
 #[test]
 fn a_base_that_rots_does_not_keep_its_file_from_growing() {
-    for is_elder in [false, true] {
-        let mut random = SplitMix64::new(7);
-        let device = made();
-        if is_elder {
-            make_elder(&device, 1);
+    let mut random = SplitMix64::new(7);
+    let device = made();
+    let volume = open(&device, DeltaMode::Inode);
+    let mut content = random.bytes(16 * BLOCK_LEN_BYTES);
+    let ino = file(&volume, b"records", &content);
+    volume.sync().unwrap();
+    change(&volume, ino, &mut content, 0..14, 200, &mut random);
+    let (base, deltas) = volume
+        .with_state(|state| Ok((state.address_of(Nid(ino), 9)?, state.inode(Nid(ino))?.deltas())))
+        .unwrap();
+    assert_eq!(deltas, 14);
+    volume.close().unwrap();
+    damage(&device, base);
+    let volume = open(&device, DeltaMode::Inode);
+    let grow = |content: &mut Vec<u8>, to_pages: usize, random: &mut SplitMix64| {
+        let more = random.bytes(to_pages * BLOCK_LEN_BYTES - content.len());
+        for piece in more.chunks(BLOCK_LEN_BYTES) {
+            volume.write(ino, content.len() as u64, piece)?;
+            content.extend(piece);
         }
-        let volume = open(&device, DeltaMode::Inode);
-        let mut content = random.bytes(16 * BLOCK_LEN_BYTES);
-        let ino = file(&volume, b"records", &content);
-        volume.sync().unwrap();
-        change(&volume, ino, &mut content, 0..14, 200, &mut random);
-        let (base, deltas) = volume
-            .with_state(|state| Ok((state.address_of(Nid(ino), 9)?, state.inode(Nid(ino))?.deltas())))
-            .unwrap();
-        assert_eq!(deltas, 14);
-        volume.close().unwrap();
-        damage(&device, base);
-        let volume = open(&device, DeltaMode::Inode);
-        let grow = |content: &mut Vec<u8>, to_pages: usize, random: &mut SplitMix64| {
-            let more = random.bytes(to_pages * BLOCK_LEN_BYTES - content.len());
-            for piece in more.chunks(BLOCK_LEN_BYTES) {
-                volume.write(ino, content.len() as u64, piece)?;
-                content.extend(piece);
+        volume.sync_file(ino)
+    };
+    grow(&mut content, 800, &mut random).unwrap();
+    let counts = volume.delta_counts();
+    assert_eq!((counts.moved_slots, counts.pushed_out > 9), (1, false), "{counts:?}");
+    grow(&mut content, 867, &mut random).unwrap();
+    let check_content = |volume: &Volume| {
+        for (page, bytes) in content.chunks(BLOCK_LEN_BYTES).enumerate() {
+            let mut there = vec![0; BLOCK_LEN_BYTES];
+            let answer = volume.read(ino, (page * BLOCK_LEN_BYTES) as u64, &mut there);
+            match page {
+                9 => assert!(matches!(answer, Err(VolumeError::Damaged { .. }))),
+                _ => assert!(answer.is_ok() && there == bytes, "{page}"),
             }
-            volume.sync_file(ino)
-        };
-        grow(&mut content, 800, &mut random).unwrap();
-        let counts = volume.delta_counts();
-        let expected = (u64::from(!is_elder), is_elder);
-        assert_eq!((counts.moved_slots, counts.pushed_out > 9), expected, "{counts:?}");
-        // Without a node for addresses the delta that stays has the last of the room.
-        assert_eq!(grow(&mut content, 867, &mut random).is_err(), is_elder);
-        let check_content = |volume: &Volume| {
-            for (page, bytes) in content.chunks(BLOCK_LEN_BYTES).enumerate() {
-                let mut there = vec![0; BLOCK_LEN_BYTES];
-                let answer = volume.read(ino, (page * BLOCK_LEN_BYTES) as u64, &mut there);
-                match page {
-                    9 => assert!(matches!(answer, Err(VolumeError::Damaged { .. }))),
-                    _ => assert!(answer.is_ok() && there == bytes, "{page}"),
-                }
-            }
-        };
-        check_content(&volume);
-        volume.close().unwrap();
-        let volume = open(&device, DeltaMode::Both);
-        check_content(&volume);
-        // All of it is written anew: then it is whole.
-        let bytes = random.bytes(BLOCK_LEN_BYTES);
-        volume.write(ino, 9 * BLOCK_LEN_BYTES as u64, &bytes).unwrap();
-        volume.close().unwrap();
-        sound(&device);
-    }
-}
-
-/// Older versions of the program open such volumes again: they must find nothing that they do not
-/// know.
-#[test]
-fn volumes_of_elder_versions_stay_what_they_are() {
-    for version in [1, 2] {
-        let mut random = SplitMix64::new(5);
-        let device = made();
-        make_elder(&device, version);
-        let mut volume = open(&device, DeltaMode::Both);
-        // In the first version only a short file has room for deltas in its inode.
-        let pages = [40, 900][version as usize - 1];
-        let mut content = random.bytes(pages * BLOCK_LEN_BYTES);
-        let ino = file(&volume, b"records", &content);
-        volume.sync().unwrap();
-        for round in 0..6 {
-            change(&volume, ino, &mut content, 0..pages, 30, &mut random);
-            let some = random.below(pages as u64) as usize;
-            change(
-                &volume,
-                ino,
-                &mut content,
-                some..(some + 40).min(pages),
-                300,
-                &mut random,
-            );
-            assert!(read(&volume, ino).unwrap() == content, "version {version}, {round}");
-            volume.close().unwrap();
-            let report = sound(&device);
-            match version {
-                1 => assert!(
-                    report.main_deltas == 0 && (round > 0 || report.deltas > 0),
-                    "{report:?}"
-                ),
-                _ => assert!(report.main_deltas > 100, "{report:?}"),
-            }
-            volume = open(&device, DeltaMode::Both);
-            assert!(read(&volume, ino).unwrap() == content, "version {version}, {round}");
-            assert_eq!(volume.delta_counts().index_leaves, 0);
         }
-        let index = volume
-            .with_state(|state| Ok(state.inode(Nid(ino))?.delta_meta()))
-            .unwrap();
-        if index.is_block() {
-            let block = volume
-                .with_state(|state| state.media.read_sealed(index, Kind::DeltaMeta))
-                .unwrap();
-            let count = |version| DeltaIndex::read(&block, version).map_or(0, |index| index.pages.len());
-            assert!(count(2) > 3 && count(3) == 0, "{}, {}", count(2), count(3));
-        }
-        assert_eq!(index.is_block(), version == 2);
-    }
+    };
+    check_content(&volume);
+    volume.close().unwrap();
+    let volume = open(&device, DeltaMode::Both);
+    check_content(&volume);
+    // All of it is written anew: then it is whole.
+    let bytes = random.bytes(BLOCK_LEN_BYTES);
+    volume.write(ino, 9 * BLOCK_LEN_BYTES as u64, &bytes).unwrap();
+    volume.close().unwrap();
+    sound(&device);
 }
 
 /// A file of which nearly all pages have deltas at last, more than an index has room for.
@@ -684,7 +609,6 @@ fn an_index_and_its_leaves_say_what_was_meant() {
         let areas = crate::log::geometry::divide(1 << 24).unwrap();
         let form = Form {
             ino: Nid(8),
-            version: crate::format::VERSION,
             room_bytes: [192, 300, 1_000, 4_092][random.below(4) as usize],
         };
         let all = (form.room_bytes * 2) as u64;
@@ -770,7 +694,7 @@ fn an_index_and_its_leaves_say_what_was_meant() {
             free.extend(given_up);
             free.extend(Some(std::mem::replace(&mut index_before, address)).filter(|before| before.is_block()));
             let read = |at: Address, kind: Kind| blocks.get(&(at, kind as u8)).cloned();
-            let found = DeltaPlaces::read((Nid(8), address), form.version, &areas, read);
+            let found = DeltaPlaces::read((Nid(8), address), &areas, read);
             let found = found.unwrap_or_else(|at| panic!("{note}: block {at} cannot be"));
             assert_eq!((&found.places, &found.own), (file.places(), file.own()), "{note}");
             let compacts: BTreeMap<Address, Option<Address>> = (file.compacts.iter())
