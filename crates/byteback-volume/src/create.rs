@@ -1,11 +1,12 @@
 //! Creation of an empty volume.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use byteback_host::block::BlockDevice;
 use byteback_host::clock::{Clock, RealClock};
 
+use crate::crash::Durability;
 use crate::crash::checkpoint::segment_table_address;
 use crate::error::Result;
 use crate::format::{Address, FEATURE_COMPRESSION, Kind, Nid, SegmentEntry, Superblock, VolumeId, zeros};
@@ -13,8 +14,11 @@ use crate::log::geometry::divide;
 use crate::log::media::Media;
 use crate::log::node_table::NodeTable;
 use crate::log::segments::Segments;
-use crate::state::{Counts, State};
+use crate::log::{Counts, Space};
+use crate::small::deltas::DeltaMode;
+use crate::state::State;
 use crate::statistics::Written;
+use crate::tree::Tree;
 use crate::tree::attributes::DIRECTORY;
 use crate::tree::names::NewFile;
 use crate::volume::OpenOptions;
@@ -107,38 +111,22 @@ pub fn create(device: &Arc<dyn BlockDevice>, options: &CreateOptions) -> Result<
     let copies = |blocks: u32| vec![false; usize::try_from(blocks).unwrap_or(0)];
     let mut segments = Segments::new(areas, entries);
     segments.open_logs()?;
-    let open = OpenOptions::default();
+    let open = OpenOptions {
+        delta_mode: DeltaMode::Off,
+        moved_slots_min: u32::MAX,
+        ..OpenOptions::default()
+    };
     let mut state = State {
         clock: Arc::clone(&options.clock),
-        hash_seed: options.hash_seed,
-        segments,
-        table: NodeTable::new(copies(areas.node_table_blocks), BTreeMap::new(), Nid::NONE),
-        nodes: crate::tree::nodes::Nodes::default(),
-        pages: open.pages(),
-        counts: Counts::default(),
-        version: 0,
-        second_segments: copies(areas.segment_table_blocks),
-        pack: 0,
-        uncleanable: std::collections::BTreeSet::new(),
-        since: crate::state::SinceCheckpoint::default(),
-        orphans: std::collections::BTreeSet::new(),
-        held: BTreeMap::new(),
-        delta_list: Nid::NONE,
-        is_writable: true,
-        is_compressed: options.is_compressed,
-        clusters: crate::small::clusters::Clusters::default(),
-        delta_mode: crate::small::deltas::DeltaMode::Off,
-        moved_slots_min: u32::MAX,
-        packed_min: open.packed_min,
-        delta_index_len_bytes_max: open.delta_index_len_bytes_max,
-        main: crate::small::main_deltas::MainDeltas::default(),
-        hotness: crate::small::hotness::Hotness::new(open.hotness_window_operations, 0),
-        attempts: crate::small::attempts::Attempts::default(),
-        costs: crate::small::deltas::Costs::default(),
-        delta_counts: crate::small::deltas::DeltaCounts::default(),
-        companion: None,
-        lost_writes: BTreeMap::new(),
-        stopped: None,
+        space: Space::new(
+            segments,
+            NodeTable::new(copies(areas.node_table_blocks), BTreeMap::new(), Nid::NONE),
+            Counts::default(),
+            copies(areas.segment_table_blocks),
+        ),
+        tree: Tree::new(open.pages(), BTreeSet::new(), options.hash_seed),
+        small: open.small(options.is_compressed, Nid::NONE, 0),
+        durability: Durability::new(0, 0),
         media,
     };
     let root = NewFile {

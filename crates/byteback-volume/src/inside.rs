@@ -123,22 +123,15 @@ impl<'a> Inside<'a> {
 impl State {
     /// Lets the companion add what belongs to everything.
     pub(crate) fn complete_all(&mut self) {
-        if let Some(companion) = self.companion.clone() {
+        if let Some(companion) = self.durability.companion.clone() {
             companion.before_checkpoint(&mut Inside::new(self));
         }
     }
 
     /// Lets the companion add what belongs to a file; answers what is to be synced with it.
     pub(crate) fn complete_file(&mut self, ino: Nid) -> Vec<Nid> {
-        let companion: Option<Arc<dyn Companion>> = self.companion.clone();
+        let companion: Option<Arc<dyn Companion>> = self.durability.companion.clone();
         let beside = companion.map(|companion| companion.before_sync(&mut Inside::new(self), ino.0));
         beside.unwrap_or_default().into_iter().map(Nid).collect()
-    }
-
-    /// Most blocks that the companion may have to write.
-    pub(crate) fn companion_blocks(&self) -> u32 {
-        self.companion
-            .as_ref()
-            .map_or(0, |companion| companion.waiting_blocks())
     }
 }

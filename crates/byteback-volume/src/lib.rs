@@ -6,7 +6,7 @@
 //! | [`format`] | the format on the device, byte by byte: sealed blocks and their contents; nothing else knows an offset |
 //! | `create` | creation of an empty volume |
 //! | `volume` | an open volume: the one entrance, and the lock |
-//! | `state` | the state of an open volume; the operations in the rooms below are parts of it |
+//! | `state` | an open volume: one part for each of the four folders below, and operations that need several |
 //! | `log` | the device as six logs of blocks: what is in use, where nodes are, making room |
 //! | `tree` | nodes and pages in memory; files, names and attributes as programs see them |
 //! | `small` | pages in less than a block: deltas and compressed pages (DeltaFS section 4) |

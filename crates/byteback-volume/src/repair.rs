@@ -462,19 +462,19 @@ impl State {
     /// The index of a file's deltas is no block of its own any more: which pages had deltas stays
     /// unknown, so that none of them can be read until it is written over.
     fn lose_delta_index(&mut self, ino: Nid) -> Result<()> {
-        self.main.forget_file(ino);
+        self.small.main.forget_file(ino);
         self.change_inode(ino, |inode| inode.set_delta_meta(Address::RESERVED))
     }
 
     /// A root directory, where there is none any more.
     fn make_root(&mut self) -> Result<()> {
-        let last = std::mem::replace(&mut self.table.last, Nid::NONE);
+        let last = std::mem::replace(&mut self.space.table.last, Nid::NONE);
         let root = NewFile {
             mode: DIRECTORY | 0o755,
             ..NewFile::default()
         };
         let made = self.new_file(Some((Nid::ROOT, b"/")), &root);
-        self.table.last = last;
+        self.space.table.last = last;
         match made? {
             Nid::ROOT => Ok(()),
             _ => Err(VolumeError::Stopped(
@@ -580,7 +580,7 @@ impl State {
             if is_directory {
                 self.change_inode(dir, |inode| inode.set_links(inode.links() + 1))?;
             }
-            self.orphans.remove(ino);
+            self.tree.orphans.remove(ino);
             named += 1;
         }
         Ok(named)

@@ -17,3 +17,38 @@ pub(crate) mod deltas;
 pub(crate) mod hotness;
 pub(crate) mod inode_pages;
 pub(crate) mod main_deltas;
+
+use crate::format::Nid;
+use attempts::Attempts;
+use clusters::Clusters;
+use deltas::{Costs, DeltaCounts, DeltaMode};
+use hotness::Hotness;
+use main_deltas::MainDeltas;
+
+/// Pages that are stored in less than a block: what is known of them, and what decides which are.
+pub(crate) struct Small {
+    /// Blocks that hold several compressed pages.
+    pub(crate) clusters: Clusters,
+    /// Whether pages may be compressed.
+    pub(crate) is_compressed: bool,
+    /// Where pages that are overwritten are kept as deltas.
+    pub(crate) delta_mode: DeltaMode,
+    /// Least number of addresses in an inode that leave it for deltas.
+    pub(crate) moved_slots_min: u32,
+    /// Fewest deltas in a compact page.
+    pub(crate) packed_min: usize,
+    /// Most bytes used of a block of an index of deltas.
+    pub(crate) delta_index_len_bytes_max: usize,
+    /// Deltas in the main area, in memory.
+    pub(crate) main: MainDeltas,
+    /// Head of the list of files with deltas in the main area.
+    pub(crate) delta_list: Nid,
+    /// Files that are written and read much.
+    pub(crate) hotness: Hotness,
+    /// Success of comparing overwritten pages, by file.
+    pub(crate) attempts: Attempts,
+    /// Costs of deltas and of pages, in time.
+    pub(crate) costs: Costs,
+    /// Statistics of deltas.
+    pub(crate) delta_counts: DeltaCounts,
+}

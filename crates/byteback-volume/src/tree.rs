@@ -18,3 +18,36 @@ pub(crate) mod place;
 pub(crate) mod reading;
 pub(crate) mod writing;
 pub(crate) mod xattr;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::format::Nid;
+use nodes::Nodes;
+use pages::Pages;
+
+/// Nodes and pages in memory, and files that are open or have no name.
+pub(crate) struct Tree {
+    /// Nodes in memory.
+    pub(crate) nodes: Nodes,
+    /// Pages in memory.
+    pub(crate) pages: Pages,
+    /// Files without a name.
+    pub(crate) orphans: BTreeSet<Nid>,
+    /// Open files, with the number of times that each is held.
+    pub(crate) held: BTreeMap<Nid, u64>,
+    /// Seed for the hashes of names in directories.
+    hash_seed: u64,
+}
+
+impl Tree {
+    /// A tree of which only pages may be in memory, and no file is open.
+    pub(crate) fn new(pages: Pages, orphans: BTreeSet<Nid>, hash_seed: u64) -> Self {
+        Self {
+            nodes: Nodes::default(),
+            pages,
+            orphans,
+            held: BTreeMap::new(),
+            hash_seed,
+        }
+    }
+}

@@ -8,7 +8,7 @@
 //!
 //! Files are named by their number; [`Volume::hold`] keeps one that loses its last name.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use byteback_host::block::{BLOCK_LEN_BYTES, BlockDevice};
 use byteback_host::clock::{Clock, RealClock};
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::crash::Durability;
 use crate::crash::checkpoint::{Pack, segment_table_address};
 use crate::error::{Result, VolumeError};
 use crate::format::{
@@ -26,18 +27,20 @@ use crate::inside::{Companion, Inside};
 use crate::log::media::Media;
 use crate::log::node_table::NodeTable;
 use crate::log::segments::Segments;
+use crate::log::{Counts, Space};
+use crate::small::Small;
 use crate::small::attempts::Attempts;
 use crate::small::clusters::Clusters;
 use crate::small::deltas::{Costs, DeltaCounts, DeltaMode};
 use crate::small::hotness::{Heat, Hotness};
 use crate::small::main_deltas::{MainDeltas, PACKED_MIN};
-use crate::state::{Change, Counts, SinceCheckpoint, State};
+use crate::state::{Change, State};
 use crate::statistics::VolumeStats;
+use crate::tree::Tree;
 use crate::tree::attributes::{Attributes, SetAttributes};
 use crate::tree::directory::Listed;
 use crate::tree::file::Allocate;
 use crate::tree::names::{NewFile, Rename};
-use crate::tree::nodes::Nodes;
 use crate::tree::pages::Pages;
 use crate::tree::xattr::SetAttribute;
 
@@ -105,6 +108,28 @@ impl OpenOptions {
     pub(crate) fn pages(&self) -> Pages {
         let dirty_max = u32::try_from(self.unwritten_len_bytes / BLOCK_LEN_BYTES).unwrap_or(u32::MAX);
         Pages::new((self.cache_len_bytes / BLOCK_LEN_BYTES).max(64), dirty_max.max(64))
+    }
+
+    /// Pages in less than a block, as these options want them.
+    pub(crate) fn small(&self, is_compressed: bool, delta_list: Nid, hotness_seed: u64) -> Small {
+        Small {
+            clusters: Clusters::default(),
+            is_compressed,
+            delta_mode: self.delta_mode,
+            moved_slots_min: self.moved_slots_min,
+            packed_min: self
+                .packed_min
+                .clamp(*PACKED_MIN_RANGE.start(), *PACKED_MIN_RANGE.end()),
+            delta_index_len_bytes_max: self
+                .delta_index_len_bytes_max
+                .clamp(DELTA_INDEX_LEN_BYTES_MIN, INDEX_LEN_BYTES),
+            main: MainDeltas::default(),
+            delta_list,
+            hotness: Hotness::new(self.hotness_window_operations, hotness_seed),
+            attempts: Attempts::default(),
+            costs: Costs::default(),
+            delta_counts: DeltaCounts::default(),
+        }
     }
 }
 
@@ -239,59 +264,45 @@ impl Volume {
         let entries = read_segment_table(&media, &second_segments, &pack, options.is_writable)?;
         let journal: BTreeMap<_, _> = pack.journal.nodes.iter().copied().collect();
         let header = &pack.header;
+        let counts = Counts {
+            used_blocks: header.used_blocks,
+            nodes: header.nodes,
+            inodes: header.inodes,
+        };
+        let small = options.small(
+            superblock.features & FEATURE_COMPRESSION != 0,
+            header.delta_list,
+            superblock.hash_seed,
+        );
         let mut state = State {
             clock: Arc::clone(&options.clock),
-            hash_seed: superblock.hash_seed,
-            segments: Segments::new(areas, entries),
-            table: NodeTable::new(second_nodes, journal, header.last_nid),
-            nodes: Nodes::default(),
-            pages: options.pages(),
-            counts: Counts {
-                used_blocks: header.used_blocks,
-                nodes: header.nodes,
-                inodes: header.inodes,
-            },
-            version: header.version,
-            second_segments,
-            pack: pack.number,
-            uncleanable: BTreeSet::new(),
-            since: SinceCheckpoint::default(),
-            orphans: pack.orphans.iter().copied().collect(),
-            held: BTreeMap::new(),
-            delta_list: header.delta_list,
-            is_writable: true,
-            is_compressed: superblock.features & FEATURE_COMPRESSION != 0,
-            clusters: Clusters::default(),
-            delta_mode: options.delta_mode,
-            moved_slots_min: options.moved_slots_min,
-            packed_min: options
-                .packed_min
-                .clamp(*PACKED_MIN_RANGE.start(), *PACKED_MIN_RANGE.end()),
-            delta_index_len_bytes_max: options
-                .delta_index_len_bytes_max
-                .clamp(DELTA_INDEX_LEN_BYTES_MIN, INDEX_LEN_BYTES),
-            main: MainDeltas::default(),
-            hotness: Hotness::new(options.hotness_window_operations, superblock.hash_seed),
-            attempts: Attempts::default(),
-            costs: Costs::default(),
-            delta_counts: DeltaCounts::default(),
-            companion: None,
-            lost_writes: BTreeMap::new(),
-            stopped: None,
+            space: Space::new(
+                Segments::new(areas, entries),
+                NodeTable::new(second_nodes, journal, header.last_nid),
+                counts,
+                second_segments,
+            ),
+            tree: Tree::new(
+                options.pages(),
+                pack.orphans.iter().copied().collect(),
+                superblock.hash_seed,
+            ),
+            small,
+            durability: Durability::new(header.version, pack.number),
             media,
         };
         for (number, _) in &pack.journal.segments {
-            state.segments.mark_changed(*number);
+            state.space.segments.mark_changed(*number);
         }
         match header.is_clean {
-            true => state.segments.resume_logs(&header.logs, &pack.summaries),
+            true => state.space.segments.resume_logs(&header.logs, &pack.summaries),
             false => {
-                state.segments.close_logs(&header.logs, &pack.summaries);
+                state.space.segments.close_logs(&header.logs, &pack.summaries);
                 state.roll_forward(&header.logs, options.is_writable)?;
-                state.segments.reopen_logs(&header.logs)?;
+                state.space.segments.reopen_logs(&header.logs)?;
             }
         }
-        state.is_writable = options.is_writable;
+        state.durability.is_writable = options.is_writable;
         if options.is_writable {
             state.free_orphans()?;
             state.checkpoint(false)?;
@@ -306,7 +317,7 @@ impl Volume {
     /// # Errors
     /// The error of the device; the volume is recovered when it is opened again.
     pub fn close(self) -> Result<()> {
-        self.look().held.clear();
+        self.look().tree.held.clear();
         self.finish()
     }
 
@@ -317,26 +328,26 @@ impl Volume {
     /// As [`Volume::close`].
     pub fn finish(&self) -> Result<()> {
         let mut state = self.look();
-        if !state.is_writable {
+        if !state.durability.is_writable {
             return Ok(());
         }
         state.free_orphans()?;
         state.checkpoint(true)?;
         // In both places: then no block is the only one that says how things stand.
         state.checkpoint(true)?;
-        state.is_writable = false;
+        state.durability.is_writable = false;
         Ok(())
     }
 
     /// Why nothing is written any more, if the device refused a write.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
-        self.look().stopped.clone()
+        self.look().durability.failure().map(str::to_owned)
     }
 
     /// Sets the companion, which keeps files in step with those of programs; see [`Companion`].
     pub fn set_companion(&self, companion: Arc<dyn Companion>) {
-        self.look().companion = Some(companion);
+        self.look().durability.companion = Some(companion);
     }
 
     /// Changes several things as one, with no other call in between. `act` is called with the
@@ -355,7 +366,7 @@ impl Volume {
     /// Those of `act`.
     pub fn look_at_once<T>(&self, act: impl FnOnce(&mut Inside<'_>) -> Result<T>) -> Result<T> {
         let mut state = self.look();
-        state.since.is_changed = true;
+        state.durability.since.is_changed = true;
         act(&mut Inside::new(&mut state))
     }
 
@@ -376,7 +387,7 @@ impl Volume {
     fn change_by(&self, change: Change) -> Result<MutexGuard<'_, State>> {
         let mut state = self.state.lock();
         state.balance_for(change)?;
-        state.since.is_changed = true;
+        state.durability.since.is_changed = true;
         Ok(state)
     }
 
@@ -396,13 +407,13 @@ impl Volume {
     #[must_use]
     pub fn usage(&self) -> Usage {
         let state = self.look();
-        let blocks = u64::from(state.capacity_blocks());
-        let free_blocks = blocks.saturating_sub(u64::from(state.counts.used_blocks));
+        let blocks = u64::from(Space::capacity_blocks(&state.media.areas));
+        let free_blocks = u64::from(state.space.free_blocks(&state.media.areas));
         Usage {
             blocks,
             free_blocks,
             available_blocks: free_blocks.saturating_sub(blocks_beside_content(free_blocks)),
-            files: u64::from(state.counts.inodes) + free_blocks,
+            files: u64::from(state.space.counts.inodes) + free_blocks,
             free_files: free_blocks,
         }
     }
@@ -410,7 +421,7 @@ impl Volume {
     /// Statistics of deltas since the volume was opened.
     #[must_use]
     pub fn delta_counts(&self) -> DeltaCounts {
-        self.look().delta_counts
+        self.look().small.delta_counts
     }
 
     /// Statistics since the volume was opened. Files that got their first deltas in the main area
@@ -422,16 +433,16 @@ impl Volume {
         VolumeStats {
             deltas_in_main,
             compact_pages,
-            deltas: state.delta_counts,
+            deltas: state.small.delta_counts,
             written: state.media.written.blocks(),
-            write_hot_files: state.hotness.write_hot_files(),
+            write_hot_files: state.small.hotness.write_hot_files(),
         }
     }
 
     /// How a file is used at present, compared with the others.
     #[must_use]
     pub fn heat(&self, ino: u32) -> Heat {
-        self.look().hotness.heat(Nid(ino))
+        self.look().small.hotness.heat(Nid(ino))
     }
 
     /// Attributes of a file.
@@ -475,7 +486,7 @@ impl Volume {
     pub fn make_unnamed(&self, new: &NewFile) -> Result<Attributes> {
         let mut state = self.change()?;
         let ino = state.new_file(None, new)?;
-        state.hold(ino);
+        state.tree.hold(ino);
         state.attributes(ino)
     }
 
@@ -550,7 +561,7 @@ impl Volume {
 
     /// Keeps a file even without a name, until [`Volume::let_go`].
     pub fn hold(&self, ino: u32) {
-        self.look().hold(Nid(ino));
+        self.look().tree.hold(Nid(ino));
     }
 
     /// Ends `times` holds of [`Volume::hold`].
@@ -559,7 +570,7 @@ impl Volume {
     /// The file has no name, and cannot be removed.
     pub fn let_go(&self, ino: u32, times: u64) -> Result<()> {
         let mut state = self.look();
-        state.since.is_changed = true;
+        state.durability.since.is_changed = true;
         state.let_go(Nid(ino), times)
     }
 
@@ -693,7 +704,7 @@ impl Volume {
     /// The error of the device.
     pub fn sync(&self) -> Result<()> {
         let mut state = self.look();
-        state.check_writable()?;
+        state.durability.check_writable()?;
         match state.is_as_the_checkpoint_says() {
             true => Ok(()),
             false => state.checkpoint(false),
@@ -710,7 +721,7 @@ impl Volume {
         let mut state = self.look();
         state.balance_for(Change::Little)?;
         let has_done = state.tidy();
-        state.since.is_changed |= has_done.as_ref().map_or(true, |has_done| *has_done);
+        state.durability.since.is_changed |= has_done.as_ref().map_or(true, |has_done| *has_done);
         has_done
     }
 }

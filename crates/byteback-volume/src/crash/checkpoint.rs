@@ -12,14 +12,16 @@
 
 use std::collections::BTreeMap;
 
+use super::SinceCheckpoint;
 use crate::error::{Result, VolumeError};
 use crate::format::{
     Address, Block, Journal, Kind, LogHead, ORPHANS_PER_BLOCK, PackHeader, SegmentEntry, bitmap_blocks, bits_of,
     open_summaries_of, open_summary_blocks, orphan_blocks, orphans_of, zeros,
 };
+use crate::log::Space;
 use crate::log::geometry::{JOURNAL_BLOCKS, ORPHAN_BLOCKS};
 use crate::log::media::Media;
-use crate::state::{SinceCheckpoint, State};
+use crate::state::State;
 use crate::statistics::Written;
 
 /// Most files without a name.
@@ -139,67 +141,10 @@ pub(crate) fn segment_table_address(media: &Media, block: u32, is_second: bool) 
     Address(areas.segment_table_first + copy + block)
 }
 
-impl State {
-    /// Writes a checkpoint, see the module. `is_clean`: nothing follows.
-    pub(crate) fn checkpoint(&mut self, is_clean: bool) -> Result<()> {
-        self.check_writable()?;
-        self.complete_all();
-        let written = self.write_checkpoint(is_clean);
-        self.stop_after(written)
-    }
-
-    /// Whether a checkpoint now would equal the last one.
-    pub(crate) fn is_as_the_checkpoint_says(&self) -> bool {
-        let is_unwritten = self.pages.dirty_count() > 0
-            || !self.nodes.dirty().is_empty()
-            || self.main.unwritten_blocks() > 0
-            || self.companion_blocks() > 0;
-        !self.since.is_changed && !is_unwritten
-    }
-
-    fn write_checkpoint(&mut self, is_clean: bool) -> Result<()> {
-        self.write_back()?;
-        self.link_delta_files()?;
-        while let Some(nid) = self.nodes.dirty().first().copied() {
-            self.write_node(nid, None)?;
-        }
-        // Also if nothing was written, as after a crash from which only synced files were
-        // recovered.
-        self.write_filled()?;
-        let journal = self.write_tables()?;
-        self.segments.restart_empty_logs();
-        self.write_pack(&journal, is_clean)?;
-        self.since = SinceCheckpoint::default();
-        self.table.checkpointed();
-        let freed = self.segments.checkpointed();
-        self.discard(&freed);
-        Ok(())
-    }
-
-    /// Writes the tables, or returns the changes for the journal instead.
-    fn write_tables(&mut self) -> Result<Journal> {
-        let segment_blocks = self.media.areas.segment_blocks;
-        let segments = self.segments.dirty().map(|(number, entry)| (number, entry.clone()));
-        let nodes = self.table.changed().iter().map(|(nid, entry)| (*nid, *entry));
-        let mut journal = Journal {
-            nodes: nodes.collect(),
-            segments: segments.collect(),
-        };
-        let fits = |journal: &Journal| journal.blocks(segment_blocks).len() <= JOURNAL_BLOCKS as usize;
-        if !fits(&journal) {
-            self.table.write(&self.media)?;
-            let left = self.table.changed().iter().map(|(nid, entry)| (*nid, *entry));
-            journal.nodes = left.collect();
-        }
-        if !fits(&journal) {
-            self.write_segment_table(&journal.segments)?;
-            journal.segments.clear();
-        }
-        Ok(journal)
-    }
-
-    fn write_segment_table(&mut self, dirty: &[(u32, SegmentEntry)]) -> Result<()> {
-        let segment_blocks = self.media.areas.segment_blocks;
+impl Space {
+    /// Writes the other copies of the blocks of the segment table with these entries.
+    fn write_segment_table(&mut self, media: &Media, dirty: &[(u32, SegmentEntry)]) -> Result<()> {
+        let segment_blocks = media.areas.segment_blocks;
         let per_block = SegmentEntry::per_block(segment_blocks);
         let mut blocks: BTreeMap<u32, Box<Block>> = BTreeMap::new();
         for (number, _) in dirty {
@@ -216,30 +161,95 @@ impl State {
                 continue;
             };
             *is_second = !*is_second;
-            let address = segment_table_address(&self.media, *number, *is_second);
-            self.media.write_sealed(address, Kind::SegmentTable, block)?;
+            let address = segment_table_address(media, *number, *is_second);
+            media.write_sealed(address, Kind::SegmentTable, block)?;
         }
         self.segments.written();
         Ok(())
     }
+}
+
+impl State {
+    /// Writes a checkpoint, see the module. `is_clean`: nothing follows.
+    pub(crate) fn checkpoint(&mut self, is_clean: bool) -> Result<()> {
+        self.durability.check_writable()?;
+        self.complete_all();
+        let written = self.write_checkpoint(is_clean);
+        self.durability.stop_after(written)
+    }
+
+    /// Whether a checkpoint now would equal the last one.
+    pub(crate) fn is_as_the_checkpoint_says(&self) -> bool {
+        let is_unwritten = self.tree.pages.dirty_count() > 0
+            || !self.tree.nodes.dirty().is_empty()
+            || self.small.main.unwritten_blocks() > 0
+            || self.durability.companion_blocks() > 0;
+        !self.durability.since.is_changed && !is_unwritten
+    }
+
+    fn write_checkpoint(&mut self, is_clean: bool) -> Result<()> {
+        self.write_back()?;
+        self.link_delta_files()?;
+        while let Some(nid) = self.tree.nodes.dirty().first().copied() {
+            self.write_node(nid, None)?;
+        }
+        // Also if nothing was written, as after a crash from which only synced files were
+        // recovered.
+        self.space.write_filled(&self.media)?;
+        let journal = self.write_tables()?;
+        self.space.segments.restart_empty_logs();
+        self.write_pack(&journal, is_clean)?;
+        self.durability.since = SinceCheckpoint::default();
+        self.space.table.checkpointed();
+        let freed = self.space.segments.checkpointed();
+        self.discard(&freed);
+        Ok(())
+    }
+
+    /// Writes the tables, or returns the changes for the journal instead.
+    fn write_tables(&mut self) -> Result<Journal> {
+        let segment_blocks = self.media.areas.segment_blocks;
+        let segments = self
+            .space
+            .segments
+            .dirty()
+            .map(|(number, entry)| (number, entry.clone()));
+        let nodes = self.space.table.changed().iter().map(|(nid, entry)| (*nid, *entry));
+        let mut journal = Journal {
+            nodes: nodes.collect(),
+            segments: segments.collect(),
+        };
+        let fits = |journal: &Journal| journal.blocks(segment_blocks).len() <= JOURNAL_BLOCKS as usize;
+        if !fits(&journal) {
+            self.space.table.write(&self.media)?;
+            let left = self.space.table.changed().iter().map(|(nid, entry)| (*nid, *entry));
+            journal.nodes = left.collect();
+        }
+        if !fits(&journal) {
+            self.space.write_segment_table(&self.media, &journal.segments)?;
+            journal.segments.clear();
+        }
+        Ok(journal)
+    }
 
     fn write_pack(&mut self, journal: &Journal, is_clean: bool) -> Result<()> {
-        let number = 1 - self.pack;
+        let number = 1 - self.durability.pack;
         let first = Pack::first(&self.media, number);
         let mut logs = [LogHead::default(); crate::format::LOGS];
         let mut summaries = Vec::new();
-        for (place, (head, of_segment)) in logs.iter_mut().zip(self.segments.heads()) {
+        for (place, (head, of_segment)) in logs.iter_mut().zip(self.space.segments.heads()) {
             *place = head;
             let written = usize::try_from(head.next).unwrap_or(usize::MAX);
             summaries.extend_from_slice(of_segment.get(..written).unwrap_or(of_segment));
         }
         let bits: Vec<bool> = self
+            .space
             .second_segments
             .iter()
-            .chain(self.table.copies())
+            .chain(self.space.table.copies())
             .copied()
             .collect();
-        let orphans: Vec<_> = self.orphans.iter().copied().collect();
+        let orphans: Vec<_> = self.tree.orphans.iter().copied().collect();
         let sections = [
             (Kind::PackBitmaps, bitmap_blocks(&bits)),
             (Kind::PackJournal, journal.blocks(self.media.areas.segment_blocks)),
@@ -248,13 +258,13 @@ impl State {
         ];
         let count = |index: usize| sections.get(index).map_or(0, |(_, blocks)| blocks.len() as u32);
         let header = PackHeader {
-            version: self.version + 1,
+            version: self.durability.version + 1,
             written_s: self.now().seconds,
-            used_blocks: self.counts.used_blocks,
-            nodes: self.counts.nodes,
-            inodes: self.counts.inodes,
-            last_nid: self.table.last,
-            delta_list: self.delta_list,
+            used_blocks: self.space.counts.used_blocks,
+            nodes: self.space.counts.nodes,
+            inodes: self.space.counts.inodes,
+            last_nid: self.space.table.last,
+            delta_list: self.small.delta_list,
             bitmap_blocks: count(0),
             journal_blocks: count(1),
             orphan_blocks: count(2),
@@ -285,8 +295,8 @@ impl State {
         self.media.device.flush()?;
         self.media.write_sealed(Address(at), Kind::PackFooter, &mut footer)?;
         self.media.device.flush()?;
-        self.version += 1;
-        self.pack = number;
+        self.durability.version += 1;
+        self.durability.pack = number;
         Ok(())
     }
 

@@ -6,7 +6,7 @@
 //! place, as they need the lost nodes, too. The next sync of the file reports the error, once.
 //!
 //! Out of scope: devices that refuse a write. Then it is not known what they have, and
-//! nothing more is written ([`State::stop_after`]).
+//! nothing more is written ([`Durability::stop_after`](super::Durability::stop_after)).
 
 use crate::error::{Result, VolumeError};
 use crate::format::{Address, MAX_FILE_BLOCKS, Nid};
@@ -42,29 +42,24 @@ impl State {
     /// many pages from this one on that holds.
     fn hold_slot(&mut self, ino: Nid, page: u64) -> Result<u64> {
         let slot = self.make_slot(ino, page)?;
-        self.table.get(&self.media, slot.told)?;
+        self.space.table.get(&self.media, slot.told)?;
         self.mark_node_changed(slot.node, WHAT)?;
         self.slots_beside(slot).map(u64::from)
     }
 
     fn give_up_page(&mut self, ino: Nid, page: u64, why: VolumeError) {
         self.forget_waiting(ino, page, page + 1);
-        self.pages.forget(ino, page, page + 1);
-        self.lost_writes.entry(ino).or_insert(why);
+        self.tree.pages.forget(ino, page, page + 1);
+        self.durability.lost_writes.entry(ino).or_insert(why);
     }
 
     /// Gives up all pages of a file that changed: its inode is lost.
     pub(crate) fn give_up_pages(&mut self, ino: Nid, why: VolumeError) {
         self.forget_waiting(ino, 0, MAX_FILE_BLOCKS);
-        for page in self.pages.dirty_of(ino) {
-            self.pages.forget(ino, page, page + 1);
+        for page in self.tree.pages.dirty_of(ino) {
+            self.tree.pages.forget(ino, page, page + 1);
         }
-        self.main.forget_file(ino);
-        self.lost_writes.entry(ino).or_insert(why);
-    }
-
-    /// Reports the pages of a file that were lost since the last call.
-    pub(crate) fn take_lost_writes(&mut self, ino: Nid) -> Result<()> {
-        self.lost_writes.remove(&ino).map_or(Ok(()), Err)
+        self.small.main.forget_file(ino);
+        self.durability.lost_writes.entry(ino).or_insert(why);
     }
 }

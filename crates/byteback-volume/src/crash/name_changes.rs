@@ -11,7 +11,7 @@
 //! [`NameChanges::of`] answers nothing.
 //!
 //! Out of scope: names that move from one file to another, which is noted elsewhere
-//! ([`crate::state::SinceCheckpoint`]).
+//! ([`super::SinceCheckpoint`]).
 
 use std::collections::BTreeMap;
 
@@ -81,19 +81,19 @@ impl State {
     /// Whether a crash would leave a directory as it is now.
     pub(crate) fn is_directory_durable(&mut self, dir: Nid) -> Result<bool> {
         let is_directory = self.inode(dir)?.mode() & TYPE == DIRECTORY;
-        let since = &self.since;
+        let since = &self.durability.since;
         let is_changed_otherwise =
             since.made.contains(&dir) || since.renamed.contains(&dir) || since.attributes_of.contains(&dir);
         if !is_directory || is_changed_otherwise || since.names_moved {
             return Ok(false);
         }
-        let Some(names) = self.since.names.of(dir) else {
+        let Some(names) = self.durability.since.names.of(dir) else {
             return Ok(false);
         };
         for (name, may_come_back) in names {
             let is_durable = match self.find_entry(dir, &name)? {
                 Some(found) => {
-                    self.since.synced.contains(&found.ino)
+                    self.durability.since.synced.contains(&found.ino)
                         && self.can_be_synced_alone(found.ino)?
                         && self.inode(found.ino)?.parent() == dir
                 }

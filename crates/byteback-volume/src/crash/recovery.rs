@@ -121,7 +121,7 @@ impl State {
         // Until the next checkpoint the chain is what leads to what was synced, also where a node
         // in it does not count: the power may go again.
         for link in &chain {
-            self.segments.keep_until_checkpoint(link.address);
+            self.space.segments.keep_until_checkpoint(link.address);
         }
         let mut synced: BTreeMap<Nid, Vec<usize>> = BTreeMap::new();
         for (index, link) in chain.iter().enumerate() {
@@ -185,7 +185,7 @@ impl State {
             false => areas.segment_first(head.upcoming.min(areas.main_segments)),
         };
         let end = NodeTable::end(&self.media);
-        while self.segments.was_unwritten(at, heads) && seen.insert(at) {
+        while self.space.segments.was_unwritten(at, heads) && seen.insert(at) {
             let block = match self.media.read_sealed(at, Kind::Node) {
                 Ok(block) => block,
                 // It was not synced, or is lost: the chain ends here.
@@ -194,7 +194,7 @@ impl State {
             };
             let footer = Footer::read(&block);
             let is_node = |nid: Nid| nid != Nid::NONE && nid.0 < end;
-            if footer.checkpoint != self.version || !is_node(footer.nid) || !is_node(footer.ino) {
+            if footer.checkpoint != self.durability.version || !is_node(footer.nid) || !is_node(footer.ino) {
                 break;
             }
             chain.push(Link { address: at, footer });
@@ -223,7 +223,7 @@ impl State {
             let Some(nid) = unchanged.pop() else {
                 return Ok(Some(reached));
             };
-            let entry = self.table.get(&self.media, nid)?;
+            let entry = self.space.table.get(&self.media, nid)?;
             if !seen.insert(nid) || entry.ino != ino || !entry.address.is_block() {
                 continue;
             }
@@ -243,7 +243,7 @@ impl State {
             return Ok(None);
         };
         let inode = Inode(self.media.read_sealed(inode_link.address, Kind::Node)?.into());
-        let before = self.table.get(&self.media, ino)?;
+        let before = self.space.table.get(&self.media, ino)?;
         let is_new = inode_link.footer.flags.is_new_name;
         let is_there = before.address.is_block();
         if inode.links() == 0 || inode.mode() & TYPE == DIRECTORY || is_new == is_there {
@@ -254,7 +254,7 @@ impl State {
         for (nid, link) in nodes {
             let block = self.media.read_sealed(link.address, Kind::Node)?;
             new_nodes.insert(*nid, referred(&block));
-            let entry = self.table.get(&self.media, *nid)?;
+            let entry = self.space.table.get(&self.media, *nid)?;
             let old = match entry.address.is_block() {
                 true if entry.ino != ino => return Ok(None),
                 true => referred(&*self.media.read_sealed(entry.address, Kind::Node)?),
@@ -360,7 +360,7 @@ impl State {
             if old_blocks.contains_key(address) {
                 continue;
             }
-            if !self.segments.was_unwritten(*address, heads) || self.segments.is_valid(*address) {
+            if !self.space.segments.was_unwritten(*address, heads) || self.space.segments.is_valid(*address) {
                 return Ok(false);
             }
             let block = self.media.read(*address)?;
@@ -422,7 +422,7 @@ impl State {
                 continue;
             }
             if address.is_block() {
-                if !self.segments.was_unwritten(*address, heads) || self.segments.is_valid(*address) {
+                if !self.space.segments.was_unwritten(*address, heads) || self.space.segments.is_valid(*address) {
                     return Ok(false);
                 }
                 let page = self.media.read(*address)?;
@@ -462,38 +462,38 @@ impl State {
     fn adopt(&mut self, ino: Nid, adoption: Adoption) -> Result<()> {
         let (is_linked, previous, next) = adoption.delta_links;
         for address in adoption.released {
-            self.segments.release(address);
+            self.space.segments.release(address);
         }
         for (address, summary) in adoption.acquired {
-            self.segments.acquire(address);
-            self.segments.amend_summary(address, summary);
+            self.space.segments.acquire(address);
+            self.space.segments.amend_summary(address, summary);
         }
         for (link, entry) in adoption.nodes {
             let nid = link.footer.nid;
             match entry.address.is_block() {
-                true => self.segments.release(entry.address),
+                true => self.space.segments.release(entry.address),
                 false => {
-                    self.counts.used_blocks += 1;
-                    self.counts.nodes += 1;
-                    self.counts.inodes += u32::from(nid == ino);
+                    self.space.counts.used_blocks += 1;
+                    self.space.counts.nodes += 1;
+                    self.space.counts.inodes += u32::from(nid == ino);
                 }
             }
-            self.segments.acquire(link.address);
+            self.space.segments.acquire(link.address);
             let summary = Summary {
                 nid,
                 version: entry.version,
                 ..Summary::default()
             };
-            self.segments.amend_summary(link.address, summary);
+            self.space.segments.amend_summary(link.address, summary);
             let entry = NodeEntry {
                 address: link.address,
                 ino,
                 version: entry.version,
             };
-            self.table.set(nid, entry);
-            self.forget_node(nid);
+            self.space.table.set(nid, entry);
+            self.tree.forget_node(nid);
         }
-        self.counts.used_blocks = (self.counts.used_blocks + adoption.more).saturating_sub(adoption.fewer);
+        self.space.counts.used_blocks = (self.space.counts.used_blocks + adoption.more).saturating_sub(adoption.fewer);
         let mut seen = BTreeSet::new();
         for (ino, nid) in adoption.freed {
             self.free_nodes_below(ino, nid, &mut seen)?;
@@ -511,7 +511,7 @@ impl State {
         if self.inode(ino).is_ok_and(|inode| said(&inode) != adoption.delta_links) {
             self.set_delta_links(ino, is_linked, previous, next)?;
         }
-        self.main.to_link.insert(ino);
+        self.small.main.to_link.insert(ino);
         Ok(())
     }
 
@@ -519,7 +519,7 @@ impl State {
     /// given up with it.
     fn free_nodes_below(&mut self, ino: Nid, nid: Nid, seen: &mut BTreeSet<Nid>) -> Result<()> {
         // Each one once, and none of another file, whatever a damaged node says.
-        if !seen.insert(nid) || self.table.get(&self.media, nid)?.ino != ino {
+        if !seen.insert(nid) || self.space.table.get(&self.media, nid)?.ino != ino {
             return Ok(());
         }
         let block = Box::new(*self.node(nid, "node that belonged to a file")?);
@@ -528,7 +528,7 @@ impl State {
             if address.is_block() {
                 self.release_unless_shared(ino, *address);
             }
-            self.give_room(1);
+            self.space.give_room(1);
         }
         for node in referred.nodes {
             self.free_nodes_below(ino, node, seen)?;

@@ -13,7 +13,7 @@ impl State {
     /// Also if something of it was lost since this was asked last: the rest is durable then.
     pub(crate) fn sync_file(&mut self, ino: Nid) -> Result<()> {
         self.sync_what_there_is(ino)?;
-        self.take_lost_writes(ino)
+        self.durability.take_lost_writes(ino)
     }
 
     fn sync_what_there_is(&mut self, ino: Nid) -> Result<()> {
@@ -32,36 +32,42 @@ impl State {
         }
         let mut has_pages = false;
         for file in beside {
-            let is_new = self.since.made.contains(&file);
+            let is_new = self.durability.since.made.contains(&file);
             let written = self.write_nodes(file, is_new);
-            self.stop_after(written)?;
-            has_pages |= self.since.pages.get(&file).is_some_and(|pages| !pages.is_empty());
+            self.durability.stop_after(written)?;
+            has_pages |= self
+                .durability
+                .since
+                .pages
+                .get(&file)
+                .is_some_and(|pages| !pages.is_empty());
         }
         if has_pages {
             // Nodes that come later are only found behind these; pages are not, and one that is
             // missing makes those worthless.
             let flushed = self.media.device.flush().map_err(VolumeError::from);
-            self.stop_after(flushed)?;
+            self.durability.stop_after(flushed)?;
         }
-        let is_new = self.since.made.contains(&ino);
+        let is_new = self.durability.since.made.contains(&ino);
         let written = self
             .write_nodes(ino, is_new)
             .and_then(|()| Ok(self.media.device.flush()?));
-        self.stop_after(written)
+        self.durability.stop_after(written)
     }
 
     /// Whether a file can be found again without a checkpoint.
     pub(crate) fn can_be_synced_alone(&mut self, ino: Nid) -> Result<bool> {
         let inode = self.inode(ino)?;
-        let is_new = self.since.made.contains(&ino);
-        let is_new_name_known =
-            !self.since.names_moved && inode.links() == 1 && !self.since.made.contains(&inode.parent());
+        let is_new = self.durability.since.made.contains(&ino);
+        let is_new_name_known = !self.durability.since.names_moved
+            && inode.links() == 1
+            && !self.durability.since.made.contains(&inode.parent());
         let is_regular = inode.mode() & TYPE == REGULAR;
-        Ok(is_regular && !self.since.renamed.contains(&ino) && (!is_new || is_new_name_known))
+        Ok(is_regular && !self.durability.since.renamed.contains(&ino) && (!is_new || is_new_name_known))
     }
 
     fn has_changed(&mut self, ino: Nid) -> Result<bool> {
-        Ok(self.pages.has_dirty(ino) || !self.dirty_nodes_of(ino)?.is_empty())
+        Ok(self.tree.pages.has_dirty(ino) || !self.dirty_nodes_of(ino)?.is_empty())
     }
 
     fn write_nodes(&mut self, ino: Nid, is_new: bool) -> Result<()> {
@@ -76,14 +82,14 @@ impl State {
                     self.write_node(nid, Some(flags))?;
                 }
             }
-            let sum = self.since.pages.get(&ino).map_or(0, WrittenPages::sum);
+            let sum = self.durability.since.pages.get(&ino).map_or(0, WrittenPages::sum);
             self.change_inode(ino, |inode| inode.set_pages_sum(sum))?;
             let is_synced = true;
             self.write_node(ino, Some(NodeFlags { is_synced, ..flags }))?;
             if is_new {
                 let inode = self.inode(ino)?;
-                self.since.names.synced(inode.parent(), inode.name());
-                self.since.synced.insert(ino);
+                self.durability.since.names.synced(inode.parent(), inode.name());
+                self.durability.since.synced.insert(ino);
             }
         }
         Ok(())
@@ -91,10 +97,10 @@ impl State {
 
     /// The nodes of a file that changed.
     fn dirty_nodes_of(&mut self, ino: Nid) -> Result<Vec<Nid>> {
-        let dirty: Vec<Nid> = self.nodes.dirty().iter().copied().collect();
+        let dirty: Vec<Nid> = self.tree.nodes.dirty().iter().copied().collect();
         let mut of_file = Vec::new();
         for nid in dirty {
-            if self.table.get(&self.media, nid)?.ino == ino {
+            if self.space.table.get(&self.media, nid)?.ino == ino {
                 of_file.push(nid);
             }
         }

@@ -10,7 +10,10 @@
 //! changed, as the next checkpoint writes them, and so are delta indexes and compact pages.
 
 use crate::error::Result;
-use crate::format::{Address, CLUSTER_SLOT, COMPACT_SLOT, Footer, INDEX_SLOT, Kind, Nid, Summary, page_checksum};
+use crate::format::{
+    Address, Areas, CLUSTER_SLOT, COMPACT_SLOT, Footer, INDEX_SLOT, Kind, Nid, Summary, page_checksum,
+};
+use crate::log::Space;
 use crate::log::segments::LogKind;
 use crate::state::State;
 use crate::statistics::Written;
@@ -33,6 +36,15 @@ pub(crate) enum Choice {
     InIdleTime,
 }
 
+impl Space {
+    /// Whether most unused blocks lie in segments in use. Segments that the next checkpoint frees
+    /// count as free.
+    fn is_scattered(&self, areas: &Areas) -> bool {
+        let free = u64::from(self.segments.free_segments()) + u64::from(self.segments.freed_by_checkpoint());
+        free * u64::from(areas.segment_blocks) * 100 < self.segments.unused_blocks() * FREE_PERCENT_MIN
+    }
+}
+
 impl State {
     /// Cleans one segment; false if no segment is worth it.
     pub(crate) fn clean_some(&mut self) -> Result<bool> {
@@ -50,7 +62,7 @@ impl State {
         match self.choose(Choice::InIdleTime) {
             Some(segment) => {
                 let cleaned = self.clean(segment);
-                self.stop_after(cleaned).map(|()| true)
+                self.durability.stop_after(cleaned).map(|()| true)
             }
             None => Ok(false),
         }
@@ -60,11 +72,12 @@ impl State {
     pub(crate) fn choose(&self, how: Choice) -> Option<u32> {
         let segment_blocks = self.media.areas.segment_blocks;
         let now_s = self.now_s();
-        let useful = self.segments.candidates();
-        let useful = useful.filter(|(number, _, valid)| *valid < segment_blocks && !self.uncleanable.contains(number));
+        let useful = self.space.segments.candidates();
+        let useful =
+            useful.filter(|(number, _, valid)| *valid < segment_blocks && !self.space.uncleanable.contains(number));
         match how {
             Choice::InNeed => useful.min_by_key(|(_, _, valid)| *valid).map(|(number, ..)| number),
-            Choice::InIdleTime if !self.is_scattered() => None,
+            Choice::InIdleTime if !self.space.is_scattered(&self.media.areas) => None,
             Choice::InIdleTime => {
                 let useful = useful
                     .filter(|(_, _, valid)| u64::from(*valid) * 100 <= u64::from(segment_blocks) * USED_PERCENT_MAX);
@@ -79,42 +92,35 @@ impl State {
         }
     }
 
-    /// Whether most unused blocks lie in segments in use. Segments that the next checkpoint frees
-    /// count as free.
-    fn is_scattered(&self) -> bool {
-        let free = u64::from(self.segments.free_segments()) + u64::from(self.segments.freed_by_checkpoint());
-        free * u64::from(self.media.areas.segment_blocks) * 100 < self.segments.unused_blocks() * FREE_PERCENT_MIN
-    }
-
     /// Moves the blocks in use out of a segment.
     pub(crate) fn clean(&mut self, segment: u32) -> Result<()> {
-        let summaries = match self.segments.summaries_of(segment) {
+        let summaries = match self.space.segments.summaries_of(segment) {
             Some(summaries) => Ok(summaries),
             None => self.media.read_summaries(segment),
         };
         // Blocks of a segment without readable summaries stay where they are.
         let Ok(summaries) = summaries else {
-            self.uncleanable.insert(segment);
+            self.space.uncleanable.insert(segment);
             return Ok(());
         };
         let first = self.media.areas.segment_first(segment);
         for (address, summary) in (first.0..).map(Address).zip(summaries.iter()) {
-            if !self.segments.is_valid(address) {
+            if !self.space.segments.is_valid(address) {
                 continue;
             }
             match self.move_block(address, summary) {
                 Ok(true) => {}
-                Ok(false) => drop(self.uncleanable.insert(segment)),
-                Err(error) if error.is_loss() => drop(self.uncleanable.insert(segment)),
+                Ok(false) => drop(self.space.uncleanable.insert(segment)),
+                Err(error) if error.is_loss() => drop(self.space.uncleanable.insert(segment)),
                 Err(error) => return Err(error),
             }
         }
-        self.write_filled()
+        self.space.write_filled(&self.media)
     }
 
     /// Moves a block in use; false if it cannot be moved.
     fn move_block(&mut self, address: Address, summary: &Summary) -> Result<bool> {
-        let entry = self.table.get(&self.media, summary.nid)?;
+        let entry = self.space.table.get(&self.media, summary.nid)?;
         if entry.version != summary.version || summary.nid == Nid::NONE {
             return Ok(false);
         }
@@ -124,7 +130,7 @@ impl State {
         if matches!(summary.slot, INDEX_SLOT | COMPACT_SLOT) && entry.ino == summary.nid {
             return Ok(self.move_delta_block(summary.nid, address).unwrap_or(false));
         }
-        if summary.slot == CLUSTER_SLOT && entry.ino == summary.nid && self.is_compressed {
+        if summary.slot == CLUSTER_SLOT && entry.ino == summary.nid && self.small.is_compressed {
             return self.move_cluster(address, summary);
         }
         let Ok(node) = self.node(summary.nid, "node of a page in a segment being cleaned") else {
@@ -151,15 +157,18 @@ impl State {
             return Ok(false);
         };
         let is_directory = self.inode(entry.ino)?.mode() & TYPE == DIRECTORY;
-        let (to, _) = self.segments.allocate(LogKind::ColdData, *summary, self.now_s())?;
+        let (to, _) = self
+            .space
+            .segments
+            .allocate(LogKind::ColdData, *summary, self.now_s())?;
         if is_directory && self.media.id.is_sealed(&block, Kind::Directory, address) {
             self.media.id.seal(&mut block, Kind::Directory, to);
-            self.segments.correct_checksums(to, &[page_checksum(&block[..])]);
+            self.space.segments.correct_checksums(to, &[page_checksum(&block[..])]);
         }
         self.media.write(to, &block[..], Written::Moved)?;
         self.set_address(slot, to)?;
         self.page_moved(entry.ino, address, to, page_checksum(&block[..]));
-        self.write_filled()?;
+        self.space.write_filled(&self.media)?;
         Ok(true)
     }
 }

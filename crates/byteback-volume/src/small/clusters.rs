@@ -23,6 +23,7 @@ use crate::format::{
     page_checksum, zeros,
 };
 use crate::log::segments::LogKind;
+use crate::small::Small;
 use crate::state::State;
 use crate::statistics::Written;
 use crate::tree::file::log_of;
@@ -101,6 +102,16 @@ impl Attempts {
     }
 }
 
+impl Small {
+    /// A cluster was written.
+    pub(crate) fn cluster_written(&mut self, address: Address, pages: &[u64]) {
+        let numbers: Vec<u32> = pages.iter().filter_map(|page| u32::try_from(*page).ok()).collect();
+        self.clusters.keep(address, &numbers);
+        self.delta_counts.clusters += 1;
+        self.delta_counts.compressed_pages += pages.len() as u64;
+    }
+}
+
 impl State {
     /// Divides these pages of a file, which are in memory and ascending, into blocks to write, in
     /// the order of their first pages.
@@ -149,7 +160,7 @@ impl State {
         let mut numbers = Vec::with_capacity(most);
         let mut bytes = Vec::with_capacity(most * BLOCK_LEN_BYTES);
         for page in pages.iter().take(most) {
-            let (Ok(number), Some(block)) = (u32::try_from(*page), self.pages.get((ino, *page))) else {
+            let (Ok(number), Some(block)) = (u32::try_from(*page), self.tree.pages.get((ino, *page))) else {
                 break;
             };
             numbers.push(number);
@@ -210,8 +221,8 @@ impl State {
                 Unit::Cluster(_, block) => (block.clone(), self.cluster_summary(ino, block)?),
                 Unit::Page(page) => {
                     let slot = self.make_slot(ino, *page)?;
-                    let version = self.table.get(&self.media, slot.told)?.version;
-                    let Some(block) = self.pages.get((ino, *page)) else {
+                    let version = self.space.table.get(&self.media, slot.told)?.version;
+                    let Some(block) = self.tree.pages.get((ino, *page)) else {
                         continue;
                     };
                     let summary = Summary {
@@ -223,19 +234,19 @@ impl State {
                     (Box::new(*block), summary)
                 }
             };
-            let (address, _) = self.segments.allocate(log, summary, self.now_s())?;
+            let (address, _) = self.space.segments.allocate(log, summary, self.now_s())?;
             match &mut unit {
                 Unit::Cluster(..) => {
                     self.media.id.seal(&mut block, Kind::Cluster, address);
                     summary.checksum = cluster_checksum(&block);
-                    self.segments.correct_checksums(address, &[summary.checksum]);
-                    self.cluster_written(address, unit.pages());
+                    self.space.segments.correct_checksums(address, &[summary.checksum]);
+                    self.small.cluster_written(address, unit.pages());
                 }
                 Unit::Page(page) if is_directory => {
                     self.media.id.seal(&mut block, Kind::Directory, address);
                     let checksum = page_checksum(&block[..]);
-                    self.segments.correct_checksums(address, &[checksum]);
-                    if let Some(kept) = self.pages.get_mut((ino, *page)) {
+                    self.space.segments.correct_checksums(address, &[checksum]);
+                    if let Some(kept) = self.tree.pages.get_mut((ino, *page)) {
                         *kept = *block;
                     }
                 }
@@ -256,7 +267,7 @@ impl State {
                 self.page_left(ino, *page, old);
                 self.set_address(slot, address)?;
                 writes_index = self.end_delta(ino, *page, writes_index)?;
-                self.pages.mark_clean((ino, *page));
+                self.tree.pages.mark_clean((ino, *page));
             }
             self.page_moved(ino, Address::NONE, address, summary.checksum);
         }
@@ -266,19 +277,11 @@ impl State {
         Ok(writes_index)
     }
 
-    /// A cluster was written.
-    pub(crate) fn cluster_written(&mut self, address: Address, pages: &[u64]) {
-        let numbers: Vec<u32> = pages.iter().filter_map(|page| u32::try_from(*page).ok()).collect();
-        self.clusters.keep(address, &numbers);
-        self.delta_counts.clusters += 1;
-        self.delta_counts.compressed_pages += pages.len() as u64;
-    }
-
     /// The summary for a cluster's block.
     pub(crate) fn cluster_summary(&mut self, ino: Nid, block: &Block) -> Result<Summary> {
         Ok(Summary {
             nid: ino,
-            version: self.table.get(&self.media, ino)?.version,
+            version: self.space.table.get(&self.media, ino)?.version,
             slot: CLUSTER_SLOT,
             checksum: cluster_checksum(block),
         })
@@ -286,10 +289,10 @@ impl State {
 
     /// Pages listed in a block, any of which may lead to it; `None` if it is no cluster.
     fn pages_of_cluster(&mut self, ino: Nid, address: Address) -> Result<Option<Arc<[u32]>>> {
-        if let Some(known) = self.clusters.known.get(&address) {
+        if let Some(known) = self.small.clusters.known.get(&address) {
             return Ok(Some(Arc::clone(known)));
         }
-        match self.summary_at(address) {
+        match self.space.summary_at(&self.media, address) {
             Ok(summary) if summary.slot != CLUSTER_SLOT => return Ok(None),
             Ok(_) => {}
             // The kind is unknown, but a page is hardly ever sealed as a cluster.
@@ -298,7 +301,7 @@ impl State {
         let block = self.media.read_sealed(address, Kind::Cluster)?;
         let cluster = Cluster::read(&block).filter(|cluster| cluster.ino == ino);
         let cluster = cluster.ok_or(VolumeError::Damaged { address, what: WHAT })?;
-        Ok(Some(self.clusters.keep(address, &cluster.pages)))
+        Ok(Some(self.small.clusters.keep(address, &cluster.pages)))
     }
 
     /// Whether another page of the file leads to the block of this one. If both the summary and the
@@ -339,7 +342,7 @@ impl State {
     /// A page of a file is no longer at its old address, or will not be shortly; its block is
     /// released if no other page leads there.
     pub(crate) fn page_left(&mut self, ino: Nid, page: u64, old: Address) {
-        if old.is_block() && self.is_compressed && self.is_shared(ino, page, old) {
+        if old.is_block() && self.small.is_compressed && self.is_shared(ino, page, old) {
             return;
         }
         self.page_gone(ino, old);
@@ -353,21 +356,21 @@ impl State {
 
     /// Whether a block without a summary is a cluster of a file.
     pub(crate) fn is_sealed_cluster(&self, ino: Nid, address: Address, block: &Block) -> bool {
-        self.is_compressed
+        self.small.is_compressed
             && self.media.id.is_sealed(block, Kind::Cluster, address)
             && Cluster::read(block).is_some_and(|cluster| cluster.ino == ino)
     }
 
     /// Whether a block of the last checkpoint is a cluster.
     pub(crate) fn is_cluster(&mut self, ino: Nid, address: Address) -> bool {
-        self.is_compressed && !matches!(self.pages_of_cluster(ino, address), Ok(None))
+        self.small.is_compressed && !matches!(self.pages_of_cluster(ino, address), Ok(None))
     }
 
     /// Reads a page from a cluster. The others are kept in memory, too, at no further cost.
     pub(crate) fn read_from_cluster(&mut self, ino: Nid, page: u64, address: Address) -> Result<Box<Block>> {
         let damaged = || VolumeError::Damaged { address, what: WHAT };
         let block = self.media.read_sealed(address, Kind::Cluster)?;
-        if cluster_checksum(&block) != self.checksum_of(address)? {
+        if cluster_checksum(&block) != self.space.checksum_of(&self.media, address)? {
             return Err(damaged());
         }
         let cluster = Cluster::read(&block).filter(|cluster| cluster.ino == ino);
@@ -381,16 +384,17 @@ impl State {
                 continue;
             }
             let other = u64::from(*number);
-            if self.pages.get((ino, other)).is_some() || !self.address_of(ino, other).is_ok_and(|at| at == address) {
+            if self.tree.pages.get((ino, other)).is_some() || !self.address_of(ino, other).is_ok_and(|at| at == address)
+            {
                 continue;
             }
             let mut block = zeros();
             block.copy_from_slice(content);
             if self.restore(ino, other, &mut block).is_ok() {
-                self.pages.keep((ino, other), block);
+                self.tree.pages.keep((ino, other), block);
             }
         }
-        self.clusters.keep(address, &cluster.pages);
+        self.small.clusters.keep(address, &cluster.pages);
         Ok(wanted)
     }
 
@@ -418,17 +422,20 @@ impl State {
         if slots.is_empty() || cluster_checksum(&block) != summary.checksum {
             return Ok(false);
         }
-        let (to, _) = self.segments.allocate(LogKind::ColdData, *summary, self.now_s())?;
+        let (to, _) = self
+            .space
+            .segments
+            .allocate(LogKind::ColdData, *summary, self.now_s())?;
         self.media.id.seal(&mut block, Kind::Cluster, to);
         let checksum = cluster_checksum(&block);
-        self.segments.correct_checksums(to, &[checksum]);
+        self.space.segments.correct_checksums(to, &[checksum]);
         self.media.write(to, &block[..], Written::Moved)?;
         for slot in slots {
             self.set_address(slot, to)?;
         }
         self.page_moved(ino, address, to, checksum);
-        self.clusters.keep(to, &pages);
-        self.write_filled()?;
+        self.small.clusters.keep(to, &pages);
+        self.space.write_filled(&self.media)?;
         Ok(true)
     }
 }

@@ -26,7 +26,7 @@ impl State {
     /// Before a checkpoint: adds files to the list that have deltas in the main area, and removes
     /// those that have none any more.
     pub(crate) fn link_delta_files(&mut self) -> Result<()> {
-        for ino in std::mem::take(&mut self.main.to_link) {
+        for ino in std::mem::take(&mut self.small.main.to_link) {
             // The file may be gone.
             let Ok(inode) = self.inode(ino) else { continue };
             match (inode.delta_meta() != Address::NONE, inode.flags().has_main_deltas) {
@@ -40,13 +40,13 @@ impl State {
 
     /// Puts a file at the beginning of the list.
     pub(crate) fn link_delta_file(&mut self, ino: Nid) -> Result<()> {
-        let next = self.delta_list;
+        let next = self.small.delta_list;
         self.set_delta_links(ino, true, Nid::NONE, next)?;
         // An inode that cannot be read stays as it is: a check finds it.
         if self.inode(next).is_ok() {
             self.change_inode(next, |inode| inode.set_delta_previous(ino))?;
         }
-        self.delta_list = ino;
+        self.small.delta_list = ino;
         Ok(())
     }
 
@@ -54,8 +54,8 @@ impl State {
     pub(crate) fn unlink_delta_file(&mut self, ino: Nid) -> Result<()> {
         let inode = self.inode(ino)?;
         let (previous, next) = (inode.delta_previous(), inode.delta_next());
-        if self.delta_list == ino {
-            self.delta_list = next;
+        if self.small.delta_list == ino {
+            self.small.delta_list = next;
         }
         if self.inode(previous).is_ok_and(|previous| previous.delta_next() == ino) {
             self.change_inode(previous, |inode| inode.set_delta_next(next))?;
@@ -79,12 +79,12 @@ impl State {
 
     /// Rebuilds the list from these files, as far as they can be read.
     pub(crate) fn make_delta_list(&mut self, files: &[Nid]) -> Result<()> {
-        self.delta_list = Nid::NONE;
+        self.small.delta_list = Nid::NONE;
         for ino in files {
             let Ok(inode) = self.inode(*ino) else { continue };
             if inode.flags().has_main_deltas || inode.delta_meta() != Address::NONE {
                 self.set_delta_links(*ino, false, Nid::NONE, Nid::NONE)?;
-                self.main.to_link.insert(*ino);
+                self.small.main.to_link.insert(*ino);
             }
         }
         self.link_delta_files()
@@ -94,7 +94,7 @@ impl State {
     pub(crate) fn delta_files(&mut self) -> Vec<Nid> {
         let mut files = Vec::new();
         let mut seen = BTreeSet::new();
-        let mut at = self.delta_list;
+        let mut at = self.small.delta_list;
         // The list may be a cycle if the volume is damaged.
         while at != Nid::NONE && seen.insert(at) {
             let Ok(inode) = self.inode(at) else { break };
@@ -123,7 +123,7 @@ impl State {
     /// any more. False if there is no such file.
     pub(crate) fn restore_some(&mut self) -> Result<bool> {
         for ino in self.delta_files() {
-            let (heat, packed_min) = (self.hotness.heat(ino), self.packed_min);
+            let (heat, packed_min) = (self.small.hotness.heat(ino), self.small.packed_min);
             let inode = self.inode(ino)?;
             // Files with a damaged index stay as they are.
             let Ok(Some(file)) = self.main_file(ino) else { continue };
@@ -141,19 +141,19 @@ impl State {
             pages.extend(chosen.flatten().map(|place| place.page));
             let mut restored = 0;
             for page in pages.into_iter().map(u64::from) {
-                let is_over = self.pages.is_dirty((ino, page)) || self.is_waiting(ino, page);
+                let is_over = self.tree.pages.is_dirty((ino, page)) || self.small.is_waiting(ino, page);
                 if restored == RESTORED_AT_ONCE_PAGES {
                     break;
                 }
                 // Damaged pages stay as they are.
                 if !is_over && matches!(self.page(ino, page), Ok(Some(_))) {
-                    self.pages.mark_dirty((ino, page));
+                    self.tree.pages.mark_dirty((ino, page));
                     self.change_slots_of(ino, page, page + 1)?;
                     restored += 1;
                 }
             }
             if restored > 0 || has_new_waste {
-                self.delta_counts.restored += restored as u64;
+                self.small.delta_counts.restored += restored as u64;
                 if let Ok(Some(file)) = self.main_file(ino) {
                     file.change();
                 }

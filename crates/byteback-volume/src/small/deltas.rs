@@ -22,6 +22,7 @@ use byteback_delta::{apply_page_delta, put_packed_page_delta};
 
 use crate::error::{Result, VolumeError};
 use crate::format::{Block, DELTA_HEAD_LEN_BYTES, DELTA_LEN_BYTES_MAX, INLINE_LEN_BYTES, Inode, Nid};
+use crate::small::Small;
 use crate::state::State;
 
 /// Costs on this device, times in nanoseconds: means in which old measurements fade (DeltaFS
@@ -176,6 +177,24 @@ pub(crate) enum Kept {
     Not,
 }
 
+impl Small {
+    /// Whether the next overwritten page of a file is to be compared with its previous content, see
+    /// `attempts`.
+    pub(crate) fn is_to_be_compared(&mut self, ino: Nid) -> bool {
+        self.delta_counts.overwritten += 1;
+        self.attempts.is_worth_one(ino)
+    }
+
+    /// The delta to replace with one of `len_bytes`: the longest, if that pays off and makes enough
+    /// room.
+    fn replaced_by(&self, inode: &Inode, len_bytes: usize) -> Option<u16> {
+        let (page, longest) = inode.deltas_of().max_by_key(|(_, delta)| delta.len())?;
+        let spared = longest.len().checked_sub(len_bytes)?;
+        let is_enough = inode.delta_room() + longest.len() + inode.delta_head_len_bytes() >= len_bytes;
+        (is_enough && self.costs.is_worth(spared)).then_some(page)
+    }
+}
+
 impl State {
     /// Applies a page's delta to its base, if it has one.
     pub(crate) fn restore(&mut self, ino: Nid, page: u64, block: &mut Block) -> Result<()> {
@@ -186,35 +205,31 @@ impl State {
         let address = self.address_of(ino, page)?;
         let what = "delta of a page";
         apply_page_delta(&mut block[..], &delta).map_err(|_| VolumeError::Damaged { address, what })?;
-        self.costs.restored(self.clock.monotonic_ns().saturating_sub(began_ns));
-        match self.is_waiting(ino, page) || self.inode(ino)?.delta_of(page).is_none() {
-            true => self.delta_counts.read_with_main += 1,
-            false => self.delta_counts.read_with_inode += u64::from(!delta.is_empty()),
+        self.small
+            .costs
+            .restored(self.clock.monotonic_ns().saturating_sub(began_ns));
+        match self.small.is_waiting(ino, page) || self.inode(ino)?.delta_of(page).is_none() {
+            true => self.small.delta_counts.read_with_main += 1,
+            false => self.small.delta_counts.read_with_inode += u64::from(!delta.is_empty()),
         }
         Ok(())
-    }
-
-    /// Whether the next overwritten page of a file is to be compared with its previous content, see
-    /// `attempts`.
-    pub(crate) fn is_to_be_compared(&mut self, ino: Nid) -> bool {
-        self.delta_counts.overwritten += 1;
-        self.attempts.is_worth_one(ino)
     }
 
     /// A page before it is overwritten, for the comparison; `wanted` pages from it on will be asked
     /// for next.
     pub(crate) fn page_before(&mut self, ino: Nid, page: u64, wanted: u64) -> Result<Option<&Block>> {
         let began_ns = self.clock.monotonic_ns();
-        let is_hit = self.pages.get((ino, page)).is_some();
+        let is_hit = self.tree.pages.get((ino, page)).is_some();
         if !is_hit && wanted > 1 {
             self.read_ahead(ino, page, page.saturating_add(wanted))?;
         }
         self.page(ino, page)?;
-        self.costs
+        self.small
+            .costs
             .looked(is_hit, self.clock.monotonic_ns().saturating_sub(began_ns));
-        self.delta_counts.looked_for += 1;
-        self.delta_counts.found_in_memory += u64::from(is_hit);
-        Ok(self.pages.get((ino, page)))
+        self.small.delta_counts.looked_for += 1;
+        self.small.delta_counts.found_in_memory += u64::from(is_hit);
+        Ok(self.tree.pages.get((ino, page)))
     }
 
     /// Keeps the new content of a page, which is in memory and not waiting to be written, as a
@@ -223,7 +238,7 @@ impl State {
         let Ok(number) = u32::try_from(page) else {
             return Ok(Kept::Not);
         };
-        if self.delta_mode == DeltaMode::Off || self.pages.is_dirty((ino, page)) {
+        if self.small.delta_mode == DeltaMode::Off || self.tree.pages.is_dirty((ino, page)) {
             return Ok(Kept::Not);
         }
         let began_ns = self.clock.monotonic_ns();
@@ -232,7 +247,7 @@ impl State {
         };
         // Applying its delta once more gives its base.
         let mut base = Box::new(*before);
-        self.delta_counts.compared += 1;
+        self.small.delta_counts.compared += 1;
         match self.delta_of(ino, page) {
             Ok(Some(delta)) if apply_page_delta(&mut base[..], &delta).is_err() => return Ok(Kept::Not),
             Ok(_) => {}
@@ -240,40 +255,40 @@ impl State {
             Err(error) if error.is_loss() => return Ok(Kept::Not),
             Err(error) => return Err(error),
         }
-        let in_inode = if self.delta_mode.uses_inode() {
+        let in_inode = if self.small.delta_mode.uses_inode() {
             DELTA_LEN_BYTES_MAX
         } else {
             0
         };
-        let in_main = if self.delta_mode.uses_main() {
-            self.main_delta_len_bytes_max()
+        let in_main = if self.small.delta_mode.uses_main() {
+            self.small.main_delta_len_bytes_max()
         } else {
             0
         };
         let mut delta = Vec::with_capacity(DELTA_LEN_BYTES_MAX);
         if !put_packed_page_delta(&base[..], &new[..], in_inode.max(in_main), &mut delta) {
-            self.attempts.missed(ino);
+            self.small.attempts.missed(ino);
             return Ok(Kept::Not);
         }
-        self.attempts.hit(ino);
+        self.small.attempts.hit(ino);
         if delta.is_empty() {
             self.forget_waiting(ino, page, page + 1);
             self.change_inode(ino, |inode| inode.remove_deltas(|of| u64::from(of) == page))?;
             self.end_place(ino, page, true)?;
-        } else if self.delta_mode.uses_inode() && self.keep_in_inode(ino, page, &delta)? {
+        } else if self.small.delta_mode.uses_inode() && self.keep_in_inode(ino, page, &delta)? {
             self.forget_waiting(ino, page, page + 1);
-            self.delta_counts.kept_in_inode += 1;
+            self.small.delta_counts.kept_in_inode += 1;
         } else if self.main_takes(ino, delta.len()) {
             self.wait_for_packing(ino, number, delta.clone());
         } else {
             return Ok(Kept::Not);
         }
-        if let Some(kept) = self.pages.get_mut((ino, page)) {
+        if let Some(kept) = self.tree.pages.get_mut((ino, page)) {
             *kept = *new;
         }
         let ns = self.clock.monotonic_ns().saturating_sub(began_ns);
-        self.costs.kept(delta.len() + DELTA_HEAD_LEN_BYTES, ns);
-        self.delta_counts.kept += 1;
+        self.small.costs.kept(delta.len() + DELTA_HEAD_LEN_BYTES, ns);
+        self.small.delta_counts.kept += 1;
         Ok(Kept::AsDelta)
     }
 
@@ -297,7 +312,7 @@ impl State {
             inode.remove_deltas(|of| of == number);
         }
         if inode.delta_of(page).is_none() && !inode.put_delta(number, delta) {
-            let Some(other) = self.replaced_by(&inode, delta.len()) else {
+            let Some(other) = self.small.replaced_by(&inode, delta.len()) else {
                 return Ok(false);
             };
             if !self.try_push_out(ino, other)? {
@@ -337,7 +352,7 @@ impl State {
             spilled_bytes += len;
             spilled.push(page);
         }
-        if spilled.len() < self.packed_min {
+        if spilled.len() < self.small.packed_min {
             return Ok(false);
         }
         for page in spilled {
@@ -356,15 +371,6 @@ impl State {
         }
     }
 
-    /// The delta to replace with one of `len_bytes`: the longest, if that pays off and makes enough
-    /// room.
-    fn replaced_by(&self, inode: &Inode, len_bytes: usize) -> Option<u16> {
-        let (page, longest) = inode.deltas_of().max_by_key(|(_, delta)| delta.len())?;
-        let spared = longest.len().checked_sub(len_bytes)?;
-        let is_enough = inode.delta_room() + longest.len() + inode.delta_head_len_bytes() >= len_bytes;
-        (is_enough && self.costs.is_worth(spared)).then_some(page)
-    }
-
     /// Takes a delta out of an inode: it is packed with others, or its page is written.
     fn push_out(&mut self, ino: Nid, page: u16) -> Result<()> {
         let key = (ino, u64::from(page));
@@ -376,7 +382,7 @@ impl State {
             // Without its index, only the mark says that a delta is over.
             self.main_file(ino)?;
         }
-        if delta.is_empty() || self.is_waiting(ino, key.1) || self.pages.is_dirty(key) {
+        if delta.is_empty() || self.small.is_waiting(ino, key.1) || self.tree.pages.is_dirty(key) {
             self.change_inode(ino, remove)?;
             // A mark, or a delta that is over: the index's delta does not count in any case.
             self.end_place(ino, key.1, false)?;
@@ -386,16 +392,16 @@ impl State {
         self.page(ino, key.1)?;
         if self.address_of(ino, key.1)?.is_block() && self.main_takes(ino, delta.len()) {
             self.wait_for_packing(ino, u32::from(page), delta);
-            self.delta_counts.moved_to_main += 1;
+            self.small.delta_counts.moved_to_main += 1;
         } else {
-            self.pages.mark_dirty(key);
+            self.tree.pages.mark_dirty(key);
             self.change_slots_of(ino, key.1, key.1 + 1)?;
-            self.delta_counts.pushed_out += 1;
+            self.small.delta_counts.pushed_out += 1;
         }
         self.change_inode(ino, remove)?;
         let ns = self.clock.monotonic_ns().saturating_sub(began_ns);
-        self.delta_counts.making_room_ns += ns;
-        self.delta_counts.making_room_longest_ns = self.delta_counts.making_room_longest_ns.max(ns);
+        self.small.delta_counts.making_room_ns += ns;
+        self.small.delta_counts.making_room_longest_ns = self.small.delta_counts.making_room_longest_ns.max(ns);
         Ok(())
     }
 

@@ -67,7 +67,7 @@ impl Plan {
 impl State {
     /// Whether a page of which the slot says that room is set aside lies in the inode.
     pub(crate) fn is_in_inode(&mut self, ino: Nid, page: u64) -> Result<bool> {
-        if !self.is_compressed {
+        if !self.small.is_compressed {
             return Ok(false);
         }
         let inode = self.inode(ino)?;
@@ -94,7 +94,7 @@ impl State {
 
     /// Lets them leave, so that a delta has room; false if there are none.
     pub(crate) fn empty_inode(&mut self, ino: Nid) -> Result<bool> {
-        if !self.is_compressed {
+        if !self.small.is_compressed {
             return Ok(false);
         }
         let pages = self.pages_in_inode(ino)?;
@@ -147,7 +147,7 @@ impl State {
             }
         }
         for page in &leaving {
-            self.pages.mark_dirty((ino, *page));
+            self.tree.pages.mark_dirty((ino, *page));
         }
         let over: BTreeSet<u64> = leaving
             .iter()
@@ -171,7 +171,7 @@ impl State {
         let mut short = BTreeMap::new();
         let nothing = zeros();
         for page in pages {
-            let (Ok(_), Some(block)) = (u16::try_from(*page), self.pages.get((ino, *page))) else {
+            let (Ok(_), Some(block)) = (u16::try_from(*page), self.tree.pages.get((ino, *page))) else {
                 continue;
             };
             let mut delta = Vec::new();
@@ -202,11 +202,11 @@ impl State {
                 Err(error) => return Err(error),
             }
             let slot = self.find_slot(ino, *page)?.filter(|slot| !slot.is_inode);
-            let is_new = |node: &Nid| !nodes.contains(node) && !self.nodes.dirty().contains(node);
+            let is_new = |node: &Nid| !nodes.contains(node) && !self.tree.nodes.dirty().contains(node);
             more_nodes.extend(slot.map(|slot| slot.node).filter(is_new));
         }
         // Reading one may have let go of another.
-        if leaving.iter().any(|page| self.pages.get((ino, *page)).is_none()) {
+        if leaving.iter().any(|page| self.tree.pages.get((ino, *page)).is_none()) {
             return Ok(None);
         }
         let mut pages: Vec<u64> = dirty.iter().chain(leaving).copied().collect();
@@ -232,8 +232,8 @@ impl State {
             self.page_left(ino, page, old);
             self.set_address(slot, Address::RESERVED)?;
         }
-        self.pages.mark_clean((ino, page));
-        self.delta_counts.pages_in_inodes += 1;
+        self.tree.pages.mark_clean((ino, page));
+        self.small.delta_counts.pages_in_inodes += 1;
         Ok(true)
     }
 

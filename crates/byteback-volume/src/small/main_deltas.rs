@@ -37,6 +37,7 @@ use crate::format::{
     Summary, compact_page_ino, fill_compact_page, page_checksum, zeros,
 };
 use crate::log::segments::LogKind;
+use crate::small::Small;
 use crate::state::State;
 use crate::statistics::Written;
 use crate::tree::place::addresses_node_of;
@@ -161,10 +162,27 @@ impl MainDeltas {
     }
 }
 
+impl Small {
+    /// The longest delta that goes into the main area, in bytes.
+    pub(crate) fn main_delta_len_bytes_max(&self) -> usize {
+        COMPACT_LEN_BYTES / self.packed_min.max(1)
+    }
+
+    /// Whether a delta of a page waits to be packed.
+    pub(crate) fn is_waiting(&self, ino: Nid, page: u64) -> bool {
+        self.main.waiting_of(ino, page).is_some()
+    }
+
+    /// Whether the index of a file is to be written.
+    fn is_index_changed(&self, ino: Nid) -> bool {
+        self.main.files.get(&ino).is_some_and(|file| file.is_changed)
+    }
+}
+
 impl State {
     /// The index of a file; `None` if it has none.
     pub(crate) fn main_file(&mut self, ino: Nid) -> Result<Option<&mut MainFile>> {
-        if !self.main.files.contains_key(&ino) {
+        if !self.small.main.files.contains_key(&ino) {
             let address = self.inode(ino)?.delta_meta();
             if address == Address::NONE {
                 return Ok(None);
@@ -180,10 +198,10 @@ impl State {
                 (Err(_), Some(error)) => return Err(error),
                 (Err(address), None) => return Err(VolumeError::Damaged { address, what }),
             };
-            self.main.forget_unchanged();
-            self.main.files.insert(ino, MainFile::of(found));
+            self.small.main.forget_unchanged();
+            self.small.main.files.insert(ino, MainFile::of(found));
         }
-        Ok(self.main.files.get_mut(&ino))
+        Ok(self.small.main.files.get_mut(&ino))
     }
 
     fn compact_page(&mut self, ino: Nid, address: Address) -> Result<Arc<Block>> {
@@ -198,7 +216,7 @@ impl State {
             let what = Kind::DeltaCompact.name();
             return Err(VolumeError::Damaged { address, what });
         }
-        self.main.make_room_for_compact_page();
+        self.small.main.make_room_for_compact_page();
         let compact = self.main_file(ino)?.and_then(|file| file.compacts.get_mut(&address));
         if let Some(compact) = compact {
             compact.block = Some(Arc::clone(&block));
@@ -215,7 +233,7 @@ impl State {
 
     /// The delta of a page that counts, wherever it is.
     pub(crate) fn delta_of(&mut self, ino: Nid, page: u64) -> Result<Option<Vec<u8>>> {
-        if let Some(delta) = self.main.waiting_of(ino, page) {
+        if let Some(delta) = self.small.main.waiting_of(ino, page) {
             return Ok(Some(delta.clone()));
         }
         if let Some(delta) = self.inode(ino)?.delta_of(page) {
@@ -236,13 +254,13 @@ impl State {
     /// Whether pages of a file may have deltas, wherever they are.
     pub(crate) fn may_have_deltas(&mut self, ino: Nid) -> Result<bool> {
         let inode = self.inode(ino)?;
-        Ok(inode.deltas() > 0 || inode.delta_meta() != Address::NONE || self.main.waiting.contains_key(&ino))
+        Ok(inode.deltas() > 0 || inode.delta_meta() != Address::NONE || self.small.main.waiting.contains_key(&ino))
     }
 
     /// Whether a page has a delta that counts, even an empty one; also true if that cannot be
     /// known, as the index is damaged.
     pub(crate) fn has_delta(&mut self, ino: Nid, page: u64) -> bool {
-        if self.is_waiting(ino, page) {
+        if self.small.is_waiting(ino, page) {
             return true;
         }
         match self.inode(ino) {
@@ -255,35 +273,26 @@ impl State {
         }
     }
 
-    /// The longest delta that goes into the main area, in bytes.
-    pub(crate) fn main_delta_len_bytes_max(&self) -> usize {
-        COMPACT_LEN_BYTES / self.packed_min.max(1)
-    }
-
     /// Whether deltas of a file of this length go into the main area.
     pub(crate) fn main_takes(&mut self, ino: Nid, len_bytes: usize) -> bool {
-        if !self.delta_mode.uses_main() || len_bytes > self.main_delta_len_bytes_max() {
+        if !self.small.delta_mode.uses_main() || len_bytes > self.small.main_delta_len_bytes_max() {
             return false;
         }
-        let heat = self.hotness.heat(ino);
+        let heat = self.small.hotness.heat(ino);
         heat.is_write_hot && !heat.is_read_hot && self.main_file(ino).is_ok()
     }
 
     /// Lets the delta of a page that is in memory wait.
     pub(crate) fn wait_for_packing(&mut self, ino: Nid, page: u32, delta: Vec<u8>) {
-        self.pages.pin((ino, u64::from(page)));
-        self.main.wait(ino, page, delta);
+        self.tree.pages.pin((ino, u64::from(page)));
+        self.small.main.wait(ino, page, delta);
     }
 
     /// Deltas of these pages do not wait any more.
     pub(crate) fn forget_waiting(&mut self, ino: Nid, first: u64, end: u64) {
-        for page in self.main.forget_waiting(ino, first, end) {
-            self.pages.unpin((ino, page));
+        for page in self.small.main.forget_waiting(ino, first, end) {
+            self.tree.pages.unpin((ino, page));
         }
-    }
-
-    pub(crate) fn is_waiting(&self, ino: Nid, page: u64) -> bool {
-        self.main.waiting_of(ino, page).is_some()
     }
 
     /// Ends the index's delta of a page of which the inode has none: by a mark, if `may_mark` and
@@ -344,16 +353,11 @@ impl State {
         })
     }
 
-    /// Whether the index of a file is to be written.
-    fn is_index_changed(&self, ino: Nid) -> bool {
-        self.main.files.get(&ino).is_some_and(|file| file.is_changed)
-    }
-
     /// Writes compact pages and the index of a file, after its pages. Room for what is new was
     /// taken.
     pub(crate) fn write_main_deltas(&mut self, ino: Nid, write: MainWrite) -> Result<()> {
         self.main_file(ino)?;
-        let mut file = self.main.files.remove(&ino).unwrap_or_default();
+        let mut file = self.small.main.files.remove(&ino).unwrap_or_default();
         let packed = write.packing.iter().flat_map(Packing::pages).collect::<BTreeSet<u32>>();
         let packing = write.packing.unwrap_or_default();
         let inode = self.change_inode(ino, |inode| {
@@ -368,7 +372,7 @@ impl State {
                 .into_iter()
                 .for_each(|(page, delta)| file.put_own(page, delta));
         }
-        self.delta_counts.packed += self.main.waiting.get(&ino).map_or(0, BTreeMap::len) as u64;
+        self.small.delta_counts.packed += self.small.main.waiting.get(&ino).map_or(0, BTreeMap::len) as u64;
         let mut new_blocks = u32::try_from(packing.groups.len()).unwrap_or(u32::MAX);
         for group in packing.groups {
             self.write_compact_page(ino, &mut file, &group)?;
@@ -378,7 +382,7 @@ impl State {
         let old = inode.delta_meta();
         let mut index = None;
         if file.len() > 0 {
-            let form = self.index_form(ino);
+            let form = self.small.index_form(ino);
             let layout = file.lay_out(form, packing.to_leaves);
             old_blocks += self.write_leaves(ino, &mut file, layout, &mut new_blocks)?;
             if file.index_bytes(form).is_none() {
@@ -406,7 +410,7 @@ impl State {
             }
         };
         self.settle_room(packing.room_blocks, new_blocks);
-        self.give_room(old_blocks);
+        self.space.give_room(old_blocks);
         self.change_inode(ino, |inode| {
             inode.set_delta_meta(new);
             inode.remove_empty_deltas();
@@ -414,11 +418,11 @@ impl State {
             inode.set_blocks(blocks.saturating_sub(u64::from(old_blocks)));
         })?;
         if inode.flags().has_main_deltas != (new != Address::NONE) {
-            self.main.to_link.insert(ino);
+            self.small.main.to_link.insert(ino);
         }
         if new != Address::NONE {
             file.is_changed = false;
-            self.main.files.insert(ino, file);
+            self.small.main.files.insert(ino, file);
         }
         // Until here their pages could be read.
         self.forget_waiting(ino, 0, MAX_FILE_BLOCKS);
@@ -430,8 +434,8 @@ impl State {
     /// reserved for that: it is one block for a thousand deltas, and comes from the room kept free
     /// for cleaning.
     fn settle_room(&mut self, taken_blocks: u32, needed_blocks: u32) {
-        self.counts.used_blocks = self.counts.used_blocks.saturating_add(needed_blocks);
-        self.give_room(taken_blocks);
+        self.space.counts.used_blocks = self.space.counts.used_blocks.saturating_add(needed_blocks);
+        self.space.give_room(taken_blocks);
     }
 
     /// Gives up compact pages in which nothing counts; returns their number.
@@ -454,7 +458,7 @@ impl State {
             let address = self.write_delta_block(ino, Address::NONE, Kind::DeltaLeaf, &mut block)?;
             file.add_leaf(address, leaf);
             *new_blocks += 1;
-            self.delta_counts.index_leaves += 1;
+            self.small.delta_counts.index_leaves += 1;
         }
         Ok(gone)
     }
@@ -487,7 +491,7 @@ impl State {
         let places = fill_compact_page(&mut block, ino, group.iter().map(|(page, delta)| (*page, &delta[..])));
         let address = self.write_delta_block(ino, Address::NONE, Kind::DeltaCompact, &mut block)?;
         let compact = Compact::of(block.into());
-        self.main.make_room_for_compact_page();
+        self.small.main.make_room_for_compact_page();
         file.compacts.insert(address, compact);
         places.into_iter().for_each(|place| file.put_place(address, place));
         Ok(())
@@ -521,17 +525,17 @@ impl State {
         };
         let summary = Summary {
             nid: ino,
-            version: self.table.get(&self.media, ino)?.version,
+            version: self.space.table.get(&self.media, ino)?.version,
             slot,
             checksum: 0,
         };
-        let (address, _) = self.segments.allocate(LogKind::WarmData, summary, self.now_s())?;
+        let (address, _) = self.space.segments.allocate(LogKind::WarmData, summary, self.now_s())?;
         self.media.id.seal(block, kind, address);
         let checksum = page_checksum(&block[..]);
-        self.segments.correct_checksums(address, &[checksum]);
+        self.space.segments.correct_checksums(address, &[checksum]);
         self.media.write(address, &block[..], what)?;
         self.page_moved(ino, old, address, checksum);
-        self.write_filled()?;
+        self.space.write_filled(&self.media)?;
         Ok(address)
     }
 
@@ -567,9 +571,9 @@ impl State {
             self.page_gone(ino, address);
             blocks += 1;
         }
-        self.give_room(blocks);
-        self.main.files.remove(&ino);
-        self.main.to_link.insert(ino);
+        self.space.give_room(blocks);
+        self.small.main.files.remove(&ino);
+        self.small.main.to_link.insert(ino);
         self.change_inode(ino, |inode| {
             inode.set_delta_meta(Address::NONE);
             inode.set_blocks(inode.blocks().saturating_sub(u64::from(blocks)));

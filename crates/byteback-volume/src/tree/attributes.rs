@@ -107,7 +107,7 @@ impl State {
             }
         }
         if mode & TYPE == DIRECTORY {
-            self.since.attributes_of.insert(ino);
+            self.durability.since.attributes_of.insert(ino);
         }
         self.change_inode(ino, |inode| {
             if let Some(mode) = set.mode {

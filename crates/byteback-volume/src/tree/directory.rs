@@ -13,6 +13,7 @@
 use crate::error::{Result, VolumeError};
 use crate::format::{Dentry, DirectoryBlock, INLINE_DENTRIES, Nid, Slots};
 use crate::state::State;
+use crate::tree::Tree;
 use crate::tree::file::PAGE;
 
 const INLINE: Slots = Slots(INLINE_DENTRIES);
@@ -80,15 +81,18 @@ pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     }
 }
 
-impl State {
+impl Tree {
+    /// Hash of a name.
     fn hash(&self, name: &[u8]) -> u32 {
         let hash = xxhash_rust::xxh3::xxh3_64_with_seed(name, self.hash_seed);
         // The lower half; dropping the upper one loses nothing.
         u32::try_from(hash & u64::from(u32::MAX)).unwrap_or(0)
     }
+}
 
+impl State {
     pub(crate) fn find_entry(&mut self, dir: Nid, name: &[u8]) -> Result<Option<Found>> {
-        let hash = self.hash(name);
+        let hash = self.tree.hash(name);
         let inode = self.inode(dir)?;
         let found = |page, found: Option<(usize, Dentry<'_>)>| {
             found.map(|(slot, entry)| Found {
@@ -115,8 +119,8 @@ impl State {
     /// Adds an entry with a name that does not exist yet.
     pub(crate) fn add_entry(&mut self, dir: Nid, name: &[u8], ino: Nid, kind: u8) -> Result<()> {
         // Also if there is no room for it: then the name is looked up in vain.
-        self.since.names.added(dir, name);
-        let hash = self.hash(name);
+        self.durability.since.names.added(dir, name);
+        let hash = self.tree.hash(name);
         let entry = Dentry { hash, ino, kind, name };
         let inode = self.inode(dir)?;
         if inode.flags().has_inline_entries {
@@ -163,8 +167,8 @@ impl State {
         // Room for their pages and any nodes on the way there: without it everything stays as it
         // was.
         let entries: Vec<_> = INLINE.area(inode.inline()).entries().map(|(_, entry)| entry).collect();
-        self.take_room(4)?;
-        self.give_room(4);
+        self.space.take_room(&self.media.areas, 4)?;
+        self.space.give_room(4);
         self.change_inode(dir, |inode| {
             let mut flags = inode.flags();
             flags.has_inline_entries = false;
@@ -180,7 +184,7 @@ impl State {
 
     /// Removes an entry.
     pub(crate) fn remove_entry(&mut self, dir: Nid, name: &[u8], found: Found) -> Result<()> {
-        self.since.names.removed(dir, name);
+        self.durability.since.names.removed(dir, name);
         match found.page {
             None => self.change_inode(dir, |inode| INLINE.remove(inode.inline_mut(), found.slot, name))?,
             Some(page) => DirectoryBlock::SLOTS.remove(self.page_mut(dir, page, false)?, found.slot, name),

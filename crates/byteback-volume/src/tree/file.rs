@@ -110,21 +110,21 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = Piece> {
 impl State {
     /// A page in memory, read if needed; `None` for a hole.
     pub(crate) fn page(&mut self, ino: Nid, page: u64) -> Result<Option<&Block>> {
-        if self.pages.get((ino, page)).is_none() {
+        if self.tree.pages.get((ino, page)).is_none() {
             let address = self.address_of(ino, page)?;
             let Some(block) = self.stored_page(ino, page, address)? else {
                 return Ok(None);
             };
-            self.pages.keep((ino, page), block);
+            self.tree.pages.keep((ino, page), block);
         }
-        Ok(self.pages.get((ino, page)))
+        Ok(self.tree.pages.get((ino, page)))
     }
 
     /// Reads those of these pages that are not in memory, adjacent ones at once. Damaged pages are
     /// left to the read that needs them.
     pub(crate) fn read_ahead(&mut self, ino: Nid, first: u64, end: u64) -> Result<()> {
         let mut run: (u64, Address, u32) = (first, Address::NONE, 0);
-        let are_kept = self.pages.are_kept(ino, first, end);
+        let are_kept = self.tree.pages.are_kept(ino, first, end);
         if are_kept.iter().all(|is_kept| *is_kept) {
             return Ok(());
         }
@@ -152,7 +152,7 @@ impl State {
             return Ok(());
         }
         for (index, bytes) in (0..).zip(bytes.chunks(BLOCK_LEN_BYTES)) {
-            let checksum = self.checksum_of(Address(address.0 + index));
+            let checksum = self.space.checksum_of(&self.media, Address(address.0 + index));
             if !checksum.is_ok_and(|checksum| page_checksum(bytes) == checksum) {
                 continue;
             }
@@ -160,7 +160,7 @@ impl State {
             block.copy_from_slice(bytes);
             let page = first + u64::from(index);
             if self.restore(ino, page, &mut block).is_ok() {
-                self.pages.keep((ino, page), block);
+                self.tree.pages.keep((ino, page), block);
             }
         }
         Ok(())
@@ -168,8 +168,8 @@ impl State {
 
     /// A page as it was last written, without its delta.
     pub(crate) fn read_page(&mut self, ino: Nid, page: u64, address: Address) -> Result<Box<Block>> {
-        let Summary { checksum, slot, .. } = self.summary_at(address)?;
-        if slot == CLUSTER_SLOT && self.is_compressed {
+        let Summary { checksum, slot, .. } = self.space.summary_at(&self.media, address)?;
+        if slot == CLUSTER_SLOT && self.small.is_compressed {
             return self.read_from_cluster(ino, page, address);
         }
         let block = self.media.read(address)?;
@@ -186,12 +186,12 @@ impl State {
         let address = self.address_in(slot)?;
         if address == Address::NONE {
             // First: without room nothing changes, in memory either.
-            self.take_room(1)?;
+            self.space.take_room(&self.media.areas, 1)?;
             self.set_address(slot, Address::RESERVED)?;
             self.change_inode(ino, |inode| inode.set_blocks(inode.blocks() + 1))?;
         }
         self.change_slots_of(ino, page, page + 1)?;
-        if self.pages.get(key).is_none() {
+        if self.tree.pages.get(key).is_none() {
             let stored = match is_overwritten {
                 true => {
                     // First: zeros that are not overwritten are not the page.
@@ -200,14 +200,14 @@ impl State {
                 }
                 false => self.stored_page(ino, page, address)?,
             };
-            self.pages.keep(key, stored.unwrap_or_else(zeros));
+            self.tree.pages.keep(key, stored.unwrap_or_else(zeros));
         }
         self.end_unknown_place(ino, page)?;
         // The page is written from memory, so no delta of it needs to be packed.
         self.forget_waiting(ino, page, page + 1);
-        self.pages.mark_dirty(key);
+        self.tree.pages.mark_dirty(key);
         let lost = || VolumeError::Stopped("a page was lost in memory".to_owned());
-        self.pages.get_mut(key).ok_or_else(lost)
+        self.tree.pages.get_mut(key).ok_or_else(lost)
     }
 
     pub(crate) fn read(&mut self, ino: Nid, offset: u64, buffer: &mut [u8]) -> Result<usize> {
@@ -234,7 +234,7 @@ impl State {
             return Ok((len, DirectRead::default()));
         }
         let pages = (offset + len as u64).div_ceil(PAGE).saturating_sub(offset / PAGE);
-        self.hotness.read(ino, pages);
+        self.small.hotness.read(ino, pages);
         if pages < DIRECT_PAGES_MIN {
             self.read_by_pages(ino, offset, wanted)?;
             return Ok((len, DirectRead::default()));
@@ -294,9 +294,10 @@ impl State {
                 self.move_out(ino)?;
             }
             if is_first {
-                self.attempts.begin(ino);
+                self.small.attempts.begin(ino);
             }
-            self.hotness
+            self.small
+                .hotness
                 .wrote(ino, end.div_ceil(PAGE).saturating_sub(offset / PAGE));
             self.write_pieces(ino, offset, data)
         };
@@ -317,7 +318,7 @@ impl State {
     /// Writes by pages; whole pages at once if they are many and none is compressed. Returns the
     /// number of bytes written, and the error that prevented more.
     fn write_pieces(&mut self, ino: Nid, offset: u64, data: &[u8]) -> (usize, Option<VolumeError>) {
-        let is_long = data.len() as u64 >= DIRECT_PAGES_MIN * PAGE && !self.is_compressed;
+        let is_long = data.len() as u64 >= DIRECT_PAGES_MIN * PAGE && !self.small.is_compressed;
         let mut written = 0;
         while written < data.len() {
             let rest = data.get(written..).unwrap_or_default();
@@ -349,10 +350,10 @@ impl State {
                 place.copy_from_slice(bytes);
             }
         };
-        if self.delta_mode != DeltaMode::Off
+        if self.small.delta_mode != DeltaMode::Off
             && self.address_of(ino, page)?.is_block()
-            && !self.pages.is_dirty((ino, page))
-            && self.is_to_be_compared(ino)
+            && !self.tree.pages.is_dirty((ino, page))
+            && self.small.is_to_be_compared(ino)
         {
             let before = match self.page_before(ino, page, 1) {
                 Ok(before) => Some(before.map_or_else(zeros, |block| Box::new(*block))),
@@ -380,7 +381,7 @@ impl State {
             .min(content.len());
         if len > 0 {
             // Before the slots become slots: without room everything stays as it was.
-            self.take_room(1)?;
+            self.space.take_room(&self.media.areas, 1)?;
         }
         self.change_inode(ino, |inode| {
             let mut flags = inode.flags();
@@ -389,7 +390,7 @@ impl State {
             inode.inline_mut().fill(0);
         })?;
         if len > 0 {
-            self.give_room(1);
+            self.space.give_room(1);
             let block = self.page_mut(ino, 0, true)?;
             for (to, from) in block.iter_mut().zip(content.get(..len).unwrap_or_default()) {
                 *to = *from;
@@ -489,7 +490,7 @@ impl State {
             self.move_out(ino)?;
         }
         if how != Allocate::Punch {
-            let free = u64::from(self.capacity_blocks().saturating_sub(self.counts.used_blocks));
+            let free = u64::from(self.space.free_blocks(&self.media.areas));
             if self.missing_blocks(ino, offset / PAGE, end.div_ceil(PAGE), free)? > free {
                 return Err(VolumeError::Full);
             }
@@ -531,7 +532,7 @@ impl State {
             // A page that has room but was never written reads as zeros.
             let is_reserved = found < end
                 && is_data
-                && self.pages.get((ino, found)).is_none()
+                && self.tree.pages.get((ino, found)).is_none()
                 && self.address_of(ino, found)? == Address::RESERVED
                 && !self.is_in_inode(ino, found)?;
             if !is_reserved {
@@ -558,21 +559,22 @@ impl State {
         };
         let began_ns = self.clock.monotonic_ns();
         let main_write = self.choose_packing(ino)?;
-        let dirty = self.pages.dirty_of(ino);
+        let dirty = self.tree.pages.dirty_of(ino);
         let dirty = self.writable_pages(ino, dirty)?;
         let count = dirty.len() as u64;
-        let writes_index = match self.is_compressed {
+        let writes_index = match self.small.is_compressed {
             true => self.write_units(ino, dirty, is_directory, main_write.is_some())?,
             false => self.write_runs(ino, &dirty, is_directory, main_write.is_some())?,
         };
         if count > 0 {
-            self.costs
+            self.small
+                .costs
                 .wrote(count, self.clock.monotonic_ns().saturating_sub(began_ns));
         }
         if writes_index || self.is_main_over(ino)? {
             self.write_main_deltas(ino, main_write.unwrap_or_default())?;
         }
-        self.write_filled()
+        self.space.write_filled(&self.media)
     }
 
     /// Writes these pages of a file where none is compressed. `writes_index` and the result:
@@ -586,7 +588,7 @@ impl State {
         while let Some(first) = rest.first().copied() {
             let slot = self.make_slot(ino, first)?;
             // No checksum is computed twice.
-            let held = u64::from(self.slots_beside(slot)?.min(self.segments.left_in_segment(log)));
+            let held = u64::from(self.slots_beside(slot)?.min(self.space.segments.left_in_segment(log)));
             let beside = (first..first + held).zip(rest);
             let beside = beside.take_while(|(expected, page)| expected == *page).count();
             let pages = first..first + beside as u64;
@@ -594,7 +596,7 @@ impl State {
                 rest = rest.get(1..).unwrap_or_default();
                 continue;
             };
-            let (address, taken, _) = self.segments.allocate_run(log, &summaries, self.now_s())?;
+            let (address, taken, _) = self.space.segments.allocate_run(log, &summaries, self.now_s())?;
             let pages = first..first + u64::from(taken);
             let mut checksums: Vec<u32> = summaries.iter().map(|summary| summary.checksum).collect();
             checksums.truncate(usize::try_from(taken).unwrap_or(usize::MAX));
@@ -627,8 +629,8 @@ impl State {
         slot: Slot,
         pages: std::ops::Range<u64>,
     ) -> Result<Option<Vec<Summary>>> {
-        let version = self.table.get(&self.media, slot.told)?.version;
-        let checksums = pages.map_while(|page| self.pages.checksum_of((ino, page)));
+        let version = self.space.table.get(&self.media, slot.told)?.version;
+        let checksums = pages.map_while(|page| self.tree.pages.checksum_of((ino, page)));
         let summaries: Vec<Summary> = (slot.slot..)
             .zip(checksums)
             .map(|(slot_number, checksum)| Summary {
@@ -644,12 +646,12 @@ impl State {
     /// Seals pages of a directory for their future addresses.
     fn seal_pages(&mut self, ino: Nid, first: u64, address: Address, checksums: &mut [u32]) {
         for ((page, at), checksum) in (first..).zip(address.0..).zip(checksums.iter_mut()) {
-            if let Some(block) = self.pages.get_mut((ino, page)) {
+            if let Some(block) = self.tree.pages.get_mut((ino, page)) {
                 self.media.id.seal(block, Kind::Directory, Address(at));
                 *checksum = page_checksum(block);
             }
         }
-        self.segments.correct_checksums(address, checksums);
+        self.space.segments.correct_checksums(address, checksums);
     }
 
     /// Writes pages of a file in adjacent blocks; then memory and device agree.
@@ -658,26 +660,26 @@ impl State {
         if pages.is_empty() {
             return Ok(());
         }
-        if let Some(blocks) = self.pages.take_passing(ino, &pages) {
+        if let Some(blocks) = self.tree.pages.take_passing(ino, &pages) {
             let spare = self.media.write_owned(pending.first, blocks, what)?;
-            self.pages.add_spare(spare);
+            self.tree.pages.add_spare(spare);
             return Ok(());
         }
         let blocks = pages
             .iter()
-            .map(|page| self.pages.get((ino, *page)).map(|block| &block[..]));
+            .map(|page| self.tree.pages.get((ino, *page)).map(|block| &block[..]));
         let lost = || VolumeError::Stopped("a page was lost in memory".to_owned());
         let blocks: Vec<&[u8]> = blocks.collect::<Option<_>>().ok_or_else(lost)?;
         self.media.write_vectored(pending.first, &blocks, what)?;
         for page in pages {
-            self.pages.mark_clean((ino, page));
+            self.tree.pages.mark_clean((ino, page));
         }
         Ok(())
     }
 
     /// Records new addresses of pages of a file: from `first` on, adjacent.
     fn pages_moved(&mut self, ino: Nid, old: &[Address], first: Address, checksums: &[u32]) {
-        let written = self.since.pages.entry(ino).or_default();
+        let written = self.durability.since.pages.entry(ino).or_default();
         let mut rest = old;
         while let Some(address) = rest.first().copied() {
             let beside = (address.0..).map(Address).zip(rest);
@@ -687,7 +689,7 @@ impl State {
             };
             if address.is_block() {
                 let count = u32::try_from(count).unwrap_or(u32::MAX);
-                self.segments.release_run(address, count);
+                self.space.segments.release_run(address, count);
                 (address.0..address.0.saturating_add(count)).for_each(|old| written.remove(Address(old)));
             }
             rest = rest.get(count..).unwrap_or_default();
@@ -700,27 +702,27 @@ impl State {
     /// Records the new address of a page of a file.
     pub(crate) fn page_moved(&mut self, ino: Nid, old: Address, new: Address, checksum: u32) {
         self.page_gone(ino, old);
-        self.since.pages.entry(ino).or_default().add(new, checksum);
+        self.durability.since.pages.entry(ino).or_default().add(new, checksum);
     }
 
     /// Records that a page of a file has no address any more.
     pub(crate) fn page_gone(&mut self, ino: Nid, old: Address) {
         if old.is_block() {
-            self.segments.release(old);
-            self.clusters.forget(old);
+            self.space.segments.release(old);
+            self.small.clusters.forget(old);
         }
-        if let Some(pages) = self.since.pages.get_mut(&ino) {
+        if let Some(pages) = self.durability.since.pages.get_mut(&ino) {
             pages.remove(old);
         }
     }
 
     /// Writes the changed pages of all files.
     pub(crate) fn write_back(&mut self) -> Result<()> {
-        let mut files: BTreeSet<Nid> = self.pages.dirty_files().into_iter().collect();
-        files.extend(self.main.unwritten_files());
+        let mut files: BTreeSet<Nid> = self.tree.pages.dirty_files().into_iter().collect();
+        files.extend(self.small.main.unwritten_files());
         for ino in files {
             let written = self.write_pages(ino);
-            self.stop_after(written)?;
+            self.durability.stop_after(written)?;
         }
         Ok(())
     }

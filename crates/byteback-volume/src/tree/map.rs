@@ -122,7 +122,7 @@ impl State {
     /// for deltas in the inode of a large file, too. False if it has few, if they were moved
     /// already, or if there is no room.
     pub(crate) fn move_slots(&mut self, ino: Nid) -> Result<bool> {
-        match self.inode(ino)?.used_slots() < self.moved_slots_min {
+        match self.inode(ino)?.used_slots() < self.small.moved_slots_min {
             true => Ok(false),
             false => self.move_all_slots(ino),
         }
@@ -151,7 +151,7 @@ impl State {
             inode.set_moved_slots(Some(node));
             inode.set_blocks(inode.blocks() + 1);
         })?;
-        self.delta_counts.moved_slots += 1;
+        self.small.delta_counts.moved_slots += 1;
         Ok(true)
     }
 
@@ -226,7 +226,7 @@ impl State {
             let missing: Vec<u32> = slots.filter(|at| of(block, *at) == Address::NONE).collect();
             let count = u32::try_from(missing.len()).unwrap_or(u32::MAX);
             if count > 0 {
-                self.take_room(count)?;
+                self.space.take_room(&self.media.areas, count)?;
                 let block = self.node_mut(slot.node, WHAT)?;
                 for at in missing {
                     match slot.is_inode {
@@ -342,7 +342,7 @@ impl State {
     /// Makes holes of the pages from `first` to before `end`. Nodes that lead only to holes are
     /// removed.
     pub(crate) fn free_pages(&mut self, ino: Nid, first: u64, end: u64) -> Result<()> {
-        self.pages.forget(ino, first, end);
+        self.tree.pages.forget(ino, first, end);
         self.free_main_deltas(ino, first, end)?;
         let mut freed = 0u64;
         self.change_inode(ino, |inode| {
@@ -387,7 +387,7 @@ impl State {
 
     fn free_page(&mut self, ino: Nid, page: u64, address: Address) -> u64 {
         self.page_left(ino, page, address);
-        self.give_room(1);
+        self.space.give_room(1);
         1
     }
 
@@ -444,7 +444,7 @@ impl State {
 
     /// Removes a node that is a file's own; returns the number of blocks freed.
     pub(crate) fn free_node_of(&mut self, ino: Nid, nid: Nid) -> Result<u64> {
-        let entry = self.table.get(&self.media, nid)?;
+        let entry = self.space.table.get(&self.media, nid)?;
         if entry.ino != ino || entry.address == Address::NONE {
             return Ok(0);
         }

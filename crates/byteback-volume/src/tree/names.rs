@@ -7,6 +7,7 @@ use crate::crash::checkpoint::ORPHANS_MAX;
 use crate::error::{Result, VolumeError};
 use crate::format::{Inode, MAX_FILE_BLOCKS, Nid};
 use crate::state::State;
+use crate::tree::Tree;
 use crate::tree::attributes::{Attributes, DIRECTORY, REGULAR, SYMLINK, TYPE};
 use crate::tree::directory::{Found, check_name};
 
@@ -38,6 +39,21 @@ pub enum Rename {
     NoReplace,
     /// The two names are exchanged.
     Exchange,
+}
+
+impl Tree {
+    /// Refuses a change that could leave more files without a name than can be recorded.
+    fn check_orphans(&self) -> Result<()> {
+        match self.orphans.len() < ORPHANS_MAX {
+            true => Ok(()),
+            false => Err(VolumeError::Full),
+        }
+    }
+
+    /// Holds an open file.
+    pub(crate) fn hold(&mut self, ino: Nid) {
+        *self.held.entry(ino).or_default() += 1;
+    }
 }
 
 impl State {
@@ -87,15 +103,15 @@ impl State {
     /// Makes a file: with a name to be added, or without.
     pub(crate) fn new_file(&mut self, named: Option<(Nid, &[u8])>, new: &NewFile) -> Result<Nid> {
         if named.is_none() {
-            self.check_orphans()?;
+            self.tree.check_orphans()?;
         }
         let ino = self.new_node(None, 0)?;
-        self.counts.inodes += 1;
-        self.since.made.insert(ino);
+        self.space.counts.inodes += 1;
+        self.durability.since.made.insert(ino);
         let now = self.now();
-        let generation = u32::try_from(self.version & u64::from(u32::MAX)).unwrap_or(0);
+        let generation = u32::try_from(self.durability.version & u64::from(u32::MAX)).unwrap_or(0);
         let kind = new.mode & TYPE;
-        let is_compressed = self.is_compressed;
+        let is_compressed = self.small.is_compressed;
         self.change_inode(ino, |inode| {
             inode.set_mode(new.mode);
             inode.set_uid(new.uid);
@@ -123,7 +139,7 @@ impl State {
             }
         })?;
         if named.is_none() {
-            self.orphans.insert(ino);
+            self.tree.orphans.insert(ino);
         }
         Ok(ino)
     }
@@ -173,15 +189,15 @@ impl State {
             return Err(VolumeError::Exists);
         }
         self.add_entry(dir, name, ino, Attributes::kind(inode.mode()))?;
-        self.orphans.remove(&ino);
-        self.since.names_moved = true;
-        self.since.renamed.insert(ino);
+        self.tree.orphans.remove(&ino);
+        self.durability.since.names_moved = true;
+        self.durability.since.renamed.insert(ino);
         self.change_links(ino, 1)
     }
 
     /// Removes a name of a file that is no directory.
     pub(crate) fn unlink(&mut self, dir: Nid, name: &[u8]) -> Result<()> {
-        self.check_orphans()?;
+        self.tree.check_orphans()?;
         let found = self.found(dir, name)?;
         if self.inode(found.ino)?.mode() & TYPE == DIRECTORY {
             return Err(VolumeError::IsADirectory);
@@ -192,7 +208,7 @@ impl State {
 
     /// Removes an empty directory.
     pub(crate) fn remove_directory(&mut self, dir: Nid, name: &[u8]) -> Result<()> {
-        self.check_orphans()?;
+        self.tree.check_orphans()?;
         let found = self.found(dir, name)?;
         self.directory(found.ino)?;
         if !self.is_empty(found.ino)? {
@@ -200,7 +216,7 @@ impl State {
         }
         // A file that is made under this name and synced would be found beside what was one
         // directory more.
-        self.since.names_moved = true;
+        self.durability.since.names_moved = true;
         self.remove_entry(dir, name, found)?;
         self.change_links(dir, -1)?;
         self.lose_directory(found.ino)
@@ -214,7 +230,7 @@ impl State {
         how: Rename,
     ) -> Result<()> {
         check_name(new_name)?;
-        self.check_orphans()?;
+        self.tree.check_orphans()?;
         let from = self.found(dir, name)?;
         let to_inode = self.directory(new_dir)?;
         let to = self.find_entry(new_dir, new_name)?;
@@ -247,8 +263,8 @@ impl State {
         if gains_directory && to_inode.links() >= LINKS_MAX {
             return Err(VolumeError::TooManyLinks(LINKS_MAX));
         }
-        self.since.names_moved = true;
-        self.since.renamed.insert(from.ino);
+        self.durability.since.names_moved = true;
+        self.durability.since.renamed.insert(from.ino);
         match (how, to) {
             (Rename::Exchange, Some(to)) => self.exchange((dir, name, from), (new_dir, new_name, to)),
             (_, Some(to)) => {
@@ -279,7 +295,7 @@ impl State {
 
     fn exchange(&mut self, one: (Nid, &[u8], Found), other: (Nid, &[u8], Found)) -> Result<()> {
         let is_directory = |found: Found| found.kind == Attributes::kind(DIRECTORY);
-        self.since.renamed.insert(other.2.ino);
+        self.durability.since.renamed.insert(other.2.ino);
         self.replace_entry(one.0, one.2, other.2.ino, other.2.kind)?;
         self.replace_entry(other.0, other.2, one.2.ino, one.2.kind)?;
         self.moved(one.2.ino, other.0, other.1)?;
@@ -333,7 +349,7 @@ impl State {
 
     fn lose_name(&mut self, ino: Nid) -> Result<()> {
         self.change_links(ino, -1)?;
-        self.since.renamed.insert(ino);
+        self.durability.since.renamed.insert(ino);
         self.forget_if_unused(ino)
     }
 
@@ -347,29 +363,16 @@ impl State {
         if self.inode(ino)?.links() > 0 {
             return Ok(());
         }
-        if self.held.contains_key(&ino) {
-            self.orphans.insert(ino);
+        if self.tree.held.contains_key(&ino) {
+            self.tree.orphans.insert(ino);
             return Ok(());
         }
         self.free_file(ino)
     }
 
-    /// Refuses a change that could leave more files without a name than can be recorded.
-    fn check_orphans(&self) -> Result<()> {
-        match self.orphans.len() < ORPHANS_MAX {
-            true => Ok(()),
-            false => Err(VolumeError::Full),
-        }
-    }
-
-    /// Holds an open file.
-    pub(crate) fn hold(&mut self, ino: Nid) {
-        *self.held.entry(ino).or_default() += 1;
-    }
-
     /// Ends `times` holds of a file.
     pub(crate) fn let_go(&mut self, ino: Nid, times: u64) -> Result<()> {
-        let left = match self.held.get_mut(&ino) {
+        let left = match self.tree.held.get_mut(&ino) {
             Some(count) => {
                 *count = count.saturating_sub(times);
                 *count
@@ -379,8 +382,8 @@ impl State {
         if left > 0 {
             return Ok(());
         }
-        self.held.remove(&ino);
-        if self.orphans.contains(&ino) && self.check_writable().is_ok() {
+        self.tree.held.remove(&ino);
+        if self.tree.orphans.contains(&ino) && self.durability.check_writable().is_ok() {
             self.free_file(ino)?;
         }
         Ok(())
@@ -389,8 +392,8 @@ impl State {
     /// Removes files without a name that are not open. A file whose inode is lost stays for a
     /// repair.
     pub(crate) fn free_orphans(&mut self) -> Result<()> {
-        for ino in self.orphans.clone() {
-            if self.held.contains_key(&ino) {
+        for ino in self.tree.orphans.clone() {
+            if self.tree.held.contains_key(&ino) {
                 continue;
             }
             match self.free_file(ino) {
@@ -415,16 +418,11 @@ impl State {
             self.unlink_delta_file(ino)?;
         }
         self.free_node(ino)?;
-        self.counts.inodes = self.counts.inodes.saturating_sub(1);
-        self.orphans.remove(&ino);
-        self.since.made.remove(&ino);
-        self.since.synced.remove(&ino);
-        self.since.attributes_of.remove(&ino);
-        self.since.renamed.remove(&ino);
-        self.since.pages.remove(&ino);
-        self.lost_writes.remove(&ino);
-        self.hotness.forget(ino);
-        self.attempts.forget(ino);
+        self.space.counts.inodes = self.space.counts.inodes.saturating_sub(1);
+        self.tree.orphans.remove(&ino);
+        self.durability.forget_file(ino);
+        self.small.hotness.forget(ino);
+        self.small.attempts.forget(ino);
         Ok(())
     }
 }

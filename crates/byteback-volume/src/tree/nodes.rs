@@ -8,6 +8,7 @@ use crate::error::{Result, VolumeError};
 use crate::format::{Address, Block, Footer, Inode, Kind, Nid, NodeEntry, NodeFlags, Summary, zeros};
 use crate::log::segments::LogKind;
 use crate::state::State;
+use crate::tree::Tree;
 
 /// Most unchanged nodes kept in memory.
 pub(crate) const CLEAN_NODES_MAX: usize = 8192;
@@ -72,6 +73,14 @@ fn log_of(block: &Block, is_directory: bool) -> LogKind {
     }
 }
 
+impl Tree {
+    /// Forgets what is in memory of a node, of which another version counts.
+    pub(crate) fn forget_node(&mut self, nid: Nid) {
+        self.nodes.cached.remove(&nid);
+        self.nodes.dirty.remove(&nid);
+    }
+}
+
 impl State {
     /// A node, to be looked at.
     pub(crate) fn node(&mut self, nid: Nid, what: &'static str) -> Result<&Block> {
@@ -83,7 +92,7 @@ impl State {
     pub(crate) fn node_of(&mut self, ino: Nid, nid: Nid, place: u32, what: &'static str) -> Result<&Block> {
         let footer = Footer::read(self.node(nid, what)?);
         if (footer.ino, footer.place) != (ino, place) {
-            let address = self.table.get(&self.media, nid)?.address;
+            let address = self.space.table.get(&self.media, nid)?.address;
             return Err(VolumeError::Damaged { address, what });
         }
         self.node(nid, what)
@@ -92,8 +101,8 @@ impl State {
     /// A node, to be changed.
     pub(crate) fn node_mut(&mut self, nid: Nid, what: &'static str) -> Result<&mut Block> {
         self.load_node(nid, what)?;
-        self.nodes.dirty.insert(nid);
-        let cached = self.nodes.cached.get_mut(&nid);
+        self.tree.nodes.dirty.insert(nid);
+        let cached = self.tree.nodes.cached.get_mut(&nid);
         let cached = cached.ok_or(VolumeError::Missing { nid, what })?;
         cached.is_dirty = true;
         Ok(Arc::make_mut(&mut cached.block))
@@ -102,18 +111,18 @@ impl State {
     /// A node that is in memory is to be written.
     pub(crate) fn mark_node_changed(&mut self, nid: Nid, what: &'static str) -> Result<()> {
         self.load_node(nid, what)?;
-        if let Some(cached) = self.nodes.cached.get_mut(&nid)
+        if let Some(cached) = self.tree.nodes.cached.get_mut(&nid)
             && !cached.is_dirty
         {
             cached.is_dirty = true;
-            self.nodes.dirty.insert(nid);
+            self.tree.nodes.dirty.insert(nid);
         }
         Ok(())
     }
 
     fn load_node(&mut self, nid: Nid, what: &'static str) -> Result<&Cached> {
-        if !self.nodes.cached.contains_key(&nid) {
-            let entry = self.table.get(&self.media, nid)?;
+        if !self.tree.nodes.cached.contains_key(&nid) {
+            let entry = self.space.table.get(&self.media, nid)?;
             if !entry.address.is_block() {
                 return Err(VolumeError::Missing { nid, what });
             }
@@ -125,20 +134,24 @@ impl State {
                     what,
                 });
             }
-            self.nodes.forget_clean();
+            self.tree.nodes.forget_clean();
             let (block, is_dirty) = (block.into(), false);
-            self.nodes.cached.insert(nid, Cached { block, is_dirty });
+            self.tree.nodes.cached.insert(nid, Cached { block, is_dirty });
         }
-        self.nodes.cached.get(&nid).ok_or(VolumeError::Missing { nid, what })
+        self.tree
+            .nodes
+            .cached
+            .get(&nid)
+            .ok_or(VolumeError::Missing { nid, what })
     }
 
     /// A new node of the file `ino`; `None` for a new file.
     pub(crate) fn new_node(&mut self, ino: Option<Nid>, place: u32) -> Result<Nid> {
-        self.take_room(1)?;
-        let nid = match self.table.give(&self.media, ino) {
+        self.space.take_room(&self.media.areas, 1)?;
+        let nid = match self.space.table.give(&self.media, ino) {
             Ok(nid) => nid,
             Err(error) => {
-                self.give_room(1);
+                self.space.give_room(1);
                 return Err(error);
             }
         };
@@ -150,29 +163,29 @@ impl State {
             ..Footer::default()
         };
         footer.write(&mut block);
-        self.counts.nodes += 1;
+        self.space.counts.nodes += 1;
         // Creating many files reads no other node, so nothing else would forget those that were
         // written.
-        self.nodes.forget_clean();
-        self.nodes.dirty.insert(nid);
+        self.tree.nodes.forget_clean();
+        self.tree.nodes.dirty.insert(nid);
         let block = block.into();
-        self.nodes.cached.insert(nid, Cached { block, is_dirty: true });
+        self.tree.nodes.cached.insert(nid, Cached { block, is_dirty: true });
         Ok(nid)
     }
 
     /// Takes a node away.
     pub(crate) fn free_node(&mut self, nid: Nid) -> Result<()> {
-        let entry = self.table.get(&self.media, nid)?;
+        let entry = self.space.table.get(&self.media, nid)?;
         if entry.address.is_block() {
-            self.segments.release(entry.address);
+            self.space.segments.release(entry.address);
         }
         if entry.address != Address::NONE {
-            self.give_room(1);
-            self.counts.nodes = self.counts.nodes.saturating_sub(1);
+            self.space.give_room(1);
+            self.space.counts.nodes = self.space.counts.nodes.saturating_sub(1);
         }
-        self.table.give_back(nid, entry);
-        self.nodes.cached.remove(&nid);
-        self.nodes.dirty.remove(&nid);
+        self.space.table.give_back(nid, entry);
+        self.tree.nodes.cached.remove(&nid);
+        self.tree.nodes.dirty.remove(&nid);
         Ok(())
     }
 
@@ -180,7 +193,7 @@ impl State {
     /// they are found after a crash.
     pub(crate) fn write_node(&mut self, nid: Nid, synced: Option<NodeFlags>) -> Result<()> {
         const WHAT: &str = "node to be written";
-        let entry = self.table.get(&self.media, nid)?;
+        let entry = self.space.table.get(&self.media, nid)?;
         let is_directory = synced.is_none() && self.is_directory(entry.ino);
         let log = match synced {
             Some(_) => LogKind::WarmNode,
@@ -191,8 +204,8 @@ impl State {
             version: entry.version,
             ..Summary::default()
         };
-        let (address, next) = self.segments.allocate(log, summary, self.now_s())?;
-        let checkpoint = self.version;
+        let (address, next) = self.space.segments.allocate(log, summary, self.now_s())?;
+        let checkpoint = self.durability.version;
         let block = self.node_mut(nid, WHAT)?;
         let footer = Footer {
             flags: synced.unwrap_or_default(),
@@ -204,20 +217,14 @@ impl State {
         let mut copy = Box::new(*block);
         self.media.write_sealed(address, Kind::Node, &mut copy)?;
         if entry.address.is_block() {
-            self.segments.release(entry.address);
+            self.space.segments.release(entry.address);
         }
-        self.table.set(nid, NodeEntry { address, ..entry });
-        self.nodes.dirty.remove(&nid);
-        if let Some(cached) = self.nodes.cached.get_mut(&nid) {
+        self.space.table.set(nid, NodeEntry { address, ..entry });
+        self.tree.nodes.dirty.remove(&nid);
+        if let Some(cached) = self.tree.nodes.cached.get_mut(&nid) {
             cached.is_dirty = false;
         }
-        self.write_filled()
-    }
-
-    /// Forgets what is in memory of a node, of which another version counts.
-    pub(crate) fn forget_node(&mut self, nid: Nid) {
-        self.nodes.cached.remove(&nid);
-        self.nodes.dirty.remove(&nid);
+        self.space.write_filled(&self.media)
     }
 
     /// The inode of a file.
@@ -230,7 +237,7 @@ impl State {
         }
         let inode = Inode(Arc::clone(block));
         if inode.len_bytes() > crate::tree::file::LEN_BYTES_MAX {
-            let address = self.table.get(&self.media, ino)?.address;
+            let address = self.space.table.get(&self.media, ino)?.address;
             return Err(VolumeError::Damaged { address, what: WHAT });
         }
         Ok(inode)
@@ -241,17 +248,20 @@ impl State {
         const WHAT: &str = "inode";
         // Dropped at once: what only the cache has is changed where it is.
         drop(self.inode(ino)?);
-        self.nodes.dirty.insert(ino);
-        let cached = self.nodes.cached.get_mut(&ino);
+        self.tree.nodes.dirty.insert(ino);
+        let cached = self.tree.nodes.cached.get_mut(&ino);
         let cached = cached.ok_or(VolumeError::Missing { nid: ino, what: WHAT })?;
         cached.is_dirty = true;
-        let mut inode = Inode(std::mem::replace(&mut cached.block, Arc::clone(&self.nodes.nothing)));
+        let mut inode = Inode(std::mem::replace(
+            &mut cached.block,
+            Arc::clone(&self.tree.nodes.nothing),
+        ));
         let deltas = |inode: &Inode| inode.deltas_of().filter(|(_, delta)| !delta.is_empty()).count();
         let (bytes_before, before) = (inode.delta_bytes(), deltas(&inode));
         let answer = change(&mut inode);
         if inode.delta_bytes() != bytes_before {
             let more = i64::try_from(deltas(&inode)).unwrap_or(0) - i64::try_from(before).unwrap_or(0);
-            self.delta_counts.more_in_inodes += more;
+            self.small.delta_counts.more_in_inodes += more;
         }
         cached.block = inode.0;
         Ok(answer)

@@ -52,7 +52,7 @@ impl DirectRead {
 
     /// Whether what was found is still there: if so, what was read meanwhile is right.
     pub(crate) fn is_current(&self, state: &State) -> bool {
-        self.version == state.version
+        self.version == state.durability.version
     }
 
     fn add(&mut self, at: usize, address: Address) {
@@ -94,12 +94,12 @@ impl State {
         let (first, behind) = (offset.div_ceil(PAGE), end / PAGE);
         let mut direct = DirectRead {
             runs: Vec::new(),
-            version: self.version,
+            version: self.durability.version,
         };
         let mut others: Vec<u64> = (offset / PAGE..first).collect();
         let may_have_deltas = self.may_have_deltas(ino)?;
         let addresses = self.addresses_of(ino, first, behind)?;
-        let are_kept = self.pages.are_kept(ino, first, behind);
+        let are_kept = self.tree.pages.are_kept(ino, first, behind);
         for ((page, address), is_kept) in (first..).zip(addresses).zip(are_kept) {
             let at = usize::try_from(page * PAGE - offset).unwrap_or(usize::MAX);
             let is_other = is_kept || may_have_deltas && self.has_delta(ino, page) || self.is_in_cluster(address)?;
@@ -119,7 +119,9 @@ impl State {
     /// Whether what lies at the address of a page is not the page, but several, compressed. (One in
     /// an inode has a delta.)
     fn is_in_cluster(&mut self, address: Address) -> Result<bool> {
-        Ok(self.is_compressed && address.is_block() && self.summary_at(address)?.slot == CLUSTER_SLOT)
+        Ok(self.small.is_compressed
+            && address.is_block()
+            && self.space.summary_at(&self.media, address)?.slot == CLUSTER_SLOT)
     }
 
     /// The checksums that blocks beside each other were written with.
@@ -127,11 +129,11 @@ impl State {
         let mut rest = checksums;
         let mut address = first;
         while !rest.is_empty() {
-            let known = self.segments.put_checksums(address, rest);
+            let known = self.space.segments.put_checksums(address, rest);
             let (done, later) = match known {
                 0 => {
                     // Reads the summaries.
-                    let checksum = self.checksum_of(address)?;
+                    let checksum = self.space.checksum_of(&self.media, address)?;
                     let (one, later) = rest.split_at_mut(1);
                     one.fill(checksum);
                     (1, later)

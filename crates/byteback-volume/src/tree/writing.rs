@@ -74,25 +74,25 @@ impl State {
     }
 
     fn is_compared(&mut self, ino: Nid, page: u64, address: Address) -> bool {
-        self.delta_mode != DeltaMode::Off
+        self.small.delta_mode != DeltaMode::Off
             && address.is_block()
-            && !self.pages.is_dirty((ino, page))
-            && self.is_to_be_compared(ino)
+            && !self.tree.pages.is_dirty((ino, page))
+            && self.small.is_to_be_compared(ino)
     }
 
     /// Compares a page with what it is to become, and keeps what changes if that is little. `left`
     /// pages of the call are not written yet, with this one.
     fn compare_whole(&mut self, ino: Nid, page: u64, new: &Block, left: u64) -> Result<Kept> {
         // If the last one was not compared in vain, the next ones will be wanted, too.
-        let wanted = match self.attempts.is_in_doubt(ino) {
+        let wanted = match self.small.attempts.is_in_doubt(ino) {
             true => 1,
             false => left.min(READ_AT_ONCE_PAGES),
         };
         match self.page_before(ino, page, wanted) {
             Ok(Some(before)) if before == new => {
-                self.attempts.hit(ino);
-                self.delta_counts.compared += 1;
-                self.delta_counts.kept += 1;
+                self.small.attempts.hit(ino);
+                self.small.delta_counts.compared += 1;
+                self.small.delta_counts.kept += 1;
                 Ok(Kept::AsDelta)
             }
             Ok(Some(_)) => self.keep_as_delta(ino, page, new),
@@ -120,7 +120,7 @@ impl State {
         match is_ready {
             Ok((count, done)) => {
                 let blocks = whole.part(0..count).blocks;
-                self.pages.put_passing(ino, whole.first, blocks);
+                self.tree.pages.put_passing(ino, whole.first, blocks);
                 (count, done)
             }
             Err(VolumeError::Full) => self.put_one_by_one(ino, whole),

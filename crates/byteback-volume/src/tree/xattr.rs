@@ -67,7 +67,7 @@ impl State {
     }
 
     fn set_pairs(&mut self, ino: Nid, pairs: &Pairs) -> Result<()> {
-        self.since.attributes_of.insert(ino);
+        self.durability.since.attributes_of.insert(ino);
         let bytes = compose(pairs);
         let mut node = self.inode(ino)?.xattr_node();
         if bytes.len() > NODE_LEN_BYTES {

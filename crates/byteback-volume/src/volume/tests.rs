@@ -370,7 +370,11 @@ fn scattered_room_is_gathered_in_idle_time_and_then_left_alone() {
     volume.sync().unwrap();
     contents.retain(|(name, ..)| random.below(3) == 0 || volume.unlink(1, name.as_bytes()).is_err());
     volume.sync().unwrap();
-    let free = || volume.with_state(|state| Ok(state.segments.free_segments())).unwrap();
+    let free = || {
+        volume
+            .with_state(|state| Ok(state.space.segments.free_segments()))
+            .unwrap()
+    };
     let before = free();
     let mut rounds = 0;
     while volume.tidy().unwrap() {

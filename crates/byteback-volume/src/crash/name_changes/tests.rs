@@ -43,7 +43,7 @@ fn a_journal_that_is_made_anew_costs_no_checkpoint() {
     let database = volume.make(dir, b"database", &FILE).unwrap().ino;
     volume.write(database, 0, &random.bytes(100_000)).unwrap();
     volume.sync().unwrap();
-    let checkpoints = || volume.with_state(|state| Ok(state.version)).unwrap();
+    let checkpoints = || volume.with_state(|state| Ok(state.durability.version)).unwrap();
     let before = (checkpoints(), volume.stats().written.nodes, device.counters().flushes);
     for _ in 0..20 {
         let journal = volume.make(dir, b"journal", &FILE).unwrap().ino;
@@ -136,7 +136,7 @@ fn other_changes_of_a_directory_are_a_checkpoint() {
         volume.make(dir, b"old", &FILE).unwrap();
         volume.sync().unwrap();
         change(&volume, dir);
-        let checkpoints = || volume.with_state(|state| Ok(state.version)).unwrap();
+        let checkpoints = || volume.with_state(|state| Ok(state.durability.version)).unwrap();
         let before = checkpoints();
         volume.sync_file(dir).unwrap();
         assert_eq!(checkpoints() > before, is_checkpoint, "{what}");

@@ -280,7 +280,7 @@ fn clusters_are_moved_by_cleaning() {
     volume.sync().unwrap();
     let before = clusters(&device);
     let clean_all = |state: &mut State| {
-        let segments: Vec<u32> = state.segments.candidates().map(|(number, ..)| number).collect();
+        let segments: Vec<u32> = state.space.segments.candidates().map(|(number, ..)| number).collect();
         segments.into_iter().try_for_each(|segment| state.clean(segment))
     };
     volume.with_state(clean_all).unwrap();
@@ -370,7 +370,11 @@ fn cluster_without_any_record_is_given_up_with_its_last_page() {
     device.rot(u64::from(at.0), 300, 1);
     device.make_unreadable(u64::from(summaries.0));
     let volume = open_in(&device, DeltaMode::Off);
-    let is_used = |address| volume.with_state(|state| Ok(state.segments.is_valid(address))).unwrap();
+    let is_used = |address| {
+        volume
+            .with_state(|state| Ok(state.space.segments.is_valid(address)))
+            .unwrap()
+    };
     assert!(is_used(at) && is_used(alone));
     let (last, before) = pages.split_last().unwrap();
     for page in before {

@@ -244,7 +244,7 @@ fn slots_that_moved_survive_a_power_cut_without_a_checkpoint() {
         let mut content = random.bytes(len_pages * BLOCK_LEN_BYTES);
         volume.write(ino, 0, &content).unwrap();
         volume.sync().unwrap();
-        let checkpoints = || volume.with_state(|state| Ok(state.version)).unwrap();
+        let checkpoints = || volume.with_state(|state| Ok(state.durability.version)).unwrap();
         let before = checkpoints();
         for step in 0..60 {
             // Also pages that get another address, and ones that become holes or were.
@@ -314,7 +314,7 @@ fn whether_what_a_page_was_is_in_memory_is_measured() {
         let counts = volume.delta_counts();
         (counts.looked_for, counts.found_in_memory)
     };
-    let hit_rate = || volume.with_state(|state| Ok(state.costs.hit_rate)).unwrap();
+    let hit_rate = || volume.with_state(|state| Ok(state.small.costs.hit_rate)).unwrap();
     let before = hit_rate();
     volume.write(ino, 10, b"read before").unwrap();
     assert_eq!(looked(), (1, 0));
@@ -328,7 +328,7 @@ fn whether_what_a_page_was_is_in_memory_is_measured() {
     (content.chunks_mut(BLOCK_LEN_BYTES)).for_each(|page| page[0] ^= 1);
     volume
         .with_state(|state| {
-            state.pages.forget(Nid(ino), 1, 48);
+            state.tree.pages.forget(Nid(ino), 1, 48);
             Ok(())
         })
         .unwrap();

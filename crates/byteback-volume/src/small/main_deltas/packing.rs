@@ -12,6 +12,7 @@ use super::MainWrite;
 use super::file::{Form, MainFile};
 use crate::error::{Result, VolumeError};
 use crate::format::{Address, COMPACT_HEAD_LEN_BYTES, COMPACT_LEN_BYTES, CompactPage, DeltaPlace, Nid};
+use crate::small::Small;
 use crate::state::State;
 
 /// Default for the fewest deltas in a compact page (DeltaFS section 4.2.1).
@@ -99,7 +100,7 @@ fn places_of(group: &[(u32, Vec<u8>)]) -> CompactPage {
     CompactPage { address, places }
 }
 
-impl State {
+impl Small {
     /// How indexes of a file are written.
     pub(super) fn index_form(&self, ino: Nid) -> Form {
         Form {
@@ -107,25 +108,27 @@ impl State {
             room_bytes: self.delta_index_len_bytes_max,
         }
     }
+}
 
+impl State {
     /// Of deltas that wait, those that are not packed become pages to be written. Answers whether
     /// the index is to be written, by [`State::write_main_deltas`], with what.
     pub(crate) fn choose_packing(&mut self, ino: Nid) -> Result<Option<MainWrite>> {
-        let packing = match self.main.waiting.get(&ino).cloned() {
+        let packing = match self.small.main.waiting.get(&ino).cloned() {
             Some(waiting) => {
                 let packing = self.plan(ino, &waiting)?;
                 let packed: BTreeSet<u32> = packing.iter().flat_map(Packing::pages).collect();
                 for page in waiting.keys().filter(|page| !packed.contains(page)) {
                     let page = u64::from(*page);
-                    self.delta_counts.unpacked += 1;
-                    self.pages.mark_dirty((ino, page));
+                    self.small.delta_counts.unpacked += 1;
+                    self.tree.pages.mark_dirty((ino, page));
                     self.forget_waiting(ino, page, page + 1);
                 }
                 packing
             }
             None => None,
         };
-        let is_to_write = packing.is_some() || self.is_index_changed(ino);
+        let is_to_write = packing.is_some() || self.small.is_index_changed(ino);
         Ok(is_to_write.then_some(MainWrite { packing }))
     }
 
@@ -135,13 +138,13 @@ impl State {
         if self.main_file(ino).is_err() {
             return Ok(None);
         }
-        let form = self.index_form(ino);
+        let form = self.small.index_form(ino);
         let none = MainFile::default();
-        let file = self.main.files.get(&ino).unwrap_or(&none);
+        let file = self.small.main.files.get(&ino).unwrap_or(&none);
         // Deltas that count, and still will when everything is written.
         let mut over: BTreeSet<u32> = inode.deltas_of().map(|(page, _)| u32::from(page)).collect();
         over.extend(waiting.keys());
-        over.extend((self.pages.dirty_of(ino).into_iter()).filter_map(|page| u32::try_from(page).ok()));
+        over.extend((self.tree.pages.dirty_of(ino).into_iter()).filter_map(|page| u32::try_from(page).ok()));
         let mut own = file.own().clone();
         own.retain(|page, _| !over.contains(page));
         own.extend(waiting.iter().map(|(page, delta)| (*page, delta.clone())));
@@ -154,7 +157,7 @@ impl State {
         } else {
             let emptiest = file.emptiest(&over);
             packing = self.pack_all(ino, own, emptiest, form.packed_max());
-            let file = self.main.files.get(&ino).unwrap_or(&none);
+            let file = self.small.main.files.get(&ino).unwrap_or(&none);
             let packed: BTreeSet<u32> = packing.groups.iter().flatten().map(|(page, _)| *page).collect();
             over.extend(&packed);
             let mut index = file.index(ino, &packing.own, &over);
@@ -182,7 +185,7 @@ impl State {
         let new_index = usize::from(inode.delta_meta() == Address::NONE);
         let blocks = u32::try_from(packing.groups.len() + new_index).unwrap_or(u32::MAX);
         packing.room_blocks = packing.room_blocks.saturating_add(blocks);
-        match self.take_room(packing.room_blocks) {
+        match self.space.take_room(&self.media.areas, packing.room_blocks) {
             Ok(()) => Ok(Some(packing)),
             Err(VolumeError::Full) => Ok(None),
             Err(error) => Err(error),
@@ -201,14 +204,14 @@ impl State {
         let mut fresh: Vec<(u32, usize)> = deltas.iter().map(|(page, delta)| (*page, delta.len())).collect();
         // Many small ones together.
         fresh.sort_by_key(|(page, len)| (*len, *page));
-        let mut best = pack(&[], &fresh, self.packed_min..=max);
+        let mut best = pack(&[], &fresh, self.small.packed_min..=max);
         if let Some((address, places)) = emptiest {
             let read = |place: DeltaPlace| Ok((place.page, self.delta_in(ino, address, place)?));
             // Deltas that cannot be read stay where they are.
             let there: Result<BTreeMap<u32, Vec<u8>>> = places.into_iter().map(read).collect();
             let there = there.unwrap_or_default();
             let first: Vec<(u32, usize)> = there.iter().map(|(page, delta)| (*page, delta.len())).collect();
-            let with = pack(&first, &fresh, self.packed_min..=max);
+            let with = pack(&first, &fresh, self.small.packed_min..=max);
             // None of those that are there already may be left over.
             let holds_all = first.iter().all(|(page, _)| !with.1.contains(page));
             if !first.is_empty() && holds_all && with.0.len() <= best.0.len() {

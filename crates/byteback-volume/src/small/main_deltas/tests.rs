@@ -327,7 +327,7 @@ fn deltas_move_when_their_segments_are_cleaned() {
             for address in &before {
                 let (segment, _) = state.media.areas.segment_of(*address).unwrap();
                 // It is one that logs go on in: as if they did not.
-                let summary = state.segments.summary_of(*address).unwrap();
+                let summary = state.space.segments.summary_of(*address).unwrap();
                 assert!(matches!(summary.slot, INDEX_SLOT | COMPACT_SLOT), "segment {segment}");
                 assert!(state.move_delta_block(Nid(ino), *address)?);
             }

@@ -4,6 +4,8 @@
 //! everything was last synced, but for files that were synced by themselves after that step: these
 //! are as they were when they were synced, or as they were being synced.
 
+use std::collections::BTreeSet;
+
 use super::model::{Model, Node, Step, differs};
 use super::*;
 use byteback_host::sim::CrashPhase;
@@ -523,12 +525,15 @@ fn syncs_are_found_again_however_often_recovery_is_interrupted() {
             );
             model.perform(&volume, &Step::SyncFile(file), "before");
         }
-        let checkpoints = volume.with_state(|state| Ok(state.version)).unwrap();
+        let checkpoints = volume.with_state(|state| Ok(state.durability.version)).unwrap();
         std::mem::forget(volume);
         let crashed = device.recover(seed);
         let trial = crashed.copy();
         let volume = open(&trial);
-        assert_eq!(volume.with_state(|state| Ok(state.version)).unwrap(), checkpoints + 1);
+        assert_eq!(
+            volume.with_state(|state| Ok(state.durability.version)).unwrap(),
+            checkpoints + 1
+        );
         let calls = trial.calls();
         for call in 1..=calls {
             let device = crashed.copy();

@@ -1,6 +1,8 @@
 //! Blocks that rot, or cannot be read any more, while the volume is used: they cost what was in
 //! them, whatever is done with it, and nothing else.
 
+use std::collections::BTreeSet;
+
 use super::model::Content;
 use super::*;
 use crate::tree::file::PAGE;
@@ -24,9 +26,9 @@ impl Losses {
 /// Forgets everything in memory that equals the device, so that it is read again.
 fn forget_unchanged(volume: &Volume) {
     let forget = |state: &mut State| {
-        state.nodes.forget_unchanged();
-        state.pages.forget_unchanged();
-        state.main.forget_all_unchanged();
+        state.tree.nodes.forget_unchanged();
+        state.tree.pages.forget_unchanged();
+        state.small.main.forget_all_unchanged();
         Ok(())
     };
     volume.with_state(forget).unwrap();
@@ -42,11 +44,11 @@ fn some_block(volume: &Volume, random: &mut SplitMix64) -> Option<(Address, u32)
             let start = (drawn % u64::from(count)) as u32;
             let around = (start..count).chain(0..start).map(|at| Address(first + at));
             for address in around.take(500) {
-                if !state.segments.is_valid(address) {
+                if !state.space.segments.is_valid(address) {
                     continue;
                 }
-                let owner = state.summary_at(address)?.nid;
-                let ino = state.table.get(&state.media, owner)?.ino;
+                let owner = state.space.summary_at(&state.media, address)?.nid;
+                let ino = state.space.table.get(&state.media, owner)?.ino;
                 let is_regular = state.inode(ino).is_ok_and(|inode| inode.mode() >> 12 == 8);
                 if is_regular {
                     return Ok(Some((address, ino.0)));
@@ -213,7 +215,7 @@ fn upper_node(state: &mut State, ino: u32, page: u64) -> Result<Address> {
     let way = crate::tree::place::way(page).unwrap();
     assert!(!way.steps.is_empty());
     let node = state.inode(Nid(ino))?.node(way.node.unwrap());
-    Ok(state.table.get(&state.media, node)?.address)
+    Ok(state.space.table.get(&state.media, node)?.address)
 }
 
 /// The node that leads to a waiting page is lost: so is the page, the file's sync reports it, once,
@@ -274,7 +276,7 @@ fn a_delta_that_waits_and_whose_page_cannot_be_written_is_told() {
     volume.write(lost, far + 100, b"little").unwrap();
     assert!(
         volume
-            .with_state(|state| Ok(state.is_waiting(Nid(lost), far / PAGE)))
+            .with_state(|state| Ok(state.small.is_waiting(Nid(lost), far / PAGE)))
             .unwrap()
     );
     volume.write(whole, 0, &[3; 9_000]).unwrap();
@@ -348,7 +350,9 @@ fn files_are_made_though_a_block_of_the_node_table_is_lost() {
     for number in 600..1_000 {
         volume.unlink(dir, format!("{number}").as_bytes()).unwrap();
     }
-    volume.with_state(|state| state.table.write(&state.media)).unwrap();
+    volume
+        .with_state(|state| state.space.table.write(&state.media))
+        .unwrap();
     volume.close().unwrap();
     // The second block: numbers from 454 on.
     let volume = open_in(&device, DeltaMode::Off);
@@ -357,7 +361,7 @@ fn files_are_made_though_a_block_of_the_node_table_is_lost() {
             Ok(crate::log::node_table::NodeTable::address(
                 &state.media,
                 1,
-                state.table.copies()[1],
+                state.space.table.copies()[1],
             ))
         })
         .unwrap();
@@ -382,7 +386,7 @@ fn files_are_made_though_a_block_of_the_node_table_is_lost() {
     // As when all numbers were given away once.
     volume
         .with_state(|state| {
-            state.table.last = Nid(400);
+            state.space.table.last = Nid(400);
             Ok(())
         })
         .unwrap();
@@ -490,7 +494,7 @@ fn what_may_have_been_synced_is_not_given_up_in_silence() {
         volume.write(ino, 0, &[fill; 9_000]).unwrap();
         volume.sync_file(ino).unwrap();
     }
-    let inode = |state: &mut State| Ok(state.table.get(&state.media, Nid(before))?.address);
+    let inode = |state: &mut State| Ok(state.space.table.get(&state.media, Nid(before))?.address);
     lose(&device, &volume, inode);
     drop(volume);
     let open = |is_writable| {

@@ -40,7 +40,11 @@ fn scattered(blocks: u64, free_segments: u32, options: &OpenOptions) -> (SimBloc
     create(&kept, &CreateOptions::new(VolumeId([9; 16]), 1)).unwrap();
     let volume = Volume::open(kept, options).unwrap();
     let ino = file(&volume, b"scattered");
-    let free = || volume.with_state(|state| Ok(state.segments.free_segments())).unwrap();
+    let free = || {
+        volume
+            .with_state(|state| Ok(state.space.segments.free_segments()))
+            .unwrap()
+    };
     let mut page = 0;
     while free() > free_segments {
         for _ in 0..(free() - free_segments).min(200) {
@@ -48,7 +52,7 @@ fn scattered(blocks: u64, free_segments: u32, options: &OpenOptions) -> (SimBloc
             volume
                 .with_state(|state| {
                     state.write_back()?;
-                    state.segments.pass_over_rest(LogKind::WarmData);
+                    state.space.segments.pass_over_rest(LogKind::WarmData);
                     Ok(())
                 })
                 .unwrap();
@@ -120,13 +124,17 @@ fn pages_here_and_there_are_written_though_each_changes_a_node() {
         let mut contents: Vec<Vec<u8>> = (0..PAGES).map(content_of).collect();
         let mut scattered_pages = volume.attributes(ino).unwrap().len_bytes / PAGE as u64;
         for free in [60, 40, 30, 20, 12] {
-            let free_segments = || volume.with_state(|state| Ok(state.segments.free_segments())).unwrap();
+            let free_segments = || {
+                volume
+                    .with_state(|state| Ok(state.space.segments.free_segments()))
+                    .unwrap()
+            };
             while free_segments() > free {
                 let bytes = content_of(scattered_pages);
                 volume.write(ino, scattered_pages * PAGE as u64, &bytes).unwrap();
                 volume.sync().unwrap();
                 let pass_over = |state: &mut State| {
-                    state.segments.pass_over_rest(LogKind::WarmData);
+                    state.space.segments.pass_over_rest(LogKind::WarmData);
                     Ok(())
                 };
                 volume.with_state(pass_over).unwrap();
@@ -346,7 +354,7 @@ fn a_full_volume_is_repaired() {
             if round == 3 {
                 // As if it had been counted wrong.
                 let count_wrong = |state: &mut State| {
-                    state.counts.used_blocks -= 3;
+                    state.space.counts.used_blocks -= 3;
                     Ok(())
                 };
                 volume.with_state(count_wrong).unwrap();

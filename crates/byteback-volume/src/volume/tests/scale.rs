@@ -32,7 +32,7 @@ fn a_directory_of(entries: u32, device: Arc<dyn BlockDevice>) {
         .collect();
     took("made", began);
     // However many were made since anything else was read.
-    assert!(volume.look().nodes.clean_count() <= CLEAN_NODES_MAX + 1);
+    assert!(volume.look().tree.nodes.clean_count() <= CLEAN_NODES_MAX + 1);
     let began = Instant::now();
     for at in 0..entries {
         // Not in the order in which they were made.
