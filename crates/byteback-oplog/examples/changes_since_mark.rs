@@ -19,7 +19,7 @@ use byteback_host::clock::RealClock;
 use byteback_host::durable::{DurableDir, RealDir};
 use byteback_host::random::RealRandomness;
 use byteback_host::tree::{Inode, Stat, stat_fd};
-use byteback_oplog::{ChangesCursor, ChangesPage, Content, Fence, Log, PageLimits, TreeView};
+use byteback_oplog::{ChangesCursor, ChangesPage, ContentChange, Fence, Log, PageLimits, TreeView};
 
 /// The folder as the first scan sees it.
 struct Folder(Inode);
@@ -95,7 +95,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let page = save(&log, "backup")?;
     let wrote = [ByteRange::from_offset_len(8_192, 26).expect("26 bytes")];
     assert_eq!(page.nodes.len(), 1, "only the file that was written");
-    assert_eq!(page.nodes[0].content, Content::Ranges(wrote.into_iter().collect()));
+    assert_eq!(page.nodes[0].content, ContentChange::Ranges(wrote.into_iter().collect()));
 
     println!("the third one, after no change:");
     assert!(save(&log, "backup")?.nodes.is_empty());
