@@ -95,7 +95,10 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let page = save(&log, "backup")?;
     let wrote = [ByteRange::from_offset_len(8_192, 26).expect("26 bytes")];
     assert_eq!(page.nodes.len(), 1, "only the file that was written");
-    assert_eq!(page.nodes[0].content, ContentChange::Ranges(wrote.into_iter().collect()));
+    assert_eq!(
+        page.nodes[0].content,
+        ContentChange::Ranges(wrote.into_iter().collect())
+    );
 
     println!("the third one, after no change:");
     assert!(save(&log, "backup")?.nodes.is_empty());

@@ -598,9 +598,7 @@ impl Receive<'_> {
                 &mut fresh,
             );
             if !is_random {
-                return Err(ReceiveError::Hostile(
-                    "the system provides no random numbers".to_owned(),
-                ));
+                return Err(ReceiveError::Hostile("no random numbers available".to_owned()));
             }
             match planned {
                 Ok(plan) => return Ok(plan),

@@ -42,7 +42,7 @@ pub(crate) fn check(files: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
     problems
 }
 
-/// What stands in backticks and can be looked up.
+/// The names in backticks that can be looked up.
 fn names(text: &str) -> BTreeSet<&str> {
     let quoted = text.split('`').skip(1).step_by(2);
     let is_name = |name: &&str| {

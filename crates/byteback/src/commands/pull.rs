@@ -37,7 +37,7 @@ After an interruption, the same command continues where it stopped; until then, 
 'a' attributes changed, '-' removed). If a file, an owner, a permission or the like cannot be
 restored, the rest is, and the exit code is 1; -n predicts that as far as it can.")]
 pub(crate) struct PullArguments {
-    /// What to fetch: https://HOST:PORT/FOLDER[/PATH] (default: the folder that DIR is bound to)
+    /// Source to fetch: https://HOST:PORT/FOLDER[/PATH] (default: the folder that DIR is bound to)
     #[arg(value_name = "URL")]
     from: OsString,
     /// The directory to fetch into

@@ -35,7 +35,7 @@ FILE'), and a mount with --undo-window keeps what programs overwrite:
   byteback restore --at 14:30 FILE -o OTHER_FILE        beside it
   byteback restore --at @44 DIR --target NEW_DIR        everything in a directory, as of a version")]
 pub(crate) struct RestoreArguments {
-    /// What to restore: latest, latest~N, a number, or @NUMBER as in 'versions', and a path in it
+    /// Source to restore: latest, latest~N, a number, or @NUMBER as in 'versions', and a path in it
     /// (a folder means its latest); with --at, a file or directory
     #[arg(value_name = "SNAPSHOT[:PATH]")]
     what: OsString,

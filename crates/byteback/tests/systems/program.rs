@@ -39,8 +39,8 @@ pub(crate) fn against(base: impl AsRef<OsStr>, new: impl AsRef<OsStr>, variables
     run(&arguments, variables)
 }
 
-/// Runs this very program where `evaluation/systems/SYSTEM` starts a system: its ignored tests whose
-/// names begin with `tests`.
+/// Runs this very program where `evaluation/systems/SYSTEM` starts a system: its ignored tests
+/// whose names begin with `tests`.
 #[track_caller]
 pub(crate) fn in_namespaces(system: &str, tests: &str) {
     let output = Command::new(script(system))

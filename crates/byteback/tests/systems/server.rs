@@ -1,5 +1,5 @@
-//! Systems that a script below `evaluation/systems` starts on this machine, as processes of the user who
-//! runs the tests, and requests to them with curl.
+//! Systems that a script below `evaluation/systems` starts on this machine, as processes of the
+//! user who runs the tests, and requests to them with curl.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -1,5 +1,5 @@
-//! Files on ZFS: a pool of zfs-fuse, in namespaces of its own (`evaluation/systems/zfs`), where this
-//! very program is started with the names of some of its tests.
+//! Files on ZFS: a pool of zfs-fuse, in namespaces of its own (`evaluation/systems/zfs`), where
+//! this very program is started with the names of some of its tests.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};

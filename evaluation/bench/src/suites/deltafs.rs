@@ -62,7 +62,8 @@ enum Part {
     Applications,
     /// The minimum number of deltas in a page of the main area: bytes written, and reads (Fig. 13).
     Threshold,
-    /// Long files through a mount: written, read, overwritten, beside a mounted directory; needs root.
+    /// Long files through a mount: written, read, overwritten, beside a mounted directory; needs
+    /// root.
     Throughput,
     /// Encoding the difference of one page, and restoring it, by several codes (section 6.4).
     Costs,
