@@ -272,7 +272,7 @@ pub(super) fn start_mortal(place: &Place, seed: u64) -> Child {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
-            "tests::engine::serve_until_killed",
+            "engine::serve_until_killed",
             "--ignored",
             "--nocapture",
         ])
