@@ -97,7 +97,7 @@ use byteback_model::{NodeId, NodeKind};
 /// let all = PageLimits { items: NonZeroUsize::MAX, ranges: NonZeroUsize::MAX };
 /// let since = log.consumer("backup")?.mark;
 /// let page = cut.changes(since)?.page(&ChangesCursor::default(), all)?;
-/// assert_eq!(page.names[0].name, "notes");
+/// assert_eq!(page.names[0].name.as_bytes(), b"notes");
 /// assert_eq!(page.names[0].child, Some(notes));
 /// log.advance("backup", Some(cut.epoch()), b"")?;
 /// # Ok::<(), byteback_oplog::LogError>(())
