@@ -270,12 +270,7 @@ pub(super) fn start_mortal(place: &Place, seed: u64) -> Child {
     ]
     .join("\n");
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "engine::serve_until_killed",
-            "--ignored",
-            "--nocapture",
-        ])
+        .args(["--exact", "engine::serve_until_killed", "--ignored", "--nocapture"])
         .env(SERVE, told)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
