@@ -133,7 +133,7 @@ pub struct ChangedName {
     pub dir: Option<ByteString>,
     /// The name.
     pub name: ByteString,
-    /// The node that the name stands for now; `None` if it is gone.
+    /// The node that has the name at the cut; `None` if the name was removed.
     pub node: Option<NodeId>,
 }
 

@@ -338,7 +338,7 @@ impl Daemon {
         Some(LiveService::new(live, Arc::clone(&self.service), landing))
     }
 
-    /// The progress of the scrub, and whether it may go on; `None` if there is none.
+    /// The progress of the scrub, and whether it may go on; `None` if no scrub was asked for.
     #[must_use]
     pub fn scrub(&self) -> Option<&Arc<scrub::ScrubState>> {
         self.scrub.as_ref()?.state.as_ref()

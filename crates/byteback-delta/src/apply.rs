@@ -48,8 +48,8 @@ pub trait Base {
     /// If these bytes cannot be read, or the content ends before `buffer` is full.
     fn read_range(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
-    /// The first part of `range` that may hold non-zero bytes; `None` if there is none. Returning
-    /// all of `range` is always correct.
+    /// The first part of `range` that may hold non-zero bytes; `None` if all of it is zeros.
+    /// Returning all of `range` is always correct.
     ///
     /// # Errors
     /// If it cannot be determined.

@@ -47,7 +47,7 @@ pub enum StandingError {
         what: &'static str,
         /// Noted value.
         known: String,
-        /// Value asked for now.
+        /// Value that the caller passed.
         given: String,
     },
 }
@@ -114,7 +114,7 @@ impl From<VersionedJsonError> for StandingError {
 }
 
 impl Standing {
-    /// The standing noted in `dir`; `None` if there is none.
+    /// The standing noted in `dir`; `None` if nothing was noted.
     ///
     /// # Errors
     /// The record cannot be read or understood.

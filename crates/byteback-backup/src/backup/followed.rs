@@ -337,7 +337,7 @@ impl<'a> Followed<'a> {
         }
     }
 
-    /// The node at a path; `None` if there is none.
+    /// The node at a path; `None` if the path leads to no node.
     fn page(&self, path: &[u8]) -> Result<Option<TreePage>, ServerError> {
         self.page_of(TreePlace::Path(path), None)
     }

@@ -712,7 +712,7 @@ impl Transfer<'_, '_, '_> {
 
     fn failed(&mut self, change: &NodeChange, error: &ServiceError) -> Result<()> {
         if change.node == NodeId::ROOT {
-            // A tree without its root is none.
+            // Nothing can be saved of a tree whose root cannot be read.
             return Err(error.clone().into());
         }
         if !self.server_has(change) && !self.is_there(change.node)? {

@@ -74,7 +74,7 @@ struct Comparison<'a> {
 enum Looked {
     /// A directory on both sides.
     Directory,
-    /// The content was compared, or there is none.
+    /// The content was compared, or the node has no content.
     Compared,
     /// Another difference came first, or the content was compared under another name.
     Otherwise,

@@ -53,7 +53,7 @@ impl From<VersionedJsonError> for NotedError {
 }
 
 impl Wish {
-    /// The setting in `dir`; the default if there is none.
+    /// The setting in `dir`; the default if nothing was set.
     ///
     /// # Errors
     /// The file cannot be read or understood.

@@ -95,7 +95,7 @@ pub(crate) enum What {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Object {
     pub(crate) size: u64,
-    /// The length of a record; 0 if there is none.
+    /// The length of a record, in bytes; 0 for an object without records.
     pub(crate) record_len: u64,
     /// The records that are not holes: their numbers, ascending, and the knowledge about each.
     pub(crate) records: Vec<(u64, What)>,

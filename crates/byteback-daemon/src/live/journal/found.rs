@@ -22,7 +22,7 @@ use super::{HEADER_LEN, JOURNAL_MAGIC, JOURNAL_NAME, JOURNAL_VERSION, Noted, REC
 /// answer, and there are enough for sixty thousand skips.
 pub(in crate::live) const SKIPPED: u64 = 1 << 20;
 
-/// Greatest number that a device gives: what looks like a record with a greater one is none.
+/// Greatest number that a device gives: bytes with a greater one are not a record.
 const GROUPS_MAX: u64 = 1 << 40;
 
 /// Longest record of a name, or of a set of files, that is looked for in a damaged journal.

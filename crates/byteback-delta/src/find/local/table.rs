@@ -17,7 +17,7 @@ pub(super) struct BaseTable {
 }
 
 impl BaseTable {
-    /// Sums the blocks of a part of the base; the table is empty if there is none.
+    /// Sums the blocks of a part of the base; without a part the table is empty.
     pub(super) fn of<E>(
         base: &(impl Base + ?Sized),
         part: Option<ByteRange>,
