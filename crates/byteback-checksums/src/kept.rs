@@ -51,7 +51,7 @@ const CHUNK_BLOCKS: u64 = 256;
 /// The time for which a file must not have changed before its checksums are kept.
 pub const QUIET: Duration = Duration::from_secs(3);
 
-const VERSION: u64 = 2;
+const VERSION: u64 = 1;
 /// CRC-32C and BLAKE3.
 const CRC_LEN: usize = 4;
 const STRONG_LEN: usize = 32;

@@ -29,11 +29,9 @@ pub(crate) const ANSWER_LEN_MAX: u32 = 1 << 30;
 pub(crate) const DATA_LEN_MAX: usize = 1 << 20;
 
 const MAGIC: &[u8] = b"byteback-control";
-/// Version 2: requests and outcomes are tagged like answers; the stop frame. Version 3: names,
-/// entries, find, advance; consumers can be dropped, cuts can be anonymous; named cuts. Version 4:
-/// undo. Version 5: peek, checksums of leaves. Version 6: a changed speed of continuous sync is
-/// heard at once. Version 7: repair.
-const VERSION: u8 = 7;
+/// The version that both ends must speak; any change of a message that the other end would not
+/// understand is a new one.
+const VERSION: u8 = 1;
 
 const KIND_HELLO: u8 = 0;
 const KIND_JSON: u8 = 1;

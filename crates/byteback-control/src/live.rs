@@ -211,7 +211,6 @@ pub struct SyncConflict {
     pub at_ns: i64,
     /// Files with the same number were changed here in one atomic operation: they became copies
     /// together, and are best decided together.
-    #[serde(default)]
     pub set: Option<u64>,
 }
 
@@ -226,7 +225,6 @@ pub struct SyncLeftOut {
     pub collides: bool,
     /// The reason why the object there cannot be changed: others changed it, and that is tried
     /// again.
-    #[serde(default)]
     pub blocked: Option<String>,
 }
 
@@ -271,22 +269,16 @@ pub struct SyncStatus {
     /// Names of the server that this file system cannot hold.
     pub left_out_names: u64,
     /// The first of them.
-    #[serde(default)]
     pub left_out: Vec<SyncLeftOut>,
     /// Names of the server that are ignored here, each with all that is below it.
-    #[serde(default)]
     pub ignored_names: u64,
     /// Files, directories and the like here that are ignored, as of the last sent group.
-    #[serde(default)]
     pub ignored_here: u64,
     /// Files with rules for what is ignored: `.bytebackignore` and `CACHEDIR.TAG`.
-    #[serde(default)]
     pub ignore_files: u64,
     /// The first of them.
-    #[serde(default)]
     pub ignored_by: Vec<ByteString>,
     /// The first lines of files with rules for that which say nothing.
-    #[serde(default)]
     pub unusable_rules: Vec<SyncUnusableRule>,
     /// Conflict copies that are still undecided, oldest first.
     pub conflicts: Vec<SyncConflict>,
@@ -294,7 +286,6 @@ pub struct SyncStatus {
     pub unsaved_files: u64,
     /// Files, directories and the like whose changes are not sent until what others changed of them
     /// can be made here.
-    #[serde(default)]
     pub held_nodes: u64,
     /// Changes that wait.
     pub waiting_nodes: u64,
@@ -313,10 +304,8 @@ pub struct SyncStatus {
     pub bytes_per_second_max: Option<u64>,
     /// When the server was last heard of, nanoseconds since 1970: by an answer, or by the sign of
     /// life that it sends to listeners every [`SIGN_OF_LIFE_S`] seconds.
-    #[serde(default)]
     pub heard_at_ns: Option<i64>,
     /// Changes of others are coming in. This is not all of them: more may follow.
-    #[serde(default)]
     pub receiving: Option<SyncReceiving>,
 }
 

@@ -177,20 +177,15 @@ pub struct TreeStatus {
     /// The coverage ledger, oldest first.
     pub ledger: Vec<LedgerEntry>,
     /// The costs of the log, and the gaps in its knowledge.
-    #[serde(default)]
     pub usage: Usage,
     /// Continuous sync, where the process does that.
-    #[serde(default)]
     pub sync: Option<SyncStatus>,
     /// Files with bytes that changed although no program wrote them, as far as that was noticed:
     /// those bytes are not sent.
-    #[serde(default)]
     pub damaged: Vec<DamagedFile>,
     /// The mount is gone from its place, and the process goes on for now.
-    #[serde(default)]
     pub detached: Option<Detached>,
     /// Why the volume in which the tree lies takes nothing more: its device refused a write.
-    #[serde(default)]
     pub volume_failure: Option<String>,
 }
 
@@ -247,18 +242,14 @@ pub struct ConsumerStatus {
     pub saved_at_ns: i64,
     /// Its memory.
     pub note: Vec<u8>,
-    /// When it last did anything, nanoseconds since 1970; 0: not known.
-    #[serde(default)]
+    /// When it last did anything, nanoseconds since 1970.
     pub heard_at_ns: i64,
     /// How many files it has marks of.
-    #[serde(default)]
     pub file_marks: u64,
     /// When it will be dropped unless it is heard of, nanoseconds since 1970; `None` while its
     /// silence is not worth a warning.
-    #[serde(default)]
     pub expires_at_ns: Option<i64>,
     /// The consumer was dropped, and has not saved anything since.
-    #[serde(default)]
     pub dropped: Option<Dropped>,
 }
 

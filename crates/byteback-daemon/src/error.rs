@@ -31,10 +31,10 @@ pub enum DaemonError {
     },
     /// The journal of continuous sync was written by another version of this program.
     #[error(
-        "{path} has format version {version}, but this program knows only versions 1 to {newest}: use the newer \
+        "{path} has format version {version}, but this program knows only version {known}: use the newer \
          Byteback that wrote it. If that is no longer available, move the file away: the whole folder is then compared \
          with the server once, and nothing is lost",
-        newest = crate::live::JOURNAL_VERSION
+        known = crate::live::JOURNAL_VERSION
     )]
     Version {
         /// The file.

@@ -146,8 +146,6 @@ impl StateFolder {
         let path = self.folder.join(PATH_NAME);
         match fs::read(&path) {
             Ok(owner) if owner == self.directory.as_os_str().as_bytes() => Ok(()),
-            // A crash of an older version could leave the name without the content.
-            Ok(owner) if owner.is_empty() => self.write_path(&path).map_err(failed),
             Ok(owner) => {
                 let owner = String::from_utf8_lossy(&owner).into_owned();
                 let path = path.display();

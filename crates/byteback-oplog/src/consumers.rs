@@ -204,15 +204,11 @@ impl Log {
     pub fn expire_consumers(&self, older_than: Duration) -> Result<Vec<String>> {
         let now_ns = self.clock.now_ns();
         let limit_ns = i64::try_from(older_than.as_nanos()).unwrap_or(i64::MAX);
-        let is_silent = |state: &ConsumerState| {
-            state.heard_at_ns != 0 && now_ns.saturating_sub(state.heard_at_ns) > limit_ns && !state.is_tombstone()
-        };
+        let is_silent =
+            |state: &ConsumerState| now_ns.saturating_sub(state.heard_at_ns) > limit_ns && !state.is_tombstone();
         let mut expired = Vec::new();
         for (name, state) in self.consumers()? {
-            if state.heard_at_ns == 0 {
-                // From a log that did not record it: the silence begins now.
-                self.change_consumer(&name, |_| {})?;
-            } else if is_silent(&state) && self.drop_if(&name, DropReason::Expired, is_silent)? {
+            if is_silent(&state) && self.drop_if(&name, DropReason::Expired, is_silent)? {
                 expired.push(name);
             }
         }
@@ -225,8 +221,7 @@ impl Log {
     pub fn expires_at_ns(&self, state: &ConsumerState) -> Option<i64> {
         let ns = |time: Duration| i64::try_from(time.as_nanos()).unwrap_or(i64::MAX);
         let silent_ns = self.clock.now_ns().saturating_sub(state.heard_at_ns);
-        let is_warned =
-            state.heard_at_ns != 0 && !state.is_tombstone() && silent_ns > ns(self.options.expiry.warn_after);
+        let is_warned = !state.is_tombstone() && silent_ns > ns(self.options.expiry.warn_after);
         is_warned.then(|| state.heard_at_ns.saturating_add(ns(self.options.expiry.drop_after)))
     }
 

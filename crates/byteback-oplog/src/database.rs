@@ -8,7 +8,7 @@
 //!
 //! | table | key | value |
 //! |---|---|---|
-//! | `meta` | name | number: format, tree, epoch, last node, intent generation, tracking, unknown layers |
+//! | `meta` | name | number: format, layers beside, tree, epoch, last node, intent generation, tracking, unknown layers |
 //! | `nodes` | node | [`NodeRecord`] |
 //! | `keys` | device, inode, birth | node |
 //! | `names` | directory, name | node |
@@ -56,13 +56,7 @@ use byteback_model::NodeId;
 
 pub(crate) const FILE_NAME: &str = "log.redb";
 const UNBORN_FILE_NAME: &str = "log.redb.new";
-/// Format 1 had neither marks of files nor the number of unknown layers; it is converted when
-/// opened.
-const FORMAT: u64 = 2;
-const FORMAT_WITHOUT_FILE_MARKS: u64 = 1;
-/// Format 2 plus layers that are kept elsewhere ([`crate::keeper`]), and without intents; only for
-/// a log that has a keeper.
-pub(crate) const FORMAT_KEPT_BESIDE: u64 = 3;
+const FORMAT: u64 = 1;
 /// Bytes of pages kept in memory: enough for the upper levels of a tree of some million files.
 pub(crate) const CACHE_BYTES: usize = 16 << 20;
 
@@ -80,6 +74,9 @@ pub(crate) const LEDGER: TableDefinition<'_, u64, &[u8]> = TableDefinition::new(
 /// Names of the numbers in `meta`.
 pub(crate) mod meta {
     pub(crate) const FORMAT: &str = "format";
+    /// 1 if layers are kept beside the files ([`crate::keeper`]) and there are no intents, else 0;
+    /// set at birth.
+    pub(crate) const LAYERS_BESIDE: &str = "layers_beside";
     pub(crate) const TREE: &str = "tree";
     pub(crate) const EPOCH: &str = "epoch";
     /// The newest node number ever given away.
@@ -110,9 +107,10 @@ pub(crate) struct Birth {
 }
 
 impl Database {
+    /// Opens the database, or makes it. `has_layers_beside`: the log has a keeper of layers.
     pub(crate) fn open(
         dir: Arc<dyn DurableDir>,
-        is_kept_beside: bool,
+        has_layers_beside: bool,
         birth: impl FnOnce() -> Result<Birth>,
     ) -> Result<Self> {
         let failed = |source| LogError::File {
@@ -129,7 +127,7 @@ impl Database {
             }
             let redb = open_redb(dir.as_ref(), UNBORN_FILE_NAME, OpenMode::CreateNew, &unconfirmed)?;
             let birth = birth()?;
-            fill_newborn(&redb, &birth)?;
+            fill_newborn(&redb, has_layers_beside, &birth)?;
             if birth.loss.is_some() {
                 crate::damage::unmark(dir.as_ref())?;
             }
@@ -143,14 +141,15 @@ impl Database {
             open: RwLock::new(Some(redb)),
             unconfirmed,
         };
-        match this.snapshot()?.number(meta::FORMAT)? {
-            FORMAT => Ok(this),
-            FORMAT_KEPT_BESIDE if is_kept_beside => Ok(this),
-            FORMAT_WITHOUT_FILE_MARKS => {
-                this.write(take_over_format_1)?;
-                Ok(this)
-            }
-            found => Err(LogError::Version { found, known: FORMAT }),
+        let snapshot = this.snapshot()?;
+        let found = snapshot.number(meta::FORMAT)?;
+        if found != FORMAT {
+            return Err(LogError::Version { found, known: FORMAT });
+        }
+        match (snapshot.number(meta::LAYERS_BESIDE)? != 0, has_layers_beside) {
+            (true, false) => Err(LogError::LayersBeside),
+            (false, true) => Err(LogError::LayersInDatabase),
+            _ => Ok(this),
         }
     }
 
@@ -220,11 +219,12 @@ fn is_io(error: &LogError) -> bool {
     matches!(error, LogError::Database(inner) if matches!(**inner, Io(_) | PreviousIo | DatabaseClosed))
 }
 
-fn fill_newborn(database: &redb::Database, birth: &Birth) -> Result<()> {
+fn fill_newborn(database: &redb::Database, has_layers_beside: bool, birth: &Birth) -> Result<()> {
     let txn = database.begin_write()?;
     {
         let mut table = txn.open_table(META)?;
         table.insert(meta::FORMAT, FORMAT)?;
+        table.insert(meta::LAYERS_BESIDE, u64::from(has_layers_beside))?;
         table.insert(meta::TREE, birth.tree)?;
         table.insert(meta::EPOCH, Epoch::FIRST.0)?;
         table.insert(meta::LAST_NODE, NodeId::ROOT.0)?;
@@ -247,16 +247,6 @@ fn fill_newborn(database: &redb::Database, birth: &Birth) -> Result<()> {
     }
     txn.commit()?;
     Ok(())
-}
-
-fn take_over_format_1(txn: &WriteTransaction) -> Result<()> {
-    txn.open_table(FILE_MARKS)?;
-    let mut unknown = 0_u64;
-    for entry in txn.open_table(LAYERS)?.iter()? {
-        unknown += u64::from(crate::layer::Layer::says_unknown(entry?.1.value()));
-    }
-    set_number(txn, meta::UNKNOWN_LAYERS, unknown)?;
-    set_number(txn, meta::FORMAT, FORMAT)
 }
 
 fn open_redb(dir: &dyn DurableDir, name: &str, mode: OpenMode, unconfirmed: &Unconfirmed) -> Result<redb::Database> {

@@ -45,6 +45,17 @@ pub enum LogError {
         /// The version this program writes.
         known: u64,
     },
+    /// The log keeps its layers beside the files of a volume, and was opened without that volume.
+    #[error(
+        "cannot open the log: what it knows of changed files lies in a volume; mount the folder with that volume: \
+         byteback mount --volume"
+    )]
+    LayersBeside,
+    /// The log keeps its layers in its database, and was opened with a volume for them.
+    #[error(
+        "cannot open the log: what it knows of changed files does not lie in this volume; mount the folder without it"
+    )]
+    LayersInDatabase,
     /// A directory of the tracked tree could not be read while comparing it with the record.
     #[error("cannot read {path}: {source}")]
     Tree {

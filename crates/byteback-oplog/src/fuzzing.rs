@@ -8,7 +8,7 @@ use byteback_extents::ExtentSet;
 use byteback_host::durable::{DurableDir, OpenMode};
 use byteback_host::sim::SimDisk;
 
-use crate::codec::{put_varint, seal};
+use crate::codec::seal;
 use crate::ids::Epoch;
 use crate::intents::{FILE_NAME, Generation, IntentFile, SECTOR_BYTES};
 use crate::layer::{Layer, Unit, WholeReason};
@@ -99,9 +99,6 @@ pub fn record_seeds() -> Vec<Vec<u8>> {
         }),
     };
     let ledger = |event| LedgerEntry { at_ns: 1, event }.encode();
-    let mut version_1 = vec![1, 0, 1];
-    put_varint(&mut version_1, 4096);
-    put_varint(&mut version_1, 300);
     let fenced = [
         1, 0, 1, 0, 100, 80, 3, 10, 8, 6, 164, 3, 0,
         0, // version, kind, fence; key, born; size, times, mode, owner
@@ -111,7 +108,6 @@ pub fn record_seeds() -> Vec<Vec<u8>> {
         with(0, layer(&[(0, 1), (5, 4096), (8192, 12_288)], None, Unit::Byte)),
         with(0, layer(&[(4096, 8192)], None, Unit::Page)),
         with(0, layer(&[], Some(WholeReason::Created), Unit::Byte)),
-        with(0, seal(version_1)),
         with(1, seal(fenced.to_vec())),
         with(2, state.encode()),
         with(3, FileMark(Epoch(2)).encode()),

@@ -10,12 +10,11 @@
 //! granularity, kept in its `ino_flag`). The ranges themselves are bytes in either case, so that
 //! layers of different units can be laid over each other.
 //!
-//! Form (version 2): version byte; reason byte (0: ranges count), with its highest bit set where
-//! the unit is pages; then, if there are ranges, the binary logarithm of the largest power of two
-//! that divides all their bounds, and for each range the gap since the previous end, with one bit
-//! that says whether the previous length repeats, followed by the length if not, all in units of
-//! that power; sealed. See [`crate::mlog`] for the savings. Version 1, which had a count and bytes,
-//! is still read.
+//! Form: version byte; reason byte (0: ranges count), with its highest bit set where the unit is
+//! pages; then, if there are ranges, the binary logarithm of the largest power of two that divides
+//! all their bounds, and for each range the gap since the previous end, with one bit that says
+//! whether the previous length repeats, followed by the length if not, all in units of that power;
+//! sealed. See [`crate::mlog`] for the savings.
 
 use std::num::NonZeroU64;
 
@@ -24,11 +23,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::{Malformed, Reader, put_flagged, put_varint, seal};
 
-const VERSION: u8 = 2;
-const VERSION_1: u8 = 1;
-/// The version of a row that only says that the layer is kept elsewhere ([`crate::keeper`]); its
-/// rest is that of a layer without ranges.
-const ELSEWHERE: u8 = 3;
+const VERSION: u8 = 1;
+/// In the place of the reason, in a row that only says that the layer is kept elsewhere
+/// ([`crate::keeper`]).
+const ELSEWHERE: u8 = 0x7f;
 /// In the reason byte: the unit is pages.
 const PAGES: u8 = 0x80;
 /// Bytes in a page as a unit, independent of the machine's page size.
@@ -180,10 +178,8 @@ impl Layer {
 
     /// As [`Layer::is_unknown`] for an encoded layer, looking only at its reason byte.
     pub(crate) fn says_unknown(bytes: &[u8]) -> bool {
-        bytes
-            .get(1)
-            .map(|code| code & !PAGES)
-            .is_some_and(|code| code != 0 && code != WholeReason::Created.code())
+        let reason = bytes.get(1).and_then(|code| WholeReason::from_code(code & !PAGES));
+        reason.is_some_and(|reason| reason != WholeReason::Created)
     }
 
     /// Takes the whole content as changed.
@@ -194,7 +190,7 @@ impl Layer {
 
     /// The row that stands for a layer kept elsewhere.
     pub(crate) fn elsewhere() -> Vec<u8> {
-        seal(vec![ELSEWHERE, 0])
+        seal(vec![VERSION, ELSEWHERE])
     }
 
     /// Whether a row stands for a layer kept elsewhere.
@@ -216,21 +212,21 @@ impl Layer {
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::sealed(bytes)?;
-        let version = reader.byte()?;
+        if reader.byte()? != VERSION {
+            return Err(Malformed);
+        }
         let code = reader.byte()?;
-        let (unit, code) = match version {
-            VERSION if code & PAGES != 0 => (Unit::Page, code & !PAGES),
-            _ => (Unit::Byte, code),
+        let unit = match code & PAGES {
+            0 => Unit::Byte,
+            _ => Unit::Page,
         };
-        let whole = match code {
+        let whole = match code & !PAGES {
             0 => None,
             code => Some(WholeReason::from_code(code).ok_or(Malformed)?),
         };
-        let ranges = match version {
-            VERSION_1 => decode_ranges_of_version_1(&mut reader)?,
-            VERSION if whole.is_none() => decode_ranges(&mut reader)?,
-            VERSION => ExtentSet::new(),
-            _ => return Err(Malformed),
+        let ranges = match whole {
+            None => decode_ranges(&mut reader)?,
+            Some(_) => ExtentSet::new(),
         };
         reader.end()?;
         Ok(Self { ranges, whole, unit })
@@ -275,23 +271,6 @@ fn decode_ranges(reader: &mut Reader<'_>) -> Result<ExtentSet, Malformed> {
         let end = start.checked_add(bytes(len)?).ok_or(Malformed)?;
         ranges.insert(ByteRange::new(start, end).ok_or(Malformed)?);
         (at, last_len) = (end, len);
-    }
-    Ok(ranges)
-}
-
-fn decode_ranges_of_version_1(reader: &mut Reader<'_>) -> Result<ExtentSet, Malformed> {
-    let mut ranges = ExtentSet::new();
-    let mut at = 0_u64;
-    for index in 0..reader.varint()? {
-        let gap = reader.varint()?;
-        let len = reader.varint()?;
-        if len == 0 || (gap == 0 && index > 0) {
-            return Err(Malformed);
-        }
-        let start = at.checked_add(gap).ok_or(Malformed)?;
-        let end = start.checked_add(len).ok_or(Malformed)?;
-        ranges.insert(ByteRange::new(start, end).ok_or(Malformed)?);
-        at = end;
     }
     Ok(ranges)
 }

@@ -7,10 +7,9 @@ use crate::codec::{Malformed, Reader, put_bytes, put_signed, put_varint, seal};
 use crate::error::{LogError, Result};
 use crate::marks::DropReason;
 
-/// Version of the first five events: two numbers.
-const VERSION_1: u8 = 1;
-/// Version of the later events: two strings.
-const VERSION_2: u8 = 2;
+const VERSION: u8 = 1;
+/// The code of the first event with two texts; those below have two numbers.
+const FIRST_WITH_TEXTS: u8 = 5;
 
 /// Something that began or broke coverage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,14 +65,14 @@ pub struct LedgerEntry {
 impl LedgerEntry {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let numbers = |code, first, second| {
-            let mut out = vec![VERSION_1, code];
+            let mut out = vec![VERSION, code];
             put_signed(&mut out, self.at_ns);
             put_varint(&mut out, first);
             put_varint(&mut out, second);
             seal(out)
         };
         let texts = |code, first: &str, second: &str| {
-            let mut out = vec![VERSION_2, code];
+            let mut out = vec![VERSION, code];
             put_signed(&mut out, self.at_ns);
             put_bytes(&mut out, first.as_bytes());
             put_bytes(&mut out, second.as_bytes());
@@ -101,13 +100,14 @@ impl LedgerEntry {
 
     fn decode_inner(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::sealed(bytes)?;
-        let version = reader.byte()?;
+        if reader.byte()? != VERSION {
+            return Err(Malformed);
+        }
         let code = reader.byte()?;
         let at_ns = reader.signed()?;
-        let event = match version {
-            VERSION_1 => numbers(code, reader.varint()?, reader.varint()?)?,
-            VERSION_2 => texts(code, text(reader.bytes()?)?, text(reader.bytes()?)?)?,
-            _ => return Err(Malformed),
+        let event = match code < FIRST_WITH_TEXTS {
+            true => numbers(code, reader.varint()?, reader.varint()?)?,
+            false => texts(code, text(reader.bytes()?)?, text(reader.bytes()?)?)?,
         };
         reader.end()?;
         Ok(Self { at_ns, event })

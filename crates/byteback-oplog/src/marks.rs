@@ -18,9 +18,7 @@ use crate::codec::{Malformed, Reader, put_bytes, put_signed, put_varint, seal};
 use crate::error::{LogError, Result};
 use crate::ids::Epoch;
 
-const VERSION: u8 = 2;
-/// Without everything from `heard_at_ns` on.
-const VERSION_1: u8 = 1;
+const VERSION: u8 = 1;
 const FILE_MARK_VERSION: u8 = 1;
 
 /// A cut whose backup was not acknowledged yet.
@@ -62,8 +60,7 @@ pub struct ConsumerState {
     pub saved_at_ns: i64,
     /// The consumer's own memory of its last backup, for instance where on which server it lies.
     pub note: Vec<u8>,
-    /// When it last did anything, nanoseconds since 1970: from then on its silence counts. 0: not
-    /// known, from before that was noted.
+    /// When it last did anything, nanoseconds since 1970: from then on its silence counts.
     pub heard_at_ns: i64,
     /// How many files it has marks of.
     pub file_marks: u64,
@@ -109,36 +106,33 @@ impl ConsumerState {
 
     fn decode_inner(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::sealed(bytes)?;
-        let version = reader.byte()?;
-        if version != VERSION && version != VERSION_1 {
+        if reader.byte()? != VERSION {
             return Err(Malformed);
         }
         let mark = epoch(reader.varint()?);
         let pending = epoch(reader.varint()?);
         let batch = reader.varint()?;
-        let mut state = Self {
+        let saved_at_ns = reader.signed()?;
+        let note = reader.bytes()?.to_vec();
+        let heard_at_ns = reader.signed()?;
+        let file_marks = reader.varint()?;
+        let reason = match reader.byte()? {
+            0 => None,
+            1 => Some(DropReason::Ordered),
+            2 => Some(DropReason::Expired),
+            _ => return Err(Malformed),
+        };
+        let at_ns = reader.signed()?;
+        reader.end()?;
+        Ok(Self {
             mark,
             pending: pending.map(|epoch| PendingCut { epoch, batch }),
-            saved_at_ns: reader.signed()?,
-            note: reader.bytes()?.to_vec(),
-            ..Self::default()
-        };
-        if version == VERSION_1 {
-            state.heard_at_ns = state.saved_at_ns;
-        } else {
-            state.heard_at_ns = reader.signed()?;
-            state.file_marks = reader.varint()?;
-            let reason = match reader.byte()? {
-                0 => None,
-                1 => Some(DropReason::Ordered),
-                2 => Some(DropReason::Expired),
-                _ => return Err(Malformed),
-            };
-            let at_ns = reader.signed()?;
-            state.dropped = reason.map(|reason| Dropped { at_ns, reason });
-        }
-        reader.end()?;
-        Ok(state)
+            saved_at_ns,
+            note,
+            heard_at_ns,
+            file_marks,
+            dropped: reason.map(|reason| Dropped { at_ns, reason }),
+        })
     }
 }
 

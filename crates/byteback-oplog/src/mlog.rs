@@ -111,7 +111,7 @@ pub struct Density {
     pub mlogs: u64,
     /// The paper's form; `None` where it has none for these ranges.
     pub paper_bytes: Option<u64>,
-    /// Ours: the ranges of a layer of version 2.
+    /// Ours: the ranges of a layer.
     pub layer_bytes: u64,
 }
 

@@ -1,5 +1,5 @@
 //! The durable forms, byte by byte, as docs/formats/oplog.md describes them. Changing a line here
-//! changes the meaning of older logs: that needs a new version, and a reader of the old one.
+//! changes the meaning of logs that exist: that needs a new version.
 
 use std::sync::Arc;
 
@@ -122,10 +122,10 @@ fn layer_of(ranges: &[(u64, u64)]) -> Layer {
 }
 
 #[test]
-fn a_layer_of_version_2() {
+fn a_layer_of_version_1() {
     let layer = layer_of(&[(0, 4096), (5000, 5001), (1 << 40, (1 << 40) + 300)]);
     let bytes = [
-        0x02, // version
+        0x01, // version
         0x00, // ranges count, in bytes
         0x00, // in units of 2^0 bytes
         0x00, 0x80, 0x20, // gap 0, another length: 4096
@@ -138,7 +138,7 @@ fn a_layer_of_version_2() {
     let mut pages = layer_of(&[(4096, 8192), (16384, 20480), (1 << 20, (1 << 20) + 8192)]);
     pages.unit = Unit::Page;
     let bytes = [
-        0x02, // version
+        0x01, // version
         0x80, // ranges count, the unit is pages
         0x0c, // in units of 2^12 bytes
         0x02, 0x01, // gap 1, another length: 1
@@ -150,10 +150,10 @@ fn a_layer_of_version_2() {
     assert_eq!((back.ranges, back.unit), (pages.ranges, Unit::Page));
 
     // Kept beside the files.
-    assert_eq!(Layer::elsewhere(), sealed(&[0x03, 0x00]));
+    assert_eq!(Layer::elsewhere(), sealed(&[0x01, 0x7f]));
     assert!(!Layer::says_unknown(&Layer::elsewhere()));
     // Nothing but attributes.
-    assert_eq!(Layer::default().encode(), sealed(&[0x02, 0x00]));
+    assert_eq!(Layer::default().encode(), sealed(&[0x01, 0x00]));
     let reasons = [
         WholeReason::Created,
         WholeReason::NoMark,
@@ -166,22 +166,23 @@ fn a_layer_of_version_2() {
     for (code, reason) in (1..).zip(reasons) {
         let mut whole = Layer::default();
         whole.mark_whole(reason);
-        assert_eq!(whole.encode(), sealed(&[0x02, code]));
+        assert_eq!(whole.encode(), sealed(&[0x01, code]));
         assert_eq!(decode_layer(&whole.encode()).unwrap().whole, Some(reason));
         assert!(Layer::says_unknown(&whole.encode()) != (reason == WholeReason::Created));
     }
     // Two ranges that touch would be one, none is empty, nothing follows the last, no unit or
     // number is too large.
     for bad in [
-        &[0x02, 0x00, 0x00, 0x00, 0x01, 0x00, 0x01][..],
-        &[0x02, 0x00, 0x00, 0x00, 0x00],
-        &[0x02, 0x00, 0x00, 0x01],
-        &[0x02, 0x00, 0x00],
-        &[0x02, 0x00, 0x40, 0x02, 0x01],
-        &[0x02, 0x00, 0x3f, 0x04, 0x01],
-        &[0x02, 0x04, 0x00],
-        &[0x02, 0x08],
-        &[0x03, 0x00],
+        &[0x01, 0x00, 0x00, 0x00, 0x01, 0x00, 0x01][..],
+        &[0x01, 0x00, 0x00, 0x00, 0x00],
+        &[0x01, 0x00, 0x00, 0x01],
+        &[0x01, 0x00, 0x00],
+        &[0x01, 0x00, 0x40, 0x02, 0x01],
+        &[0x01, 0x00, 0x3f, 0x04, 0x01],
+        &[0x01, 0x04, 0x00],
+        &[0x01, 0x08],
+        &[0x01, 0x7f],
+        &[0x02, 0x00],
     ] {
         assert!(
             matches!(decode_layer(&sealed(bad)), Err(LogError::Damaged { what: "layer" })),
@@ -191,33 +192,7 @@ fn a_layer_of_version_2() {
 }
 
 #[test]
-fn a_layer_of_version_1_is_still_read() {
-    let bytes = [
-        0x01, // version
-        0x00, // ranges count
-        0x03, // three of them
-        0x00, 0x80, 0x20, // gap 0, length 4096
-        0x88, 0x07, 0x01, // gap 904, length 1
-        0xf7, 0xd8, 0xff, 0xff, 0xff, 0x1f, 0xac, 0x02, // gap 2^40 - 5001, length 300
-    ];
-    let layer = decode_layer(&sealed(&bytes)).unwrap();
-    let expected = layer_of(&[(0, 4096), (5000, 5001), (1 << 40, (1 << 40) + 300)]);
-    assert_eq!((layer.ranges, layer.unit), (expected.ranges, Unit::Byte));
-    let whole = decode_layer(&sealed(&[0x01, 0x04, 0x00])).unwrap();
-    assert_eq!(whole.whole, Some(WholeReason::Interrupted));
-    for bad in [
-        &[0x01, 0x00, 0x02, 0x00, 0x01, 0x00, 0x01][..],
-        &[0x01, 0x00, 0x01, 0x00, 0x00],
-        &[0x01, 0x00, 0x00, 0x00],
-        &[0x01, 0x08, 0x00],
-        &[0x01, 0x80, 0x00],
-    ] {
-        assert!(decode_layer(&sealed(bad)).is_err(), "{bad:?}");
-    }
-}
-
-#[test]
-fn a_mark_of_version_2_and_one_of_version_1() {
+fn a_mark_of_version_1() {
     let state = ConsumerState {
         mark: Some(Epoch(7)),
         pending: Some(PendingCut {
@@ -234,7 +209,7 @@ fn a_mark_of_version_2_and_one_of_version_1() {
         }),
     };
     let bytes = [
-        0x02, // version
+        0x01, // version
         0x07, // mark
         0x09, // epoch of the pending cut
         0xc8, 0x01, // its batch
@@ -248,31 +223,14 @@ fn a_mark_of_version_2_and_one_of_version_1() {
     assert_eq!(state.encode(), sealed(&bytes));
     assert_eq!(ConsumerState::decode(&sealed(&bytes)).unwrap(), state);
     let empty = ConsumerState::default();
-    assert_eq!(empty.encode(), sealed(&[0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
+    assert_eq!(empty.encode(), sealed(&[0x01, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
     for bad in [
-        &[0x03, 0, 0, 0, 0, 0, 0, 0, 0, 0][..],
-        &[0x02, 0, 0, 0, 0, 0, 0, 0, 3, 0],
-        &[0x02, 0, 0, 0, 0, 0],
+        &[0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0][..],
+        &[0x01, 0, 0, 0, 0, 0, 0, 0, 3, 0],
+        &[0x01, 0, 0, 0, 0, 0],
     ] {
         assert!(ConsumerState::decode(&sealed(bad)).is_err());
     }
-
-    // Version 1 ended after the note.
-    let old = ConsumerState {
-        heard_at_ns: 64,
-        file_marks: 0,
-        dropped: None,
-        ..state
-    };
-    let bytes = [
-        0x01, // version
-        0x07, // mark
-        0x09, // epoch of the pending cut
-        0xc8, 0x01, // its batch
-        0x80, 0x01, // saved at: zigzag of 64
-        0x02, b'{', b'}', // note
-    ];
-    assert_eq!(ConsumerState::decode(&sealed(&bytes)).unwrap(), old);
 }
 
 #[test]
@@ -286,7 +244,7 @@ fn a_mark_of_a_file() {
 }
 
 #[test]
-fn ledger_entries_of_version_2() {
+fn ledger_entries_with_texts_of_version_1() {
     let dropped = |reason| LedgerEvent::ConsumerDropped {
         consumer: "ann".to_owned(),
         reason,
@@ -296,26 +254,26 @@ fn ledger_entries_of_version_2() {
         set_aside: "x".to_owned(),
     };
     for (event, bytes) in [
-        (dropped(DropReason::Ordered), &b"\x02\x05\x7f\x03ann\x07ordered"[..]),
-        (dropped(DropReason::Expired), b"\x02\x05\x7f\x03ann\x07expired"),
-        (lost, b"\x02\x06\x7f\x04torn\x01x"),
+        (dropped(DropReason::Ordered), &b"\x01\x05\x7f\x03ann\x07ordered"[..]),
+        (dropped(DropReason::Expired), b"\x01\x05\x7f\x03ann\x07expired"),
+        (lost, b"\x01\x06\x7f\x04torn\x01x"),
     ] {
         let entry = LedgerEntry { at_ns: -64, event };
         assert_eq!(entry.encode(), sealed(bytes));
         assert_eq!(LedgerEntry::decode(&sealed(bytes)).unwrap(), entry);
     }
     for bad in [
-        &b"\x02\x05\x7f\x03ann\x04gone"[..],
-        b"\x02\x07\x7f\x00\x00",
-        b"\x02\x06\x7f\x01\xff\x00",
-        b"\x03\x06\x7f\x00\x00",
+        &b"\x01\x05\x7f\x03ann\x04gone"[..],
+        b"\x01\x07\x7f\x00\x00",
+        b"\x01\x06\x7f\x01\xff\x00",
+        b"\x02\x06\x7f\x00\x00",
     ] {
         assert!(LedgerEntry::decode(&sealed(bad)).is_err());
     }
 }
 
 #[test]
-fn ledger_entries_of_version_1() {
+fn ledger_entries_with_numbers_of_version_1() {
     let event = |event| LedgerEntry { at_ns: -64, event };
     for (entry, bytes) in [
         (event(LedgerEvent::Created), [0x01, 0, 0x7f, 0, 0]),
@@ -330,7 +288,7 @@ fn ledger_entries_of_version_1() {
         assert_eq!(entry.encode(), sealed(&bytes));
         assert_eq!(LedgerEntry::decode(&sealed(&bytes)).unwrap(), entry);
     }
-    for bad in [[0x02, 0, 0x7f, 0, 0], [0x01, 5, 0x7f, 0, 0]] {
+    for bad in [[0x02, 0, 0x7f, 0, 0], [0x01, 7, 0x7f, 0, 0]] {
         assert!(LedgerEntry::decode(&sealed(&bad)).is_err());
     }
 }
@@ -357,7 +315,7 @@ fn database_of_a_new_log(act: impl FnOnce(&Log)) -> redb::Database {
 }
 
 #[test]
-fn the_tables_of_format_2() {
+fn the_tables_of_format_1() {
     let database = database_of_a_new_log(|log| {
         drop(log.cut("mail", || {}).unwrap());
         log.advance("mail", None, b"note").unwrap();
@@ -394,9 +352,10 @@ fn the_tables_of_format_2() {
     numbers.retain(|(name, _)| name != "tree");
     let expected = [
         ("epoch", 2),
-        ("format", 2),
+        ("format", 1),
         ("intent_generation", 1),
         ("last_node", 1),
+        ("layers_beside", 0),
         ("tracking", 0),
         ("unknown_layers", 0),
     ];
@@ -415,7 +374,7 @@ fn the_tables_of_format_2() {
         .unwrap();
     let marks = txn.open_table(TableDefinition::<&str, &[u8]>::new("marks")).unwrap();
     let mark = marks.get("mail").unwrap().unwrap().value().to_vec();
-    assert_eq!(mark, sealed(b"\x02\x02\x00\x00\xd0\x0f\x04note\xd0\x0f\x00\x00\x00"));
+    assert_eq!(mark, sealed(b"\x01\x02\x00\x00\xd0\x0f\x04note\xd0\x0f\x00\x00\x00"));
     txn.open_table(TableDefinition::<(u64, &str), &[u8]>::new("file_marks"))
         .unwrap();
     let ledger = txn.open_table(TableDefinition::<u64, &[u8]>::new("ledger")).unwrap();
@@ -427,46 +386,17 @@ fn the_tables_of_format_2() {
 }
 
 #[test]
-fn a_log_of_format_1_is_taken_over() {
-    let disk = SimDisk::new(1);
-    let dir: Arc<dyn DurableDir> = Arc::new(disk);
-    let open = || Log::open(&dir, Arc::new(SimClock::new(1_000)), &SimRandomness::new(7)).unwrap();
-    let log = open();
-    let tree = log.tree();
-    log.database
-        .write(|txn| {
-            txn.delete_table(crate::database::FILE_MARKS)?;
-            txn.open_table(crate::database::META)?.remove("unknown_layers")?;
-            let mark = sealed(&[0x01, 0x02, 0, 0, 0x80, 0x01, 0]);
-            txn.open_table(crate::database::MARKS)?.insert("ann", mark.as_slice())?;
-            let whole = sealed(&[0x01, 0x04, 0x00]);
-            txn.open_table(crate::database::LAYERS)?
-                .insert((2, 9), whole.as_slice())?;
-            crate::database::set_number(txn, "format", 1)
-        })
-        .unwrap();
-    drop(log);
-    for _ in 0..2 {
-        let log = open();
-        assert_eq!(log.tree(), tree);
-        assert_eq!(log.consumer("ann").unwrap().mark, Some(Epoch(2)));
-        assert_eq!(log.file_mark("ann", byteback_model::NodeId(9)).unwrap(), None);
-        assert_eq!(log.usage().unwrap().unknown_files, 1);
-    }
-}
-
-#[test]
 fn a_log_of_another_format_is_refused_and_left_alone() {
     let disk = SimDisk::new(1);
     let dir: Arc<dyn DurableDir> = Arc::new(disk);
     let open = || Log::open(&dir, Arc::new(SimClock::new(1_000)), &SimRandomness::new(7));
     let log = open().unwrap();
     log.database
-        .write(|txn| crate::database::set_number(txn, "format", 3))
+        .write(|txn| crate::database::set_number(txn, "format", 2))
         .unwrap();
     drop(log);
     for _ in 0..2 {
         let refused = open().map(drop).unwrap_err();
-        assert!(matches!(refused, LogError::Version { found: 3, known: 2 }), "{refused}");
+        assert!(matches!(refused, LogError::Version { found: 2, known: 1 }), "{refused}");
     }
 }

@@ -28,7 +28,6 @@ pub struct Usage {
     pub unknown_files: u64,
     /// Why the log is known to be damaged; the next start begins a new one, and until then backups
     /// may fail.
-    #[serde(default)]
     pub damage: Option<String>,
 }
 

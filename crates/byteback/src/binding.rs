@@ -2,8 +2,7 @@
 //! `binding.json` in the directory's state folder.
 //!
 //! A flipped bit could name another folder of the server, and the backup would go there. So the
-//! file carries a checksum, and a file with a wrong one is refused. Version 1 had no checksum; it
-//! is still read, and [`Binding::write`] turns it into version 2.
+//! file carries a checksum, and a file with a wrong one or without one is refused.
 
 use std::ffi::OsString;
 use std::fs;
@@ -20,7 +19,7 @@ use crate::error::{CommandError, Result};
 use crate::private_file;
 use crate::repository::Repository;
 
-const VERSION: u32 = 2;
+const VERSION: u32 = 1;
 
 const DAMAGED: &str = "its checksum is wrong: the file was damaged, or edited by hand";
 
@@ -42,7 +41,7 @@ struct File {
     /// Present only if checksums are kept.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     block_checksums: bool,
-    /// Checksum of all other fields, since version 2.
+    /// Checksum of all other fields; `None` only where it is computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     crc32c: Option<String>,
 }
@@ -92,18 +91,15 @@ impl Binding {
                 .next("Remove this file and bind the directory again with 'byteback init'.")
         };
         let any: AnyVersion = serde_json::from_slice(bytes).map_err(|error| unusable(&error))?;
-        if !matches!(any.version, 1 | VERSION) {
+        if any.version != VERSION {
             let version = any.version;
             return Err(unusable(&format!(
                 "it has version {version}, but this program knows only versions up to {VERSION}"
             )));
         }
         let file: File = serde_json::from_slice(bytes).map_err(|error| unusable(&error))?;
-        let expected = match file.version {
-            VERSION => Some(file.checksum().map_err(|error| unusable(&error))?),
-            _ => None,
-        };
-        if file.crc32c != expected {
+        let expected = file.checksum().map_err(|error| unusable(&error))?;
+        if file.crc32c.as_ref() != Some(&expected) {
             return Err(unusable(&DAMAGED));
         }
         let repository = format!("{}/{}", file.server, file.folder)

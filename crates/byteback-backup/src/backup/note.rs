@@ -36,13 +36,10 @@ pub(crate) struct Note {
     pub(crate) snapshot_id: Option<u64>,
     pub(crate) root: FileId,
     /// Nodes that the server lacks.
-    #[serde(default)]
     pub(crate) missing: Vec<NodeId>,
     /// Names that the server lacks for that reason.
-    #[serde(default)]
     pub(crate) left_out: Vec<LeftOutName>,
     /// Too many nodes and names to remember.
-    #[serde(default)]
     pub(crate) everything_next: bool,
     /// The measured speed of the link, in bytes per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -54,8 +54,7 @@ type Digest = [u8; 32];
 const UNKNOWN: Digest = [0; 32];
 
 /// The number of no part: its entry holds the first delta with another compression, and that
-/// compression (u64, u8), instead of a digest. Older programs take it for a part that is never
-/// asked for.
+/// compression (u64, u8), instead of a digest.
 const EFFORT_ENTRY: u32 = 0;
 
 /// A name for the directory that keeps the state of a push from `source` to `to`

@@ -30,8 +30,8 @@ fn refused(bytes: &[u8], len_max: u32) -> ServiceError {
 }
 
 #[test]
-fn golden_bytes_of_version_7() {
-    assert_eq!(written(write_hello), b"\x12\0\0\0\0byteback-control\x07");
+fn golden_bytes_of_version_1() {
+    assert_eq!(written(write_hello), b"\x12\0\0\0\0byteback-control\x01");
     assert_eq!(written(|out| write_json(out, &"hi", 100)), b"\x05\0\0\0\x01\"hi\"");
     assert_eq!(
         written(|out| write_data(out, 0x0102, b"abc")),
@@ -57,13 +57,13 @@ fn a_hello_is_taken_and_nothing_else_is() {
         assert_eq!(refused(&ours[..cut_short]).kind, ErrorKind::Gone, "{cut_short}");
     }
 
-    let other_version = refused(b"\x12\0\0\0\0byteback-control\x01");
+    let other_version = refused(b"\x12\0\0\0\0byteback-control\x02");
     assert_eq!(other_version.kind, ErrorKind::Protocol);
-    assert!(other_version.message.contains("version 1") && other_version.message.contains("restart"));
+    assert!(other_version.message.contains("version 2") && other_version.message.contains("restart"));
     for bytes in [
-        &b"\x12\0\0\0\0byteback-kontrol\x02"[..],
+        &b"\x12\0\0\0\0byteback-kontrol\x01"[..],
         b"\x11\0\0\0\0byteback-control",
-        b"\x13\0\0\0\0byteback-control\x06\x02",
+        b"\x13\0\0\0\0byteback-control\x01\x02",
         b"\x01\0\0\0\0",
         // A message before the hello, and another protocol.
         b"\x05\0\0\0\x01\"hi\"",

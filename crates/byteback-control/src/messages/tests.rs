@@ -1,4 +1,4 @@
-//! Requests and answers as JSON, as in version 7 of the protocol.
+//! Requests and answers as JSON, as in version 1 of the protocol.
 
 use byteback_model::NameChange;
 use byteback_oplog::{Epoch, WholeReason};

@@ -43,7 +43,7 @@ fn frames_that_are_none_end_the_connection_with_an_error() {
         b"\x03\0\0\0\x02ab",
         b"\x11\0\0\0\x03\x02\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0",
         // A second hello.
-        b"\x12\0\0\0\0byteback-control\x04",
+        b"\x12\0\0\0\0byteback-control\x01",
     ] {
         let mut peer = served.peer();
         peer.send_json(CUT);
@@ -89,7 +89,7 @@ fn messages_that_are_no_requests_cost_only_an_error() {
 fn a_wrong_hello_gets_nothing() {
     let served = Served::new();
     for hello in [
-        &b"\x12\0\0\0\0byteback-control\x01"[..],
+        &b"\x12\0\0\0\0byteback-control\x02"[..],
         b"GET / HTTP/1.1\r\n\r\n",
         &json_frame("\"status\""),
         b"\xff\xff\xff\xff\0",

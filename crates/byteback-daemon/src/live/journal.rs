@@ -36,8 +36,7 @@ pub(super) use found::{Found, JournalError, SKIPPED};
 pub(super) const JOURNAL_NAME: &str = "journal";
 const JOURNAL_NEW_NAME: &str = "journal.new";
 const JOURNAL_MAGIC: [u8; 7] = *b"BYLIVEJ";
-/// Version 2 has records of files that were changed together, and a checksum of its header.
-pub(crate) const JOURNAL_VERSION: u8 = 2;
+pub(crate) const JOURNAL_VERSION: u8 = 1;
 const HEADER_LEN: usize = JOURNAL_MAGIC.len() + 1 + 4;
 const QUEUE_NAME: &str = "queue";
 const QUEUE_USED_NAME: &str = "queue.used";

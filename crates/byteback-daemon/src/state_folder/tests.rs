@@ -56,7 +56,6 @@ fn state_folder_finishes_a_half_made_one_and_refuses_anothers() {
     let (_lab, folder) = lab();
     let path = folder.path().join("path");
     fs::create_dir_all(folder.path()).unwrap();
-    fs::write(&path, b"").unwrap();
     folder.create().unwrap();
     assert_eq!(fs::read(&path).unwrap(), folder.directory().as_os_str().as_bytes());
 

@@ -135,9 +135,33 @@ fn a_log_is_let_go_though_its_keeper_is_not() {
     let kept: Weak<Kept> = Arc::downgrade(log.kept.as_ref().unwrap());
     drop(log);
     assert!(kept.upgrade().is_none());
-    // Without the keeper it is not opened: layers would be missing.
-    let refused = crate::Log::open(&dir, Arc::new(SimClock::new(2_000)), &random).map(drop);
-    assert!(matches!(refused, Err(LogError::Version { found: 3, known: 2 })));
     // And no intents are there.
     assert_eq!(dir.list().unwrap(), ["log.redb"]);
+}
+
+#[test]
+fn log_is_opened_only_with_the_keeper_it_began_with_or_without() {
+    use byteback_host::clock::SimClock;
+    use byteback_host::durable::DurableDir;
+    use byteback_host::random::SimRandomness;
+    use byteback_host::sim::SimDisk;
+    let keeper = as_keeper(&Some(Arc::new(MemoryKeeper::default())));
+    let random = SimRandomness::new(7);
+    for (began, other) in [(keeper.clone(), None), (None, keeper)] {
+        let dir: Arc<dyn DurableDir> = Arc::new(SimDisk::new(1));
+        let open = |keeper: &Option<Arc<dyn LayerKeeper>>| {
+            let (clock, options) = (Arc::new(SimClock::new(1_000)), crate::LogOptions::default());
+            crate::Log::open_kept(&dir, keeper.clone(), clock, &random, options)
+        };
+        drop(open(&began).unwrap());
+        let files = dir.list().unwrap();
+        let refused = open(&other).map(drop).unwrap_err();
+        match &began {
+            // Layers would be missing.
+            Some(_) => assert!(matches!(refused, LogError::LayersBeside), "{refused}"),
+            None => assert!(matches!(refused, LogError::LayersInDatabase), "{refused}"),
+        }
+        assert_eq!(dir.list().unwrap(), files);
+        drop(open(&began).unwrap());
+    }
 }

@@ -57,7 +57,7 @@ impl Log {
     }
 
     /// As [`Log::open_with`], with the layers of files kept by `keeper`, if there is one. A log
-    /// that began without one goes on with it; never the other way round.
+    /// that began with a keeper is never opened without one, nor the other way round.
     ///
     /// # Errors
     /// As [`Log::open`].
@@ -118,15 +118,12 @@ impl Log {
         if was_tracking {
             last_node.0 = last_node.0.saturating_add(NODES_SKIPPED);
         }
-        // A log whose layers are kept beside the files has none, but for those of the time before
-        // that.
-        let had_intents = snapshot.number(meta::FORMAT)? != database::FORMAT_KEPT_BESIDE && !is_new;
-        let (intents, found) = match kept.is_none() || had_intents {
-            true => {
+        let (intents, found) = match &kept {
+            None => {
                 let (intents, found) = IntentFile::open(dir.as_ref(), counted_from, options.intent_half_sectors)?;
                 (Some(intents), found)
             }
-            false => (None, OpenIntents::default()),
+            Some(_) => (None, OpenIntents::default()),
         };
 
         let mut interrupted = Vec::new();
@@ -171,10 +168,7 @@ impl Log {
         database.write(|txn| {
             if let Some(kept) = &kept {
                 kept.take_over(txn, &beside, was_tracking.then_some(at_ns))?;
-                database::set_number(txn, meta::FORMAT, database::FORMAT_KEPT_BESIDE)?;
             }
-            // After the layers beside the files: a node interrupted according to an older log is
-            // not clean.
             database::apply(txn, &pending, kept.as_deref())?;
             database::set_number(txn, meta::EPOCH, epoch.0)?;
             database::set_number(txn, meta::GENERATION, generation.0)?;
@@ -185,21 +179,6 @@ impl Log {
                 .try_for_each(|event| append_to_ledger(txn, &LedgerEntry { at_ns, event }))
         })?;
 
-        let intents = match &kept {
-            None => intents,
-            Some(_) => {
-                if intents.is_some() {
-                    drop(intents);
-                    dir.remove(intents::FILE_NAME)
-                        .and_then(|()| dir.sync())
-                        .map_err(|source| LogError::File {
-                            file: intents::FILE_NAME,
-                            source,
-                        })?;
-                }
-                None
-            }
-        };
         let state = State {
             epoch,
             epoch_used: !interrupted.is_empty(),

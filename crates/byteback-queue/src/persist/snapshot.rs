@@ -16,7 +16,7 @@ pub const SNAPSHOT_MAGIC: [u8; 7] = *b"BYQUEUE";
 
 /// The version that this program writes and reads. On any other version the caller begins with an
 /// empty queue, and abandons the stored one.
-pub const SNAPSHOT_VERSION: u8 = 3;
+pub const SNAPSHOT_VERSION: u8 = 1;
 
 /// The state as bytes.
 #[must_use]

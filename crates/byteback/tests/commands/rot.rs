@@ -385,7 +385,7 @@ fn sync_keeps_checksums_by_default_and_begins_without_an_alarm() {
         find(&disk.world.path("home/state"), "written.redb", &mut found);
         !found.is_empty()
     };
-    // As an older version did.
+    // At first without checksums.
     disk.sync_after_boot(1, &["--no-checksums"]).fine();
     let content = noise(5, 4 * BLOCK as usize);
     fs::write(disk.tree("elder"), &content).unwrap();

@@ -140,10 +140,6 @@ fn records_of(bytes: &[u8]) -> Result<Option<&[u8]>, JournalError> {
     let Some((version, behind)) = bytes.strip_prefix(&JOURNAL_MAGIC).and_then(<[u8]>::split_first) else {
         return Ok(None);
     };
-    // The first version had no checksum here.
-    if *version == 1 {
-        return Ok(Some(behind));
-    }
     let begin = bytes.get(..HEADER_LEN - 4).unwrap_or_default();
     match behind.split_first_chunk::<4>() {
         Some((check, records)) if crc32c::crc32c(begin) == u32::from_le_bytes(*check) => match *version {

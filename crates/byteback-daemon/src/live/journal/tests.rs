@@ -166,9 +166,9 @@ fn journal_is_rewritten_when_long_and_keeps_all_that_counts() {
     assert_eq!(journal.names().count(), 500);
 }
 
-/// The bytes of version 2; see docs/formats/queue.md.
+/// The bytes of version 1; see docs/formats/queue.md.
 #[test]
-fn the_bytes_of_a_journal_are_those_of_version_2() {
+fn the_bytes_of_a_journal_are_those_of_version_1() {
     let dir = dir();
     let mut journal = opened(Arc::clone(&dir)).unwrap();
     let numbers = Numbers {
@@ -180,7 +180,7 @@ fn the_bytes_of_a_journal_are_those_of_version_2() {
     let set = [NodeId(6), NodeId(7)].into_iter().collect();
     journal.handed(numbers, Position(0x0304), names, vec![set]).unwrap();
     let bytes = read_all(&*dir, JOURNAL_NAME).unwrap().unwrap();
-    let header = b"BYLIVEJ\x02";
+    let header = b"BYLIVEJ\x01";
     assert_eq!(bytes.get(..8).unwrap(), header);
     assert_eq!(bytes.get(8..12).unwrap(), crc32c::crc32c(header).to_le_bytes());
     let last = bytes.get(12 + 2 * RECORD_LEN..).unwrap();
@@ -270,45 +270,16 @@ fn journal_knows_joint_changes_until_the_mark_passes_them() {
     assert!(journal.together().is_empty());
 }
 
-/// A record as version 1 has it, too.
+/// `body` and its checksum.
 fn sealed(body: &[&[u8]]) -> Vec<u8> {
     let body = body.concat();
     let check = crc32c::crc32c(&body).to_le_bytes();
     [body, check.to_vec()].concat()
 }
 
-/// The bytes of version 1; see docs/formats/queue.md. The last programs that wrote it had records
-/// of kind 4.
-#[test]
-fn a_journal_of_version_1_is_read_and_written_anew() {
-    let number = |number: u64| number.to_le_bytes();
-    let first = sealed(&[&[1], &number(7), &number(70), &number(700)]);
-    let answered = sealed(&[&[2], &number(7), &number(70), &number(700)]);
-    let second = sealed(&[&[1], &number(8), &number(80), &number(800)]);
-    let name = sealed(&[&[3], &number(800), &number(5), &[4, 0], b"name"]);
-    let set = sealed(&[&[4], &number(800), &[2, 0], &number(6), &number(7)]);
-    let elder = [b"BYLIVEJ\x01".to_vec(), first, answered, second, name].concat();
-    for (bytes, sets) in [(elder.clone(), 0), ([elder, set].concat(), 1)] {
-        let dir = dir();
-        let file = dir.open(JOURNAL_NAME, OpenMode::CreateIfMissing).unwrap();
-        file.write_all_at(0, &bytes).unwrap();
-        for _ in 0..2 {
-            let found = Found::read(&*dir).unwrap();
-            assert!(!found.is_damaged && !found.is_missing);
-            let journal = Journal::begin(Arc::clone(&dir), found).unwrap();
-            assert_eq!(journal.numbers(), numbers(8));
-            assert_eq!(journal.unanswered(), [GroupId(8)]);
-            assert_eq!(journal.names().collect::<Vec<_>>(), [&place(5, b"name")]);
-            assert_eq!(journal.together().len(), sets);
-            let bytes = read_all(&*dir, JOURNAL_NAME).unwrap().unwrap();
-            assert!(bytes.starts_with(b"BYLIVEJ\x02"));
-        }
-    }
-}
-
 #[test]
 fn a_journal_of_an_unknown_version_is_refused_and_left_alone() {
-    for version in [0, 3, 255] {
+    for version in [0, 2, 255] {
         let header = [b"BYLIVEJ", &[version][..]].concat();
         let bytes = [sealed(&[&header]), b"whatever".to_vec()].concat();
         let dir = dir();
@@ -374,27 +345,24 @@ fn check_found(bytes: &[u8], journal: &Journal, note: &str) -> bool {
 fn damage_at_any_byte_gives_no_number_twice_and_is_noticed() {
     for seed in 0..6 {
         let (bytes, journal) = full(seed);
-        let elder = [b"BYLIVEJ\x01", bytes.get(HEADER_LEN..).unwrap()].concat();
-        for bytes in [bytes, elder] {
-            assert!(!check_found(&bytes, &journal, "unharmed"));
-            let records = bytes.len() - RECORD_LEN - 4 * NAME_RECORD_LEN - 2 * SET_RECORD_LEN;
-            for at in 0..bytes.len() {
-                for value in [0, 1, 2, 3, 4, 0xff, bytes[at] ^ 1, bytes[at] ^ 0x80] {
-                    let mut damaged = bytes.clone();
-                    damaged[at] = value;
-                    let note = format!("seed {seed}, byte {at} becomes {value}");
-                    let is_noticed = check_found(&damaged, &journal, &note);
-                    assert!(is_noticed || value == bytes[at] || at >= records, "{note}");
-                }
+        assert!(!check_found(&bytes, &journal, "unharmed"));
+        let records = bytes.len() - RECORD_LEN - 4 * NAME_RECORD_LEN - 2 * SET_RECORD_LEN;
+        for at in 0..bytes.len() {
+            for value in [0, 1, 2, 3, 4, 0xff, bytes[at] ^ 1, bytes[at] ^ 0x80] {
+                let mut damaged = bytes.clone();
+                damaged[at] = value;
+                let note = format!("seed {seed}, byte {at} becomes {value}");
+                let is_noticed = check_found(&damaged, &journal, &note);
+                assert!(is_noticed || value == bytes[at] || at >= records, "{note}");
             }
-            // Whole sectors, and a beginning that is gone.
-            for at in 0..records {
-                let mut zeros = bytes.clone();
-                zeros[..at + 1].fill(0);
-                assert!(check_found(&zeros, &journal, &format!("seed {seed}, zeros up to {at}")));
-                let rest = bytes.get(at + 1..).unwrap();
-                assert!(check_found(rest, &journal, &format!("seed {seed}, from {at} on")));
-            }
+        }
+        // Whole sectors, and a beginning that is gone.
+        for at in 0..records {
+            let mut zeros = bytes.clone();
+            zeros[..at + 1].fill(0);
+            assert!(check_found(&zeros, &journal, &format!("seed {seed}, zeros up to {at}")));
+            let rest = bytes.get(at + 1..).unwrap();
+            assert!(check_found(rest, &journal, &format!("seed {seed}, from {at} on")));
         }
     }
     // Nothing but its name is left.
