@@ -3,7 +3,7 @@
 //! A batch is cut into one or more *pieces* at record borders; each piece is one request body.
 //!
 //! ```text
-//! piece   = magic "BYBATCH" | version u8 = 1 | record*
+//! piece   = magic "BYBATCH" | u8 = 1 | record*
 //! record  = tag u8 | payload_len varint (LEB128) | payload | crc32c u32 LE
 //! ```
 //! The checksum covers tag, length bytes and payload. Records, in this order of kinds:
@@ -37,17 +37,16 @@
 //! for its end.
 //!
 //! A batch that holds the whole tree, because its sender has lost its state, need not resend what
-//! the folder already has: it names the sequence number that it *replaces*, and its contents may
-//! build on those that any file of the folder had then. Readers older than [`Manifest::replaces`]
-//! ignore that field but refuse the first node with [`ContentBase::Of`], so they misread nothing
-//! and the version of the stream need not change.
+//! the folder already has: it names the sequence number that it *replaces*
+//! ([`Manifest::replaces`]), and its contents may build on those that any file of the folder had
+//! then ([`ContentBase::Of`]).
 //!
 //! A device that sends batches without waiting for the answers does not know their sequence
 //! numbers. Its new batch instead names the one that it *follows* ([`Manifest::follows`]) and
-//! builds on the state which that one left. Older readers refuse the tag of such a manifest.
+//! builds on the state which that one left.
 //!
-//! A small piece may be [`packed`]: its records then form one compressed frame after the version
-//! [`VERSION_PACKED`].
+//! The body of a small commit is [`packed`], if that makes it shorter: its records then form one
+//! compressed frame behind the byte [`VERSION_PACKED`]. All other pieces are plain.
 //!
 //! Out of scope: checking that a batch makes sense. That needs the folder and is the store's work.
 
@@ -65,10 +64,10 @@ pub use packed::{UNPACKED_LEN_MAX, VERSION_PACKED, packed};
 pub use reader::{BatchReader, Record};
 pub use writer::BatchWriter;
 
-/// The first bytes of every piece; the version follows.
+/// The first bytes of every piece; [`VERSION`] or [`VERSION_PACKED`] follows.
 pub const MAGIC: [u8; 7] = *b"BYBATCH";
 
-/// The version of the stream that this crate writes; it reads this version and [`packed`] pieces.
+/// The version byte of a plain piece.
 pub const VERSION: u8 = 1;
 
 /// Longest JSON payload in bytes. The largest record is a node with xattrs: Linux allows 64 KiB of

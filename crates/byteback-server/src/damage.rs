@@ -7,6 +7,7 @@ use crate::listing::limit;
 use crate::problem::parameter;
 use byteback_api::messages::{DamagePage, Healed, KnownDamage};
 use byteback_model::Seq;
+use byteback_store::numbers::SegmentNumber;
 
 /// Most bytes that a frame decodes to.
 const FRAME_LEN_MAX: u64 = 256 * 1024;
@@ -48,7 +49,7 @@ pub(crate) async fn heal(mut call: Call) -> Answer {
     call.finish_query()?;
     let place = frame
         .split_once('-')
-        .and_then(|(segment, offset)| Some((segment.parse().ok()?, offset.parse().ok()?)))
+        .and_then(|(segment, offset)| Some((SegmentNumber(segment.parse().ok()?), offset.parse().ok()?)))
         .ok_or_else(|| parameter("parameter 'frame' was not issued by this server"))?;
     let limits = BodyLimits {
         len_max: FRAME_LEN_MAX,

@@ -14,6 +14,7 @@ use byteback_api::messages::{
 };
 use byteback_api::problem::Problem;
 use byteback_model::{FileId, Seq};
+use byteback_store::numbers::NodeNumber;
 use byteback_store::read::{DiffCursor, TreeTarget};
 use std::fmt::Write as _;
 
@@ -299,14 +300,15 @@ pub(crate) async fn diff(mut call: Call) -> Answer {
 
 fn parse_diff_cursor(text: &str) -> Result<DiffCursor, Box<Problem>> {
     if let Some(node) = text.strip_prefix('c') {
-        return node.parse().map(DiffCursor::Node).map_err(|_| bad_cursor());
+        let node = node.parse().map(NodeNumber).map_err(|_| bad_cursor())?;
+        return Ok(DiffCursor::Node(node));
     }
     let (parent, name) = text
         .strip_prefix('n')
         .and_then(|rest| rest.split_once('.'))
         .ok_or_else(bad_cursor)?;
     Ok(DiffCursor::Name(
-        parent.parse().map_err(|_| bad_cursor())?,
+        parent.parse().map(NodeNumber).map_err(|_| bad_cursor())?,
         unhex(name)?,
     ))
 }

@@ -31,10 +31,13 @@ use crate::codec::{StagedDelta, StagedRecord, usize_u64};
 use crate::compact::compact;
 use crate::error::StoreError;
 use crate::model::Conflict;
+use crate::numbers::{LayerNumber, LayerRowNumber, NodeNumber};
 use crate::resolve::layer_rows;
 use crate::stage::PartWriter;
 use crate::store::{Store, folder_row};
-use byteback_model::{BatchApplied, ContentBase, FileId, Manifest, NameChange, NodeKind, NodeRecord, Seq, Totals};
+use byteback_model::{
+    BatchApplied, ContentBase, DeviceId, FileId, Manifest, NameChange, NodeKind, NodeRecord, Seq, Totals,
+};
 use std::collections::{HashMap, HashSet};
 
 use loss::{Loss, Touched};
@@ -74,7 +77,7 @@ impl Store {
     ///
     /// # Errors
     /// There is no such folder; the catalog fails.
-    pub fn batch_status(&self, folder: &str, device: u64, counter: u64) -> Result<BatchStatus, StoreError> {
+    pub fn batch_status(&self, folder: &str, device: DeviceId, counter: u64) -> Result<BatchStatus, StoreError> {
         let catalog = self.catalog().read()?;
         let folder = folder_row(&*catalog, folder)?;
         let key = BatchKey {
@@ -165,25 +168,25 @@ struct Apply<'a> {
     basis: Basis,
     ended: Option<Totals>,
     totals: Totals,
-    numbers: HashMap<FileId, i64>,
+    numbers: HashMap<FileId, NodeNumber>,
     /// Kinds of the nodes that the batch describes.
-    kinds: HashMap<i64, NodeKind>,
+    kinds: HashMap<NodeNumber, NodeKind>,
     /// Nodes that were mentioned but are neither in the folder nor described yet.
-    undescribed: HashMap<i64, FileId>,
+    undescribed: HashMap<NodeNumber, FileId>,
     /// Files that still wait for deltas.
-    pending: HashMap<i64, Pending>,
-    parents: HashSet<i64>,
-    linked: HashSet<i64>,
+    pending: HashMap<NodeNumber, Pending>,
+    parents: HashSet<NodeNumber>,
+    linked: HashSet<NodeNumber>,
     touched: Touched,
     conflicts: Vec<Conflict>,
     stored_bytes: u64,
 }
 
 /// The contents that the first delta of a file applies to.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Start {
     /// The file's newest layer. It holds these contents unless `is_nothing`.
-    layer: u64,
+    layer: LayerNumber,
     /// Length of the contents in bytes.
     len: u64,
     /// Whether the contents are empty, whatever lies below.
@@ -195,7 +198,7 @@ pub(crate) struct Pending {
     pub(crate) file: FileId,
     pub(crate) deltas_left: u32,
     /// The file's newest layer so far.
-    pub(crate) layer: u64,
+    pub(crate) layer: LayerNumber,
     /// Length of the contents so far, in bytes.
     pub(crate) len: u64,
     /// Whether the next delta applies to nothing, not to the layer before.
@@ -337,7 +340,7 @@ impl<'a> Apply<'a> {
     }
 
     /// The node number of a file, assigned now if it is new.
-    fn number(&mut self, file: FileId) -> Result<i64, StoreError> {
+    fn number(&mut self, file: FileId) -> Result<NodeNumber, StoreError> {
         if let Some(number) = self.numbers.get(&file) {
             return Ok(*number);
         }
@@ -358,7 +361,7 @@ impl<'a> Apply<'a> {
         Ok(self.numbers.contains_key(&file) || self.catalog.node_number(self.folder.id, file)?.is_some())
     }
 
-    fn check_conflict(&mut self, node: i64, changed: Seq) -> Result<(), StoreError> {
+    fn check_conflict(&mut self, node: NodeNumber, changed: Seq) -> Result<(), StoreError> {
         if self.base_seq().is_none_or(|base_seq| changed <= base_seq) || self.conflicts.len() >= CONFLICTS_MAX {
             return Ok(());
         }
@@ -387,10 +390,14 @@ impl<'a> Apply<'a> {
         let mut row = AttributeRow {
             seq: self.seq,
             attributes: change.attributes.clone(),
-            layer: 0,
+            layer: LayerNumber::NONE,
             content_seq: 0,
         };
-        let mut start = Start::default();
+        let mut start = Start {
+            layer: LayerNumber::NONE,
+            len: 0,
+            is_nothing: false,
+        };
         if let Some(previous) = &previous {
             let is_directory = kind == NodeKind::Directory && previous.attributes.kind == kind;
             let changed = match is_directory {
@@ -431,7 +438,7 @@ impl<'a> Apply<'a> {
             }
             Some(ContentBase::Empty) => start.is_nothing = true,
             // At first contact the folder's former contents do not count.
-            _ => start.is_nothing = self.is_first_contact() && start.layer > 0,
+            _ => start.is_nothing = self.is_first_contact() && start.layer > LayerNumber::NONE,
         }
         if deltas == 0 && start.is_nothing {
             if size != 0 {
@@ -439,7 +446,7 @@ impl<'a> Apply<'a> {
                     "file {id} would be empty, but its attributes say {size} bytes"
                 ));
             }
-            row.layer = start.layer.saturating_add(1);
+            row.layer = start.layer.next();
             row.content_seq = self.seq;
             self.catalog
                 .insert_layer(node, &layer_row(row.layer, 0, 0, 0, true), &[], &[])?;
@@ -469,7 +476,7 @@ impl<'a> Apply<'a> {
         Ok(())
     }
 
-    fn contents_of(&self, file: FileId, at: Option<Seq>) -> Result<(i64, AttributeRow), StoreError> {
+    fn contents_of(&self, file: FileId, at: Option<Seq>) -> Result<(NodeNumber, AttributeRow), StoreError> {
         file_with_contents(
             self.catalog,
             self.folder.id,
@@ -479,17 +486,23 @@ impl<'a> Apply<'a> {
     }
 
     /// Gives the node whose newest layer is `layer` the `contents` that `other` has or had.
-    fn shared(&mut self, other: i64, contents: &AttributeRow, node: i64, layer: u64) -> Result<Start, StoreError> {
+    fn shared(
+        &mut self,
+        other: NodeNumber,
+        contents: &AttributeRow,
+        node: NodeNumber,
+        layer: LayerNumber,
+    ) -> Result<Start, StoreError> {
         let mut start = Start {
             layer,
             len: contents.attributes.size,
-            is_nothing: contents.layer == 0,
+            is_nothing: contents.layer == LayerNumber::NONE,
         };
         if start.is_nothing || (other == node && contents.layer == layer) {
             // In the second case these are the node's own contents.
             return Ok(start);
         }
-        let rows = layer_rows(self.catalog, other, contents.layer, 0)?;
+        let rows = layer_rows(self.catalog, other, contents.layer, LayerNumber::NONE)?;
         if rows.last().is_none_or(|lowest| !lowest.resets) {
             return Err(StoreError::CatalogDamaged(format!(
                 "the layers of node {other} have no base"
@@ -498,9 +511,9 @@ impl<'a> Apply<'a> {
         // Each row is as much work as a record.
         self.count_records(usize_u64(rows.len()))?;
         for shared in rows.iter().rev() {
-            start.layer = start.layer.saturating_add(1);
+            start.layer = start.layer.next();
             let row = LayerRow {
-                id: 0,
+                id: LayerRowNumber::UNASSIGNED,
                 first: start.layer,
                 last: start.layer,
                 shared: Some(shared.pages()),
@@ -657,7 +670,7 @@ impl<'a> Apply<'a> {
         Ok(row)
     }
 
-    fn kind_of(&self, node: i64) -> Result<NodeKind, StoreError> {
+    fn kind_of(&self, node: NodeNumber) -> Result<NodeKind, StoreError> {
         if let Some(kind) = self.kinds.get(&node) {
             return Ok(*kind);
         }
@@ -668,7 +681,7 @@ impl<'a> Apply<'a> {
 
     /// Reports a cycle of directories: either the batch contradicts itself, or it moved a directory
     /// into one that others moved into it.
-    fn inside_itself(&self, child: i64, cycle: &HashSet<i64>, base_seq: Seq) -> Result<(), StoreError> {
+    fn inside_itself(&self, child: NodeNumber, cycle: &HashSet<NodeNumber>, base_seq: Seq) -> Result<(), StoreError> {
         let mut conflicts = Vec::new();
         for node in cycle {
             let parents = self.catalog.parents(*node, self.seq, 1)?;
@@ -685,7 +698,7 @@ impl<'a> Apply<'a> {
         Err(StoreError::Conflict { conflicts })
     }
 
-    fn check_loss(&self, root: i64, base_seq: Option<Seq>) -> Result<(), StoreError> {
+    fn check_loss(&self, root: NodeNumber, base_seq: Option<Seq>) -> Result<(), StoreError> {
         let Some(base_seq) = base_seq else { return Ok(()) };
         let mut loss = Loss {
             catalog: self.catalog,
@@ -713,7 +726,7 @@ impl<'a> Apply<'a> {
     /// Checks that linked directories have one name each and that none is its own ancestor. Only
     /// linked directories can have gone wrong: a new cycle needs a new entry.
     fn check_tree(&self, base_seq: Option<Seq>) -> Result<(), StoreError> {
-        let mut above_root: HashSet<i64> = HashSet::new();
+        let mut above_root: HashSet<NodeNumber> = HashSet::new();
         for &child in &self.linked {
             if self.kind_of(child)? != NodeKind::Directory {
                 continue;
@@ -757,7 +770,7 @@ impl Pending {
             ));
         }
         let base_len = delta.base_len.min(self.len);
-        self.layer = self.layer.saturating_add(1);
+        self.layer = self.layer.next();
         self.len = delta.new_len;
         self.deltas_left = self.deltas_left.saturating_sub(1);
         let covers_all = !delta.copies && delta.covered_to >= base_len.min(delta.new_len);
@@ -767,11 +780,11 @@ impl Pending {
     }
 }
 
-fn layer_row(layer: u64, base_len: u64, new_len: u64, extents: u64, resets: bool) -> LayerRow {
+fn layer_row(layer: LayerNumber, base_len: u64, new_len: u64, extents: u64, resets: bool) -> LayerRow {
     // A layer over nothing needs nothing from below.
     let resets = resets || base_len == 0;
     LayerRow {
-        id: 0,
+        id: LayerRowNumber::UNASSIGNED,
         first: layer,
         last: layer,
         base_len,

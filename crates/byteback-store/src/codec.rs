@@ -7,6 +7,7 @@
 
 use crate::error::StoreError;
 use crate::model::Proof;
+use crate::numbers::SegmentNumber;
 use byteback_delta::DIGEST_LEN;
 use byteback_delta::leaves::LeafKind;
 use byteback_model::{
@@ -309,7 +310,7 @@ pub(crate) struct StagedDelta {
     /// (first offset, encoded page); see `layer`.
     pub(crate) pages: Vec<(u64, Vec<u8>)>,
     /// Segments that the pages refer to.
-    pub(crate) segments: Vec<u64>,
+    pub(crate) segments: Vec<SegmentNumber>,
 }
 
 impl StagedRecord {
@@ -399,7 +400,7 @@ impl StagedRecord {
                 out.varint(delta.stored_bytes);
                 out.varint(u64::try_from(delta.segments.len()).unwrap_or(u64::MAX));
                 for segment in &delta.segments {
-                    out.varint(*segment);
+                    out.varint(segment.0);
                 }
                 out.varint(u64::try_from(delta.pages.len()).unwrap_or(u64::MAX));
                 for (start, page) in &delta.pages {
@@ -572,7 +573,7 @@ fn decode_delta(r: &mut Reader<'_>) -> Result<StagedDelta, StoreError> {
         ..StagedDelta::default()
     };
     for _ in 0..r.varint()? {
-        delta.segments.push(r.varint()?);
+        delta.segments.push(SegmentNumber(r.varint()?));
     }
     for _ in 0..r.varint()? {
         let start = r.varint()?;

@@ -8,6 +8,7 @@
 use crate::catalog::BatchKey;
 use crate::error::StoreError;
 use crate::store::{Store, folder_row};
+use byteback_model::DeviceId;
 
 /// Counts of what a collection removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,7 +25,7 @@ impl Store {
     ///
     /// # Errors
     /// The catalog or the segments fail; then the parts expire like others.
-    pub fn abandon(&self, folder: &str, device: u64, counter: u64) -> Result<Collected, StoreError> {
+    pub fn abandon(&self, folder: &str, device: DeviceId, counter: u64) -> Result<Collected, StoreError> {
         {
             let catalog = self.catalog().write()?;
             let folder = folder_row(&*catalog, folder)?.id;

@@ -23,6 +23,7 @@
 use crate::catalog::{CatalogWrite, LayerRow};
 use crate::error::StoreError;
 use crate::layer::PageBuilder;
+use crate::numbers::{LayerNumber, LayerRowNumber, NodeNumber, SegmentNumber};
 use crate::resolve::Resolver;
 use byteback_delta::Source;
 use byteback_extents::ByteRange;
@@ -41,7 +42,7 @@ pub(crate) fn tier(extents: u64) -> u32 {
 
 /// Merges the top runs of the stack of `node` whose newest layer is `layer`, as often as the rule
 /// requires.
-pub(crate) fn compact(catalog: &dyn CatalogWrite, node: i64, layer: u64) -> Result<(), StoreError> {
+pub(crate) fn compact(catalog: &dyn CatalogWrite, node: NodeNumber, layer: LayerNumber) -> Result<(), StoreError> {
     loop {
         let group = group_to_merge(catalog, node, layer)?;
         if group.len() < 2 || !merge(catalog, node, &group)? {
@@ -51,8 +52,12 @@ pub(crate) fn compact(catalog: &dyn CatalogWrite, node: i64, layer: u64) -> Resu
 }
 
 /// The runs to merge into one, newest first; fewer than two when the stack is in order.
-fn group_to_merge(catalog: &dyn CatalogWrite, node: i64, layer: u64) -> Result<Vec<LayerRow>, StoreError> {
-    let Some(top) = catalog.longest_layer(node, layer, 1)? else {
+fn group_to_merge(
+    catalog: &dyn CatalogWrite,
+    node: NodeNumber,
+    layer: LayerNumber,
+) -> Result<Vec<LayerRow>, StoreError> {
+    let Some(top) = catalog.longest_layer(node, layer, LayerNumber::FIRST)? else {
         return Ok(Vec::new());
     };
     let top_tier = tier(top.extents);
@@ -60,10 +65,10 @@ fn group_to_merge(catalog: &dyn CatalogWrite, node: i64, layer: u64) -> Result<V
     let mut same_tier = 1;
     let mut smaller = 0;
     while let Some(lowest) = group.last() {
-        if lowest.resets || lowest.barrier || lowest.first <= 1 {
+        if lowest.resets || lowest.barrier || lowest.first <= LayerNumber::FIRST {
             break;
         }
-        let Some(below) = catalog.longest_layer(node, lowest.first.saturating_sub(1), 1)? else {
+        let Some(below) = catalog.longest_layer(node, lowest.first.previous(), LayerNumber::FIRST)? else {
             break;
         };
         match tier(below.extents).cmp(&top_tier) {
@@ -82,7 +87,7 @@ fn group_to_merge(catalog: &dyn CatalogWrite, node: i64, layer: u64) -> Result<V
 }
 
 /// Merges adjacent runs; returns false when the merge was given up.
-fn merge(catalog: &dyn CatalogWrite, node: i64, group: &[LayerRow]) -> Result<bool, StoreError> {
+fn merge(catalog: &dyn CatalogWrite, node: NodeNumber, group: &[LayerRow]) -> Result<bool, StoreError> {
     let (Some(newest), Some(oldest)) = (group.first(), group.last()) else {
         return Ok(false);
     };
@@ -117,7 +122,7 @@ fn merge(catalog: &dyn CatalogWrite, node: i64, group: &[LayerRow]) -> Result<bo
         segments.extend(catalog.layer_segments(row.pages())?);
     }
     let row = LayerRow {
-        id: 0,
+        id: LayerRowNumber::UNASSIGNED,
         first: oldest.first,
         last: newest.last,
         base_len: oldest.base_len,
@@ -127,7 +132,7 @@ fn merge(catalog: &dyn CatalogWrite, node: i64, group: &[LayerRow]) -> Result<bo
         barrier: oldest.barrier,
         shared: None,
     };
-    let segments: Vec<u64> = segments.into_iter().collect();
+    let segments: Vec<SegmentNumber> = segments.into_iter().collect();
     catalog.insert_layer(node, &row, &builder.pages, &segments)?;
     Ok(true)
 }

@@ -8,6 +8,7 @@
 use crate::catalog::CatalogRead;
 use crate::error::StoreError;
 use crate::layer::Literal;
+use crate::numbers::LayerNumber;
 use crate::read::file_at;
 use crate::resolve::{Piece, Resolver, layer_rows};
 use crate::segments::{FrameRef, Segments};
@@ -76,7 +77,7 @@ impl Store {
         let folder = folder_row(&*catalog, folder)?;
         let at = existing_seq(&folder, at)?;
         let (node, row) = file_at(&*catalog, &folder, file, at)?;
-        let rows = layer_rows(&*catalog, node, row.layer, 0)?;
+        let rows = layer_rows(&*catalog, node, row.layer, LayerNumber::NONE)?;
         drop(catalog);
         let size = row.attributes.size;
         let whole = ByteRange::new(0, size);

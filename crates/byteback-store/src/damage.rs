@@ -16,6 +16,7 @@
 use crate::catalog::CatalogRead;
 use crate::content::FrameCache;
 use crate::error::StoreError;
+use crate::numbers::{LayerNumber, NodeNumber, SegmentNumber};
 use crate::read::file_at;
 use crate::resolve::{Resolver, layer_rows};
 use crate::segments::FrameRef;
@@ -62,7 +63,7 @@ pub struct DamagedFrame {
     /// The moment.
     pub at: Seq,
     /// Number of the segment.
-    pub segment: u64,
+    pub segment: SegmentNumber,
     /// Offset in the segment.
     pub offset: u64,
     /// Decoded bytes of the frame.
@@ -109,7 +110,10 @@ impl Store {
             let folder = folder_row(&*catalog, folder)?;
             let at = existing_seq(&folder, at)?;
             let (node, row) = file_at(&*catalog, &folder, file, at)?;
-            (layer_rows(&*catalog, node, row.layer, 0)?, row.attributes.size)
+            (
+                layer_rows(&*catalog, node, row.layer, LayerNumber::NONE)?,
+                row.attributes.size,
+            )
         };
         let mut resolver = Resolver::to_bottom(rows, ByteRange::new(offset, size));
         let mut frames = FrameCache::new()?;
@@ -159,11 +163,11 @@ impl Store {
     }
 
     pub(crate) fn note_frames(&self, frames: &BTreeSet<FrameRef>) -> Result<(), StoreError> {
-        let places: Vec<(u64, u64)> = frames.iter().map(|frame| (frame.segment, frame.offset)).collect();
+        let places: Vec<(SegmentNumber, u64)> = frames.iter().map(|frame| (frame.segment, frame.offset)).collect();
         self.note(&places)
     }
 
-    fn note(&self, places: &[(u64, u64)]) -> Result<(), StoreError> {
+    fn note(&self, places: &[(SegmentNumber, u64)]) -> Result<(), StoreError> {
         if places.is_empty() {
             return Ok(());
         }
@@ -191,8 +195,8 @@ impl Store {
         let (folder, noted, nodes) = {
             let catalog = self.catalog().read()?;
             let folder = folder_row(&*catalog, folder)?;
-            let noted: BTreeSet<(u64, u64)> = catalog.noted_damage(NOTED_MAX)?.into_iter().collect();
-            let segments: BTreeSet<u64> = noted.iter().map(|(segment, _)| *segment).collect();
+            let noted: BTreeSet<(SegmentNumber, u64)> = catalog.noted_damage(NOTED_MAX)?.into_iter().collect();
+            let segments: BTreeSet<SegmentNumber> = noted.iter().map(|(segment, _)| *segment).collect();
             let mut nodes = BTreeSet::new();
             for segment in segments {
                 nodes.extend(catalog.nodes_of_segment(folder.id, segment, NODES_MAX)?);
@@ -211,7 +215,7 @@ impl Store {
                 continue;
             };
             let is_there = row.attributes.kind == NodeKind::File && !catalog.parents(node, folder.seq, 1)?.is_empty();
-            if !is_there || row.layer == 0 {
+            if !is_there || row.layer == LayerNumber::NONE {
                 continue;
             }
             let shown = shown_frames(&*catalog, node, row.layer, row.attributes.size, &noted)?;
@@ -262,7 +266,7 @@ impl Store {
         folder: &str,
         file: FileId,
         at: Option<Seq>,
-        (segment, offset): (u64, u64),
+        (segment, offset): (SegmentNumber, u64),
         raw: &[u8],
     ) -> Result<bool, StoreError> {
         let frame = {
@@ -324,12 +328,12 @@ impl Store {
 /// note at offset 0 covers all frames of its segment.
 fn shown_frames(
     catalog: &dyn CatalogRead,
-    node: i64,
-    layer: u64,
+    node: NodeNumber,
+    layer: LayerNumber,
     size: u64,
-    noted: &BTreeSet<(u64, u64)>,
+    noted: &BTreeSet<(SegmentNumber, u64)>,
 ) -> Result<BTreeMap<FrameRef, Vec<FramePiece>>, StoreError> {
-    let rows = layer_rows(catalog, node, layer, 0)?;
+    let rows = layer_rows(catalog, node, layer, LayerNumber::NONE)?;
     let mut resolver = Resolver::to_bottom(rows, ByteRange::new(0, size));
     let mut shown: BTreeMap<FrameRef, Vec<FramePiece>> = BTreeMap::new();
     while let Some((range, source)) = resolver.next_piece(catalog)? {

@@ -4,7 +4,7 @@
 //! - *device*: a machine (or a user on one) that joined. Its number is the client id of its
 //!   versions and is never used twice.
 //! - *managing device*: may use every folder, invite, rename and revoke. The first device of a
-//!   store is one, and so are those that joined before catalogs recorded the folders of devices.
+//!   store is one.
 //! - *invitation*: a join token, for one folder or to manage. It works once: the device that used
 //!   it may use it again when the answer was lost ([`Roster::join`]). Used, expired and withdrawn
 //!   invitations are distinguished until [`REMEMBERED_NS`] after their end.
@@ -21,6 +21,7 @@ use crate::store::Store;
 use crate::token::{self, DEVICE_PREFIX, JOIN_PREFIX};
 use byteback_host::clock::{Clock, RealClock};
 use byteback_host::random::{Randomness, RealRandomness};
+use byteback_model::DeviceId;
 use std::path::Path;
 use subtle::ConstantTimeEq as _;
 
@@ -47,7 +48,7 @@ pub struct Grant {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
     /// Its number.
-    pub id: u64,
+    pub id: DeviceId,
     /// Its name.
     pub name: String,
     /// Time at which it joined.
@@ -128,7 +129,7 @@ pub struct Invitation {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Joined {
     /// Number of the device.
-    pub device: u64,
+    pub device: DeviceId,
     /// Token of the device.
     pub token: String,
     /// Name of the device.
@@ -162,7 +163,7 @@ pub enum FolderAccess {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pass {
     /// Number of the device.
-    pub device: u64,
+    pub device: DeviceId,
     /// Whether it may manage devices.
     pub manages: bool,
     /// Its access to the folder that was asked for.
@@ -312,7 +313,7 @@ impl Roster<'_> {
         if let Some(revoked) = known.as_ref().filter(|device| device.revoked_ns.is_some()) {
             return Err(StoreError::DeviceRevoked(revoked.id));
         }
-        let joined = |device: u64, name: &str| Joined {
+        let joined = |device: DeviceId, name: &str| Joined {
             device,
             token: own.clone(),
             name: name.to_owned(),
@@ -388,7 +389,7 @@ impl Roster<'_> {
     ///
     /// # Errors
     /// The catalog fails.
-    pub fn revoked_among(&self, devices: &[u64]) -> Result<Vec<u64>, StoreError> {
+    pub fn revoked_among(&self, devices: &[DeviceId]) -> Result<Vec<DeviceId>, StoreError> {
         let catalog = self.catalog.read()?;
         let mut revoked = Vec::new();
         for &id in devices {
@@ -403,7 +404,7 @@ impl Roster<'_> {
     ///
     /// # Errors
     /// The catalog fails.
-    pub fn folders_of(&self, device: u64) -> Result<Vec<String>, StoreError> {
+    pub fn folders_of(&self, device: DeviceId) -> Result<Vec<String>, StoreError> {
         let folders = self.catalog.read()?.device_folders(device)?;
         Ok(folders.into_iter().map(|(folder, _)| folder).collect())
     }
@@ -412,7 +413,7 @@ impl Roster<'_> {
     ///
     /// # Errors
     /// The catalog fails.
-    pub fn note_seen(&self, device: u64) -> Result<(), StoreError> {
+    pub fn note_seen(&self, device: DeviceId) -> Result<(), StoreError> {
         let now_ns = self.clock.now_ns();
         let catalog = self.catalog.write()?;
         catalog.note_seen(device, now_ns)?;
@@ -435,7 +436,7 @@ impl Roster<'_> {
     ///
     /// # Errors
     /// There is no device of this number; the catalog fails.
-    pub fn device(&self, id: u64) -> Result<Device, StoreError> {
+    pub fn device(&self, id: DeviceId) -> Result<Device, StoreError> {
         let catalog = self.catalog.read()?;
         let row = catalog.device(id)?.ok_or(StoreError::DeviceNotFound(id))?;
         Ok(device(catalog.device_folders(id)?, row))
@@ -462,7 +463,7 @@ impl Roster<'_> {
     ///
     /// # Errors
     /// There is no such device; the name is not allowed; the catalog fails.
-    pub fn rename(&self, id: u64, name: &str) -> Result<(), StoreError> {
+    pub fn rename(&self, id: DeviceId, name: &str) -> Result<(), StoreError> {
         check_name(name)?;
         if name.trim().is_empty() {
             return Err(StoreError::InvalidParameter(
@@ -480,7 +481,7 @@ impl Roster<'_> {
     ///
     /// # Errors
     /// There is no such device; the catalog fails.
-    pub fn revoke(&self, id: u64) -> Result<(), StoreError> {
+    pub fn revoke(&self, id: DeviceId) -> Result<(), StoreError> {
         let catalog = self.catalog.write()?;
         match catalog.revoke_device(id, self.clock.now_ns())? {
             true => catalog.commit(),

@@ -6,7 +6,8 @@
 //! apart from leaked segment bytes.
 
 use crate::model::Conflict;
-use byteback_model::FileId;
+use crate::numbers::SegmentNumber;
+use byteback_model::{DeviceId, FileId};
 use std::io;
 
 /// An error of the store.
@@ -89,10 +90,10 @@ pub enum StoreError {
     JoinTokenWithdrawn,
     /// A device's token is void.
     #[error("device {0} was revoked")]
-    DeviceRevoked(u64),
+    DeviceRevoked(DeviceId),
     /// No such device.
     #[error("there is no device {0}")]
-    DeviceNotFound(u64),
+    DeviceNotFound(DeviceId),
     /// No such unused invitation.
     #[error("there is no unused invitation {0}")]
     InvitationNotFound(u64),
@@ -108,7 +109,7 @@ pub enum StoreError {
     #[error("segment {segment} is damaged at offset {offset}: {what}")]
     Damaged {
         /// The segment file's number.
-        segment: u64,
+        segment: SegmentNumber,
         /// Offset in the segment, in bytes.
         offset: u64,
         /// The damage.
@@ -140,7 +141,7 @@ pub enum StoreError {
     #[error("segment {segment}: cannot {what}: {source}")]
     Segment {
         /// The segment file's number.
-        segment: u64,
+        segment: SegmentNumber,
         /// The attempted operation.
         what: &'static str,
         /// The system's error.
@@ -157,11 +158,11 @@ pub enum StoreError {
     /// An earlier write to this segment failed, so the state of its tail is unknown. Send the data
     /// again.
     #[error("segment {0} was abandoned after a failed sync; send the data again")]
-    SegmentAbandoned(u64),
+    SegmentAbandoned(SegmentNumber),
 }
 
 impl StoreError {
-    pub(crate) fn segment(segment: u64, what: &'static str, source: io::Error) -> Self {
+    pub(crate) fn segment(segment: SegmentNumber, what: &'static str, source: io::Error) -> Self {
         if is_full(&source) {
             return Self::Full {
                 what: format!("segment {segment}"),

@@ -9,6 +9,7 @@ use crate::codec::{
 };
 use crate::error::StoreError;
 use crate::layer::{Literal, Page, PageBuilder};
+use crate::numbers::{ChunkNumber, NodeNumber, SegmentNumber};
 use crate::segments::FrameRef;
 use crate::segments::format::{check_frame, check_segment_header, put_frame, segment_header};
 use crate::sums::CHUNK_LEN;
@@ -23,9 +24,9 @@ use byteback_model::{
 
 /// Key of the row of kept sums.
 const ROW: ChunkKey = ChunkKey {
-    node: 7,
+    node: NodeNumber(7),
     kind: LeafKind::Blake3,
-    chunk: 3,
+    chunk: ChunkNumber(3),
 };
 
 /// Any blob: the first byte selects its kind, the others are the blob without its checksum, which
@@ -135,7 +136,7 @@ fn decode_attributes(blob: &[u8]) -> Result<Attributes, StoreError> {
 /// A frame in a segment, with the reference that the catalog would have; and a segment's header.
 fn frame(bytes: &[u8]) {
     if let Some((header, _)) = bytes.split_first_chunk::<20>() {
-        let number = 7;
+        let number = SegmentNumber(7);
         if check_segment_header(header, number).is_ok() && header.starts_with(b"BYBSEGM\x01") {
             let crc_agrees = crc32c::crc32c(&header[..16]).to_le_bytes() == header[16..];
             assert!(
@@ -148,7 +149,7 @@ fn frame(bytes: &[u8]) {
         return;
     };
     let frame = FrameRef {
-        segment: 1,
+        segment: SegmentNumber(1),
         offset: 20,
         stored_len: u32::from(stored),
         raw_len: u32::from_le_bytes(raw),
@@ -237,7 +238,7 @@ pub fn blob_seeds() -> Vec<Vec<u8>> {
             covered_to: 10,
             stored_bytes: 5,
             pages: vec![(0, page.clone())],
-            segments: vec![3],
+            segments: vec![SegmentNumber(3)],
         }),
         StagedRecord::End(Totals {
             nodes: 1,
@@ -259,7 +260,7 @@ pub fn blob_seeds() -> Vec<Vec<u8>> {
     let mut frame = vec![4, 1, 5, 0, 0, 0, 5];
     put_frame(1, 5, 5, b"bytes", &mut frame);
     seeds.push(frame);
-    seeds.push(with(4, &segment_header(7)));
+    seeds.push(with(4, &segment_header(SegmentNumber(7))));
     let mut sources = Sources::default();
     for (start, end, source) in [(0, 5000, Source::Zero), (5000, 5010, literal())] {
         if let Some(range) = ByteRange::new(start, end) {
@@ -273,7 +274,7 @@ pub fn blob_seeds() -> Vec<Vec<u8>> {
 
 fn literal() -> Source<Literal> {
     let frame = FrameRef {
-        segment: 3,
+        segment: SegmentNumber(3),
         offset: 20,
         stored_len: 5,
         raw_len: 200,

@@ -16,6 +16,7 @@
 
 use crate::codec::{Reader, Writer};
 use crate::error::StoreError;
+use crate::numbers::SegmentNumber;
 use crate::segments::FrameRef;
 use byteback_delta::Source;
 use byteback_extents::{ByteRange, ExtentValue};
@@ -68,7 +69,7 @@ impl Page {
         let mut frames = Vec::new();
         for _ in 0..r.varint()? {
             frames.push(FrameRef {
-                segment: r.varint()?,
+                segment: SegmentNumber(r.varint()?),
                 offset: r.varint()?,
                 stored_len: r.u32()?,
                 raw_len: r.u32()?,
@@ -166,7 +167,7 @@ impl PageBuilder {
         out.u8(1);
         out.varint(usize_u64(frames.len()));
         for frame in &frames {
-            out.varint(frame.segment);
+            out.varint(frame.segment.0);
             out.varint(frame.offset);
             out.varint(u64::from(frame.stored_len));
             out.varint(u64::from(frame.raw_len));

@@ -32,6 +32,7 @@ pub mod fuzzing;
 pub mod groups;
 mod layer;
 pub mod model;
+pub mod numbers;
 mod paths;
 mod prove;
 pub mod read;

@@ -2,6 +2,7 @@
 
 use crate::catalog::CatalogRead;
 use crate::error::StoreError;
+use crate::numbers::NodeNumber;
 use byteback_model::Seq;
 
 /// Deepest path that is reported. Deeper nodes exist, only without a path in messages.
@@ -9,7 +10,12 @@ const DEPTH_MAX: usize = 4096;
 
 /// One path of `node` from `root` at `at`, without a leading slash; empty for the root itself,
 /// `None` for a node that the root does not reach.
-pub(crate) fn path_of(catalog: &dyn CatalogRead, root: i64, node: i64, at: Seq) -> Result<Option<Vec<u8>>, StoreError> {
+pub(crate) fn path_of(
+    catalog: &dyn CatalogRead,
+    root: NodeNumber,
+    node: NodeNumber,
+    at: Seq,
+) -> Result<Option<Vec<u8>>, StoreError> {
     let mut names: Vec<Vec<u8>> = Vec::new();
     let mut current = node;
     while current != root {
@@ -30,8 +36,8 @@ pub(crate) fn path_of(catalog: &dyn CatalogRead, root: i64, node: i64, at: Seq) 
 /// The path of a name in a directory.
 pub(crate) fn path_in(
     catalog: &dyn CatalogRead,
-    root: i64,
-    parent: i64,
+    root: NodeNumber,
+    parent: NodeNumber,
     name: &[u8],
     at: Seq,
 ) -> Result<Option<Vec<u8>>, StoreError> {

@@ -30,6 +30,7 @@ use crate::codec::{StagedDelta, StagedRecord};
 use crate::content::ContentReader;
 use crate::error::StoreError;
 use crate::model::Proof;
+use crate::numbers::{ChunkNumber, LayerNumber, NodeNumber, StagedPartRowNumber};
 use crate::resolve::{Resolver, Run, layer_rows};
 use crate::stage::PartWriter;
 use crate::store::{Store, folder_row};
@@ -49,7 +50,7 @@ const MISMATCHES_MAX: usize = 8;
 /// Result of comparing the proofs of a batch.
 pub(crate) struct Proven {
     /// Row numbers of the staged parts that were read.
-    pub(crate) parts: Vec<i64>,
+    pub(crate) parts: Vec<StagedPartRowNumber>,
     /// New sums, to be written once the batch is committed.
     pub(crate) kept: Vec<KeptRows>,
 }
@@ -66,9 +67,9 @@ struct Claim {
 struct Assembly {
     pending: Pending,
     /// Node number, if the file existed before.
-    node: Option<i64>,
+    node: Option<NodeNumber>,
     /// The node whose kept sums cover most of these contents: the file whose contents they follow.
-    summed: Option<i64>,
+    summed: Option<NodeNumber>,
     /// Layers of the batch, newest last.
     staged: Vec<Run>,
     stored: Vec<Run>,
@@ -167,7 +168,7 @@ impl Store {
     fn for_each_record(
         &self,
         last: &PartWriter,
-        parts: &[i64],
+        parts: &[StagedPartRowNumber],
         mut each: impl FnMut(StagedRecord) -> Result<ControlFlow<()>, StoreError>,
     ) -> Result<(), StoreError> {
         for part in parts {
@@ -202,7 +203,7 @@ impl Store {
         let mut pending = Pending {
             file: node.id,
             deltas_left: change.deltas,
-            layer: 0,
+            layer: LayerNumber::NONE,
             len: 0,
             resets: true,
             size: node.attributes.size,
@@ -227,10 +228,10 @@ impl Store {
         }
         let summed = base.as_ref().map(|(node, _)| *node).or(number);
         if let Some((node, row)) = base {
-            pending.resets = row.layer == 0;
+            pending.resets = row.layer == LayerNumber::NONE;
             pending.layer = row.layer;
             pending.len = row.attributes.size;
-            let rows = layer_rows(&*catalog, node, row.layer, 0)?;
+            let rows = layer_rows(&*catalog, node, row.layer, LayerNumber::NONE)?;
             stored = rows.into_iter().map(Run::stored).collect();
         }
         Ok(Some(Assembly {
@@ -303,9 +304,9 @@ impl Store {
 }
 
 /// Removes the kept sums of a file.
-fn forget(store: &Store, node: i64, kind: LeafKind) -> Result<(), StoreError> {
+fn forget(store: &Store, node: NodeNumber, kind: LeafKind) -> Result<(), StoreError> {
     let catalog = store.catalog().write()?;
-    catalog.delete_sums(node, kind.code(), 0)?;
+    catalog.delete_sums(node, kind, ChunkNumber::FIRST)?;
     catalog.commit()
 }
 

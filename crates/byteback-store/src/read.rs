@@ -7,12 +7,13 @@
 use crate::catalog::{AttributeRow, CatalogRead, EntryRow, FolderRow};
 use crate::error::StoreError;
 use crate::layer::Literal;
+use crate::numbers::{LayerNumber, NodeNumber};
 use crate::paths::{path_in, path_of};
 use crate::resolve::{Resolver, layer_rows};
 use crate::store::{Store, existing_seq, folder_row};
 use byteback_delta::Source;
 use byteback_extents::ByteRange;
-use byteback_model::{Attributes, ContentVersion, FileId, NAMES_COUNTED_MAX, NodeInfo, NodeKind, Seq};
+use byteback_model::{Attributes, ContentVersion, DeviceId, FileId, NAMES_COUNTED_MAX, NodeInfo, NodeKind, Seq};
 use std::collections::HashMap;
 
 /// Most pieces that a difference looks at per file before it reports the rest as changed. This
@@ -113,10 +114,10 @@ pub enum DiffItem {
 /// Position at which a difference continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DiffCursor {
-    /// After this name in this directory (a node number).
-    Name(i64, Vec<u8>),
-    /// After this node number; 0 is before the first.
-    Node(i64),
+    /// After this name in this directory.
+    Name(NodeNumber, Vec<u8>),
+    /// After this node.
+    Node(NodeNumber),
 }
 
 /// A page of differences.
@@ -136,7 +137,7 @@ pub struct AppliedBatch {
     /// Its sequence number.
     pub seq: Seq,
     /// The device that sent it.
-    pub device: u64,
+    pub device: DeviceId,
     /// The device's number for it.
     pub counter: u64,
     /// Time of its creation, ns since the Unix epoch.
@@ -251,7 +252,7 @@ impl Store {
         let at = existing_seq(&folder, at)?;
         let (node, row) = file_at(catalog, &folder, file, at)?;
         let size = row.attributes.size;
-        let rows = layer_rows(catalog, node, row.layer, 0)?;
+        let rows = layer_rows(catalog, node, row.layer, LayerNumber::NONE)?;
         let mut resolver = Resolver::to_bottom(rows, ByteRange::new(offset, size));
         let mut page = Paged::new(limit);
         while let Some((range, source)) = resolver.next_piece(catalog)? {
@@ -292,7 +293,7 @@ impl Store {
         let (node, newer) = file_at(catalog, &folder, file, to)?;
         let older = catalog.attributes(node, from)?;
         let size_to = newer.attributes.size;
-        let after = older.as_ref().map_or(0, |row| row.layer);
+        let after = older.as_ref().map_or(LayerNumber::NONE, |row| row.layer);
         let size_from = older.map_or(0, |row| row.attributes.size);
         let rows = layer_rows(catalog, node, newer.layer, after)?;
         let mut page = Paged::new(limit);
@@ -333,7 +334,7 @@ impl Store {
         &self,
         folder: &str,
         (from, to): (Seq, Option<Seq>),
-        own: Option<u64>,
+        own: Option<DeviceId>,
         cursor: Option<DiffCursor>,
         limit: u32,
     ) -> Result<DiffPage, StoreError> {
@@ -372,7 +373,7 @@ impl Store {
                         next: Some(DiffCursor::Name(parent, name)),
                     });
                 }
-                0
+                NodeNumber::START
             }
         };
         let changed = catalog.changed_nodes(folder.id, from, to, after_node, limit)?;
@@ -396,9 +397,9 @@ struct Diff<'a> {
     from: Seq,
     to: Seq,
     /// Device whose changes count as known.
-    own: Option<u64>,
+    own: Option<DeviceId>,
     /// Devices of the batches looked up so far.
-    devices: HashMap<Seq, u64>,
+    devices: HashMap<Seq, DeviceId>,
     changes: Vec<DiffItem>,
 }
 
@@ -418,7 +419,7 @@ impl Diff<'_> {
     }
 
     /// The moment whose state a name is compared with.
-    fn name_since(&mut self, parent: i64, name: &[u8]) -> Result<Seq, StoreError> {
+    fn name_since(&mut self, parent: NodeNumber, name: &[u8]) -> Result<Seq, StoreError> {
         let mut at = self.to;
         while self.own.is_some()
             && let Some(row) = self.catalog.newest_entry_at(parent, name, at)?
@@ -436,7 +437,7 @@ impl Diff<'_> {
     }
 
     /// The moment whose state a node is compared with.
-    fn node_since(&mut self, node: i64) -> Result<Seq, StoreError> {
+    fn node_since(&mut self, node: NodeNumber) -> Result<Seq, StoreError> {
         let mut at = self.to;
         while self.own.is_some()
             && let Some(row) = self.catalog.attributes(node, at)?
@@ -450,7 +451,7 @@ impl Diff<'_> {
         Ok(self.from)
     }
 
-    fn name(&mut self, parent: i64, name: &[u8]) -> Result<(), StoreError> {
+    fn name(&mut self, parent: NodeNumber, name: &[u8]) -> Result<(), StoreError> {
         let since = self.name_since(parent, name)?;
         let before = self.catalog.entry(parent, name, since)?.map(|row| row.child);
         let after = self.catalog.entry(parent, name, self.to)?.map(|row| row.child);
@@ -487,13 +488,13 @@ impl Diff<'_> {
         Ok(())
     }
 
-    fn node(&mut self, node: i64) -> Result<(), StoreError> {
+    fn node(&mut self, node: NodeNumber) -> Result<(), StoreError> {
         let Some(after) = self.catalog.attributes(node, self.to)? else {
             return Ok(());
         };
         let since = self.node_since(node)?;
         let before = self.catalog.attributes(node, since)?;
-        let before_layer = before.as_ref().map_or(0, |row| row.layer);
+        let before_layer = before.as_ref().map_or(LayerNumber::NONE, |row| row.layer);
         let content_changed = after.layer != before_layer;
         if !content_changed
             && before
@@ -523,16 +524,16 @@ impl Diff<'_> {
         Ok(())
     }
 
-    fn root(&self, at: Seq) -> Result<Option<i64>, StoreError> {
+    fn root(&self, at: Seq) -> Result<Option<NodeNumber>, StoreError> {
         Ok(self.catalog.batch_by_seq(self.folder.id, at)?.map(|batch| batch.root))
     }
 }
 
 fn changed_bytes(
     catalog: &dyn CatalogRead,
-    node: i64,
+    node: NodeNumber,
     newer: &AttributeRow,
-    after_layer: u64,
+    after_layer: LayerNumber,
 ) -> Result<u64, StoreError> {
     let size = newer.attributes.size;
     let rows = layer_rows(catalog, node, newer.layer, after_layer)?;
@@ -606,14 +607,14 @@ impl Paged {
     }
 }
 
-pub(crate) fn root_at(catalog: &dyn CatalogRead, folder: &FolderRow, at: Seq) -> Result<i64, StoreError> {
+pub(crate) fn root_at(catalog: &dyn CatalogRead, folder: &FolderRow, at: Seq) -> Result<NodeNumber, StoreError> {
     let batch = catalog.batch_by_seq(folder.id, at)?;
     batch
         .map(|batch| batch.root)
         .ok_or_else(|| StoreError::CatalogDamaged(format!("batch {at} is missing")))
 }
 
-fn node_number(catalog: &dyn CatalogRead, folder: &FolderRow, file: FileId) -> Result<i64, StoreError> {
+fn node_number(catalog: &dyn CatalogRead, folder: &FolderRow, file: FileId) -> Result<NodeNumber, StoreError> {
     let missing = || StoreError::NodeNotFound(format!("folder {:?} never had a node {file}", folder.name));
     catalog.node_number(folder.id, file)?.ok_or_else(missing)
 }
@@ -624,7 +625,7 @@ pub(crate) fn node_at(
     folder: &FolderRow,
     file: FileId,
     at: Seq,
-) -> Result<(i64, AttributeRow), StoreError> {
+) -> Result<(NodeNumber, AttributeRow), StoreError> {
     let node = node_number(catalog, folder, file)?;
     let row = catalog
         .attributes(node, at)?
@@ -638,7 +639,7 @@ pub(crate) fn file_at(
     folder: &FolderRow,
     file: FileId,
     at: Seq,
-) -> Result<(i64, AttributeRow), StoreError> {
+) -> Result<(NodeNumber, AttributeRow), StoreError> {
     let (node, row) = node_at(catalog, folder, file, at)?;
     if row.attributes.kind != NodeKind::File {
         return Err(StoreError::InvalidParameter(format!(
@@ -648,7 +649,7 @@ pub(crate) fn file_at(
     Ok((node, row))
 }
 
-fn walk(catalog: &dyn CatalogRead, root: i64, path: &[u8], at: Seq) -> Result<i64, StoreError> {
+fn walk(catalog: &dyn CatalogRead, root: NodeNumber, path: &[u8], at: Seq) -> Result<NodeNumber, StoreError> {
     let mut node = root;
     for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
         node = match catalog.entry(node, name, at)? {
@@ -668,14 +669,14 @@ fn walk(catalog: &dyn CatalogRead, root: i64, path: &[u8], at: Seq) -> Result<i6
 pub(crate) fn describe(
     catalog: &dyn CatalogRead,
     folder: &FolderRow,
-    node: i64,
+    node: NodeNumber,
     at: Seq,
 ) -> Result<NodeInfo, StoreError> {
     let id = catalog.file_id(node)?;
     let row = catalog
         .attributes(node, at)?
         .ok_or_else(|| StoreError::NodeNotFound(format!("node {id} did not exist at {at}")))?;
-    let content = if row.layer == 0 {
+    let content = if row.layer == LayerNumber::NONE {
         None
     } else {
         let batch = catalog

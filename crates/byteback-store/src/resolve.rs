@@ -14,6 +14,7 @@
 use crate::catalog::{CatalogRead, LayerRow};
 use crate::error::StoreError;
 use crate::layer::{LayerExtent, Literal, Page};
+use crate::numbers::{LayerNumber, NodeNumber};
 use byteback_delta::Source;
 use byteback_extents::{ByteRange, ExtentValue};
 
@@ -21,25 +22,25 @@ use byteback_extents::{ByteRange, ExtentValue};
 pub(crate) type Piece = (ByteRange, Source<Literal>);
 
 /// The rows, newest first, that lead from the contents after layer `after` to those after layer
-/// `layer`. Stops early at a row that takes nothing from older ones. `after` 0 is the empty file.
+/// `layer`. Stops early at a row that takes nothing from older ones. `after` none is the empty file.
 pub(crate) fn layer_rows(
     catalog: &dyn CatalogRead,
-    node: i64,
-    layer: u64,
-    after: u64,
+    node: NodeNumber,
+    layer: LayerNumber,
+    after: LayerNumber,
 ) -> Result<Vec<LayerRow>, StoreError> {
     let mut rows = Vec::new();
     let mut last = layer;
     while last > after {
         let row = catalog
-            .longest_layer(node, last, after.saturating_add(1))?
+            .longest_layer(node, last, after.next())?
             .filter(|row| row.first <= last)
             .ok_or_else(|| StoreError::CatalogDamaged(format!("layer {last} of node {node} is missing")))?;
         rows.push(row);
         if row.resets {
             break;
         }
-        last = row.first.saturating_sub(1);
+        last = row.first.previous();
     }
     Ok(rows)
 }

@@ -23,6 +23,7 @@ mod files;
 pub(crate) mod format;
 
 use crate::error::StoreError;
+use crate::numbers::SegmentNumber;
 use byteback_delta::Codec;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -37,7 +38,7 @@ pub const SEGMENT_LEN_MAX: u64 = 64 * 1024 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FrameRef {
     /// Number of the segment.
-    pub segment: u64,
+    pub segment: SegmentNumber,
     /// Offset of the frame's record (its header) in the segment, in bytes.
     pub offset: u64,
     /// Stored bytes.
@@ -52,7 +53,7 @@ pub struct FrameRef {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {
     /// Its number.
-    pub id: u64,
+    pub id: SegmentNumber,
     /// Its length in bytes.
     pub len_bytes: u64,
 }
@@ -83,13 +84,13 @@ pub trait Segments: Send + Sync + Debug {
     fn list(&self) -> Result<Vec<SegmentInfo>, StoreError>;
 
     /// Whether a segment is active or pinned, and so must not be removed.
-    fn is_in_use(&self, segment: u64) -> bool;
+    fn is_in_use(&self, segment: SegmentNumber) -> bool;
 
     /// Removes a segment; one that does not exist is not an error.
     ///
     /// # Errors
     /// The system's error.
-    fn remove(&self, segment: u64) -> Result<(), StoreError>;
+    fn remove(&self, segment: SegmentNumber) -> Result<(), StoreError>;
 }
 
 /// Appends frames on behalf of one request.
@@ -112,5 +113,5 @@ pub trait SegmentWriter: Send + Debug {
     fn discard(&mut self) {}
 
     /// The segments that this writer appended to.
-    fn segments(&self) -> BTreeSet<u64>;
+    fn segments(&self) -> BTreeSet<SegmentNumber>;
 }

@@ -9,6 +9,7 @@
 use crate::content::ContentReader;
 use crate::error::StoreError;
 use crate::groups::LeafSignature;
+use crate::numbers::{LayerNumber, NodeNumber};
 use crate::read::file_at;
 use crate::resolve::{Resolver, layer_rows};
 use crate::store::{Store, existing_seq, folder_row};
@@ -52,8 +53,8 @@ impl std::fmt::Debug for SignatureReader {
 
 /// The contents of a file at a moment, which are short enough to be hashed.
 pub(crate) struct HashedContent {
-    pub(crate) node: i64,
-    pub(crate) layer: u64,
+    pub(crate) node: NodeNumber,
+    pub(crate) layer: LayerNumber,
     pub(crate) len: u64,
     is_newest: bool,
 }
@@ -132,7 +133,7 @@ impl Store {
         content: &HashedContent,
         range: Option<ByteRange>,
     ) -> Result<Resolver, StoreError> {
-        let rows = layer_rows(&*self.catalog().read()?, content.node, content.layer, 0)?;
+        let rows = layer_rows(&*self.catalog().read()?, content.node, content.layer, LayerNumber::NONE)?;
         Ok(Resolver::to_bottom(rows, range))
     }
 

@@ -15,10 +15,11 @@ use crate::codec::{StagedDelta, StagedRecord};
 use crate::error::StoreError;
 use crate::layer::{Literal, PageBuilder};
 use crate::model::Proof;
+use crate::numbers::SegmentNumber;
 use crate::segments::{FRAME_HEADER_LEN, SegmentWriter};
 use crate::store::{Store, StoreLimits, folder_row};
 use byteback_delta::{Block, DeltaReader};
-use byteback_model::{Attributes, FileId, Manifest, NameChange, NodeKind, NodeRecord, Totals, Xattr};
+use byteback_model::{Attributes, DeviceId, FileId, Manifest, NameChange, NodeKind, NodeRecord, Totals, Xattr};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
@@ -29,7 +30,7 @@ pub struct PartWriter {
     pub(crate) folder: String,
     pub(crate) records: Vec<Vec<u8>>,
     /// Length in bytes up to which the catalog will refer to each segment.
-    pub(crate) segment_ends: BTreeMap<u64, u64>,
+    pub(crate) segment_ends: BTreeMap<SegmentNumber, u64>,
     pub(crate) segments: Box<dyn SegmentWriter>,
     /// Number of proofs in the whole batch, according to its end.
     pub(crate) proofs: u64,
@@ -47,7 +48,7 @@ impl Store {
     ///
     /// # Errors
     /// There is no such folder; the catalog fails.
-    pub fn begin_part(&self, folder: &str, device: u64, counter: u64) -> Result<PartWriter, StoreError> {
+    pub fn begin_part(&self, folder: &str, device: DeviceId, counter: u64) -> Result<PartWriter, StoreError> {
         let row = folder_row(&*self.catalog().read()?, folder)?;
         Ok(PartWriter {
             key: BatchKey {
@@ -87,7 +88,7 @@ impl Store {
         for (segment, end) in &part.segment_ends {
             catalog.touch_segment(*segment, *end)?;
         }
-        let segments: Vec<u64> = part.segment_ends.keys().copied().collect();
+        let segments: Vec<SegmentNumber> = part.segment_ends.keys().copied().collect();
         // A part of a batch that is already applied waits for nothing.
         if catalog.batch_by_key(part.key)?.is_none() {
             let noted = (now, part.digest.as_ref());

@@ -12,6 +12,7 @@ use crate::codec::{
     StagedDelta, StagedRecord, decode_tags, encode_rare_attributes, encode_tags, kind_of_number, number_of_kind,
 };
 use crate::layer::{Literal, Page, PageBuilder};
+use crate::numbers::SegmentNumber;
 use crate::segments::{FrameRef, SegmentFiles, Segments};
 use crate::{Store, StoreError, StoreLimits};
 use byteback_model::{
@@ -111,7 +112,7 @@ pub(crate) fn store_with(content: &[u8]) -> (tempfile::TempDir, Store) {
 /// A segment with one frame, its bytes and the frame's place.
 fn segment() -> (SimDisk, Vec<u8>, FrameRef) {
     let disk = SimDisk::new(1);
-    let files = SegmentFiles::open(Arc::new(disk.clone()), 41).unwrap();
+    let files = SegmentFiles::open(Arc::new(disk.clone()), SegmentNumber(41)).unwrap();
     let mut writer = files.writer();
     let frame = writer.append(Codec::Raw, 5, b"hello").unwrap();
     writer.sync().unwrap();
@@ -123,7 +124,7 @@ fn segment() -> (SimDisk, Vec<u8>, FrameRef) {
 
 fn read(disk: &SimDisk, frame: &FrameRef) -> Result<Vec<u8>, StoreError> {
     let mut stored = Vec::new();
-    SegmentFiles::open(Arc::new(disk.clone()), 41)?.read(frame, &mut stored)?;
+    SegmentFiles::open(Arc::new(disk.clone()), SegmentNumber(41))?.read(frame, &mut stored)?;
     Ok(stored)
 }
 
@@ -142,7 +143,7 @@ fn a_segment_of_version_1() {
     expected.extend([0x1c, 0xe7, 0xf5, 0x74]); // crc of the frame's header before it
     expected.extend(b"hello");
     assert_eq!(bytes, expected);
-    assert_eq!((frame.segment, frame.offset, frame.codec), (0x2a, 20, 0));
+    assert_eq!((frame.segment, frame.offset, frame.codec), (SegmentNumber(0x2a), 20, 0));
     assert_eq!(read(&disk, &frame).unwrap(), b"hello");
     assert_eq!((Codec::Raw.code(), Codec::Zstd.code()), (0, 1));
 }
@@ -160,7 +161,7 @@ fn segment_with_a_foreign_header_is_refused_a_damaged_one_read() {
             matches!(
                 refused,
                 StoreError::Damaged {
-                    segment: 0x2a,
+                    segment: SegmentNumber(0x2a),
                     offset: 0,
                     ..
                 }
@@ -182,7 +183,7 @@ fn a_page_of_version_1() {
     let mut builder = PageBuilder::default();
     let range = |start, len| ByteRange::from_offset_len(start, len).unwrap();
     let frame = FrameRef {
-        segment: 300,
+        segment: SegmentNumber(300),
         offset: 20,
         stored_len: 100,
         raw_len: 200,
@@ -385,7 +386,7 @@ fn staged_records() {
         covered_to: 7,
         stored_bytes: 4,
         pages: vec![(9, b"pg".to_vec())],
-        segments: vec![1, 300],
+        segments: vec![SegmentNumber(1), SegmentNumber(300)],
     };
     golden(
         &StagedRecord::Delta(delta),
@@ -405,7 +406,7 @@ fn staged_records() {
 }
 
 #[test]
-fn the_data_folder_and_the_schema_of_version_5() {
+fn the_data_folder_and_the_schema_of_version_1() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path(), StoreLimits::default()).unwrap();
     let mut names: Vec<String> = std::fs::read_dir(dir.path())
@@ -422,7 +423,7 @@ fn the_data_folder_and_the_schema_of_version_5() {
     let catalog = rusqlite::Connection::open(dir.path().join("catalog.sqlite")).unwrap();
     let number = |pragma: &str| catalog.query_row(pragma, [], |row| row.get::<_, i64>(0)).unwrap();
     assert_eq!(number("PRAGMA application_id"), 0x4259_4243);
-    assert_eq!(number("PRAGMA user_version"), 5);
+    assert_eq!(number("PRAGMA user_version"), 1);
     let mut statement = catalog
         .prepare("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%' ORDER BY name")
         .unwrap();
@@ -434,5 +435,5 @@ fn the_data_folder_and_the_schema_of_version_5() {
     assert_eq!(schema.len(), 20 + 9, "tables and indexes");
     let schema = schema.join("\n");
     let crc = crc32c::crc32c(schema.as_bytes());
-    assert_eq!(crc, 80_338_457, "the schema changed without its version:\n{schema}");
+    assert_eq!(crc, 1_317_472_954, "the schema changed without its version:\n{schema}");
 }

@@ -4,6 +4,7 @@
 //! The tree is walked in the catalog; no content is read.
 
 use crate::error::StoreError;
+use crate::numbers::NodeNumber;
 use crate::read::node_at;
 use crate::store::{Store, existing_seq, folder_row};
 use byteback_model::{FileId, NodeKind, Seq};
@@ -51,7 +52,7 @@ impl Store {
         totals.count(row.attributes.kind, row.attributes.size, true);
         let mut seen = HashSet::new();
         // Directories still to be listed, each with the name after which to continue.
-        let mut directories: Vec<(i64, Option<Vec<u8>>)> = Vec::new();
+        let mut directories: Vec<(NodeNumber, Option<Vec<u8>>)> = Vec::new();
         if row.attributes.kind == NodeKind::Directory {
             directories.push((node, None));
         }

@@ -13,6 +13,7 @@
 use crate::content::FrameCache;
 use crate::damage::{is_of_frame, push_range};
 use crate::error::StoreError;
+use crate::numbers::{LayerNumber, NodeNumber, SegmentNumber};
 use crate::paths::path_of;
 use crate::read::root_at;
 use crate::resolve::{Resolver, layer_rows};
@@ -97,7 +98,7 @@ impl Store {
         let mut frames = Frames::new(self)?;
         let mut seen = HashSet::new();
         // Directories still to be listed, each with the name after which to continue.
-        let mut directories: Vec<(i64, Option<Vec<u8>>)> = vec![(root, None)];
+        let mut directories: Vec<(NodeNumber, Option<Vec<u8>>)> = vec![(root, None)];
         while let Some((directory, after)) = directories.pop() {
             let entries = self
                 .catalog()
@@ -160,13 +161,13 @@ impl Store {
 
     fn verify_file(
         &self,
-        node: i64,
+        node: NodeNumber,
         row: &crate::catalog::AttributeRow,
         frames: &mut Frames<'_>,
         totals: &mut VerifyTotals,
         tell: &mut impl FnMut(VerifyEvent) -> ControlFlow<()>,
     ) -> Result<(ControlFlow<()>, Option<Lost>), StoreError> {
-        let rows = layer_rows(&*self.catalog().read()?, node, row.layer, 0)?;
+        let rows = layer_rows(&*self.catalog().read()?, node, row.layer, LayerNumber::NONE)?;
         let length = rows.first().map_or(0, |row| row.new_len);
         if length != row.attributes.size {
             let message = format!(
@@ -257,7 +258,7 @@ struct Frames<'a> {
     cache: FrameCache,
     /// The other fields of each reference, by segment and offset: of two references to one place
     /// that differ, at least one is wrong.
-    checked: HashMap<(u64, u64), (u32, u32, u8)>,
+    checked: HashMap<(SegmentNumber, u64), (u32, u32, u8)>,
     damaged: HashMap<FrameRef, String>,
     /// Damaged frames that are not noted in the catalog yet.
     to_note: BTreeSet<FrameRef>,

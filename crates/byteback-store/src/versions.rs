@@ -11,6 +11,7 @@
 
 use crate::catalog::{BatchRow, CatalogRead, FolderRow};
 use crate::error::StoreError;
+use crate::numbers::NodeNumber;
 use crate::read::{AppliedBatch, describe, root_at};
 use crate::store::{Store, existing_seq, folder_row};
 use byteback_model::{NodeInfo, Seq};
@@ -41,7 +42,7 @@ pub struct VersionsPage {
 /// The node at a path at a moment, if any, and since when that has been so.
 struct Found {
     since: Seq,
-    node: Option<i64>,
+    node: Option<NodeNumber>,
 }
 
 impl From<BatchRow> for AppliedBatch {
@@ -80,7 +81,7 @@ impl Store {
         }
         let mut at = existing_seq(&folder, before)?;
         // The root and the moment since which it has been so: nearly always the first.
-        let mut root: Option<(i64, Seq)> = None;
+        let mut root: Option<(NodeNumber, Seq)> = None;
         for _ in 0..STEPS_MAX {
             if page.versions.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {
                 break;
@@ -133,7 +134,12 @@ fn batch(catalog: &dyn CatalogRead, folder: &FolderRow, seq: Seq) -> Result<Appl
         .ok_or_else(|| StoreError::CatalogDamaged(format!("batch {seq} is missing")))
 }
 
-fn find(catalog: &dyn CatalogRead, (root, since): (i64, Seq), path: &[u8], at: Seq) -> Result<Found, StoreError> {
+fn find(
+    catalog: &dyn CatalogRead,
+    (root, since): (NodeNumber, Seq),
+    path: &[u8],
+    at: Seq,
+) -> Result<Found, StoreError> {
     let (mut node, mut since) = (root, since);
     for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
         match catalog.newest_entry_at(node, name, at)? {

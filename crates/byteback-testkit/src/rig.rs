@@ -17,6 +17,7 @@ use byteback_host::random::{RealRandomness, SplitMix64};
 use byteback_model::{NodeId, NodeKind};
 use byteback_server::{Server, ServerConfig, ServerHandle};
 use byteback_store::catalog::{Catalog, SqliteCatalog};
+use byteback_store::numbers::SegmentNumber;
 use byteback_store::segments::{FrameRef, SegmentFiles, SegmentInfo, SegmentWriter, Segments};
 use byteback_store::{Store, StoreError, StoreLimits, StoreParts};
 use std::collections::BTreeSet;
@@ -60,11 +61,11 @@ impl Segments for FillableSegments {
         self.inner.list()
     }
 
-    fn is_in_use(&self, segment: u64) -> bool {
+    fn is_in_use(&self, segment: SegmentNumber) -> bool {
         self.inner.is_in_use(segment)
     }
 
-    fn remove(&self, segment: u64) -> Result<(), StoreError> {
+    fn remove(&self, segment: SegmentNumber) -> Result<(), StoreError> {
         self.inner.remove(segment)
     }
 }
@@ -90,7 +91,7 @@ impl SegmentWriter for FillableWriter {
         self.inner.sync()
     }
 
-    fn segments(&self) -> BTreeSet<u64> {
+    fn segments(&self) -> BTreeSet<SegmentNumber> {
         self.inner.segments()
     }
 }

@@ -1,8 +1,8 @@
 //! Packing of small pieces: the parts that are the same in every batch are not sent.
 //!
 //! Continuous sync sends batches of a few changed bytes, in which JSON field names, identities and
-//! delta headers outweigh the change. A packed piece has the version [`VERSION_PACKED`], followed
-//! by one Zstandard frame that unpacks to the records of a piece of [`VERSION`](super::VERSION).
+//! delta headers outweigh the change. A packed piece has the version byte [`VERSION_PACKED`] and
+//! behind it one Zstandard frame that unpacks to the records of a plain piece.
 //! The frame uses a dictionary that both ends know ([`DICTIONARY`]); it belongs to the format and
 //! never changes. The records keep their checksums, so unpacking successfully proves nothing by
 //! itself.
@@ -14,8 +14,7 @@
 use super::{BatchError, MAGIC, VERSION};
 use std::io::Read;
 
-/// The version of a packed piece. Older readers refuse it; the sender then sends the piece
-/// unpacked.
+/// The version byte of a packed piece. Its records are those of a plain one.
 pub const VERSION_PACKED: u8 = 2;
 
 /// Maximum of bytes of records in a packed piece, and of bytes of its frame.

@@ -214,8 +214,7 @@ impl<R: Read> BatchReader<R> {
         Err(BatchError::BadVarint { record: self.record })
     }
 
-    /// Reads a manifest. Its tag says whether it follows a batch, so that older readers refuse such
-    /// a manifest instead of ignoring the field.
+    /// Reads a manifest. Its tag says whether it follows a batch.
     fn manifest(&mut self, tag: u8, len: u64) -> Result<Box<Manifest>, BatchError> {
         let record = self.record;
         let manifest: Box<Manifest> = self.json(len)?;

@@ -261,7 +261,7 @@ fn golden_json_of_a_batch_that_follows_another_one() {
     let mut writer = BatchWriter::new(Vec::new()).unwrap();
     writer.manifest(&manifest).unwrap();
     let (stream, _) = writer.into_parts().unwrap();
-    assert_eq!(stream[8], 7, "a kind of its own, which readers from before that refuse");
+    assert_eq!(stream[8], 7, "a kind of its own");
     let mut reader = BatchReader::new(&stream[..]);
     assert_eq!(
         reader.next_record().unwrap(),

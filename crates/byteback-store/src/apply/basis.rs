@@ -9,6 +9,7 @@
 use crate::catalog::{AttributeRow, BatchKey, CatalogRead, FolderRow};
 use crate::error::StoreError;
 use crate::model::Conflict;
+use crate::numbers::{FolderNumber, NodeNumber};
 use crate::paths::path_of;
 use byteback_model::{FileId, Manifest, NodeKind, Seq};
 
@@ -18,7 +19,7 @@ use super::invalid;
 pub(crate) fn conflict(
     catalog: &dyn CatalogRead,
     folder: &FolderRow,
-    node: i64,
+    node: NodeNumber,
     changed: Seq,
 ) -> Result<Conflict, StoreError> {
     let path = match folder.root {
@@ -45,7 +46,12 @@ pub(crate) struct Basis {
 impl Basis {
     /// Whether the change at a sequence number was made by the device itself and so does not
     /// conflict with the batch.
-    pub(super) fn is_own(&self, catalog: &dyn CatalogRead, folder: i64, changed: Seq) -> Result<bool, StoreError> {
+    pub(super) fn is_own(
+        &self,
+        catalog: &dyn CatalogRead,
+        folder: FolderNumber,
+        changed: Seq,
+    ) -> Result<bool, StoreError> {
         let Some((own, _)) = self.own else { return Ok(false) };
         let batch = catalog.batch_by_seq(folder, changed)?;
         Ok(batch.is_some_and(|batch| batch.device == own))
@@ -59,7 +65,7 @@ impl Basis {
     pub(crate) fn is_overtaken(
         &self,
         catalog: &dyn CatalogRead,
-        folder: i64,
+        folder: FolderNumber,
         contents: &AttributeRow,
     ) -> Result<bool, StoreError> {
         let is_later = self.own.is_some_and(|(_, base_seq)| contents.content_seq > base_seq);
@@ -70,7 +76,7 @@ impl Basis {
     ///
     /// # Errors
     /// The manifest contradicts itself; the batch comes out of order; the catalog fails.
-    pub(crate) fn of(catalog: &dyn CatalogRead, folder: i64, manifest: &Manifest) -> Result<Self, StoreError> {
+    pub(crate) fn of(catalog: &dyn CatalogRead, folder: FolderNumber, manifest: &Manifest) -> Result<Self, StoreError> {
         let (base_seq, follows) = match (manifest.base_seq, manifest.replaces, manifest.follows) {
             (Some(base_seq), None, Some(follows)) => (base_seq, follows),
             (Some(_), Some(_), _) => return invalid("a batch can follow a sequence number or replace one, not both"),
@@ -99,10 +105,10 @@ impl Basis {
 /// The node of a file whose contents are to be shared, and its attributes at that moment.
 pub(crate) fn file_with_contents(
     catalog: &dyn CatalogRead,
-    folder: i64,
+    folder: FolderNumber,
     file: FileId,
     at: Option<Seq>,
-) -> Result<(i64, AttributeRow), StoreError> {
+) -> Result<(NodeNumber, AttributeRow), StoreError> {
     let Some(at) = at else {
         return invalid("contents can be shared with another file only at a sequence number of the folder");
     };

@@ -10,6 +10,7 @@
 
 use crate::catalog::AttributeRow;
 use crate::error::StoreError;
+use crate::numbers::NodeNumber;
 use byteback_model::{Attributes, FileId, NodeKind, Seq};
 
 use super::{Apply, invalid};
@@ -25,7 +26,7 @@ fn is_same_but_for_time(one: &Attributes, other: &Attributes) -> bool {
 impl Apply<'_> {
     /// The moment at which others changed more of a directory than its time since the batch's base;
     /// `newest` are its newest attributes.
-    pub(super) fn changed_by_others(&self, node: i64, newest: &AttributeRow) -> Result<Option<Seq>, StoreError> {
+    pub(super) fn changed_by_others(&self, node: NodeNumber, newest: &AttributeRow) -> Result<Option<Seq>, StoreError> {
         let Some(base_seq) = self.base_seq() else {
             return Ok(None);
         };

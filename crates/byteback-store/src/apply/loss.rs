@@ -17,6 +17,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::catalog::{CatalogRead, EntryRow, OPEN};
 use crate::error::StoreError;
+use crate::numbers::{FolderNumber, NodeNumber};
 use byteback_model::{NodeKind, Seq};
 
 use super::Basis;
@@ -34,24 +35,24 @@ const BATCHES_MAX: u32 = 64;
 #[derive(Debug, Default)]
 pub(super) struct Touched {
     /// Nodes that lost a name.
-    pub(super) unlinked: BTreeSet<i64>,
+    pub(super) unlinked: BTreeSet<NodeNumber>,
     /// Directories that got an entry.
-    pub(super) filled: BTreeSet<i64>,
+    pub(super) filled: BTreeSet<NodeNumber>,
     /// Nodes whose contents changed.
-    pub(super) written: BTreeSet<i64>,
+    pub(super) written: BTreeSet<NodeNumber>,
 }
 
 /// The folder as the batch leaves it.
 pub(super) struct Loss<'a> {
     pub(super) catalog: &'a dyn CatalogRead,
-    pub(super) folder: i64,
-    pub(super) root: i64,
+    pub(super) folder: FolderNumber,
+    pub(super) root: NodeNumber,
     /// The batch's number.
     pub(super) seq: Seq,
     pub(super) base_seq: Seq,
     pub(super) basis: Basis,
     /// Known answers to whether a directory has a place in the tree.
-    pub(super) placed: HashMap<i64, bool>,
+    pub(super) placed: HashMap<NodeNumber, bool>,
 }
 
 impl Loss<'_> {
@@ -60,7 +61,7 @@ impl Loss<'_> {
     pub(super) fn find(
         &mut self,
         touched: &Touched,
-        found: &mut dyn FnMut(i64, Seq) -> Result<bool, StoreError>,
+        found: &mut dyn FnMut(NodeNumber, Seq) -> Result<bool, StoreError>,
     ) -> Result<(), StoreError> {
         if !self.have_others_changed()? {
             return Ok(());
@@ -71,7 +72,7 @@ impl Loss<'_> {
                 vanished.push(*node);
             }
         }
-        let mut walked: HashSet<i64> = vanished.iter().copied().collect();
+        let mut walked: HashSet<NodeNumber> = vanished.iter().copied().collect();
         while let Some(node) = vanished.pop() {
             let row = self.catalog.attributes(node, self.seq)?;
             match row {
@@ -125,12 +126,12 @@ impl Loss<'_> {
         Ok(at > self.base_seq && at < self.seq && !self.basis.is_own(self.catalog, self.folder, at)?)
     }
 
-    fn names(&self, node: i64) -> Result<Vec<EntryRow>, StoreError> {
+    fn names(&self, node: NodeNumber) -> Result<Vec<EntryRow>, StoreError> {
         self.catalog.parents(node, self.seq, NAMES_MAX)
     }
 
     /// Whether a path leads from the root to a node.
-    fn has_place(&mut self, node: i64) -> Result<bool, StoreError> {
+    fn has_place(&mut self, node: NodeNumber) -> Result<bool, StoreError> {
         if node == self.root {
             return Ok(true);
         }
@@ -142,7 +143,7 @@ impl Loss<'_> {
         Ok(false)
     }
 
-    fn is_placed_directory(&mut self, directory: i64) -> Result<bool, StoreError> {
+    fn is_placed_directory(&mut self, directory: NodeNumber) -> Result<bool, StoreError> {
         let mut way = Vec::new();
         let mut walked = HashSet::new();
         let mut current = directory;
@@ -168,7 +169,7 @@ impl Loss<'_> {
     }
 
     /// The moment at which others took a node out of the tree; `None` if they did not.
-    fn taken_by_others(&mut self, node: i64) -> Result<Option<Seq>, StoreError> {
+    fn taken_by_others(&mut self, node: NodeNumber) -> Result<Option<Seq>, StoreError> {
         if self.has_place(node)? {
             return Ok(None);
         }

@@ -2,6 +2,7 @@
 
 use crate::catalog::{BatchKey, CatalogRead};
 use crate::error::StoreError;
+use crate::numbers::StagedPartRowNumber;
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 
@@ -13,9 +14,9 @@ pub(crate) fn staged_part_ids(
     catalog: &dyn CatalogRead,
     key: BatchKey,
     staged_parts: u32,
-) -> Result<Vec<i64>, StoreError> {
+) -> Result<Vec<StagedPartRowNumber>, StoreError> {
     let staged = catalog.staged_parts(key)?;
-    let numbers: HashMap<u32, i64> = staged.iter().map(|row| (row.part, row.id)).collect();
+    let numbers: HashMap<u32, StagedPartRowNumber> = staged.iter().map(|row| (row.part, row.id)).collect();
     let missing: Vec<u32> = (1..=staged_parts)
         .filter(|part| !numbers.contains_key(part))
         .take(MISSING_MAX)

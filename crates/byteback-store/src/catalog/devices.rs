@@ -4,12 +4,13 @@
 //! invited to one that does not exist yet; folders are never renamed or removed.
 
 use crate::error::StoreError;
+use byteback_model::DeviceId;
 
 /// A device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceRow {
     /// Its number, never used twice.
-    pub id: u64,
+    pub id: DeviceId,
     /// Its name.
     pub name: String,
     /// SHA-256 of its token.
@@ -42,7 +43,7 @@ pub struct InvitationRow {
     /// Name for the device; empty: the device names itself.
     pub name: String,
     /// The device that used it.
-    pub device: Option<u64>,
+    pub device: Option<DeviceId>,
     /// Time since which it is withdrawn.
     pub withdrawn_ns: Option<i64>,
 }
@@ -53,13 +54,13 @@ pub trait DeviceRead {
     /// The device whose token has this hash.
     fn device_by_token(&self, hash: &[u8; 32]) -> Result<Option<DeviceRow>, StoreError>;
     /// The device of this number.
-    fn device(&self, id: u64) -> Result<Option<DeviceRow>, StoreError>;
+    fn device(&self, id: DeviceId) -> Result<Option<DeviceRow>, StoreError>;
     /// All devices by number.
     fn devices(&self) -> Result<Vec<DeviceRow>, StoreError>;
     /// The folders that a device was given, by name, each with whether it may change it.
-    fn device_folders(&self, device: u64) -> Result<Vec<(String, bool)>, StoreError>;
+    fn device_folders(&self, device: DeviceId) -> Result<Vec<(String, bool)>, StoreError>;
     /// Whether a device may change a folder; `None` if it was not given it.
-    fn device_folder(&self, device: u64, folder: &str) -> Result<Option<bool>, StoreError>;
+    fn device_folder(&self, device: DeviceId, folder: &str) -> Result<Option<bool>, StoreError>;
     /// The invitation whose join token has this hash.
     fn invitation_by_token(&self, hash: &[u8; 32]) -> Result<Option<InvitationRow>, StoreError>;
     /// The invitations that are valid at `now_ns`, by number.
@@ -78,21 +79,21 @@ pub trait DeviceWrite: DeviceRead {
         token_hash: &[u8; 32],
         manages: bool,
         created_ns: i64,
-    ) -> Result<u64, StoreError>;
+    ) -> Result<DeviceId, StoreError>;
     /// Lets a device use all folders and manage others.
-    fn let_manage(&self, device: u64) -> Result<(), StoreError>;
+    fn let_manage(&self, device: DeviceId) -> Result<(), StoreError>;
     /// Gives a device a folder, or more rights to it.
-    fn give_folder(&self, device: u64, folder: &str, writes: bool) -> Result<(), StoreError>;
+    fn give_folder(&self, device: DeviceId, folder: &str, writes: bool) -> Result<(), StoreError>;
     /// Renames a device; returns whether it exists.
-    fn rename_device(&self, device: u64, name: &str) -> Result<bool, StoreError>;
+    fn rename_device(&self, device: DeviceId, name: &str) -> Result<bool, StoreError>;
     /// Revokes a device's token, unless that happened already; returns whether the device exists.
-    fn revoke_device(&self, device: u64, now_ns: i64) -> Result<bool, StoreError>;
+    fn revoke_device(&self, device: DeviceId, now_ns: i64) -> Result<bool, StoreError>;
     /// Remembers that a device was heard of.
-    fn note_seen(&self, device: u64, now_ns: i64) -> Result<(), StoreError>;
+    fn note_seen(&self, device: DeviceId, now_ns: i64) -> Result<(), StoreError>;
     /// Adds an invitation (its `id`, `device` and `withdrawn_ns` are ignored); returns its number.
     fn insert_invitation(&self, row: &InvitationRow) -> Result<u64, StoreError>;
     /// Notes the device that used an invitation.
-    fn use_invitation(&self, invitation: u64, device: u64) -> Result<(), StoreError>;
+    fn use_invitation(&self, invitation: u64, device: DeviceId) -> Result<(), StoreError>;
     /// Withdraws an unused invitation; returns whether there was one.
     fn withdraw_invitation(&self, invitation: u64, now_ns: i64) -> Result<bool, StoreError>;
     /// Removes invitations that expired before this time.

@@ -1,76 +1,23 @@
-//! The SQLite schema, version 5. `PRAGMA user_version` holds the version. A newer version is
-//! refused; an older one is upgraded when the file is opened, in one transaction.
-//!
-//! Version 2 adds layers that *share* the pages of another one ([`SINCE_2`]), which a program of
-//! version 1 would read as empty. A new catalog is created as version 1 and upgraded, so that there
-//! is one schema, however old a file is.
-//!
-//! Version 3 adds access rights of devices ([`SINCE_3`]). A program of version 2 would give every
-//! device every folder, and forget which invitations were used. Devices that joined before may do
-//! everything, as they could.
-//!
-//! Version 4 numbers the snapshots of each folder separately ([`SINCE_4`]). Earlier snapshots keep
-//! their numbers.
-//!
-//! Version 5 keeps times that exceed 64 bits ([`SINCE_5`]). A program of version 4 would misread
-//! them.
+//! The SQLite schema, version 1. `PRAGMA user_version` holds the version; a catalog of another one
+//! is refused.
 //!
 //! `application_id` marks the file as ours. Tables without a rowid are clustered by their primary
 //! key, which is the order in which they are read; layer pages are blobs and therefore live in a
 //! rowid table.
 //!
-//! [`CACHE`] came later without a new version: its tables hold only what can be made again, they
-//! are created where they are missing, and a program that does not know them neither reads nor
-//! disturbs them.
+//! - `layer.pages` is the row whose pages and segment references a layer shares. Both belong to one
+//!   row of `layer` alone, which the engine refuses to remove while others share it, whatever
+//!   becomes of its node.
+//! - `folder.last_snapshot` is the highest number that a snapshot of the folder was ever given, so
+//!   that no number is given twice.
+//! - A modification time is `attribute.mtime_high` times 2^64 more than `attribute.mtime_ns`.
+//! - `sums`, `sum_chunk` (`crate::sums`) and `damage` (`crate::damage`) hold only what can be made
+//!   again; a staged part without a row of `staged_digest` is sent again.
 
-pub(super) const VERSION: i64 = 5;
+pub(super) const VERSION: i64 = 1;
 
 /// "BYBC".
 pub(super) const APPLICATION_ID: i64 = 0x4259_4243;
-
-/// From version 1 to 2: the row whose pages and segment references a layer shares. Both belong to
-/// one row of `layer` alone, which the engine refuses to remove while others share it, whatever
-/// becomes of its node.
-pub(super) const SINCE_2: &str = "
-ALTER TABLE layer ADD COLUMN pages INTEGER REFERENCES layer(id);
-CREATE INDEX layer_by_pages ON layer (pages) WHERE pages IS NOT NULL;
-";
-
-/// From version 2 to 3.
-pub(super) const SINCE_3: &str = "
-ALTER TABLE device ADD COLUMN manages INTEGER NOT NULL DEFAULT 1;
-ALTER TABLE device ADD COLUMN seen_ns INTEGER;
-ALTER TABLE device ADD COLUMN revoked_ns INTEGER;
-CREATE TABLE device_folder (
-  device INTEGER NOT NULL REFERENCES device(id), folder TEXT NOT NULL, writes INTEGER NOT NULL, PRIMARY KEY (device, folder)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE invitation (
-  id INTEGER PRIMARY KEY AUTOINCREMENT, hash BLOB NOT NULL UNIQUE, created_ns INTEGER NOT NULL, expires_ns INTEGER NOT NULL,
-  folder TEXT, writes INTEGER NOT NULL, name TEXT NOT NULL, device INTEGER REFERENCES device(id), withdrawn_ns INTEGER
-) STRICT;
-INSERT INTO invitation (hash, created_ns, expires_ns, writes, name) SELECT hash, created_ns, expires_ns, 1, '' FROM join_token;
-DROP TABLE join_token;
-";
-
-/// From version 3 to 4. `last_snapshot` is the highest number ever given in the folder, so that no
-/// number is given twice.
-pub(super) const SINCE_4: &str = "
-ALTER TABLE folder ADD COLUMN last_snapshot INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE snapshot RENAME TO snapshot_of_all_folders;
-CREATE TABLE snapshot (
-  folder INTEGER NOT NULL REFERENCES folder(id), id INTEGER NOT NULL, seq INTEGER NOT NULL,
-  time_ns INTEGER NOT NULL, host BLOB NOT NULL, path BLOB NOT NULL, tags BLOB NOT NULL, PRIMARY KEY (folder, id)
-) STRICT, WITHOUT ROWID;
-INSERT INTO snapshot (folder, id, seq, time_ns, host, path, tags)
-  SELECT folder, id, seq, time_ns, host, path, tags FROM snapshot_of_all_folders;
-UPDATE folder SET last_snapshot = (SELECT coalesce(max(id), 0) FROM snapshot WHERE snapshot.folder = folder.id);
-DROP TABLE snapshot_of_all_folders;
-";
-
-/// From version 4 to 5. A modification time is `mtime_high` times 2^64 more than `mtime_ns`.
-pub(super) const SINCE_5: &str = "
-ALTER TABLE attribute ADD COLUMN mtime_high INTEGER NOT NULL DEFAULT 0;
-";
 
 /// A time, from its two columns.
 pub(super) fn wide(low: i64, high: i64) -> i128 {
@@ -84,17 +31,23 @@ pub(super) fn halves(ns: i128) -> (i64, i64) {
     (low, high as i64)
 }
 
-/// The tables of version 1.
+/// The tables.
 pub(super) const CREATE: &str = "
 CREATE TABLE device (
-  id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, token_hash BLOB NOT NULL UNIQUE, created_ns INTEGER NOT NULL
+  id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, token_hash BLOB NOT NULL UNIQUE, created_ns INTEGER NOT NULL,
+  manages INTEGER NOT NULL, seen_ns INTEGER, revoked_ns INTEGER
 ) STRICT;
-CREATE TABLE join_token (
-  hash BLOB PRIMARY KEY, created_ns INTEGER NOT NULL, expires_ns INTEGER NOT NULL
+CREATE TABLE device_folder (
+  device INTEGER NOT NULL REFERENCES device(id), folder TEXT NOT NULL, writes INTEGER NOT NULL, PRIMARY KEY (device, folder)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE invitation (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, hash BLOB NOT NULL UNIQUE, created_ns INTEGER NOT NULL, expires_ns INTEGER NOT NULL,
+  folder TEXT, writes INTEGER NOT NULL, name TEXT NOT NULL, device INTEGER REFERENCES device(id), withdrawn_ns INTEGER
+) STRICT;
 CREATE TABLE folder (
   id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, seq INTEGER NOT NULL, root INTEGER REFERENCES node(id),
-  entries INTEGER NOT NULL, snapshots INTEGER NOT NULL, stored_bytes INTEGER NOT NULL, created_ns INTEGER NOT NULL
+  entries INTEGER NOT NULL, snapshots INTEGER NOT NULL, stored_bytes INTEGER NOT NULL, created_ns INTEGER NOT NULL,
+  last_snapshot INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE node (
   id INTEGER PRIMARY KEY AUTOINCREMENT, folder INTEGER NOT NULL REFERENCES folder(id), file BLOB NOT NULL,
@@ -103,7 +56,7 @@ CREATE TABLE node (
 CREATE TABLE attribute (
   node INTEGER NOT NULL REFERENCES node(id), seq INTEGER NOT NULL, folder INTEGER NOT NULL, kind INTEGER NOT NULL,
   mode INTEGER NOT NULL, uid INTEGER NOT NULL, gid INTEGER NOT NULL, size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL,
-  rdev INTEGER NOT NULL, layer INTEGER NOT NULL, content_seq INTEGER NOT NULL, rare BLOB NOT NULL,
+  mtime_high INTEGER NOT NULL, rdev INTEGER NOT NULL, layer INTEGER NOT NULL, content_seq INTEGER NOT NULL, rare BLOB NOT NULL,
   PRIMARY KEY (node, seq)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX attribute_by_seq ON attribute (folder, seq);
@@ -122,16 +75,16 @@ CREATE TABLE batch (
   PRIMARY KEY (folder, seq), UNIQUE (folder, device, counter)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE snapshot (
-  id INTEGER PRIMARY KEY AUTOINCREMENT, folder INTEGER NOT NULL REFERENCES folder(id), seq INTEGER NOT NULL,
-  time_ns INTEGER NOT NULL, host BLOB NOT NULL, path BLOB NOT NULL, tags BLOB NOT NULL
-) STRICT;
-CREATE INDEX snapshot_by_folder ON snapshot (folder, id);
+  folder INTEGER NOT NULL REFERENCES folder(id), id INTEGER NOT NULL, seq INTEGER NOT NULL,
+  time_ns INTEGER NOT NULL, host BLOB NOT NULL, path BLOB NOT NULL, tags BLOB NOT NULL, PRIMARY KEY (folder, id)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE segment (id INTEGER PRIMARY KEY, len_bytes INTEGER NOT NULL) STRICT;
 CREATE TABLE layer (
   id INTEGER PRIMARY KEY AUTOINCREMENT, node INTEGER NOT NULL REFERENCES node(id), last INTEGER NOT NULL,
   first INTEGER NOT NULL, base_len INTEGER NOT NULL, new_len INTEGER NOT NULL, extents INTEGER NOT NULL,
-  resets INTEGER NOT NULL, barrier INTEGER NOT NULL, UNIQUE (node, last, first)
+  resets INTEGER NOT NULL, barrier INTEGER NOT NULL, pages INTEGER REFERENCES layer(id), UNIQUE (node, last, first)
 ) STRICT;
+CREATE INDEX layer_by_pages ON layer (pages) WHERE pages IS NOT NULL;
 CREATE TABLE layer_page (
   layer INTEGER NOT NULL REFERENCES layer(id), start INTEGER NOT NULL, extents BLOB NOT NULL, PRIMARY KEY (layer, start)
 ) STRICT;
@@ -155,24 +108,19 @@ CREATE TABLE staged_segment (
   segment INTEGER NOT NULL REFERENCES segment(id), PRIMARY KEY (part, segment)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX staged_segment_by_segment ON staged_segment (segment);
-";
-
-/// Kept sums (`crate::sums`), frames found damaged (`crate::damage`), and digests of staged parts,
-/// without which parts are sent again.
-pub(super) const CACHE: &str = "
-CREATE TABLE IF NOT EXISTS sums (
+CREATE TABLE sums (
   node INTEGER NOT NULL REFERENCES node(id), kind INTEGER NOT NULL, used_ns INTEGER NOT NULL, len_bytes INTEGER NOT NULL,
   PRIMARY KEY (node, kind)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS sums_by_use ON sums (used_ns);
-CREATE TABLE IF NOT EXISTS sum_chunk (
+CREATE INDEX sums_by_use ON sums (used_ns);
+CREATE TABLE sum_chunk (
   node INTEGER NOT NULL, kind INTEGER NOT NULL, chunk INTEGER NOT NULL, sums BLOB NOT NULL,
   PRIMARY KEY (node, kind, chunk), FOREIGN KEY (node, kind) REFERENCES sums(node, kind) ON DELETE CASCADE
 ) STRICT;
-CREATE TABLE IF NOT EXISTS staged_digest (
+CREATE TABLE staged_digest (
   part INTEGER PRIMARY KEY REFERENCES staged_part(id) ON DELETE CASCADE, digest BLOB NOT NULL
 ) STRICT;
-CREATE TABLE IF NOT EXISTS damage (
+CREATE TABLE damage (
   segment INTEGER NOT NULL, place INTEGER NOT NULL, PRIMARY KEY (segment, place)
 ) STRICT, WITHOUT ROWID;
 ";

@@ -7,7 +7,7 @@
 use super::{Catalog, CatalogRead, CatalogWrite, schema};
 use crate::error::StoreError;
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -130,19 +130,14 @@ fn prepare_schema(connection: &Connection) -> Result<(), StoreError> {
     };
     let application_id = number("PRAGMA application_id")?;
     let found = number("PRAGMA user_version")?;
-    if application_id == schema::APPLICATION_ID && found == schema::VERSION {
-        return connection
-            .execute_batch(schema::CACHE)
-            .map_err(|e| StoreError::catalog("create the tables of kept checksums", e));
-    }
-    if application_id == schema::APPLICATION_ID && (1..schema::VERSION).contains(&found) {
-        return upgrade(connection);
-    }
     if application_id == schema::APPLICATION_ID {
-        return Err(StoreError::CatalogVersion {
-            found,
-            known: schema::VERSION,
-        });
+        return match found {
+            schema::VERSION => Ok(()),
+            found => Err(StoreError::CatalogVersion {
+                found,
+                known: schema::VERSION,
+            }),
+        };
     }
     let tables = number("SELECT count(*) FROM sqlite_schema")?;
     if application_id != 0 || found != 0 || tables != 0 {
@@ -152,52 +147,14 @@ fn prepare_schema(connection: &Connection) -> Result<(), StoreError> {
     }
     // The application id comes with the tables in one transaction: a crash leaves an empty file.
     let script = format!(
-        "BEGIN IMMEDIATE; {} {} {} {} {} {} PRAGMA application_id={}; PRAGMA user_version={}; COMMIT;",
+        "BEGIN IMMEDIATE; {} PRAGMA application_id={}; PRAGMA user_version={}; COMMIT;",
         schema::CREATE,
-        schema::SINCE_2,
-        schema::SINCE_3,
-        schema::SINCE_4,
-        schema::SINCE_5,
-        schema::CACHE,
         schema::APPLICATION_ID,
         schema::VERSION
     );
     connection
         .execute_batch(&script)
         .map_err(|e| StoreError::catalog("create its tables", e))
-}
-
-/// Upgrades a catalog of an older version to the present one, all or nothing.
-fn upgrade(connection: &Connection) -> Result<(), StoreError> {
-    let failed = |e| StoreError::catalog("bring its tables up to date", e);
-    let transaction =
-        rusqlite::Transaction::new_unchecked(connection, TransactionBehavior::Immediate).map_err(failed)?;
-    // Another process may have upgraded it meanwhile.
-    let found: i64 = transaction
-        .query_row("PRAGMA user_version", [], |row| row.get(0))
-        .map_err(failed)?;
-    if found > schema::VERSION {
-        return Err(StoreError::CatalogVersion {
-            found,
-            known: schema::VERSION,
-        });
-    }
-    let scripts = [
-        (2, schema::SINCE_2),
-        (3, schema::SINCE_3),
-        (4, schema::SINCE_4),
-        (5, schema::SINCE_5),
-    ];
-    for (version, script) in scripts {
-        if found < version {
-            transaction.execute_batch(script).map_err(failed)?;
-        }
-    }
-    transaction
-        .execute_batch(&format!("PRAGMA user_version={};", schema::VERSION))
-        .map_err(failed)?;
-    transaction.execute_batch(schema::CACHE).map_err(failed)?;
-    transaction.commit().map_err(failed)
 }
 
 impl Catalog for SqliteCatalog {

@@ -2,8 +2,9 @@
 
 use super::devices::{DeviceRead, DeviceRow, DeviceWrite, InvitationRow};
 use super::sqlite::Transaction;
-use super::sqlite_read::{sql, unsigned};
+use super::sqlite_numbers::{sql, unsigned};
 use crate::error::StoreError;
+use byteback_model::DeviceId;
 use rusqlite::Row;
 
 const DEVICE: &str = "SELECT id, name, token_hash, created_ns, manages, seen_ns, revoked_ns FROM device";
@@ -43,7 +44,7 @@ impl DeviceRead for Transaction<'_> {
         self.one("find a device", &query, [hash], device_row)
     }
 
-    fn device(&self, id: u64) -> Result<Option<DeviceRow>, StoreError> {
+    fn device(&self, id: DeviceId) -> Result<Option<DeviceRow>, StoreError> {
         let query = format!("{DEVICE} WHERE id = ?1");
         self.one("read a device", &query, [sql(id)], device_row)
     }
@@ -52,14 +53,14 @@ impl DeviceRead for Transaction<'_> {
         self.all("list devices", &format!("{DEVICE} ORDER BY id"), [], device_row)
     }
 
-    fn device_folders(&self, device: u64) -> Result<Vec<(String, bool)>, StoreError> {
+    fn device_folders(&self, device: DeviceId) -> Result<Vec<(String, bool)>, StoreError> {
         let query = "SELECT folder, writes FROM device_folder WHERE device = ?1 ORDER BY folder";
         self.all("list a device's folders", query, [sql(device)], |row| {
             Ok((row.get(0)?, row.get(1)?))
         })
     }
 
-    fn device_folder(&self, device: u64, folder: &str) -> Result<Option<bool>, StoreError> {
+    fn device_folder(&self, device: DeviceId, folder: &str) -> Result<Option<bool>, StoreError> {
         let query = "SELECT writes FROM device_folder WHERE device = ?1 AND folder = ?2";
         self.one("find a device's folder", query, (sql(device), folder), |row| row.get(0))
     }
@@ -99,29 +100,29 @@ impl DeviceWrite for Transaction<'_> {
         Ok(self.insert("add a device", statement, params)?.cast_unsigned())
     }
 
-    fn let_manage(&self, device: u64) -> Result<(), StoreError> {
+    fn let_manage(&self, device: DeviceId) -> Result<(), StoreError> {
         let statement = "UPDATE device SET manages = 1 WHERE id = ?1";
         self.run_one("let a device manage", statement, [sql(device)])
     }
 
-    fn give_folder(&self, device: u64, folder: &str, writes: bool) -> Result<(), StoreError> {
+    fn give_folder(&self, device: DeviceId, folder: &str, writes: bool) -> Result<(), StoreError> {
         let statement = "INSERT INTO device_folder (device, folder, writes) VALUES (?1, ?2, ?3) \
                          ON CONFLICT (device, folder) DO UPDATE SET writes = max(writes, excluded.writes)";
         self.run("give a device a folder", statement, (sql(device), folder, writes))
             .map(|_| ())
     }
 
-    fn rename_device(&self, device: u64, name: &str) -> Result<bool, StoreError> {
+    fn rename_device(&self, device: DeviceId, name: &str) -> Result<bool, StoreError> {
         let statement = "UPDATE device SET name = ?2 WHERE id = ?1";
         Ok(self.run("rename a device", statement, (sql(device), name))? > 0)
     }
 
-    fn revoke_device(&self, device: u64, now_ns: i64) -> Result<bool, StoreError> {
+    fn revoke_device(&self, device: DeviceId, now_ns: i64) -> Result<bool, StoreError> {
         let statement = "UPDATE device SET revoked_ns = coalesce(revoked_ns, ?2) WHERE id = ?1";
         Ok(self.run("revoke a device", statement, (sql(device), now_ns))? > 0)
     }
 
-    fn note_seen(&self, device: u64, now_ns: i64) -> Result<(), StoreError> {
+    fn note_seen(&self, device: DeviceId, now_ns: i64) -> Result<(), StoreError> {
         let statement = "UPDATE device SET seen_ns = ?2 WHERE id = ?1";
         self.run("record contact with a device", statement, (sql(device), now_ns))
             .map(|_| ())
@@ -141,7 +142,7 @@ impl DeviceWrite for Transaction<'_> {
         Ok(self.insert("add an invitation", statement, params)?.cast_unsigned())
     }
 
-    fn use_invitation(&self, invitation: u64, device: u64) -> Result<(), StoreError> {
+    fn use_invitation(&self, invitation: u64, device: DeviceId) -> Result<(), StoreError> {
         let statement = "UPDATE invitation SET device = ?2 WHERE id = ?1 AND device IS NULL";
         self.run_one("use an invitation", statement, (sql(invitation), sql(device)))
     }

@@ -1,24 +1,19 @@
 //! The reading half of the SQLite catalog: one query per method.
 
 use super::sqlite::Transaction;
+use super::sqlite_numbers::{sql, unsigned};
 use super::{
     AttributeRow, BatchKey, BatchRow, CatalogRead, EntryRow, FolderRow, LayerRow, OPEN, StagedPartRow, SumsRow, schema,
 };
 use crate::codec::{decode_rare_attributes, decode_tags, kind_of_number, len_u64};
 use crate::error::StoreError;
-use byteback_model::{Attributes, FileId, NodeKind, Seq, Snapshot, SnapshotLabel};
+use crate::numbers::{
+    ChunkNumber, FolderNumber, LayerNumber, LayerRowNumber, NodeNumber, SegmentNumber, StagedPartRowNumber,
+};
+use byteback_delta::leaves::LeafKind;
+use byteback_model::{Attributes, DeviceId, FileId, NodeKind, Seq, Snapshot, SnapshotLabel};
 use rusqlite::{OptionalExtension, Params, Row};
 use std::sync::atomic::Ordering;
-
-/// Numbers that are stored as SQLite's signed 64 bits. All are below 2^63 by the store's checks.
-pub(super) fn sql(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
-}
-
-pub(super) fn unsigned(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
-    let value: i64 = row.get(column)?;
-    u64::try_from(value).map_err(|_| rusqlite::Error::IntegralValueOutOfRange(column, value))
-}
 
 impl Transaction<'_> {
     pub(super) fn one<T>(
@@ -108,12 +103,12 @@ impl CatalogRead for Transaction<'_> {
         )
     }
 
-    fn node_number(&self, folder: i64, file: FileId) -> Result<Option<i64>, StoreError> {
+    fn node_number(&self, folder: FolderNumber, file: FileId) -> Result<Option<NodeNumber>, StoreError> {
         let query = "SELECT id FROM node WHERE folder = ?1 AND file = ?2";
         self.one("find a node", query, (folder, file.0.to_be_bytes()), |row| row.get(0))
     }
 
-    fn file_id(&self, node: i64) -> Result<FileId, StoreError> {
+    fn file_id(&self, node: NodeNumber) -> Result<FileId, StoreError> {
         let bytes: Option<[u8; 16]> = self.one(
             "find a node's identity",
             "SELECT file FROM node WHERE id = ?1",
@@ -124,7 +119,7 @@ impl CatalogRead for Transaction<'_> {
         Ok(FileId(u128::from_be_bytes(bytes)))
     }
 
-    fn attributes(&self, node: i64, at: Seq) -> Result<Option<AttributeRow>, StoreError> {
+    fn attributes(&self, node: NodeNumber, at: Seq) -> Result<Option<AttributeRow>, StoreError> {
         let query = "SELECT seq, kind, mode, uid, gid, size, mtime_ns, rdev, layer, content_seq, rare, mtime_high \
                      FROM attribute WHERE node = ?1 AND seq <= ?2 ORDER BY seq DESC LIMIT 1";
         let found = self.one("read attributes", query, (node, sql(at)), |row| {
@@ -147,7 +142,7 @@ impl CatalogRead for Transaction<'_> {
             let row = AttributeRow {
                 seq: unsigned(row, 0)?,
                 attributes,
-                layer: unsigned(row, 8)?,
+                layer: row.get(8)?,
                 content_seq: unsigned(row, 9)?,
             };
             Ok((row, kind, rare))
@@ -161,7 +156,7 @@ impl CatalogRead for Transaction<'_> {
         Ok(Some(row))
     }
 
-    fn entry(&self, parent: i64, name: &[u8], at: Seq) -> Result<Option<EntryRow>, StoreError> {
+    fn entry(&self, parent: NodeNumber, name: &[u8], at: Seq) -> Result<Option<EntryRow>, StoreError> {
         // Rows of one name do not overlap, so the newest that begins in time is the only candidate.
         let query =
             format!("{ENTRY} WHERE parent = ?1 AND name = ?2 AND from_seq <= ?3 ORDER BY from_seq DESC LIMIT 1");
@@ -169,18 +164,24 @@ impl CatalogRead for Transaction<'_> {
         Ok(row.filter(|row| at < row.to_seq))
     }
 
-    fn newest_entry(&self, parent: i64, name: &[u8]) -> Result<Option<EntryRow>, StoreError> {
+    fn newest_entry(&self, parent: NodeNumber, name: &[u8]) -> Result<Option<EntryRow>, StoreError> {
         let query = format!("{ENTRY} WHERE parent = ?1 AND name = ?2 ORDER BY from_seq DESC LIMIT 1");
         self.one("find an entry", &query, (parent, name), entry_row)
     }
 
-    fn newest_entry_at(&self, parent: i64, name: &[u8], at: Seq) -> Result<Option<EntryRow>, StoreError> {
+    fn newest_entry_at(&self, parent: NodeNumber, name: &[u8], at: Seq) -> Result<Option<EntryRow>, StoreError> {
         let query =
             format!("{ENTRY} WHERE parent = ?1 AND name = ?2 AND from_seq <= ?3 ORDER BY from_seq DESC LIMIT 1");
         self.one("find an entry", &query, (parent, name, sql(at)), entry_row)
     }
 
-    fn entries(&self, parent: i64, at: Seq, after: Option<&[u8]>, limit: u32) -> Result<Vec<EntryRow>, StoreError> {
+    fn entries(
+        &self,
+        parent: NodeNumber,
+        at: Seq,
+        after: Option<&[u8]>,
+        limit: u32,
+    ) -> Result<Vec<EntryRow>, StoreError> {
         // No name is empty, so every name is after the empty one.
         let after = after.unwrap_or_default();
         let query = format!(
@@ -189,12 +190,12 @@ impl CatalogRead for Transaction<'_> {
         self.all("list a directory", &query, (parent, after, sql(at), limit), entry_row)
     }
 
-    fn parents(&self, child: i64, at: Seq, limit: u32) -> Result<Vec<EntryRow>, StoreError> {
+    fn parents(&self, child: NodeNumber, at: Seq, limit: u32) -> Result<Vec<EntryRow>, StoreError> {
         let query = format!("{ENTRY} WHERE child = ?1 AND to_seq > ?2 AND from_seq <= ?2 LIMIT ?3");
         self.all("find the names of a node", &query, (child, sql(at), limit), entry_row)
     }
 
-    fn newest_name(&self, child: i64) -> Result<Option<EntryRow>, StoreError> {
+    fn newest_name(&self, child: NodeNumber) -> Result<Option<EntryRow>, StoreError> {
         let query = format!("{ENTRY} WHERE child = ?1 ORDER BY to_seq DESC LIMIT 1");
         self.one("find the newest name of a node", &query, (child,), entry_row)
     }
@@ -209,7 +210,7 @@ impl CatalogRead for Transaction<'_> {
         )
     }
 
-    fn batch_by_seq(&self, folder: i64, seq: Seq) -> Result<Option<BatchRow>, StoreError> {
+    fn batch_by_seq(&self, folder: FolderNumber, seq: Seq) -> Result<Option<BatchRow>, StoreError> {
         self.one(
             "find a batch",
             &format!("{BATCH} WHERE folder = ?1 AND seq = ?2"),
@@ -218,7 +219,7 @@ impl CatalogRead for Transaction<'_> {
         )
     }
 
-    fn batches_after(&self, folder: i64, after: Seq, limit: u32) -> Result<Vec<BatchRow>, StoreError> {
+    fn batches_after(&self, folder: FolderNumber, after: Seq, limit: u32) -> Result<Vec<BatchRow>, StoreError> {
         self.all(
             "list batches",
             &format!("{BATCH} WHERE folder = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3"),
@@ -227,23 +228,23 @@ impl CatalogRead for Transaction<'_> {
         )
     }
 
-    fn newest_of_other_root(&self, folder: i64, at: Seq, root: i64) -> Result<Option<Seq>, StoreError> {
+    fn newest_of_other_root(&self, folder: FolderNumber, at: Seq, root: NodeNumber) -> Result<Option<Seq>, StoreError> {
         let query = "SELECT seq FROM batch WHERE folder = ?1 AND seq <= ?2 AND root <> ?3 ORDER BY seq DESC LIMIT 1";
         self.one("find a batch", query, (folder, sql(at), root), |row| unsigned(row, 0))
     }
 
-    fn newest_batch_until(&self, folder: i64, time_ns: i64) -> Result<Option<BatchRow>, StoreError> {
+    fn newest_batch_until(&self, folder: FolderNumber, time_ns: i64) -> Result<Option<BatchRow>, StoreError> {
         let query = format!("{BATCH} WHERE folder = ?1 AND created_ns <= ?2 ORDER BY seq DESC LIMIT 1");
         self.one("find a batch", &query, (folder, time_ns), batch_row)
     }
 
-    fn has_batch_after(&self, folder: i64, device: u64, after: Seq) -> Result<bool, StoreError> {
+    fn has_batch_after(&self, folder: FolderNumber, device: DeviceId, after: Seq) -> Result<bool, StoreError> {
         let query = "SELECT 1 FROM batch WHERE folder = ?1 AND seq > ?2 AND +device = ?3 LIMIT 1";
         let found = self.one("find a batch", query, (folder, sql(after), sql(device)), |_| Ok(()))?;
         Ok(found.is_some())
     }
 
-    fn snapshots(&self, folder: i64, after: u64, limit: u32) -> Result<Vec<Snapshot>, StoreError> {
+    fn snapshots(&self, folder: FolderNumber, after: u64, limit: u32) -> Result<Vec<Snapshot>, StoreError> {
         let query = "SELECT id, seq, time_ns, host, path, tags FROM snapshot WHERE folder = ?1 AND id > ?2 \
                      ORDER BY id LIMIT ?3";
         let rows = self.all("list snapshots", query, (folder, sql(after), limit), |row| {
@@ -267,14 +268,19 @@ impl CatalogRead for Transaction<'_> {
         decoded.collect()
     }
 
-    fn longest_layer(&self, node: i64, last: u64, first_min: u64) -> Result<Option<LayerRow>, StoreError> {
+    fn longest_layer(
+        &self,
+        node: NodeNumber,
+        last: LayerNumber,
+        first_min: LayerNumber,
+    ) -> Result<Option<LayerRow>, StoreError> {
         let query = "SELECT id, first, last, base_len, new_len, extents, resets, barrier, pages FROM layer \
                      WHERE node = ?1 AND last = ?2 AND first >= ?3 ORDER BY first LIMIT 1";
-        self.one("find a layer", query, (node, sql(last), sql(first_min)), |row| {
+        self.one("find a layer", query, (node, last, first_min), |row| {
             Ok(LayerRow {
                 id: row.get(0)?,
-                first: unsigned(row, 1)?,
-                last: unsigned(row, 2)?,
+                first: row.get(1)?,
+                last: row.get(2)?,
                 base_len: unsigned(row, 3)?,
                 new_len: unsigned(row, 4)?,
                 extents: unsigned(row, 5)?,
@@ -285,7 +291,7 @@ impl CatalogRead for Transaction<'_> {
         })
     }
 
-    fn page(&self, layer: i64, offset: u64) -> Result<(Option<Vec<u8>>, Option<u64>), StoreError> {
+    fn page(&self, layer: LayerRowNumber, offset: u64) -> Result<(Option<Vec<u8>>, Option<u64>), StoreError> {
         let query = "SELECT extents FROM layer_page WHERE layer = ?1 AND start <= ?2 ORDER BY start DESC LIMIT 1";
         let page: Option<Vec<u8>> = self.one("read a page", query, (layer, sql(offset)), |row| row.get(0))?;
         let read = page.as_deref().map_or(0, len_u64);
@@ -297,13 +303,13 @@ impl CatalogRead for Transaction<'_> {
 
     fn changed_names(
         &self,
-        folder: i64,
+        folder: FolderNumber,
         from: Seq,
         to: Seq,
-        after: Option<(i64, &[u8])>,
+        after: Option<(NodeNumber, &[u8])>,
         limit: u32,
-    ) -> Result<Vec<(i64, Vec<u8>)>, StoreError> {
-        let (parent, name) = after.unwrap_or((0, &[]));
+    ) -> Result<Vec<(NodeNumber, Vec<u8>)>, StoreError> {
+        let (parent, name) = after.unwrap_or((NodeNumber::START, &[]));
         // An open entry's end is beyond every `to`.
         let query = "SELECT parent, name FROM entry WHERE folder = ?1 AND from_seq > ?2 AND from_seq <= ?3 \
                        AND (parent, name) > (?4, ?5) \
@@ -316,7 +322,14 @@ impl CatalogRead for Transaction<'_> {
         })
     }
 
-    fn changed_nodes(&self, folder: i64, from: Seq, to: Seq, after: i64, limit: u32) -> Result<Vec<i64>, StoreError> {
+    fn changed_nodes(
+        &self,
+        folder: FolderNumber,
+        from: Seq,
+        to: Seq,
+        after: NodeNumber,
+        limit: u32,
+    ) -> Result<Vec<NodeNumber>, StoreError> {
         let query = "SELECT DISTINCT node FROM attribute WHERE folder = ?1 AND seq > ?2 AND seq <= ?3 AND node > ?4 \
                      ORDER BY node LIMIT ?5";
         self.all(
@@ -341,53 +354,59 @@ impl CatalogRead for Transaction<'_> {
         })
     }
 
-    fn staged_record(&self, part: i64, ordinal: u32) -> Result<Option<Vec<u8>>, StoreError> {
+    fn staged_record(&self, part: StagedPartRowNumber, ordinal: u32) -> Result<Option<Vec<u8>>, StoreError> {
         let query = "SELECT record FROM staged_record WHERE part = ?1 AND ordinal = ?2";
         self.one("read a staged record", query, (part, ordinal), |row| row.get(0))
     }
 
-    fn segment_id_max(&self) -> Result<u64, StoreError> {
+    fn segment_id_max(&self) -> Result<SegmentNumber, StoreError> {
         let max = self.one("find the last segment", "SELECT max(id) FROM segment", [], |row| {
-            row.get::<_, Option<i64>>(0)
+            row.get::<_, Option<SegmentNumber>>(0)
         })?;
-        Ok(max.flatten().map_or(0, i64::cast_unsigned))
+        Ok(max.flatten().unwrap_or(SegmentNumber::NONE))
     }
 
-    fn segment_len(&self, segment: u64) -> Result<Option<u64>, StoreError> {
+    fn segment_len(&self, segment: SegmentNumber) -> Result<Option<u64>, StoreError> {
         let query = "SELECT len_bytes FROM segment WHERE id = ?1";
-        self.one("find a segment", query, [sql(segment)], |row| unsigned(row, 0))
+        self.one("find a segment", query, [segment], |row| unsigned(row, 0))
     }
 
-    fn is_segment_referenced(&self, segment: u64) -> Result<bool, StoreError> {
+    fn is_segment_referenced(&self, segment: SegmentNumber) -> Result<bool, StoreError> {
         let query = "SELECT EXISTS (SELECT 1 FROM layer_segment WHERE segment = ?1) \
                      OR EXISTS (SELECT 1 FROM staged_segment WHERE segment = ?1)";
         Ok(self
-            .one("search for references", query, [sql(segment)], |row| row.get(0))?
+            .one("search for references", query, [segment], |row| row.get(0))?
             .unwrap_or(true))
     }
 
-    fn known_segments(&self) -> Result<Vec<u64>, StoreError> {
+    fn known_segments(&self) -> Result<Vec<SegmentNumber>, StoreError> {
         self.all("list segments", "SELECT id FROM segment ORDER BY id", [], |row| {
-            unsigned(row, 0)
+            row.get(0)
         })
     }
 
-    fn sum_chunk(&self, node: i64, kind: u8, chunk: u64) -> Result<Option<Vec<u8>>, StoreError> {
+    fn sum_chunk(&self, node: NodeNumber, kind: LeafKind, chunk: ChunkNumber) -> Result<Option<Vec<u8>>, StoreError> {
         let query = "SELECT sums FROM sum_chunk WHERE node = ?1 AND kind = ?2 AND chunk = ?3";
-        self.one("read kept checksums", query, (node, kind, sql(chunk)), |row| row.get(0))
+        self.one("read kept checksums", query, (node, kind.code(), chunk), |row| {
+            row.get(0)
+        })
     }
 
-    fn sums(&self, node: i64) -> Result<Vec<SumsRow>, StoreError> {
+    fn sums(&self, node: NodeNumber) -> Result<Vec<SumsRow>, StoreError> {
         let query = "SELECT kind, used_ns, len_bytes, (SELECT max(chunk) FROM sum_chunk AS c WHERE c.node = s.node \
                      AND c.kind = s.kind) FROM sums AS s WHERE node = ?1 ORDER BY kind";
-        self.all("list kept checksums", query, [node], |row| {
-            Ok(SumsRow {
-                kind: row.get(0)?,
+        let rows = self.all("list kept checksums", query, [node], |row| {
+            let Some(kind) = LeafKind::from_code(row.get(0)?) else {
+                return Ok(None);
+            };
+            Ok(Some(SumsRow {
+                kind,
                 used_ns: row.get(1)?,
                 len_bytes: unsigned(row, 2)?,
-                last_chunk: row.get::<_, Option<i64>>(3)?.map(i64::cast_unsigned),
-            })
-        })
+                last_chunk: row.get(3)?,
+            }))
+        })?;
+        Ok(rows.into_iter().flatten().collect())
     }
 
     fn sums_len(&self) -> Result<u64, StoreError> {
@@ -396,21 +415,26 @@ impl CatalogRead for Transaction<'_> {
         Ok(len.unwrap_or(0))
     }
 
-    fn noted_damage(&self, limit: u32) -> Result<Vec<(u64, u64)>, StoreError> {
+    fn noted_damage(&self, limit: u32) -> Result<Vec<(SegmentNumber, u64)>, StoreError> {
         let query = "SELECT segment, place FROM damage ORDER BY segment, place LIMIT ?1";
         self.all("list damage", query, [limit], |row| {
-            Ok((unsigned(row, 0)?, unsigned(row, 1)?))
+            Ok((row.get(0)?, unsigned(row, 1)?))
         })
     }
 
-    fn nodes_of_segment(&self, folder: i64, segment: u64, limit: u32) -> Result<Vec<i64>, StoreError> {
+    fn nodes_of_segment(
+        &self,
+        folder: FolderNumber,
+        segment: SegmentNumber,
+        limit: u32,
+    ) -> Result<Vec<NodeNumber>, StoreError> {
         // A layer that shares the pages of a referring layer refers to the segment as well.
         let query = "SELECT layer.node FROM layer_segment JOIN layer ON layer.id = layer_segment.layer \
                        JOIN node ON node.id = layer.node WHERE layer_segment.segment = ?2 AND node.folder = ?1 \
                      UNION SELECT layer.node FROM layer_segment JOIN layer ON layer.pages = layer_segment.layer \
                        JOIN node ON node.id = layer.node WHERE layer_segment.segment = ?2 AND node.folder = ?1 \
                      ORDER BY 1 LIMIT ?3";
-        self.all("list files of a segment", query, (folder, sql(segment), limit), |row| {
+        self.all("list files of a segment", query, (folder, segment, limit), |row| {
             row.get(0)
         })
     }

@@ -1,10 +1,14 @@
 //! The writing half of the SQLite catalog: one statement per method, or a few that belong together.
 
 use super::sqlite::Transaction;
-use super::sqlite_read::{sql, unsigned};
+use super::sqlite_numbers::{sql, unsigned};
 use super::{AttributeRow, BatchKey, BatchRow, CatalogWrite, EntryRow, FolderRow, LayerRow, OPEN, schema};
 use crate::codec::{encode_rare_attributes, encode_tags, len_u64, number_of_kind};
 use crate::error::StoreError;
+use crate::numbers::{
+    ChunkNumber, FolderNumber, LayerNumber, LayerRowNumber, NodeNumber, SegmentNumber, StagedPartRowNumber,
+};
+use byteback_delta::leaves::LeafKind;
 use byteback_model::{FileId, Seq, SnapshotLabel};
 use rusqlite::{Params, params};
 use std::sync::atomic::Ordering;
@@ -37,6 +41,21 @@ impl Transaction<'_> {
             _ => Err(StoreError::CatalogDamaged(format!("cannot {what}: the row is missing"))),
         }
     }
+
+    /// Removes a file's chunks of kept sums from a number on. The kind is a code as it is stored,
+    /// perhaps one that this program does not know.
+    fn delete_sum_chunks(&self, node: NodeNumber, kind: u8, from_chunk: ChunkNumber) -> Result<(), StoreError> {
+        if from_chunk == ChunkNumber::FIRST {
+            let statement = "DELETE FROM sums WHERE node = ?1 AND kind = ?2";
+            return self.run("remove kept checksums", statement, (node, kind)).map(|_| ());
+        }
+        let key = (node, kind, from_chunk);
+        let statement = "UPDATE sums SET len_bytes = len_bytes - (SELECT coalesce(sum(length(sums)), 0) FROM sum_chunk \
+                         WHERE node = ?1 AND kind = ?2 AND chunk >= ?3) WHERE node = ?1 AND kind = ?2";
+        self.run("count kept checksums", statement, key)?;
+        let statement = "DELETE FROM sum_chunk WHERE node = ?1 AND kind = ?2 AND chunk >= ?3";
+        self.run("remove kept checksums", statement, key).map(|_| ())
+    }
 }
 
 impl CatalogWrite for Transaction<'_> {
@@ -45,8 +64,8 @@ impl CatalogWrite for Transaction<'_> {
     }
 
     fn insert_folder(&self, name: &str, created_ns: i64) -> Result<(), StoreError> {
-        let statement = "INSERT INTO folder (name, seq, root, entries, snapshots, stored_bytes, created_ns) \
-                         VALUES (?1, 0, NULL, 0, 0, 0, ?2)";
+        let statement = "INSERT INTO folder (name, seq, root, entries, snapshots, stored_bytes, created_ns, \
+                         last_snapshot) VALUES (?1, 0, NULL, 0, 0, 0, ?2, 0)";
         self.run("create a folder", statement, (name, created_ns)).map(|_| ())
     }
 
@@ -64,12 +83,13 @@ impl CatalogWrite for Transaction<'_> {
         self.run_one("update a folder", statement, params)
     }
 
-    fn insert_node(&self, folder: i64, file: FileId) -> Result<i64, StoreError> {
+    fn insert_node(&self, folder: FolderNumber, file: FileId) -> Result<NodeNumber, StoreError> {
         let statement = "INSERT INTO node (folder, file) VALUES (?1, ?2)";
         self.insert("add a node", statement, (folder, file.0.to_be_bytes()))
+            .map(NodeNumber)
     }
 
-    fn insert_attributes(&self, folder: i64, node: i64, row: &AttributeRow) -> Result<(), StoreError> {
+    fn insert_attributes(&self, folder: FolderNumber, node: NodeNumber, row: &AttributeRow) -> Result<(), StoreError> {
         let statement = "INSERT INTO attribute (node, seq, folder, kind, mode, uid, gid, size, mtime_ns, rdev, layer, \
                          content_seq, rare, mtime_high) \
                          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)";
@@ -86,7 +106,7 @@ impl CatalogWrite for Transaction<'_> {
             sql(a.size),
             mtime_ns,
             a.rdev.cast_signed(),
-            sql(row.layer),
+            row.layer,
             sql(row.content_seq),
             encode_rare_attributes(a),
             mtime_high
@@ -94,12 +114,12 @@ impl CatalogWrite for Transaction<'_> {
         self.run("add attributes", statement, params).map(|_| ())
     }
 
-    fn set_content(&self, node: i64, seq: Seq, layer: u64) -> Result<(), StoreError> {
+    fn set_content(&self, node: NodeNumber, seq: Seq, layer: LayerNumber) -> Result<(), StoreError> {
         let statement = "UPDATE attribute SET layer = ?3, content_seq = ?2 WHERE node = ?1 AND seq = ?2";
-        self.run_one("set a node's contents", statement, (node, sql(seq), sql(layer)))
+        self.run_one("set a node's contents", statement, (node, sql(seq), layer))
     }
 
-    fn insert_entry(&self, folder: i64, row: &EntryRow) -> Result<(), StoreError> {
+    fn insert_entry(&self, folder: FolderNumber, row: &EntryRow) -> Result<(), StoreError> {
         let statement = "INSERT INTO entry (parent, name, from_seq, to_seq, folder, child) \
                          VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
         let params = (
@@ -113,17 +133,17 @@ impl CatalogWrite for Transaction<'_> {
         self.run("add an entry", statement, params).map(|_| ())
     }
 
-    fn close_entry(&self, parent: i64, name: &[u8], to_seq: Seq) -> Result<(), StoreError> {
+    fn close_entry(&self, parent: NodeNumber, name: &[u8], to_seq: Seq) -> Result<(), StoreError> {
         let statement = "UPDATE entry SET to_seq = ?3 WHERE parent = ?1 AND name = ?2 AND to_seq = ?4";
         self.run_one("close an entry", statement, (parent, name, sql(to_seq), sql(OPEN)))
     }
 
-    fn close_all_entries(&self, folder: i64, to_seq: Seq) -> Result<u64, StoreError> {
+    fn close_all_entries(&self, folder: FolderNumber, to_seq: Seq) -> Result<u64, StoreError> {
         let statement = "UPDATE entry SET to_seq = ?2 WHERE folder = ?1 AND to_seq = ?3";
         self.run("close a folder's entries", statement, (folder, sql(to_seq), sql(OPEN)))
     }
 
-    fn insert_batch(&self, folder: i64, row: &BatchRow) -> Result<(), StoreError> {
+    fn insert_batch(&self, folder: FolderNumber, row: &BatchRow) -> Result<(), StoreError> {
         let statement = "INSERT INTO batch (folder, seq, device, counter, base_seq, root, created_ns, host, path, \
                          snapshot, stored_bytes) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
         let params = params![
@@ -142,7 +162,7 @@ impl CatalogWrite for Transaction<'_> {
         self.run("add a batch", statement, params).map(|_| ())
     }
 
-    fn insert_snapshot(&self, folder: i64, seq: Seq, label: &SnapshotLabel) -> Result<u64, StoreError> {
+    fn insert_snapshot(&self, folder: FolderNumber, seq: Seq, label: &SnapshotLabel) -> Result<u64, StoreError> {
         let number = "UPDATE folder SET last_snapshot = last_snapshot + 1 WHERE id = ?1 RETURNING last_snapshot";
         let id = self
             .one("number a snapshot", number, [folder], |row| unsigned(row, 0))?
@@ -162,24 +182,24 @@ impl CatalogWrite for Transaction<'_> {
         Ok(id)
     }
 
-    fn delete_snapshot(&self, folder: i64, id: u64) -> Result<bool, StoreError> {
+    fn delete_snapshot(&self, folder: FolderNumber, id: u64) -> Result<bool, StoreError> {
         let statement = "DELETE FROM snapshot WHERE folder = ?1 AND id = ?2";
         Ok(self.run("forget a snapshot", statement, (folder, sql(id)))? > 0)
     }
 
     fn insert_layer(
         &self,
-        node: i64,
+        node: NodeNumber,
         row: &LayerRow,
         pages: &[(u64, Vec<u8>)],
-        segments: &[u64],
-    ) -> Result<i64, StoreError> {
+        segments: &[SegmentNumber],
+    ) -> Result<LayerRowNumber, StoreError> {
         let statement = "INSERT INTO layer (node, last, first, base_len, new_len, extents, resets, barrier, pages) \
                          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
         let params = params![
             node,
-            sql(row.last),
-            sql(row.first),
+            row.last,
+            row.first,
             sql(row.base_len),
             sql(row.new_len),
             sql(row.extents),
@@ -187,7 +207,7 @@ impl CatalogWrite for Transaction<'_> {
             row.barrier,
             row.shared
         ];
-        let layer = self.insert("add a layer", statement, params)?;
+        let layer = self.insert("add a layer", statement, params).map(LayerRowNumber)?;
         for (start, page) in pages {
             let statement = "INSERT INTO layer_page (layer, start, extents) VALUES (?1, ?2, ?3)";
             self.run("add a page", statement, (layer, sql(*start), page.as_slice()))?;
@@ -197,37 +217,35 @@ impl CatalogWrite for Transaction<'_> {
         }
         for segment in segments {
             let statement = "INSERT INTO layer_segment (layer, segment) VALUES (?1, ?2)";
-            self.run("refer to a segment", statement, (layer, sql(*segment)))?;
+            self.run("refer to a segment", statement, (layer, segment))?;
         }
         Ok(layer)
     }
 
-    fn set_barrier(&self, layer: i64) -> Result<(), StoreError> {
+    fn set_barrier(&self, layer: LayerRowNumber) -> Result<(), StoreError> {
         self.run_one("mark a layer", "UPDATE layer SET barrier = 1 WHERE id = ?1", [layer])
     }
 
-    fn layer_segments(&self, layer: i64) -> Result<Vec<u64>, StoreError> {
+    fn layer_segments(&self, layer: LayerRowNumber) -> Result<Vec<SegmentNumber>, StoreError> {
         let query = "SELECT segment FROM layer_segment WHERE layer = ?1";
-        self.all("list a layer's segments", query, [layer], |row| {
-            row.get::<_, i64>(0).map(i64::cast_unsigned)
-        })
+        self.all("list a layer's segments", query, [layer], |row| row.get(0))
     }
 
-    fn touch_segment(&self, segment: u64, len_bytes: u64) -> Result<(), StoreError> {
+    fn touch_segment(&self, segment: SegmentNumber, len_bytes: u64) -> Result<(), StoreError> {
         let statement = "INSERT INTO segment (id, len_bytes) VALUES (?1, ?2) \
                          ON CONFLICT (id) DO UPDATE SET len_bytes = max(len_bytes, excluded.len_bytes)";
-        self.run("note a segment", statement, (sql(segment), sql(len_bytes)))
+        self.run("note a segment", statement, (segment, sql(len_bytes)))
             .map(|_| ())
     }
 
-    fn forget_segment(&self, segment: u64) -> Result<(), StoreError> {
+    fn forget_segment(&self, segment: SegmentNumber) -> Result<(), StoreError> {
         self.run(
             "forget a segment",
             "DELETE FROM segment WHERE id = ?1 AND id < (SELECT max(id) FROM segment)",
-            [sql(segment)],
+            [segment],
         )?;
         let statement = "DELETE FROM damage WHERE segment = ?1";
-        self.run("forget damage", statement, [sql(segment)]).map(|_| ())
+        self.run("forget damage", statement, [segment]).map(|_| ())
     }
 
     fn replace_staged_part(
@@ -236,14 +254,17 @@ impl CatalogWrite for Transaction<'_> {
         part: u32,
         (created_ns, digest): (i64, Option<&[u8; 32]>),
         records: &[Vec<u8>],
-        segments: &[u64],
+        segments: &[SegmentNumber],
     ) -> Result<(), StoreError> {
         let whose = (key.folder, sql(key.device), key.counter.cast_signed(), part);
         let statement = "DELETE FROM staged_part WHERE folder = ?1 AND device = ?2 AND counter = ?3 AND part = ?4";
         self.run("replace a staged part", statement, whose)?;
         let statement =
             "INSERT INTO staged_part (folder, device, counter, part, created_ns) VALUES (?1, ?2, ?3, ?4, ?5)";
-        let id = self.insert("stage a part", statement, (whose.0, whose.1, whose.2, part, created_ns))?;
+        let params = (whose.0, whose.1, whose.2, part, created_ns);
+        let id = self
+            .insert("stage a part", statement, params)
+            .map(StagedPartRowNumber)?;
         if let Some(digest) = digest {
             let statement = "INSERT INTO staged_digest (part, digest) VALUES (?1, ?2)";
             self.run("stage a part", statement, (id, digest.as_slice()))?;
@@ -254,7 +275,7 @@ impl CatalogWrite for Transaction<'_> {
         }
         for segment in segments {
             let statement = "INSERT INTO staged_segment (part, segment) VALUES (?1, ?2)";
-            self.run("refer to a segment", statement, (id, sql(*segment)))?;
+            self.run("refer to a segment", statement, (id, segment))?;
         }
         Ok(())
     }
@@ -274,26 +295,31 @@ impl CatalogWrite for Transaction<'_> {
         )
     }
 
-    fn note_damage(&self, segment: u64, offset: u64, noted_max: u32) -> Result<(), StoreError> {
+    fn note_damage(&self, segment: SegmentNumber, offset: u64, noted_max: u32) -> Result<(), StoreError> {
         let statement = "INSERT OR IGNORE INTO damage (segment, place) SELECT ?1, ?2 \
                          WHERE (SELECT count(*) FROM damage) < ?3";
-        let params = (sql(segment), sql(offset), noted_max);
+        let params = (segment, sql(offset), noted_max);
         self.run("note damage", statement, params).map(|_| ())
     }
 
-    fn forget_damage(&self, segment: u64, offset: u64) -> Result<(), StoreError> {
+    fn forget_damage(&self, segment: SegmentNumber, offset: u64) -> Result<(), StoreError> {
         let statement = "DELETE FROM damage WHERE segment = ?1 AND place = ?2";
-        self.run("forget damage", statement, (sql(segment), sql(offset)))
-            .map(|_| ())
+        self.run("forget damage", statement, (segment, sql(offset))).map(|_| ())
     }
 
-    fn put_sums(&self, node: i64, kind: u8, used_ns: i64, rows: &[(u64, Vec<u8>)]) -> Result<(), StoreError> {
+    fn put_sums(
+        &self,
+        node: NodeNumber,
+        kind: LeafKind,
+        used_ns: i64,
+        rows: &[(ChunkNumber, Vec<u8>)],
+    ) -> Result<(), StoreError> {
         let statement = "INSERT INTO sums (node, kind, used_ns, len_bytes) VALUES (?1, ?2, ?3, 0) \
                          ON CONFLICT (node, kind) DO UPDATE SET used_ns = max(used_ns, excluded.used_ns)";
-        self.run("keep checksums", statement, (node, kind, used_ns))?;
+        self.run("keep checksums", statement, (node, kind.code(), used_ns))?;
         let mut grown = 0_i64;
         for (chunk, sums) in rows {
-            let key = (node, kind, sql(*chunk));
+            let key = (node, kind.code(), *chunk);
             let query = "SELECT length(sums) FROM sum_chunk WHERE node = ?1 AND kind = ?2 AND chunk = ?3";
             let before: Option<i64> = self.one("find kept checksums", query, key, |row| row.get(0))?;
             let statement = "INSERT INTO sum_chunk (node, kind, chunk, sums) VALUES (?1, ?2, ?3, ?4) \
@@ -302,25 +328,17 @@ impl CatalogWrite for Transaction<'_> {
             grown += sql(len_u64(sums)) - before.unwrap_or(0);
         }
         let statement = "UPDATE sums SET len_bytes = len_bytes + ?3 WHERE node = ?1 AND kind = ?2";
-        self.run_one("count kept checksums", statement, (node, kind, grown))
+        self.run_one("count kept checksums", statement, (node, kind.code(), grown))
     }
 
-    fn delete_sums(&self, node: i64, kind: u8, from_chunk: u64) -> Result<(), StoreError> {
-        let key = (node, kind, sql(from_chunk));
-        if from_chunk == 0 {
-            let statement = "DELETE FROM sums WHERE node = ?1 AND kind = ?2";
-            return self.run("remove kept checksums", statement, (node, kind)).map(|_| ());
-        }
-        let statement = "UPDATE sums SET len_bytes = len_bytes - (SELECT coalesce(sum(length(sums)), 0) FROM sum_chunk \
-                         WHERE node = ?1 AND kind = ?2 AND chunk >= ?3) WHERE node = ?1 AND kind = ?2";
-        self.run("count kept checksums", statement, key)?;
-        let statement = "DELETE FROM sum_chunk WHERE node = ?1 AND kind = ?2 AND chunk >= ?3";
-        self.run("remove kept checksums", statement, key).map(|_| ())
+    fn delete_sums(&self, node: NodeNumber, kind: LeafKind, from_chunk: ChunkNumber) -> Result<(), StoreError> {
+        self.delete_sum_chunks(node, kind.code(), from_chunk)
     }
 
-    fn evict_sums(&self, except: (i64, u8), rows_max: u32) -> Result<u64, StoreError> {
+    fn evict_sums(&self, except: (NodeNumber, LeafKind), rows_max: u32) -> Result<u64, StoreError> {
         let query = "SELECT node, kind, len_bytes FROM sums WHERE (node, kind) <> (?1, ?2) ORDER BY used_ns LIMIT 1";
-        let oldest: Option<(i64, u8, i64)> = self.one("find old checksums", query, except, |row| {
+        let except = (except.0, except.1.code());
+        let oldest: Option<(NodeNumber, u8, i64)> = self.one("find old checksums", query, except, |row| {
             Ok((row.get(0)?, row.get(1)?, row.get(2)?))
         })?;
         let Some((node, kind, len_bytes)) = oldest else {
@@ -328,10 +346,10 @@ impl CatalogWrite for Transaction<'_> {
         };
         let query = "SELECT chunk FROM sum_chunk WHERE node = ?1 AND kind = ?2 ORDER BY chunk DESC LIMIT 1 OFFSET ?3";
         let from = self.one("find old checksums", query, (node, kind, rows_max), |row| {
-            row.get::<_, i64>(0)
+            row.get::<_, ChunkNumber>(0)
         })?;
         // That row is the last one that stays.
-        self.delete_sums(node, kind, from.map_or(0, |last| last.cast_unsigned() + 1))?;
+        self.delete_sum_chunks(node, kind, from.map_or(ChunkNumber::FIRST, ChunkNumber::next))?;
         let query = "SELECT len_bytes FROM sums WHERE node = ?1 AND kind = ?2";
         let left: Option<i64> = self.one("measure kept checksums", query, (node, kind), |row| row.get(0))?;
         // Even empty rows count as one byte, so that their removal is not taken for the end of all

@@ -110,7 +110,7 @@ fn records() -> Vec<StagedRecord> {
             covered_to: 7,
             stored_bytes: 4,
             pages: vec![(0, vec![1, 2]), (9, vec![])],
-            segments: vec![1, 300],
+            segments: vec![SegmentNumber(1), SegmentNumber(300)],
         }),
         StagedRecord::End(Totals {
             nodes: 1,

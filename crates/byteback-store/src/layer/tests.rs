@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 fn frame(n: u64) -> FrameRef {
     FrameRef {
-        segment: n,
+        segment: SegmentNumber(n),
         offset: n * 1000,
         stored_len: 100,
         raw_len: 10_000,

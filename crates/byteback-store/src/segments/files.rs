@@ -5,6 +5,7 @@
 use super::format::{check_frame, check_segment_header, put_frame, segment_header};
 use super::{FRAME_HEADER_LEN, FrameRef, SEGMENT_HEADER_LEN, SEGMENT_LEN_MAX, SegmentInfo, SegmentWriter, Segments};
 use crate::error::StoreError;
+use crate::numbers::SegmentNumber;
 use byteback_delta::Codec;
 use byteback_host::durable::{DurableDir, DurableFile, OpenMode};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -25,15 +26,15 @@ struct Shared {
     dir: Arc<dyn DurableDir>,
     len_max: u64,
     writing: Mutex<Writing>,
-    readers: Mutex<HashMap<u64, Arc<dyn DurableFile>>>,
+    readers: Mutex<HashMap<SegmentNumber, Arc<dyn DurableFile>>>,
 }
 
 /// Segments that are being written: the active one and the pinned ones.
 #[derive(Debug)]
 struct Writing {
-    next_id: u64,
-    active: Option<u64>,
-    open: BTreeMap<u64, OpenSegment>,
+    next_id: SegmentNumber,
+    active: Option<SegmentNumber>,
+    open: BTreeMap<SegmentNumber, OpenSegment>,
 }
 
 #[derive(Debug)]
@@ -54,7 +55,7 @@ impl SegmentFiles {
     ///
     /// # Errors
     /// The system's error.
-    pub fn open(dir: Arc<dyn DurableDir>, used_id_max: u64) -> Result<Self, StoreError> {
+    pub fn open(dir: Arc<dyn DurableDir>, used_id_max: SegmentNumber) -> Result<Self, StoreError> {
         Self::with_len_max(dir, used_id_max, SEGMENT_LEN_MAX)
     }
 
@@ -62,14 +63,22 @@ impl SegmentFiles {
     ///
     /// # Errors
     /// The system's error.
-    pub fn with_len_max(dir: Arc<dyn DurableDir>, used_id_max: u64, len_max: u64) -> Result<Self, StoreError> {
-        let highest = list_ids(&*dir)?.into_iter().max().unwrap_or(0).max(used_id_max);
+    pub fn with_len_max(
+        dir: Arc<dyn DurableDir>,
+        used_id_max: SegmentNumber,
+        len_max: u64,
+    ) -> Result<Self, StoreError> {
+        let highest = list_ids(&*dir)?
+            .into_iter()
+            .max()
+            .unwrap_or(SegmentNumber::NONE)
+            .max(used_id_max);
         Ok(Self {
             shared: Arc::new(Shared {
                 dir,
                 len_max,
                 writing: Mutex::new(Writing {
-                    next_id: highest.saturating_add(1),
+                    next_id: highest.next(),
                     active: None,
                     open: BTreeMap::new(),
                 }),
@@ -79,16 +88,17 @@ impl SegmentFiles {
     }
 }
 
-fn name_of(segment: u64) -> String {
-    format!("{segment:016x}.seg")
+fn name_of(segment: SegmentNumber) -> String {
+    format!("{:016x}.seg", segment.0)
 }
 
-fn list_ids(dir: &dyn DurableDir) -> Result<Vec<u64>, StoreError> {
+fn list_ids(dir: &dyn DurableDir) -> Result<Vec<SegmentNumber>, StoreError> {
     let names = dir.list().map_err(|e| StoreError::io("list the segments", e))?;
     // A file without a segment's name is not ours and is left alone.
     let ids = names.iter().filter_map(|name| {
         let digits = name.strip_suffix(".seg").filter(|digits| digits.len() == 16)?;
-        u64::from_str_radix(digits, 16).ok().filter(|id| name_of(*id) == *name)
+        let id = SegmentNumber(u64::from_str_radix(digits, 16).ok()?);
+        Some(id).filter(|id| name_of(*id) == *name)
     });
     Ok(ids.collect())
 }
@@ -100,7 +110,7 @@ impl Shared {
     }
 
     /// The active segment, created if there is none.
-    fn active(&self, writing: &mut Writing) -> Result<u64, StoreError> {
+    fn active(&self, writing: &mut Writing) -> Result<SegmentNumber, StoreError> {
         if let Some(id) = writing.active
             && let Some(open) = writing.open.get(&id)
         {
@@ -114,7 +124,7 @@ impl Shared {
         }
         let id = writing.next_id;
         // A number is used up even if its file could not be created: it may exist after a crash.
-        writing.next_id = id.saturating_add(1);
+        writing.next_id = id.next();
         let failed = |what| move |e| StoreError::segment(id, what, e);
         let file = self
             .dir
@@ -143,7 +153,7 @@ impl Shared {
     }
 
     /// Makes a segment durable up to `end`.
-    fn sync(&self, id: u64, end: u64) -> Result<(), StoreError> {
+    fn sync(&self, id: SegmentNumber, end: u64) -> Result<(), StoreError> {
         loop {
             let (file, len, times_cut) = {
                 let writing = self.writing();
@@ -177,7 +187,7 @@ impl Shared {
         }
     }
 
-    fn reader(&self, segment: u64) -> Result<Arc<dyn DurableFile>, StoreError> {
+    fn reader(&self, segment: SegmentNumber) -> Result<Arc<dyn DurableFile>, StoreError> {
         let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = readers.get(&segment) {
             return Ok(Arc::clone(file));
@@ -205,7 +215,7 @@ impl Shared {
     }
 }
 
-fn damaged(segment: u64, offset: u64, what: &str) -> StoreError {
+fn damaged(segment: SegmentNumber, offset: u64, what: &str) -> StoreError {
     StoreError::Damaged {
         segment,
         offset,
@@ -299,12 +309,12 @@ impl Segments for SegmentFiles {
         Ok(segments)
     }
 
-    fn is_in_use(&self, segment: u64) -> bool {
+    fn is_in_use(&self, segment: SegmentNumber) -> bool {
         let writing = self.shared.writing();
         writing.active == Some(segment) || writing.open.contains_key(&segment)
     }
 
-    fn remove(&self, segment: u64) -> Result<(), StoreError> {
+    fn remove(&self, segment: SegmentNumber) -> Result<(), StoreError> {
         self.shared
             .readers
             .lock()
@@ -322,9 +332,9 @@ impl Segments for SegmentFiles {
 struct FileWriter {
     shared: Arc<Shared>,
     /// For each segment that was appended to, the end of the last frame.
-    ends: BTreeMap<u64, u64>,
+    ends: BTreeMap<SegmentNumber, u64>,
     /// For each of them, the start of the last run of adjacent frames.
-    runs: BTreeMap<u64, u64>,
+    runs: BTreeMap<SegmentNumber, u64>,
     record: Vec<u8>,
 }
 
@@ -385,7 +395,7 @@ impl SegmentWriter for FileWriter {
         }
     }
 
-    fn segments(&self) -> BTreeSet<u64> {
+    fn segments(&self) -> BTreeSet<SegmentNumber> {
         self.ends.keys().copied().collect()
     }
 }

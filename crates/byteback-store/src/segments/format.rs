@@ -11,6 +11,7 @@
 //! damaged.
 
 use super::FrameRef;
+use crate::numbers::SegmentNumber;
 
 /// Length of a segment's header.
 pub const SEGMENT_HEADER_LEN: u64 = 20;
@@ -22,10 +23,10 @@ pub(super) const MAGIC: [u8; 7] = *b"BYBSEGM";
 pub(super) const VERSION: u8 = 1;
 const MARK: [u8; 4] = *b"FRAM";
 
-pub(crate) fn segment_header(number: u64) -> Vec<u8> {
+pub(crate) fn segment_header(number: SegmentNumber) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.push(VERSION);
-    bytes.extend_from_slice(&number.to_le_bytes());
+    bytes.extend_from_slice(&number.0.to_le_bytes());
     let crc = crc32c::crc32c(&bytes);
     bytes.extend_from_slice(&crc.to_le_bytes());
     bytes
@@ -35,7 +36,7 @@ pub(crate) fn segment_header(number: u64) -> Vec<u8> {
 ///
 /// A header that fails its own checksum is ignored: the frames behind it have checksums of their
 /// own, and must not be lost with it.
-pub(crate) fn check_segment_header(header: &[u8; 20], number: u64) -> Result<(), &'static str> {
+pub(crate) fn check_segment_header(header: &[u8; 20], number: SegmentNumber) -> Result<(), &'static str> {
     let [fields @ .., _, _, _, _] = header;
     let [.., a, b, c, d] = header;
     if !fields.starts_with(&MAGIC) || crc32c::crc32c(fields) != u32::from_le_bytes([*a, *b, *c, *d]) {
@@ -44,7 +45,7 @@ pub(crate) fn check_segment_header(header: &[u8; 20], number: u64) -> Result<(),
     if fields.get(7) != Some(&VERSION) {
         return Err("the file was written by another version of this program; use the newer one");
     }
-    if fields.get(8..) != Some(&number.to_le_bytes()[..]) {
+    if fields.get(8..) != Some(&number.0.to_le_bytes()[..]) {
         return Err("the file belongs to another segment");
     }
     Ok(())

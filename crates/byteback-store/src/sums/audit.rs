@@ -9,6 +9,7 @@ use super::chunk::{ChunkKey, KeptChunk, LeafSum, SOURCES_MAX, Sources};
 use super::leaves::LeafHasher;
 use crate::error::StoreError;
 use crate::layer::Literal;
+use crate::numbers::{ChunkNumber, NodeNumber};
 use crate::store::Store;
 use byteback_delta::Source;
 use byteback_delta::leaves::{GROUP_LEAVES, LeafKind};
@@ -17,7 +18,7 @@ use byteback_extents::{ByteRange, ExtentValue};
 /// The contents of one file, fed from the first byte to the last.
 pub(crate) struct Audit {
     store: Store,
-    node: i64,
+    node: NodeNumber,
     /// Kinds of sums that are kept.
     kinds: Vec<(LeafKind, LeafHasher)>,
     /// Places of the current chunk's bytes so far; a chunk in too many places has no row.
@@ -30,9 +31,9 @@ pub(crate) struct Audit {
 
 impl Audit {
     /// Begins an audit; `None` if no sums of the file are kept.
-    pub(crate) fn begin(store: &Store, node: i64) -> Result<Option<Self>, StoreError> {
+    pub(crate) fn begin(store: &Store, node: NodeNumber) -> Result<Option<Self>, StoreError> {
         let rows = store.catalog().read()?.sums(node)?;
-        let kinds: Vec<LeafKind> = rows.iter().filter_map(|row| LeafKind::from_code(row.kind)).collect();
+        let kinds: Vec<LeafKind> = rows.iter().map(|row| row.kind).collect();
         Ok((!kinds.is_empty()).then(|| Self {
             store: store.clone(),
             node,
@@ -92,19 +93,19 @@ impl Audit {
         }
         let catalog = self.store.catalog().write()?;
         for kind in &self.wrong {
-            catalog.delete_sums(self.node, kind.code(), 0)?;
+            catalog.delete_sums(self.node, *kind, ChunkNumber::FIRST)?;
         }
         catalog.commit()?;
         Ok(false)
     }
 
     fn end_chunk(&mut self) -> Result<(), StoreError> {
-        let chunk = self.chunk_start / CHUNK_LEN;
+        let chunk = ChunkNumber(self.chunk_start / CHUNK_LEN);
         let is_told = self.sources.len_bytes() == self.in_chunk;
         let catalog = self.store.catalog().read()?;
         for (kind, hasher) in &mut self.kinds {
             let made: Vec<LeafSum> = hasher.take().collect();
-            let Some(blob) = catalog.sum_chunk(self.node, kind.code(), chunk)? else {
+            let Some(blob) = catalog.sum_chunk(self.node, *kind, chunk)? else {
                 continue;
             };
             let key = ChunkKey {

@@ -13,6 +13,7 @@ use super::CHUNK_LEN;
 use crate::codec::{Reader, Writer};
 use crate::error::StoreError;
 use crate::layer::{LayerExtent, Literal, Page, PageBuilder};
+use crate::numbers::{ChunkNumber, NodeNumber};
 use byteback_delta::Source;
 use byteback_delta::leaves::{GROUP_LEAVES, LEAF_LEN_BYTES, Leaf, LeafKind, leaf_count, leaf_len_bytes};
 use byteback_extents::{ByteRange, ExtentValue};
@@ -35,9 +36,9 @@ pub(crate) struct LeafSum {
 /// The key of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkKey {
-    pub(crate) node: i64,
+    pub(crate) node: NodeNumber,
     pub(crate) kind: LeafKind,
-    pub(crate) chunk: u64,
+    pub(crate) chunk: ChunkNumber,
 }
 
 /// The places of a chunk's bytes: ascending from 0 without gaps, as few extents as possible.
@@ -185,8 +186,8 @@ impl KeptChunk {
 /// The checksum of a row.
 pub(crate) fn crc_of(key: ChunkKey, body: &[u8]) -> u32 {
     let mut whose = Vec::with_capacity(17);
-    whose.extend_from_slice(&key.node.to_le_bytes());
+    whose.extend_from_slice(&key.node.0.to_le_bytes());
     whose.push(key.kind.code());
-    whose.extend_from_slice(&key.chunk.to_le_bytes());
+    whose.extend_from_slice(&key.chunk.0.to_le_bytes());
     crc32c::crc32c_append(crc32c::crc32c(&whose), body)
 }

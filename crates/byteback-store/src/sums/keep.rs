@@ -7,6 +7,7 @@
 
 use super::CHUNK_LEN;
 use crate::error::StoreError;
+use crate::numbers::{ChunkNumber, NodeNumber};
 use crate::store::Store;
 use byteback_delta::leaves::LeafKind;
 
@@ -25,9 +26,9 @@ const USE_NOTED_EVERY_NS: i64 = 60 * 1_000_000_000;
 /// Rows of one file that wait to be written.
 #[derive(Debug)]
 pub(crate) struct KeptRows {
-    node: i64,
+    node: NodeNumber,
     kind: LeafKind,
-    rows: Vec<(u64, Vec<u8>)>,
+    rows: Vec<(ChunkNumber, Vec<u8>)>,
     /// Length of the contents in bytes.
     len: u64,
 }
@@ -45,16 +46,16 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     /// A keeper that writes rows as they come. The contents, of `len` bytes, are committed.
-    pub(crate) fn of_committed(store: &Store, node: i64, kind: LeafKind, len: u64) -> Self {
+    pub(crate) fn of_committed(store: &Store, node: NodeNumber, kind: LeafKind, len: u64) -> Self {
         Self::new(store, node, kind, len, None)
     }
 
     /// A keeper that holds back at most `rows_max` rows: the contents are not committed yet.
-    pub(crate) fn of_uncommitted(store: &Store, node: i64, kind: LeafKind, len: u64, rows_max: usize) -> Self {
+    pub(crate) fn of_uncommitted(store: &Store, node: NodeNumber, kind: LeafKind, len: u64, rows_max: usize) -> Self {
         Self::new(store, node, kind, len, Some(rows_max))
     }
 
-    fn new(store: &Store, node: i64, kind: LeafKind, len: u64, waiting_max: Option<usize>) -> Self {
+    fn new(store: &Store, node: NodeNumber, kind: LeafKind, len: u64, waiting_max: Option<usize>) -> Self {
         Self {
             store: store.clone(),
             kept: KeptRows {
@@ -68,7 +69,7 @@ impl Keeper {
         }
     }
 
-    pub(crate) fn put(&mut self, chunk: u64, row: Vec<u8>) {
+    pub(crate) fn put(&mut self, chunk: ChunkNumber, row: Vec<u8>) {
         if self.has_stopped || self.waiting_max.is_some_and(|max| self.kept.rows.len() >= max) {
             return;
         }
@@ -116,7 +117,7 @@ impl KeptRows {
     /// Writes the gathered rows; false if there is no room for them.
     fn write(&mut self, store: &Store) -> Result<bool, StoreError> {
         let rows = std::mem::take(&mut self.rows);
-        let (node, kind) = (self.node, self.kind.code());
+        let (node, kind) = (self.node, self.kind);
         loop {
             let catalog = store.catalog().write()?;
             catalog.put_sums(node, kind, store.parts.clock.now_ns(), &rows)?;
@@ -139,13 +140,13 @@ impl KeptRows {
         if !self.rows.is_empty() && !self.write(store)? {
             return Ok(());
         }
-        let (node, kind) = (self.node, self.kind.code());
+        let (node, kind) = (self.node, self.kind);
         let rows = store.catalog().read()?.sums(node)?;
         let Some(row) = rows.into_iter().find(|row| row.kind == kind) else {
             return Ok(());
         };
         let now = store.parts.clock.now_ns();
-        let chunks = self.len.div_ceil(CHUNK_LEN);
+        let chunks = ChunkNumber(self.len.div_ceil(CHUNK_LEN));
         let has_more = row.last_chunk.is_some_and(|last| last >= chunks);
         if has_more || now.saturating_sub(row.used_ns) >= USE_NOTED_EVERY_NS {
             let catalog = store.catalog().write()?;
@@ -153,7 +154,7 @@ impl KeptRows {
                 catalog.delete_sums(node, kind, chunks)?;
             }
             // Sums that were thrown away meanwhile must not come back.
-            if chunks > 0 && catalog.sums(node)?.iter().any(|row| row.kind == kind) {
+            if chunks > ChunkNumber::FIRST && catalog.sums(node)?.iter().any(|row| row.kind == kind) {
                 catalog.put_sums(node, kind, now, &[])?;
             }
             catalog.commit()?;

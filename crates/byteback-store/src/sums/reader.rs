@@ -13,6 +13,7 @@ use super::{CHUNK_LEN, KEPT_LEN_MIN, Purpose};
 use crate::catalog::CatalogRead;
 use crate::content::FrameCache;
 use crate::error::StoreError;
+use crate::numbers::{ChunkNumber, NodeNumber};
 use crate::resolve::{Piece, Resolver};
 use crate::store::Store;
 use byteback_delta::Source;
@@ -33,7 +34,7 @@ pub(crate) struct LeafReader {
     store: Store,
     kind: LeafKind,
     /// Node whose rows are used; `None` for contents that are too short or have no node yet.
-    node: Option<i64>,
+    node: Option<NodeNumber>,
     resolver: Resolver,
     len: u64,
     /// Where the next chunk begins.
@@ -54,7 +55,7 @@ impl LeafReader {
     pub(crate) fn new(
         store: &Store,
         kind: LeafKind,
-        node: Option<i64>,
+        node: Option<NodeNumber>,
         (resolver, len): (Resolver, u64),
         keeper: Option<Keeper>,
         purpose: Purpose,
@@ -82,7 +83,7 @@ impl LeafReader {
     pub(crate) fn of_range(
         store: &Store,
         kind: LeafKind,
-        node: Option<i64>,
+        node: Option<NodeNumber>,
         (resolver, len): (Resolver, u64),
         range: ByteRange,
         purpose: Purpose,
@@ -124,10 +125,10 @@ impl LeafReader {
         let key = self.node.map(|node| ChunkKey {
             node,
             kind: self.kind,
-            chunk: chunk.start() / CHUNK_LEN,
+            chunk: ChunkNumber(chunk.start() / CHUNK_LEN),
         });
         let blob = match key {
-            Some(key) => catalog.sum_chunk(key.node, key.kind.code(), key.chunk)?,
+            Some(key) => catalog.sum_chunk(key.node, key.kind, key.chunk)?,
             None => None,
         };
         drop(catalog);

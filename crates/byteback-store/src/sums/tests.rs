@@ -1,6 +1,7 @@
 use super::chunk::{ChunkKey, KeptChunk, LeafSum, Sources};
 use super::*;
 use crate::layer::Literal;
+use crate::numbers::{ChunkNumber, FolderNumber, NodeNumber, SegmentNumber};
 use crate::segments::FrameRef;
 use crate::signature::SignatureRequest;
 use crate::tests::store_with;
@@ -15,15 +16,15 @@ use byteback_model::FileId;
 use std::ops::ControlFlow;
 
 const KEY: ChunkKey = ChunkKey {
-    node: 7,
+    node: NodeNumber(7),
     kind: LeafKind::Sha256,
-    chunk: 3,
+    chunk: ChunkNumber(3),
 };
 
 fn literal(offset: u64, skip: u32) -> Source<Literal> {
     Source::Literal(Literal {
         frame: FrameRef {
-            segment: 5,
+            segment: SegmentNumber(5),
             offset,
             stored_len: 900_000,
             raw_len: 1_000_000,
@@ -80,8 +81,14 @@ fn golden_bytes_of_a_row() {
 fn sums_row_is_valid_in_its_own_place_only_and_notices_flips() {
     let row = KeptChunk::encode(&sources(&[(5000, literal(0, 0))]), &sums(2), KEY);
     for other in [
-        ChunkKey { node: 8, ..KEY },
-        ChunkKey { chunk: 4, ..KEY },
+        ChunkKey {
+            node: NodeNumber(8),
+            ..KEY
+        },
+        ChunkKey {
+            chunk: ChunkNumber(4),
+            ..KEY
+        },
         ChunkKey {
             kind: LeafKind::Blake3,
             ..KEY
@@ -197,27 +204,26 @@ fn sum_that_was_always_wrong_is_found_by_verification() {
         .catalog()
         .read()
         .unwrap()
-        .node_number(1, FileId(2))
+        .node_number(FolderNumber(1), FileId(2))
         .unwrap()
         .unwrap();
     let key = ChunkKey {
         node,
         kind: LeafKind::Blake3,
-        chunk: 1,
+        chunk: ChunkNumber(1),
     };
-    let code = key.kind.code();
     let blob = store
         .catalog()
         .read()
         .unwrap()
-        .sum_chunk(node, code, 1)
+        .sum_chunk(node, key.kind, key.chunk)
         .unwrap()
         .unwrap();
     let mut kept = KeptChunk::decode(&blob, key).unwrap();
     kept.sums[100].leaf[5] ^= 4;
     let row = KeptChunk::encode(&kept.sources, &kept.sums, key);
     let catalog = store.catalog().write().unwrap();
-    catalog.put_sums(node, code, 0, &[(1, row)]).unwrap();
+    catalog.put_sums(node, key.kind, 0, &[(key.chunk, row)]).unwrap();
     catalog.commit().unwrap();
     assert!(!is_right(), "nobody can see that");
     assert_eq!(verify(), 1);

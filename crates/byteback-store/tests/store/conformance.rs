@@ -2,20 +2,22 @@
 //! against each existing implementation.
 
 use byteback_delta::Codec;
+use byteback_delta::leaves::LeafKind;
 use byteback_host::durable::{DurableDir, RealDir};
 use byteback_host::random::noise;
 use byteback_host::sim::SimDisk;
-use byteback_model::{FileId, SnapshotLabel};
+use byteback_model::{DeviceId, FileId, SnapshotLabel};
 use byteback_store::StoreError;
 use byteback_store::catalog::{
     BatchKey, Catalog, CatalogWrite, DeviceRow, EntryRow, InvitationRow, LayerRow, OPEN, SqliteCatalog,
 };
+use byteback_store::numbers::{ChunkNumber, LayerNumber, LayerRowNumber, NodeNumber, SegmentNumber};
 use byteback_store::segments::{SegmentFiles, Segments};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-fn segments_suite(open: &dyn Fn(u64) -> Box<dyn Segments>) {
-    let segments = open(0);
+fn segments_suite(open: &dyn Fn(SegmentNumber) -> Box<dyn Segments>) {
+    let segments = open(SegmentNumber::NONE);
     let mut stored = Vec::new();
     let mut written = Vec::new();
     {
@@ -28,7 +30,7 @@ fn segments_suite(open: &dyn Fn(u64) -> Box<dyn Segments>) {
             written.push((frame, bytes));
         }
         writer.sync().unwrap();
-        let ids: BTreeSet<u64> = written.iter().map(|(frame, _)| frame.segment).collect();
+        let ids: BTreeSet<SegmentNumber> = written.iter().map(|(frame, _)| frame.segment).collect();
         assert!(ids.len() > 1, "segments fill up");
         assert_eq!(writer.segments(), ids);
         assert!(
@@ -71,7 +73,10 @@ fn segments_suite(open: &dyn Fn(u64) -> Box<dyn Segments>) {
             offset: u64::MAX - 3,
             ..frame
         },
-        byteback_store::segments::FrameRef { segment: 4711, ..frame },
+        byteback_store::segments::FrameRef {
+            segment: SegmentNumber(4711),
+            ..frame
+        },
     ] {
         let error = segments.read(&wrong, &mut stored).unwrap_err();
         assert!(
@@ -81,7 +86,7 @@ fn segments_suite(open: &dyn Fn(u64) -> Box<dyn Segments>) {
     }
     drop(segments);
 
-    let segments = open(last + 5);
+    let segments = open(SegmentNumber(last.0 + 5));
     for (frame, bytes) in &written {
         segments.read(frame, &mut stored).unwrap();
         assert_eq!(&stored, bytes);
@@ -93,7 +98,7 @@ fn segments_suite(open: &dyn Fn(u64) -> Box<dyn Segments>) {
     let frame = segments.writer().append(Codec::Zstd, 10, b"short").unwrap();
     assert_eq!(
         frame.segment,
-        last + 6,
+        SegmentNumber(last.0 + 6),
         "numbers that the catalog knows are not used again"
     );
     segments.remove(first).unwrap();
@@ -132,8 +137,8 @@ fn catalog_suite(catalog: &dyn Catalog) {
     let write = catalog.write().unwrap();
     write.insert_folder("f", 5).unwrap();
     let folder = write.folder("f").unwrap().unwrap().id;
-    let nodes: Vec<i64> = (0..3).map(|n| write.insert_node(folder, FileId(n)).unwrap()).collect();
-    let entry = |name: &[u8], child: i64, from_seq, to_seq| EntryRow {
+    let nodes: Vec<NodeNumber> = (0..3).map(|n| write.insert_node(folder, FileId(n)).unwrap()).collect();
+    let entry = |name: &[u8], child: NodeNumber, from_seq, to_seq| EntryRow {
         parent: nodes[0],
         name: name.to_vec(),
         child,
@@ -145,13 +150,14 @@ fn catalog_suite(catalog: &dyn Catalog) {
     write.close_entry(nodes[0], b"a", 3).unwrap();
     write.insert_entry(folder, &entry(b"a", nodes[2], 3, OPEN)).unwrap();
     assert!(write.close_entry(nodes[0], b"missing", 3).is_err());
-    write.touch_segment(7, 100).unwrap();
-    write.touch_segment(7, 50).unwrap();
-    write.touch_segment(9, 1).unwrap();
+    let [seven, eight, nine] = [7, 8, 9].map(SegmentNumber);
+    write.touch_segment(seven, 100).unwrap();
+    write.touch_segment(seven, 50).unwrap();
+    write.touch_segment(nine, 1).unwrap();
     let layer = |first, last, resets| LayerRow {
-        id: 0,
-        first,
-        last,
+        id: LayerRowNumber::UNASSIGNED,
+        first: LayerNumber(first),
+        last: LayerNumber(last),
         base_len: 0,
         new_len: 9,
         extents: 1,
@@ -160,9 +166,11 @@ fn catalog_suite(catalog: &dyn Catalog) {
         shared: None,
     };
     let pages = [(10, b"ten".to_vec()), (20, b"twenty".to_vec())];
-    let id = write.insert_layer(nodes[1], &layer(1, 1, true), &pages, &[7]).unwrap();
+    let id = write
+        .insert_layer(nodes[1], &layer(1, 1, true), &pages, &[seven])
+        .unwrap();
     write.insert_layer(nodes[1], &layer(2, 2, false), &[], &[]).unwrap();
-    let merged = write.insert_layer(nodes[1], &layer(1, 2, true), &[], &[7]).unwrap();
+    let merged = write.insert_layer(nodes[1], &layer(1, 2, true), &[], &[seven]).unwrap();
     let shared = LayerRow {
         shared: Some(id),
         ..layer(1, 1, true)
@@ -203,19 +211,23 @@ fn catalog_suite(catalog: &dyn Catalog) {
             .len(),
         1
     );
-    assert_eq!(read.longest_layer(nodes[1], 2, 1).unwrap().unwrap().id, merged);
-    assert_eq!(read.longest_layer(nodes[1], 2, 2).unwrap().unwrap().first, 2);
-    let shared = read.longest_layer(nodes[2], 1, 1).unwrap().unwrap();
+    let [first, second] = [1, 2].map(LayerNumber);
+    assert_eq!(read.longest_layer(nodes[1], second, first).unwrap().unwrap().id, merged);
+    assert_eq!(
+        read.longest_layer(nodes[1], second, second).unwrap().unwrap().first,
+        second
+    );
+    let shared = read.longest_layer(nodes[2], first, first).unwrap().unwrap();
     assert!(shared.id != id && shared.pages() == id);
-    assert_eq!(read.longest_layer(nodes[1], 1, 1).unwrap().unwrap().pages(), id);
+    assert_eq!(read.longest_layer(nodes[1], first, first).unwrap().unwrap().pages(), id);
     assert_eq!(read.page(id, 9).unwrap(), (None, Some(10)));
     assert_eq!(read.page(id, 19).unwrap(), (Some(b"ten".to_vec()), Some(20)));
     assert_eq!(read.page(id, u64::MAX).unwrap(), (Some(b"twenty".to_vec()), None));
     assert_eq!(
-        (read.segment_len(7).unwrap(), read.segment_len(8).unwrap()),
+        (read.segment_len(seven).unwrap(), read.segment_len(eight).unwrap()),
         (Some(100), None)
     );
-    assert!(read.is_segment_referenced(7).unwrap() && !read.is_segment_referenced(9).unwrap());
+    assert!(read.is_segment_referenced(seven).unwrap() && !read.is_segment_referenced(nine).unwrap());
     assert_eq!(read.file_id(nodes[2]).unwrap(), FileId(2));
     drop(read);
 
@@ -227,16 +239,16 @@ fn catalog_suite(catalog: &dyn Catalog) {
         counter: u64::MAX,
     };
     write
-        .replace_staged_part(key, 1, (10, None), &[vec![1], vec![2]], &[9])
+        .replace_staged_part(key, 1, (10, None), &[vec![1], vec![2]], &[nine])
         .unwrap();
     write
-        .replace_staged_part(key, 1, (20, Some(&[7; 32])), &[vec![3]], &[9])
+        .replace_staged_part(key, 1, (20, Some(&[7; 32])), &[vec![3]], &[nine])
         .unwrap();
     let part = write.staged_parts(key).unwrap();
     assert_eq!((part.len(), part[0].created_ns), (1, 20));
     assert_eq!(write.staged_record(part[0].id, 0).unwrap(), Some(vec![3]));
     assert_eq!(write.staged_record(part[0].id, 1).unwrap(), None);
-    assert!(write.is_segment_referenced(9).unwrap());
+    assert!(write.is_segment_referenced(nine).unwrap());
     assert_eq!(
         (
             write.delete_expired_parts(20).unwrap(),
@@ -244,9 +256,9 @@ fn catalog_suite(catalog: &dyn Catalog) {
         ),
         (0, 1)
     );
-    assert!(!write.is_segment_referenced(9).unwrap());
-    write.forget_segment(9).unwrap();
-    assert_eq!(write.segment_id_max().unwrap(), 9, "the highest number stays known");
+    assert!(!write.is_segment_referenced(nine).unwrap());
+    write.forget_segment(nine).unwrap();
+    assert_eq!(write.segment_id_max().unwrap(), nine, "the highest number stays known");
     devices(&*write, device);
     let first = write.insert_snapshot(folder, 1, &SnapshotLabel::default()).unwrap();
     assert!(write.delete_snapshot(folder, first).unwrap() && !write.delete_snapshot(folder, first).unwrap());
@@ -257,14 +269,15 @@ fn catalog_suite(catalog: &dyn Catalog) {
     write.commit().unwrap();
 
     let write = catalog.write().unwrap();
-    assert!(write.sums(nodes[1]).unwrap().is_empty() && write.sum_chunk(nodes[1], 6, 0).unwrap().is_none());
-    let row = |chunk: u64, len: usize| (chunk, vec![7; len]);
+    let (sha256, blake3, chunk) = (LeafKind::Sha256, LeafKind::Blake3, ChunkNumber);
+    assert!(write.sums(nodes[1]).unwrap().is_empty() && write.sum_chunk(nodes[1], sha256, chunk(0)).unwrap().is_none());
+    let row = |number: u64, len: usize| (chunk(number), vec![7; len]);
     write
-        .put_sums(nodes[1], 6, 50, &[row(0, 10), row(5, 20), row(9, 30)])
+        .put_sums(nodes[1], sha256, 50, &[row(0, 10), row(5, 20), row(9, 30)])
         .unwrap();
-    write.put_sums(nodes[1], 6, 40, &[row(5, 25)]).unwrap();
-    write.put_sums(nodes[2], 8, 60, &[row(1, 100)]).unwrap();
-    let of = |node: i64| {
+    write.put_sums(nodes[1], sha256, 40, &[row(5, 25)]).unwrap();
+    write.put_sums(nodes[2], blake3, 60, &[row(1, 100)]).unwrap();
+    let of = |node: NodeNumber| {
         let rows = write.sums(node).unwrap();
         rows.iter()
             .map(|row| (row.kind, row.used_ns, row.len_bytes, row.last_chunk))
@@ -272,22 +285,22 @@ fn catalog_suite(catalog: &dyn Catalog) {
     };
     assert_eq!(
         of(nodes[1]),
-        [(6, 50, 65, Some(9))],
+        [(sha256, 50, 65, Some(chunk(9)))],
         "replaced rows count once, and use does not go back"
     );
-    assert_eq!(write.sum_chunk(nodes[1], 6, 5).unwrap(), Some(vec![7; 25]));
+    assert_eq!(write.sum_chunk(nodes[1], sha256, chunk(5)).unwrap(), Some(vec![7; 25]));
     assert_eq!(write.sums_len().unwrap(), 165);
-    write.delete_sums(nodes[1], 6, 6).unwrap();
-    assert_eq!(of(nodes[1]), [(6, 50, 35, Some(5))]);
+    write.delete_sums(nodes[1], sha256, chunk(6)).unwrap();
+    assert_eq!(of(nodes[1]), [(sha256, 50, 35, Some(chunk(5)))]);
     // The oldest goes first, its last rows first, and never the excepted one.
-    assert_eq!(write.evict_sums((nodes[2], 8), 1).unwrap(), 25);
-    assert_eq!(of(nodes[1]), [(6, 50, 10, Some(0))]);
-    assert_eq!(write.evict_sums((nodes[1], 6), 9).unwrap(), 100);
+    assert_eq!(write.evict_sums((nodes[2], blake3), 1).unwrap(), 25);
+    assert_eq!(of(nodes[1]), [(sha256, 50, 10, Some(chunk(0)))]);
+    assert_eq!(write.evict_sums((nodes[1], sha256), 9).unwrap(), 100);
     assert!(of(nodes[2]).is_empty());
-    assert_eq!(write.evict_sums((nodes[1], 6), 9).unwrap(), 0);
-    write.delete_sums(nodes[1], 6, 0).unwrap();
+    assert_eq!(write.evict_sums((nodes[1], sha256), 9).unwrap(), 0);
+    write.delete_sums(nodes[1], sha256, chunk(0)).unwrap();
     assert_eq!((of(nodes[1]).len(), write.sums_len().unwrap()), (0, 0));
-    assert_eq!(write.sum_chunk(nodes[1], 6, 0).unwrap(), None);
+    assert_eq!(write.sum_chunk(nodes[1], sha256, chunk(0)).unwrap(), None);
     write.commit().unwrap();
 }
 
@@ -304,11 +317,11 @@ fn files_of_others_and_of_newer_programs_are_refused() {
     drop(SqliteCatalog::open(&path).unwrap());
     rusqlite::Connection::open(&path)
         .unwrap()
-        .pragma_update(None, "user_version", 6)
+        .pragma_update(None, "user_version", 2)
         .unwrap();
     assert!(matches!(
         SqliteCatalog::open(&path),
-        Err(StoreError::CatalogVersion { found: 6, known: 5 })
+        Err(StoreError::CatalogVersion { found: 2, known: 1 })
     ));
     let path = dir.path().join("other");
     rusqlite::Connection::open(&path)
@@ -326,7 +339,7 @@ fn files_of_others_and_of_newer_programs_are_refused() {
 }
 
 /// Devices and invitations, beside a device that exists.
-fn devices(write: &dyn CatalogWrite, device: u64) {
+fn devices(write: &dyn CatalogWrite, device: DeviceId) {
     let mut expected = DeviceRow {
         id: device,
         name: "d".to_owned(),

@@ -8,6 +8,7 @@ use byteback_extents::ByteRange;
 use byteback_host::random::SplitMix64;
 use byteback_model::{ContentBase, FileId, NodeKind};
 use byteback_store::catalog::Catalog;
+use byteback_store::numbers::LayerNumber;
 
 const MIB: u64 = 1024 * 1024;
 const GIB: u64 = 1024 * MIB;
@@ -31,13 +32,13 @@ pub(crate) fn depth(lab: &Lab, id: u128) -> u64 {
     let node = catalog.node_number(folder.id, FileId(id)).unwrap().unwrap();
     let mut last = catalog.attributes(node, folder.seq).unwrap().unwrap().layer;
     let mut rows = 0;
-    while last > 0 {
-        let row = catalog.longest_layer(node, last, 1).unwrap().unwrap();
+    while last > LayerNumber::NONE {
+        let row = catalog.longest_layer(node, last, LayerNumber::FIRST).unwrap().unwrap();
         rows += 1;
         if row.resets {
             break;
         }
-        last = row.first - 1;
+        last = row.first.previous();
     }
     rows
 }

@@ -6,6 +6,7 @@ use byteback_host::durable::{DurableDir, OpenMode};
 use byteback_host::random::noise;
 use byteback_model::FileId;
 use byteback_store::StoreError;
+use byteback_store::numbers::SegmentNumber;
 use byteback_store::verify::VerifyEvent;
 use std::ops::ControlFlow;
 
@@ -67,7 +68,7 @@ fn every_kind_of_damage_is_told_apart_from_what_is_whole() {
         }
         match lab.read(3, 1) {
             Err(StoreError::Damaged {
-                segment: 2,
+                segment: SegmentNumber(2),
                 offset: 0 | 20,
                 ..
             }) => {}

@@ -66,9 +66,10 @@ fn whatever_was_acknowledged_survives_a_power_cut_at_every_sync() {
             disk.crash_at_sync(nth, phase);
             let mut lab = Lab::on(disk, 5000);
             let (acknowledged, _) = work(&lab, 1).expect_err("the power was cut");
+            // Other survivors of the same crash, one after the other.
+            let crashed = lab.disk.clone();
             for seed in 0..3 {
-                let survivor = lab.disk.recover(seed);
-                lab = lab.reopen(survivor);
+                lab = lab.reopen(crashed.recover(seed));
                 check(&lab, acknowledged);
             }
             // The next backup completes.
@@ -98,8 +99,42 @@ fn store_loses_nothing_to_one_failed_operation_and_retry_works() {
             (done, failed) = (acknowledged, failed + 1);
         }
         check(&lab, BATCHES);
+        // What a failed sync dropped still reads as written, until the power is cut.
+        let survivor = lab.disk.recover(nth);
+        check(&lab.reopen(survivor), BATCHES);
     }
     assert!(failed > ops / 2, "faults were injected");
+}
+
+/// Two uploads write into one segment, and the sync of the first fails. It may have dropped the
+/// bytes of the second, whose own sync would then report success.
+#[test]
+fn store_accepts_nothing_that_anothers_failed_sync_may_drop() {
+    for seed in 0..40 {
+        let lab = Lab::on(SimDisk::new(seed), 1 << 20);
+        lab.first(&[(2, &noise(1, 100))]);
+        let (mut failing, mut other) = (lab.part(2), lab.part(3));
+        let bytes = noise(seed + 2, 20_000);
+        let batch = Batch::default().new_file(3, b"other", &bytes);
+        for (part, counter) in [(&mut failing, 2), (&mut other, 3)] {
+            part.manifest(lab.manifest(counter, Some(1))).unwrap();
+            batch.feed(part).unwrap();
+        }
+        lab.disk.fail_op(lab.disk.counters().ops + 1, 5);
+        assert!(
+            matches!(lab.store.commit(failing, 0), Err(StoreError::Segment { .. })),
+            "seed {seed}"
+        );
+        let refused = lab.store.commit(other, 0);
+        assert!(
+            matches!(refused, Err(StoreError::SegmentAbandoned(_))),
+            "seed {seed}: {refused:?}"
+        );
+        // Sent again, it goes elsewhere.
+        lab.send(3, Some(1), &batch).unwrap();
+        let survivor = lab.disk.recover(seed);
+        assert_eq!(lab.reopen(survivor).read(3, 2).unwrap(), bytes, "seed {seed}");
+    }
 }
 
 #[test]

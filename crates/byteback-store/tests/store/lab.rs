@@ -11,6 +11,7 @@ use byteback_model::{
 };
 use byteback_store::catalog::{Catalog, SqliteCatalog};
 use byteback_store::model::Proof;
+use byteback_store::numbers::SegmentNumber;
 use byteback_store::segments::{FrameRef, SegmentFiles, SegmentInfo, SegmentWriter, Segments};
 use byteback_store::stage::PartWriter;
 use byteback_store::{Store, StoreError, StoreLimits, StoreParts};
@@ -64,11 +65,11 @@ impl Segments for CountedSegments {
         self.inner.list()
     }
 
-    fn is_in_use(&self, segment: u64) -> bool {
+    fn is_in_use(&self, segment: SegmentNumber) -> bool {
         self.inner.is_in_use(segment)
     }
 
-    fn remove(&self, segment: u64) -> Result<(), StoreError> {
+    fn remove(&self, segment: SegmentNumber) -> Result<(), StoreError> {
         self.inner.remove(segment)
     }
 }

@@ -166,7 +166,7 @@ fn what_would_not_become_shorter_is_not_packed() {
 
 /// Frames made by other versions of the library, with this dictionary, stay readable forever.
 #[test]
-fn golden_bytes_of_version_2() {
+fn golden_bytes_of_a_packed_piece() {
     assert_eq!(DICTIONARY.len(), DICTIONARY_LEN);
     assert_eq!(crc32c::crc32c(DICTIONARY), DICTIONARY_CRC);
     let bytes = GOLDEN.as_bytes().chunks(2);

@@ -6,7 +6,7 @@ use super::*;
 fn a_time_comes_back_from_its_two_columns() {
     let narrow = [0, -1, 1, i64::MIN, i64::MAX].map(i128::from);
     for ns in narrow {
-        assert_eq!(halves(ns).1, 0, "as in the versions before");
+        assert_eq!(halves(ns).1, 0, "the low column holds it alone");
     }
     let year_2446 = 15_032_385_535_123_456_789;
     let ends = [
