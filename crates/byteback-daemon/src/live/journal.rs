@@ -67,6 +67,9 @@ pub(super) struct Journal {
     len_bytes: u64,
     /// The length at which it is written anew.
     len_max_bytes: u64,
+    /// A write or a sync failed, so that it is unknown which bytes the file has. It is written anew
+    /// before anything is appended.
+    is_in_doubt: bool,
     noted: Noted,
     /// Records of names that something landed on, to be written.
     landed: Vec<u8>,
@@ -225,6 +228,7 @@ impl Journal {
             file,
             len_bytes,
             len_max_bytes: len_max_bytes(len_bytes),
+            is_in_doubt: false,
             noted,
             landed: Vec::new(),
         })
@@ -251,12 +255,22 @@ impl Journal {
     }
 
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if self.len_bytes >= self.len_max_bytes {
+        if self.is_in_doubt || self.len_bytes >= self.len_max_bytes {
             (self.file, self.len_bytes) = write_anew(&*self.dir, &self.noted)?;
             self.len_max_bytes = len_max_bytes(self.len_bytes);
         }
+        self.is_in_doubt = true;
         self.file.write_all_at(self.len_bytes, bytes)?;
+        self.is_in_doubt = false;
         self.len_bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn append_durably(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.append(bytes)?;
+        self.is_in_doubt = true;
+        self.file.sync_data()?;
+        self.is_in_doubt = false;
         Ok(())
     }
 
@@ -280,8 +294,7 @@ impl Journal {
         for set in &sets {
             bytes.extend(set_record(set, up_to));
         }
-        self.append(&bytes)?;
-        self.file.sync_data()?;
+        self.append_durably(&bytes)?;
         self.noted.numbers = numbers;
         self.noted.unanswered.insert(numbers.group);
         self.noted.names.extend(names);
@@ -303,7 +316,7 @@ impl Journal {
             return Ok(());
         }
         let landed = std::mem::take(&mut self.landed);
-        let written = self.append(&landed).and_then(|()| self.file.sync_data());
+        let written = self.append_durably(&landed);
         if written.is_err() {
             self.landed = landed;
         }

@@ -7,8 +7,9 @@
 //! then sets the server's folder right, which is up to the caller ([`Found::is_damaged`]).
 //!
 //! The *end* of a journal is torn by a crash during a write: what is torn off there was never
-//! handed out, and does not count as damage. If the end is damaged all the same, its numbers are
-//! still skipped.
+//! handed out, and does not count as damage, unless a later part of the same write arrived: a tear
+//! with whole records behind it looks like any other damage. The numbers of a torn end are skipped
+//! in either case.
 
 use std::io;
 
