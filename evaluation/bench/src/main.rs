@@ -10,6 +10,7 @@
 //! records, and a line in [`Suite`].
 
 mod alternate;
+mod change;
 mod compare;
 mod demo;
 mod figure;
@@ -76,6 +77,8 @@ enum Suite {
     Deltafs(suites::deltafs::DeltafsArguments),
     /// Measure the figures of the SolFS paper and the goals of the operation log.
     Solfs(suites::solfs::SolfsArguments),
+    /// Compare the figures of two builds, written with --json; `scripts/bench-change` measures both.
+    Change(change::ChangeArguments),
     /// Internal: run inside a virtual machine that was started for a measurement.
     #[command(hide = true)]
     Guest(suites::deltafs::GuestArguments),
@@ -140,6 +143,7 @@ fn run(arguments: &Arguments) -> Result<(), SuiteError> {
             interrupt::install()?;
             return suites::deltafs::run(deltafs, options, arguments.json.as_deref());
         }
+        Suite::Change(change) => return change::run(change, &mut io::stdout().lock()),
         Suite::Guest(guest) => return suites::deltafs::work_in_guest(guest),
         Suite::Hold(hold) => return rig::hold::serve(hold),
     };

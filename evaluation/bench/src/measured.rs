@@ -18,7 +18,7 @@ use crate::report::{OURS, Record};
 mod tests;
 
 /// The version of the format.
-const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 
 /// A measured value.
 #[derive(Clone, Debug, PartialEq, Serialize)]
