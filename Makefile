@@ -7,13 +7,16 @@ SHELL := /bin/bash
 # Tests mount file systems and start servers: more of them at a time than this only makes them wait for each other.
 TEST_THREADS ?= $(shell n=$$(nproc); echo $$(( n < 2 ? 2 : n > 8 ? 8 : n )))
 
-.PHONY: help demo test test-systems check dependencies
+.PHONY: help demo quick test test-systems check dependencies
 
 help: ## Lists these commands.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 demo: dependencies ## Builds the release and shows the main job on real data, beside rsync (3 minutes at most after the build).
 	@scripts/demo
+
+quick: dependencies ## Checks what a change needs before a commit: format, tidy rules, lints and unit tests of changed crates (2 minutes at most).
+	@scripts/quick
 
 # Shells start what runs in the background with SIGINT ignored, and commands that are tested would keep it so.
 test: dependencies ## Runs all tests (10 to 12 minutes on 2 cores, after the build).

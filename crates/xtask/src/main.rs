@@ -2,7 +2,8 @@
 //!
 //! `edges` compares the crates' dependencies on each other with the table in ARCHITECTURE.md,
 //! `tidy` checks rules that neither the compiler nor clippy enforces, `prose` those of
-//! docs/style.md, `invariants` compares docs/invariants.md with the code, `check` does all four.
+//! docs/style.md, `invariants` compares docs/invariants.md with the code, `pages` looks up what all
+//! documents name, `check` does all five.
 //! `prose CRATE` lists the places in a crate, `prose --lower` lowers the ceilings to the current
 //! counts. Each problem is one line that names the file and the remedy; the exit status is 1 if
 //! there is any problem, 2 if the check itself could not run.
@@ -10,6 +11,7 @@
 
 mod edges;
 mod invariants;
+mod pages;
 mod prose;
 mod tidy;
 
@@ -18,7 +20,7 @@ use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-const USAGE: &str = "usage: cargo xtask edges|tidy|prose [CRATE|--lower]|invariants|check";
+const USAGE: &str = "usage: cargo xtask edges|tidy|prose [CRATE|--lower]|invariants|pages|check";
 
 fn main() -> ExitCode {
     let command = std::env::args().nth(1);
@@ -31,10 +33,12 @@ fn main() -> ExitCode {
             Some(name) => list_prose(name),
         },
         Some("invariants") => files().map(|files| invariants::check(&files)),
+        Some("pages") => files().map(|files| pages::check(&files)),
         Some("check") => check_edges().and_then(|mut problems| {
             problems.extend(check_tidy()?);
             problems.extend(check_prose()?);
             problems.extend(invariants::check(&files()?));
+            problems.extend(pages::check(&files()?));
             Ok(problems)
         }),
         _ => Err(USAGE.into()),
