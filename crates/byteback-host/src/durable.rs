@@ -16,16 +16,23 @@
 //! go on, but treat the file as damaged and reopen it.
 //!
 //! [`RealDir`] is the machine's file system, [`TreeDir`] any tree's, [`crate::sim::SimDisk`] the
-//! adversary. [`VersionedJson`] keeps a small record in a file of its own. Out of scope: caching,
-//! buffering, atomicity of writes, nested paths in one name.
+//! adversary. Three ways of keeping something in a file are made of them: [`replace`] for bytes
+//! that change as a whole, [`VersionedJson`] for a small record, [`RecordLog`] for what grows by
+//! small steps. Out of scope: caching, buffering, atomicity of writes, nested paths in one name.
 
 mod lock;
 mod real;
+mod record_log;
+mod replace;
 mod tree_dir;
 mod versioned_json;
 
+/// Entry points of the fuzz targets.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(crate) use versioned_json::fuzzing;
+pub(crate) mod fuzzing {
+    pub use super::record_log::fuzzing::{record_log, record_log_seeds};
+    pub use super::versioned_json::fuzzing::{versioned_json, versioned_json_seeds};
+}
 
 use std::fmt::Debug;
 use std::io;
@@ -33,6 +40,8 @@ use std::sync::Arc;
 
 pub use lock::{DirInUse, DirLock, LOCK_NAME};
 pub use real::{RealDir, RealFile};
+pub use record_log::{RecordLog, RecordLogContents, RecordLogError, RecordLogFormat};
+pub use replace::{read_whole, replace};
 pub use tree_dir::TreeDir;
 pub use versioned_json::{VersionedJson, VersionedJsonError};
 

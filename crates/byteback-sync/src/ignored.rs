@@ -23,7 +23,6 @@ use byteback_host::durable::{VersionedJson, VersionedJsonError};
 
 const FILE: VersionedJson = VersionedJson {
     name: "ignore-rules.json",
-    new_name: "ignore-rules.json.new",
     version: 1,
     len_max_bytes: 256 * 1024 * 1024,
 };

@@ -21,7 +21,6 @@ use byteback_host::durable::{VersionedJson, VersionedJsonError};
 
 const FILE: VersionedJson = VersionedJson {
     name: "standing.json",
-    new_name: "standing.json.new",
     version: 1,
     len_max_bytes: 64 * 1024,
 };

@@ -33,7 +33,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// docs/formats/push.md describes it.
 const FILE: VersionedJson = VersionedJson {
     name: "batch",
-    new_name: "batch.new",
     version: 1,
     len_max_bytes: 64 << 10,
 };

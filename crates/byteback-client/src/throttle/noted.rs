@@ -13,7 +13,6 @@ use super::{PartOfDay, RateLimits, Wish};
 
 pub(super) const FILE: VersionedJson = VersionedJson {
     name: "throttle.json",
-    new_name: "throttle.json.new",
     version: 1,
     len_max_bytes: 64 * 1024,
 };

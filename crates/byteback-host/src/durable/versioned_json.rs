@@ -8,7 +8,7 @@
 //! Out of scope: explaining a damaged file to people, which is the owner's task; large records, as
 //! all of a record is in memory.
 
-use super::{DurableDir, OpenMode};
+use super::{DurableDir, OpenMode, replace};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -16,10 +16,8 @@ use std::io;
 /// The name and format of such a file.
 #[derive(Clone, Copy, Debug)]
 pub struct VersionedJson {
-    /// Name of the file.
+    /// Name of the file. A new version is written under this name with `.new` behind it.
     pub name: &'static str,
-    /// Name under which a new version is written before it replaces the old one.
-    pub new_name: &'static str,
     /// Version of the format; any other is refused.
     pub version: u32,
     /// Longest file that is read, in bytes.
@@ -76,15 +74,9 @@ impl VersionedJson {
     /// [`VersionedJsonError::Io`].
     pub fn write<B: Serialize>(&self, dir: &dyn DurableDir, body: &B) -> Result<(), VersionedJsonError> {
         let bytes = self.bytes_of(body)?;
-        let write = || {
-            let file = dir.open(self.new_name, OpenMode::CreateIfMissing)?;
-            file.set_len(0)?;
-            file.write_all_at(0, &bytes)?;
-            file.sync_data()?;
-            dir.rename(self.new_name, self.name)?;
-            dir.sync()
-        };
-        write().map_err(|error| VersionedJsonError::Io("write", error))
+        replace(dir, self.name, &bytes)
+            .map(|_| ())
+            .map_err(|error| VersionedJsonError::Io("write", error))
     }
 
     /// The bytes of a file that holds `body`.

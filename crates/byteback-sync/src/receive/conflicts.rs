@@ -17,7 +17,6 @@ use byteback_host::durable::{VersionedJson, VersionedJsonError};
 
 const FILE: VersionedJson = VersionedJson {
     name: "conflicts.json",
-    new_name: "conflicts.json.new",
     version: 1,
     len_max_bytes: 256 * 1024 * 1024,
 };

@@ -25,7 +25,6 @@ use byteback_host::durable::{VersionedJson, VersionedJsonError};
 
 const FILE: VersionedJson = VersionedJson {
     name: "left-out.json",
-    new_name: "left-out.json.new",
     version: 1,
     len_max_bytes: 256 * 1024 * 1024,
 };

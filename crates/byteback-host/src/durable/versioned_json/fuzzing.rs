@@ -4,7 +4,6 @@ use super::VersionedJson;
 
 const FILE: VersionedJson = VersionedJson {
     name: "fuzzed.json",
-    new_name: "fuzzed.json.new",
     version: 1,
     len_max_bytes: 1 << 20,
 };

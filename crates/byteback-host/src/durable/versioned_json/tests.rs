@@ -4,7 +4,6 @@ use super::*;
 
 const FILE: VersionedJson = VersionedJson {
     name: "a.json",
-    new_name: "a.json.new",
     version: 3,
     len_max_bytes: 200,
 };
