@@ -13,16 +13,10 @@
 //! its ID, so giving one of our own IDs to another node must forget the previous holder in the same
 //! call of [`Identities::change`].
 //!
-//! **Order of the durable steps.** A change is appended and synced before it is reported to any
-//! caller, several of them with one sync. A crash leaves a prefix of the unacknowledged changes:
-//! each record carries a checksum of itself and its place, and the file ends at the first record
-//! that is not whole. The next start then rewrites the file, beside it and renamed, so that nothing
-//! behind the end ever comes to count. The same happens when most records are out of date.
-//!
-//! After a write or sync that failed, nothing is known of the bytes behind the acknowledged
-//! records. Before any further change the file is cut off there, which needs no room, or, where the
-//! rewrite failed, rewritten once more. So a disk that was full for a while delays changes only
-//! that long.
+//! **Order of the durable steps.** The map is a [`RecordLog`]: a change is appended and synced before
+//! it is reported to any caller, several of them with one sync. A crash leaves a prefix of the
+//! unacknowledged changes. The log is written anew when its tail is torn, and when most records are
+//! out of date. A disk that was full for a while delays changes only that long.
 //!
 //! **Withheld nodes** are here but not reported to the server, as they are ignored ([`Withheld`]).
 //! Such a node has an ID that the server has never heard, and an origin with a sequence number that
@@ -37,31 +31,28 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-use byteback_host::durable::{DurableDir, DurableFile, OpenMode};
+use byteback_host::durable::{DurableDir, RecordLog, RecordLogError, RecordLogFormat};
 use byteback_model::{FileId, NodeId, Origin, Seq};
 use byteback_oplog::TreeId;
 
 use byteback_backup::file_id;
 
-const NAME: &str = "identities";
-const NEW_NAME: &str = "identities.new";
+/// The head is the tree's number. Some thousand records that are out of date do no harm.
+const FORMAT: RecordLogFormat = RecordLogFormat {
+    name: "identities",
+    magic: *b"BYIDENT",
+    version: 1,
+    len_max_bytes: 1024,
+    rewrite_from_bytes: 256 << 10,
+};
 
-/// Format name and version.
-const MAGIC: [u8; 8] = *b"BYIDENT\x01";
-
-/// Magic, tree, CRC.
-const HEAD_LEN: usize = 8 + 8 + 4;
-
-/// Tag, node, file, the origin's file and sequence number, CRC.
-const RECORD_LEN: usize = 1 + 8 + 16 + 16 + 8 + 4;
+/// Tag, node, file, the origin's file and sequence number.
+const RECORD_LEN: usize = 1 + 8 + 16 + 16 + 8;
 
 const TAG_BOUND: u8 = 1;
 const TAG_BOUND_WITH_ORIGIN: u8 = 2;
 const TAG_ARRIVED: u8 = 3;
 const TAG_FORGOTTEN: u8 = 4;
-
-/// At least this number of stale records is kept before the file is rewritten.
-const STALE_RECORDS_MIN: usize = 4096;
 
 /// The map cannot be read or changed.
 #[derive(Debug, thiserror::Error)]
@@ -100,8 +91,14 @@ pub enum IdentityError {
     },
 }
 
-fn failed(what: &'static str) -> impl FnOnce(io::Error) -> IdentityError {
-    move |source| IdentityError::Io { what, source }
+impl From<RecordLogError> for IdentityError {
+    fn from(error: RecordLogError) -> Self {
+        match error {
+            RecordLogError::Io { what, source, .. } => Self::Io { what, source },
+            RecordLogError::Damaged { reason, .. } => Self::Damaged(reason),
+            RecordLogError::Version { .. } => Self::Damaged("it has another version"),
+        }
+    }
 }
 
 /// Why a node is not reported to the server.
@@ -167,7 +164,7 @@ impl IdentityChange {
         }
     }
 
-    fn to_bytes(self, place: u64) -> [u8; RECORD_LEN] {
+    fn to_bytes(self) -> [u8; RECORD_LEN] {
         let none = Origin {
             file: FileId(0),
             seq: 0,
@@ -189,19 +186,14 @@ impl IdentityChange {
         ]
         .concat();
         let mut bytes = [0; RECORD_LEN];
-        let sealed = body.iter().copied().chain(crc_at(place, &body).to_le_bytes());
-        for (to, from) in bytes.iter_mut().zip(sealed) {
+        for (to, from) in bytes.iter_mut().zip(body) {
             *to = from;
         }
         bytes
     }
 
-    fn from_bytes(bytes: &[u8; RECORD_LEN], place: u64) -> Option<Self> {
-        let (body, crc) = bytes.split_last_chunk::<4>()?;
-        if crc_at(place, body) != u32::from_le_bytes(*crc) {
-            return None;
-        }
-        let (tag, rest) = body.split_first()?;
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (tag, rest) = bytes.split_first()?;
         let (node, rest) = rest.split_first_chunk::<8>()?;
         let (file, rest) = rest.split_first_chunk::<16>()?;
         let (origin_file, seq) = rest.split_first_chunk::<16>()?;
@@ -227,20 +219,8 @@ impl IdentityChange {
             _ => return None,
         };
         // Each change has exactly one encoding.
-        (change.to_bytes(place) == *bytes).then_some(change)
+        (change.to_bytes() == *bytes).then_some(change)
     }
-}
-
-/// Checksum of a record at a place: the same bytes elsewhere are another record.
-fn crc_at(place: u64, body: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&place.to_le_bytes()), body)
-}
-
-fn head(tree: TreeId) -> Vec<u8> {
-    let mut bytes = MAGIC.to_vec();
-    bytes.extend(tree.0.to_le_bytes());
-    bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
-    bytes
 }
 
 /// Entry of a node whose file ID is, or was, another than its own number gives.
@@ -369,6 +349,11 @@ impl Known {
         });
         gone.chain(bound).collect()
     }
+
+    /// The records of these changes.
+    fn records(&self) -> Vec<[u8; RECORD_LEN]> {
+        self.changes().into_iter().map(IdentityChange::to_bytes).collect()
+    }
 }
 
 /// The node that an own file ID of this tree stands for.
@@ -380,20 +365,8 @@ fn own_node(tree: TreeId, file: FileId) -> Option<NodeId> {
 /// Durable map of nodes and file IDs: see the module.
 #[derive(Debug)]
 pub struct Identities {
-    dir: Arc<dyn DurableDir>,
-    file: Arc<dyn DurableFile>,
+    log: RecordLog,
     known: Known,
-    records: usize,
-    doubt: Option<Doubt>,
-}
-
-/// The part of the file that is uncertain because the last change could not be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Doubt {
-    /// The bytes behind the acknowledged records.
-    End,
-    /// The whole file: the old or the new one may have the name.
-    File,
 }
 
 impl Identities {
@@ -402,45 +375,23 @@ impl Identities {
     /// # Errors
     /// The map cannot be read or written, is damaged at its head, or belongs to another tree.
     pub fn open(dir: Arc<dyn DurableDir>, tree: TreeId) -> Result<Self, IdentityError> {
-        let bytes = match dir.open(NAME, OpenMode::Existing) {
-            Ok(file) => read_all(&*file).map_err(failed("read"))?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Self::begin(dir, Known::new(tree));
-            }
-            Err(source) => return Err(failed("open")(source)),
+        let Some((mut log, contents)) = FORMAT.open(&dir)? else {
+            let known = Known::new(tree);
+            let log = FORMAT.create(&dir, &head(tree), known.records())?;
+            return Ok(Self { log, known });
         };
-        let (known, records, is_whole) = parse(&bytes)?;
+        let (mut known, is_whole) = known_of(&contents.head, &contents.records)?;
         if known.tree != tree {
             return Err(IdentityError::OtherTree {
                 found: known.tree.0,
                 expected: tree.0,
             });
         }
-        if !is_whole || is_stale(records, &known) {
-            return Self::begin(dir, known);
+        if !is_whole || log.needs_rewrite() {
+            known.forget_what_is_gone();
+            log.rewrite(&head(tree), known.records())?;
         }
-        let file = dir.open(NAME, OpenMode::Existing).map_err(failed("open"))?;
-        // The bytes read may not be durable yet: make them so before any caller sees them.
-        file.sync_data().map_err(failed("sync"))?;
-        Ok(Self {
-            dir,
-            file,
-            known,
-            records,
-            doubt: None,
-        })
-    }
-
-    fn begin(dir: Arc<dyn DurableDir>, mut known: Known) -> Result<Self, IdentityError> {
-        known.forget_what_is_gone();
-        let (file, records) = write_anew(&*dir, &known)?;
-        Ok(Self {
-            dir,
-            file,
-            known,
-            records,
-            doubt: None,
-        })
+        Ok(Self { log, known })
     }
 
     /// Removes a map: that of a tree whose log was made anew means nothing any more.
@@ -448,10 +399,12 @@ impl Identities {
     /// # Errors
     /// The file cannot be removed, or that cannot be made durable.
     pub fn remove(dir: &dyn DurableDir) -> Result<(), IdentityError> {
-        match dir.remove(NAME) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove")(error)),
-            _ => dir.sync().map_err(failed("remove")),
-        }
+        let removed = match dir.remove(FORMAT.name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => dir.sync(),
+        };
+        let what = "remove";
+        removed.map_err(|source| IdentityError::Io { what, source })
     }
 
     /// A node's file ID at the server; `None` if the node is gone.
@@ -530,7 +483,6 @@ impl Identities {
         if changes.is_empty() {
             return Ok(());
         }
-        self.end_doubt()?;
         let mut undos = Vec::with_capacity(changes.len());
         for change in changes {
             match self.known.apply(change) {
@@ -556,114 +508,27 @@ impl Identities {
 
     /// Makes durable what is known in memory already.
     fn keep(&mut self, changes: &[IdentityChange]) -> Result<(), IdentityError> {
-        let records = self.records.saturating_add(changes.len());
-        if is_stale(records, &self.known) {
-            return self.write_anew();
+        if self.log.needs_rewrite() {
+            return Ok(self.log.rewrite(&head(self.known.tree), self.known.records())?);
         }
-        let mut bytes = Vec::with_capacity(changes.len().saturating_mul(RECORD_LEN));
-        for (place, change) in (self.records as u64..).zip(changes) {
-            bytes.extend(change.to_bytes(place));
-        }
-        self.doubt = Some(Doubt::End);
-        self.file
-            .write_all_at(self.len_bytes(), &bytes)
-            .map_err(failed("write"))?;
-        self.file.sync_data().map_err(failed("sync"))?;
-        self.doubt = None;
-        self.records = records;
-        Ok(())
-    }
-
-    fn len_bytes(&self) -> u64 {
-        HEAD_LEN.saturating_add(self.records.saturating_mul(RECORD_LEN)) as u64
-    }
-
-    fn write_anew(&mut self) -> Result<(), IdentityError> {
-        self.doubt = Some(Doubt::File);
-        (self.file, self.records) = write_anew(&*self.dir, &self.known)?;
-        self.doubt = None;
-        Ok(())
-    }
-
-    /// Makes the file hold exactly the acknowledged records.
-    fn end_doubt(&mut self) -> Result<(), IdentityError> {
-        match self.doubt {
-            None => {}
-            Some(Doubt::End) => {
-                self.file.set_len(self.len_bytes()).map_err(failed("truncate"))?;
-                self.file.sync_data().map_err(failed("sync"))?;
-                self.doubt = None;
-            }
-            Some(Doubt::File) => self.write_anew()?,
-        }
-        Ok(())
+        self.log.append(changes.iter().map(|change| change.to_bytes()))?;
+        Ok(self.log.sync()?)
     }
 }
 
-/// Writes the known entries to a new file beside the old one, which is whole until the new one has
-/// its name.
-fn write_anew(dir: &dyn DurableDir, known: &Known) -> Result<(Arc<dyn DurableFile>, usize), IdentityError> {
-    let changes = known.changes();
-    let mut bytes = head(known.tree);
-    for (place, change) in (0..).zip(&changes) {
-        bytes.extend(change.to_bytes(place));
-    }
-    let write = || -> io::Result<Arc<dyn DurableFile>> {
-        // Remove the rest of an earlier attempt: nothing of it may show behind the end.
-        match dir.remove(NEW_NAME) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let file = dir.open(NEW_NAME, OpenMode::CreateNew)?;
-        file.write_all_at(0, &bytes)?;
-        file.sync_data()?;
-        dir.rename(NEW_NAME, NAME)?;
-        dir.sync()?;
-        Ok(file)
-    };
-    let written = write().inspect_err(|_| {
-        // A half-written file takes room that others need; if it cannot go now, the next attempt
-        // removes it.
-        let _ = dir.remove(NEW_NAME);
-    });
-    Ok((written.map_err(failed("write"))?, changes.len()))
+/// The head of a tree's map.
+fn head(tree: TreeId) -> [u8; 8] {
+    tree.0.to_le_bytes()
 }
 
-fn is_stale(records: usize, known: &Known) -> bool {
-    // A rewritten file has two records for each node.
-    records > STALE_RECORDS_MIN.saturating_add(known.nodes.len().saturating_mul(4))
-}
-
-fn read_all(file: &dyn DurableFile) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; usize::try_from(file.len()?).map_err(io::Error::other)?];
-    file.read_exact_at(0, &mut bytes)?;
-    Ok(bytes)
-}
-
-/// The map, its number of valid records, and whether nothing lies behind them.
-fn parse(bytes: &[u8]) -> Result<(Known, usize, bool), IdentityError> {
-    let (start, rest) = bytes
-        .split_first_chunk::<HEAD_LEN>()
-        .ok_or(IdentityError::Damaged("it is too short"))?;
-    let Some(tree) = start.get(8..16).and_then(|tree| tree.first_chunk::<8>()) else {
-        return Err(IdentityError::Damaged("it is too short"));
-    };
-    let tree = TreeId(u64::from_le_bytes(*tree));
-    if !start.starts_with(&MAGIC) {
-        return Err(IdentityError::Damaged("it is not such a map, or has another version"));
-    }
-    if head(tree) != start {
-        return Err(IdentityError::Damaged("its head is corrupt"));
-    }
-    let mut known = Known::new(tree);
-    let (records, torn) = rest.as_chunks::<RECORD_LEN>();
-    for (place, record) in records.iter().enumerate() {
-        let change = IdentityChange::from_bytes(record, place as u64);
-        if change.is_none_or(|change| known.apply(&change).is_err()) {
-            return Ok((known, place, false));
-        }
-    }
-    Ok((known, records.len(), torn.is_empty()))
+/// The map that a log holds, and whether all its records count: the first that makes no sense ends
+/// it.
+fn known_of(head: &[u8], records: &[Vec<u8>]) -> Result<(Known, bool), IdentityError> {
+    let tree = <[u8; 8]>::try_from(head).map_err(|_| IdentityError::Damaged("its head is corrupt"))?;
+    let mut known = Known::new(TreeId(u64::from_le_bytes(tree)));
+    let mut changes = records.iter().map(|record| IdentityChange::from_bytes(record));
+    let is_whole = changes.all(|change| change.is_some_and(|change| known.apply(&change).is_ok()));
+    Ok((known, is_whole))
 }
 
 #[cfg(test)]

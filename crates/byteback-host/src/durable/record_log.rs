@@ -158,10 +158,11 @@ impl RecordLogFormat {
     /// [`RecordLogError`]: of a damaged log [`RecordLogFormat::salvage`] finds the records.
     pub fn read(&self, dir: &dyn DurableDir) -> Result<Option<RecordLogContents>, RecordLogError> {
         let bytes = read_whole(dir, self.name, LEN_MAX_BYTES).map_err(self.failed("read"))?;
-        bytes.map(|bytes| Ok(self.parse(&bytes)?.contents)).transpose()
+        bytes.map(|bytes| self.contents_of(&bytes)).transpose()
     }
 
-    /// Opens the log in `dir`; `None` if there is none. Nothing is written.
+    /// Opens the log in `dir`; `None` if there is none. Its bytes are made durable, as a process that
+    /// ended may have left them without a sync; nothing is written.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -211,10 +212,7 @@ impl RecordLogFormat {
         head: &[u8],
         records: impl IntoIterator<Item = R>,
     ) -> Result<RecordLog, RecordLogError> {
-        let (mut bytes, tag) = self.head_bytes(generation, head)?;
-        for record in records {
-            self.put(&mut bytes, tag, record.as_ref())?;
-        }
+        let (bytes, tag) = self.bytes_with(generation, head, records)?;
         let file = replace(&**dir, self.name, &bytes).map_err(self.failed("write"))?;
         let len_bytes = bytes.len() as u64;
         Ok(RecordLog {
@@ -228,6 +226,39 @@ impl RecordLogFormat {
             rewrite_from_bytes: self.rewrite_from(len_bytes),
             doubt: None,
         })
+    }
+
+    /// The bytes of a log of the first generation.
+    ///
+    /// # Errors
+    /// [`RecordLogError::Io`] if the head or a record is too long.
+    pub fn bytes_of<R: AsRef<[u8]>>(
+        &self,
+        head: &[u8],
+        records: impl IntoIterator<Item = R>,
+    ) -> Result<Vec<u8>, RecordLogError> {
+        Ok(self.bytes_with(1, head, records)?.0)
+    }
+
+    /// What the bytes of a file say.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn contents_of(&self, bytes: &[u8]) -> Result<RecordLogContents, RecordLogError> {
+        Ok(self.parse(bytes)?.contents)
+    }
+
+    fn bytes_with<R: AsRef<[u8]>>(
+        &self,
+        generation: u64,
+        head: &[u8],
+        records: impl IntoIterator<Item = R>,
+    ) -> Result<(Vec<u8>, [u8; 4]), RecordLogError> {
+        let (mut bytes, tag) = self.head_bytes(generation, head)?;
+        for record in records {
+            self.put(&mut bytes, tag, record.as_ref())?;
+        }
+        Ok((bytes, tag))
     }
 
     fn rewrite_from(&self, len_bytes: u64) -> u64 {
