@@ -10,6 +10,9 @@
 //! files that each group changed in one atomic operation are kept as long: if the server refuses
 //! it, and a crash follows, they still share their fate.
 //!
+//! The journal is a [`RecordLog`]. Its records are appended and synced before a group is handed out,
+//! and it is written anew, with what still counts, when it has become long.
+//!
 //! `queue`: a snapshot of the queue after a clean stop. It is consumed by the next start, before
 //! the gate opens: a crash after that cannot resume from it again.
 //!
@@ -24,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
-use byteback_host::durable::{DurableDir, DurableFile, OpenMode};
+use byteback_host::durable::{DurableDir, RecordLog, RecordLogError, RecordLogFormat, read_whole, replace};
 use byteback_oplog::{Epoch, TreeId};
 use byteback_queue::persist::{decode_snapshot, encode_snapshot};
 use byteback_queue::queue::{FileSet, Numbers, Queue, QueueOptions};
@@ -33,46 +36,34 @@ use byteback_queue::{GroupId, Position};
 use super::LensBefore;
 pub(super) use found::{Found, JournalError, SKIPPED};
 
-pub(super) const JOURNAL_NAME: &str = "journal";
-const JOURNAL_NEW_NAME: &str = "journal.new";
-const JOURNAL_MAGIC: [u8; 7] = *b"BYLIVEJ";
+/// A record of files that were changed together is the longest.
+const FORMAT: RecordLogFormat = RecordLogFormat {
+    name: "journal",
+    magic: *b"BYLIVEJ",
+    version: JOURNAL_VERSION,
+    len_max_bytes: 1 << 20,
+    rewrite_from_bytes: 1 << 20,
+};
+pub(super) const JOURNAL_NAME: &str = FORMAT.name;
 pub(crate) const JOURNAL_VERSION: u8 = 1;
-const HEADER_LEN: usize = JOURNAL_MAGIC.len() + 1 + 4;
 const QUEUE_NAME: &str = "queue";
 const QUEUE_USED_NAME: &str = "queue.used";
 const QUEUE_MAGIC: [u8; 8] = *b"BYLIVEQ\x01";
 
-const RECORD_LEN: usize = 1 + 3 * 8 + 4;
-/// Length of a record of a name, without the name.
-const NAME_RECORD_LEN: usize = 1 + 2 * 8 + 2 + 4;
 const TAG_HANDED: u8 = 1;
 const TAG_ANSWERED: u8 = 2;
 const TAG_NAME: u8 = 3;
 const TAG_TOGETHER: u8 = 4;
 
-/// Length of a record of files that were changed together, without the files.
-const SET_RECORD_LEN: usize = 1 + 8 + 2 + 4;
-
 /// Most files in all sets that are kept; the oldest sets go first.
 const SET_FILES_MAX: usize = 10_000;
 
-/// A journal is written anew, with what still counts, once it has both this length and twice the
-/// one that it had after it was last written anew.
-const JOURNAL_LEN_MAX: u64 = 1 << 20;
-
 /// The groups that were handed out.
 pub(super) struct Journal {
-    dir: Arc<dyn DurableDir>,
-    file: Arc<dyn DurableFile>,
-    len_bytes: u64,
-    /// The length at which it is written anew.
-    len_max_bytes: u64,
-    /// A write or a sync failed, so that it is unknown which bytes the file has. It is written anew
-    /// before anything is appended.
-    is_in_doubt: bool,
+    log: RecordLog,
     noted: Noted,
     /// Records of names that something landed on, to be written.
-    landed: Vec<u8>,
+    landed: Vec<Vec<u8>>,
 }
 
 /// The contents of a journal.
@@ -88,17 +79,11 @@ struct Noted {
     together: Vec<(Position, FileSet)>,
 }
 
-fn record(tag: u8, numbers: Numbers) -> [u8; RECORD_LEN] {
-    let mut out = [0; RECORD_LEN];
-    let fields = [numbers.group.0, numbers.counter, numbers.position.0];
-    let (body, check) = out.split_at_mut(RECORD_LEN - 4);
-    if let Some((first, rest)) = body.split_first_mut() {
-        *first = tag;
-        for (place, field) in rest.chunks_exact_mut(8).zip(fields) {
-            place.copy_from_slice(&field.to_le_bytes());
-        }
+fn record(tag: u8, numbers: Numbers) -> Vec<u8> {
+    let mut out = vec![tag];
+    for field in [numbers.group.0, numbers.counter, numbers.position.0] {
+        out.extend(field.to_le_bytes());
     }
-    check.copy_from_slice(&crc32c::crc32c(body).to_le_bytes());
     out
 }
 
@@ -106,11 +91,7 @@ fn name_record(place: &Place<NodeId>, up_to: Position) -> Vec<u8> {
     let mut out = vec![TAG_NAME];
     out.extend(up_to.0.to_le_bytes());
     out.extend(place.parent.0.to_le_bytes());
-    // A name has at most 255 bytes.
-    out.extend(u16::try_from(place.name.len()).unwrap_or(u16::MAX).to_le_bytes());
     out.extend(place.name.as_bytes());
-    let check = crc32c::crc32c(&out);
-    out.extend(check.to_le_bytes());
     out
 }
 
@@ -118,70 +99,46 @@ fn set_record(set: &FileSet, up_to: Position) -> Vec<u8> {
     let mut out = vec![TAG_TOGETHER];
     out.extend(up_to.0.to_le_bytes());
     // A set has at most a thousand files.
-    let count = u16::try_from(set.len()).unwrap_or(u16::MAX);
-    out.extend(count.to_le_bytes());
-    for file in set.iter().take(usize::from(count)) {
+    for file in set {
         out.extend(file.0.to_le_bytes());
     }
-    let check = crc32c::crc32c(&out);
-    out.extend(check.to_le_bytes());
     out
 }
 
-/// The length of the record that `bytes` begin with.
-fn record_len(bytes: &[u8]) -> Option<usize> {
-    match *bytes.first()? {
-        TAG_NAME => {
-            let name_len = bytes.get(1 + 2 * 8..)?.first_chunk::<2>()?;
-            Some(NAME_RECORD_LEN + usize::from(u16::from_le_bytes(*name_len)))
-        }
-        TAG_TOGETHER => {
-            let count = bytes.get(1 + 8..)?.first_chunk::<2>()?;
-            Some(SET_RECORD_LEN + 8 * usize::from(u16::from_le_bytes(*count)))
-        }
-        _ => Some(RECORD_LEN),
-    }
-}
-
 impl Noted {
-    /// Takes in the first record of `bytes`, and returns what follows it; `None` where the journal
-    /// ends.
-    fn read<'a>(&mut self, bytes: &'a [u8]) -> Option<&'a [u8]> {
-        let (record, rest) = bytes.split_at_checked(record_len(bytes)?)?;
-        let (body, check) = record.split_last_chunk::<4>()?;
-        if crc32c::crc32c(body) != u32::from_le_bytes(*check) {
-            return None;
-        }
-        let (tag, fields) = body.split_first()?;
-        if *tag == TAG_NAME {
-            let (up_to, fields) = fields.split_first_chunk::<8>()?;
-            let (parent, fields) = fields.split_first_chunk::<8>()?;
-            let place = Place::new(NodeId(u64::from_le_bytes(*parent)), fields.get(2..)?);
-            self.names.insert(place, Position(u64::from_le_bytes(*up_to)));
-            return Some(rest);
-        }
-        if *tag == TAG_TOGETHER {
-            let (up_to, fields) = fields.split_first_chunk::<8>()?;
-            let (files, _) = fields.get(2..)?.as_chunks::<8>();
-            let set = files.iter().map(|file| NodeId(u64::from_le_bytes(*file))).collect();
-            self.add_together(Position(u64::from_le_bytes(*up_to)), [set]);
-            return Some(rest);
-        }
-        let (fields, _) = fields.as_chunks::<8>();
-        let [group, counter, position] = fields else {
-            return None;
-        };
-        let group = GroupId(u64::from_le_bytes(*group));
+    /// Takes in a record; `None` if it makes no sense.
+    fn take(&mut self, record: &[u8]) -> Option<()> {
+        let (tag, fields) = record.split_first()?;
+        let (first, rest) = fields.split_first_chunk::<8>()?;
+        let first = u64::from_le_bytes(*first);
         match *tag {
-            TAG_HANDED => self.unanswered.insert(group),
-            TAG_ANSWERED => self.unanswered.remove(&group),
+            TAG_NAME => {
+                let (parent, name) = rest.split_first_chunk::<8>()?;
+                let place = Place::new(NodeId(u64::from_le_bytes(*parent)), name);
+                self.names.insert(place, Position(first));
+            }
+            TAG_TOGETHER => {
+                let (files, more) = rest.as_chunks::<8>();
+                let set = files.iter().map(|file| NodeId(u64::from_le_bytes(*file))).collect();
+                more.is_empty().then_some(())?;
+                self.add_together(Position(first), [set]);
+            }
+            TAG_HANDED | TAG_ANSWERED => {
+                let (counter, position) = rest.split_first_chunk::<8>()?;
+                let position = Position(u64::from_le_bytes(position.try_into().ok()?));
+                let group = GroupId(first);
+                match *tag {
+                    TAG_HANDED => self.unanswered.insert(group),
+                    _ => self.unanswered.remove(&group),
+                };
+                let numbers = &mut self.numbers;
+                numbers.group = numbers.group.max(group);
+                numbers.counter = numbers.counter.max(u64::from_le_bytes(*counter));
+                numbers.position = numbers.position.max(position);
+            }
             _ => return None,
-        };
-        let numbers = &mut self.numbers;
-        numbers.group = numbers.group.max(group);
-        numbers.counter = numbers.counter.max(u64::from_le_bytes(*counter));
-        numbers.position = numbers.position.max(Position(u64::from_le_bytes(*position)));
-        Some(rest)
+        }
+        Some(())
     }
 
     fn add_together(&mut self, up_to: Position, sets: impl IntoIterator<Item = FileSet>) {
@@ -198,22 +155,17 @@ impl Noted {
         });
     }
 
-    fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = found::header().to_vec();
+    fn records(&self) -> Vec<Vec<u8>> {
         // The last number first, as one that was answered.
-        bytes.extend(record(TAG_HANDED, self.numbers));
-        bytes.extend(record(TAG_ANSWERED, self.numbers));
-        for group in &self.unanswered {
+        let mut records = vec![record(TAG_HANDED, self.numbers), record(TAG_ANSWERED, self.numbers)];
+        let of_group = |group: &GroupId| {
             let group = *group;
-            bytes.extend(record(TAG_HANDED, Numbers { group, ..self.numbers }));
-        }
-        for (place, up_to) in &self.names {
-            bytes.extend(name_record(place, *up_to));
-        }
-        for (up_to, set) in &self.together {
-            bytes.extend(set_record(set, *up_to));
-        }
-        bytes
+            record(TAG_HANDED, Numbers { group, ..self.numbers })
+        };
+        records.extend(self.unanswered.iter().map(of_group));
+        records.extend(self.names.iter().map(|(place, up_to)| name_record(place, *up_to)));
+        records.extend(self.together.iter().map(|(up_to, set)| set_record(set, *up_to)));
+        records
     }
 }
 
@@ -222,13 +174,9 @@ impl Journal {
     /// one is not known any more.
     pub(super) fn begin(dir: Arc<dyn DurableDir>, found: Found) -> io::Result<Self> {
         let noted = found.noted;
-        let (file, len_bytes) = write_anew(&*dir, &noted)?;
+        let log = FORMAT.create(&dir, &[], noted.records());
         Ok(Self {
-            dir,
-            file,
-            len_bytes,
-            len_max_bytes: len_max_bytes(len_bytes),
-            is_in_doubt: false,
+            log: log.map_err(RecordLogError::into_io)?,
             noted,
             landed: Vec::new(),
         })
@@ -254,24 +202,16 @@ impl Journal {
         self.noted.together.iter().map(|(_, set)| set.clone()).collect()
     }
 
-    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if self.is_in_doubt || self.len_bytes >= self.len_max_bytes {
-            (self.file, self.len_bytes) = write_anew(&*self.dir, &self.noted)?;
-            self.len_max_bytes = len_max_bytes(self.len_bytes);
+    fn append(&mut self, records: &[Vec<u8>]) -> Result<(), RecordLogError> {
+        if self.log.needs_rewrite() {
+            self.log.rewrite(&[], self.noted.records())?;
         }
-        self.is_in_doubt = true;
-        self.file.write_all_at(self.len_bytes, bytes)?;
-        self.is_in_doubt = false;
-        self.len_bytes += bytes.len() as u64;
-        Ok(())
+        self.log.append(records)
     }
 
-    fn append_durably(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.append(bytes)?;
-        self.is_in_doubt = true;
-        self.file.sync_data()?;
-        self.is_in_doubt = false;
-        Ok(())
+    fn append_durably(&mut self, records: &[Vec<u8>]) -> io::Result<()> {
+        let appended = self.append(records).and_then(|()| self.log.sync());
+        appended.map_err(RecordLogError::into_io)
     }
 
     /// Notes durably that a group is handed out, with the last numbers that were given. The group
@@ -287,14 +227,10 @@ impl Journal {
             return Ok(());
         }
         let names = names.map(|place| (place, up_to)).collect::<Vec<_>>();
-        let mut bytes = record(TAG_HANDED, numbers).to_vec();
-        for (place, up_to) in &names {
-            bytes.extend(name_record(place, *up_to));
-        }
-        for set in &sets {
-            bytes.extend(set_record(set, up_to));
-        }
-        self.append_durably(&bytes)?;
+        let mut records = vec![record(TAG_HANDED, numbers)];
+        records.extend(names.iter().map(|(place, up_to)| name_record(place, *up_to)));
+        records.extend(sets.iter().map(|set| set_record(set, up_to)));
+        self.append_durably(&records)?;
         self.noted.numbers = numbers;
         self.noted.unanswered.insert(numbers.group);
         self.noted.names.extend(names);
@@ -305,7 +241,7 @@ impl Journal {
     /// Notes that something landed on a name after `position`; durable with
     /// [`sync_landed`](Self::sync_landed).
     pub(super) fn landed(&mut self, place: Place<NodeId>, position: Position) {
-        self.landed.extend(name_record(&place, position));
+        self.landed.push(name_record(&place, position));
         self.noted.names.insert(place, position);
     }
 
@@ -330,7 +266,7 @@ impl Journal {
                 group,
                 ..self.noted.numbers
             };
-            let _ = self.append(&record(TAG_ANSWERED, numbers));
+            let _ = self.append(&[record(TAG_ANSWERED, numbers)]);
         }
     }
 
@@ -341,36 +277,6 @@ impl Journal {
         self.noted.names.retain(|_, up_to| *up_to > position);
         self.noted.together.retain(|(up_to, _)| *up_to > position);
     }
-}
-
-fn len_max_bytes(len_bytes: u64) -> u64 {
-    JOURNAL_LEN_MAX.max(len_bytes.saturating_mul(2))
-}
-
-fn write_anew(dir: &dyn DurableDir, noted: &Noted) -> io::Result<(Arc<dyn DurableFile>, u64)> {
-    let bytes = noted.to_bytes();
-    let file = write_whole(dir, JOURNAL_NEW_NAME, JOURNAL_NAME, &bytes)?;
-    Ok((file, bytes.len() as u64))
-}
-
-fn write_whole(dir: &dyn DurableDir, new: &str, name: &str, bytes: &[u8]) -> io::Result<Arc<dyn DurableFile>> {
-    let file = dir.open(new, OpenMode::CreateIfMissing)?;
-    file.set_len(0)?;
-    file.write_all_at(0, bytes)?;
-    file.sync_data()?;
-    dir.rename(new, name)?;
-    dir.sync()?;
-    Ok(file)
-}
-
-fn read_all(dir: &dyn DurableDir, name: &str) -> io::Result<Option<Vec<u8>>> {
-    let file = match dir.open(name, OpenMode::Existing) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        opened => opened?,
-    };
-    let mut bytes = vec![0; usize::try_from(file.len()?).map_err(io::Error::other)?];
-    file.read_exact_at(0, &mut bytes)?;
-    Ok(Some(bytes))
 }
 
 /// The queue after a clean stop, and the epoch of the log that began then.
@@ -403,12 +309,12 @@ impl Stopped {
         bytes.extend(encode_snapshot(&self.queue));
         let check = crc32c::crc32c(&bytes);
         bytes.extend(check.to_le_bytes());
-        write_whole(dir, "queue.new", QUEUE_NAME, &bytes).map(|_| ())
+        replace(dir, QUEUE_NAME, &bytes).map(|_| ())
     }
 
     /// Reads the snapshot and leaves it where it is.
     pub(super) fn read(dir: &dyn DurableDir, options: QueueOptions) -> io::Result<Option<Self>> {
-        let bytes = read_all(dir, QUEUE_NAME)?;
+        let bytes = read_whole(dir, QUEUE_NAME, u64::MAX)?;
         Ok(bytes.and_then(|bytes| Self::parse(&bytes, options)))
     }
 
@@ -419,7 +325,7 @@ impl Stopped {
             renamed => renamed?,
         }
         dir.sync()?;
-        let bytes = read_all(dir, QUEUE_USED_NAME)?.unwrap_or_default();
+        let bytes = read_whole(dir, QUEUE_USED_NAME, u64::MAX)?.unwrap_or_default();
         dir.remove(QUEUE_USED_NAME)?;
         Ok(Self::parse(&bytes, options))
     }

@@ -595,8 +595,8 @@ fn journal_damage_repeats_no_number_and_leaves_nothing_behind() {
     // Another version is reported, and left alone.
     let mut bytes = fs::read(journal(&place)).unwrap();
     bytes[7] = 2;
-    let check = crc32c::crc32c(&bytes[..8]).to_le_bytes();
-    bytes[8..12].copy_from_slice(&check);
+    let check = crc32c::crc32c(&bytes[..20]).to_le_bytes();
+    bytes[20..24].copy_from_slice(&check);
     fs::write(journal(&place), &bytes).unwrap();
     let mut daemon = DaemonOptions::new(MountOptions::new(place.tree()));
     daemon.live = Some(options);

@@ -13,11 +13,11 @@
 
 use std::io;
 
-use byteback_host::durable::DurableDir;
+use byteback_host::durable::{DurableDir, RecordLogContents, RecordLogError};
 use byteback_queue::queue::Numbers;
 use byteback_queue::{GroupId, Position};
 
-use super::{HEADER_LEN, JOURNAL_MAGIC, JOURNAL_NAME, JOURNAL_VERSION, Noted, RECORD_LEN, read_all, record_len};
+use super::{FORMAT, Noted, TAG_ANSWERED, TAG_HANDED};
 
 /// Numbers that are skipped when some may have been lost. No process hands out as many without an
 /// answer, and there are enough for sixty thousand skips.
@@ -26,8 +26,8 @@ pub(in crate::live) const SKIPPED: u64 = 1 << 20;
 /// Greatest number that a device gives: bytes with a greater one are not a record.
 const GROUPS_MAX: u64 = 1 << 40;
 
-/// Longest record of a name, or of a set of files, that is looked for in a damaged journal.
-const SALVAGED_LEN_MAX: usize = 16 << 10;
+/// Bytes that the shortest record takes.
+const RECORD_LEN_MIN: u64 = 12 + 1 + 3 * 8;
 
 /// Why a journal is not used.
 #[derive(Debug, thiserror::Error)]
@@ -53,62 +53,45 @@ pub(in crate::live) struct Found {
 impl Found {
     /// Reads the journal in `dir`, if there is one.
     pub(in crate::live) fn read(dir: &dyn DurableDir) -> Result<Self, JournalError> {
-        match read_all(dir, JOURNAL_NAME)? {
-            Some(bytes) => Self::parse(&bytes),
-            None => Ok(Self {
+        match FORMAT.read(dir) {
+            Ok(None) => Ok(Self {
                 is_missing: true,
                 ..Self::default()
             }),
+            Ok(Some(contents)) if !contents.is_damaged => Ok(Self::of(&contents)),
+            Ok(Some(_)) | Err(RecordLogError::Damaged { .. }) => match FORMAT.salvage(dir) {
+                Ok(records) => Ok(Self::salvaged(&records)),
+                Err(error) => Err(error.into_io().into()),
+            },
+            Err(RecordLogError::Version { found, .. }) => Err(JournalError::Version(found)),
+            Err(error) => Err(error.into_io().into()),
         }
     }
 
-    pub(super) fn parse(bytes: &[u8]) -> Result<Self, JournalError> {
+    /// What is known from a journal that is whole, or has a torn end.
+    fn of(contents: &RecordLogContents) -> Self {
         let mut found = Self::default();
-        let Some(records) = records_of(bytes)? else {
-            found.is_damaged = true;
-            found.salvage(bytes);
-            return Ok(found);
-        };
-        let mut rest = records;
-        while let Some(behind) = found.noted.read(rest) {
-            rest = behind;
-        }
+        let taken = contents.records.iter().map(|record| found.noted.take(record));
+        let makes_sense = taken.filter(Option::is_none).count() == 0;
         // A journal always begins with records.
-        found.is_damaged = rest.len() == records.len();
-        if found.salvage(rest) {
-            found.is_damaged = true;
-        } else if !rest.is_empty() {
-            // The numbers that would be lost, should they have been handed out after all.
-            let numbers = &mut found.noted.numbers;
-            numbers.group.0 = numbers.group.0.saturating_add(rest.len().div_ceil(RECORD_LEN) as u64);
-        }
-        Ok(found)
+        found.is_damaged = !makes_sense || contents.records.is_empty();
+        // The numbers that would be lost, should they have been handed out after all.
+        let torn = contents.tail_len_bytes.div_ceil(RECORD_LEN_MIN);
+        let numbers = &mut found.noted.numbers;
+        numbers.group.0 = numbers.group.0.saturating_add(torn);
+        found
     }
 
-    /// Takes in the records that lie anywhere in these bytes. Returns whether there was one.
-    fn salvage(&mut self, mut rest: &[u8]) -> bool {
-        let mut is_found = false;
-        while !rest.is_empty() {
-            rest = match self.salvaged(rest) {
-                Some(behind) => {
-                    is_found = true;
-                    behind
-                }
-                None => rest.get(1..).unwrap_or_default(),
-            };
+    /// What is known from the records that lie anywhere in a damaged journal.
+    fn salvaged(records: &[Vec<u8>]) -> Self {
+        let mut found = Self {
+            is_damaged: true,
+            ..Self::default()
+        };
+        for record in records.iter().filter(|record| is_plausible(record)) {
+            let _ = found.noted.take(record);
         }
-        is_found
-    }
-
-    fn salvaged<'a>(&mut self, bytes: &'a [u8]) -> Option<&'a [u8]> {
-        let len = record_len(bytes).filter(|len| *len <= SALVAGED_LEN_MAX)?;
-        // A name has no zero bytes, so no part of one looks like a record of a number that is
-        // given.
-        let group = bytes.get(1..9)?.first_chunk::<8>()?;
-        if len == RECORD_LEN && u64::from_le_bytes(*group) > GROUPS_MAX {
-            return None;
-        }
-        self.noted.read(bytes)
+        found
     }
 
     /// Skips numbers when it is unknown which were given: these, at least, and some behind all that
@@ -123,30 +106,14 @@ impl Found {
     }
 }
 
-/// The header of a journal.
-pub(super) fn header() -> [u8; HEADER_LEN] {
-    let mut header = [0; HEADER_LEN];
-    let (begin, check) = header.split_at_mut(HEADER_LEN - 4);
-    if let Some((version, magic)) = begin.split_last_mut() {
-        magic.copy_from_slice(&JOURNAL_MAGIC);
-        *version = JOURNAL_VERSION;
-    }
-    check.copy_from_slice(&crc32c::crc32c(begin).to_le_bytes());
-    header
-}
-
-/// The records behind the header of a journal; `None` if the header is damaged. Another version
-/// says so in a header that is whole.
-fn records_of(bytes: &[u8]) -> Result<Option<&[u8]>, JournalError> {
-    let Some((version, behind)) = bytes.strip_prefix(&JOURNAL_MAGIC).and_then(<[u8]>::split_first) else {
-        return Ok(None);
-    };
-    let begin = bytes.get(..HEADER_LEN - 4).unwrap_or_default();
-    match behind.split_first_chunk::<4>() {
-        Some((check, records)) if crc32c::crc32c(begin) == u32::from_le_bytes(*check) => match *version {
-            JOURNAL_VERSION => Ok(Some(records)),
-            version => Err(JournalError::Version(version)),
-        },
-        _ => Ok(None),
+/// Whether bytes that were found anywhere may be a record. A name has no zero bytes, so no part of
+/// one looks like a record: its length has some.
+fn is_plausible(record: &[u8]) -> bool {
+    match record.split_first() {
+        Some((&(TAG_HANDED | TAG_ANSWERED), fields)) => {
+            let group = fields.first_chunk::<8>();
+            group.is_some_and(|group| u64::from_le_bytes(*group) <= GROUPS_MAX)
+        }
+        _ => true,
     }
 }

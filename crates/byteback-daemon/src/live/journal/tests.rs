@@ -1,5 +1,6 @@
 //! Numbers are given once, whatever is lost.
 
+use byteback_host::durable::OpenMode;
 use byteback_host::sim::{CrashPhase, SimDisk};
 
 use super::*;
@@ -28,6 +29,21 @@ fn opened(dir: Arc<dyn DurableDir>) -> Result<Journal, JournalError> {
 fn dir() -> Arc<dyn DurableDir> {
     Arc::new(SimDisk::new(3))
 }
+
+fn bytes_of(dir: &dyn DurableDir) -> Vec<u8> {
+    read_whole(dir, JOURNAL_NAME, u64::MAX).unwrap().unwrap()
+}
+
+/// What is found of a journal with these bytes.
+fn found_in(bytes: &[u8]) -> Result<Found, JournalError> {
+    let dir = dir();
+    replace(&*dir, JOURNAL_NAME, bytes).unwrap();
+    Found::read(&*dir)
+}
+
+/// Length of the head, and of each record of a number with its frame.
+const HEAD_LEN: usize = 24;
+const NUMBER_LEN: usize = 12 + 25;
 
 #[test]
 fn journal_knows_handed_out_numbers_and_unanswered_groups() {
@@ -64,8 +80,8 @@ const LAST_GROUP: u64 = 11;
 /// written anew before every fourth, and not at the end. Returns the last group that was handed out.
 fn hand_out_from(journal: &mut Journal, first: u64) -> u64 {
     for group in first..=LAST_GROUP {
-        if group % 4 == 0 {
-            journal.len_max_bytes = journal.len_bytes;
+        if group % 4 == 0 && journal.log.rewrite(&[], journal.noted.records()).is_err() {
+            return group - 1;
         }
         let names = (0..group % 5).map(|at| long_place(group, at));
         let handed = journal.handed(numbers(group), Position(group * 100), names, vec![set_of(group)]);
@@ -84,9 +100,15 @@ fn check_handed(disk: &SimDisk, handed: u64, note: &str) -> bool {
     assert!(noted.unanswered.len() as u64 <= handed + 1, "{note}");
     for group in 1..=handed {
         assert!(noted.unanswered.contains(&GroupId(group)), "{note}: group {group}");
-        assert!(noted.together.iter().any(|(_, set)| *set == set_of(group)), "{note}: set {group}");
+        assert!(
+            noted.together.iter().any(|(_, set)| *set == set_of(group)),
+            "{note}: set {group}"
+        );
         for at in 0..group % 5 {
-            assert!(noted.names.contains_key(&long_place(group, at)), "{note}: name {group} {at}");
+            assert!(
+                noted.names.contains_key(&long_place(group, at)),
+                "{note}: name {group} {at}"
+            );
         }
     }
     found.is_missing || !found.is_damaged
@@ -128,12 +150,18 @@ fn journal_goes_on_after_a_failed_operation_and_is_whole() {
     let mut failed = 0;
     for nth in 1..=trial.counters().ops {
         let disk = SimDisk::new(nth);
-        let Ok(mut journal) = opened(Arc::new(disk.clone())) else { continue };
+        let Ok(mut journal) = opened(Arc::new(disk.clone())) else {
+            continue;
+        };
         disk.fail_op(nth, rustix::io::Errno::IO.raw_os_error());
         let handed = hand_out_from(&mut journal, 1);
         if handed < LAST_GROUP {
             failed += 1;
-            assert_eq!(hand_out_from(&mut journal, handed + 1), LAST_GROUP, "operation {nth} fails once");
+            assert_eq!(
+                hand_out_from(&mut journal, handed + 1),
+                LAST_GROUP,
+                "operation {nth} fails once"
+            );
         }
         for seed in 0..8 {
             let note = format!("operation {nth}, seed {seed}");
@@ -147,20 +175,25 @@ fn journal_goes_on_after_a_failed_operation_and_is_whole() {
 fn journal_cut_at_any_byte_knows_all_before_the_tear() {
     let dir = dir();
     let mut journal = opened(Arc::clone(&dir)).unwrap();
-    let mut ends = vec![journal.len_bytes];
+    let mut ends = vec![journal.log.len_bytes()];
     for group in 1..=6 {
         let names = (0..group % 3).map(|at| long_place(group, at));
-        journal.handed(numbers(group), Position(group * 100), names, vec![set_of(group)]).unwrap();
-        ends.push(journal.len_bytes);
+        journal
+            .handed(numbers(group), Position(group * 100), names, vec![set_of(group)])
+            .unwrap();
+        ends.push(journal.log.len_bytes());
     }
-    let bytes = read_all(&*dir, JOURNAL_NAME).unwrap().unwrap();
+    let bytes = bytes_of(&*dir);
     let begin = usize::try_from(ends[0]).unwrap();
     for len in begin..=bytes.len() {
-        let found = Found::parse(&bytes[..len]).unwrap();
+        let found = found_in(&bytes[..len]).unwrap();
         assert!(!found.is_damaged, "cut at {len}");
         let whole = ends.iter().filter(|end| **end <= len as u64).count() as u64 - 1;
         let unanswered = &found.noted.unanswered;
-        assert!((1..=whole).all(|group| unanswered.contains(&GroupId(group))), "cut at {len}");
+        assert!(
+            (1..=whole).all(|group| unanswered.contains(&GroupId(group))),
+            "cut at {len}"
+        );
         // A number whose record was torn off is not given again, in case that it was handed out.
         let is_torn = !ends.contains(&(len as u64));
         let last = found.noted.numbers.group.0;
@@ -248,9 +281,9 @@ fn journal_is_rewritten_when_long_and_keeps_all_that_counts() {
             journal.answered(GroupId(group - 3));
         }
         journal.marked(Position(group.saturating_sub(50) * 100));
-        len_most_bytes = len_most_bytes.max(journal.len_bytes);
+        len_most_bytes = len_most_bytes.max(journal.log.len_bytes());
     }
-    assert!(len_most_bytes < 2 * JOURNAL_LEN_MAX, "{len_most_bytes}");
+    assert!(len_most_bytes < 2 * FORMAT.rewrite_from_bytes, "{len_most_bytes}");
     let after = opened(dir).unwrap();
     assert_eq!(after.numbers(), numbers(2_000));
     assert_eq!(after.unanswered(), [GroupId(1998), GroupId(1999), GroupId(2000)]);
@@ -272,40 +305,27 @@ fn the_bytes_of_a_journal_are_those_of_version_1() {
     let names = std::iter::once(place(5, b"name"));
     let set = [NodeId(6), NodeId(7)].into_iter().collect();
     journal.handed(numbers, Position(0x0304), names, vec![set]).unwrap();
-    let bytes = read_all(&*dir, JOURNAL_NAME).unwrap().unwrap();
-    let header = b"BYLIVEJ\x01";
-    assert_eq!(bytes.get(..8).unwrap(), header);
-    assert_eq!(bytes.get(8..12).unwrap(), crc32c::crc32c(header).to_le_bytes());
-    let last = bytes.get(12 + 2 * RECORD_LEN..).unwrap();
-    let body = [
+    let contents = FORMAT.read(&*dir).unwrap().unwrap();
+    assert!(contents.head.is_empty());
+    let handed = [
         &[1][..],
         &[2, 1, 0, 0, 0, 0, 0, 0],
         &[3, 0, 0, 0, 0, 0, 0, 0],
         &[4, 0, 0, 0, 0, 0, 0, 0],
     ]
     .concat();
-    assert_eq!(last.get(..25).unwrap(), body);
-    assert_eq!(last.get(25..29).unwrap(), crc32c::crc32c(&body).to_le_bytes());
-    let body = [
-        &[3][..],
-        &[4, 3, 0, 0, 0, 0, 0, 0],
-        &[5, 0, 0, 0, 0, 0, 0, 0],
-        &[4, 0],
-        b"name",
-    ]
-    .concat();
-    let check = crc32c::crc32c(&body).to_le_bytes();
-    let name = [body, check.to_vec()].concat();
-    let body = [
+    let name = [&[3][..], &[4, 3, 0, 0, 0, 0, 0, 0], &[5, 0, 0, 0, 0, 0, 0, 0], b"name"].concat();
+    let set = [
         &[4][..],
         &[4, 3, 0, 0, 0, 0, 0, 0],
-        &[2, 0],
         &[6, 0, 0, 0, 0, 0, 0, 0],
         &[7, 0, 0, 0, 0, 0, 0, 0],
     ]
     .concat();
-    let check = crc32c::crc32c(&body).to_le_bytes();
-    assert_eq!(last.get(29..).unwrap(), [name, body, check.to_vec()].concat());
+    // A journal begins with the last number, as one that was answered.
+    let [zero, answered] = [1, 2].map(|tag| [&[tag][..], &[0; 24]].concat());
+    assert_eq!(contents.records, [zero, answered, handed, name, set]);
+    assert!(bytes_of(&*dir).starts_with(b"BYLIVEJ\x01"));
 }
 
 #[test]
@@ -364,17 +384,11 @@ fn journal_knows_joint_changes_until_the_mark_passes_them() {
 }
 
 /// `body` and its checksum.
-fn sealed(body: &[&[u8]]) -> Vec<u8> {
-    let body = body.concat();
-    let check = crc32c::crc32c(&body).to_le_bytes();
-    [body, check.to_vec()].concat()
-}
-
 #[test]
 fn a_journal_of_an_unknown_version_is_refused_and_left_alone() {
     for version in [0, 2, 255] {
-        let header = [b"BYLIVEJ", &[version][..]].concat();
-        let bytes = [sealed(&[&header]), b"whatever".to_vec()].concat();
+        let format = RecordLogFormat { version, ..FORMAT };
+        let bytes = [format.bytes_of(&[], [b"other"]).unwrap(), b"whatever".to_vec()].concat();
         let dir = dir();
         let file = dir.open(JOURNAL_NAME, OpenMode::CreateIfMissing).unwrap();
         file.write_all_at(0, &bytes).unwrap();
@@ -383,7 +397,7 @@ fn a_journal_of_an_unknown_version_is_refused_and_left_alone() {
             matches!(refused, Some(JournalError::Version(is)) if is == version),
             "{refused:?}"
         );
-        assert_eq!(read_all(&*dir, JOURNAL_NAME).unwrap().unwrap(), bytes);
+        assert_eq!(bytes_of(&*dir), bytes);
     }
 }
 
@@ -405,12 +419,12 @@ fn full(seed: u64) -> (Vec<u8>, Journal) {
             journal.answered(GroupId(group));
         }
     }
-    (read_all(&*dir, JOURNAL_NAME).unwrap().unwrap(), journal)
+    (bytes_of(&*dir), journal)
 }
 
 /// Checks that what is found of a journal gives no number twice, and reports what is lost.
 fn check_found(bytes: &[u8], journal: &Journal, note: &str) -> bool {
-    let mut found = match Found::parse(bytes) {
+    let mut found = match found_in(bytes) {
         Ok(found) => found,
         // No process goes on with it.
         Err(JournalError::Version(_)) => return true,
@@ -439,7 +453,8 @@ fn damage_at_any_byte_gives_no_number_twice_and_is_noticed() {
     for seed in 0..6 {
         let (bytes, journal) = full(seed);
         assert!(!check_found(&bytes, &journal, "unharmed"));
-        let records = bytes.len() - RECORD_LEN - 4 * NAME_RECORD_LEN - 2 * SET_RECORD_LEN;
+        // Damage of the last record looks like a torn end.
+        let records = bytes.len() - NUMBER_LEN;
         for at in 0..bytes.len() {
             for value in [0, 1, 2, 3, 4, 0xff, bytes[at] ^ 1, bytes[at] ^ 0x80] {
                 let mut damaged = bytes.clone();
@@ -459,11 +474,11 @@ fn damage_at_any_byte_gives_no_number_twice_and_is_noticed() {
         }
     }
     // Nothing but its name is left.
-    for len in 0..HEADER_LEN {
-        let found = Found::parse(found::header().get(..len).unwrap()).unwrap();
+    let head = FORMAT.bytes_of(&[], [[0; 0]; 0]).unwrap();
+    for len in 0..=HEAD_LEN {
+        let found = found_in(head.get(..len).unwrap()).unwrap();
         assert!(found.is_damaged, "{len}");
     }
-    assert!(Found::parse(&found::header()).unwrap().is_damaged);
     assert!(Found::read(&*dir()).unwrap().is_missing);
 }
 
@@ -478,19 +493,22 @@ fn a_name_that_looks_like_a_record_is_none() {
             ..numbers(3)
         },
     );
-    let fake = fake.map(|byte| if byte == 0 { 1 } else { byte });
-    let body = fake.get(..RECORD_LEN - 4).unwrap();
-    let name = [body, &crc32c::crc32c(body).to_le_bytes()].concat();
+    // A whole record as its bytes are in the file, but for the zeros, which no name has.
+    let bytes = FORMAT.bytes_of(&[], [&fake]).unwrap();
+    let framed = bytes.get(HEAD_LEN..).unwrap();
+    let (sealed, _) = framed.split_last_chunk::<4>().unwrap();
+    let sealed: Vec<u8> = sealed.iter().map(|byte| if *byte == 0 { 1 } else { *byte }).collect();
+    let name = [&sealed[..], &crc32c::crc32c(&sealed).to_le_bytes()].concat();
     let dir = dir();
     let mut journal = opened(Arc::clone(&dir)).unwrap();
     let names = std::iter::once(place(5, &name));
     journal.handed(numbers(3), Position(300), names, Vec::new()).unwrap();
     hand_out(&mut journal, 4).unwrap();
-    let mut bytes = read_all(&*dir, JOURNAL_NAME).unwrap().unwrap();
-    // The length of the name is changed, so the bytes of the name are looked at.
-    let at = bytes.len() - 2 * RECORD_LEN - 4 - 2;
+    let mut bytes = bytes_of(&*dir);
+    // The length of the name's record is changed, so the bytes of the name are looked at.
+    let at = bytes.len() - NUMBER_LEN - 4 - name.len() - 17 - 8;
     bytes[at] ^= 1;
-    let found = Found::parse(&bytes).unwrap();
+    let found = found_in(&bytes).unwrap();
     assert!(found.is_damaged);
     assert_eq!(found.noted.numbers.group, GroupId(4));
 }
