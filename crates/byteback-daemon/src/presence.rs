@@ -23,7 +23,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use byteback_host::durable::{DurableDir, OpenMode, RealDir};
+use byteback_host::durable::{DurableDir, RealDir, VersionedJson, VersionedJsonError};
 use byteback_host::tree::Inode;
 use byteback_oplog::Presence;
 use rustix::fs::OFlags;
@@ -33,14 +33,15 @@ use serde::{Deserialize, Serialize};
 use crate::error::DaemonError;
 use crate::state_folder::StateFolder;
 
-const MARK_NAME: &str = "mark.json";
-const HELD_BACK_NAME: &str = "held-back.json";
-
-/// Version of both files.
-const VERSION: u32 = 1;
-
-/// A longer file is not ours.
-const LEN_MAX_BYTES: u64 = 64 * 1024;
+const MARK: VersionedJson = VersionedJson {
+    name: "mark.json",
+    version: 1,
+    len_max_bytes: 64 * 1024,
+};
+const HELD_BACK: VersionedJson = VersionedJson {
+    name: "held-back.json",
+    ..MARK
+};
 
 /// Fewest missing files that raise a doubt, whatever share of the folder they are.
 const GONE_FILES_MIN: u64 = 10;
@@ -210,8 +211,8 @@ impl<'a> Guard<'a> {
             self.mark = Some(mark);
         }
         self.is_in_sync = is_in_sync;
-        let known: Option<Mark> = self.read(MARK_NAME)?;
-        let noted: Option<HeldBack> = self.read(HELD_BACK_NAME)?;
+        let known: Option<Mark> = self.read(MARK)?;
+        let noted: Option<HeldBack> = self.read(HELD_BACK)?;
         if self.on_doubt == OnDoubt::Accept {
             return Ok(());
         }
@@ -235,11 +236,11 @@ impl<'a> Guard<'a> {
         };
         match held {
             Some(held) if !is_noting => {
-                self.write(HELD_BACK_NAME, &held)?;
+                self.write(HELD_BACK, &held)?;
                 let path = self.folder.directory().to_owned();
                 Err(DaemonError::HeldBack { path, held })
             }
-            Some(held) if self.is_in_sync => self.write(HELD_BACK_NAME, &held),
+            Some(held) if self.is_in_sync => self.write(HELD_BACK, &held),
             _ => Ok(()),
         }
     }
@@ -251,12 +252,12 @@ impl<'a> Guard<'a> {
     pub(crate) fn after(self) -> Result<Option<Doubt>, DaemonError> {
         let is_left_in_doubt = self.doubt.is_some() && self.is_in_sync;
         if let Some(mark) = self.mark.as_ref().filter(|_| !is_left_in_doubt)
-            && self.read::<Mark>(MARK_NAME)?.as_ref() != Some(mark)
+            && self.read::<Mark>(MARK)?.as_ref() != Some(mark)
         {
-            self.write(MARK_NAME, mark)?;
+            self.write(MARK, mark)?;
         }
         if self.on_doubt != OnDoubt::Note {
-            self.remove(HELD_BACK_NAME)?;
+            self.remove(HELD_BACK.name)?;
         }
         Ok(self.doubt)
     }
@@ -268,12 +269,19 @@ impl<'a> Guard<'a> {
         }
     }
 
-    fn read<T: Serialize + DeserializeOwned>(&self, name: &str) -> Result<Option<T>, DaemonError> {
-        read(&self.dir, name).map_err(|error| self.failed(name, error))
+    fn read<T: Serialize + DeserializeOwned>(&self, file: VersionedJson) -> Result<Option<T>, DaemonError> {
+        read(&self.dir, file).map_err(|error| self.failed(file.name, error))
     }
 
-    fn write<T: Serialize>(&self, name: &str, body: &T) -> Result<(), DaemonError> {
-        write(&self.dir, name, body).map_err(|error| self.failed(name, error))
+    fn write<T: Serialize>(&self, file: VersionedJson, body: &T) -> Result<(), DaemonError> {
+        let written = file.write(&self.dir, body);
+        written.map_err(|error| {
+            let source = match error {
+                VersionedJsonError::Io(_, error) => error,
+                VersionedJsonError::Damaged(why) => io::Error::other(why),
+            };
+            self.failed(file.name, source)
+        })
     }
 
     fn remove(&self, name: &str) -> Result<(), DaemonError> {
@@ -296,58 +304,16 @@ pub fn held_back(folder: &StateFolder) -> Result<Option<HeldBack>, DaemonError> 
         return Ok(None);
     }
     let dir = RealDir::open(&path).map_err(failed(path.clone()))?;
-    read(&dir, HELD_BACK_NAME).map_err(failed(path.join(HELD_BACK_NAME)))
+    read(&dir, HELD_BACK).map_err(failed(path.join(HELD_BACK.name)))
 }
 
-#[derive(Serialize, Deserialize)]
-struct Framed<T> {
-    version: u32,
-    body: T,
-    /// CRC-32C of the body, as JSON without white space.
-    crc32c: String,
-}
-
-fn checksum<T: Serialize>(body: &T) -> io::Result<String> {
-    Ok(format!("{:08x}", crc32c::crc32c(&serde_json::to_vec(body)?)))
-}
-
-fn read<T: Serialize + DeserializeOwned>(dir: &dyn DurableDir, name: &str) -> io::Result<Option<T>> {
-    let unusable = |why: String| {
-        io::Error::other(format!(
+fn read<T: Serialize + DeserializeOwned>(dir: &dyn DurableDir, file: VersionedJson) -> io::Result<Option<T>> {
+    file.read(dir).map_err(|error| match error {
+        VersionedJsonError::Io(_, error) => error,
+        VersionedJsonError::Damaged(why) => io::Error::other(format!(
             "{why}; if this file is removed, the folder is accepted as it is now"
-        ))
-    };
-    let file = match dir.open(name, OpenMode::Existing) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        opened => opened?,
-    };
-    let len = usize::try_from(file.len()?.min(LEN_MAX_BYTES)).unwrap_or_default();
-    let mut bytes = vec![0; len];
-    file.read_exact_at(0, &mut bytes)?;
-    let framed: Framed<T> = serde_json::from_slice(&bytes).map_err(|error| unusable(error.to_string()))?;
-    if framed.version != VERSION {
-        return Err(unusable(format!("it has the unknown version {}", framed.version)));
-    }
-    if checksum(&framed.body)? != framed.crc32c {
-        return Err(unusable("its checksum is wrong".to_owned()));
-    }
-    Ok(Some(framed.body))
-}
-
-/// Writes beside the old file and renames: a crash leaves one or the other.
-fn write<T: Serialize>(dir: &dyn DurableDir, name: &str, body: &T) -> io::Result<()> {
-    let framed = Framed {
-        version: VERSION,
-        body,
-        crc32c: checksum(body)?,
-    };
-    let new_name = format!("{name}.new");
-    let file = dir.open(&new_name, OpenMode::CreateIfMissing)?;
-    file.set_len(0)?;
-    file.write_all_at(0, &serde_json::to_vec(&framed)?)?;
-    file.sync_data()?;
-    dir.rename(&new_name, name)?;
-    dir.sync()
+        )),
+    })
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ use std::io::{self, Read};
 use std::sync::Arc;
 
 use byteback_delta::{ApplyError, Base, DeltaReader, ReadError, Target, apply_in_place};
-use byteback_host::durable::{DurableDir, DurableFile, OpenMode};
+use byteback_host::durable::{DurableDir, DurableFile, OpenMode, replace};
 
 use head::Head;
 pub use head::PatchInfo;
@@ -57,7 +57,6 @@ use whole_sectors::WholeSectors;
 const HEAD: &str = "head";
 
 /// Head of the next set, until it is whole.
-const NEW_HEAD: &str = "head.new";
 
 /// The delta streams, one behind the other.
 const DELTAS: &str = "deltas";
@@ -286,14 +285,9 @@ impl Gathering {
         self.sums.sync_data().map_err(failed("sync the checksums"))?;
         let bytes = self.head.to_bytes();
         let write = || {
-            let file = self.dir.open(NEW_HEAD, OpenMode::CreateIfMissing)?;
-            file.set_len(0)?;
-            file.write_all_at(0, &bytes)?;
-            file.sync_data()?;
             // The names of the files that the head refers to must be durable before its own.
             self.dir.sync()?;
-            self.dir.rename(NEW_HEAD, HEAD)?;
-            self.dir.sync()
+            replace(&*self.dir, HEAD, &bytes)
         };
         write().map_err(failed("write the head"))?;
         Ok(Committed {

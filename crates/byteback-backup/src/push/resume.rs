@@ -22,7 +22,7 @@ use crate::error::{BackupError, Result};
 use crate::monitor::{Event, Monitor};
 use byteback_api::FolderName;
 use byteback_delta::{ContentDigest, Effort};
-use byteback_host::durable::{DurableDir, DurableFile, OpenMode};
+use byteback_host::durable::{DurableDir, RecordLog, RecordLogError, RecordLogFormat};
 use byteback_host::random::{Randomness, RealRandomness};
 use byteback_model::{ByteString, DeviceId, FileId, Seq};
 use serde::{Deserialize, Serialize};
@@ -32,21 +32,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The record, and the name under which it is made.
-const FILE_NAME: &str = "push";
-const NEW_FILE_NAME: &str = "push.new";
-
-/// Name and version.
-const HEAD: [u8; 8] = *b"BBPUSH\0\x01";
-
-/// Longest JSON of a beginning, in bytes.
-const BEGUN_LEN_MAX: u32 = 64 << 10;
-
-/// Part number, digest, CRC.
-const ENTRY_LEN: usize = 40;
-
-/// More parts than a server takes are not read.
-const ENTRIES_MAX: u64 = 4 << 20;
+/// The head is the JSON of the beginning; each record is the number of a part and a digest. It is
+/// written anew only after a tear.
+const FORMAT: RecordLogFormat = RecordLogFormat {
+    name: "push",
+    magic: *b"BBPUSH\0",
+    version: 1,
+    len_max_bytes: 64 << 10,
+    rewrite_from_bytes: u64::MAX,
+};
 
 type Digest = [u8; 32];
 
@@ -148,7 +142,7 @@ pub(super) struct Record {
 
 #[derive(Default)]
 struct Parts {
-    file: Option<(Arc<dyn DurableFile>, u64)>,
+    log: Option<RecordLog>,
     known: HashMap<u32, Digest>,
     /// Parts that the server reported as staged.
     at_server: HashSet<u32>,
@@ -172,7 +166,7 @@ impl Record {
     /// The record of an interrupted push from the same source to the same place.
     pub(super) fn left(job: &Job<'_>) -> Option<(Self, Begun)> {
         let dir = job.options.state.clone()?;
-        let (begun, parts) = read(dir.as_ref()).ok().flatten()?;
+        let (begun, parts) = read(&dir).ok().flatten()?;
         if !begun.is_same_way(&Begun::new(job, 0).ok()?) {
             return None;
         }
@@ -214,11 +208,11 @@ impl Record {
     pub(super) fn keep(&self, monitor: &dyn Monitor) {
         let Some(dir) = &self.dir else { return };
         let mut parts = self.lock();
-        if parts.file.is_some() {
+        if parts.log.is_some() {
             return;
         }
-        match create(dir.as_ref(), &self.begun) {
-            Ok(file) => parts.file = Some(file),
+        match create(dir, &self.begun) {
+            Ok(log) => parts.log = Some(log),
             Err(error) => monitor.event(Event::Warning(&format!(
                 "cannot record the progress of this push ({error}); if it is interrupted, it starts from the beginning"
             ))),
@@ -227,10 +221,10 @@ impl Record {
 
     /// Forgets the push.
     pub(super) fn remove(&self) {
-        self.lock().file = None;
+        self.lock().log = None;
         if let Some(dir) = &self.dir {
             // A record that stays counts for nothing: its batch is applied, or refused once more.
-            let _ = dir.remove(FILE_NAME).and_then(|()| dir.sync());
+            let _ = dir.remove(FORMAT.name).and_then(|()| dir.sync());
         }
     }
 
@@ -303,14 +297,12 @@ impl Parts {
     /// Records durably which bytes the server has as this part.
     fn append(&mut self, part: u32, digest: &Digest) -> io::Result<()> {
         self.known.remove(&part);
-        let Some((file, end)) = &mut self.file else {
+        let Some(log) = &mut self.log else {
             return Ok(());
         };
-        let mut entry = [&part.to_le_bytes()[..], digest].concat();
-        entry.extend_from_slice(&crc32c::crc32c(&entry).to_le_bytes());
-        file.write_all_at(*end, &entry)?;
-        file.sync_data()?;
-        *end = end.saturating_add(ENTRY_LEN as u64);
+        let entry = [&part.to_le_bytes()[..], digest].concat();
+        let appended = log.append([entry]).and_then(|()| log.sync());
+        appended.map_err(RecordLogError::into_io)?;
         if *digest != UNKNOWN && part != EFFORT_ENTRY {
             self.known.insert(part, *digest);
         }
@@ -324,67 +316,30 @@ fn digest(bytes: &[u8]) -> Digest {
     digest.finish().unwrap_or(UNKNOWN)
 }
 
-fn create(dir: &dyn DurableDir, begun: &Begun) -> io::Result<(Arc<dyn DurableFile>, u64)> {
+fn create(dir: &Arc<dyn DurableDir>, begun: &Begun) -> io::Result<RecordLog> {
     let json = serde_json::to_vec(begun)?;
-    let len = u32::try_from(json.len()).unwrap_or(u32::MAX);
-    if len > BEGUN_LEN_MAX {
-        return Err(io::Error::other("its paths are too long"));
-    }
-    let mut bytes = HEAD.to_vec();
-    bytes.extend_from_slice(&len.to_le_bytes());
-    bytes.extend_from_slice(&json);
-    bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
-    let file = dir.open(NEW_FILE_NAME, OpenMode::CreateIfMissing)?;
-    file.set_len(0)?;
-    file.write_all_at(0, &bytes)?;
-    file.sync_data()?;
-    dir.rename(NEW_FILE_NAME, FILE_NAME)?;
-    dir.sync()?;
-    Ok((file, bytes.len() as u64))
+    let none: [&[u8]; 0] = [];
+    FORMAT.create(dir, &json, none).map_err(RecordLogError::into_io)
 }
 
 /// Reads the record; `None` if there is no valid one.
-fn read(dir: &dyn DurableDir) -> io::Result<Option<(Begun, Parts)>> {
-    let file = match dir.open(FILE_NAME, OpenMode::Existing) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        file => file?,
+fn read(dir: &Arc<dyn DurableDir>) -> io::Result<Option<(Begun, Parts)>> {
+    let (mut log, contents) = match FORMAT.open(dir) {
+        Ok(Some(found)) => found,
+        Ok(None) | Err(RecordLogError::Damaged { .. } | RecordLogError::Version { .. }) => return Ok(None),
+        Err(error) => return Err(error.into_io()),
     };
-    let len = file.len()?;
-    let mut head = [0; 12];
-    if len < 16 {
-        return Ok(None);
-    }
-    file.read_exact_at(0, &mut head)?;
-    let json_len = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
-    let end = 16 + u64::from(json_len);
-    if head[..8] != HEAD || json_len > BEGUN_LEN_MAX || end > len {
-        return Ok(None);
-    }
-    let mut bytes = vec![0; usize::try_from(end).unwrap_or_default()];
-    file.read_exact_at(0, &mut bytes)?;
-    let Some((begun, crc)) = bytes.split_last_chunk() else {
+    let Ok(begun) = serde_json::from_slice::<Begun>(&contents.head) else {
         return Ok(None);
     };
-    if u32::from_le_bytes(*crc) != crc32c::crc32c(begun) {
-        return Ok(None);
+    if log.needs_rewrite() {
+        let rewritten = log.rewrite(&contents.head, &contents.records);
+        rewritten.map_err(RecordLogError::into_io)?;
     }
-    let Some(Ok(begun)) = begun.get(12..).map(serde_json::from_slice::<Begun>) else {
-        return Ok(None);
-    };
     let mut parts = Parts::default();
-    let mut at = end;
-    let entries = (len - end) / ENTRY_LEN as u64;
-    let mut entry = [0; ENTRY_LEN];
-    for _ in 0..entries.min(ENTRIES_MAX) {
-        file.read_exact_at(at, &mut entry)?;
-        let Some((body, crc)) = entry.split_last_chunk() else {
-            break;
-        };
-        if u32::from_le_bytes(*crc) != crc32c::crc32c(body) {
-            break;
-        }
-        let Some((part, digest)) = body.split_first_chunk() else {
-            break;
+    for record in &contents.records {
+        let Some((part, digest)) = record.split_first_chunk() else {
+            continue;
         };
         let part = u32::from_le_bytes(*part);
         match Digest::try_from(digest) {
@@ -395,9 +350,8 @@ fn read(dir: &dyn DurableDir) -> io::Result<Option<(Begun, Parts)>> {
             Ok(UNKNOWN) | Err(_) => parts.known.remove(&part),
             Ok(digest) => parts.known.insert(part, digest),
         };
-        at += ENTRY_LEN as u64;
     }
-    parts.file = Some((file, at));
+    parts.log = Some(log);
     Ok(Some((begun, parts)))
 }
 

@@ -164,7 +164,7 @@ fn mark_of_another_file_system_differs_whatever_its_numbers() {
 fn mark_that_is_damaged_is_not_taken_for_none() {
     let place = Place::new();
     drop(place.open(REFUSE).unwrap());
-    let path = place.folder().path().join(MARK_NAME);
+    let path = place.folder().path().join(MARK.name);
     let bytes = fs::read(&path).unwrap();
     for at in 0..bytes.len() {
         let mut damaged = bytes.clone();

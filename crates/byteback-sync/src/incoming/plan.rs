@@ -2,6 +2,9 @@
 //! plan compares states and not histories: others' changes ([`Others`]), and the tree here
 //! ([`Here`]); so it can be made again at any moment, also when a part of its steps was done.
 //!
+//! The server reports no moves. A name that went and a name that came of the same node become one
+//! [`Step::Rename`] in `order`.
+//!
 //! **A landing that was begun is ended.** The head up to which others' changes are landed is
 //! durable before the first step, and until the cursor has reached it the plan is made for the same
 //! head: a node that was compared with an older one might look unchanged.
@@ -318,7 +321,8 @@ pub enum Step {
         /// Its attributes.
         attributes: Attributes,
     },
-    /// A file gets the content of the head.
+    /// A file gets the content of the head. A file that is made, and is empty there, is complete
+    /// without this step.
     Content {
         /// The file.
         id: FileId,
@@ -339,7 +343,7 @@ pub enum Step {
         /// The name, which is free.
         place: Place<FileId>,
     },
-    /// A node's name is replaced by another one.
+    /// A name of a node moves.
     Rename {
         /// The node.
         id: FileId,
@@ -349,7 +353,9 @@ pub enum Step {
         to: Place<FileId>,
         /// The node that the new name stands for until then. Neither is a directory then.
         replaces: Option<FileId>,
-        /// Whether the new name is a conflict name: a change made here, to be sent.
+        /// Whether the node is displaced: it is in the way, and gets a conflict name. That is a
+        /// change made here: the observer is told, so it is sent. A file may be linked first and
+        /// lose its old name only to the node that lands there (`leaves_old`).
         is_local: bool,
         /// Whether the old name stays, too, until the node that lands there replaces it, so that
         /// programs find something under it at any moment. Only with a conflict name.

@@ -380,7 +380,7 @@ impl<'a, 'w> Walk<'a, 'w> {
                 let renamed = self.expecting((&[node], replaced), &[&old, &new], |landing, expected| {
                     landing.rename(node, &old, &new, replaced, expected)
                 });
-                // A node that was to be moved out of the way is still in it.
+                // Parking failed: the old name is what is blocked, not the name on its way.
                 let is_parked = is_name_on_its_way(to.name.as_bytes());
                 match at_name(renamed, if is_parked { from } else { to }) {
                     // It may be in its own way, if only its spelling changes.

@@ -356,6 +356,7 @@ impl<'a> Merge<'a, '_> {
         let (mut contents, mut attributes) = (Vec::new(), Vec::new());
         let has_content = |id: &FileId| !self.given.landed.contains(id) && !self.same.contains(id);
         for (id, made) in &made {
+            // An empty file is complete when it is made.
             if made.kind == NodeKind::File && made.size > 0 {
                 contents.push((*id, ContentFrom::Nothing));
             }
