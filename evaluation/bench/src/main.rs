@@ -64,6 +64,8 @@ enum Suite {
     Extents,
     /// Back up small changes in a large file; compare with rsync.
     Image,
+    /// Back up a folder in use fifty times; compare with restic.
+    History,
     /// Demonstrate the main job on real data; compare everything that is restored.
     Demo,
     /// Measure finders of deltas, and deltas from existing checksums (the figures of the SkySync
@@ -122,6 +124,10 @@ fn run(arguments: &Arguments) -> Result<(), SuiteError> {
         Suite::Image => {
             interrupt::install()?;
             suites::image::run(options)?
+        }
+        Suite::History => {
+            interrupt::install()?;
+            suites::history::run(options)?
         }
         Suite::Demo => {
             interrupt::install()?;

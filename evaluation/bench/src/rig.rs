@@ -21,6 +21,7 @@ pub(crate) mod interrupt;
 pub(crate) mod process;
 pub(crate) mod proxy;
 pub(crate) mod rdiff;
+pub(crate) mod restic;
 pub(crate) mod rsync;
 pub(crate) mod scheduling;
 pub(crate) mod scratch;

@@ -3,6 +3,7 @@
 pub(crate) mod deltacfs;
 pub(crate) mod deltafs;
 pub(crate) mod extents;
+pub(crate) mod history;
 pub(crate) mod image;
 pub(crate) mod skysync;
 pub(crate) mod solfs;
