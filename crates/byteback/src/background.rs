@@ -17,6 +17,7 @@ use std::process::{Command, Stdio};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{CommandError, Result};
+use crate::timestamp;
 
 /// Size in bytes beyond which the next start begins a new log. The previous log is kept beside it.
 const LOG_BYTES_MAX: u64 = 1 << 20;
@@ -142,4 +143,13 @@ impl Starter {
             let _ = rustix::stdio::dup2_stdout(&nowhere);
         }
     }
+}
+
+/// Writes a line to the daemon's log, which is its standard error.
+pub(crate) fn log(text: &str) {
+    let _ = writeln!(
+        std::io::stderr().lock(),
+        "{} {text}",
+        timestamp::rfc3339(timestamp::now_ns())
+    );
 }

@@ -42,6 +42,7 @@ mod served;
 mod settings;
 mod signals;
 mod snapshot_path;
+mod sync_runtime;
 mod throttling;
 mod timestamp;
 mod tracked_folder;

@@ -5,7 +5,6 @@
 //! lazily if the folder is in use.
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -358,7 +357,7 @@ pub(super) fn watch_signals() -> Result<Slot> {
                     let _ = mount.unmount(Unmount::Detach);
                 }
                 if !mount.has_ended() {
-                    log(
+                    background::log(
                         "unmounted, but the mount is still in use; waiting for that to end ('byteback status' shows \
                          what uses it)",
                     );
@@ -380,7 +379,7 @@ pub(super) fn start(
 ) -> Result<(Daemon, Ready)> {
     let mut options = DaemonOptions::new(MountOptions {
         at,
-        report: Report::new(log),
+        report: Report::new(background::log),
         mode: match mode {
             Mode::Exact => CacheMode::Exact,
             Mode::Fast => CacheMode::Fast,
@@ -485,7 +484,7 @@ fn run_detached(arguments: &MountArguments, settings: &Settings) -> Result<()> {
     })();
     match began {
         Ok((daemon, ready)) => {
-            log(&format!(
+            background::log(&format!(
                 "{} is mounted at {}, mode {}",
                 ready.directory, ready.mounted_at, ready.mode
             ));
@@ -496,14 +495,14 @@ fn run_detached(arguments: &MountArguments, settings: &Settings) -> Result<()> {
             }
             starter.let_go();
             let ended = daemon.run();
-            log(match &ended {
+            background::log(match &ended {
                 Ok(()) => "unmounted cleanly",
                 Err(_) => "ended with an error",
             });
             Ok(ended?)
         }
         Err(CommandError::Failed(failure)) => {
-            log(&failure.message);
+            background::log(&failure.message);
             let Failure { exit, message, next } = failure;
             starter.tell(&Tell::<Ready>::Failed {
                 code: exit.code(),
@@ -514,15 +513,6 @@ fn run_detached(arguments: &MountArguments, settings: &Settings) -> Result<()> {
         }
         Err(other) => Err(other),
     }
-}
-
-/// Writes a line to the daemon's log, which is its standard error.
-pub(super) fn log(text: &str) {
-    let _ = writeln!(
-        std::io::stderr().lock(),
-        "{} {text}",
-        timestamp::rfc3339(timestamp::now_ns())
-    );
 }
 
 fn print_ready(ready: &Ready, folder: &StateFolder, settings: &Settings) -> Result<()> {

@@ -8,49 +8,38 @@
 //! ends, unsent changes are kept for the next start.
 
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use byteback_backup::BackupError;
 use byteback_client::ClientOptions;
-use byteback_client::throttle::{RateLimits, Wish};
-use byteback_control::{SyncStatus, TreeService};
+use byteback_client::throttle::RateLimits;
+use byteback_control::TreeService;
 use byteback_daemon::{Daemon, LiveOptions, OnDoubt, StateFolder};
 use byteback_host::durable::RealDir;
-use byteback_host::random::RealRandomness;
-use byteback_model::ByteString;
-use byteback_mount::{Unmount, beneath};
-use byteback_sync::engine::{
-    Engine, EngineError, EngineHandle, EngineParts, PauseOptions, Renew, StopSign, ask_to_start_over,
-};
+use byteback_mount::beneath;
+use byteback_sync::engine::{EngineError, StopSign, ask_to_start_over};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use super::mount::{self, ChecksumArguments, Ready};
 use crate::background::{self, Started, Starter, Tell};
-use crate::credentials::{self, Credentials};
 use crate::ending;
 use crate::error::{CommandError, Failure, Result};
 use crate::exit_code::Exit;
 use crate::notify;
 use crate::progress::Progress;
 use crate::settings::Settings;
+use crate::sync_runtime::{RuntimeError, SyncRuntime, SyncSpec};
 use crate::throttling;
-use crate::timestamp;
 use crate::tracked_folder::{self, BoundFolder};
 use crate::volume_losses;
 use crate::when;
 
 /// Longest silence of the server within an exchange; after that the engine tries again.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// How long the end waits for the engine. The next start asks for the outcome of a batch that was
-/// under way.
-const END_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Checksums of the programs' writes are kept by default. Older content without checksums is not
 /// reported as damaged; the scrub learns its checksums.
@@ -148,12 +137,6 @@ struct SyncReady {
     problem: Option<String>,
 }
 
-/// The engine's thread.
-struct Sending {
-    handle: EngineHandle,
-    running: JoinHandle<()>,
-}
-
 impl SyncArguments {
     /// The decision about a directory that is perhaps not the folder.
     fn on_doubt(&self) -> OnDoubt {
@@ -162,19 +145,6 @@ impl SyncArguments {
             false => OnDoubt::Refuse {
                 gone_percent_max: self.removals_max,
             },
-        }
-    }
-}
-
-impl Sending {
-    fn end(self) {
-        self.handle.stop();
-        let began = Instant::now();
-        while !self.running.is_finished() && began.elapsed() < END_TIMEOUT {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        if self.running.is_finished() {
-            let _ = self.running.join();
         }
     }
 }
@@ -298,7 +268,7 @@ fn start(
     settings: &Settings,
     slot: &mount::Slot,
     compared: &mut dyn FnMut(u64),
-) -> Result<(Daemon, Sending, SyncReady)> {
+) -> Result<(Daemon, SyncRuntime, SyncReady)> {
     let BoundFolder { folder, binding } = tracked_folder::bound_folder(arguments.dir.as_deref(), settings)?;
     let repository = &binding.repository;
     let stop = StopSign::default();
@@ -334,47 +304,23 @@ fn start(
         slot,
         compared,
     )?;
-    let live = daemon
-        .live()
-        .ok_or_else(|| CommandError::new("cannot sync: the mount does not report changes"))?;
-    let landing = daemon
-        .landing()
-        .ok_or_else(|| CommandError::new("cannot sync: the mount does not accept changes from other machines"))?;
-    let opened = Engine::open(EngineParts {
-        live,
-        tree: daemon.service(),
-        landing,
-        is_listening: true,
+    let spec = SyncSpec {
+        folder: folder.clone(),
+        repository: repository.clone(),
+        token_path: settings.token_path(&repository.server, Some(&binding))?,
+        credentials,
         server: Arc::new(server),
-        folder: repository.folder.clone(),
-        device: credentials.device,
-        renew: Some(renewal(
-            settings.token_path(&repository.server, Some(&binding))?,
-            credentials,
-        )),
-        dir: Arc::new(dir),
+        throttle,
+        wish,
+        is_still,
+        dir,
         host: settings.host(None),
-        east_of_utc_s: timestamp::east_of_utc_s(),
-        path: ByteString::from(folder.directory().as_os_str().as_bytes()),
-        part_len_bytes: EngineParts::PART_LEN_BYTES,
-        pauses: PauseOptions::default(),
-        randomness: Arc::new(RealRandomness),
         stop,
-    });
-    let met = opened.and_then(|mut engine| match is_still {
-        // The server is contacted once traffic is allowed.
-        true => Ok((engine, Some(still(&wish, &folder)))),
-        false => match engine.greet() {
-            Err(error) if !error.is_passing() => Err(error),
-            met => Ok((engine, met.err().as_ref().map(ToString::to_string))),
-        },
-    });
-    let (engine, problem) = match met {
-        Ok(met) => met,
-        Err(error) => {
-            give_back(daemon);
-            return Err(explained(error, &folder));
-        }
+    };
+    let (daemon, runtime, problem) = match SyncRuntime::start(daemon, spec) {
+        Ok(started) => started,
+        Err(RuntimeError::Engine(error)) => return Err(explained(error, &folder)),
+        Err(error) => return Err(CommandError::new(error.to_string())),
     };
     let ready = SyncReady {
         mount: ready,
@@ -382,83 +328,7 @@ fn start(
         connected: problem.is_none(),
         problem,
     };
-    let handle = engine.handle();
-    let told = handle.clone();
-    let wanted = Arc::clone(&throttle);
-    daemon.tell_sync(Box::new(move || {
-        let wish = wanted.wish();
-        SyncStatus {
-            paused_since_ns: wish.paused_since_ns,
-            limits: throttling::told(&wish.limits),
-            bytes_per_second_max: wanted.bytes_per_second_max(),
-            ..told.status()
-        }
-    }));
-    let wanted = Arc::clone(&throttle);
-    let noted_for = folder.clone();
-    daemon.hear_sync_wishes(Box::new(move || {
-        wanted.set(throttling::noted_for_others(&noted_for)?);
-        Ok(())
-    }));
-    let asked = handle.clone();
-    daemon.repair_with(Box::new(move |request| asked.repair(request)));
-    // Picks up a change since the first reading; later ones arrive through the callback above.
-    throttle.set(throttling::noted(&folder).unwrap_or(wish));
-    let running = std::thread::Builder::new()
-        .name("sync".to_owned())
-        .spawn(move || send(engine))
-        .map_err(|error| CommandError::new(format!("cannot start a thread: {error}")))?;
-    Ok((daemon, Sending { handle, running }, ready))
-}
-
-/// Checks whether this machine has joined again and has another token.
-fn renewal(path: PathBuf, shown: Credentials) -> Renew {
-    let shown = Mutex::new(shown);
-    Arc::new(move || {
-        let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = credentials::read(&path).ok().flatten()?;
-        // A token for another server or another certificate would need a new client.
-        let is_of_this = now.server == shown.server && now.certificate == shown.certificate;
-        if !is_of_this || now.token == shown.token {
-            return None;
-        }
-        *shown = now.clone();
-        Some((now.token, now.device))
-    })
-}
-
-/// Why nothing moves.
-fn still(wish: &Wish, folder: &StateFolder) -> String {
-    let directory = folder.directory().display();
-    match wish.paused_since_ns {
-        Some(since_ns) => format!(
-            "Sync has been paused since {}; to resume: byteback resume {directory}",
-            timestamp::local(since_ns)
-        ),
-        None => format!(
-            "Nothing is sent at this time of day ({})",
-            throttling::told(&wish.limits).join(", ")
-        ),
-    }
-}
-
-fn send(mut engine: Engine) {
-    if let Err(error) = engine.run() {
-        mount::log(&format!("sync has ended: {error}"));
-    }
-}
-
-/// Removes a mount that was not announced yet.
-fn give_back(daemon: Daemon) {
-    if daemon.mount().unmount(Unmount::IfIdle).is_err() {
-        let _ = daemon.mount().unmount(Unmount::Detach);
-        return;
-    }
-    // If something holds the mount meanwhile, this process ends all the same.
-    if daemon.mount().has_ended() {
-        // The next start finds what the last checkpoint cannot record.
-        let _ = daemon.run();
-    }
+    Ok((daemon, runtime, ready))
 }
 
 fn explained(error: EngineError, folder: &StateFolder) -> CommandError {
@@ -498,12 +368,12 @@ fn explained(error: EngineError, folder: &StateFolder) -> CommandError {
 fn run_foreground(arguments: &SyncArguments, settings: &Settings, folder: &StateFolder) -> Result<()> {
     let slot = mount::watch_signals()?;
     let progress = Progress::new(settings, "sync", None);
-    let (daemon, sending, ready) = start(arguments, settings, &slot, &mut |nodes| progress.compared(nodes))?;
+    let (daemon, runtime, ready) = start(arguments, settings, &slot, &mut |nodes| progress.compared(nodes))?;
     progress.finish();
     // A reader that went away does not end the mount.
     let _ = print_ready(&ready, folder, settings);
     notify::ready(settings.notify_socket.as_deref());
-    let ended = daemon.run_and(|| sending.end());
+    let ended = daemon.run_and(|| runtime.end());
     notify::stopping(settings.notify_socket.as_deref());
     Ok(ended?)
 }
@@ -520,27 +390,27 @@ fn run_detached(arguments: &SyncArguments, settings: &Settings) -> Result<()> {
         start(arguments, settings, &slot, &mut compared)
     });
     match began {
-        Ok((daemon, sending, ready)) => {
-            mount::log(&format!(
+        Ok((daemon, runtime, ready)) => {
+            background::log(&format!(
                 "{} is kept in sync with {}",
                 ready.mount.directory, ready.repository
             ));
             if !starter.tell(&Tell::Ready(ready)) {
-                sending.end();
+                runtime.end();
                 return Err(CommandError::new(
                     "the command that started sync has ended; so does sync",
                 ));
             }
             starter.let_go();
-            let ended = daemon.run_and(|| sending.end());
-            mount::log(match &ended {
+            let ended = daemon.run_and(|| runtime.end());
+            background::log(match &ended {
                 Ok(()) => "unmounted cleanly",
                 Err(_) => "ended with an error",
             });
             Ok(ended?)
         }
         Err(CommandError::Failed(failure)) => {
-            mount::log(&failure.message);
+            background::log(&failure.message);
             let Failure { exit, message, next } = failure;
             starter.tell(&Tell::<SyncReady>::Failed {
                 code: exit.code(),
