@@ -2,7 +2,7 @@
 //!
 //! | kind | payload |
 //! |---|---|
-//! | 0 hello | magic and version, [`HELLO`]; each side's first frame, and no other |
+//! | 0 hello | [`MAGIC`] and [`VERSION`]; each side's first frame, and no other |
 //! | 1 message | JSON: a request, or the answer that ends the answering of one |
 //! | 2 data | an offset (u64) and the bytes there, or the checksums of the leaves from there on |
 //! | 3 hole | start and end (u64) of bytes that read as zeros |
@@ -29,8 +29,8 @@ pub(crate) const ANSWER_LEN_MAX: u32 = 1 << 30;
 pub(crate) const DATA_LEN_MAX: usize = 1 << 20;
 
 const MAGIC: &[u8] = b"byteback-control";
-/// The version that both ends must speak; any change of a message that the other end would not
-/// understand is a new one.
+/// The version that both ends must speak. A change of a message that the other end would not
+/// understand is a new one; new fields with a default are none (see [`crate::messages`]).
 const VERSION: u8 = 1;
 
 const KIND_HELLO: u8 = 0;

@@ -31,7 +31,7 @@
 //! [`unanswered_before`](LiveTree::unanswered_before): they cannot be sent again, their changes are
 //! in later groups.
 //!
-//! Only within one process: nothing of this crosses the socket.
+//! [`LiveTree`] stays within one process. [`SyncStatus`] crosses the socket, in the tree's status.
 
 use byteback_model::{Attributes, ByteString, NameChange, NodeId, NodeKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -256,9 +256,9 @@ pub struct SyncStatus {
     pub needs_attention: bool,
     /// Sync has ended, though the mount may go on.
     pub has_ended: bool,
-    /// Groups of changes that the server applied since the start.
+    /// Groups of changes that the server applied since this process began to sync.
     pub sent_groups: u64,
-    /// Bytes that were sent since the start.
+    /// Bytes that were sent since this process began to sync.
     pub sent_bytes: u64,
     /// When the server last applied one, nanoseconds since 1970.
     pub sent_at_ns: Option<i64>,

@@ -1,8 +1,13 @@
 //! Requests and answers, one for each method of [`crate::TreeService`].
 //!
 //! Both are tagged from outside (`{"cut": {...}}`, `"status"`): a tag inside would make the reader
-//! keep a whole untrusted message as a tree of values before it knows what it is. A change that the
-//! other version would not understand is a new version of the hello.
+//! keep a whole untrusted message as a tree of values before it knows what it is.
+//!
+//! **New fields.** A reader ignores fields that it does not know. A field that is missing is an
+//! error, unless it is an `Option` or has `#[serde(default)]`: a new field of an answer needs one
+//! of these, with a default that means "not known". A new field of a request needs one, too, and is
+//! only for what an older daemon may ignore. Any other change (a field that is gone or means
+//! something else, a new request or variant) is a new version of the hello.
 
 use byteback_model::{Attributes, ByteString, NodeId};
 use byteback_oplog::{ChangesCursor, ChangesPage, Epoch};

@@ -16,7 +16,7 @@ fn json<T: Serialize>(value: &T) -> String {
 }
 
 #[test]
-fn golden_requests_of_version_7() {
+fn golden_requests_of_version_1() {
     let cut = CutId(7);
     for (request, text) in [
         (Request::Status, r#""status""#),

@@ -22,6 +22,9 @@ use crate::sim::{CrashPhase, PowerCut};
 /// The unit that devices write atomically.
 const SECTOR_LEN_BYTES: usize = 512;
 
+/// Makes the survivors of a cut in the middle of a flush differ from those of a cut before it.
+const MIDDLE_SEED: u64 = 0x6d69_6464_6c65;
+
 type Block = [u8; BLOCK_LEN_BYTES];
 
 /// The blocks that were ever written; all others are zeros.
@@ -43,6 +46,8 @@ struct World {
     flushes: u64,
     calls: u64,
     crash_at_flush: Option<(u64, CrashPhase)>,
+    /// The phase of the flush at which the power was cut, as a part of the seed of survivors.
+    phase_seed: u64,
     crash_at_call: Option<u64>,
     failing_calls: BTreeMap<u64, i32>,
     unreadable: BTreeSet<u64>,
@@ -192,6 +197,7 @@ impl SimBlockDevice {
                 flushes: 0,
                 calls: 0,
                 crash_at_flush: None,
+                phase_seed: 0,
                 crash_at_call: None,
                 failing_calls: BTreeMap::new(),
                 unreadable: BTreeSet::new(),
@@ -212,7 +218,9 @@ impl SimBlockDevice {
         self.world().calls
     }
 
-    /// Cuts the power at the `nth` flush, from 1.
+    /// Cuts the power at the `nth` flush, from 1. Before it and in the middle of it, any choice of
+    /// the pending operations survives; the two phases draw different survivors from the same seed.
+    /// After it, all of them survive.
     pub fn crash_at_flush(&self, nth: u64, phase: CrashPhase) {
         self.world().crash_at_flush = Some((nth, phase));
     }
@@ -258,13 +266,13 @@ impl SimBlockDevice {
     }
 
     /// Cuts the power if it is still on, and returns what came back: a new device, drawn by `seed`
-    /// from all that the contract allows, without faults planned. May be called again for other
-    /// survivors of the same crash.
+    /// and the phase of the flush that was cut, from all that the contract allows, without faults
+    /// planned. May be called again for other survivors of the same crash.
     #[must_use]
     pub fn recover(&self, seed: u64) -> Self {
         let mut world = self.world();
         world.is_cut = true;
-        Self::holding(world.len_blocks, world.survivor(seed))
+        Self::holding(world.len_blocks, world.survivor(seed ^ world.phase_seed))
     }
 
     /// A device that holds what this one shows now, all of it durable.
@@ -322,8 +330,10 @@ impl BlockDevice for SimBlockDevice {
         let planned = world.crash_at_flush.filter(|(nth, _)| *nth == world.flushes);
         if let Some((_, phase)) = planned {
             world.is_cut = true;
-            if phase == CrashPhase::After {
-                world.settle();
+            match phase {
+                CrashPhase::Before => {}
+                CrashPhase::Middle => world.phase_seed = MIDDLE_SEED,
+                CrashPhase::After => world.settle(),
             }
         }
         match world.call() {

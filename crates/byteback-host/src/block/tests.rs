@@ -237,7 +237,12 @@ fn a_crash_leaves_what_was_flushed_and_any_of_the_rest() {
 
 #[test]
 fn flushes_crash_before_or_after_and_fail_for_good() {
-    for (phase, survives) in [(CrashPhase::Before, false), (CrashPhase::After, true)] {
+    let phases = [
+        (CrashPhase::Before, false),
+        (CrashPhase::Middle, false),
+        (CrashPhase::After, true),
+    ];
+    for (phase, survives) in phases {
         let device = SimBlockDevice::new(4);
         device.write_blocks(0, &block_of(1)).unwrap();
         device.flush().unwrap();
@@ -262,6 +267,27 @@ fn flushes_crash_before_or_after_and_fail_for_good() {
     device.write_blocks(0, &block_of(2)).unwrap();
     assert!(is_power_cut(&device.write_blocks(1, &block_of(2)).unwrap_err()));
     assert_eq!((device.calls(), device.is_cut()), (2, true));
+}
+
+#[test]
+fn sim_device_draws_other_survivors_in_the_middle_of_a_flush() {
+    let survivors = [CrashPhase::Before, CrashPhase::Middle].map(|phase| {
+        let device = SimBlockDevice::new(4);
+        for block in 0..4 {
+            device.write_blocks(block, &block_of(1)).unwrap();
+        }
+        device.crash_at_flush(1, phase);
+        assert!(is_power_cut(&device.flush().unwrap_err()));
+        let of = |seed| {
+            (0..4)
+                .map(|block| read(&device.recover(seed), block))
+                .collect::<Vec<_>>()
+        };
+        (0..50).map(of).collect::<Vec<_>>()
+    });
+    let [before, middle] = survivors;
+    let different = before.iter().zip(&middle).filter(|(before, middle)| before != middle);
+    assert!(different.count() > 10);
 }
 
 #[test]

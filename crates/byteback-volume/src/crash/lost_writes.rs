@@ -1,5 +1,6 @@
 //! Pages that programs wrote and that cannot be written to the device: the nodes that lead to them
-//! were damaged or became unreadable while the pages were in memory.
+//! were damaged or became unreadable while the pages were in memory. These are pages that are given
+//! up for damaged nodes, not writes that a device lost.
 //!
 //! They are given up, one by one, and all else goes on: a volume that refused to write because of
 //! them would lose what is written to other files, too. Reads never return something else in their

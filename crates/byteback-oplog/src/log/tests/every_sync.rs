@@ -201,10 +201,19 @@ fn afterlife(world: &mut World) -> Result<(), LogError> {
     Ok(())
 }
 
-/// One run. Returns the syncs of the log's disk until the story was over, or since the last loss.
-/// Where the planned loss comes later than that (it was counted with what closes the log), it comes
-/// in the afterlife.
-fn run(story: &Story, doom: &Doom) -> u64 {
+/// The counts of one run.
+struct Ran {
+    /// Syncs of the log's disk until the story was over, or since the last loss.
+    syncs: u64,
+    /// See [`World::start_syncs_max`].
+    start_syncs_max: u64,
+    /// See [`World::losses_in_recovery`].
+    losses_in_recovery: u32,
+}
+
+/// One run. Where the planned loss comes later than the end of the story (it was counted with what
+/// closes the log), it comes in the afterlife.
+fn run(story: &Story, doom: &Doom) -> Ran {
     let history = History::default();
     let told = history.clone();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -224,7 +233,11 @@ fn run(story: &Story, doom: &Doom) -> u64 {
             world.power_losses > 0 || doom.first.is_none(),
             "the power was to be lost, and was not"
         );
-        syncs
+        Ran {
+            syncs,
+            start_syncs_max: world.start_syncs_max,
+            losses_in_recovery: world.losses_in_recovery,
+        }
     }));
     outcome.unwrap_or_else(|failure| {
         for line in history.lines() {
@@ -244,7 +257,7 @@ fn survivors(default: u64) -> u64 {
 fn no_change_is_missed_when_the_power_is_lost_at_any_sync() {
     let mut runs = 0;
     for story in &STORIES {
-        let syncs = run(story, &Doom::default());
+        let syncs = run(story, &Doom::default()).syncs;
         assert!(syncs > 20, "the story '{}' has {syncs} syncs only", story.name);
         for nth in 1..=syncs {
             for phase in PHASES {
@@ -265,13 +278,25 @@ fn no_change_is_missed_when_the_power_is_lost_at_any_sync() {
 
 #[test]
 fn recovery_misses_no_change_if_power_fails_at_any_of_its_syncs() {
-    // As many as an opening, a scan and the note that tracking begins need at most.
-    const SYNCS_OF_A_START: u64 = 12;
     let story = &STORIES[0];
-    let syncs = run(story, &Doom::default());
+    let syncs = run(story, &Doom::default()).syncs;
+    // The syncs of an opening, a scan and the note that tracking begins: of the start after each
+    // loss, and of the last one, after a kill.
+    let losses = (1..=syncs).flat_map(|nth| PHASES.map(|phase| (nth, phase)));
+    let starts = losses.map(|first| {
+        let doom = Doom {
+            first: Some(first),
+            ..Doom::default()
+        };
+        run(story, &doom).start_syncs_max
+    });
+    let start_syncs = starts.max().unwrap_or(0);
+    assert!(start_syncs > 1, "a start takes {start_syncs} syncs");
+    let mut losses_in_recovery = 0;
     for nth in 1..=syncs {
-        for again in 1..=SYNCS_OF_A_START {
-            let draw = nth * SYNCS_OF_A_START + again;
+        // The last number lies beyond the start.
+        for again in 1..=start_syncs + 1 {
+            let draw = nth * (start_syncs + 1) + again;
             let phase = |of: u64| PHASES[(of % 3) as usize];
             for survivor in 0..survivors(1) {
                 let doom = Doom {
@@ -279,8 +304,12 @@ fn recovery_misses_no_change_if_power_fails_at_any_of_its_syncs() {
                     at_starts: vec![(again, phase(draw / 3)), (again / 2 + 1, phase(draw / 9))],
                     survivor,
                 };
-                run(story, &doom);
+                losses_in_recovery += u64::from(run(story, &doom).losses_in_recovery);
             }
         }
     }
+    assert!(
+        losses_in_recovery > syncs,
+        "{losses_in_recovery} losses were within a recovery, after {syncs} syncs"
+    );
 }

@@ -64,6 +64,10 @@ pub(super) struct World {
     blows_at_starts: Vec<(u64, CrashPhase)>,
     /// Times that the power was lost.
     pub(super) power_losses: u32,
+    /// Times that the power was lost in the first start after a power loss.
+    pub(super) losses_in_recovery: u32,
+    /// Syncs of the log's disk in the start that took most, of those that succeeded.
+    pub(super) start_syncs_max: u64,
     /// Somebody damaged the log's files: marks may be forgotten, never wrong.
     pub(super) may_forget: bool,
     pub(super) holders: Holders,
@@ -142,6 +146,8 @@ impl World {
             survivor: doom.survivor,
             blows_at_starts: doom.at_starts.clone(),
             power_losses: 0,
+            losses_in_recovery: 0,
+            start_syncs_max: 0,
             may_forget: false,
             holders: Holders::default(),
             options: LogOptions::default(),
@@ -261,13 +267,21 @@ impl World {
         self.held.clear();
         self.tree.drop_unnamed(&[]);
         for _ in 0..20 {
+            let syncs_before = self.disk.counters().syncs;
             match self.try_start() {
-                Ok(()) => return self.check_all("after a restart"),
+                Ok(()) => {
+                    let syncs = self.disk.counters().syncs - syncs_before;
+                    self.start_syncs_max = self.start_syncs_max.max(syncs);
+                    return self.check_all("after a restart");
+                }
                 Err(error) => {
                     self.life.kill();
                     self.log = None;
                     self.note(format!("start failed: {error}"));
                     if self.disk.is_cut() {
+                        // The counters of a disk begin at zero when the power comes back.
+                        let is_recovery = self.power_losses > 0 && syncs_before == 0;
+                        self.losses_in_recovery += u32::from(is_recovery);
                         self.come_back();
                     } else {
                         assert!(self.tolerated > 0, "a start failed without a cause: {error:?}");
