@@ -6,7 +6,7 @@
 //! | part | bytes |
 //! |---|---|
 //! | head | magic (7), version (1), generation u64, length of the owner's head u32, that head, CRC-32C of all this |
-//! | each record | length of the payload u32, the head's CRC-32C, payload, CRC-32C of all this |
+//! | each record | length of the payload u32, the head's CRC-32C, number of bytes of the file that were synced when the record was written u64, payload, CRC-32C of all this |
 //!
 //! **Order of the durable steps.** A log is born whole, under another name, and renamed
 //! ([`replace`]). [`RecordLog::append`] writes behind the end, [`RecordLog::sync`] makes it durable.
@@ -23,8 +23,9 @@
 //! After a rewrite that failed the next step is another rewrite, which is up to the owner
 //! ([`RecordLog::needs_rewrite`]).
 //!
-//! **Damage.** A damaged head is an error and never taken for a missing file. Records that are whole
-//! behind one that is not are no torn tail: [`RecordLogContents::is_damaged`]. [`salvage`] finds them.
+//! **Damage.** A damaged head is an error and never taken for a missing file. A record that is not
+//! whole is damaged, and no torn tail, if a whole one behind it was written when its bytes had been
+//! synced: [`RecordLogContents::is_damaged`]. [`RecordLogFormat::salvage`] finds what is whole.
 //!
 //! Out of scope: the meaning of records; two owners of one file.
 
@@ -38,8 +39,8 @@ pub(crate) mod fuzzing;
 
 /// Magic, version, generation, length of the owner's head.
 const FIXED_HEAD_LEN: usize = 7 + 1 + 8 + 4;
-/// Length and tag of a record.
-const RECORD_HEAD_LEN: usize = 4 + 4;
+/// Length of the payload, tag and synced length of a record.
+const RECORD_HEAD_LEN: usize = 4 + 4 + 8;
 const CRC_LEN: usize = 4;
 /// What each record takes beside its payload.
 const FRAME_LEN: usize = RECORD_HEAD_LEN + CRC_LEN;
@@ -116,8 +117,10 @@ pub struct RecordLogContents {
     pub records: Vec<Vec<u8>>,
     /// Number of bytes behind them: a torn tail, or damage.
     pub tail_len_bytes: u64,
-    /// Whether whole records lie behind one that is not. A crash in the midst of one append may
-    /// leave that as well, if the append spans sectors.
+    /// Whether whole records lie in the tail: damage, or an append that spans sectors and was torn.
+    pub has_records_in_tail: bool,
+    /// Whether records that were synced are lost for certain: no crash leaves that. Of the records
+    /// of the last sync it cannot be told.
     pub is_damaged: bool,
 }
 
@@ -255,8 +258,14 @@ impl RecordLogFormat {
         records: impl IntoIterator<Item = R>,
     ) -> Result<(Vec<u8>, [u8; 4]), RecordLogError> {
         let (mut bytes, tag) = self.head_bytes(generation, head)?;
-        for record in records {
-            self.put(&mut bytes, tag, record.as_ref())?;
+        let records: Vec<R> = records.into_iter().collect();
+        // A new file is synced before it has its name.
+        let lens = records
+            .iter()
+            .map(|record| FRAME_LEN.saturating_add(record.as_ref().len()));
+        let len_bytes = lens.fold(bytes.len(), usize::saturating_add) as u64;
+        for record in &records {
+            self.put(&mut bytes, (tag, len_bytes), record.as_ref())?;
         }
         Ok((bytes, tag))
     }
@@ -282,10 +291,16 @@ impl RecordLogFormat {
         Ok((bytes, tag))
     }
 
-    fn put(&self, bytes: &mut Vec<u8>, tag: [u8; 4], payload: &[u8]) -> Result<(), RecordLogError> {
+    fn put(
+        &self,
+        bytes: &mut Vec<u8>,
+        (tag, synced_len_bytes): ([u8; 4], u64),
+        payload: &[u8],
+    ) -> Result<(), RecordLogError> {
         let begin = bytes.len();
         bytes.extend(self.checked_len(payload)?);
         bytes.extend(tag);
+        bytes.extend(synced_len_bytes.to_le_bytes());
         bytes.extend(payload);
         let check = crc32c::crc32c(bytes.get(begin..).unwrap_or_default());
         bytes.extend(check.to_le_bytes());
@@ -343,12 +358,33 @@ impl RecordLogFormat {
             rest = behind;
         }
         contents.tail_len_bytes = rest.len() as u64;
-        contents.is_damaged = self.next_record(rest, Some(*tag)).is_some();
+        let end_bytes = bytes.len().saturating_sub(rest.len()) as u64;
+        contents.has_records_in_tail = self.next_record(rest, Some(*tag)).is_some();
+        contents.is_damaged = self.was_synced_beyond(end_bytes, rest, *tag);
         Ok(Parsed {
             contents,
             generation: generation_of(bytes).unwrap_or_default(),
             tag: *tag,
         })
+    }
+
+    /// Whether a whole record in `tail`, which lies behind `end_bytes` bytes of the file, was written
+    /// when more than these had been synced.
+    fn was_synced_beyond(&self, end_bytes: u64, tail: &[u8], tag: [u8; 4]) -> bool {
+        let mut rest = tail;
+        while let Some((payload, behind)) = self.next_record(rest, Some(tag)) {
+            let sealed_len = RECORD_HEAD_LEN.saturating_add(payload.len());
+            let begin = rest
+                .len()
+                .saturating_sub(behind.len() + CRC_LEN)
+                .saturating_sub(sealed_len);
+            let synced = rest.get(begin..).and_then(|record| record.get(8..)?.first_chunk::<8>());
+            if synced.is_some_and(|synced| u64::from_le_bytes(*synced) > end_bytes) {
+                return true;
+            }
+            rest = behind;
+        }
+        false
     }
 
     /// The first whole record anywhere in `bytes`, and what follows it.
@@ -417,7 +453,8 @@ impl RecordLog {
     pub fn append<R: AsRef<[u8]>>(&mut self, records: impl IntoIterator<Item = R>) -> Result<(), RecordLogError> {
         let mut bytes = Vec::new();
         for record in records {
-            self.format.put(&mut bytes, self.tag, record.as_ref())?;
+            self.format
+                .put(&mut bytes, (self.tag, self.synced_len_bytes), record.as_ref())?;
         }
         self.end_doubt()?;
         self.doubt = Some(Doubt::End);

@@ -8,7 +8,7 @@ const TREE: TreeId = TreeId(0xabcd);
 const NODES: u64 = 12;
 
 /// Records from which on a map is written anew.
-const STALE_RECORDS_MIN: usize = FORMAT.rewrite_from_bytes as usize / (RECORD_LEN + 12);
+const STALE_RECORDS_MIN: usize = FORMAT.rewrite_from_bytes as usize / (RECORD_LEN + 20);
 
 /// A naive model: the bound nodes, and the gone ones; any other node has its own ID.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -345,6 +345,23 @@ fn a_map_of_another_tree_or_version_is_refused() {
         file.write_all_at(at, &before).unwrap();
     }
     Identities::open(Arc::new(disk.clone()), TreeId(5)).unwrap();
+}
+
+/// Pairs that were durable and cannot be read any more are no torn end: without them files would
+/// get other identities.
+#[test]
+fn identity_map_with_a_damaged_record_is_refused() {
+    let disk = SimDisk::new(1);
+    let mut map = open(&disk).unwrap();
+    for node in 2..6 {
+        map.change(&[bound(node)]).unwrap();
+    }
+    let file = disk.open(FORMAT.name, OpenMode::Existing).unwrap();
+    let len = file.len().unwrap();
+    file.write_all_at(len - 3 * (RECORD_LEN as u64 + 20) + 30, b"?")
+        .unwrap();
+    let damaged = open(&disk);
+    assert!(matches!(damaged, Err(IdentityError::Damaged(_))), "{damaged:?}");
 }
 
 #[test]

@@ -2,7 +2,7 @@ use super::*;
 use byteback_host::durable::RealDir;
 
 /// Part number and digest, with what a record log adds.
-const ENTRY_LEN: usize = 4 + 32 + 12;
+const ENTRY_LEN: usize = 4 + 32 + 20;
 
 fn begun() -> Begun {
     Begun {
@@ -65,7 +65,11 @@ fn a_record_of_version_1() {
     );
     let entry = [&1u32.to_le_bytes()[..], &digest(b"part one")].concat();
     assert!(bytes.starts_with(b"BBPUSH\0\x01"));
-    assert_eq!(bytes, FORMAT.bytes_of(json.as_bytes(), [entry]).unwrap());
+    let contents = FORMAT.contents_of(&bytes).unwrap();
+    assert_eq!(
+        (contents.head, contents.records),
+        (json.as_bytes().to_vec(), vec![entry])
+    );
 }
 
 #[test]

@@ -7,9 +7,9 @@
 //! then sets the server's folder right, which is up to the caller ([`Found::is_damaged`]).
 //!
 //! The *end* of a journal is torn by a crash during a write: what is torn off there was never
-//! handed out, and does not count as damage, unless a later part of the same write arrived: a tear
-//! with whole records behind it looks like any other damage. The numbers of a torn end are skipped
-//! in either case.
+//! handed out, and does not count as damage, unless a later part of the same write arrived: that
+//! cannot be told from damage of the last group. The numbers of a torn end are skipped in either
+//! case.
 
 use std::io;
 
@@ -27,7 +27,7 @@ pub(in crate::live) const SKIPPED: u64 = 1 << 20;
 const GROUPS_MAX: u64 = 1 << 40;
 
 /// Bytes that the shortest record takes.
-const RECORD_LEN_MIN: u64 = 12 + 1 + 3 * 8;
+const RECORD_LEN_MIN: u64 = 20 + 1 + 3 * 8;
 
 /// Why a journal is not used.
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +58,7 @@ impl Found {
                 is_missing: true,
                 ..Self::default()
             }),
-            Ok(Some(contents)) if !contents.is_damaged => Ok(Self::of(&contents)),
+            Ok(Some(contents)) if !contents.has_records_in_tail => Ok(Self::of(&contents)),
             Ok(Some(_)) | Err(RecordLogError::Damaged { .. }) => match FORMAT.salvage(dir) {
                 Ok(records) => Ok(Self::salvaged(&records)),
                 Err(error) => Err(error.into_io().into()),

@@ -1,6 +1,6 @@
 //! Entry points of the fuzz targets.
 
-use super::RecordLogFormat;
+use super::{RecordLogContents, RecordLogFormat};
 
 const FORMAT: RecordLogFormat = RecordLogFormat {
     name: "fuzzed",
@@ -10,21 +10,26 @@ const FORMAT: RecordLogFormat = RecordLogFormat {
     rewrite_from_bytes: 1 << 16,
 };
 
-/// Reads any bytes as a log, and looks for records in them. What was understood is written as the
-/// same bytes again.
+/// Reads any bytes as a log, and looks for records in them. What was understood, written
+/// anew, reads the same.
 ///
 /// # Panics
-/// If other bytes come back.
+/// If other records come back.
 pub fn record_log(data: &[u8]) {
     let _ = FORMAT.salvage_bytes(data);
-    let Ok(parsed) = FORMAT.parse(data) else { return };
-    let contents = parsed.contents;
-    let read_len = data
-        .len()
-        .saturating_sub(usize::try_from(contents.tail_len_bytes).unwrap_or(usize::MAX));
-    let again = FORMAT.bytes_with(parsed.generation, &contents.head, &contents.records);
-    let again = again.ok().map(|(bytes, _)| bytes);
-    assert_eq!(again.as_deref(), data.get(..read_len), "other bytes come back");
+    let Ok(contents) = FORMAT.contents_of(data) else {
+        return;
+    };
+    let again = FORMAT
+        .bytes_of(&contents.head, &contents.records)
+        .and_then(|bytes| FORMAT.contents_of(&bytes));
+    let whole = RecordLogContents {
+        tail_len_bytes: 0,
+        has_records_in_tail: false,
+        is_damaged: false,
+        ..contents
+    };
+    assert_eq!(again.ok(), Some(whole), "other records come back");
 }
 
 /// A log as it is written, without records and with some.

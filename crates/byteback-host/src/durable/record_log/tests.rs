@@ -15,11 +15,22 @@ fn dir() -> Arc<dyn DurableDir> {
     Arc::new(SimDisk::new(1))
 }
 
+/// A log whose records were appended with one sync.
 fn log_of(records: &[&[u8]]) -> (Arc<dyn DurableDir>, RecordLog) {
     let dir = dir();
     let mut log = FORMAT.create(&dir, b"owner", [[0; 0]; 0]).unwrap();
     log.append(records).unwrap();
     log.sync().unwrap();
+    (dir, log)
+}
+
+/// A log whose records were appended with a sync each.
+fn log_of_single(records: &[&[u8]]) -> (Arc<dyn DurableDir>, RecordLog) {
+    let (dir, mut log) = log_of(&[]);
+    for record in records {
+        log.append([record]).unwrap();
+        log.sync().unwrap();
+    }
     (dir, log)
 }
 
@@ -49,8 +60,10 @@ fn record_log_golden_bytes() {
     .concat();
     let tag = crc32c::crc32c(&head).to_le_bytes();
     let sealed = |body: Vec<u8>| [body.clone(), crc32c::crc32c(&body).to_le_bytes().to_vec()].concat();
-    let one = sealed([&3_u32.to_le_bytes()[..], &tag, b"one"].concat());
-    let empty = sealed([&0_u32.to_le_bytes()[..], &tag].concat());
+    // Both were written when the head was synced.
+    let synced = (head.len() as u64 + 4).to_le_bytes();
+    let one = sealed([&3_u32.to_le_bytes()[..], &tag, &synced, b"one"].concat());
+    let empty = sealed([&0_u32.to_le_bytes()[..], &tag, &synced].concat());
     assert_eq!(bytes_of(&*dir), [head, tag.to_vec(), one, empty].concat());
 }
 
@@ -118,7 +131,7 @@ fn record_log_cut_at_any_byte_has_all_records_before_the_cut() {
 
 #[test]
 fn record_log_with_a_changed_byte_never_has_another_record() {
-    let (dir, _) = log_of(&[b"one", b"two", &[5; 60], b"four"]);
+    let (dir, _) = log_of_single(&[b"one", b"two", &[5; 60], b"four"]);
     let bytes = bytes_of(&*dir);
     let whole = records_in(&bytes).records;
     let first_record = FIXED_HEAD_LEN + 5 + CRC_LEN;
@@ -171,6 +184,26 @@ fn record_log_of_another_version_or_kind_is_refused() {
     let (_, mut log) = log_of(&[]);
     assert!(log.append([[0; 4097]]).is_err());
     log.append([[0; 4096]]).unwrap();
+}
+
+/// Of records that one sync was to make durable a crash leaves any.
+#[test]
+fn record_log_tells_a_torn_append_from_damage() {
+    let records: [&[u8]; 3] = [b"one", b"two", b"three"];
+    let second = FIXED_HEAD_LEN + 5 + CRC_LEN + FRAME_LEN + 3;
+    let damaged = |dir: &dyn DurableDir| {
+        let mut bytes = bytes_of(dir);
+        bytes[second] ^= 1;
+        let contents = records_in(&bytes);
+        assert_eq!(contents.records, [b"one"]);
+        contents.is_damaged
+    };
+    assert!(!damaged(&*log_of(&records).0), "torn");
+    assert!(damaged(&*log_of_single(&records).0), "synced");
+    // A file has its name only when it is whole.
+    let dir = dir();
+    FORMAT.create(&dir, b"owner", records).unwrap();
+    assert!(damaged(&*dir), "written as a whole");
 }
 
 /// After a crash a file system may show blocks of a former file behind the end.
@@ -261,7 +294,10 @@ impl Owner {
 
     fn check(&self, survivor: &SimDisk, note: &str) {
         let found = match FORMAT.read(survivor) {
-            Ok(Some(contents)) => contents.records,
+            Ok(Some(contents)) => {
+                assert!(!contents.is_damaged, "{note}: a crash is no damage");
+                contents.records
+            }
             Ok(None) => {
                 assert!(self.durable.is_empty(), "{note}: the log is gone");
                 return;
