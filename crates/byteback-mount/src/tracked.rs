@@ -9,24 +9,29 @@
 //!
 //! 1. begin with the log: for content, the intent is durable before anything else happens; from
 //!    here on there is no cut;
-//! 2. let the undo keep the old bytes, and the open pictures save what they need of the old state;
-//! 3. perform the change on the backing directory;
-//! 4. log it; ranges of content already before step 3, so that a failure that changed part of them
-//!    is covered, too.
+//! 2. take [`observer::Order`], if there is an observer;
+//! 3. let each witness note the old state, as `witness` says; ranges of content are logged here,
+//!    so that a failure that changed part of them is covered, too;
+//! 4. perform the change on the backing directory;
+//! 5. let each witness hear what became of it.
 //!
-//! An [`observer`] hears of content before step 2, and of every other change after step 3.
+//! A change that lands from elsewhere passes the same gate with [`Origin::Remote`], see
+//! [`landing`].
 //!
 //! Bytes that a write leaves between the old end of a file and its own offset are zeros and not
 //! logged: a reader of the log takes bytes beyond the old end and in no range as zeros.
 
 mod account;
-mod kept;
+mod change;
 pub mod landing;
 pub mod observer;
+mod passage;
 mod perform;
 mod ranges;
 mod times;
 mod trim;
+mod witness;
+mod witnesses;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -47,8 +52,9 @@ use crate::tree::DEPTH_MAX;
 pub use crate::tree::inode_flags::InodeFlags;
 use crate::tree::inode_flags::set_flags;
 pub use account::Account;
-use account::{Change, NameChange};
-use observer::{Observer, Watched};
+use change::{Change, Content};
+use observer::Observer;
+use passage::{Gate, Passage, Underway};
 use ranges::Ranges;
 pub(crate) use trim::Trimming;
 
@@ -134,16 +140,18 @@ impl Victim {
     }
 }
 
-/// Where a write comes from.
+/// Where a change comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// From a program's call: these bytes are what it wrote.
+    /// From a program's call: bytes are what it wrote.
     Program,
     /// From a program's call on a file that it opened to append, and not for direct I/O: the offset
     /// is where the kernel believes the file to end.
     Append,
     /// From the kernel's pages, of which any part may have changed.
     PageCache,
+    /// From another machine, see [`landing`]; no write of a program's.
+    Remote,
 }
 
 /// The bytes of one write that are in the file.
@@ -171,14 +179,14 @@ pub struct NewAttributes {
 /// See the module.
 #[derive(Default)]
 pub struct Tracked {
-    account: Option<Account>,
+    gate: Option<Gate>,
     times: times::Times,
 }
 
 impl std::fmt::Debug for Tracked {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tracked")
-            .field("is_logged", &self.account.is_some())
+            .field("is_logged", &self.gate.is_some())
             .finish()
     }
 }
@@ -193,8 +201,12 @@ impl Tracked {
     /// A gate that keeps account of every change.
     #[must_use]
     pub fn with_account(account: Account) -> Self {
+        Self::with_gate(Gate::new(account))
+    }
+
+    fn with_gate(gate: Gate) -> Self {
         Self {
-            account: Some(account),
+            gate: Some(gate),
             times: times::Times::default(),
         }
     }
@@ -202,7 +214,7 @@ impl Tracked {
     /// The account of the changes, if one is kept.
     #[must_use]
     pub fn account(&self) -> Option<&Account> {
-        self.account.as_ref()
+        self.gate.as_ref().map(|gate| &gate.account)
     }
 
     /// Begins a change of content. `to`: what is known of it without a look at the file.
@@ -217,98 +229,69 @@ impl Tracked {
         how: ContentHow,
         to: Extent,
         ranges_of: impl FnOnce(Look<'_>) -> TrackedResult<Ranges>,
-    ) -> TrackedResult<Change<'a>> {
-        let Some(account) = &self.account else {
-            return Ok(Change::default());
+    ) -> TrackedResult<Underway<'a>> {
+        let Some(gate) = &self.gate else {
+            return Ok(Underway::default());
         };
-        let Some((operation, node)) = account.log.begin_content(identity, to.range, || looks_like(fd))? else {
+        let log = &gate.account.log;
+        let mut passage = Passage {
+            gate,
+            origin: Origin::Program,
+            order: None,
+            operation: None,
+        };
+        let Some((operation, node)) = log.begin_content(identity, to.range, || looks_like(fd))? else {
             let ranges = ranges_of(Look::Whole)?;
-            if let Some(observer) = &account.observer {
-                observer.before_content_of_unknown(identity, fd, &ranges);
-            }
-            for range in &*ranges {
-                account.pictures.before_content_of_unknown(identity, fd, *range);
-            }
-            return Ok(Change::default());
+            let identity = *identity;
+            return Ok(passage.announce(Change::ContentOfUnknown { identity, fd, ranges }));
         };
         // However it ends, any of these bytes may be new, or at least the times.
         let is_news = !operation.is_logged();
-        let (watched, ranges) = match account.observer.as_deref() {
-            None => (None, ranges_of(Look::trimmed_if(is_news))?),
-            Some(observer) => {
-                let is_worth_a_look = || is_news || to.range.is_some_and(|range| observer.wants_trimmed(node, range));
-                let ranges_of = || match observer.is_landing(node) || (to.appends && observer.may_stray(node)) {
-                    true => ranges_of(Look::Landing(observer, node)),
-                    false => ranges_of(Look::trimmed_if(is_worth_a_look())),
-                };
-                let is_there = || account.log.is_open(node);
-                let (watched, ranges) = Watched::content(
-                    observer,
-                    (node, identity),
-                    fd,
-                    to.len_after_bytes,
-                    (is_there, ranges_of),
-                )?;
-                (Some(watched), ranges)
+        passage.operation = Some(operation);
+        passage.order = gate.shared_order();
+        let look = match gate.observer() {
+            Some(observer) if observer.is_landing(node) || (to.appends && observer.may_stray(node)) => {
+                Look::Landing(observer, node)
+            }
+            observer => {
+                let wants_trimmed =
+                    |observer: &dyn Observer| to.range.is_some_and(|range| observer.wants_trimmed(node, range));
+                Look::trimmed_if(is_news || observer.is_some_and(wants_trimmed))
             }
         };
-        if let Some(undo) = &account.undo
-            && !ranges.is_empty()
-        {
-            kept::before_content(undo, node, fd, how, &ranges);
-        }
-        if ranges.is_empty() {
-            account.pictures.before_attributes(node, fd);
-            operation.attributes_changed(node);
-        }
-        for range in &*ranges {
-            account.pictures.before_content(node, fd, *range);
-            // An append may go elsewhere than where it was aimed at.
-            if !(operation.is_logged() && to.covers(*range)) {
-                operation.wrote(node, *range);
-            }
-        }
-        Ok(Change {
-            integrity: account.integrity.as_deref(),
-            is_of_attributes: false,
-            _watched: watched,
-            kept: Some((operation, node)),
-        })
+        let content = Content {
+            node,
+            identity: *identity,
+            fd,
+            how,
+            ranges: ranges_of(look)?,
+            announced: to.range,
+            len_after_bytes: to.len_after_bytes,
+            is_named: gate.observer().is_none() || log.is_open(node),
+        };
+        Ok(passage.announce(Change::Content(content)))
     }
 
-    fn begin_attributes<'a>(&'a self, object: Object, fd: &'a Inode) -> TrackedResult<Change<'a>> {
-        let Some(account) = &self.account else {
-            return Ok(Change::default());
+    fn begin_attributes<'a>(&'a self, object: Object, fd: &'a Inode) -> TrackedResult<Underway<'a>> {
+        let Some(gate) = &self.gate else {
+            return Ok(Underway::default());
         };
-        let Some(node) = account.log.node_of(&object.identity)? else {
-            return Ok(Change::default());
+        let log = &gate.account.log;
+        let Some(node) = log.node_of(&object.identity)? else {
+            return Ok(Underway::default());
         };
-        let operation = account.log.begin();
-        operation.compare(node, || looks_like(fd))?;
         let is_file = object.kind == NodeKind::File;
-        let integrity = account.integrity.as_deref().filter(|_| is_file);
-        if let Some(integrity) = integrity {
-            integrity.before_attributes(node, fd);
-        }
-        let observer = account.observer.as_deref();
+        let change = Change::Attributes { node, is_file, fd };
+        let passage = gate.begin_attributes(Origin::Program, &change)?;
         // Where the log cannot be read, it is told once too often.
-        let is_there = || account.log.is_known(node).unwrap_or(true);
-        let watched = observer.map(|observer| Watched::attributes(observer, node, fd, is_there));
-        let watched = match watched {
-            Some(None) => return Ok(Change::default()),
-            watched => watched.flatten(),
-        };
-        account.pictures.before_attributes(node, fd);
-        Ok(Change {
-            integrity,
-            is_of_attributes: true,
-            _watched: watched,
-            kept: Some((operation, node)),
-        })
+        if gate.observer().is_some() && !log.is_known(node).unwrap_or(true) {
+            return Ok(Underway::default());
+        }
+        Ok(passage.announce(change))
     }
 
-    fn begin_names(&self) -> Option<NameChange<'_>> {
-        self.account.as_ref().map(NameChange::begin)
+    fn begin_names(&self) -> Option<Passage<'_>> {
+        self.gate.as_ref().map(|gate| gate.begin_names(Origin::Program))
     }
 
     /// Makes something new at `place` by `make`.
@@ -346,7 +329,7 @@ impl Tracked {
                 Look::Whole | Look::Landing(..) => Some(range).into(),
             })
         };
-        let change = self.begin_content(
+        let mut change = self.begin_content(
             &file.identity(),
             file,
             ContentHow::Written,
@@ -365,12 +348,12 @@ impl Tracked {
             );
             let write = || write_stores(file, offset, data, &stores).map(|()| data.len());
             let write = || self.times.keep(file, write);
-            let len_bytes = change.perform(file, what, write, |_| true)?;
+            let len_bytes = change.write(file, what, write, |_| true)?;
             return Ok(Written { offset, len_bytes });
         }
         let what = written::Change::Written { offset: aimed_at, data };
         let write = || self.times.keep(file, || write_all(file, aimed_at, data));
-        let len_bytes = change.perform(file, what, write, |written| *written == data.len())?;
+        let len_bytes = change.write(file, what, write, |written| *written == data.len())?;
         Ok(Written {
             offset: aimed_at,
             len_bytes,
@@ -391,9 +374,9 @@ impl Tracked {
             len_after_bytes: Some(len_bytes),
             ..Extent::of(None)
         };
-        let change = self.begin_content(&object.identity, fd, ContentHow::Truncated, to, ranges_of)?;
+        let mut change = self.begin_content(&object.identity, fd, ContentHow::Truncated, to, ranges_of)?;
         let truncate = || fd.truncate(len_bytes).map_err(backing("truncate"));
-        change.perform(fd, written::Change::Truncated(len_bytes), truncate, |()| true)
+        change.write(fd, written::Change::Truncated(len_bytes), truncate, |()| true)
     }
 
     /// Allocates, frees or zeroes a range, as `mode` says.
@@ -423,7 +406,7 @@ impl Tracked {
             Ok(range.into())
         };
         let (identity, to) = (file.identity(), Extent::of(None));
-        let change = self.begin_content(&identity, file, ContentHow::Allocated, to, ranges_of)?;
+        let mut change = self.begin_content(&identity, file, ContentHow::Allocated, to, ranges_of)?;
         let what = match ByteRange::new(offset, end) {
             Some(range) if mode.intersects(zeroes) => written::Change::Zeroed(range),
             _ if mode.intersects(moves) => written::Change::Moved,
@@ -435,7 +418,7 @@ impl Tracked {
             len_bytes => file.fallocate(mode, offset, len_bytes).map_err(backing("allocate")),
         };
         let allocate = || self.times.keep(file, allocate);
-        change.perform(file, what, allocate, |()| true)
+        change.write(file, what, allocate, |()| true)
     }
 
     /// Lets the blocks of a range count as just written, whatever wrote them.
@@ -444,7 +427,7 @@ impl Tracked {
     /// The error of the backing file; an error of the log.
     pub fn accept(&self, identity: &Identity, fd: &Inode, range: ByteRange) -> TrackedResult<()> {
         let ranges_of = |_: Look<'_>| Ok(Some(range).into());
-        let change = self.begin_content(identity, fd, ContentHow::Written, Extent::of(Some(range)), ranges_of)?;
+        let mut change = self.begin_content(identity, fd, ContentHow::Written, Extent::of(Some(range)), ranges_of)?;
         let accept = || {
             // No byte changes, but it is another version of the file.
             let now = Timestamps {
@@ -453,7 +436,7 @@ impl Tracked {
             };
             fd.set_timestamps(&now).map_err(backing("change the times"))
         };
-        change.perform(fd, written::Change::Accepted(range), accept, |()| true)
+        change.write(fd, written::Change::Accepted(range), accept, |()| true)
     }
 
     /// Copies up to `len_bytes` inside the backing file system. Returns how many.
@@ -476,7 +459,7 @@ impl Tracked {
         let range = ByteRange::new(to_offset, to_offset.saturating_add(len_bytes as u64));
         let ranges_of = |_: Look<'_>| Ok(range.into());
         let (identity, extent) = (to.identity(), Extent::of(range));
-        let change = self.begin_content(&identity, to, ContentHow::Written, extent, ranges_of)?;
+        let mut change = self.begin_content(&identity, to, ContentHow::Written, extent, ranges_of)?;
         let copy = || {
             from.copy_range_to(from_offset, to, to_offset, len_bytes)
                 .map_err(backing("copy a range"))
@@ -486,12 +469,12 @@ impl Tracked {
         let what = range.map_or(written::Change::Written { offset: 0, data: &[] }, |range| {
             written::Change::Overwritten(range)
         });
-        change.perform(to, what, copy, |_| true)
+        change.write(to, what, copy, |_| true)
     }
 
     /// The sums that a program's reads of a file are compared with, if reads are verified.
     pub(crate) fn verifying(&self, identity: &Identity) -> Option<(&Integrity, NodeId)> {
-        let account = self.account.as_ref()?;
+        let account = self.account()?;
         let integrity = account
             .integrity
             .as_deref()
@@ -501,7 +484,7 @@ impl Tracked {
 
     /// The names from the root by which the log reaches the inode of this number.
     pub(crate) fn paths_of_inode(&self, inode: u64) -> Vec<Vec<OsString>> {
-        let Some(log) = self.account.as_ref().map(|account| &account.log) else {
+        let Some(log) = self.account().map(|account| &account.log) else {
             return Vec::new();
         };
         // If the log cannot be read, the node is not found.
@@ -513,8 +496,7 @@ impl Tracked {
     /// so that what it wrote is not taken for what a crash left.
     pub(crate) fn must_sync_times(&self, identity: &Identity) -> bool {
         let integrity = self
-            .account
-            .as_ref()
+            .account()
             .and_then(|account| Some((account, account.integrity.as_ref()?)));
         integrity.is_some_and(|(account, integrity)| match account.log.node_of(identity) {
             Ok(Some(node)) => integrity.sums().must_sync_times(node.0),
@@ -526,8 +508,7 @@ impl Tracked {
     /// could be written.
     pub fn close(&self, identity: &Identity, close: impl FnOnce() -> bool) {
         let observer = self
-            .account
-            .as_ref()
+            .account()
             .and_then(|account| Some((account, account.observer.as_deref()?)));
         let Some((account, observer)) = observer else {
             close();
@@ -622,8 +603,11 @@ impl Tracked {
     /// # Errors
     /// The error of the backing file; earlier attributes of the list are then already set.
     pub fn set_attributes(&self, object: Object, fd: &Inode, new: &NewAttributes) -> TrackedResult<()> {
-        let change = self.begin_attributes(object, fd)?;
-        change.attributes();
+        self.begin_attributes(object, fd)?
+            .perform(|| self.set_each(object, fd, new))
+    }
+
+    fn set_each(&self, object: Object, fd: &Inode, new: &NewAttributes) -> TrackedResult<()> {
         if new.uid.is_some() || new.gid.is_some() {
             fd.set_owner(new.uid, new.gid).map_err(backing("change the owner"))?;
         }
@@ -649,10 +633,10 @@ impl Tracked {
         value: &[u8],
         how: SetXattr,
     ) -> TrackedResult<()> {
-        let change = self.begin_attributes(object, fd)?;
-        change.attributes();
-        fd.set_xattr(name, value, how)
-            .map_err(backing("set an extended attribute"))
+        self.begin_attributes(object, fd)?.perform(|| {
+            fd.set_xattr(name, value, how)
+                .map_err(backing("set an extended attribute"))
+        })
     }
 
     /// Sets inode flags or the project id of what `fd` has open.
@@ -660,10 +644,9 @@ impl Tracked {
     /// # Errors
     /// The error of the backing file.
     pub fn set_inode_flags(&self, object: Object, fd: &Inode, flags: InodeFlags) -> TrackedResult<()> {
-        let change = self.begin_attributes(object, fd)?;
         // They are in no backup, but move the change time.
-        change.attributes();
-        set_flags(fd, flags).map_err(backing("set inode flags"))
+        self.begin_attributes(object, fd)?
+            .perform(|| set_flags(fd, flags).map_err(backing("set inode flags")))
     }
 
     /// Removes an extended attribute of what `fd` names.
@@ -671,9 +654,8 @@ impl Tracked {
     /// # Errors
     /// The error of the backing file.
     pub fn remove_xattr(&self, object: Object, fd: &Inode, name: &OsStr) -> TrackedResult<()> {
-        let change = self.begin_attributes(object, fd)?;
-        change.attributes();
-        fd.remove_xattr(name).map_err(backing("remove an extended attribute"))
+        self.begin_attributes(object, fd)?
+            .perform(|| fd.remove_xattr(name).map_err(backing("remove an extended attribute")))
     }
 }
 
@@ -780,11 +762,6 @@ impl Extent {
             len_after_bytes: None,
             appends: false,
         }
-    }
-
-    fn covers(self, range: ByteRange) -> bool {
-        let known = self.range;
-        known.is_some_and(|known| known.start() <= range.start() && range.end() <= known.end())
     }
 }
 

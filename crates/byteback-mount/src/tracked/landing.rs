@@ -1,5 +1,5 @@
-//! The gate for remote changes: the same steps in the same order as for a program, except that the
-//! observer is not told, because nothing happened here, but asked first.
+//! The gate for remote changes: the same passage as for a program, of [`Origin::Remote`]. The
+//! observer is no witness of it, because nothing happened here, but is asked first.
 //!
 //! Names that land leave the time of their directory as it was: the sender of the change says what
 //! it is to be, and a local program's change of it must not be lost below the moment of landing.
@@ -11,17 +11,18 @@
 
 use std::io;
 
-use byteback_checksums::written::Change;
+use byteback_checksums::written;
 use byteback_extents::ByteRange;
 use byteback_host::tree::{Identity, Inode, SetTime, Stat};
 use byteback_model::{NodeId, NodeKind};
 use byteback_undo::ContentHow;
-use parking_lot::RwLockWriteGuard;
 use rustix::fs::{AtFlags, RenameFlags};
 
-use super::account::{Account, NameChange};
+use super::change::{Change, Content};
 use super::observer::Observer;
-use super::{Object, Place, Tracked, TrackedError, TrackedResult, Victim, backing, kept, looks_like, perform};
+use super::passage::{Gate, Passage};
+use super::ranges::Ranges;
+use super::{Object, Origin, Place, Tracked, TrackedError, TrackedResult, Victim, backing, looks_like, perform};
 
 /// Decides whether something may land. Called with `Order` held exclusively, within an operation of
 /// the log.
@@ -45,13 +46,13 @@ pub trait LandingContent {
     fn decide(&mut self) -> io::Result<Result<Vec<ByteRange>, String>>;
 
     /// The changes to be made to these bytes, one after the other. The sums follow each.
-    fn parts(&self) -> Vec<Change<'_>>;
+    fn parts(&self) -> Vec<written::Change<'_>>;
 
     /// Performs one of these changes. The rest of a failed change was announced nevertheless.
     ///
     /// # Errors
     /// The error of the file.
-    fn perform(&self, part: &Change<'_>) -> io::Result<()>;
+    fn perform(&self, part: &written::Change<'_>) -> io::Result<()>;
 
     /// Called when the change was performed, or failed on the way. Nothing has happened since.
     fn has_landed(&mut self);
@@ -95,7 +96,7 @@ impl Tracked {
 
     /// The observer, with the number of a file, if something lands in any file.
     fn landing_in(&self, identity: &Identity) -> Option<(&dyn Observer, NodeId)> {
-        let account = self.account.as_ref()?;
+        let account = self.account()?;
         let observer = account
             .observer
             .as_deref()
@@ -103,26 +104,26 @@ impl Tracked {
         Some((observer, account.log.node_of(identity).ok()??))
     }
 
-    fn landing_account(&self) -> TrackedResult<&Account> {
-        let account = self.account.as_ref().filter(|account| account.observer.is_some());
-        account.ok_or_else(|| TrackedError::Overtaken("the order of changes in this folder is not tracked".to_owned()))
+    fn landing_gate(&self) -> TrackedResult<&Gate> {
+        let gate = self.gate.as_ref().filter(|gate| gate.observer().is_some());
+        gate.ok_or_else(|| TrackedError::Overtaken("the order of changes in this folder is not tracked".to_owned()))
     }
 
-    fn land_names<T>(
-        &self,
+    fn land_names<'a, T>(
+        &'a self,
         places: &[Place<'_>],
         arbiter: &dyn Arbiter,
-        perform: impl FnOnce(&NameChange<'_>) -> TrackedResult<T>,
+        perform: impl FnOnce(&Passage<'a>) -> TrackedResult<T>,
     ) -> TrackedResult<T> {
-        let names = NameChange::begin_landing(self.landing_account()?);
+        let passage = self.landing_gate()?.begin_names(Origin::Remote);
         arbiter.ask().map_err(TrackedError::Overtaken)?;
         let times: Vec<TimeBefore<'_>> = places.iter().filter_map(TimeBefore::of).collect();
-        let done = perform(&names)?;
+        let done = perform(&passage)?;
         for time in &times {
             time.put_back();
             // Or its change time would look like a change that passed the mount by.
-            if let Ok(Some(node)) = names.node(&time.identity) {
-                names.operation.attributes_changed(node);
+            if let (Ok(Some(node)), Some(operation)) = (passage.node(&time.identity), &passage.operation) {
+                operation.attributes_changed(node);
             }
         }
         arbiter.has_landed();
@@ -140,11 +141,11 @@ impl Tracked {
         arbiter: &dyn Arbiter,
         make: impl FnOnce() -> io::Result<Stat>,
     ) -> TrackedResult<(Stat, NodeId)> {
-        self.land_names(&[place], arbiter, |names| {
-            if names.node(&place.identity)?.is_none() {
+        self.land_names(&[place], arbiter, |passage| {
+            if passage.node(&place.identity)?.is_none() {
                 return Err(TrackedError::Overtaken("its directory is no longer tracked".to_owned()));
             }
-            let (stat, node) = perform::make(Some(names), place, || make().map_err(backing("create")), |stat| stat)?;
+            let (stat, node) = perform::make(Some(passage), place, || make().map_err(backing("create")), |stat| stat)?;
             let gone = || TrackedError::Overtaken("its directory is no longer tracked".to_owned());
             Ok((stat, node.ok_or_else(gone)?))
         })
@@ -161,7 +162,9 @@ impl Tracked {
         place: Place<'_>,
         arbiter: &dyn Arbiter,
     ) -> TrackedResult<Stat> {
-        self.land_names(&[place], arbiter, |names| perform::link(Some(names), object, fd, place))
+        self.land_names(&[place], arbiter, |passage| {
+            perform::link(Some(passage), object, fd, place)
+        })
     }
 
     /// As [`Tracked::unlink`], or [`Tracked::rmdir`] of a directory.
@@ -173,8 +176,8 @@ impl Tracked {
             NodeKind::Directory => (AtFlags::REMOVEDIR, "remove a directory"),
             _ => (AtFlags::empty(), "unlink"),
         };
-        self.land_names(&[place], arbiter, |names| {
-            perform::remove(Some(names), place, victim, flags, what)
+        self.land_names(&[place], arbiter, |passage| {
+            perform::remove(Some(passage), place, victim, flags, what)
         })
     }
 
@@ -190,8 +193,8 @@ impl Tracked {
         (moved, replaced): (Victim, Option<Victim>),
         arbiter: &dyn Arbiter,
     ) -> TrackedResult<()> {
-        self.land_names(&[from, to], arbiter, |names| {
-            perform::rename(Some(names), from, to, flags, moved, replaced)
+        self.land_names(&[from, to], arbiter, |passage| {
+            perform::rename(Some(passage), from, to, flags, moved, replaced)
         })
     }
 
@@ -206,25 +209,20 @@ impl Tracked {
         arbiter: &dyn Arbiter,
         set: impl FnOnce(),
     ) -> TrackedResult<()> {
-        let account = self.landing_account()?;
-        let Some(node) = account.log.node_of(identity)? else {
+        let gate = self.landing_gate()?;
+        let Some(node) = gate.account.log.node_of(identity)? else {
             return Err(TrackedError::Overtaken("it no longer has a name".to_owned()));
         };
-        let operation = account.log.begin();
-        operation.compare(node, || looks_like(fd))?;
         let is_file = fd.stat().is_ok_and(|stat| stat.kind == NodeKind::File);
-        let integrity = account.integrity.as_deref().filter(|_| is_file);
-        if let Some(integrity) = integrity {
-            integrity.before_attributes(node, fd);
-        }
-        let _order = account.order_exclusively();
+        let change = Change::Attributes { node, is_file, fd };
+        let passage = gate.begin_attributes(Origin::Remote, &change)?;
         arbiter.ask().map_err(TrackedError::Overtaken)?;
-        account.pictures.before_attributes(node, fd);
-        operation.attributes_changed(node);
-        set();
-        if let Some(integrity) = integrity {
-            integrity.sums().touched(node.0);
-        }
+        let mut underway = passage.announce(change);
+        underway.perform(|| {
+            set();
+            Ok(())
+        })?;
+        underway.end();
         arbiter.has_landed();
         Ok(())
     }
@@ -240,43 +238,49 @@ impl Tracked {
         how: ContentHow,
         landing: &mut dyn LandingContent,
     ) -> TrackedResult<()> {
-        let account = self.landing_account()?;
+        let gate = self.landing_gate()?;
         // The intent is durable before anything else happens.
-        let begun = account.log.begin_content(identity, None, || looks_like(fd))?;
-        let _order = account.order_exclusively();
+        let begun = gate.account.log.begin_content(identity, None, || looks_like(fd))?;
+        let (operation, node) = begun.unzip();
+        let passage = Passage {
+            gate,
+            origin: Origin::Remote,
+            operation,
+            order: gate.exclusive_order(),
+        };
         let decided = landing.decide().map_err(backing("inspect a file"))?;
-        let ranges = decided.map_err(TrackedError::Overtaken)?;
-        match &begun {
-            Some((operation, node)) => {
-                if let Some(undo) = account.undo.as_ref().filter(|_| !ranges.is_empty()) {
-                    kept::before_content(undo, *node, fd, how, &ranges);
-                }
-                for range in &ranges {
-                    account.pictures.before_content(*node, fd, *range);
-                    operation.wrote(*node, *range);
-                }
-            }
+        let ranges = Ranges::from(decided.map_err(TrackedError::Overtaken)?);
+        let is_nothing = ranges.is_empty();
+        let change = match node {
+            Some(node) => Change::Content(Content {
+                node,
+                identity: *identity,
+                fd,
+                how,
+                ranges,
+                announced: None,
+                len_after_bytes: None,
+                is_named: true,
+            }),
             // It has lost its name; whoever has it open still sees what lands.
-            None => {
-                for range in &ranges {
-                    account.pictures.before_content_of_unknown(identity, fd, *range);
-                }
-            }
-        }
-        let performed = landing.parts().iter().try_for_each(|part| {
-            let perform = || landing.perform(part).map_err(backing("change a file"));
-            match (&account.integrity, &begun) {
-                (Some(integrity), Some((_, node))) => integrity.change(*node, fd, *part, perform, |()| true),
-                _ => perform(),
-            }
+            None => Change::ContentOfUnknown {
+                identity: *identity,
+                fd,
+                ranges,
+            },
+        };
+        let mut underway = match is_nothing {
+            // Nothing to announce: the whole piece has been overtaken, or is there already.
+            true => passage.announce_nothing(&change),
+            false => passage.announce(change),
+        };
+        let mut parts = landing.parts().into_iter();
+        let performed = parts.try_for_each(|part| {
+            let perform = || landing.perform(&part).map_err(backing("change a file"));
+            underway.write(fd, part, perform, |()| true)
         });
+        underway.end();
         landing.has_landed();
         performed
-    }
-}
-
-impl Account {
-    fn order_exclusively(&self) -> Option<RwLockWriteGuard<'_, ()>> {
-        self.observer.as_deref().map(|observer| observer.order().exclusive())
     }
 }

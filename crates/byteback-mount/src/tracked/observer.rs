@@ -42,9 +42,26 @@ impl Order {
         self.0.write()
     }
 
-    pub(super) fn shared(&self) -> RwLockReadGuard<'_, ()> {
-        self.0.read()
+    #[cfg(test)]
+    pub(super) fn is_held(&self) -> bool {
+        self.0.is_locked()
     }
+
+    pub(super) fn guarded_shared(&self) -> OrderGuard<'_> {
+        OrderGuard::Shared { _guard: self.0.read() }
+    }
+
+    pub(super) fn guarded_exclusive(&self) -> OrderGuard<'_> {
+        OrderGuard::Exclusive {
+            _guard: self.exclusive(),
+        }
+    }
+}
+
+/// The lock, held while a change is under way.
+pub(super) enum OrderGuard<'a> {
+    Shared { _guard: RwLockReadGuard<'a, ()> },
+    Exclusive { _guard: RwLockWriteGuard<'a, ()> },
 }
 
 /// A name of the tree, as the log knows its directory.
@@ -242,92 +259,6 @@ pub trait Observer: Send + Sync {
     /// Something happened that cannot be told: what crosses the border between what the log knows
     /// and what it does not. The log covers it.
     fn lost_track(&self);
-}
-
-/// A change that was reported to an observer, until it is over.
-pub(super) struct Watched<'a> {
-    observer: &'a dyn Observer,
-    node: NodeId,
-    end: End<'a>,
-    _order: OrderGuard<'a>,
-}
-
-enum End<'a> {
-    Content(&'a Inode),
-    Attributes,
-    Nothing,
-}
-
-enum OrderGuard<'a> {
-    Shared { _guard: RwLockReadGuard<'a, ()> },
-    Exclusive { _guard: RwLockWriteGuard<'a, ()> },
-}
-
-impl<'a> Watched<'a> {
-    /// A change of content; `is_there` answers whether the node still has a name, and `ranges_of`
-    /// which bytes change: what others did may have taken the last name away since the node was
-    /// found.
-    pub(super) fn content<R: std::ops::Deref<Target = [ByteRange]>, E>(
-        observer: &'a dyn Observer,
-        (node, identity): (NodeId, &Identity),
-        fd: &'a Inode,
-        len_after_bytes: Option<u64>,
-        (is_there, ranges_of): (impl FnOnce() -> bool, impl FnOnce() -> Result<R, E>),
-    ) -> Result<(Self, R), E> {
-        let guard = observer.order().shared();
-        let ranges = ranges_of()?;
-        let end = match ranges.is_empty() {
-            _ if !is_there() => {
-                observer.before_content_of_unknown(identity, fd, &ranges);
-                End::Nothing
-            }
-            true => {
-                observer.times_changed(node);
-                End::Nothing
-            }
-            false => {
-                observer.before_content(node, fd, &ranges, len_after_bytes);
-                End::Content(fd)
-            }
-        };
-        let watched = Self {
-            observer,
-            node,
-            end,
-            _order: OrderGuard::Shared { _guard: guard },
-        };
-        Ok((watched, ranges))
-    }
-
-    /// A change of attributes; `is_there` as in [`Watched::content`]. `None`: it is not.
-    pub(super) fn attributes(
-        observer: &'a dyn Observer,
-        node: NodeId,
-        fd: &Inode,
-        is_there: impl FnOnce() -> bool,
-    ) -> Option<Self> {
-        let guard = observer.order().exclusive();
-        if !is_there() {
-            return None;
-        }
-        observer.before_attributes(node, fd);
-        Some(Self {
-            observer,
-            node,
-            end: End::Attributes,
-            _order: OrderGuard::Exclusive { _guard: guard },
-        })
-    }
-}
-
-impl Drop for Watched<'_> {
-    fn drop(&mut self) {
-        match self.end {
-            End::Content(fd) => self.observer.after_content(self.node, fd),
-            End::Attributes => self.observer.after_attributes(self.node),
-            End::Nothing => {}
-        }
-    }
 }
 
 #[cfg(test)]

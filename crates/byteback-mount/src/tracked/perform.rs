@@ -1,35 +1,43 @@
-//! Changes of names, from what the gate notes before to what it logs after, for programs and for
-//! changes that land from elsewhere. Without `names` no account is kept.
+//! Changes of names, from what is announced before to what has become of them, for programs and for
+//! changes that land from elsewhere. Without a passage no account is kept.
 
+use byteback_extents::ByteRange;
 use byteback_host::tree::{Inode, Stat};
 use byteback_model::{NodeId, NodeKind};
 use rustix::fs::{AtFlags, RenameFlags};
 
-use super::account::NameChange;
-use super::{Object, Place, TrackedResult, Victim, backing, looks_like};
+use super::change::{Appeared, Change, Names, Outcome, Part, Renamed};
+use super::observer::{KnownNode, NamedAt, NamesChanged};
+use super::passage::Passage;
+use super::{Object, Place, TrackedResult, Victim, backing};
 
 /// Makes something new at `place` by `make`. Answers its node, if the log knows the directory.
-pub(super) fn make<T>(
-    names: Option<&NameChange<'_>>,
-    place: Place<'_>,
+pub(super) fn make<'a, T>(
+    passage: Option<&Passage<'a>>,
+    place: Place<'a>,
     make: impl FnOnce() -> TrackedResult<T>,
     stat_of: impl FnOnce(&T) -> &Stat,
 ) -> TrackedResult<(T, Option<NodeId>)> {
-    let Some(names) = names else {
+    let Some(passage) = passage else {
         return Ok((make()?, None));
     };
-    let parent = names.directory(place)?;
-    let made = make()?;
-    let node = names.created(parent, place.name, stat_of(&made));
-    Ok((made, node))
+    let parent = passage.node(&place.identity)?;
+    let change = Change::Names(Names {
+        directories: [known(parent, place), None],
+        ..Names::default()
+    });
+    let made = passage.perform(&change, make)?;
+    let created = passage.created(parent, place.name, stat_of(&made));
+    passage.after(&change, &named(created));
+    Ok((made, created.map(|(node, _)| node)))
 }
 
 /// Gives the inode that `fd` names one more name.
-pub(super) fn link(
-    names: Option<&NameChange<'_>>,
+pub(super) fn link<'a>(
+    passage: Option<&Passage<'a>>,
     object: Object,
-    fd: &Inode,
-    place: Place<'_>,
+    fd: &'a Inode,
+    place: Place<'a>,
 ) -> TrackedResult<Stat> {
     let link = || {
         place
@@ -38,51 +46,76 @@ pub(super) fn link(
             .and_then(|()| place.dir.stat_at(place.name))
             .map_err(backing("link"))
     };
-    let Some(names) = names else { return link() };
-    let parent = names.directory(place)?;
-    let node = names.node(&object.identity)?;
-    if let Some(node) = node {
-        names.operation.compare(node, || looks_like(fd))?;
-        let integrity = names.account.integrity.as_ref();
-        if let Some(integrity) = integrity.filter(|_| object.kind == NodeKind::File) {
-            integrity.before_attributes(node, fd);
-        }
-        names.account.pictures.before_attributes(node, fd);
-    }
-    let stat = link()?;
-    match (parent, node) {
-        (Some(parent), Some(node)) => names.linked(parent, place.name, node, object.kind),
+    let Some(passage) = passage else { return link() };
+    let parent = passage.node(&place.identity)?;
+    let node = passage.node(&object.identity)?;
+    let renamed = |node| Renamed {
+        node,
+        kind: object.kind,
+        part: Part::Gains(fd),
+    };
+    let change = Change::Names(Names {
+        directories: [known(parent, place), None],
+        nodes: [node.map(renamed), None],
+    });
+    let stat = passage.perform(&change, link)?;
+    let all = ByteRange::new(0, stat.size).filter(|_| stat.kind == NodeKind::File);
+    let outcome = match (parent, node) {
+        (Some(parent), Some(node)) => Outcome::Named(NamesChanged::Linked {
+            at: NamedAt {
+                parent,
+                name: place.name,
+            },
+            node: KnownNode {
+                node,
+                kind: object.kind,
+            },
+        }),
+        (None, Some(_)) => Outcome::Done,
         // It had no name in the tree: for the log it is new.
-        (parent, None) => names.appeared(parent, place.name, object, fd, &stat),
-        (None, _) => {}
-    }
+        (parent, None) => {
+            let created = passage.created(parent, place.name, &stat);
+            match all {
+                Some(all) => Outcome::Appeared(Appeared {
+                    identity: object.identity,
+                    fd,
+                    all,
+                    named: created,
+                }),
+                None => named(created),
+            }
+        }
+    };
+    passage.after(&change, &outcome);
     Ok(stat)
 }
 
 /// Removes a name; `flags` as of `unlinkat`.
-pub(super) fn remove(
-    names: Option<&NameChange<'_>>,
-    place: Place<'_>,
+pub(super) fn remove<'a>(
+    passage: Option<&Passage<'a>>,
+    place: Place<'a>,
     victim: Victim,
     flags: AtFlags,
     operation: &'static str,
 ) -> TrackedResult<()> {
     let remove = || place.dir.unlink_at(place.name, flags).map_err(backing(operation));
-    let Some(names) = names else { return remove() };
-    let parent = names.directory(place)?;
-    let node = names.victim(place, parent, victim)?;
-    names.perform(remove)?;
-    if let (Some(parent), Some(node)) = (parent, node) {
-        names.unlinked(parent, place.name, node, victim);
-    }
+    let Some(passage) = passage else { return remove() };
+    let parent = passage.node(&place.identity)?;
+    let node = passage.node(&victim.object.identity)?;
+    let change = Change::Names(Names {
+        directories: [known(parent, place), None],
+        nodes: [node.map(|node| loses(node, &place, parent, &victim)), None],
+    });
+    passage.perform(&change, remove)?;
+    passage.after(&change, &unlinked(passage, parent, place, node, &victim));
     Ok(())
 }
 
 /// Moves a name.
-pub(super) fn rename(
-    names: Option<&NameChange<'_>>,
-    from: Place<'_>,
-    to: Place<'_>,
+pub(super) fn rename<'a>(
+    passage: Option<&Passage<'a>>,
+    from: Place<'a>,
+    to: Place<'a>,
     flags: RenameFlags,
     moved: Victim,
     replaced: Option<Victim>,
@@ -92,26 +125,123 @@ pub(super) fn rename(
             .rename_at(from.name, to.dir, to.name, flags)
             .map_err(backing("rename"))
     };
-    let Some(names) = names else { return rename() };
-    let (from_dir, to_dir) = (names.directory(from)?, names.directory(to)?);
+    let Some(passage) = passage else { return rename() };
+    let (from_dir, to_dir) = (passage.node(&from.identity)?, passage.node(&to.identity)?);
     let exchange = flags.contains(RenameFlags::EXCHANGE);
-    let node = names.moved(from, moved)?;
-    let over = match replaced {
-        Some(over) if exchange => names.moved(to, over)?,
-        Some(over) if over.object.identity != moved.object.identity => names.victim(to, to_dir, over)?,
-        Some(over) => names.node(&over.object.identity)?,
+    let node = passage.node(&moved.object.identity)?;
+    let over = match &replaced {
+        Some(over) => passage.node(&over.object.identity)?,
         None => None,
     };
-    names.perform(rename)?;
-    if !exchange && replaced.is_some_and(|over| over.object.identity == moved.object.identity) {
+    let is_same = replaced.is_some_and(|over| over.object.identity == moved.object.identity);
+    let other = over.zip(replaced.as_ref()).and_then(|(over, state)| match exchange {
+        true => Some(moves(over, &to, state)),
+        false if is_same => None,
+        false => Some(loses(over, &to, to_dir, state)),
+    });
+    let change = Change::Names(Names {
+        directories: [known(from_dir, from), known(to_dir, to)],
+        nodes: [node.map(|node| moves(node, &from, &moved)), other],
+    });
+    passage.perform(&change, rename)?;
+    if !exchange && is_same {
         // Two names of one inode: POSIX lets both stay.
+        passage.after(&change, &Outcome::Done);
         return Ok(());
     }
-    names.renamed((from, from_dir, node, moved), (to, to_dir, over, replaced), exchange);
+    let (Some(from_parent), Some(to_parent), Some(node)) = (from_dir, to_dir, node) else {
+        // One end is unknown to the log: what left the known part is gone, what came into it is
+        // new.
+        passage.after(&change, &Outcome::CrossedBorder);
+        if let (Some(_), Some(_)) = (from_dir, node) {
+            passage.after(&change, &unlinked(passage, from_dir, from, node, &moved));
+        }
+        if let (Some(_), Ok(stat)) = (to_dir, to.dir.stat_at(to.name)) {
+            passage.after(&change, &named(passage.created(to_dir, to.name, &stat)));
+        }
+        whiteout(passage, &change, (from, from_dir), flags);
+        return Ok(());
+    };
+    let at = |parent, name| NamedAt { parent, name };
+    let (from_at, to_at) = (at(from_parent, from.name), at(to_parent, to.name));
+    let moved_node = known_node(node, &moved);
+    let changed = match over.zip(replaced.as_ref()) {
+        Some((over, state)) if exchange => NamesChanged::Exchanged {
+            one: from_at,
+            one_node: moved_node,
+            other: to_at,
+            other_node: known_node(over, state),
+        },
+        over => NamesChanged::Renamed {
+            from: from_at,
+            to: to_at,
+            node: moved_node,
+            replaced: over.map(|(over, state)| passage.lost(over, state, (to_parent, to.name))),
+        },
+    };
+    passage.after(&change, &Outcome::Named(changed));
+    whiteout(passage, &change, (from, from_dir), flags);
+    Ok(())
+}
+
+/// Tells of the node that a rename left in place of the old name, if it was asked to.
+fn whiteout<'a>(
+    passage: &Passage<'a>,
+    change: &Change<'_>,
+    (from, parent): (Place<'a>, Option<NodeId>),
+    flags: RenameFlags,
+) {
     if flags.contains(RenameFlags::WHITEOUT)
         && let Ok(stat) = from.dir.stat_at(from.name)
     {
-        names.created(from_dir, from.name, &stat);
+        passage.after(change, &named(passage.created(parent, from.name, &stat)));
     }
-    Ok(())
+}
+
+fn known<'a>(node: Option<NodeId>, place: Place<'a>) -> Option<(NodeId, &'a Inode)> {
+    node.map(|node| (node, place.dir))
+}
+
+fn known_node(node: NodeId, state: &Victim) -> KnownNode {
+    KnownNode {
+        node,
+        kind: state.object.kind,
+    }
+}
+
+fn moves<'a>(node: NodeId, place: &'a Place<'a>, state: &'a Victim) -> Renamed<'a> {
+    Renamed {
+        node,
+        kind: state.object.kind,
+        part: Part::Moves(place, state),
+    }
+}
+
+fn loses<'a>(node: NodeId, place: &'a Place<'a>, parent: Option<NodeId>, state: &'a Victim) -> Renamed<'a> {
+    Renamed {
+        node,
+        kind: state.object.kind,
+        part: Part::Loses(place, parent, state),
+    }
+}
+
+fn named<'a>(created: Option<(NodeId, NamesChanged<'a>)>) -> Outcome<'a> {
+    created.map_or(Outcome::Done, |(_, names)| Outcome::Named(names))
+}
+
+fn unlinked<'a>(
+    passage: &Passage<'a>,
+    parent: Option<NodeId>,
+    place: Place<'a>,
+    node: Option<NodeId>,
+    victim: &Victim,
+) -> Outcome<'a> {
+    let Some((parent, node)) = parent.zip(node) else {
+        return Outcome::Done;
+    };
+    let name = place.name;
+    Outcome::Named(NamesChanged::Unlinked {
+        at: NamedAt { parent, name },
+        lost: passage.lost(node, victim, (parent, name)),
+    })
 }
