@@ -267,12 +267,13 @@ impl Mount {
 
         let hidden = Arc::new(OnceLock::new());
         let late = Arc::new(OnceLock::new());
-        let adapter = Adapter {
-            tree: Arc::clone(&tree),
-            hidden: Arc::clone(&hidden),
-            late: Arc::clone(&late),
-            policy: CachePolicy::new(options.mode, over_itself),
-        };
+        let adapter = Adapter::new(
+            Arc::clone(&tree),
+            Arc::clone(&hidden),
+            Arc::clone(&late),
+            CachePolicy::new(options.mode, over_itself),
+            options.report.clone(),
+        );
         let mut config = Config::default();
         config.n_threads = Some(options.threads.unwrap_or(THREAD_COUNT).max(1));
         config.clone_fd = mounting::can_open_device();

@@ -90,7 +90,11 @@ impl TrackedError {
 
 impl From<TrackedError> for io::Error {
     fn from(error: TrackedError) -> Self {
-        Self::from_raw_os_error(error.errno())
+        match error {
+            // Without a number of its own, which makes it EIO to a program, but with the cause.
+            TrackedError::Log(_) | TrackedError::Overtaken(_) => Self::other(error.to_string()),
+            TrackedError::Backing { .. } => Self::from_raw_os_error(error.errno()),
+        }
     }
 }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use byteback_ioctl::abi::{DELTA_CLOSE, DELTA_GETDIFF, DELTA_OPEN, DELTA_READ, DeltaOpen, Layout};
 use fuser::{Errno, ReplyIoctl};
 
-use super::errno;
+use super::answer::{Owed, Refusal};
+use super::target::Control;
 use crate::hidden::Hidden;
 
 /// Whether a call is one of these.
@@ -14,54 +15,48 @@ pub(super) fn is_ours(number: u32) -> bool {
     matches!(number, DELTA_OPEN | DELTA_GETDIFF | DELTA_READ | DELTA_CLOSE)
 }
 
-fn answer(reply: ReplyIoctl, done: io::Result<Vec<u8>>) {
-    match done {
-        Ok(bytes) => reply.ioctl(0, &bytes),
-        Err(error) => reply.error(errno(&error)),
-    }
-}
-
 fn decoded<T: Layout>(bytes: &[u8]) -> io::Result<T> {
     T::decode(bytes).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
 /// Answers a `byteback-ioctl` call on an open file of the tree.
-pub(super) fn ioctl(hidden: &Arc<Hidden>, handle: u64, uid: u32, number: u32, bytes: &[u8], reply: ReplyIoctl) {
-    let deltas = hidden.deltas();
-    match number {
+pub(super) fn ioctl(hidden: &Arc<Hidden>, handle: u64, control: &Control<'_>, owed: Owed<'_, ReplyIoctl>) {
+    let (deltas, uid, bytes) = (hidden.deltas(), control.uid, control.bytes);
+    let answer = |owed: Owed<'_, ReplyIoctl>, done: io::Result<Vec<u8>>| owed.bytes(done.map_err(Refusal::from));
+    match control.number {
         DELTA_OPEN => {
             let checked = decoded::<DeltaOpen>(bytes)
                 .and_then(|request| Ok((deltas.check_open(handle, uid, &request)?, request)));
             match checked {
-                Err(error) => reply.error(errno(&error)),
+                Err(error) => answer(owed, Err(error)),
                 Ok((file, request)) => {
-                    let deltas = Arc::clone(deltas);
+                    let (deltas, owed) = (Arc::clone(deltas), owed.late());
                     hidden.later(Box::new(move || {
                         let opened = deltas.open(handle, uid, &file, &request);
                         // Before the program can go on: whoever closes then is the last.
                         drop(file);
-                        answer(reply, opened.map(|opened| opened.encode()));
+                        answer(owed, opened.map(|opened| opened.encode()));
                     }));
                 }
             }
         }
         DELTA_GETDIFF => {
             let done = decoded(bytes).and_then(|request| deltas.getdiff(handle, &request));
-            answer(reply, done.map(|done| done.encode()));
+            answer(owed, done.map(|done| done.encode()));
         }
         DELTA_READ => {
             let done = decoded(bytes).and_then(|request| deltas.read(handle, &request));
-            answer(reply, done.map(|done| done.encode()));
+            answer(owed, done.map(|done| done.encode()));
         }
         DELTA_CLOSE => match decoded(bytes) {
-            Err(error) => reply.error(errno(&error)),
+            Err(error) => answer(owed, Err(error)),
             Ok(request) => {
-                let deltas = Arc::clone(deltas);
+                let (deltas, owed) = (Arc::clone(deltas), owed.late());
                 hidden.later(Box::new(move || {
-                    answer(reply, deltas.close(handle, &request).map(|()| Vec::new()));
+                    answer(owed, deltas.close(handle, &request).map(|()| Vec::new()));
                 }));
             }
         },
-        _ => reply.error(Errno::ENOTTY),
+        _ => owed.refuse(&Errno::ENOTTY.into()),
     }
 }

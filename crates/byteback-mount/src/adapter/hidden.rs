@@ -1,24 +1,27 @@
-//! Requests about the folder `.byteback`, translated.
+//! Requests about the folder `.byteback`, translated. Its name in the root of the tree belongs to
+//! it as well.
 
 use std::cell::RefCell;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use byteback_host::tree::Stat;
 use fuser::{
-    Errno, FileAttr, FileHandle, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEntry, ReplyOpen,
+    Errno, FileAttr, FopenFlags, Generation, INodeNo, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEntry,
+    ReplyLseek,
 };
 use rustix::fs::OFlags;
 
+use super::answer::{Answer, Attributes, Entry, Opened, Owed, Refusal};
+use super::target::{At, Target};
 use super::values::{MISSING, attributes_of, file_type};
-use super::{Adapter, errno, node};
+use crate::credentials::Caller;
 use crate::handles::writes;
 use crate::hidden::{Hidden, HiddenFound, Lasting};
 use crate::inodes::InodeNumber;
+use crate::stores::holes::Wanted;
+use crate::tree::names::Creation;
 
 /// A cut never changes; what the kernel remembers of it goes with its node numbers.
 const ALWAYS: Duration = Duration::from_secs(24 * 60 * 60);
@@ -35,140 +38,142 @@ fn ttl(lasting: Lasting) -> Duration {
     }
 }
 
-fn attributes(node: InodeNumber, stat: &Stat) -> FileAttr {
-    attributes_of(node.get(), stat)
+fn attributes(found: &HiddenFound) -> Attributes {
+    (attributes_of(found.node.get(), &found.stat), ttl(found.attributes))
 }
 
-pub(super) fn reply_entry(reply: ReplyEntry, found: io::Result<HiddenFound>) {
-    match found {
-        Ok(found) => {
-            let attributes = attributes(found.node, &found.stat);
-            reply.entry_with_ttls(&ttl(found.attributes), &ttl(found.name), &attributes, Generation(0));
+fn entry(found: &HiddenFound) -> Entry {
+    let (attributes, attributes_ttl) = attributes(found);
+    Entry {
+        attributes,
+        generation: 0,
+        attributes_ttl,
+        name_ttl: ttl(found.name),
+    }
+}
+
+/// A refusal to change something is an everyday answer here, while below the tree it is a fault.
+fn answer<T>(done: io::Result<T>) -> Answer<T> {
+    done.map_err(|error| match error.raw_os_error() {
+        Some(libc::EROFS) => Errno::EROFS.into(),
+        _ => Refusal::Failed(error),
+    })
+}
+
+impl Target for Arc<Hidden> {
+    fn lookup(&self, (parent, name): At<'_>) -> Answer<Entry> {
+        if parent == InodeNumber::ROOT {
+            return Ok(entry(&self.top()?));
         }
-        Err(error) => reply.error(errno(&error)),
-    }
-}
-
-pub(super) fn lookup(hidden: &Hidden, parent: InodeNumber, name: &OsStr, reply: ReplyEntry) {
-    match hidden.lookup(parent, name) {
-        Ok(Ok(found)) => reply_entry(reply, Ok(found)),
-        Ok(Err(Lasting::Always)) => reply.entry(&ALWAYS, &MISSING, Generation(0)),
-        Ok(Err(Lasting::No)) => reply.error(Errno::ENOENT),
-        Err(error) => reply.error(errno(&error)),
-    }
-}
-
-pub(super) fn getattr(hidden: &Hidden, node: InodeNumber, reply: ReplyAttr) {
-    match hidden.stat(node) {
-        Ok(found) => reply.attr(&ttl(found.attributes), &attributes(found.node, &found.stat)),
-        Err(error) => reply.error(errno(&error)),
-    }
-}
-
-pub(super) fn readlink(hidden: &Hidden, node: InodeNumber, reply: ReplyData) {
-    match hidden.read_link(node) {
-        Ok(target) => reply.data(target.as_bytes()),
-        Err(error) => reply.error(errno(&error)),
-    }
-}
-
-pub(super) fn open(hidden: &Hidden, node: InodeNumber, flags: OFlags, reply: ReplyOpen) {
-    if writes(flags) || flags.contains(OFlags::TRUNC) {
-        return reply.error(Errno::EROFS);
-    }
-    match hidden.open(node) {
-        Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::FOPEN_KEEP_CACHE),
-        Err(error) => reply.error(errno(&error)),
-    }
-}
-
-pub(super) fn read(hidden: &Hidden, handle: u64, offset: u64, size: u32, reply: ReplyData) {
-    let len_bytes = usize::try_from(size).unwrap_or(usize::MAX);
-    READ_BUFFER.with_borrow_mut(|buffer| {
-        if buffer.len() < len_bytes {
-            buffer.resize(len_bytes, 0);
-        }
-        let window = buffer.get_mut(..len_bytes).unwrap_or_default();
-        match hidden.read(handle, offset, window) {
-            Ok(filled) => reply.data(window.get(..filled).unwrap_or_default()),
-            Err(error) => reply.error(errno(&error)),
-        }
-    });
-}
-
-pub(super) fn readdir(hidden: &Hidden, node: InodeNumber, offset: u64, mut reply: ReplyDirectory) {
-    let listed = hidden.list(node, offset, |entry, _| {
-        reply.add(
-            INodeNo(entry.node.get()),
-            entry.cookie,
-            file_type(entry.kind),
-            &entry.name,
-        )
-    });
-    match listed {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(errno(&error)),
-    }
-}
-
-pub(super) fn readdirplus(hidden: &Arc<Hidden>, node: InodeNumber, offset: u64, mut reply: ReplyDirectoryPlus) {
-    let listed = hidden.list(node, offset, |entry, found| {
-        let (attributes, name) = match &found {
-            Some(found) => (attributes(found.node, &found.stat), found.name),
-            // Of `.` and `..` only the kind is taken; of what cannot be read nothing is remembered,
-            // so that whoever wants it asks.
-            None => (
-                FileAttr {
-                    ino: INodeNo(entry.node.get()),
-                    kind: file_type(entry.kind),
-                    ..MISSING
-                },
-                Lasting::No,
-            ),
-        };
-        reply.add(
-            INodeNo(entry.node.get()),
-            entry.cookie,
-            &entry.name,
-            &ttl(name),
-            &attributes,
-            Generation(0),
-        )
-    });
-    match listed {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(errno(&error)),
-    }
-}
-
-/// Recognises names and nodes that are not part of the tree.
-impl Adapter {
-    /// The hidden folder, if `ino` is in it.
-    pub(super) fn hidden_of(&self, ino: INodeNo) -> Option<&Arc<Hidden>> {
-        if node(ino).hidden_number().is_some() {
-            self.hidden.get()
-        } else {
-            None
+        match Hidden::lookup(self, parent, name)? {
+            Ok(found) => Ok(entry(&found)),
+            Err(Lasting::Always) => Ok(Entry {
+                attributes: MISSING,
+                generation: 0,
+                attributes_ttl: ALWAYS,
+                name_ttl: ALWAYS,
+            }),
+            Err(Lasting::No) => Err(Errno::ENOENT.into()),
         }
     }
 
-    /// The hidden folder, if `name` in `parent` is its name.
-    pub(super) fn hidden_at(&self, parent: INodeNo, name: &OsStr) -> Option<&Arc<Hidden>> {
-        if node(parent) == InodeNumber::ROOT && Hidden::is_hidden_name(name) {
-            self.hidden.get()
-        } else {
-            None
+    fn attributes(&self, node: InodeNumber, _handle: Option<u64>) -> Answer<Attributes> {
+        Ok(attributes(&self.stat(node)?))
+    }
+
+    fn read_link(&self, node: InodeNumber) -> Answer<OsString> {
+        Ok(Hidden::read_link(self, node)?)
+    }
+
+    fn make_directory(&self, (parent, name): At<'_>, _how: Creation, owed: Owed<'_, ReplyEntry>) {
+        if parent == InodeNumber::ROOT {
+            return owed.refuse(&Errno::EEXIST.into());
         }
+        let owed = owed.late();
+        Hidden::make_directory(self, parent, name, move |made| {
+            owed.entry(answer(made.map(|made| entry(&made))));
+        });
     }
 
-    /// Whether no listing shows `name` in `parent`: it is the hidden folder's, or of what is on its
-    /// way from elsewhere.
-    pub(super) fn is_unlisted(&self, parent: INodeNo, name: &OsStr) -> bool {
-        self.hidden_at(parent, name).is_some() || (node(parent) == InodeNumber::ROOT && Hidden::is_on_its_way(name))
+    fn remove_directory(&self, (parent, name): At<'_>) -> Answer<()> {
+        if parent == InodeNumber::ROOT {
+            return Err(Errno::EROFS.into());
+        }
+        answer(Hidden::remove_directory(self, parent, name))
     }
 
-    /// Whether a change of `name` in `parent` is none of the tree's.
-    pub(super) fn is_reserved(&self, parent: INodeNo, name: &OsStr) -> bool {
-        self.hidden_of(parent).is_some() || self.hidden_at(parent, name).is_some()
+    fn open(&self, node: InodeNumber, _caller: Caller, flags: OFlags) -> Answer<Opened> {
+        if writes(flags) || flags.contains(OFlags::TRUNC) {
+            return Err(Errno::EROFS.into());
+        }
+        Ok((Hidden::open(self, node)?, FopenFlags::FOPEN_KEEP_CACHE))
+    }
+
+    fn read(&self, handle: u64, (offset, len_bytes): (u64, usize), _into_pages: bool, owed: Owed<'_, ReplyData>) {
+        READ_BUFFER.with_borrow_mut(|buffer| {
+            if buffer.len() < len_bytes {
+                buffer.resize(len_bytes, 0);
+            }
+            let window = buffer.get_mut(..len_bytes).unwrap_or_default();
+            let read = Hidden::read(self, handle, offset, window);
+            owed.data(read.map(|filled| window.get(..filled).unwrap_or_default()));
+        });
+    }
+
+    fn release(&self, handle: u64) {
+        Hidden::release(self, handle);
+    }
+
+    fn list(&self, node: InodeNumber, cookie: u64, mut owed: Owed<'_, ReplyDirectory>) {
+        let reply = owed.reply();
+        let listed = Hidden::list(self, node, cookie, |entry, _| {
+            reply.add(
+                INodeNo(entry.node.get()),
+                entry.cookie,
+                file_type(entry.kind),
+                &entry.name,
+            )
+        });
+        owed.answer(listed.map_err(Refusal::from), |reply, ()| reply.ok());
+    }
+
+    fn list_plus(&self, node: InodeNumber, cookie: u64, mut owed: Owed<'_, ReplyDirectoryPlus>) {
+        let reply = owed.reply();
+        let listed = Hidden::list(self, node, cookie, |entry, found| {
+            let (attributes, name) = match &found {
+                Some(found) => (attributes_of(found.node.get(), &found.stat), found.name),
+                // Of `.` and `..` only the kind is taken; of what cannot be read nothing is
+                // remembered, so that whoever wants it asks.
+                None => (
+                    FileAttr {
+                        ino: INodeNo(entry.node.get()),
+                        kind: file_type(entry.kind),
+                        ..MISSING
+                    },
+                    Lasting::No,
+                ),
+            };
+            reply.add(
+                INodeNo(entry.node.get()),
+                entry.cookie,
+                &entry.name,
+                &ttl(name),
+                &attributes,
+                Generation(0),
+            )
+        });
+        owed.answer(listed.map_err(Refusal::from), |reply, ()| reply.ok());
+    }
+
+    fn get_xattr(&self, node: InodeNumber, name: &OsStr) -> Answer<Option<Vec<u8>>> {
+        Ok(Hidden::get_xattr(self, node, name)?)
+    }
+
+    fn list_xattrs(&self, node: InodeNumber) -> Answer<Vec<OsString>> {
+        Ok(Hidden::list_xattrs(self, node)?)
+    }
+
+    fn seek(&self, _node: InodeNumber, handle: u64, wanted: Wanted, from: u64, owed: Owed<'_, ReplyLseek>) {
+        owed.found(Hidden::seek(self, handle, from, wanted == Wanted::Data));
     }
 }

@@ -4,8 +4,10 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use rustix::fs::makedev;
 
+use super::answer::errno;
 use super::values::{encode_device, system_time, timespec_of};
 use super::*;
+use crate::tracked::TrackedError;
 
 #[test]
 fn device_numbers_survive() {
@@ -41,4 +43,11 @@ fn errors_without_a_number_are_input_output_errors() {
         libc::EOPNOTSUPP
     );
     assert_eq!(errno(&io::Error::from_raw_os_error(libc::ENOSPC)).code(), libc::ENOSPC);
+}
+
+#[test]
+fn gate_error_is_an_io_error_that_keeps_its_cause() {
+    let error = io::Error::from(TrackedError::Overtaken("a reason".to_owned()));
+    assert_eq!(errno(&error).code(), libc::EIO);
+    assert!(error.to_string().ends_with("a reason"), "{error}");
 }

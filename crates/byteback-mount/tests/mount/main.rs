@@ -18,3 +18,4 @@ mod life;
 mod operations;
 mod other_user;
 mod semantics;
+mod trace;
